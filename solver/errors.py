@@ -1,0 +1,28 @@
+"""What can go wrong in a run, each with the exit code that the command line promises.
+
+Every message is one sentence for the user; the command line prints it without a traceback.
+"""
+
+
+class HeatsolveError(Exception):
+    """Base of all errors that a user can meet; `exit_code` is what the program ends with."""
+
+    exit_code = 1
+
+
+class InputError(HeatsolveError):
+    """Bad input or a missing device: the case, the command line or the machine is at fault."""
+
+    exit_code = 2
+
+
+class Diverged(HeatsolveError):
+    """NaN, Inf or unbounded growth: the numbers are no longer a solution."""
+
+    exit_code = 4
+
+
+class FileFailure(HeatsolveError):
+    """A file could not be read or written: disk full, locked, corrupt."""
+
+    exit_code = 6
