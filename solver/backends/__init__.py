@@ -1,0 +1,190 @@
+"""What a machine must offer so that the solver runs on it: the backend interface.
+
+Four backends implement it: `numpy`, `numba` (threads), `cupy` and `cuda` (Numba-CUDA). Each runs
+the same point functions and gives the same bits. Arrays hold a grid's unknowns and their ring of
+ghosts; a *region* is `((low, high), ...)`, a half-open range of array indices for each axis,
+slowest axis first.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import sums
+from heatsolve.backends.tape import ARRAY, INTEGER, REAL, Tape, record
+from heatsolve.points import Point
+
+Region = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a compiled sweep depends on besides its point function.
+
+    `arguments`: for each argument REAL, INTEGER, or for an array a tuple that tells for each axis
+    whether the array is constant along it. `outputs`: for each result "array", "sum" or "max".
+    `gated`: whether the sweep does nothing once the device's gate is closed.
+    """
+
+    arguments: tuple[Any, ...]
+    outputs: tuple[str, ...]
+    precision: str
+    gated: bool = False
+
+    def tape(self, point: Point) -> Tape:
+        kinds = [argument if isinstance(argument, str) else ARRAY for argument in self.arguments]
+        tape = record(point, kinds)
+        if len(tape.results) != len(self.outputs):
+            raise TypeError(
+                f"{point.__name__} returns {len(tape.results)} values for {len(self.outputs)} outputs"
+            )
+        return tape
+
+    def arrays_touched(self, tape: Tape) -> int:
+        """How many full arrays one sweep moves through memory, read plus written."""
+        read = {number for number, _ in tape.loads() if not any(self.arguments[number])}
+        return len(read) + self.outputs.count("array")
+
+
+class Accumulator:
+    """Where a sweep puts the sum, or the largest magnitude, of a value over its region.
+
+    A device keeps it without telling the host; `value` waits for it.
+    """
+
+    def __init__(self, kind: str, register: Any, backend: "Backend"):
+        self.kind, self.register, self._backend = kind, register, backend
+
+    @property
+    def value(self) -> float:
+        return sums.VALUE_OF[self.kind](self._backend.read_register(self.register))
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._backend.clear_register(self.register)
+
+
+class Backend(ABC):
+    """A machine that sweeps point functions over regions of arrays.
+
+    `points_updated` and `bytes_moved` count what its sweeps have done: a point once for each
+    sweep, a byte for each array element that a sweep must read or write at least once.
+    """
+
+    name: str
+    lookahead = 1
+    """How many steps it pays to queue before the host looks at a result."""
+
+    def __init__(self, precision: str = "float64"):
+        self.precision = precision
+        self.dtype = np.dtype(precision)
+        self.points_updated = 0
+        self.bytes_moved = 0
+        self._sweeps: dict[Any, tuple[Any, int]] = {}
+
+    @abstractmethod
+    def zeros(self, shape: Sequence[int]) -> Any:
+        """A new array of zeros in the backend's precision."""
+
+    @abstractmethod
+    def to_device(self, host: np.ndarray) -> Any:
+        """A copy of a host array on the device, in the backend's precision."""
+
+    @abstractmethod
+    def to_host(self, array: Any) -> np.ndarray:
+        """A copy of a device array on the host."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Wait until all sweeps are done."""
+
+    @abstractmethod
+    def new_register(self) -> Any:
+        """An empty register for an Accumulator."""
+
+    @abstractmethod
+    def read_register(self, register: Any) -> np.ndarray:
+        """The integers of a register, on the host (waits)."""
+
+    @abstractmethod
+    def clear_register(self, register: Any) -> None:
+        """Empty a register."""
+
+    @abstractmethod
+    def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
+        """A callable (region, outputs, arguments) that runs the point function."""
+
+    def accumulator(self, kind: str) -> Accumulator:
+        """A new, empty accumulator: kind "sum" or "max" (of magnitudes)."""
+        return Accumulator(kind, self.new_register(), self)
+
+    def sweep(self, point: Point, out: Any, region: Region, *arguments: Any) -> None:
+        """out[p] = point(p, *arguments) for every p of the region.
+
+        `out` is an array, an Accumulator, or a tuple of them for a point function that returns as
+        many values. Raises ValueError when an output is also read at a shift.
+        """
+        outputs = out if isinstance(out, tuple) else (out,)
+        kinds = tuple([o.kind if isinstance(o, Accumulator) else "array" for o in outputs])
+        key = (point, kinds, tuple([_describe(a) for a in arguments]), self.gated)
+        known = self._sweeps.get(key)
+        if known is None:
+            known = self._sweeps[key] = self._prepare(point, key, outputs, arguments)
+        run, arrays_touched = known
+        points = 1
+        for low, high in region:
+            if high <= low:
+                return
+            points *= high - low
+        run(region, outputs, arguments)
+        self.points_updated += points
+        self.bytes_moved += points * arrays_touched * self.dtype.itemsize
+
+    gated = False
+    """Whether sweeps now obey the gate; only devices that queue work have one."""
+
+    def open_gate(self) -> None:
+        """From now on `close_gate_below` may stop the sweeps that follow it."""
+
+    def close_gate_below(self, accumulator: Accumulator, threshold: float) -> None:
+        """Let the sweeps queued after this one do nothing if the value is at most the threshold.
+
+        A device that queues work calls this to stop at the very step that meets a criterion though
+        the host looks later; it may close a little early (the host decides, and goes on), never
+        late. A backend with a lookahead of 1 needs nothing.
+        """
+
+    def drop_gate(self) -> None:
+        """Sweeps obey no gate any more."""
+
+    def _prepare(self, point: Point, key: Any, outputs: Any, arguments: Any) -> tuple[Any, int]:
+        _, kinds, described, gated = key
+        signature = Signature(described, kinds, self.precision, gated)
+        tape = signature.tape(point)
+        for number, argument in enumerate(arguments):
+            if tape.read_at_a_shift(number) and any(argument is o for o in outputs):
+                raise ValueError(f"{point.__name__} reads its output at a shift")
+        return self._compile(point, signature, tape), signature.arrays_touched(tape)
+
+    def reduce(self, kind: str, point: Point, region: Region, *arguments: Any) -> float:
+        """The sum, or the largest magnitude, of a point function over a region.
+
+        The sum does not depend on the order of its terms (see `sums`); either is NaN when a value
+        is not finite.
+        """
+        accumulator = self.accumulator(kind)
+        self.sweep(point, accumulator, region, *arguments)
+        return accumulator.value
+
+
+def _describe(argument: Any) -> Any:
+    shape = getattr(argument, "shape", None)
+    if shape:
+        return tuple([extent == 1 for extent in shape])
+    return INTEGER if isinstance(argument, int) else REAL
+
+
+__all__ = ["Accumulator", "Backend", "Region", "Signature"]

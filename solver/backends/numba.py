@@ -1,0 +1,272 @@
+"""The numba backend: one compiled loop nest per point function, on all threads of the machine.
+
+For each point function a small Python module is written into the user's cache folder and compiled
+by Numba, which keeps the machine code beside it, so that a second run compiles nothing.
+"""
+
+import hashlib
+import inspect
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# A spinning barrier makes two threads on shared cores slower than one; it must be set before
+# Numba loads OpenMP, and a user's own setting stays.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import numba
+
+from heatsolve.backends import Backend, Region, Signature, sums
+from heatsolve.backends.tape import INTEGER, REAL, Tape
+from heatsolve.points import INDEX_NAMES, Point
+
+SEGMENT = 2048
+"""Points of the innermost axis that one task sweeps: their terms of a sum stay in cache."""
+THREADED_FROM = 1 << 16
+"""Points below which waking a second thread costs more than it brings."""
+CHUNKS_PER_THREAD = 4
+
+
+class NumbaBackend(Backend):
+    """Runs generated loop nests; `threads` defaults to all that Numba sees (NUMBA_NUM_THREADS)."""
+
+    name = "numba"
+
+    def __init__(self, precision: str = "float64", threads: int | None = None):
+        super().__init__(precision)
+        most = numba.config.NUMBA_NUM_THREADS
+        self.threads = min(threads or most, most)
+        self._chunks = CHUNKS_PER_THREAD * self.threads if self.threads > 1 else 1
+        self._threads_now = 0
+
+    def zeros(self, shape: Sequence[int]) -> np.ndarray:
+        return np.zeros(shape, self.dtype)
+
+    def to_device(self, host: np.ndarray) -> np.ndarray:
+        return np.array(host, self.dtype, order="C")
+
+    def to_host(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    def sync(self) -> None:
+        pass
+
+    def new_register(self) -> np.ndarray:
+        return np.zeros((self._chunks, sums.WIDTH), np.int64)
+
+    def read_register(self, register: np.ndarray) -> np.ndarray:
+        return sums.merge(register)
+
+    def clear_register(self, register: np.ndarray) -> None:
+        register[:] = 0
+
+    def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
+        source = loop_nest(point.__name__, signature, tape, threaded=self.threads > 1)
+        loops = _load(source)
+        terms = sum(kind != "array" for kind in signature.outputs)
+        scratch = np.empty((self._chunks, max(1, terms), SEGMENT))
+        real = self.dtype.type
+        converts = tuple(
+            {REAL: real, INTEGER: int}.get(kind) if isinstance(kind, str) else None
+            for kind in signature.arguments
+        )
+
+        def run(region: Region, outputs: tuple, arguments: tuple) -> None:
+            bounds = [bound for pair in region for bound in pair]
+            points = 1
+            for low, high in region:
+                points *= high - low
+            chunks = self._use_threads(points)
+            targets = [o if k == "array" else o.register
+                       for o, k in zip(outputs, signature.outputs, strict=True)]
+            given = [a if convert is None else convert(a)
+                     for a, convert in zip(arguments, converts, strict=True)]
+            loops(chunks, scratch, *bounds, *targets, *given)
+
+        return run
+
+    def _use_threads(self, points: int) -> int:
+        """Choose one thread or all for a sweep; the number of chunks to cut it into."""
+        if self.threads == 1:
+            return 1
+        threads = self.threads if points >= THREADED_FROM else 1
+        if threads != self._threads_now:
+            numba.set_num_threads(threads)
+            self._threads_now = threads
+        return self._chunks if threads > 1 else 1
+
+
+# ---- the generated module ---------------------------------------------------------------------
+
+
+def add_largest(bits, count, register):
+    """Take the largest magnitude of `count` terms, given as bits, into a register.
+
+    Doubles without their sign order like integers, Inf and NaN last; integers vectorise.
+    """
+    largest = int64(0)
+    for n in range(count):
+        largest = max(largest, bits[n] & MAGNITUDE)
+    if largest >= INFINITE:
+        for n in range(count):
+            register[NOT_FINITE] += int64(1) if bits[n] & MAGNITUDE >= INFINITE else int64(0)
+        return int64(0)
+    register[LARGEST] = max(register[LARGEST], largest)
+    return largest
+
+
+def add_sum(terms, bits, count, register):
+    """Add `count` terms to a register: `sums.add_block` as loops that vectorise."""
+    largest = add_largest(bits, count, register)
+    if largest == 0:
+        return
+    top = max(int64(0), ((largest >> 52) - 1022 - LOWEST - 1) // SLICE_BITS)
+    scale = math.ldexp(1.0, -(SLICE_BITS * top + LOWEST))
+    for n in range(count):
+        terms[n] *= scale
+    for k in range(SLICES):
+        anchor = ANCHORS[k]
+        units = int64(0)
+        for n in range(count):
+            rounded = (terms[n] + anchor) - anchor
+            units += int64(rounded * PER_UNIT[k])
+            terms[n] -= rounded
+        register[top + SLICES - 1 - k] += units
+    register[TOP] = max(register[TOP], top + 1)
+
+
+def _preamble(precision: str) -> str:
+    """Imports, constants and the reductions, so that the module depends on nothing that changes."""
+    names = ("SLICE_BITS", "SLICES", "LOWEST", "ANCHORS", "TOP", "NOT_FINITE", "LARGEST")
+    constants = [f"{name} = {getattr(sums, name)!r}" for name in names]
+    constants += [
+        f"PER_UNIT = {tuple(1.0 / unit for unit in sums.UNITS)!r}",
+        "MAGNITUDE = 0x7FFFFFFFFFFFFFFF",
+        "INFINITE = 0x7FF0000000000000",
+        f"real = np.{precision}",
+        "one = uint64(1)",
+    ]
+    functions = [f"@njit\n{inspect.getsource(f)}" for f in (add_largest, add_sum)]
+    imports = "import math\n\nimport numpy as np\nfrom numba import int64, njit, prange, uint64\n"
+    return "\n".join([imports, *constants, "", "", "\n\n".join(functions)])
+
+
+def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool) -> str:
+    """The source of a module whose `loops` sweeps the point function over a region.
+
+    A task is one segment of one row (innermost axis); the tasks are dealt to `chunks` in order.
+    Indices are unsigned, because Numba tests signed ones for wrap-around in every access.
+    """
+    axes = INDEX_NAMES[: tape.dimension]
+    outer, inner = axes[:-1], axes[-1]
+    arguments = [f"a{n}" for n in range(len(signature.arguments))]
+    targets = [f"o{n}" for n in range(len(signature.outputs))]
+    bounds = [f"{end}_{axis}" for axis in axes for end in ("low", "high")]
+    loop = "prange" if threaded else "range"
+    lines = [
+        f"@njit(parallel={threaded}, nogil=True, cache=True, error_model='numpy')",
+        f"def loops({', '.join(['chunks', 'scratch', *bounds, *targets, *arguments])}):",
+        f'    """{name}"""',
+        f"    segments = (high_{inner} - low_{inner} + {SEGMENT - 1}) // {SEGMENT}",
+        "    tasks = segments" + "".join(f" * (high_{a} - low_{a})" for a in outer),
+        f"    for chunk in {loop}(chunks):",
+        "        for task in range(tasks * chunk // chunks, tasks * (chunk + 1) // chunks):",
+        f"            start = uint64(low_{inner} + task % segments * {SEGMENT})",
+        f"            stop = min(start + uint64({SEGMENT}), uint64(high_{inner}))",
+        "            row = task // segments",
+    ]
+    for axis in reversed(outer):
+        lines.append(f"            {axis} = uint64(low_{axis} + row % (high_{axis} - low_{axis}))")
+        lines.append(f"            row //= high_{axis} - low_{axis}")
+    terms = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
+    lines += [f"            t{n} = scratch[chunk, {m}]" for m, n in enumerate(terms)]
+    lines.append(f"            for {inner} in range(start, stop):")
+    lines += [f"                {line}" for line in _body(signature, tape, inner)]
+    for n in terms:
+        bits = f"t{n}.view(np.int64), int64(stop - start), o{n}[chunk]"
+        call = f"add_sum(t{n}, {bits})" if signature.outputs[n] == "sum" else f"add_largest({bits})"
+        lines.append(f"            {call}")
+    return _preamble(signature.precision) + "\n\n" + "\n".join(lines) + "\n"
+
+
+def _body(signature: Signature, tape: Tape, inner: str) -> list[str]:
+    lines = [f"v{place} = {python_expression(signature, tape, place)}"
+             for place in range(len(tape.operations))]
+    here = ", ".join(INDEX_NAMES[: tape.dimension])
+    for n, (kind, place) in enumerate(zip(signature.outputs, tape.results, strict=True)):
+        lines.append(f"o{n}[{here}] = v{place}" if kind == "array"
+                     else f"t{n}[{inner} - start] = v{place}")
+    return lines
+
+
+def python_expression(signature: Signature, tape: Tape, place: int) -> str:
+    """One operation of a tape as Python for Numba."""
+    name, operands = tape.operations[place].name, tape.operations[place].operands
+    if name == "constant":
+        return f"real({float.fromhex(operands[0])!r})"
+    if name == "scalar":
+        return f"a{operands[0]}"
+    if name == "load":
+        number, subscript = operands
+        constant = signature.arguments[number]
+        indices = [
+            "0" if constant[axis] else _index(INDEX_NAMES[axis], shift, added)
+            for axis, (shift, added) in enumerate(subscript)
+        ]
+        return f"a{number}[{', '.join(indices)}]"
+    values = [f"v{operand}" for operand in operands]
+    if name == "where":
+        return f"{values[1]} if {values[0]} else {values[2]}"
+    if name == "sqrt":
+        return f"np.sqrt({values[0]})"
+    if name == "neg":
+        return f"-{values[0]}"
+    return f"{values[0]} {name} {values[1]}"
+
+
+def _index(axis: str, shift: int, added: tuple[int, ...]) -> str:
+    index = axis
+    if shift:
+        index += f" {'+' if shift > 0 else '-'} uint64({abs(shift)})"
+    return index + "".join(f" + uint64(a{number})" for number in added)
+
+
+# ---- the folder of generated modules ----------------------------------------------------------
+
+
+def _load(source: str) -> Any:
+    """The compiled `loops` of a generated module, kept in a file so that Numba can cache it.
+
+    The file is named by its content and put in place by one rename, so that any number of
+    processes can start at once; an existing file is left alone, because Numba forgets the machine
+    code of a file that was touched.
+    """
+    digest = hashlib.sha256(source.encode()).hexdigest()[:24]
+    path = _cache_folder() / f"sweep_{digest}.py"
+    if not path.exists():
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        with os.fdopen(handle, "w") as file:
+            file.write(source)
+        os.replace(temporary, path)
+    namespace: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
+    exec(compile(source, str(path), "exec"), namespace)
+    return namespace["loops"]
+
+
+def _cache_folder() -> Path:
+    """HEATSOLVE_CACHE, or the user's cache folder, or (where that cannot be written) a temporary."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(os.environ.get("HEATSOLVE_CACHE") or Path(base) / "heatsolve")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    folder = Path(tempfile.gettempdir()) / f"heatsolve-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder

@@ -1,0 +1,108 @@
+"""Sums that do not depend on the order of their terms.
+
+A double is cut into slices of 28 bits at fixed binary places, counted from 2^-1084 to 2^1024 (a
+*bin* each). The slices are whole multiples of their bin's unit, so 64-bit integers add them
+exactly: any number of blocks, threads and ranks, in any order, gives the same integers. Each block
+of terms fills the four bins below its own largest magnitude; at the end only the top four bins of
+the whole sum count. Because a term rounded to a bin's unit (ties to even) is the same whichever
+bin its slicing began in, that is the sum of all terms, each rounded to the same unit, 84 bits or
+more below the largest term. The method follows Demmel and Nguyen, "Parallel reproducible
+summation", IEEE Trans. Comput. 64 (2015); integers in place of floating-point bins give 2^34 terms
+of room and make the merge of ranks one integer addition.
+
+A *register* is a row of `WIDTH` integers: the bins, the number of the top slice ever used plus
+one, the number of terms that were not finite, and the largest magnitude (as the bits of a double,
+which order like integers).
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+SLICE_BITS = 28
+SLICES = 4
+LOWEST = -1000  # binary exponent of the unit of slice number 0
+BINS = 76  # slices -3 ... 72
+TOP, NOT_FINITE, LARGEST = BINS, BINS + 1, BINS + 2
+WIDTH = 80
+
+# Adding and subtracting 1.5 * 2^(52 - 28 k) rounds to a multiple of 2^(-28 k), ties to even.
+ANCHORS = tuple(1.5 * 2.0 ** (52 - SLICE_BITS * k) for k in range(SLICES))
+UNITS = tuple(2.0 ** (-SLICE_BITS * k) for k in range(SLICES))
+
+
+def top_slice(largest: float) -> int:
+    """The slice in which a block begins whose largest magnitude is given (positive, finite)."""
+    return max(0, (math.frexp(largest)[1] - LOWEST - 1) // SLICE_BITS)
+
+
+def scale_of(top: int) -> float:
+    """The power of two that brings a block with this top slice below 2^28."""
+    return math.ldexp(1.0, -(SLICE_BITS * top + LOWEST))
+
+
+def add_block(values: np.ndarray, register: np.ndarray) -> None:
+    """Add the terms of an array (float64, at most 2^24 of them) to a register."""
+    if not add_largest(values, register):
+        return
+    largest = float(max(values.max(), -values.min()))
+    if largest == 0.0:
+        return
+    top = top_slice(largest)
+    rest = values * scale_of(top)
+    for k in range(SLICES):
+        rounded = rest + ANCHORS[k]
+        rounded -= ANCHORS[k]
+        # Exact: 2^24 multiples of the unit, each below 2^28 units, fit into 53 bits.
+        register[top + SLICES - 1 - k] += int(rounded.sum() / UNITS[k])
+        rest -= rounded
+    register[TOP] = max(register[TOP], top + 1)
+
+
+def add_largest(values: np.ndarray, register: np.ndarray) -> bool:
+    """Take the largest magnitude of an array into a register; False if a value is not finite."""
+    largest = np.float64(max(values.max(), -values.min()))
+    if not np.isfinite(largest):
+        register[NOT_FINITE] += int(values.size - np.isfinite(values).sum())
+        return False
+    register[LARGEST] = max(register[LARGEST], int(np.abs(largest).view(np.int64)))
+    return True
+
+
+def merge(registers: np.ndarray) -> np.ndarray:
+    """One register for many (rows of `registers`)."""
+    total = registers.sum(axis=0)
+    for place in (TOP, LARGEST):
+        total[place] = registers[:, place].max()
+    return total
+
+
+def sum_of(register: Any) -> float:
+    """The sum in a register, rounded once; NaN when a term was not finite."""
+    if register[NOT_FINITE]:
+        return math.nan
+    top = int(register[TOP])
+    if top == 0:
+        return 0.0
+    lowest = top - 1  # bin of the last of the top four slices
+    total = 0
+    for place in range(lowest + SLICES - 1, lowest - 1, -1):
+        total = (total << SLICE_BITS) + int(register[place])
+    exponent = LOWEST + SLICE_BITS * (lowest - SLICES + 1)
+    try:
+        # Python divides integers with correct rounding.
+        return float(total << exponent) if exponent >= 0 else total / (1 << -exponent)
+    except OverflowError:
+        return math.copysign(math.inf, total)
+
+
+def max_of(register: Any) -> float:
+    """The largest magnitude in a register; NaN when a value was not finite."""
+    if register[NOT_FINITE]:
+        return math.nan
+    return float(np.int64(register[LARGEST]).view(np.float64))
+
+
+VALUE_OF = {"sum": sum_of, "max": max_of}
+"""How each kind of reduction reads its register."""
