@@ -1,0 +1,477 @@
+"""The cuda backend: Python generated from the tape, compiled by Numba-CUDA, launched by cuda.core.
+
+Numba only compiles: its kernels take plain pointers and its launches cost five times those of
+cuda.core. Under the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) the same source runs as Python.
+"""
+
+import inspect
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Signature, sums
+from heatsolve.backends.device import (
+    BLOCK,
+    ROWS,
+    SPREAD,
+    DeviceBackend,
+    Dialect,
+    Launch,
+    body,
+    launches,
+)
+from heatsolve.backends.tape import INTEGER, REAL, Tape
+from heatsolve.errors import InputError
+from heatsolve.points import INDEX_NAMES, Point
+
+PYTHON_DIALECT = Dialect(
+    where="{1} if {0} else {2}",
+    sqrt="math.sqrt({0})",
+    assign="{name} = {value}",
+    constants={"float64": "{value!r}", "float32": "np.float32({value!r})"},
+)
+THREADS = 256
+"""Threads of every block; the tree of a reduction needs a power of two."""
+
+
+def simulated() -> bool:
+    """Whether Numba runs kernels in its CUDA simulator."""
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
+
+
+# ---- device functions, taken into every generated module as text ------------------------------
+
+
+def block_max(value, work):
+    """The largest `value` of a block, in every thread; `work` is shared."""
+    thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+    cuda.syncthreads()
+    work[thread] = value
+    cuda.syncthreads()
+    step = THREADS // 2
+    while step > 0:
+        if thread < step:
+            work[thread] = max(work[thread], work[thread + step])
+        cuda.syncthreads()
+        step //= 2
+    return work[0]
+
+
+def block_sum(value, work):
+    """The sum of `value` over a block, in every thread; `work` is shared."""
+    thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+    cuda.syncthreads()
+    work[thread] = value
+    cuda.syncthreads()
+    step = THREADS // 2
+    while step > 0:
+        if thread < step:
+            work[thread] += work[thread + step]
+        cuda.syncthreads()
+        step //= 2
+    return work[0]
+
+
+def add_largest(terms, work, register, first):
+    """Take the largest magnitude of a block's terms into a register; 0 if none is usable."""
+    mine = int64(0)
+    for n in range(len(terms)):
+        mine = max(mine, double_bits(terms[n]) & MAGNITUDE)
+    largest = block_max(mine, work)
+    if largest >= INFINITE:
+        if mine >= INFINITE:
+            cuda.atomic.add(register, first + NOT_FINITE, int64(1))
+        return int64(0)
+    if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
+        cuda.atomic.max(register, first + LARGEST, largest)
+    return largest
+
+
+def add_sum(terms, work, register, first):
+    """Add a block's terms to a register: `sums.add_block` by a block of threads."""
+    largest = add_largest(terms, work, register, first)
+    if largest == 0:
+        return
+    top = max(int64(0), ((largest >> int64(52)) - 1022 - LOWEST - 1) // SLICE_BITS)
+    scale = math.ldexp(1.0, int(-(SLICE_BITS * top + LOWEST)))
+    anchor = 1.5 * 2.0**52
+    per_unit = 1.0
+    leader = cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0
+    for k in range(SLICES):
+        units = int64(0)
+        for n in range(len(terms)):
+            # What the slices before this one took is taken again: a tuple cannot be updated.
+            rest = terms[n] * scale
+            earlier = 1.5 * 2.0**52
+            for _ in range(k):
+                rest -= (rest + earlier) - earlier
+                earlier *= 2.0**-SLICE_BITS
+            units += int64(((rest + anchor) - anchor) * per_unit)
+        units = block_sum(units, work)
+        if leader:
+            cuda.atomic.add(register, first + top + SLICES - 1 - k, units)
+        anchor *= 2.0**-SLICE_BITS
+        per_unit *= 2.0**SLICE_BITS
+    if leader:
+        cuda.atomic.max(register, first + TOP, top + 1)
+
+
+def close_gate(register, is_sum, threshold, gate):
+    """Close the gate if the value of a register, in double precision, is at most the threshold.
+
+    One thread: it runs once in many sweeps' time and reads SPREAD short rows.
+    """
+    if gate[0] != 0:
+        return
+    top = int64(0)
+    largest = int64(0)
+    bad = int64(0)
+    for copy in range(SPREAD):
+        top = max(top, register[copy * WIDTH + TOP])
+        largest = max(largest, register[copy * WIDTH + LARGEST])
+        bad += register[copy * WIDTH + NOT_FINITE]
+    value = double_of(largest)
+    if is_sum != 0:
+        value = 0.0
+        for k in range(SLICES):
+            units = int64(0)
+            if top > 0:
+                for copy in range(SPREAD):
+                    units += register[copy * WIDTH + top - 1 + SLICES - 1 - k]
+            value += math.ldexp(float(units), int(LOWEST + SLICE_BITS * (top - 1 - k)))
+    if bad != 0 or value <= threshold:
+        gate[0] = 1
+
+
+def _preamble() -> str:
+    names = ("SLICE_BITS", "SLICES", "LOWEST", "TOP", "NOT_FINITE", "LARGEST", "WIDTH")
+    constants = {name: getattr(sums, name) for name in names}
+    constants |= {"SPREAD": SPREAD, "THREADS": THREADS}
+    constants |= {"MAGNITUDE": 0x7FFFFFFFFFFFFFFF, "INFINITE": 0x7FF0000000000000}
+    lines = ["import math", "import numpy as np", "from numba import cuda, int64"]
+    lines += [f"{name} = {value}" for name, value in constants.items()]
+    if simulated():
+        lines += ["def double_bits(x): return int(np.float64(x).view(np.int64))",
+                  "def double_of(n): return float(np.int64(n).view(np.float64))"]
+    else:
+        lines += ["from numba.cuda import libdevice",
+                  "from numba.cuda.extending import register_jitable",
+                  "double_bits = libdevice.double_as_longlong",
+                  "double_of = libdevice.longlong_as_double"]
+    for function in (block_max, block_sum, add_largest, add_sum):
+        lines += ["" if simulated() else "@register_jitable", inspect.getsource(function)]
+    return "\n".join(lines) + "\n"
+
+
+def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
+    """Python of the kernel `kernel` for a point function."""
+    axes = INDEX_NAMES[: tape.dimension]
+    rows = ROWS[tape.dimension]
+    parameters = ["gate"]
+    parameters += [f"{end}_{axis}" for axis in axes for end in ("low", "high")]
+    parameters += [f"extent_{axis}" for axis in axes[1:]]
+    parameters += [f"o{n}" for n in range(len(signature.outputs))]
+    parameters += [f"a{n}" for n in range(len(signature.arguments))]
+    reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
+    zero = PYTHON_DIALECT.constant(0.0, signature.precision)
+    lines = ["    if gate[0] != 0:", "        return"] if signature.gated else []
+    lines += _thread_indices(tape.dimension, rows)
+    lines += [f"    t{n}_{row} = {zero}" for n in reductions for row in range(rows)]
+    inside = " and ".join(f"{axis} < high_{axis}" for axis in axes[1:]) or "True"
+    lines += [f"    if {inside}:", f"        if i + {rows - 1} < high_i:"]
+    lines += [f"            {line}" for line in body(tape, signature, PYTHON_DIALECT, 0, rows)]
+    if rows > 1:
+        lines.append("        else:")
+    for row in range(rows - 1):
+        lines.append(f"            if i + {row} < high_i:")
+        lines += [f"                {s}" for s in body(tape, signature, PYTHON_DIALECT, row, 1)]
+    if reductions:
+        lines.append("    work = cuda.shared.array(THREADS, int64)")
+        block = "cuda.blockIdx.x + cuda.blockIdx.y * 7 + cuda.blockIdx.z * 13"
+        lines.append(f"    first = int64(({block}) % SPREAD) * WIDTH")
+    for n in reductions:
+        terms = "".join(f"float(t{n}_{row}), " for row in range(rows))
+        call = {"sum": "add_sum", "max": "add_largest"}[signature.outputs[n]]
+        lines.append(f"    {call}(({terms}), work, o{n}, first)")
+    return f"{_preamble()}\n\ndef kernel({', '.join(parameters)}):\n" + "\n".join(lines) + "\n"
+
+
+def _thread_indices(dimension: int, rows: int) -> list[str]:
+    x = "int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x"
+    y = "int64(cuda.blockIdx.y) * cuda.blockDim.y + cuda.threadIdx.y"
+    if dimension == 1:
+        return [f"    i = low_i + {x}", "    p = i"]
+    if dimension == 2:
+        return [
+            f"    j = low_j + {x}",
+            f"    i = low_i + ({y}) * {rows}",
+            "    stride_i = extent_j",
+            "    p = i * stride_i + j",
+        ]
+    return [
+        f"    k = low_k + {x}",
+        f"    j = low_j + {y}",
+        f"    i = low_i + int64(cuda.blockIdx.z) * {rows}",
+        "    stride_j = extent_k",
+        "    stride_i = extent_j * extent_k",
+        "    p = i * stride_i + j * stride_j + k",
+    ]
+
+
+# ---- compiling and launching ------------------------------------------------------------------
+
+
+@contextmanager
+def uncontracted() -> Iterator[None]:
+    """Numba-CUDA compiles without fused multiply-add inside this block.
+
+    a * b + c must round twice, as on a CPU. Numba has no keyword for it, NVVM has an option.
+    """
+    from numba.cuda.cudadrv import nvvm
+
+    original = nvvm.compile_ir
+
+    def compile_ir(ir: Any, **options: Any) -> Any:
+        return original(ir, **{**options, "fma": False})
+
+    nvvm.compile_ir = compile_ir
+    try:
+        yield
+    finally:
+        nvvm.compile_ir = original
+
+
+def kernel_function(source: str, name: str = "kernel") -> Any:
+    """The Python function that a generated module defines."""
+    namespace: dict[str, Any] = {"__name__": "heatsolve_generated"}
+    exec(compile(source, "<heatsolve kernel>", "exec"), namespace)
+    return namespace[name]
+
+
+def parameter_types(signature: Signature, dimension: int) -> tuple[Any, ...]:
+    """Numba types of a kernel's parameters: pointers, but registers as arrays for their atomics."""
+    from numba import types
+
+    real = getattr(types, signature.precision)
+    named = {REAL: real, INTEGER: types.int64}
+    return (
+        types.CPointer(types.int64),
+        *[types.int64] * (3 * dimension - 1),
+        *[types.CPointer(real) if kind == "array" else types.int64[::1]
+          for kind in signature.outputs],
+        *[named[kind] if isinstance(kind, str) else types.CPointer(real)
+          for kind in signature.arguments],
+    )
+
+
+def ptx_of(function: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> tuple[str, str]:
+    """PTX of a kernel, and the kernel's name in it."""
+    from numba import cuda
+
+    with uncontracted():
+        ptx, _ = cuda.compile(
+            function, types, device=False, abi="numba", output="ptx", cc=capability
+        )
+    found = re.search(r"\.entry\s+([\w$]+)", ptx)
+    assert found, "PTX without a kernel"
+    return ptx, found.group(1)
+
+
+@dataclass(frozen=True)
+class DeviceArray:
+    """An array on the device: its memory is flat, so that a kernel takes one pointer."""
+
+    shape: tuple[int, ...]
+    memory: Any
+    pointer: int
+
+
+class CudaBackend(DeviceBackend):
+    """Runs generated Numba-CUDA kernels on the current device, or on the simulator."""
+
+    name = "cuda"
+
+    def __init__(self, precision: str = "float64"):
+        super().__init__(precision)
+        try:
+            from numba import cuda
+        except ImportError:
+            raise InputError(
+                "the cuda backend needs Numba-CUDA: install heatsolve[cuda12] or heatsolve[cuda13]"
+            ) from None
+        self._cuda = cuda
+        self._machine = Simulator() if simulated() else Device(cuda)
+        self._gate = self._integers(1)
+        self._close: Any = None
+
+    def _integers(self, count: int) -> DeviceArray:
+        return self._machine.zeros((count,), np.dtype(np.int64))
+
+    def zeros(self, shape: Sequence[int]) -> DeviceArray:
+        return self._machine.zeros(tuple(shape), self.dtype)
+
+    def to_device(self, host: np.ndarray) -> DeviceArray:
+        return self._machine.copy_in(np.array(host, self.dtype, order="C"))
+
+    def to_host(self, array: DeviceArray) -> np.ndarray:
+        return self._machine.copy_out(array)
+
+    def sync(self) -> None:
+        self._machine.sync()
+
+    def new_register(self) -> DeviceArray:
+        return self._integers(SPREAD * sums.WIDTH)
+
+    def clear_register(self, register: DeviceArray) -> None:
+        self._machine.fill(register, 0)
+
+    def _read(self, register: DeviceArray) -> np.ndarray:
+        return self._machine.copy_out(register)
+
+    def _set_gate(self, closed: int) -> None:
+        self._machine.fill(self._gate, closed)
+
+    def _close_gate(self, kind: str, register: DeviceArray, threshold: float) -> None:
+        if self._close is None:
+            source = f"{_preamble()}\n\n{inspect.getsource(close_gate)}"
+            from numba import types
+
+            pointer = types.CPointer(types.int64)
+            given = (pointer, types.int64, types.float64, pointer)
+            self._close = self._machine.compile(kernel_function(source, "close_gate"), given)
+        one = Launch((1, 1, 1), (1, 1, 1), ())
+        self._close(one, (register, int(kind == "sum"), float(threshold), self._gate))
+
+    def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
+        assert BLOCK[tape.dimension][0] * BLOCK[tape.dimension][1] == THREADS
+        function = kernel_function(kernel_source(point.__name__, signature, tape))
+        kernel = self._machine.compile(function, parameter_types(signature, tape.dimension))
+        converts = [{REAL: self.dtype.type, INTEGER: int}.get(kind)
+                    if isinstance(kind, str) else None for kind in signature.arguments]
+
+        def run(region, outputs, arguments) -> None:
+            arrays = tuple(o for o, kind in zip(outputs, signature.outputs, strict=True)
+                           if kind == "array")
+            shape = self._common_shape(arrays, arguments)
+            targets = [o if kind == "array" else AsArray(o.register)
+                       for o, kind in zip(outputs, signature.outputs, strict=True)]
+            given = [a if convert is None else convert(a)
+                     for a, convert in zip(arguments, converts, strict=True)]
+            for launch in launches(region, shape):
+                kernel(launch, (self._gate, *launch.bounds, *targets, *given))
+
+        return run
+
+
+@dataclass(frozen=True)
+class AsArray:
+    """A device array to be passed as Numba's array structure instead of a pointer."""
+
+    array: DeviceArray
+
+
+class Device:
+    """A real GPU: memory by Numba, launches by cuda.core, one stream for both."""
+
+    def __init__(self, cuda: Any):
+        try:
+            import cuda.core as core
+
+            self._core = core
+            self._device = core.Device()
+            self._device.set_current()
+            self._stream = self._device.create_stream()
+            self._numba_stream = cuda.external_stream(int(self._stream.handle))
+            cuda.current_context()
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise InputError(f"the cuda backend found no usable CUDA GPU ({reason})") from None
+        self._cuda = cuda
+
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
+        memory = self._cuda.device_array(int(np.prod(shape)), dtype, stream=self._numba_stream)
+        array = DeviceArray(shape, memory, memory.device_ctypes_pointer.value)
+        self.fill(array, 0)
+        return array
+
+    def fill(self, array: DeviceArray, value: int) -> None:
+        """Set every byte."""
+        from numba.cuda.cudadrv import driver
+
+        driver.device_memset(array.memory, value, array.memory.nbytes, stream=self._numba_stream)
+
+    def copy_in(self, host: np.ndarray) -> DeviceArray:
+        memory = self._cuda.to_device(host.reshape(-1), stream=self._numba_stream)
+        self.sync()
+        return DeviceArray(host.shape, memory, memory.device_ctypes_pointer.value)
+
+    def copy_out(self, array: DeviceArray) -> np.ndarray:
+        host = array.memory.copy_to_host(stream=self._numba_stream)
+        self.sync()
+        return host.reshape(array.shape)
+
+    def sync(self) -> None:
+        self._stream.sync()
+
+    def compile(self, function: Any, types: tuple[Any, ...]) -> Any:
+        capability = tuple(self._device.compute_capability)
+        ptx, name = ptx_of(function, types, capability)
+        kernel = self._core.ObjectCode.from_ptx(ptx.encode()).get_kernel(name)
+
+        def launch(numbers: Launch, arguments: tuple) -> None:
+            config = self._core.LaunchConfig(grid=numbers.grid, block=numbers.block)
+            self._core.launch(self._stream, config, kernel, *_flat(arguments))
+
+        return launch
+
+
+def _flat(arguments: tuple) -> Iterator[Any]:
+    for argument in arguments:
+        if isinstance(argument, DeviceArray):
+            yield argument.pointer
+        elif isinstance(argument, AsArray):
+            array = argument.array
+            (count,) = array.shape
+            # Numba's array structure: owner, parent, items, item size, data, shape, strides.
+            yield from (0, 0, count, 8, array.pointer, count, 8)
+        else:
+            yield argument
+
+
+class Simulator:
+    """Numba's CUDA simulator: kernels run as Python threads, about a millisecond each."""
+
+    def __init__(self) -> None:
+        from numba import cuda
+
+        self._cuda = cuda
+
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
+        return self.copy_in(np.zeros(shape, dtype))
+
+    def fill(self, array: DeviceArray, value: int) -> None:
+        array.memory.copy_to_device(np.full(array.memory.size, value, array.memory.dtype))
+
+    def copy_in(self, host: np.ndarray) -> DeviceArray:
+        return DeviceArray(host.shape, self._cuda.to_device(host.reshape(-1).copy()), 0)
+
+    def copy_out(self, array: DeviceArray) -> np.ndarray:
+        return array.memory.copy_to_host().reshape(array.shape)
+
+    def sync(self) -> None:
+        pass
+
+    def compile(self, function: Any, types: tuple[Any, ...]) -> Any:
+        kernel = self._cuda.jit(function)
+
+        def launch(numbers: Launch, arguments: tuple) -> None:
+            given = [a.memory if isinstance(a, DeviceArray)
+                     else a.array.memory if isinstance(a, AsArray) else a for a in arguments]
+            kernel[numbers.grid, numbers.block](*given)
+
+        return launch

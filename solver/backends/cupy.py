@@ -1,0 +1,279 @@
+"""The cupy backend: CUDA C generated from the tape, compiled by NVRTC, launched as a RawKernel."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Signature, sums
+from heatsolve.backends.device import (
+    BLOCK,
+    ROWS,
+    SPREAD,
+    DeviceBackend,
+    Dialect,
+    body,
+    launches,
+)
+from heatsolve.backends.tape import INTEGER, REAL, Tape
+from heatsolve.errors import InputError
+from heatsolve.points import INDEX_NAMES, Point
+
+OPTIONS = ("--std=c++17", "--fmad=false")
+"""No contraction: a * b + c must round twice, as it does on a CPU."""
+
+C_DIALECT = Dialect(
+    where="({0} ? {1} : {2})",
+    sqrt="sqrt({0})",
+    assign="const auto {name} = {value}",
+    constants={"float64": "{hex}", "float32": "{hex}f"},
+)
+
+REDUCTIONS = """
+typedef long long integer;
+typedef unsigned long long word;
+#define MAGNITUDE 0x7FFFFFFFFFFFFFFFll
+#define INFINITE 0x7FF0000000000000ll
+
+// The largest value of a block, and its count of terms that are not finite, in every thread.
+__device__ integer block_max(integer value) {
+    __shared__ integer lanes[32];
+    const int lane = threadIdx.x & 31, warp = (threadIdx.y * blockDim.x + threadIdx.x) >> 5;
+    const int warps = (blockDim.x * blockDim.y) >> 5;
+    for (int step = 16; step; step >>= 1)
+        value = max(value, __shfl_xor_sync(0xffffffffu, value, step));
+    __syncthreads();
+    if (lane == 0) lanes[warp] = value;
+    __syncthreads();
+    value = lane < warps ? lanes[lane] : 0;
+    for (int step = 16; step; step >>= 1)
+        value = max(value, __shfl_xor_sync(0xffffffffu, value, step));
+    return value;
+}
+
+template <int N> __device__ integer add_largest(const double (&terms)[N], integer* reg) {
+    integer largest = 0;
+    for (int n = 0; n < N; n++)
+        largest = max(largest, __double_as_longlong(terms[n]) & MAGNITUDE);
+    const integer mine = largest;
+    largest = block_max(largest);
+    if (largest >= INFINITE) {
+        if (mine >= INFINITE) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
+        return 0;
+    }
+    if (threadIdx.x == 0 && threadIdx.y == 0) atomicMax(reg + LARGEST, largest);
+    return largest;
+}
+
+template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
+    const integer largest = add_largest(terms, reg);
+    if (largest == 0) return;
+    integer top = ((largest >> 52) - 1022 - LOWEST - 1) / SLICE_BITS;
+    if ((largest >> 52) - 1022 - LOWEST - 1 < 0) top = 0;
+    const double scale = __longlong_as_double((1023 - (SLICE_BITS * top + LOWEST)) << 52);
+    for (int n = 0; n < N; n++) terms[n] *= scale;
+    __shared__ integer units[SLICES][32];
+    const int lane = threadIdx.x & 31, warp = (threadIdx.y * blockDim.x + threadIdx.x) >> 5;
+    const int warps = (blockDim.x * blockDim.y) >> 5;
+    for (int k = 0; k < SLICES; k++) {
+        const double anchor = __longlong_as_double(((integer)(1023 + 52 - SLICE_BITS * k) << 52)
+                                                   | (1ll << 51));
+        integer sum = 0;
+        for (int n = 0; n < N; n++) {
+            const double raised = terms[n] + anchor;
+            sum += __double_as_longlong(raised) - __double_as_longlong(anchor);
+            terms[n] -= raised - anchor;
+        }
+        for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        if (lane == 0) units[k][warp] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.y == 0 && threadIdx.x < SLICES) {
+        integer sum = 0;
+        for (int w = 0; w < warps; w++) sum += units[threadIdx.x][w];
+        atomicAdd((word*)(reg + top + SLICES - 1 - threadIdx.x), (word)sum);
+        if (threadIdx.x == 0) atomicMax(reg + TOP, top + 1);
+    }
+    __syncthreads();
+}
+"""
+
+GATE_SOURCE = """
+// Estimates a register in double precision; one block.
+extern "C" __global__ void close_gate(const integer* reg, int sum, double threshold, integer* gate) {
+    __shared__ integer merged[WIDTH];
+    if (*gate) return;
+    for (int place = threadIdx.x; place < WIDTH; place += blockDim.x) {
+        integer value = 0;
+        for (int copy = 0; copy < SPREAD; copy++) {
+            const integer next = reg[copy * WIDTH + place];
+            value = place == TOP || place == LARGEST ? max(value, next) : value + next;
+        }
+        merged[place] = value;
+    }
+    __syncthreads();
+    if (threadIdx.x) return;
+    double value = 0;
+    if (!sum) value = __longlong_as_double(merged[LARGEST]);
+    else if (merged[TOP]) {
+        const integer top = merged[TOP] - 1;
+        for (int k = SLICES - 1; k >= 0; k--)
+            value = value * (k == SLICES - 1 ? 0.0 : 1.0)
+                  + scalbn((double)merged[top + SLICES - 1 - k], (int)(LOWEST + SLICE_BITS * (top - k)));
+    }
+    if (merged[NOT_FINITE] || value <= threshold) *gate = 1;
+}
+"""
+
+
+def constants() -> str:
+    """The layout of a register as preprocessor constants."""
+    names = ("SLICE_BITS", "SLICES", "LOWEST", "TOP", "NOT_FINITE", "LARGEST", "WIDTH")
+    values = {name: getattr(sums, name) for name in names} | {"SPREAD": SPREAD}
+    return "\n".join(f"#define {name} {value}" for name, value in values.items()) + "\n"
+
+
+def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
+    """CUDA C of the kernel `sweep` for a point function."""
+    axes = INDEX_NAMES[: tape.dimension]
+    real = {"float64": "double", "float32": "float"}[signature.precision]
+    parameters = ["const long long* gate"]
+    parameters += [f"long long {end}_{axis}" for axis in axes for end in ("low", "high")]
+    parameters += [f"long long extent_{axis}" for axis in axes[1:]]
+    parameters += [f"{real}* __restrict__ o{n}" if kind == "array" else f"long long* o{n}"
+                   for n, kind in enumerate(signature.outputs)]
+    for n, kind in enumerate(signature.arguments):
+        types = {REAL: real, INTEGER: "long long"}
+        kind_type = types[kind] if isinstance(kind, str) else f"const {real}* __restrict__"
+        parameters.append(f"{kind_type} a{n}")
+    x, y = BLOCK[tape.dimension]
+    rows = ROWS[tape.dimension]
+    reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
+    lines = ["    if (*gate) return;"] if signature.gated else []
+    lines += _thread_indices(tape.dimension, rows)
+    lines += [f"    {real} {', '.join(f't{n}_{r} = 0' for r in range(rows))};" for n in reductions]
+    full = body(tape, signature, C_DIALECT, 0, rows)
+    inside = " && ".join(f"{axis} < high_{axis}" for axis in axes[1:]) or "true"
+    lines.append(f"    if ({inside}) {{")
+    lines.append(f"        if (i + {rows - 1} < high_i) {{")
+    lines += [f"            {line};" for line in full]
+    lines.append("        } else {")
+    for row in range(rows - 1):
+        lines.append(f"            if (i + {row} < high_i) {{")
+        lines += [f"                {line};" for line in body(tape, signature, C_DIALECT, row, 1)]
+        lines.append("            }")
+    lines += ["        }", "    }"]
+    for n in reductions:
+        terms = ", ".join(f"(double)t{n}_{r}" for r in range(rows))
+        copy = f"(blockIdx.x + blockIdx.y * 7 + blockIdx.z * 13) % {SPREAD}"
+        lines.append(f"    double terms{n}[] = {{{terms}}};")
+        call = {"sum": "add_sum", "max": "add_largest"}[signature.outputs[n]]
+        lines.append(f"    {call}(terms{n}, o{n} + ({copy}) * WIDTH);")
+    head = constants() + REDUCTIONS if reductions else ""
+    return (
+        f"// {name}\n{head}\n"
+        f'extern "C" __global__ void __launch_bounds__({x * y})\n'
+        f"sweep({', '.join(parameters)}) {{\n" + "\n".join(lines) + "\n}\n"
+    )
+
+
+def _thread_indices(dimension: int, rows: int) -> list[str]:
+    x = "(long long)blockIdx.x * blockDim.x + threadIdx.x"
+    y = "(long long)blockIdx.y * blockDim.y + threadIdx.y"
+    if dimension == 1:
+        return [f"    const long long i = low_i + {x};", "    const long long p = i;"]
+    if dimension == 2:
+        return [
+            f"    const long long j = low_j + {x};",
+            f"    const long long i = low_i + ({y}) * {rows};",
+            "    const long long stride_i = extent_j;",
+            "    const long long p = i * stride_i + j;",
+        ]
+    return [
+        f"    const long long k = low_k + {x};",
+        f"    const long long j = low_j + {y};",
+        f"    const long long i = low_i + (long long)blockIdx.z * {rows};",
+        "    const long long stride_j = extent_k, stride_i = extent_j * extent_k;",
+        "    const long long p = i * stride_i + j * stride_j + k;",
+    ]
+
+
+def gate_source() -> str:
+    """CUDA C of the kernel `close_gate`."""
+    return constants() + "typedef long long integer;\n" + GATE_SOURCE
+
+
+class CupyBackend(DeviceBackend):
+    """Runs generated CUDA C on the current CUDA device."""
+
+    name = "cupy"
+
+    def __init__(self, precision: str = "float64"):
+        super().__init__(precision)
+        try:
+            import cupy
+
+            cupy.cuda.Device().use()
+            cupy.zeros(1)
+        except ImportError:
+            raise InputError(
+                "the cupy backend needs CuPy: install heatsolve[cuda12] or heatsolve[cuda13]"
+            ) from None
+        except Exception as error:
+            # CuPy says "driver version is insufficient" where there is no driver at all.
+            reason = str(error).splitlines()[0]
+            raise InputError(f"the cupy backend found no usable CUDA GPU ({reason})") from None
+        self._cupy = cupy
+        self._gate = cupy.zeros(1, cupy.int64)
+        self._close: Any = None
+
+    def zeros(self, shape: Sequence[int]) -> Any:
+        return self._cupy.zeros(tuple(shape), self.dtype)
+
+    def to_device(self, host: np.ndarray) -> Any:
+        return self._cupy.asarray(np.array(host, self.dtype, order="C"))
+
+    def to_host(self, array: Any) -> np.ndarray:
+        return array.get()
+
+    def sync(self) -> None:
+        self._cupy.cuda.get_current_stream().synchronize()
+
+    def new_register(self) -> Any:
+        return self._cupy.zeros(SPREAD * sums.WIDTH, self._cupy.int64)
+
+    def clear_register(self, register: Any) -> None:
+        register.data.memset_async(0, register.nbytes)
+
+    def _read(self, register: Any) -> np.ndarray:
+        return register.get()
+
+    def _set_gate(self, closed: int) -> None:
+        self._gate.fill(closed)
+
+    def _close_gate(self, kind: str, register: Any, threshold: float) -> None:
+        if self._close is None:
+            self._close = self._cupy.RawKernel(gate_source(), "close_gate", OPTIONS)
+        given = (register, np.int32(kind == "sum"), np.float64(threshold), self._gate)
+        self._close((1,), (128,), given)
+
+    def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
+        source = kernel_source(point.__name__, signature, tape)
+        kernel = self._cupy.RawKernel(source, "sweep", OPTIONS)
+        real = self.dtype.type
+        converts = [{REAL: real, INTEGER: np.int64}.get(kind) if isinstance(kind, str) else None
+                    for kind in signature.arguments]
+
+        def run(region, outputs, arguments) -> None:
+            targets = [o if kind == "array" else o.register
+                       for o, kind in zip(outputs, signature.outputs, strict=True)]
+            given = [a if convert is None else convert(a)
+                     for a, convert in zip(arguments, converts, strict=True)]
+            shape = self._common_shape(
+                tuple(o for o, kind in zip(outputs, signature.outputs, strict=True)
+                      if kind == "array"), arguments)
+            for launch in launches(region, shape):
+                numbers = [np.int64(number) for number in launch.bounds]
+                kernel(launch.grid, launch.block, (self._gate, *numbers, *targets, *given))
+
+        return run

@@ -1,0 +1,226 @@
+"""What the two GPU backends share: the shape of a launch, the generated text, the gate.
+
+A kernel gives each thread one column of the innermost axis and `ROWS` consecutive points of the
+slowest axis. The tape is unrolled over those points, so that a value which two of them read is
+loaded once, and nothing is stored before everything is loaded. CUDA C and Python for Numba-CUDA
+differ in a few words only, which a `Dialect` holds.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Accumulator, Backend, Region, Signature, sums
+from heatsolve.backends.tape import Tape
+from heatsolve.points import INDEX_NAMES
+
+ROWS = {1: 1, 2: 4, 3: 4}
+"""Points of the slowest axis that one thread updates, by dimension."""
+BLOCK = {1: (256, 1), 2: (128, 2), 3: (64, 4)}
+"""Threads of a block along the innermost axis and along the next."""
+SPREAD = 64
+"""Copies of a register over which the blocks of a launch spread their atomic additions."""
+MOST_BLOCKS = 65535
+"""Blocks that CUDA takes along the second and third axis of a launch."""
+GATE_MARGIN = 1e-6
+"""The gate closes this much (relative) above a threshold; the host decides with exact sums."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The words in which CUDA C and Python differ."""
+
+    where: str
+    sqrt: str
+    assign: str
+    constants: dict[str, str]
+
+    def constant(self, value: float, precision: str) -> str:
+        if not math.isfinite(value):
+            raise ValueError("a point function holds a constant that is not finite")
+        return self.constants[precision].format(value=value, hex=_hex(value, precision))
+
+
+def _hex(value: float, precision: str) -> str:
+    return float(np.dtype(precision).type(value)).hex()
+
+
+def unrolled(tape: Tape, rows: int) -> Tape:
+    """The tape for `rows` neighbours along the slowest axis; results row by row."""
+    wide = Tape(tape.dimension)
+    results: list[int] = []
+    for row in range(rows):
+        places: list[int] = []
+        for operation in tape.operations:
+            operands = operation.operands
+            if operation.name == "load":
+                number, ((shift, added), *rest) = operands
+                places.append(wide.add("load", number, ((shift + row, added), *rest)))
+            elif operation.name in ("scalar", "constant"):
+                places.append(wide.add(operation.name, *operands))
+            else:
+                places.append(wide.add(operation.name, *[places[o] for o in operands]))
+        results += [places[result] for result in tape.results]
+    wide.results = tuple(results)
+    return wide
+
+
+def body(tape: Tape, signature: Signature, dialect: Dialect, first_row: int, rows: int) -> list[str]:
+    """The statements that update `rows` points of a thread, beginning with row `first_row`.
+
+    They read `i`, `j`, `k` (the thread's first point), `p` (its place in a full array) and the
+    strides `stride_i`, `stride_j`; terms of reductions are left in `t{output}_{row}`.
+    """
+    shifted = unrolled(tape, first_row + rows)
+    wanted = shifted.results[first_row * len(tape.results):]
+    lines = [
+        dialect.assign.format(name=f"v{place}", value=_expression(shifted, place, signature, dialect))
+        for place in _needed(shifted, wanted)
+    ]
+    for row in range(first_row, first_row + rows):
+        for n, kind in enumerate(signature.outputs):
+            value = f"v{shifted.results[row * len(tape.results) + n]}"
+            target = f"o{n}[{_place(row, tape.dimension)}]" if kind == "array" else f"t{n}_{row}"
+            lines.append(f"{target} = {value}")
+    return lines
+
+
+def _needed(tape: Tape, wanted: Sequence[int]) -> list[int]:
+    found: set[int] = set()
+    waiting = list(wanted)
+    while waiting:
+        place = waiting.pop()
+        if place in found:
+            continue
+        found.add(place)
+        operation = tape.operations[place]
+        if operation.name not in ("load", "scalar", "constant"):
+            waiting += operation.operands
+    return sorted(found)
+
+
+def _expression(tape: Tape, place: int, signature: Signature, dialect: Dialect) -> str:
+    operation = tape.operations[place]
+    name, operands = operation.name, operation.operands
+    if name == "constant":
+        return dialect.constant(float.fromhex(operands[0]), signature.precision)
+    if name == "scalar":
+        return f"a{operands[0]}"
+    if name == "load":
+        number, subscript = operands
+        return f"a{number}[{_address(subscript, signature.arguments[number], tape.dimension)}]"
+    values = [f"v{operand}" for operand in operands]
+    if name == "where":
+        return dialect.where.format(*values)
+    if name == "sqrt":
+        return dialect.sqrt.format(*values)
+    if name == "neg":
+        return f"-{values[0]}"
+    return f"{values[0]} {name} {values[1]}"
+
+
+def _place(row: int, dimension: int) -> str:
+    return "p" if row == 0 or dimension == 1 else f"p + {row} * stride_i"
+
+
+def _address(subscript: tuple, constant: tuple[bool, ...], dimension: int) -> str:
+    """The place of an element in an array whose rows have the common length, or length 1."""
+    if not any(constant):
+        terms = ["p"]
+        for axis, (shift, added) in enumerate(subscript):
+            offsets = ([str(shift)] if shift else []) + [f"a{number}" for number in added]
+            stride = "" if axis == dimension - 1 else f" * stride_{INDEX_NAMES[axis]}"
+            terms += [f"{offset}{stride}" for offset in offsets]
+        return " + ".join(terms)
+    terms = []
+    for axis, (shift, added) in enumerate(subscript):
+        if constant[axis]:
+            continue
+        index = " + ".join(
+            [INDEX_NAMES[axis]] + ([str(shift)] if shift else []) + [f"a{n}" for n in added]
+        )
+        strides = [f"extent_{INDEX_NAMES[a]}" for a in range(axis + 1, dimension) if not constant[a]]
+        terms.append(" * ".join([f"({index})", *strides]))
+    return " + ".join(terms) or "0"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The numbers of one kernel launch: bounds of the region, then the extents below the first."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    bounds: tuple[int, ...]
+
+
+def launches(region: Region, shape: Sequence[int]) -> Iterator[Launch]:
+    """The launches that cover a region of arrays of a shape; more than one where CUDA's limits end.
+
+    Axes of a launch: x is the innermost axis, y the next, z the slowest of three; a thread takes
+    ROWS points of the slowest axis.
+    """
+    dimension = len(region)
+    x, y = BLOCK[dimension]
+    rows = ROWS[dimension]
+    (low, high), *rest = region
+    block = (x, y, 1)
+    across = -(-(region[-1][1] - region[-1][0]) // x)
+    # The slowest axis is cut so that the launch stays within MOST_BLOCKS.
+    deep = rows * (y if dimension == 2 else 1) * MOST_BLOCKS if dimension > 1 else high - low
+    for start in range(low, high, max(1, deep)):
+        stop = min(high, start + deep)
+        threads = -(-(stop - start) // rows)
+        if dimension == 1:
+            grid = (-(-(stop - start) // x), 1, 1)
+        elif dimension == 2:
+            grid = (across, -(-threads // y), 1)
+        else:
+            grid = (across, -(-(region[1][1] - region[1][0]) // y), threads)
+        bounds = [start, stop, *[bound for pair in rest for bound in pair]]
+        yield Launch(grid, block, (*bounds, *shape[1:]))
+
+
+class DeviceBackend(Backend):
+    """A GPU that queues its sweeps; the gate stops them at the step that meets a criterion."""
+
+    lookahead = 32
+
+    @abstractmethod
+    def _close_gate(self, kind: str, register: Any, threshold: float) -> None:
+        """Queue a kernel that closes the gate if the register's value is at most the threshold."""
+
+    @abstractmethod
+    def _set_gate(self, closed: int) -> None:
+        """Queue the opening of the gate."""
+
+    @abstractmethod
+    def _read(self, register: Any) -> np.ndarray:
+        """The integers of a device array."""
+
+    def open_gate(self) -> None:
+        self._set_gate(0)
+        self.gated = True
+
+    def drop_gate(self) -> None:
+        self.gated = False
+
+    def close_gate_below(self, accumulator: Accumulator, threshold: float) -> None:
+        limit = threshold * (1.0 + GATE_MARGIN)
+        self._close_gate(accumulator.kind, accumulator.register, limit)
+
+    def read_register(self, register: Any) -> np.ndarray:
+        return sums.merge(self._read(register).reshape(SPREAD, sums.WIDTH))
+
+    def _common_shape(self, outputs: tuple, arguments: tuple) -> tuple[int, ...]:
+        """The shape of all full arrays of a sweep: generated code has one set of strides."""
+        arrays = [x for x in (*outputs, *arguments) if len(getattr(x, "shape", ())) > 0]
+        shapes = {tuple(a.shape) for a in arrays if 1 not in a.shape}
+        if len(shapes) > 1:
+            raise ValueError(f"the full arrays of a sweep differ in shape: {sorted(shapes)}")
+        if shapes:
+            return shapes.pop()
+        return tuple(max(extents) for extents in zip(*[a.shape for a in arrays], strict=True))
