@@ -1,0 +1,1 @@
+"""Linear solvers: sweeps and reductions only; they know no model, no wall, no file."""
