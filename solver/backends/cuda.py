@@ -16,6 +16,7 @@ import numpy as np
 
 from heatsolve.backends import Signature, sums
 from heatsolve.backends.device import (
+    ALIGNMENT,
     BLOCK,
     ROWS,
     SPREAD,
@@ -36,7 +37,7 @@ PYTHON_DIALECT = Dialect(
     constants={"float64": "{value!r}", "float32": "np.float32({value!r})"},
 )
 THREADS = 256
-"""Threads of every block; the tree of a reduction needs a power of two."""
+"""Threads of every block; the fold of a reduction needs a power of two."""
 
 
 def simulated() -> bool:
@@ -47,34 +48,29 @@ def simulated() -> bool:
 # ---- device functions, taken into every generated module as text ------------------------------
 
 
-def block_max(value, work):
-    """The largest `value` of a block, in every thread; `work` is shared."""
+def fold(values, work, take_max):
+    """Fold up to four values of every thread of a block, each to its sum or largest, into `work`.
+
+    The fold of value number n ends in work[n * THREADS]. Eight shared numbers fold into one at
+    each level, which costs a third of the barriers of a binary tree.
+    """
     thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
     cuda.syncthreads()
-    work[thread] = value
+    for n in range(len(values)):
+        work[n * THREADS + thread] = values[n]
     cuda.syncthreads()
-    step = THREADS // 2
-    while step > 0:
-        if thread < step:
-            work[thread] = max(work[thread], work[thread + step])
+    width = THREADS
+    while width > 1:
+        part = min(8, width)
+        width //= part
+        if thread < len(values) * width:
+            place = thread // width * THREADS + thread % width
+            folded = work[place]
+            for m in range(1, part):
+                other = work[place + m * width]
+                folded = max(folded, other) if take_max else folded + other
+            work[place] = folded
         cuda.syncthreads()
-        step //= 2
-    return work[0]
-
-
-def block_sum(value, work):
-    """The sum of `value` over a block, in every thread; `work` is shared."""
-    thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
-    cuda.syncthreads()
-    work[thread] = value
-    cuda.syncthreads()
-    step = THREADS // 2
-    while step > 0:
-        if thread < step:
-            work[thread] += work[thread + step]
-        cuda.syncthreads()
-        step //= 2
-    return work[0]
 
 
 def add_largest(terms, work, register, first):
@@ -82,7 +78,8 @@ def add_largest(terms, work, register, first):
     mine = int64(0)
     for n in range(len(terms)):
         mine = max(mine, double_bits(terms[n]) & MAGNITUDE)
-    largest = block_max(mine, work)
+    fold((mine,), work, True)
+    largest = work[0]
     if largest >= INFINITE:
         if mine >= INFINITE:
             cuda.atomic.add(register, first + NOT_FINITE, int64(1))
@@ -99,26 +96,29 @@ def add_sum(terms, work, register, first):
         return
     top = max(int64(0), ((largest >> int64(52)) - 1022 - LOWEST - 1) // SLICE_BITS)
     scale = math.ldexp(1.0, int(-(SLICE_BITS * top + LOWEST)))
-    anchor = 1.5 * 2.0**52
-    per_unit = 1.0
-    leader = cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0
-    for k in range(SLICES):
-        units = int64(0)
-        for n in range(len(terms)):
-            # What the slices before this one took is taken again: a tuple cannot be updated.
-            rest = terms[n] * scale
-            earlier = 1.5 * 2.0**52
-            for _ in range(k):
-                rest -= (rest + earlier) - earlier
-                earlier *= 2.0**-SLICE_BITS
-            units += int64(((rest + anchor) - anchor) * per_unit)
-        units = block_sum(units, work)
-        if leader:
-            cuda.atomic.add(register, first + top + SLICES - 1 - k, units)
-        anchor *= 2.0**-SLICE_BITS
-        per_unit *= 2.0**SLICE_BITS
-    if leader:
+    a = int64(0)
+    b = int64(0)
+    c = int64(0)
+    d = int64(0)
+    for n in range(len(terms)):
+        rest = terms[n] * scale
+        raised = rest + ANCHORS[0]
+        a += double_bits(raised) - double_bits(ANCHORS[0])
+        rest -= raised - ANCHORS[0]
+        raised = rest + ANCHORS[1]
+        b += double_bits(raised) - double_bits(ANCHORS[1])
+        rest -= raised - ANCHORS[1]
+        raised = rest + ANCHORS[2]
+        c += double_bits(raised) - double_bits(ANCHORS[2])
+        rest -= raised - ANCHORS[2]
+        d += double_bits(rest + ANCHORS[3]) - double_bits(ANCHORS[3])
+    fold((a, b, c, d), work, False)
+    thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+    if thread < SLICES:
+        cuda.atomic.add(register, first + top + SLICES - 1 - thread, work[thread * THREADS])
+    if thread == 0:
         cuda.atomic.max(register, first + TOP, top + 1)
+    cuda.syncthreads()
 
 
 def close_gate(register, is_sum, threshold, gate):
@@ -149,7 +149,7 @@ def close_gate(register, is_sum, threshold, gate):
 
 
 def _preamble() -> str:
-    names = ("SLICE_BITS", "SLICES", "LOWEST", "TOP", "NOT_FINITE", "LARGEST", "WIDTH")
+    names = ("SLICE_BITS", "SLICES", "LOWEST", "ANCHORS", "TOP", "NOT_FINITE", "LARGEST", "WIDTH")
     constants = {name: getattr(sums, name) for name in names}
     constants |= {"SPREAD": SPREAD, "THREADS": THREADS}
     constants |= {"MAGNITUDE": 0x7FFFFFFFFFFFFFFF, "INFINITE": 0x7FF0000000000000}
@@ -163,7 +163,7 @@ def _preamble() -> str:
                   "from numba.cuda.extending import register_jitable",
                   "double_bits = libdevice.double_as_longlong",
                   "double_of = libdevice.longlong_as_double"]
-    for function in (block_max, block_sum, add_largest, add_sum):
+    for function in (fold, add_largest, add_sum):
         lines += ["" if simulated() else "@register_jitable", inspect.getsource(function)]
     return "\n".join(lines) + "\n"
 
@@ -182,7 +182,9 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     lines = ["    if gate[0] != 0:", "        return"] if signature.gated else []
     lines += _thread_indices(tape.dimension, rows)
     lines += [f"    t{n}_{row} = {zero}" for n in reductions for row in range(rows)]
-    inside = " and ".join(f"{axis} < high_{axis}" for axis in axes[1:]) or "True"
+    inside = " and ".join(
+        [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
+    )
     lines += [f"    if {inside}:", f"        if i + {rows - 1} < high_i:"]
     lines += [f"            {line}" for line in body(tape, signature, PYTHON_DIALECT, 0, rows)]
     if rows > 1:
@@ -191,7 +193,7 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
         lines.append(f"            if i + {row} < high_i:")
         lines += [f"                {s}" for s in body(tape, signature, PYTHON_DIALECT, row, 1)]
     if reductions:
-        lines.append("    work = cuda.shared.array(THREADS, int64)")
+        lines.append(f"    work = cuda.shared.array({sums.SLICES * THREADS}, int64)")
         block = "cuda.blockIdx.x + cuda.blockIdx.y * 7 + cuda.blockIdx.z * 13"
         lines.append(f"    first = int64(({block}) % SPREAD) * WIDTH")
     for n in reductions:
@@ -202,7 +204,8 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
 
 
 def _thread_indices(dimension: int, rows: int) -> list[str]:
-    x = "int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x"
+    start = f"low_{INDEX_NAMES[dimension - 1]} % {ALIGNMENT}"
+    x = f"int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x - {start}"
     y = "int64(cuda.blockIdx.y) * cuda.blockDim.y + cuda.threadIdx.y"
     if dimension == 1:
         return [f"    i = low_i + {x}", "    p = i"]

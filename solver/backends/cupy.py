@@ -7,6 +7,7 @@ import numpy as np
 
 from heatsolve.backends import Signature, sums
 from heatsolve.backends.device import (
+    ALIGNMENT,
     BLOCK,
     ROWS,
     SPREAD,
@@ -153,7 +154,9 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     lines += _thread_indices(tape.dimension, rows)
     lines += [f"    {real} {', '.join(f't{n}_{r} = 0' for r in range(rows))};" for n in reductions]
     full = body(tape, signature, C_DIALECT, 0, rows)
-    inside = " && ".join(f"{axis} < high_{axis}" for axis in axes[1:]) or "true"
+    inside = " && ".join(
+        [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
+    )
     lines.append(f"    if ({inside}) {{")
     lines.append(f"        if (i + {rows - 1} < high_i) {{")
     lines += [f"            {line};" for line in full]
@@ -178,7 +181,7 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
 
 
 def _thread_indices(dimension: int, rows: int) -> list[str]:
-    x = "(long long)blockIdx.x * blockDim.x + threadIdx.x"
+    x = f"(long long)blockIdx.x * blockDim.x + threadIdx.x - low_{INDEX_NAMES[dimension - 1]} % {ALIGNMENT}"
     y = "(long long)blockIdx.y * blockDim.y + threadIdx.y"
     if dimension == 1:
         return [f"    const long long i = low_i + {x};", "    const long long p = i;"]

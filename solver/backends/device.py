@@ -18,10 +18,12 @@ from heatsolve.backends import Accumulator, Backend, Region, Signature, sums
 from heatsolve.backends.tape import Tape
 from heatsolve.points import INDEX_NAMES
 
-ROWS = {1: 1, 2: 4, 3: 4}
+ROWS = {1: 1, 2: 4, 3: 2}
 """Points of the slowest axis that one thread updates, by dimension."""
 BLOCK = {1: (256, 1), 2: (128, 2), 3: (64, 4)}
 """Threads of a block along the innermost axis and along the next."""
+ALIGNMENT = 32
+"""Threads begin at a column that is a multiple of this: a warp then touches whole cache lines."""
 SPREAD = 64
 """Copies of a register over which the blocks of a launch spread their atomic additions."""
 MOST_BLOCKS = 65535
@@ -168,14 +170,14 @@ def launches(region: Region, shape: Sequence[int]) -> Iterator[Launch]:
     rows = ROWS[dimension]
     (low, high), *rest = region
     block = (x, y, 1)
-    across = -(-(region[-1][1] - region[-1][0]) // x)
+    across = -(-(region[-1][1] - region[-1][0] // ALIGNMENT * ALIGNMENT) // x)
     # The slowest axis is cut so that the launch stays within MOST_BLOCKS.
     deep = rows * (y if dimension == 2 else 1) * MOST_BLOCKS if dimension > 1 else high - low
     for start in range(low, high, max(1, deep)):
         stop = min(high, start + deep)
         threads = -(-(stop - start) // rows)
         if dimension == 1:
-            grid = (-(-(stop - start) // x), 1, 1)
+            grid = (across, 1, 1)
         elif dimension == 2:
             grid = (across, -(-threads // y), 1)
         else:
