@@ -16,6 +16,12 @@ class InputError(HeatsolveError):
     exit_code = 2
 
 
+class NotConverged(HeatsolveError):
+    """A march in time cannot go on, because a step's system was not solved."""
+
+    exit_code = 3
+
+
 class Diverged(HeatsolveError):
     """NaN, Inf or unbounded growth: the numbers are no longer a solution."""
 

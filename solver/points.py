@@ -6,7 +6,8 @@ A *point function* is a plain Python function of an index and of the arrays it r
         return 0.25 * (u[i-1, j] + u[i+1, j] + u[i, j-1] + u[i, j+1] + h2 * f[i, j])
 
 Its leading parameters `i`, `j`, `k` (as many as there are dimensions, slowest axis first) are the
-index; the others are arrays, real numbers, or integers that only shift an index. It returns one
+index; a function that is the same in every dimension takes the whole index as `at` and reads
+`u[at]`. The others are arrays, real numbers, or integers that only shift an index. It returns one
 value, or a tuple of values, one for each output of the sweep. The rules:
 
 * arithmetic, comparison, `&` and `|` of comparisons, subscripts, the words of this module, and
@@ -61,14 +62,26 @@ def magnitude(a: Any) -> Any:
 
 @cache
 def dimension(point: Point) -> int:
-    """The number of leading index parameters of a point function."""
+    """The number of leading index parameters of a point function, 0 if it takes `at`."""
     names = list(inspect.signature(point).parameters)
+    if names[:1] == ["at"]:
+        return 0
     count = 0
     while count < min(3, len(names)) and names[count] == INDEX_NAMES[count]:
         count += 1
     if count == 0:
-        raise TypeError(f"{point.__name__} is no point function: its first parameter is not i")
+        raise TypeError(f"{point.__name__} is no point function: its first parameter is neither i nor at")
     return count
+
+
+def evaluate(point: Point, at: tuple, *arguments: Any) -> Any:
+    """A point function at an index, whichever way it takes its index."""
+    return point(*at, *arguments) if dimension(point) else point(at, *arguments)
+
+
+def neighbour(at: tuple, axis: int, distance: int) -> tuple:
+    """The index so many points further on along one axis."""
+    return (*at[:axis], at[axis] + distance, *at[axis + 1 :])
 
 
 def by_dimension(*points: Point) -> dict[int, Point]:
@@ -76,32 +89,16 @@ def by_dimension(*points: Point) -> dict[int, Point]:
     return {dimension(point): point for point in points}
 
 
-def copy_1d(i, a):
-    return a[i]
+def copy(at, a):
+    """a."""
+    return a[at]
 
 
-def copy_2d(i, j, a):
-    return a[i, j]
+def fill(at, value):
+    """A number, everywhere."""
+    return value
 
 
-def copy_3d(i, j, k, a):
-    return a[i, j, k]
-
-
-def shifted_1d(i, a, di):
-    return a[i + di]
-
-
-def shifted_2d(i, j, a, di, dj):
-    return a[i + di, j + dj]
-
-
-def shifted_3d(i, j, k, a, di, dj, dk):
-    return a[i + di, j + dj, k + dk]
-
-
-copy = by_dimension(copy_1d, copy_2d, copy_3d)
-"""out = a."""
-
-shifted = by_dimension(shifted_1d, shifted_2d, shifted_3d)
-"""out = a, `di`, `dj`, `dk` points further on: periodic walls, and packing and unpacking halos."""
+def shifted(at, a, *distances):
+    """a, so many points further on along each axis: periodic walls, packing and unpacking halos."""
+    return a[tuple([index + distance for index, distance in zip(at, distances, strict=True)])]

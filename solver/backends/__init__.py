@@ -32,11 +32,12 @@ class Signature:
     arguments: tuple[Any, ...]
     outputs: tuple[str, ...]
     precision: str
+    dimension: int
     gated: bool = False
 
     def tape(self, point: Point) -> Tape:
         kinds = [argument if isinstance(argument, str) else ARRAY for argument in self.arguments]
-        tape = record(point, kinds)
+        tape = record(point, kinds, self.dimension)
         if len(tape.results) != len(self.outputs):
             raise TypeError(
                 f"{point.__name__} returns {len(tape.results)} values for {len(self.outputs)} outputs"
@@ -129,7 +130,7 @@ class Backend(ABC):
         """
         outputs = out if isinstance(out, tuple) else (out,)
         kinds = tuple([o.kind if isinstance(o, Accumulator) else "array" for o in outputs])
-        key = (point, kinds, tuple([_describe(a) for a in arguments]), self.gated)
+        key = (point, kinds, tuple([_describe(a) for a in arguments]), len(region), self.gated)
         known = self._sweeps.get(key)
         if known is None:
             known = self._sweeps[key] = self._prepare(point, key, outputs, arguments)
@@ -147,22 +148,27 @@ class Backend(ABC):
     """Whether sweeps now obey the gate; only devices that queue work have one."""
 
     def open_gate(self) -> None:
-        """From now on `close_gate_below` may stop the sweeps that follow it."""
+        """Begin a ledger of checks.
 
-    def close_gate_below(self, accumulator: Accumulator, threshold: float) -> None:
-        """Let the sweeps queued after this one do nothing if the value is at most the threshold.
-
-        A device that queues work calls this to stop at the very step that meets a criterion though
-        the host looks later; it may close a little early (the host decides, and goes on), never
-        late. A backend with a lookahead of 1 needs nothing.
+        A device that queues work has a gate, too: once the value of a check is at most its
+        threshold, the sweeps queued after it do nothing. So the device stops at the very step that
+        meets a criterion though the host looks later. The gate may close a little early (the host
+        decides, and goes on), never late.
         """
+        self._checks: list[float] = []
 
-    def drop_gate(self) -> None:
-        """Sweeps obey no gate any more."""
+    def check(self, accumulator: Accumulator, threshold: float) -> None:
+        """Enter the value of an accumulator into the ledger, and clear the accumulator."""
+        self._checks.append(accumulator.value)
+        accumulator.clear()
+
+    def ledger(self) -> list[float]:
+        """The values of the checks up to the one that closed the gate; ends the gate (waits)."""
+        return self._checks
 
     def _prepare(self, point: Point, key: Any, outputs: Any, arguments: Any) -> tuple[Any, int]:
-        _, kinds, described, gated = key
-        signature = Signature(described, kinds, self.precision, gated)
+        _, kinds, described, axes, gated = key
+        signature = Signature(described, kinds, self.precision, axes, gated)
         tape = signature.tape(point)
         for number, argument in enumerate(arguments):
             if tape.read_at_a_shift(number) and any(argument is o for o in outputs):

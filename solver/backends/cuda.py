@@ -121,31 +121,49 @@ def add_sum(terms, work, register, first):
     cuda.syncthreads()
 
 
-def close_gate(register, is_sum, threshold, gate):
-    """Close the gate if the value of a register, in double precision, is at most the threshold.
-
-    One thread: it runs once in many sweeps' time and reads SPREAD short rows.
-    """
+def check(register, is_sum, limit, gate, rows):
+    """Merge a register into a row of the ledger, clear it, and close the gate; one block."""
     if gate[0] != 0:
         return
-    top = int64(0)
-    largest = int64(0)
-    bad = int64(0)
-    for copy in range(SPREAD):
-        top = max(top, register[copy * WIDTH + TOP])
-        largest = max(largest, register[copy * WIDTH + LARGEST])
-        bad += register[copy * WIDTH + NOT_FINITE]
-    value = double_of(largest)
-    if is_sum != 0:
-        value = 0.0
+    row = gate[1] * WIDTH
+    place = cuda.threadIdx.x
+    if place < WIDTH:
+        value = int64(0)
+        for copy in range(SPREAD):
+            following = register[copy * WIDTH + place]
+            if place == TOP or place == LARGEST:
+                value = max(value, following)
+            else:
+                value += following
+            register[copy * WIDTH + place] = 0
+        rows[row + place] = value
+    cuda.syncthreads()
+    if place != 0:
+        return
+    top = rows[row + TOP]
+    value = 0.0
+    if is_sum == 0:
+        value = double_of(rows[row + LARGEST])
+    elif top > 0:
         for k in range(SLICES):
-            units = int64(0)
-            if top > 0:
-                for copy in range(SPREAD):
-                    units += register[copy * WIDTH + top - 1 + SLICES - 1 - k]
-            value += math.ldexp(float(units), int(LOWEST + SLICE_BITS * (top - 1 - k)))
-    if bad != 0 or value <= threshold:
+            units = float(rows[row + top - 1 + SLICES - 1 - k])
+            value += math.ldexp(units, int(LOWEST + SLICE_BITS * (top - 1 - k)))
+    gate[1] += 1
+    if rows[row + NOT_FINITE] != 0 or value <= limit:
         gate[0] = 1
+
+
+def check_function() -> Any:
+    """The kernel of a check."""
+    return kernel_function(f"{_preamble()}\n\n{inspect.getsource(check)}", "check")
+
+
+def check_types() -> tuple[Any, ...]:
+    """Numba types of its parameters."""
+    from numba import types
+
+    pointer = types.CPointer(types.int64)
+    return (pointer, types.int64, types.float64, pointer, pointer)
 
 
 def _preamble() -> str:
@@ -309,10 +327,10 @@ class CudaBackend(DeviceBackend):
             ) from None
         self._cuda = cuda
         self._machine = Simulator() if simulated() else Device(cuda)
-        self._gate = self._integers(1)
-        self._close: Any = None
+        self._check = self._machine.compile(check_function(), check_types())
+        self._make_gate()
 
-    def _integers(self, count: int) -> DeviceArray:
+    def integers(self, count: int) -> DeviceArray:
         return self._machine.zeros((count,), np.dtype(np.int64))
 
     def zeros(self, shape: Sequence[int]) -> DeviceArray:
@@ -327,28 +345,15 @@ class CudaBackend(DeviceBackend):
     def sync(self) -> None:
         self._machine.sync()
 
-    def new_register(self) -> DeviceArray:
-        return self._integers(SPREAD * sums.WIDTH)
+    def zero(self, array: DeviceArray) -> None:
+        self._machine.zero(array)
 
-    def clear_register(self, register: DeviceArray) -> None:
-        self._machine.fill(register, 0)
+    def read_integers(self, array: DeviceArray) -> np.ndarray:
+        return self._machine.copy_out(array)
 
-    def _read(self, register: DeviceArray) -> np.ndarray:
-        return self._machine.copy_out(register)
-
-    def _set_gate(self, closed: int) -> None:
-        self._machine.fill(self._gate, closed)
-
-    def _close_gate(self, kind: str, register: DeviceArray, threshold: float) -> None:
-        if self._close is None:
-            source = f"{_preamble()}\n\n{inspect.getsource(close_gate)}"
-            from numba import types
-
-            pointer = types.CPointer(types.int64)
-            given = (pointer, types.int64, types.float64, pointer)
-            self._close = self._machine.compile(kernel_function(source, "close_gate"), given)
-        one = Launch((1, 1, 1), (1, 1, 1), ())
-        self._close(one, (register, int(kind == "sum"), float(threshold), self._gate))
+    def _queue_check(self, register: DeviceArray, is_sum: bool, limit: float) -> None:
+        one = Launch((1, 1, 1), (128, 1, 1), ())
+        self._check(one, (register, int(is_sum), float(limit), self._gate, self._rows))
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         assert BLOCK[tape.dimension][0] * BLOCK[tape.dimension][1] == THREADS
@@ -399,14 +404,13 @@ class Device:
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         memory = self._cuda.device_array(int(np.prod(shape)), dtype, stream=self._numba_stream)
         array = DeviceArray(shape, memory, memory.device_ctypes_pointer.value)
-        self.fill(array, 0)
+        self.zero(array)
         return array
 
-    def fill(self, array: DeviceArray, value: int) -> None:
-        """Set every byte."""
+    def zero(self, array: DeviceArray) -> None:
         from numba.cuda.cudadrv import driver
 
-        driver.device_memset(array.memory, value, array.memory.nbytes, stream=self._numba_stream)
+        driver.device_memset(array.memory, 0, array.memory.nbytes, stream=self._numba_stream)
 
     def copy_in(self, host: np.ndarray) -> DeviceArray:
         memory = self._cuda.to_device(host.reshape(-1), stream=self._numba_stream)
@@ -457,8 +461,8 @@ class Simulator:
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         return self.copy_in(np.zeros(shape, dtype))
 
-    def fill(self, array: DeviceArray, value: int) -> None:
-        array.memory.copy_to_device(np.full(array.memory.size, value, array.memory.dtype))
+    def zero(self, array: DeviceArray) -> None:
+        array.memory.copy_to_device(np.zeros(array.memory.size, array.memory.dtype))
 
     def copy_in(self, host: np.ndarray) -> DeviceArray:
         return DeviceArray(host.shape, self._cuda.to_device(host.reshape(-1).copy()), 0)

@@ -99,16 +99,17 @@ template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
 }
 """
 
-GATE_SOURCE = """
-// Estimates a register in double precision; one block.
-extern "C" __global__ void close_gate(const integer* reg, int sum, double threshold, integer* gate) {
-    __shared__ integer merged[WIDTH];
-    if (*gate) return;
+CHECK_SOURCE = """
+// Merges a register into a row of the ledger, clears it, and closes the gate; one block.
+extern "C" __global__ void check(integer* reg, int sum, double limit, integer* gate, integer* rows) {
+    if (gate[0]) return;
+    integer* merged = rows + gate[1] * WIDTH;
     for (int place = threadIdx.x; place < WIDTH; place += blockDim.x) {
         integer value = 0;
         for (int copy = 0; copy < SPREAD; copy++) {
             const integer next = reg[copy * WIDTH + place];
             value = place == TOP || place == LARGEST ? max(value, next) : value + next;
+            reg[copy * WIDTH + place] = 0;
         }
         merged[place] = value;
     }
@@ -116,13 +117,12 @@ extern "C" __global__ void close_gate(const integer* reg, int sum, double thresh
     if (threadIdx.x) return;
     double value = 0;
     if (!sum) value = __longlong_as_double(merged[LARGEST]);
-    else if (merged[TOP]) {
-        const integer top = merged[TOP] - 1;
+    else if (merged[TOP])
         for (int k = SLICES - 1; k >= 0; k--)
-            value = value * (k == SLICES - 1 ? 0.0 : 1.0)
-                  + scalbn((double)merged[top + SLICES - 1 - k], (int)(LOWEST + SLICE_BITS * (top - k)));
-    }
-    if (merged[NOT_FINITE] || value <= threshold) *gate = 1;
+            value += scalbn((double)merged[merged[TOP] - 1 + SLICES - 1 - k],
+                            (int)(LOWEST + SLICE_BITS * (merged[TOP] - 1 - k)));
+    gate[1] += 1;
+    if (merged[NOT_FINITE] || value <= limit) gate[0] = 1;
 }
 """
 
@@ -201,9 +201,9 @@ def _thread_indices(dimension: int, rows: int) -> list[str]:
     ]
 
 
-def gate_source() -> str:
-    """CUDA C of the kernel `close_gate`."""
-    return constants() + "typedef long long integer;\n" + GATE_SOURCE
+def check_source() -> str:
+    """CUDA C of the kernel `check`."""
+    return constants() + "typedef long long integer;\n" + CHECK_SOURCE
 
 
 class CupyBackend(DeviceBackend):
@@ -227,8 +227,8 @@ class CupyBackend(DeviceBackend):
             reason = str(error).splitlines()[0]
             raise InputError(f"the cupy backend found no usable CUDA GPU ({reason})") from None
         self._cupy = cupy
-        self._gate = cupy.zeros(1, cupy.int64)
-        self._close: Any = None
+        self._check = cupy.RawKernel(check_source(), "check", OPTIONS)
+        self._make_gate()
 
     def zeros(self, shape: Sequence[int]) -> Any:
         return self._cupy.zeros(tuple(shape), self.dtype)
@@ -242,23 +242,18 @@ class CupyBackend(DeviceBackend):
     def sync(self) -> None:
         self._cupy.cuda.get_current_stream().synchronize()
 
-    def new_register(self) -> Any:
-        return self._cupy.zeros(SPREAD * sums.WIDTH, self._cupy.int64)
+    def integers(self, count: int) -> Any:
+        return self._cupy.zeros(count, self._cupy.int64)
 
-    def clear_register(self, register: Any) -> None:
-        register.data.memset_async(0, register.nbytes)
+    def zero(self, array: Any) -> None:
+        array.data.memset_async(0, array.nbytes)
 
-    def _read(self, register: Any) -> np.ndarray:
-        return register.get()
+    def read_integers(self, array: Any) -> np.ndarray:
+        return array.get()
 
-    def _set_gate(self, closed: int) -> None:
-        self._gate.fill(closed)
-
-    def _close_gate(self, kind: str, register: Any, threshold: float) -> None:
-        if self._close is None:
-            self._close = self._cupy.RawKernel(gate_source(), "close_gate", OPTIONS)
-        given = (register, np.int32(kind == "sum"), np.float64(threshold), self._gate)
-        self._close((1,), (128,), given)
+    def _queue_check(self, register: Any, is_sum: bool, limit: float) -> None:
+        given = (register, np.int32(is_sum), np.float64(limit), self._gate, self._rows)
+        self._check((1,), (128,), given)
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         source = kernel_source(point.__name__, signature, tape)

@@ -187,35 +187,64 @@ def launches(region: Region, shape: Sequence[int]) -> Iterator[Launch]:
 
 
 class DeviceBackend(Backend):
-    """A GPU that queues its sweeps; the gate stops them at the step that meets a criterion."""
+    """A GPU that queues its sweeps.
 
-    lookahead = 32
+    A check is a small kernel: it merges the copies of a register into the next row of the ledger,
+    clears them, counts, and closes the gate. `_gate` holds two integers: closed, and the count.
+    """
+
+    lookahead = 64
+    _gate: Any
+    _rows: Any
+    _kinds: list[str]
 
     @abstractmethod
-    def _close_gate(self, kind: str, register: Any, threshold: float) -> None:
-        """Queue a kernel that closes the gate if the register's value is at most the threshold."""
+    def integers(self, count: int) -> Any:
+        """A device array of 64-bit zeros."""
 
     @abstractmethod
-    def _set_gate(self, closed: int) -> None:
-        """Queue the opening of the gate."""
+    def zero(self, array: Any) -> None:
+        """Queue the zeroing of an array."""
 
     @abstractmethod
-    def _read(self, register: Any) -> np.ndarray:
-        """The integers of a device array."""
+    def read_integers(self, array: Any) -> np.ndarray:
+        """A device array of integers, on the host (waits)."""
 
-    def open_gate(self) -> None:
-        self._set_gate(0)
-        self.gated = True
+    @abstractmethod
+    def _queue_check(self, register: Any, is_sum: bool, limit: float) -> None:
+        """Queue the kernel of a check."""
 
-    def drop_gate(self) -> None:
-        self.gated = False
+    def _make_gate(self) -> None:
+        self._gate = self.integers(2)
+        self._rows = self.integers(self.lookahead * sums.WIDTH)
+        self._kinds = []
 
-    def close_gate_below(self, accumulator: Accumulator, threshold: float) -> None:
-        limit = threshold * (1.0 + GATE_MARGIN)
-        self._close_gate(accumulator.kind, accumulator.register, limit)
+    def new_register(self) -> Any:
+        return self.integers(SPREAD * sums.WIDTH)
+
+    def clear_register(self, register: Any) -> None:
+        self.zero(register)
 
     def read_register(self, register: Any) -> np.ndarray:
-        return sums.merge(self._read(register).reshape(SPREAD, sums.WIDTH))
+        return sums.merge(self.read_integers(register).reshape(SPREAD, sums.WIDTH))
+
+    def open_gate(self) -> None:
+        self.zero(self._gate)
+        self._kinds = []
+        self.gated = True
+
+    def check(self, accumulator: Accumulator, threshold: float) -> None:
+        if len(self._kinds) == self.lookahead:
+            raise ValueError(f"a ledger holds {self.lookahead} checks")
+        self._kinds.append(accumulator.kind)
+        limit = threshold * (1.0 + GATE_MARGIN) if threshold >= 0.0 else -1.0
+        self._queue_check(accumulator.register, accumulator.kind == "sum", limit)
+
+    def ledger(self) -> list[float]:
+        self.gated = False
+        passed = int(self.read_integers(self._gate)[1])
+        rows = self.read_integers(self._rows).reshape(self.lookahead, sums.WIDTH)
+        return [sums.VALUE_OF[kind](row) for kind, row in zip(self._kinds, rows[:passed])]  # noqa: B905
 
     def _common_shape(self, outputs: tuple, arguments: tuple) -> tuple[int, ...]:
         """The shape of all full arrays of a sweep: generated code has one set of strides."""

@@ -5,8 +5,10 @@ by Numba, which keeps the machine code beside it, so that a second run compiles 
 """
 
 import hashlib
+import importlib.util
 import inspect
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -252,9 +254,14 @@ def _load(source: str) -> Any:
         with os.fdopen(handle, "w") as file:
             file.write(source)
         os.replace(temporary, path)
-    namespace: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
-    exec(compile(source, str(path), "exec"), namespace)
-    return namespace["loops"]
+    name = f"heatsolve_generated_{path.stem}"
+    if name not in sys.modules:
+        specification = importlib.util.spec_from_file_location(name, path)
+        assert specification and specification.loader
+        # Numba looks a function's module up by name when it loads machine code.
+        sys.modules[name] = module = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(module)
+    return sys.modules[name].loops
 
 
 def _cache_folder() -> Path:

@@ -1,6 +1,6 @@
 """A point function, run once on symbols and written down: the input of every code generator.
 
-`record(point, arguments)` calls the point function with symbols in place of its arguments. What
+`record` calls the point function with symbols in place of its arguments. What
 comes back is a `Tape`: a list of operations in the order of evaluation, each with the places of
 its operands, without repeats. The generators only translate this list, so that no backend can
 change the order of operations, and a point function that breaks the rules is found here.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from heatsolve.points import Point, dimension
+from heatsolve.points import Point, dimension, evaluate
 
 ARRAY, REAL, INTEGER = "array", "real", "integer"
 """The kinds of argument of a point function."""
@@ -198,12 +198,14 @@ class ArrayArgument:
         return Symbol(self.tape, self.tape.add("load", self.number, places))
 
 
-def record(point: Point, kinds: Sequence[str]) -> Tape:
-    """The tape of a point function whose arguments are of the given kinds.
+def record(point: Point, kinds: Sequence[str], axes: int) -> Tape:
+    """The tape of a point function on a grid of so many axes, for arguments of the given kinds.
 
     Raises PointRuleError where the function breaks a rule of the point language.
     """
-    tape = Tape(dimension(point))
+    if dimension(point) not in (0, axes):
+        raise PointRuleError(f"{point.__name__} is for {dimension(point)}D, not for {axes}D")
+    tape = Tape(axes)
     arguments: list[Any] = []
     for number, kind in enumerate(kinds):
         if kind == ARRAY:
@@ -214,7 +216,7 @@ def record(point: Point, kinds: Sequence[str]) -> Tape:
             arguments.append(Symbol(tape, tape.add("scalar", number)))
     indices = [Index(axis) for axis in range(tape.dimension)]
     try:
-        returned = point(*indices, *arguments)
+        returned = evaluate(point, tuple(indices), *arguments)
         values = returned if isinstance(returned, tuple) else (returned,)
         anchor = Symbol(tape, -1)
         tape.results = tuple(anchor._operand(value) for value in values)

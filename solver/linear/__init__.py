@@ -1,1 +1,198 @@
-"""Linear solvers: sweeps and reductions only; they know no model, no wall, no file."""
+"""Linear systems A u = b on a grid: sweeps and reductions only; no model, no wall, no file."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from heatsolve.backends import Accumulator, Backend
+from heatsolve.grid import Grid
+from heatsolve.halo import Halo
+from heatsolve.points import Point, copy, evaluate, fill, magnitude
+
+
+@dataclass
+class System:
+    """A u = b as its solvers see it: point functions, and the arrays they take.
+
+    `residual(at, u, b, *coefficients)` is b - A u and `diagonal(at, *coefficients)` that of A.
+    A is symmetric in the inner product weighted with `1 / ratios`, positive definite, or semi-
+    definite with the constants as its null space (`singular`). `rounding(at, u, b, *coefficients)`
+    is |A| |u| + |b|. `lowest` returns a lower bound of the smallest eigenvalue of A that is not 0.
+    """
+
+    grid: Grid
+    backend: Backend
+    halo: Halo
+    residual: Point
+    diagonal: Point
+    rounding: Point
+    coefficients: tuple[Any, ...]
+    b: Any
+    ratios: tuple[Any, ...]
+    lowest: Callable[[], float]
+    singular: bool = False
+
+    def sweep(self, point: Point, out: Any, u: Any, *arguments: Any) -> None:
+        """out[p] = point(p, u, *arguments) at all unknowns, the ghosts of u up to date."""
+        self.halo.exchange(u)
+        self.backend.sweep(point, out, self.grid.interior, u, *arguments)
+
+    def reduce(self, kind: str, point: Point, u: Any, *arguments: Any) -> float:
+        """The sum, or largest magnitude, of point(p, u, *arguments) over all unknowns."""
+        accumulator = self.backend.accumulator(kind)
+        self.sweep(point, accumulator, u, *arguments)
+        return accumulator.value
+
+    def like(self, u: Any) -> Any:
+        """A copy of an array, ghosts included."""
+        array = self.backend.zeros(self.grid.shape)
+        self.backend.sweep(copy, array, self.grid.everything, u)
+        return array
+
+    def residual_norm(self, u: Any, into: Accumulator) -> None:
+        """Add the terms of a norm of b - A u: squares for a sum, values for a maximum."""
+        self.sweep(self._residual_term(into.kind), into, u, self.b, *self.coefficients)
+
+    def _residual_term(self, kind: str) -> Point:
+        if kind not in self._terms:
+            self._terms[kind] = term_of(self.residual, kind)
+        return self._terms[kind]
+
+    _terms: dict[str, Point] = field(default_factory=dict, repr=False)
+
+    def residual_floor(self, u: Any, kind: str) -> float:
+        """2 eps times the norm of |A| |u| + |b|: what rounding leaves of the residual's norm."""
+        key = "floor " + kind
+        if key not in self._terms:
+            self._terms[key] = term_of(self.rounding, kind)
+        value = self.reduce(kind, self._terms[key], u, self.b, *self.coefficients)
+        epsilon = {"float64": 2.0**-52, "float32": 2.0**-23}[self.backend.precision]
+        return 2.0 * epsilon * (math.sqrt(value) if kind == "sum" else value)
+
+    def remove_mean(self, u: Any) -> None:
+        """Subtract the volume-weighted mean of all unknowns."""
+        volume = self.backend.accumulator("sum")
+        one = self.backend.zeros((1,) * self.grid.dimension)
+        self.backend.sweep(fill, one, tuple((0, 1) for _ in self.grid.axes), 1.0)
+        self.sweep(weighted, volume, one, *self.ratios)
+        mean = self.reduce("sum", weighted, u, *self.ratios) / volume.value
+        self.backend.sweep(lowered, u, self.grid.interior, u, mean)
+
+    def spectrum(self) -> tuple[float, float]:
+        """Bounds of the eigenvalues of D^-1 A: Gershgorin's 2, and `lowest` over the diagonal.
+
+        On a grid whose neighbours can be coloured red and black the spectrum is symmetric about 1
+        (D. M. Young, "Iterative Solution of Large Linear Systems", 1971), which sharpens the 2.
+        """
+        largest = self.backend.reduce(
+            "max", self.diagonal, self.grid.interior, *self.coefficients
+        )
+        low = min(0.999999, self.lowest() / largest)
+        two_coloured = all(a.unknowns % 2 == 0 for a in self.grid.axes if a.periodic)
+        return low, (2.0 - low if two_coloured and not self.singular else 2.0)
+
+
+def term_of(point: Point, kind: str) -> Point:
+    """The point function whose sum is the square of the l2 norm, or whose maximum the max norm."""
+
+    def squared(at, *arguments):
+        value = evaluate(point, at, *arguments)
+        return value * value
+
+    return squared if kind == "sum" else point
+
+
+def with_change(point: Point, kind: str) -> Point:
+    """An update of u together with the term of a norm of its change."""
+
+    def updated(at, u, *arguments):
+        value = evaluate(point, at, u, *arguments)
+        change = value - u[at]
+        return value, (change * change if kind == "sum" else change)
+
+    return updated
+
+
+def weighted(at, u, *ratios):
+    """u times the point's share of a full cell."""
+    value = u[at]
+    for ratio in ratios:
+        value = value / ratio[at]
+    return value
+
+
+def weighted_magnitude(at, u, *ratios):
+    """|u| times the point's share of a full cell."""
+    return magnitude(weighted(at, u, *ratios))
+
+
+def lowered(at, u, amount):
+    """u - amount."""
+    return u[at] - amount
+
+
+class Method(ABC):
+    """An iteration for A u = b, from the `u` it is given; it works in that array and its own.
+
+    `queues`: whether steps need nothing from the host, so that a device can run ahead of it.
+    `recurrent`: whether the residual is updated by a recurrence, which `confirm` corrects.
+    """
+
+    queues = True
+    recurrent = False
+
+    def __init__(self, system: System, u: Any):
+        self.system = system
+        self.u = u
+
+    @abstractmethod
+    def step(self, number: int, change: Accumulator | None) -> None:
+        """Iteration `number` (from 0); a norm of its change goes into `change`."""
+
+    @abstractmethod
+    def solution(self, steps: int) -> Any:
+        """The array that holds u after so many steps."""
+
+    def residual_norm(self, steps: int, into: Accumulator) -> None:
+        """Add the terms of a norm of the residual after so many steps."""
+        self.system.residual_norm(self.solution(steps), into)
+
+    def confirm(self, steps: int) -> None:
+        """Go on from the true residual, for methods that update it by recurrence."""
+
+    def restart(self) -> None:
+        """Begin anew from what stands in `u` and b."""
+
+    def finish(self, steps: int) -> None:
+        """Leave the solution after so many steps in `u`."""
+
+
+class Pairwise(Method):
+    """A method that computes each iterate into a second array, and then back."""
+
+    def __init__(self, system: System, u: Any):
+        super().__init__(system, u)
+        self._pair = (u, system.like(u))
+        self._changed: dict[str, Point] = {}
+
+    def solution(self, steps: int) -> Any:
+        return self._pair[steps % 2]
+
+    def restart(self) -> None:
+        system = self.system
+        system.backend.sweep(copy, self._pair[1], system.grid.everything, self.u)
+
+    def finish(self, steps: int) -> None:
+        newest = self.solution(steps)
+        if newest is not self.u:
+            self.system.backend.sweep(copy, self.u, self.system.grid.everything, newest)
+
+    def _update(self, point: Point, old: Any, new: Any, change: Accumulator | None, *given) -> None:
+        if change is None:
+            self.system.sweep(point, new, old, *given)
+            return
+        if change.kind not in self._changed:
+            self._changed[change.kind] = with_change(point, change.kind)
+        self.system.sweep(self._changed[change.kind], (new, change), old, *given)

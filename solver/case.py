@@ -1,0 +1,349 @@
+"""A case file, read: TOML and overrides in, a validated and frozen `Case` out.
+
+Every mistake is reported at once, each with the file and line (or the override) where it stands.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args
+
+from heatsolve.errors import FileFailure, InputError
+from heatsolve.expressions import Expression, show, suggestion
+from heatsolve.schema import WALLS, Document, Found, Grid, KeyPath, Mistake, PointSource, Section
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+# Keys that exclude each other in the table of this path: setting one drops the others.
+RIVALS = {
+    r"grid": {"nodes", "cells"},
+    r"time": {"step", "cfl"},
+    r"boundary\.\w+\.\w+": {"value", "gradient", "robin"},
+    r"source\.point\.\d+": {"index", "position"},
+}
+# Our words for what pydantic reports.
+SENTENCES = {
+    "missing": "missing",
+    "int_from_float": "must be a whole number, not {given}",
+    "int_parsing_size": "is too large for a whole number",
+    "string_type": "must be a string, not {given}",
+    "bool_type": "must be true or false, not {given}",
+    "tuple_type": "must be a list, not {given}",
+    "model_type": "must be a table, not {given}",
+    "greater_than": "must be greater than {gt}, not {given}",
+    "less_than": "must be less than {lt}, not {given}",
+    "less_than_equal": "must be at most {le}, not {given}",
+    "literal_error": "must be {expected}, not {given}",
+}
+
+
+class CaseError(InputError):
+    """A case is not valid: the message has one line for each mistake."""
+
+
+class Case(Document):
+    """A validated case, its name, and TOML that repeats the run without any override."""
+
+    name: str
+    text: str
+
+
+def load(source: str | Path, overrides: Sequence[str] = ()) -> Case:
+    """Return the case in a file, or the shipped case of this name, under `KEY=VALUE` overrides.
+
+    Raises CaseError for an invalid case, InputError if there is none of this name or if it is
+    not text, and FileFailure if the file cannot be read.
+    """
+    name = show(str(source))
+    try:
+        content = Path(source).read_bytes()
+    except (OSError, ValueError) as error:
+        known = shipped()
+        if str(source) in known:
+            content = files("heatsolve.cases").joinpath(f"{source}.toml").read_bytes()
+        elif isinstance(error, IsADirectoryError):
+            raise InputError(f"{name} is a directory, not a case file") from None
+        elif isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
+            near = suggestion(Path(source).stem, known)
+            raise InputError(f"no case file or shipped case is called {name}{near}") from None
+        else:
+            raise FileFailure(f"cannot read {name}: {error.strerror}") from None
+    try:
+        return parse(content.decode("utf-8-sig"), str(source), overrides)
+    except UnicodeDecodeError:
+        raise InputError(f"{name} is not UTF-8 text") from None
+
+
+def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
+    """Return the case in a TOML text; `name` is the file that messages speak of.
+
+    Raises CaseError, with a line for each mistake.
+    """
+    text = text.replace("\r\n", "\n")
+    table = _toml(text, name)
+    origins = [(_override(table, setting), setting) for setting in overrides]
+    try:
+        document = Document.model_validate(table, context={"constants": {}, "faulty": []})
+        found = list(_conflicts(document))
+    except ValidationError as invalid:
+        found = [row for error in invalid.errors() for row in _sentences(error)]
+    if found:
+        raise CaseError(_report(found, text, name, origins))
+    repeated = dump(table) if overrides else text
+    return Case.model_construct(**dict(document), name=Path(name).stem, text=repeated)
+
+
+def shipped() -> dict[str, str]:
+    """Return the title of every shipped case by its name."""
+    titles = {}
+    for file in sorted(files("heatsolve.cases").iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".toml"):
+            about = tomllib.loads(file.read_text("utf-8")).get("case", {})
+            titles[file.name.removesuffix(".toml")] = about.get("title", "")
+    return titles
+
+
+def dump(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
+    """Return a table of strings, numbers, booleans, lists and tables as TOML text."""
+    # Deeper than [boundary.left] or [[source.point]], a table is easier to read in one line.
+    blocks = {k: v for k, v in table.items() if len(path) < 2 and _is_block(v)}
+    lines = [f"{_key(k)} = {_inline(v)}\n" for k, v in table.items() if k not in blocks]
+    for key, value in blocks.items():
+        header = ".".join(map(_key, (*path, key)))
+        if isinstance(value, dict):
+            lines.append(f"\n[{header}]\n{dump(value, (*path, key))}")
+        else:
+            lines += [f"\n[[{header}]]\n{dump(item, (*path, key, ''))}" for item in value]
+    return "".join(lines)
+
+
+def _is_block(value: Any) -> bool:
+    items = value if isinstance(value, list) else [value]
+    return bool(items) and all(isinstance(item, dict) for item in items)
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(k)} = {_inline(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _string(value) if isinstance(value, str) else str(value)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _string(key)
+
+
+def _string(text: str) -> str:
+    # JSON lets DEL stand, TOML does not.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _toml(text: str, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise CaseError(f"{name}: nested too deeply") from None
+    except ValueError as error:
+        reason, _, place = str(error).partition(" (at ")
+        number = re.search(r"\d+", place)
+        line = number[0] if number else text.count("\n") + 1
+        raise CaseError(f"{name}:{line}: {reason[:1].lower()}{reason[1:]}") from None
+
+
+def _override(table: dict[str, Any], setting: str) -> KeyPath:
+    """Carry out one KEY=VALUE on the document; return the path of its key."""
+    where = f"--set {setting}"
+    dotted, equals, text = setting.partition("=")
+    *parents, last = (part.strip() for part in dotted.split("."))
+    if not equals or not all((*parents, last)):
+        raise CaseError(f"{where}: must be KEY=VALUE")
+    here: Any = table
+    path: KeyPath = ()
+    for part in parents:
+        if isinstance(here, list):
+            if part not in map(str, range(len(here))):
+                raise CaseError(f"{where}: {_dotted(path)} has {len(here)} items, counted from 0")
+            path, here = (*path, int(part)), here[int(part)]
+        else:
+            _drop_rivals(here, path, part)
+            path, here = (*path, part), here.setdefault(part, {})
+        if not isinstance(here, dict | list):
+            raise CaseError(f"{where}: {_dotted(path)} is not a table")
+    if isinstance(here, list):
+        raise CaseError(f"{where}: {_dotted(path)} is a list, and a list is replaced whole")
+    _drop_rivals(here, path, last)
+    here[last] = _toml_value(text)
+    return (*path, last)
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        table = tomllib.loads(f"v = {text}")
+    except (ValueError, RecursionError):
+        return text
+    # A line break in the text could smuggle in more keys.
+    return table["v"] if len(table) == 1 else text
+
+
+def _drop_rivals(table: dict[str, Any], path: KeyPath, key: str) -> None:
+    place = _dotted(path)
+    for pattern, rivals in RIVALS.items():
+        if key in rivals and re.fullmatch(pattern, place):
+            for rival in rivals - {key}:
+                table.pop(rival, None)
+
+
+def _conflicts(case: Document) -> Found:
+    """Yield what only shows between sections."""
+    grid, steady = case.grid, case.model.steady
+    yield from _wall_conflicts(case)
+    for n, point in enumerate(case.source.points):
+        for key, sentence in _misplaced(point, grid):
+            yield ("source", "point", n, *key), sentence
+    for path, expression in _expressions(case):
+        for name in sorted(expression.names.difference(grid.axes)):
+            if name != "t":
+                yield path, f"the case has no {name} axis"
+            elif steady:
+                yield path, "t has no meaning in a steady case"
+    if steady and case.time:
+        yield ("time",), "only for a transient case (model.steady = false)"
+    if not steady and not case.time:
+        yield ("time",), "missing, a transient case needs it"
+    if case.solver.update and not (steady and grid.dimension == 2):
+        yield ("solver", "update"), "only for a steady case in 2D"
+
+
+def _wall_conflicts(case: Document) -> Found:
+    sides = {side: axis for axis, walls in WALLS.items() for side in walls}
+    for side, axis in sides.items():
+        path, given = ("boundary", side), getattr(case.boundary, side) is not None
+        if axis in case.grid.axes and axis not in case.grid.periodic:
+            if not given:
+                yield path, "missing, every wall that is not periodic needs a condition"
+        elif given and axis in case.grid.axes:
+            yield path, f"{axis} is periodic and has no walls"
+        elif given:
+            yield path, f"the case has no {axis} axis"
+
+
+def _misplaced(point: PointSource, grid: Grid) -> Found:
+    key, place = ("index", point.index) if point.index is not None else ("position", point.position)
+    low = (0,) * grid.dimension if key == "index" else grid.lower
+    high = tuple(n - 1 for n in grid.counts) if key == "index" else grid.upper
+    if place is None or len(place) != grid.dimension:
+        yield (key,), f"must have length {grid.dimension}, as the grid has axes"
+        return
+    for axis, at, first, last in zip(grid.axes, place, low, high, strict=True):
+        if not first <= at <= last:
+            yield (key,), f"{show(at)} is outside {show(first)} to {show(last)} along {axis}"
+
+
+def _expressions(section: Section, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Expression]]:
+    """Yield every expression of a section and of those inside it, with its key path."""
+    for key, name in _attributes(type(section)).items():
+        value = getattr(section, name)
+        if isinstance(value, Expression):
+            yield (*path, key), value
+        elif isinstance(value, Section):
+            yield from _expressions(value, (*path, key))
+
+
+def _attributes(section: type[Section]) -> dict[str, str]:
+    """Return the attribute of each key of a section."""
+    return {info.alias or name: name for name, info in section.model_fields.items()}
+
+
+def _keys(path: KeyPath) -> list[str]:
+    """Return the keys that may stand in the section at this path."""
+    section: type[Section] = Document
+    for key in (part for part in path if isinstance(part, str)):
+        kind = section.model_fields[_attributes(section)[key]].annotation
+        section = next(k for k in (kind, *get_args(kind)) if isinstance(k, type(Section)))
+    return list(_attributes(section))
+
+
+def _sentences(error: ErrorDetails) -> Found:
+    """Yield the mistakes of one error of pydantic, in our own words."""
+    kind, path, context = error["type"], error["loc"], error.get("ctx", {})
+    if kind == "value_error":
+        cause = context["error"]
+        for below, sentence in getattr(cause, "found", [((), str(cause))]):
+            yield (*path, *below), sentence
+    elif kind == "extra_forbidden":
+        known = _keys(path[:-1])
+        near = suggestion(str(path[-1]), known) or f" (known: {', '.join(known)})"
+        yield path, f"unknown key{near}"
+    elif kind in SENTENCES:
+        words = {name: show(bound) for name, bound in context.items()}
+        if "expected" in context:
+            choices = context["expected"].replace("'", '"').replace(" or ", ", ")
+            words["expected"] = f"one of {choices}" if ", " in choices else choices
+        yield path, SENTENCES[kind].format(given=show(error["input"]), **words)
+    else:
+        yield path, error["msg"]
+
+
+def _report(found: list[Mistake], text: str, name: str, origins: list[tuple[KeyPath, str]]) -> str:
+    """Return one line for each mistake: those of the file in its order, then the overrides'."""
+    lines = _lines(text)
+    rows = []
+    for path, sentence in found:
+        settings = [setting for origin, setting in origins if path[: len(origin)] == origin]
+        around = (path[:length] for length in range(len(path), 0, -1))
+        line = 0 if settings else next((lines[p] for p in around if p in lines), 0)
+        where = f"--set {settings[-1]}" if settings else f"{name}:{line}" if line else name
+        what = f"{_dotted(path)}: {sentence}" if path else sentence
+        rows.append((bool(settings), line, f"{where}: {what}"))
+    return "\n".join(row for *_, row in sorted(rows, key=lambda row: row[:2]))
+
+
+def _dotted(path: KeyPath) -> str:
+    return ".".join(_key(str(part)) for part in path)
+
+
+def _lines(text: str) -> dict[KeyPath, int]:
+    """Return the line where the definition of each key starts, for a text that is valid TOML.
+
+    A statement of TOML ends with a line, and it is valid by itself as soon as it is complete.
+    """
+    lines: dict[KeyPath, int] = {}
+    arrays: dict[KeyPath, int] = {}  # the index of the latest table of each [[array]]
+    table: KeyPath = ()
+    statement, start = "", 1
+    for number, line in enumerate(text.split("\n"), 1):
+        statement, start = (f"{statement}\n{line}", start) if statement else (line, number)
+        try:
+            paths = list(_paths(tomllib.loads(statement)))
+        except (ValueError, RecursionError):
+            continue
+        if statement.lstrip().startswith("["):
+            table = ()
+            for *_, key in paths:
+                if isinstance(key, int):
+                    arrays[table] = arrays.get(table, -1) + 1
+                if table in arrays:
+                    table = (*table, arrays[table])
+                if isinstance(key, str):
+                    table = (*table, key)
+                lines.setdefault(table, start)
+            lines[table] = start
+        else:
+            for path in paths:
+                lines.setdefault((*table, *path), start)
+        statement = ""
+    return lines
+
+
+def _paths(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the path of everything inside a value."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (*path, key)
+        if isinstance(inner, dict | list):
+            yield from _paths(inner, (*path, key))

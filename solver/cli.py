@@ -1,0 +1,115 @@
+"""The command line: one function a command, each of which imports only what it needs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heatsolve.errors import HeatsolveError
+
+app = typer.Typer(
+    help="Stencil, heat and flow solver: one case file, any machine, the same bits.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+CaseArgument = Annotated[str, typer.Argument(metavar="CASE", help="A case file or a shipped case.")]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A file of results.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the case; repeatable."),
+]
+BackendOption = Annotated[
+    str | None, typer.Option(help="auto, numpy, numba, cupy or cuda.", show_default="the case's")
+]
+
+
+@app.command()
+def run(
+    case: CaseArgument,
+    backend: BackendOption = None,
+    overrides: SetOption = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The file to write.", show_default="./CASE.h5")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
+) -> None:
+    """Run a case and write its fields."""
+    from heatsolve.case import load
+    from heatsolve.report import Report
+    from heatsolve.run import run as run_case
+
+    report = Report(quiet)
+    try:
+        result = run_case(load(case, overrides or []), backend, output, report)
+    finally:
+        report.end()
+    raise typer.Exit(result.exit_code)
+
+
+@app.command()
+def check(case: CaseArgument, backend: BackendOption = None, overrides: SetOption = None) -> None:
+    """Say what a run of a case would do, without running it."""
+    from heatsolve.case import load
+    from heatsolve.preview import preview
+
+    for line in preview(load(case, overrides or []), backend):
+        print(line)
+
+
+@app.command()
+def cases() -> None:
+    """List the shipped cases."""
+    from heatsolve.case import shipped
+
+    titles = shipped()
+    width = max(map(len, titles))
+    for name, title in titles.items():
+        print(f"{name:{width}}  {title}")
+
+
+@app.command()
+def new(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the case.")]) -> None:
+    """Write a commented case file to start from."""
+    from heatsolve.starter import write_starter
+
+    print(f"wrote {write_starter(name)}; run it with: heatsolve run {name}.toml")
+
+
+@app.command()
+def info(file: FileArgument) -> None:
+    """Summarise a file of results."""
+    from heatsolve.output import summary
+
+    print(summary(file))
+
+
+@app.command()
+def plot(
+    file: FileArgument,
+    field: Annotated[str | None, typer.Option(help="The field to draw.")] = None,
+    history: Annotated[bool, typer.Option("--history", help="Draw the residual instead.")] = False,
+    output: Annotated[Path | None, typer.Option(help="The PNG to write.")] = None,
+) -> None:
+    """Draw a field, or the history of the residual, as a PNG."""
+    from heatsolve.postprocess.plot import plot as draw
+
+    print(f"wrote {draw(file, output, field, history)}")
+
+
+def main() -> None:
+    """The program: an error that a user can cause is one sentence and its exit code."""
+    try:
+        app()
+    except HeatsolveError as error:
+        print(f"heatsolve: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("heatsolve: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except MemoryError as error:
+        print(f"heatsolve: not enough memory ({error})", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,127 @@
+"""The method of conjugate gradients."""
+
+import math
+from typing import Any
+
+from heatsolve.backends import Accumulator
+from heatsolve.linear import Method, System
+
+
+class ConjugateGradients(Method):
+    """Conjugate gradients, preconditioned with the diagonal D, in the volume-weighted product.
+
+    alpha = <r, z> / <p, A p>, u += alpha p, r -= alpha A p, z = D^-1 r, beta = <r, z>_new /
+    <r, z>, p = z + beta p (Hestenes and Stiefel 1952; Y. Saad, "Iterative Methods for Sparse
+    Linear Systems", 2003, algorithm 9.1). The sums are exact, so alpha and beta, and with them
+    every bit, do not depend on the order in which they are added.
+    """
+
+    queues = False
+    recurrent = True
+
+    def __init__(self, system: System, u: Any):
+        super().__init__(system, u)
+        backend, shape = system.backend, system.grid.shape
+        self._r, self._p, self._ap = (backend.zeros(shape) for _ in range(3))
+        self._zero = backend.zeros((1,) * system.grid.dimension)
+        self._sums = [backend.accumulator("sum") for _ in range(2)]
+        self._rz = 0.0
+        self._make_points()
+        self.confirm(0)
+
+    def _make_points(self) -> None:
+        residual, diagonal = self.system.residual, self.system.diagonal
+        axes = self.system.grid.dimension
+
+        def first(at, u, b, *more):
+            """r, z = p and the term of <r, z>."""
+            ratios, coefficients = more[:axes], more[axes:]
+            r = residual(at, u, b, *coefficients)
+            z = r / diagonal(at, *coefficients)
+            return r, z, weighted_product(r, z, at, ratios)
+
+        def apply(at, p, zero, *more):
+            """A p and the term of <p, A p>."""
+            ratios, coefficients = more[:axes], more[axes:]
+            ap = -residual(at, p, zero, *coefficients)
+            return ap, weighted_product(p[at], ap, at, ratios)
+
+        def advance(at, u, r, p, ap, alpha, *more):
+            """u, r, and the term of <r, z>."""
+            ratios, coefficients = more[:axes], more[axes:]
+            new = r[at] - alpha * ap[at]
+            z = new / diagonal(at, *coefficients)
+            return u[at] + alpha * p[at], new, weighted_product(new, z, at, ratios)
+
+        def turn(at, p, r, beta, *coefficients):
+            """z + beta p."""
+            return r[at] / diagonal(at, *coefficients) + beta * p[at]
+
+        self._first, self._apply, self._advance, self._turn = first, apply, advance, turn
+
+    def step(self, number: int, change: Accumulator | None) -> None:
+        system, interior = self.system, self.system.grid.interior
+        sweep = system.backend.sweep
+        more = (*system.ratios, *system.coefficients)
+        pap, rz = self._sums
+        pap.clear()
+        system.sweep(self._apply, (self._ap, pap), self._p, self._zero, *more)
+        curvature = pap.value
+        alpha = self._rz / curvature if curvature > 0.0 else 0.0
+        rz.clear()
+        sweep(
+            self._advance, (self.u, self._r, rz), interior,
+            self.u, self._r, self._p, self._ap, alpha, *more,
+        )  # fmt: skip
+        if change is not None:
+            sweep(_scaled[change.kind], change, interior, self._p, alpha)
+        new = rz.value
+        beta = new / self._rz if self._rz > 0.0 else 0.0
+        self._rz = new
+        sweep(self._turn, self._p, interior, self._p, self._r, beta, *system.coefficients)
+
+    def solution(self, steps: int) -> Any:
+        return self.u
+
+    def residual_norm(self, steps: int, into: Accumulator) -> None:
+        self.system.backend.sweep(_value[into.kind], into, self.system.grid.interior, self._r)
+
+    def restart(self) -> None:
+        self.confirm(0)
+
+    def confirm(self, steps: int) -> None:
+        """Begin anew from the true residual, from which the recurrence slowly departs."""
+        system, rz = self.system, self._sums[1]
+        rz.clear()
+        given = (system.b, *system.ratios, *system.coefficients)
+        system.sweep(self._first, (self._r, self._p, rz), self.u, *given)
+        self._rz = rz.value
+        if math.isnan(self._rz):
+            self._rz = 0.0  # the norm of the residual tells the caller
+
+
+def weighted_product(a, b, at, ratios):
+    product = a * b
+    for ratio in ratios:
+        product = product / ratio[at]
+    return product
+
+
+def _square(at, u):
+    return u[at] * u[at]
+
+
+def _plain(at, u):
+    return u[at]
+
+
+def _scaled_square(at, p, alpha):
+    return (alpha * p[at]) * (alpha * p[at])
+
+
+def _scaled_plain(at, p, alpha):
+    return alpha * p[at]
+
+
+_value = {"sum": _square, "max": _plain}
+_scaled = {"sum": _scaled_square, "max": _scaled_plain}

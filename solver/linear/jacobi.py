@@ -1,0 +1,36 @@
+"""Jacobi's iteration."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from heatsolve.backends import Accumulator
+from heatsolve.linear import Pairwise, System
+from heatsolve.points import Point
+
+
+class Jacobi(Pairwise):
+    """u <- u + weight D^-1 (b - A u).
+
+    `update` replaces that formula by a literal one, `update(at, u, *arguments)`.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        u: Any,
+        weight: float = 1.0,
+        update: Point | None = None,
+        arguments: Sequence[Any] = (),
+    ):
+        super().__init__(system, u)
+        residual, diagonal = system.residual, system.diagonal
+
+        def jacobi(at, u, b, weight, *coefficients):
+            return u[at] + weight * residual(at, u, b, *coefficients) / diagonal(at, *coefficients)
+
+        self._point = update or jacobi
+        self._given = tuple(arguments) if update else (system.b, weight, *system.coefficients)
+
+    def step(self, number: int, change: Accumulator | None) -> None:
+        old, new = self.solution(number), self.solution(number + 1)
+        self._update(self._point, old, new, change, *self._given)

@@ -1,0 +1,113 @@
+"""A run that talks: a progress bar on a terminal, plain lines in a batch job, one summary."""
+
+import math
+import sys
+import time
+from typing import IO, Any
+
+SECONDS_BETWEEN_LINES = 5.0
+SECONDS_BETWEEN_FRAMES = 0.1
+POINTS_OF_FIT = 20
+
+
+class Report:
+    """Writes to `stream`; quiet, it writes nothing at all.
+
+    `unit` is what is counted ("iteration" or "step"), `total` its greatest number, `threshold`
+    the norm to reach (0 when the number alone ends the run).
+    """
+
+    def __init__(self, quiet: bool = False, stream: IO[str] | None = None):
+        self._stream = stream or sys.stdout
+        self._quiet = quiet
+        self._bar: Any = None
+        self._task: Any = None
+        self._recent: list[tuple[float, int, float]] = []
+        self._shown = 0.0
+        self.began = time.perf_counter()
+
+    def line(self, text: str = "") -> None:
+        if not self._quiet:
+            print(text, file=self._stream, flush=True)
+
+    def begin(self, unit: str, total: int, threshold: float) -> None:
+        self._unit, self._total, self._threshold = unit, total, threshold
+        self.began = self._shown = time.perf_counter()
+        if self._quiet or not self._stream.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"),
+            console=Console(file=self._stream), transient=True,
+        )  # fmt: skip
+        self._bar.start()
+        self._task = self._bar.add_task(unit, total=1.0, state="")
+
+    def progress(self, number: int, norm: float | None) -> None:
+        """Say how far the run is, if it is time to say something."""
+        now = time.perf_counter()
+        wait = SECONDS_BETWEEN_FRAMES if self._bar is not None else SECONDS_BETWEEN_LINES
+        if self._quiet or now - self._shown < wait:
+            return
+        self._shown = now
+        self._recent = [*self._recent[1 - POINTS_OF_FIT :], (now, number, norm or math.nan)]
+        state = f"{self._unit} {number}"
+        if norm is not None and math.isfinite(norm):
+            state += f", norm {norm:.3e}"
+        state += f", {number / (now - self.began):.0f}/s"
+        left = self.seconds_left()
+        if left is not None:
+            state += f", about {duration(left)} left"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._share(number, norm), state=state)
+        else:
+            self.line(f"[{duration(now - self.began)}] {state}")
+
+    def seconds_left(self) -> float | None:
+        """Time to the threshold at the fitted rate of convergence, or to the last number."""
+        if len(self._recent) < 2:
+            return None
+        (t0, n0, norm0), (t1, n1, norm1) = self._recent[0], self._recent[-1]
+        if n1 <= n0:
+            return None
+        by_count = (self._total - n1) * (t1 - t0) / (n1 - n0)
+        if not (self._threshold > 0.0 and norm0 > norm1 > 0.0):
+            return by_count
+        rate = math.log(norm0 / norm1) / (t1 - t0)
+        return min(by_count, max(0.0, math.log(norm1 / self._threshold) / rate))
+
+    def _share(self, number: int, norm: float | None) -> float:
+        first = next((n for _, _, n in self._recent if math.isfinite(n) and n > 0.0), 0.0)
+        if self._threshold > 0.0 and norm and first > self._threshold:
+            return min(1.0, math.log(first / norm) / math.log(first / self._threshold))
+        return number / self._total
+
+    def end(self) -> float:
+        """Take the bar away; the seconds since `begin`."""
+        seconds = time.perf_counter() - self.began
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        return seconds
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 0.4 s, 12 s, 3 min 20 s, 5 h 12 min."""
+    if seconds < 10.0:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def count(number: float) -> str:
+    """A large number with its prefix: 1.2 G, 512 k."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= factor:
+            return f"{number / factor:.3g} {prefix}"
+    return f"{number:.3g} "

@@ -1,0 +1,159 @@
+"""One run, from a case to its file."""
+
+import math
+import time as clock
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heatsolve import __version__, march
+from heatsolve.backends import Backend
+from heatsolve.backends.choice import choose
+from heatsolve.case import Case
+from heatsolve.conduction import Conduction
+from heatsolve.output import FieldFile
+from heatsolve.report import Report, count, duration
+
+EXIT_NOT_CONVERGED = 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run left: its file, the fields in it, and how it ended."""
+
+    path: Path
+    fields: dict[str, np.ndarray]
+    outcome: march.Outcome
+    exit_code: int
+
+
+def run(
+    case: Case,
+    backend: str | None = None,
+    output: Path | None = None,
+    report: Report | None = None,
+) -> Result:
+    """Run a case and write its file (by default NAME.h5 in the current directory).
+
+    Raises HeatsolveError: InputError, Diverged, FileFailure, each with its exit code.
+    """
+    began = clock.perf_counter()
+    report = report or Report(quiet=True)
+    machine, reason = choose(
+        backend or case.parallel.backend, case.solver.precision, case.parallel.threads
+    )
+    report.line(f"{case.name}: {case.about.title or 'untitled'}")
+    report.line(f"backend {machine.name} ({reason}), {case.solver.precision}")
+    problem = Conduction(case, machine)
+    points = " x ".join(str(axis.points) for axis in reversed(problem.grid.axes))
+    report.line(f"{points} {case.grid.kind}, {problem.grid.unknowns} unknowns")
+    path = output or Path(f"{case.name}.h5")
+    coordinates = {
+        axis.name: axis.coordinates[slice(*axis.stored)] for axis in problem.grid.axes
+    }
+    units = case.units.model_dump()
+    with FieldFile(path, coordinates, units, transient=not case.model.steady) as file:
+        stored: dict[str, np.ndarray] = {}
+
+        def frame(time: float | None) -> None:
+            stored["temperature"] = stored_field(problem)
+            file.append(stored, time)
+
+        if case.model.steady:
+            report.begin("iteration", limit_of(case), threshold_of(case))
+            outcome = march.steady(problem, report)
+            seconds = finish(problem, report)
+            frame(None)
+        else:
+            step = march.step_length(problem)
+            report.begin("step", march.count_steps(case.time.end, step), 0.0)
+            outcome = march.transient(problem, report, frame)
+            seconds = finish(problem, report)
+        errors = error_norms(problem, stored["temperature"])
+        attributes = attributes_of(case, machine, outcome) | errors
+        attributes["wall_seconds"] = clock.perf_counter() - began
+        file.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
+    summarise(report, case, machine, outcome, errors, seconds, path)
+    code = EXIT_NOT_CONVERGED if outcome.ending == "limit" else 0
+    return Result(path, stored, outcome, code)
+
+
+def finish(problem: Conduction, report: Report) -> float:
+    problem.backend.sync()
+    return report.end()
+
+
+def limit_of(case: Case) -> int:
+    return case.solver.iterations or case.solver.max_iterations
+
+
+def threshold_of(case: Case) -> float:
+    """The norm at which the run ends, as far as it is known before the run."""
+    fixed = case.solver.iterations is not None or case.solver.relative
+    return 0.0 if fixed else case.solver.tolerance
+
+
+def stored_field(problem: Conduction) -> np.ndarray:
+    """The temperature at all points that a file holds."""
+    array = problem.backend.to_host(problem.temperature)
+    return np.ascontiguousarray(array[tuple(slice(*pair) for pair in problem.grid.stored)])
+
+
+def error_norms(problem: Conduction, field: np.ndarray) -> dict[str, float]:
+    """Root mean square and largest difference from the case's exact solution, if it has one."""
+    case = problem.case
+    exact = case.reference.exact.temperature
+    if exact is None:
+        return {}
+    window = tuple(slice(*pair) for pair in problem.grid.stored)
+    positions = {
+        name: values[tuple(s if n > 1 else slice(None) for s, n in zip(window, values.shape))]  # noqa: B905
+        for name, values in problem.grid.positions().items()
+    }
+    time = case.time.end if case.time is not None else 0.0
+    difference = field - np.asarray(exact(**positions, t=time))
+    return {
+        "error_l2_temperature": math.sqrt(float(np.mean(difference * difference))),
+        "error_max_temperature": float(np.abs(difference).max()),
+    }
+
+
+def attributes_of(case: Case, machine: Backend, outcome: march.Outcome) -> dict[str, Any]:
+    return {
+        "case": case.text,
+        "schema": case.schema_version,
+        "heatsolve_version": __version__,
+        "backend": machine.name,
+        "ranks": 1,
+        "precision": case.solver.precision,
+        "iterations" if case.model.steady else "steps": outcome.count,
+        "converged": outcome.converged or outcome.ending == "count",
+        "residual": outcome.norm,
+    }
+
+
+def summarise(
+    report: Report, case: Case, machine: Backend, outcome: march.Outcome,
+    errors: dict[str, float], seconds: float, path: Path,
+) -> None:  # fmt: skip
+    """The closing lines: how it ended, how long it took, how fast that was, where it is."""
+    unit = "iterations" if case.model.steady else "steps"
+    norm = f"{case.solver.norm} of the {case.solver.monitor}"
+    endings = {
+        "tolerance": f"converged in {outcome.count} {unit}, {norm} {outcome.norm:.6e}",
+        "rounding": f"converged at rounding level in {outcome.count} {unit}, {norm} "
+        f"{outcome.norm:.3e} at a floor of {outcome.floor:.3e}",
+        "count": f"done, {outcome.count} {unit}",
+        "limit": f"NOT converged in {outcome.count} {unit}, {norm} {outcome.norm:.6e}",
+    }
+    report.line(endings[outcome.ending])
+    for name, value in errors.items():
+        report.line(f"{name.replace('_', ' ')}: {value:.3e}")
+    rate = machine.points_updated / seconds if seconds > 0.0 else 0.0
+    bandwidth = machine.bytes_moved / seconds / 1e9 if seconds > 0.0 else 0.0
+    report.line(
+        f"{duration(seconds)}, {count(rate)}points updated per second, {bandwidth:.3g} GB/s"
+    )
+    report.line(f"wrote {path}")

@@ -1,0 +1,344 @@
+"""The sections and keys of a case file, and what may stand in each.
+
+One class a section; an attribute is a key (`alias` where the key would be a poor attribute
+name). Wherever a number may stand, an expression in the constants of the case may stand too.
+Values are validated against a context `{"constants": {}, "faulty": []}`, which the
+`[constants]` section fills in before all the others are read.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import pydantic
+from annotated_types import Gt, Le, Lt
+from heatsolve.expressions import Expression, check_constant_name, compile_expression, finite, show
+from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, ValidationInfo
+
+AXES = ("x", "y", "z")
+WALLS = {"x": ("left", "right"), "y": ("bottom", "top"), "z": ("back", "front")}
+MAX_POINTS = 2**40
+MAX_INTEGER = 2**53  # up to here every whole number is a float64 too
+ZERO, ONE = (compile_expression(text, (), {}) for text in ("0.0", "1.0"))
+
+KeyPath = tuple[str | int, ...]
+Mistake = tuple[KeyPath, str]  # a key path, below what is checked, and a sentence
+Found = Iterator[Mistake]
+
+
+class Mistakes(ValueError):
+    """Mistakes in one section; none at all if the cause is a mistake reported elsewhere."""
+
+    def __init__(self, *found: Mistake):
+        super().__init__("; ".join(sentence for _, sentence in found))
+        self.found = found
+
+
+def _compile(text: str, variables: Sequence[str], info: ValidationInfo) -> Expression:
+    context: Any = info.context
+    # A constant that is itself a mistake stands in as a variable: its value is unknown.
+    return compile_expression(text, (*variables, *context["faulty"]), context["constants"])
+
+
+def _real(value: Any, info: ValidationInfo) -> float:
+    if isinstance(value, str):
+        expression = _compile(value, (), info)
+        if expression.names:
+            raise Mistakes()
+        value = expression()
+    return finite(value)
+
+
+def _field(variables: Sequence[str], value: Any, info: ValidationInfo) -> Expression:
+    if not isinstance(value, str):
+        value = repr(finite(value, "a number or an expression"))
+    expression = _compile(value, variables, info)
+    if not expression.names:
+        finite(expression())
+    return expression
+
+
+def _constants(table: Any, info: ValidationInfo) -> dict[str, float]:
+    """Evaluate the constants in their order, each in terms of those before it."""
+    if not isinstance(table, dict):
+        raise Mistakes(((), f"must be a table, not {show(table)}"))
+    context: Any = info.context
+    found: list[Mistake] = []
+    for name, value in table.items():
+        try:
+            check_constant_name(name)
+            context["constants"][name] = _real(value, info)
+        except ValueError as error:
+            context["faulty"].append(name)
+            found += [((name,), str(error))] if str(error) else []
+    if found:
+        raise Mistakes(*found)
+    return context["constants"]
+
+
+Real = Annotated[float, BeforeValidator(_real)]
+PositiveReal = Annotated[Real, Gt(0)]
+Integer = Annotated[int, BeforeValidator(_real), Le(MAX_INTEGER)]
+PositiveInteger = Annotated[Integer, Gt(0)]
+SpaceField = Annotated[Expression, PlainValidator(partial(_field, AXES))]
+SpaceTimeField = Annotated[Expression, PlainValidator(partial(_field, (*AXES, "t")))]
+Constants = Annotated[dict[str, float], PlainValidator(_constants)]
+FieldName = Literal["temperature"]
+
+
+class Section(pydantic.BaseModel):
+    """A table of the case file: frozen, and without any key but its own."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    def mistakes(self) -> Found:
+        """Yield what no single value shows: key path below this section, sentence."""
+        yield from ()
+
+    @pydantic.model_validator(mode="after")
+    def _refuse_mistakes(self) -> "Section":
+        if found := tuple(self.mistakes()):
+            raise Mistakes(*found)
+        return self
+
+    def _one_of(self, *keys: str) -> Found:
+        if sum(getattr(self, key) is not None for key in keys) != 1:
+            yield (), f"give exactly one of {', '.join(keys)}"
+
+
+class About(Section):
+    """`[case]`: what the case is."""
+
+    title: str = ""
+    description: str = ""
+    reference: str = ""
+
+
+class Model(Section):
+    """`[model]`: the equation rho c dT/dt = div(k grad T) + f, and its coefficients."""
+
+    kind: Literal["heat"] = "heat"
+    steady: StrictBool = True
+    conductivity: SpaceField = ONE
+    density: SpaceField = ONE
+    specific_heat: SpaceField = ONE
+
+    def mistakes(self) -> Found:
+        for key in ("conductivity", "density", "specific_heat"):
+            coefficient: Expression = getattr(self, key)
+            if not coefficient.names and not (value := float(coefficient())) > 0:
+                yield (key,), f"must be greater than 0, not {show(value)}"
+
+
+class Grid(Section):
+    """`[grid]`: the box and its points; lists run x, y, z."""
+
+    nodes: tuple[Integer, ...] | None = None
+    cells: tuple[Integer, ...] | None = None
+    lower: tuple[Real, ...] = ()
+    upper: tuple[Real, ...] = ()
+    periodic: tuple[Literal["x", "y", "z"], ...] = ()
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _unit_box(cls, table: Any) -> Any:
+        counts = isinstance(table, Mapping) and (table.get("nodes") or table.get("cells"))
+        if not isinstance(counts, list):
+            return table
+        return {"lower": [0.0] * len(counts), "upper": [1.0] * len(counts), **table}
+
+    @property
+    def kind(self) -> Literal["nodes", "cells"]:
+        return "cells" if self.nodes is None else "nodes"
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Points along x, y, z."""
+        return self.nodes or self.cells or ()
+
+    @property
+    def dimension(self) -> int:
+        return len(self.counts)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the case, such as ("x", "y")."""
+        return AXES[: self.dimension]
+
+    def mistakes(self) -> Found:
+        yield from self._one_of("nodes", "cells")
+        if (self.nodes is None) == (self.cells is None):
+            return
+        if not 1 <= self.dimension <= 3:
+            yield (self.kind,), f"must have length 1 to 3, not {self.dimension}"
+            return
+        least = 2 if self.cells else 3
+        for axis, count in zip(self.axes, self.counts, strict=True):
+            if count < least:
+                yield (self.kind,), f"{axis} needs at least {least} {self.kind}, not {count}"
+        if math.prod(self.counts) > MAX_POINTS:
+            yield (self.kind,), "more than 2**40 points in total"
+        for key, corner in (("lower", self.lower), ("upper", self.upper)):
+            if len(corner) != self.dimension:
+                yield (key,), f"must have length {self.dimension}, not {len(corner)}"
+        for axis, low, high in zip(self.axes, self.lower, self.upper, strict=False):
+            if not 0 < high - low < math.inf:
+                yield ("upper",), f"must be above lower along {axis}: {show(low)} to {show(high)}"
+        for n, axis in enumerate(self.periodic):
+            if axis not in self.axes:
+                yield ("periodic", n), f"the case has no {axis} axis"
+            if axis in self.periodic[:n]:
+                yield ("periodic", n), f"{axis} is listed twice"
+
+
+class Initial(Section):
+    """`[initial]`: where a march in time or an iteration starts."""
+
+    temperature: SpaceField = ZERO
+
+
+class PointSource(Section):
+    """`[[source.point]]`: a source density at the unknown of this index or nearest position."""
+
+    field: FieldName
+    index: tuple[Integer, ...] | None = None
+    position: tuple[Real, ...] | None = None
+    value: Real
+
+    def mistakes(self) -> Found:
+        yield from self._one_of("index", "position")
+
+
+class Source(Section):
+    """`[source]`: the density f of the equation."""
+
+    temperature: SpaceTimeField = ZERO
+    points: tuple[PointSource, ...] = Field(default=(), alias="point")
+
+
+class Robin(Section):
+    """-k dT/dn = h (T - ambient)."""
+
+    h: SpaceField
+    ambient: SpaceTimeField
+
+
+class Condition(Section):
+    """One field at one wall: its value, its outward normal derivative, or a Robin condition."""
+
+    value: SpaceTimeField | None = None
+    gradient: SpaceTimeField | None = None
+    robin: Robin | None = None
+
+    def mistakes(self) -> Found:
+        yield from self._one_of("value", "gradient", "robin")
+
+
+class Wall(Section):
+    """`[boundary.left]` and its like: a condition for every field."""
+
+    temperature: Condition
+
+
+class Boundary(Section):
+    """`[boundary]`: the walls of the box."""
+
+    left: Wall | None = None
+    right: Wall | None = None
+    bottom: Wall | None = None
+    top: Wall | None = None
+    back: Wall | None = None
+    front: Wall | None = None
+
+
+class Solver(Section):
+    """`[solver]`: how a steady case, or one implicit step, is solved."""
+
+    method: Literal["auto", "jacobi", "sor", "chebyshev", "cg"] = "auto"
+    update: Literal["laplace", "five-point-mean", "four-point-mean"] | None = None
+    weight: Annotated[PositiveReal, Le(2)] = 1.0
+    omega: Annotated[PositiveReal, Lt(2)] | None = None
+    tolerance: PositiveReal = 1e-8
+    relative: StrictBool = False
+    norm: Literal["l2", "max"] = "l2"
+    monitor: Literal["update", "residual"] = "residual"
+    max_iterations: PositiveInteger = 1_000_000
+    iterations: PositiveInteger | None = None
+    check_every: PositiveInteger = 1
+    precision: Literal["float64", "float32"] = "float64"
+
+    def mistakes(self) -> Found:
+        if self.update and self.method not in ("auto", "jacobi"):
+            yield ("update",), f'only for method = "jacobi", not "{self.method}"'
+        for key, method in (("weight", "jacobi"), ("omega", "sor")):
+            if key in self.model_fields_set and self.method != method:
+                yield (key,), f'only for method = "{method}", not "{self.method}"'
+
+
+class Time(Section):
+    """`[time]`: the march of a transient case from t = 0."""
+
+    end: PositiveReal
+    step: PositiveReal | None = None
+    cfl: PositiveReal | None = None
+    scheme: Literal["explicit", "crank-nicolson", "backward-euler"] = "explicit"
+    allow_unstable: StrictBool = False
+
+    def mistakes(self) -> Found:
+        yield from self._one_of("step", "cfl")
+        if self.cfl is not None and self.scheme != "explicit":
+            yield ("cfl",), f'only for scheme = "explicit", not "{self.scheme}"'
+
+
+class Output(Section):
+    """`[output]`: what is written, and after how many steps each time."""
+
+    fields: tuple[FieldName, ...] = ("temperature",)
+    every: PositiveInteger | None = None
+
+
+class Parallel(Section):
+    """`[parallel]`: what the run runs on; it never changes the result."""
+
+    backend: Literal["auto", "numpy", "numba", "cupy", "cuda"] = "auto"
+    threads: PositiveInteger | None = None
+
+
+class Units(Section):
+    """`[units]`: names of units for the output."""
+
+    temperature: str = "1"
+    length: str = "1"
+    time: str = "1"
+
+
+class Exact(Section):
+    """`[reference.exact]`: the exact solution of each field."""
+
+    temperature: SpaceTimeField | None = None
+
+
+class Reference(Section):
+    """`[reference]`: what the result is measured against."""
+
+    exact: Exact = Exact()
+
+
+class Document(Section):
+    """A whole case file. `[constants]` comes first, because the others are read in terms of it."""
+
+    constants: Constants = Field(default_factory=dict)
+    schema_version: Annotated[Literal[1], BeforeValidator(_real)] = Field(default=1, alias="schema")
+    about: About = Field(default=About(), alias="case")
+    model: Model = Model()
+    grid: Grid
+    initial: Initial = Initial()
+    source: Source = Source()
+    boundary: Boundary = Boundary()
+    solver: Solver = Solver()
+    time: Time | None = None
+    output: Output = Output()
+    parallel: Parallel = Parallel()
+    units: Units = Units()
+    reference: Reference = Reference()

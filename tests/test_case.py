@@ -1,0 +1,526 @@
+"""Case files: what they mean, every mistake with its line, overrides, and the way back to TOML."""
+
+import os
+import pickle
+import tomllib
+
+import numpy as np
+import pytest
+from heatsolve import case as case_module
+from heatsolve.case import Case, CaseError, dump, load, parse, shipped
+from heatsolve.errors import FileFailure, InputError
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+PLATE = """\
+[case]
+title = "Plate"
+[constants]
+hot = 2
+k = "hot/4"
+[grid]
+nodes = ["8*hot", 9]
+[boundary.left]
+temperature = {value = "hot*y"}
+[boundary.right]
+temperature = {gradient = 0}
+[boundary.bottom]
+temperature = {robin = {h = "k", ambient = 1}}
+[boundary.top]
+temperature.value = 1
+[solver]
+tolerance = "k/1e5"
+"""
+TORUS = '[grid]\ncells = [4, 4]\nperiodic = ["x", "y"]\n'
+MARCH = TORUS + "[model]\nsteady = false\n[time]\nend = 1\nstep = 0.1\n"
+LINE = "[grid]\ncells = [4]\n[boundary]\nleft.temperature.value = 0\nright.temperature.value = 1\n"
+
+
+def mistakes(text, *overrides):
+    with pytest.raises(CaseError) as error:
+        parse(text, "case.toml", overrides)
+    return str(error.value).split("\n")
+
+
+# ---- what a case means ------------------------------------------------------------------------
+
+
+def test_values_and_defaults():
+    case = parse(PLATE, "cases/plate.toml")
+    assert (case.name, case.text, case.about.title) == ("plate", PLATE, "Plate")
+    assert case.constants == {"hot": 2.0, "k": 0.5}
+    assert (case.grid.kind, case.grid.counts, case.grid.dimension) == ("nodes", (16, 9), 2)
+    assert (case.grid.axes, case.grid.lower, case.grid.upper) == (("x", "y"), (0, 0), (1, 1))
+    assert case.boundary.left.temperature.value(y=np.array([0.0, 3.0])).tolist() == [0.0, 6.0]
+    assert case.boundary.left.temperature.value.names == {"y"}
+    assert case.boundary.right.temperature.gradient() == 0.0
+    assert case.boundary.bottom.temperature.robin.h() == 0.5
+    assert case.boundary.back is None
+    assert case.solver.tolerance == 5e-6
+    assert case.solver.max_iterations == 1_000_000
+    assert (case.model.steady, case.time, case.source.points) == (True, None, ())
+    assert (case.model.conductivity(), case.initial.temperature()) == (1.0, 0.0)
+    assert (case.output.fields, case.units.length) == (("temperature",), "1")
+
+
+def test_transient_case():
+    text = MARCH + '[source]\ntemperature = "x*t"\n[reference]\nexact = {temperature = "t"}\n'
+    case = parse(text, "march.toml")
+    assert (case.time.end, case.time.step, case.time.scheme) == (1.0, 0.1, "explicit")
+    assert case.source.temperature.names == {"x", "t"}
+    assert case.reference.exact.temperature(t=2) == 2.0
+
+
+def test_point_sources():
+    point = '[[source.point]]\nfield = "temperature"\n'
+    text = TORUS + point + "index = [0, 3]\nvalue = 1\n" + point + "position = [1, 0]\nvalue = -1\n"
+    first, second = parse(text, "points.toml").source.points
+    assert (first.index, first.position, first.value) == ((0, 3), None, 1.0)
+    assert (second.index, second.position, second.value) == (None, (1.0, 0.0), -1.0)
+
+
+def test_is_frozen_and_travels():
+    case = parse(PLATE, "plate.toml")
+    with pytest.raises(ValidationError):
+        case.grid = None
+    with pytest.raises(ValidationError):
+        case.solver.norm = "max"
+    assert pickle.loads(pickle.dumps(case)) == case
+
+
+def test_windows_line_ends_keep_the_lines():
+    text = PLATE.replace("hot/4", "hat/4").replace("\n", "\r\n")
+    sentence = 'unknown name "hat", did you mean "hot"? (known: pi, e, hot)'
+    assert mistakes(text) == [f"case.toml:5: constants.k: {sentence}"]
+
+
+# ---- mistakes: what is added to a valid case, and the line that it gives ------------------------
+
+UPDATE = '[solver]\nupdate = "laplace"\n'
+POINT = '[[source.point]]\nfield = "temperature"\nvalue = 1\n'
+MISTAKES = [
+    (
+        TORUS,
+        "[solver]\ntolerence = 1",
+        '5: solver.tolerence: unknown key, did you mean "tolerance"?',
+    ),
+    (TORUS, "[sovler]", '4: sovler: unknown key, did you mean "solver"?'),
+    (TORUS, "[units]\nqq = 1", "5: units.qq: unknown key (known: temperature, length, time)"),
+    (TORUS, "[case]\ntitle = 3", "5: case.title: must be a string, not 3"),
+    (
+        TORUS,
+        "schema = 2",
+        "4: grid.schema: unknown key (known: nodes, cells, lower, upper, periodic)",
+    ),
+    (TORUS, "[model]\nkind = 'haet'", '5: model.kind: must be "heat", not "haet"'),
+    (TORUS, "[model]\nsteady = 'no'", '5: model.steady: must be true or false, not "no"'),
+    (TORUS, "[model]\ndensity = 0", "5: model.density: must be greater than 0, not 0"),
+    (
+        TORUS,
+        "[model]\nconductivity = 't'",
+        '5: model.conductivity: unknown name "t" (known: x, y, z, pi, e)',
+    ),
+    (TORUS, "[solver]\nnorm = 'l3'", '5: solver.norm: must be one of "l2", "max", not "l3"'),
+    (TORUS, "[solver]\ntolerance = -1", "5: solver.tolerance: must be greater than 0, not -1"),
+    (TORUS, "[solver]\ntolerance = true", "5: solver.tolerance: must be a number, not true"),
+    (TORUS, "[solver]\ntolerance = [1]", "5: solver.tolerance: must be a number, not a list"),
+    (TORUS, "[solver]\ntolerance = nan", "5: solver.tolerance: must be finite, not nan"),
+    (TORUS, "[solver]\ntolerance = '1/0'", "5: solver.tolerance: must be finite, not inf"),
+    (
+        TORUS,
+        "[solver]\ntolerance = 'abc'",
+        '5: solver.tolerance: unknown name "abc" (known: pi, e)',
+    ),
+    (TORUS, "[solver]\niterations = 1.5", "5: solver.iterations: must be a whole number, not 1.5"),
+    (TORUS, "[solver]\niterations = 0", "5: solver.iterations: must be greater than 0, not 0"),
+    (
+        TORUS,
+        "[solver]\niterations = 1e300",
+        "5: solver.iterations: is too large for a whole number",
+    ),
+    (
+        TORUS,
+        "[solver]\nmethod = 'sor'\nomega = 2",
+        "6: solver.omega: must be less than 2, not 2",
+    ),
+    (TORUS, "[solver]\nomega = 1.5", '5: solver.omega: only for method = "sor", not "auto"'),
+    (TORUS, "[solver]\nweight = 1", '5: solver.weight: only for method = "jacobi", not "auto"'),
+    (TORUS, "[solver]\nweight = 3", "5: solver.weight: must be at most 2, not 3"),
+    (
+        TORUS,
+        UPDATE + "method = 'cg'",
+        '5: solver.update: only for method = "jacobi", not "cg"',
+    ),
+    (LINE, UPDATE, "7: solver.update: only for a steady case in 2D"),
+    (MARCH, UPDATE, "10: solver.update: only for a steady case in 2D"),
+    (TORUS, "[model]\nsteady = false", "time: missing, a transient case needs it"),
+    (
+        TORUS,
+        "[time]\nend = 1\nstep = 1",
+        "4: time: only for a transient case (model.steady = false)",
+    ),
+    (MARCH, "cfl = 1", "6: time: give exactly one of step, cfl"),
+    (TORUS, "[parallel]\nthreads = -1", "5: parallel.threads: must be greater than 0, not -1"),
+    (
+        TORUS,
+        "[source]\ntemperature = 't'",
+        "5: source.temperature: t has no meaning in a steady case",
+    ),
+    (LINE, "[initial]\ntemperature = 'x*y'", "7: initial.temperature: the case has no y axis"),
+    (
+        TORUS,
+        "[initial]\ntemperature = {value = 1}",
+        "5: initial.temperature: must be a number or an expression, not a table",
+    ),
+    (TORUS, "[initial]\ntemperature = '1/0'", "5: initial.temperature: must be finite, not inf"),
+    (
+        TORUS,
+        "[output]\nfields = 'temperature'",
+        '5: output.fields: must be a list, not "temperature"',
+    ),
+    (TORUS, "[output]\nfields = ['p']", '5: output.fields.0: must be "temperature", not "p"'),
+    (TORUS, "[constants]\nx = 1", '5: constants.x: "x" already has a meaning in expressions'),
+    (
+        TORUS,
+        "[constants]\na = 'b'\nb = 1",
+        '5: constants.a: unknown name "b" (known: pi, e)',
+    ),
+    (
+        TORUS,
+        "[boundary.top]\ntemperature.value = 1",
+        "4: boundary.top: y is periodic and has no walls",
+    ),
+    (LINE, "[boundary.top]\ntemperature.value = 1", "6: boundary.top: the case has no y axis"),
+    (TORUS, "[boundary.left]", "4: boundary.left.temperature: missing"),
+    (TORUS, "[boundary]\nleft = 3", "5: boundary.left: must be a table, not 3"),
+    (
+        TORUS,
+        "[boundary.left]\ntemperature = {value = 1, gradient = 1}",
+        "5: boundary.left.temperature: give exactly one of value, gradient, robin",
+    ),
+    (
+        TORUS,
+        "[boundary.left]\ntemperature.robin = {h = 't', ambient = 't'}",
+        '5: boundary.left.temperature.robin.h: unknown name "t" (known: x, y, z, pi, e)',
+    ),
+    (TORUS, POINT, "4: source.point.0: give exactly one of index, position"),
+    (
+        TORUS,
+        POINT + "index = [1]",
+        "7: source.point.0.index: must have length 2, as the grid has axes",
+    ),
+    (TORUS, POINT + "index = [1, 4]", "7: source.point.0.index: 4 is outside 0 to 3 along y"),
+    (
+        TORUS,
+        POINT + "index = [1, 1]\n" + POINT + "position = [-0.5, 0]",
+        "11: source.point.1.position: -0.5 is outside 0 to 1 along x",
+    ),
+]
+
+
+@pytest.mark.parametrize(("valid", "added", "line"), MISTAKES)
+def test_mistake(valid, added, line):
+    separator = ":" if line[0].isdigit() else ": "
+    assert mistakes(valid + added + "\n") == [f"case.toml{separator}{line}"]
+
+
+GRIDS = [
+    ("", "1: grid: give exactly one of nodes, cells"),
+    ("nodes = [3]\ncells = [3]", "1: grid: give exactly one of nodes, cells"),
+    ("cells = []", "2: grid.cells: must have length 1 to 3, not 0"),
+    ("cells = [3, 3, 3, 3]", "2: grid.cells: must have length 1 to 3, not 4"),
+    ("cells = 3", "2: grid.cells: must be a list, not 3"),
+    ("cells = [3, 'a']", '2: grid.cells.1: unknown name "a" (known: pi, e)'),
+    ("cells = [3, 1]", "2: grid.cells: y needs at least 2 cells, not 1"),
+    ("nodes = [2, 3]", "2: grid.nodes: x needs at least 3 nodes, not 2"),
+    ("nodes = [1_000_000, 2_000_000]", "2: grid.nodes: more than 2**40 points in total"),
+    ("cells = [\n  3, # x\n  2.5,\n]", "2: grid.cells.1: must be a whole number, not 2.5"),
+    ("cells = [3]\nlower = [0, 0]", "3: grid.lower: must have length 1, not 2"),
+    ("cells = [3, 3]\nupper = [1, -1]", "3: grid.upper: must be above lower along y: 0 to -1"),
+    ("cells = [3, 3]\nlower = [2, 0]", "1: grid.upper: must be above lower along x: 2 to 1"),
+    ("cells = [3]\nperiodic = ['y']", "3: grid.periodic.0: the case has no y axis"),
+    ("cells = [3]\nperiodic = ['x', 'x']", "3: grid.periodic.1: x is listed twice"),
+    (
+        "cells = [3]\nperiodic = ['a']",
+        '3: grid.periodic.0: must be one of "x", "y", "z", not "a"',
+    ),
+]
+
+
+@pytest.mark.parametrize(("grid", "line"), GRIDS)
+def test_grid_mistake(grid, line):
+    assert mistakes(f"[grid]\n{grid}\n") == [f"case.toml:{line}"]
+
+
+def test_schema_version():
+    assert parse("schema = 1\n" + TORUS, "a.toml").schema_version == 1
+    assert mistakes("schema = true\n" + TORUS) == [
+        "case.toml:1: schema: must be a number, not true"
+    ]
+
+
+def test_odd_keys_stay_on_one_line():
+    assert mistakes(TORUS + '[units]\n"a\\nb" = 1') == [
+        r'case.toml:5: units."a\nb": unknown key (known: temperature, length, time)'
+    ]
+
+
+def test_missing_sections():
+    assert mistakes("") == ["case.toml: grid: missing"]
+    wall = "missing, every wall that is not periodic needs a condition"
+    assert mistakes("[grid]\ncells = [4]") == [
+        f"case.toml: boundary.{side}: {wall}" for side in ("left", "right")
+    ]
+    assert mistakes(PLATE.replace("[boundary.top]\ntemperature.value = 1\n", "")) == [
+        f"case.toml:8: boundary.top: {wall}"
+    ]
+
+
+ALL_AT_ONCE = '''\
+schema = 3
+[case]
+title = "Not [here]"
+description = """
+[solver]
+tolerence = 1
+"""
+[constants]
+bad = "q"  # and what rests on it is no further mistake
+worse = "bad + 1"
+[grid]
+cells = [
+  "worse",
+  "bad",
+]
+[initial]
+temperature = "worse*x"
+[source]
+"point" = [
+  {field = "temperature", index = [0], value = 1},
+]
+[boundary.left]
+temperature.robin.h = true
+[boundary.right]
+temperature = {value = "zz"}
+[solver]
+"tol" = 1
+'''
+
+
+def test_all_mistakes_at_once_in_the_order_of_the_file():
+    assert mistakes(ALL_AT_ONCE, "solver.methd=cg", "time.end=-1") == [
+        "case.toml:1: schema: must be 1, not 3",
+        'case.toml:9: constants.bad: unknown name "q" (known: pi, e)',
+        "case.toml:23: boundary.left.temperature.robin.h: "
+        "must be a number or an expression, not true",
+        "case.toml:23: boundary.left.temperature.robin.ambient: missing",
+        'case.toml:25: boundary.right.temperature.value: unknown name "zz", did you mean "z"? '
+        "(known: x, y, z, t, bad, worse, pi, e)",
+        "case.toml:27: solver.tol: unknown key (known: method, update, weight, omega, tolerance, "
+        "relative, norm, monitor, max_iterations, iterations, check_every, precision)",
+        '--set solver.methd=cg: solver.methd: unknown key, did you mean "method"?',
+        "--set time.end=-1: time.end: must be greater than 0, not -1",
+    ]
+
+
+SYNTAX = [
+    ("[grid]\ncells = [4\n[x]", "case.toml:3: unclosed array"),
+    ("a = 1\na = 2", "case.toml:2: cannot overwrite a value"),
+    ("a = ", "case.toml:1: invalid value"),
+    ("x", "case.toml:1: expected '=' after a key in a key/value pair"),
+    ("a = " + "[" * 5000, "case.toml: nested too deeply"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), SYNTAX)
+def test_syntax_error(text, sentence):
+    assert mistakes(text) == [sentence]
+
+
+# ---- overrides --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "found"),
+    [
+        ("solver.method=cg", lambda case: case.solver.method == "cg"),
+        ("solver.method='cg'", lambda case: case.solver.method == "cg"),
+        (" solver.relative = true", lambda case: case.solver.relative is True),
+        ("constants.hot=3", lambda case: case.constants == {"hot": 3.0, "k": 0.75}),
+        ("source.temperature=x*y", lambda case: case.source.temperature(x=2, y=3) == 6),
+        ("grid.nodes=[5, 6]", lambda case: case.grid.counts == (5, 6)),
+        ("grid.cells=[5, 6]", lambda case: (case.grid.kind, case.grid.nodes) == ("cells", None)),
+        ("case.title==a\nb = 3", lambda case: case.about.title == "=a\nb = 3"),
+        ('case.title="a"\nb = 3', lambda case: case.about.title == '"a"\nb = 3'),
+        ("case.title=", lambda case: case.about.title == ""),
+        (
+            "boundary.left.temperature.gradient=2",
+            lambda case: case.boundary.left.temperature.value is None,
+        ),
+        (
+            "boundary.bottom.temperature.robin.h=2",
+            lambda case: case.boundary.bottom.temperature.robin.ambient() == 1,
+        ),
+    ],
+)
+def test_override(setting, found):
+    assert found(parse(PLATE, "plate.toml", [setting]))
+
+
+def test_overrides_add_up():
+    case = parse(TORUS, "a.toml", ["model.steady=false", "time.end=1", "time.step=1", "time.cfl=2"])
+    assert (case.time.step, case.time.cfl) == (None, 2.0)
+
+
+def test_override_drops_rivals_only_in_their_own_table():
+    case = parse(TORUS + "[constants]\nstep = 1\n", "a.toml", ["constants.cfl=2"])
+    assert case.constants == {"step": 1.0, "cfl": 2.0}
+
+
+def test_override_of_a_table_in_an_array():
+    text = TORUS + POINT + "index = [1, 1]\n" + POINT + "index = [2, 2]\n"
+    case = parse(text, "a.toml", ["source.point.0.value=3", "source.point.1.position=[0, 0]"])
+    assert case.source.points[0].value == 3.0
+    assert (case.source.points[1].index, case.source.points[1].position) == (None, (0.0, 0.0))
+    assert mistakes(text, "source.point.2.value=3") == [
+        "--set source.point.2.value=3: source.point has 2 items, counted from 0"
+    ]
+    assert mistakes(text, "source.point.1.index=[7, 0]") == [
+        "--set source.point.1.index=[7, 0]: source.point.1.index: 7 is outside 0 to 3 along x"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("solver.tolerence=1", 'solver.tolerence: unknown key, did you mean "tolerance"?'),
+        ("grid.cells=[1]", "grid.cells: x needs at least 2 cells, not 1"),
+        ("solver", "must be KEY=VALUE"),
+        ("=3", "must be KEY=VALUE"),
+        ("solver..norm=3", "must be KEY=VALUE"),
+        ("case.title.x=3", "case.title is not a table"),
+        ("grid.nodes.0=3", "grid.nodes is a list, and a list is replaced whole"),
+        ("grid.nodes.0.x=3", "grid.nodes.0 is not a table"),
+        ("grid.nodes.two.x=3", "grid.nodes has 2 items, counted from 0"),
+    ],
+)
+def test_override_mistake(setting, sentence):
+    assert mistakes(PLATE, setting) == [f"--set {setting}: {sentence}"]
+
+
+# ---- the way back to TOML ---------------------------------------------------------------------
+
+
+def test_text_repeats_the_run_without_overrides():
+    text = PLATE + '[[source.point]]\nfield = "temperature"\nindex = [1, 1]\nvalue = 1\n'
+    settings = ["constants.hot=3", 'case.title=a "b" \\ \x7f\té', "source.point.0.value=-2.5e-7"]
+    case = parse(text, "plate.toml", settings)
+    again = parse(case.text, "plate.toml")
+    assert again == case
+    assert again.constants == {"hot": 3.0, "k": 0.75}
+    assert again.about.title == 'a "b" \\ \x7f\té'
+
+
+def test_dump_reads_well():
+    table = {"schema": 1, "grid": {"nodes": [3, 4]}, "boundary": {"left": {"a": {"value": 1.5}}}}
+    assert dump(table | {"source": {"point": [{"x": True}, {"y z": {}}]}}) == (
+        "schema = 1\n\n[grid]\nnodes = [3, 4]\n\n[boundary]\n\n[boundary.left]\na = {value = 1.5}\n"
+        '\n[source]\n\n[[source.point]]\nx = true\n\n[[source.point]]\n"y z" = {}\n'
+    )
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+SCALARS = st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(TEXTS, VALUES, max_size=4))
+def test_dump_round_trip(table):
+    text = dump(table)
+    assert tomllib.loads(text) == table
+    case_module._lines(text)
+
+
+@given(st.dictionaries(st.sampled_from(["grid", "solver", "constants", "time", "q"]), VALUES))
+def test_any_document_is_a_case_or_a_list_of_mistakes(table):
+    try:
+        parse(dump(table), "case.toml")
+    except CaseError as error:
+        assert all(line.startswith("case.toml") for line in str(error).split("\n"))
+
+
+@given(TEXTS, st.sampled_from(["", "grid", "grid.cells", "source.point.0.value", "constants.a"]))
+def test_any_override_is_carried_out_or_refused(text, key):
+    try:
+        parse(TORUS, "case.toml", [f"{key}={text}"])
+    except CaseError as error:
+        assert "--set" in str(error) or "case.toml" in str(error)
+
+
+# ---- files ------------------------------------------------------------------------------------
+
+
+def test_load_names_the_file_as_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torus.toml").write_text(TORUS)
+    assert isinstance(load("torus.toml"), Case)
+    assert load(tmp_path / "torus.toml", ["grid.cells=[3, 3]"]).name == "torus"
+    with pytest.raises(CaseError, match=r"^./torus.toml:2: "):
+        (tmp_path / "torus.toml").write_text("[grid]\ncells = 3")
+        load("./torus.toml")
+
+
+def test_load_accepts_a_byte_order_mark(tmp_path):
+    (tmp_path / "bom.toml").write_bytes(b"\xef\xbb\xbf" + TORUS.encode())
+    assert load(tmp_path / "bom.toml").text == TORUS
+
+
+def test_load_refuses_what_is_no_text(tmp_path):
+    (tmp_path / "latin.toml").write_bytes(b"# caf\xe9")
+    with pytest.raises(InputError, match="is not UTF-8 text"):
+        load(tmp_path / "latin.toml")
+    with pytest.raises(InputError, match="is a directory, not a case file"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("source", ["no-such-case", "no/such.toml", "nul\0.toml"])
+def test_load_misses(source):
+    with pytest.raises(InputError, match=r"^no case file or shipped case is called "):
+        load(source)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_load_unreadable(tmp_path):
+    (tmp_path / "a.toml").write_text(TORUS)
+    (tmp_path / "a.toml").chmod(0)
+    with pytest.raises(FileFailure, match="Permission denied"):
+        load(tmp_path / "a.toml")
+
+
+def test_load_too_long_a_name():
+    with pytest.raises(FileFailure, match=r"^cannot read .*: File name too long$"):
+        load("a" * 5000)
+
+
+def test_shipped_cases(tmp_path, monkeypatch):
+    (tmp_path / "hot-plate.toml").write_text('[case]\ntitle = "Hot"\n' + TORUS)
+    (tmp_path / "plain.toml").write_text(TORUS)
+    (tmp_path / "notes.txt").write_text("no case")
+    monkeypatch.setattr(case_module, "files", lambda package: tmp_path)
+    assert shipped() == {"hot-plate": "Hot", "plain": ""}
+    assert load("hot-plate").about.title == "Hot"
+    with pytest.raises(InputError) as error:
+        load("hot-plat")
+    assert str(error.value) == (
+        'no case file or shipped case is called "hot-plat", did you mean "hot-plate"?'
+    )
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_shipped_case_is_valid(name):
+    assert load(name).name == name
