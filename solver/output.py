@@ -346,12 +346,12 @@ def _xdmf(name: str, file: h5py.File) -> str:
 <DataItem Dimensions="3" Precision="8">{_words(line[0] for line in lines)}</DataItem>
 <DataItem Dimensions="3" Precision="8">{_words(spacing)}</DataItem>
 </Geometry>"""
+    fields = {field: file[field] for field in _field_names(file)}
     grids, kinds = "", {"f": "Float", "i": "Int", "u": "UInt"}
     for frame, time in enumerate(file.get("time", [None])):
         clock = f'<Time Value="{time}"/>\n' if time is not None else ""
         grids += f'<Grid Name="frame {frame}">\n{clock}{mesh}\n'
-        for field in _field_names(file):
-            data = file[field]
+        for field, data in fields.items():
             number = f'NumberType="{kinds[data.dtype.kind]}" Precision="{data.dtype.itemsize}"'
             item = f"""<DataItem Format="HDF" {number} Dimensions="{_words(data.shape)}">
 {escape(name)}:/{field}</DataItem>"""
