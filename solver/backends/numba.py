@@ -7,11 +7,13 @@ by Numba, which keeps the machine code beside it, so that a second run compiles 
 import hashlib
 import importlib.util
 import inspect
+import math
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -43,7 +45,7 @@ class NumbaBackend(Backend):
         most = numba.config.NUMBA_NUM_THREADS
         self.threads = min(threads or most, most)
         self._chunks = CHUNKS_PER_THREAD * self.threads if self.threads > 1 else 1
-        self._threads_now = 0
+        self._threads_set = False
 
     def zeros(self, shape: Sequence[int]) -> np.ndarray:
         return np.zeros(shape, self.dtype)
@@ -67,8 +69,6 @@ class NumbaBackend(Backend):
         register[:] = 0
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
-        source = loop_nest(point.__name__, signature, tape, threaded=self.threads > 1)
-        loops = _load(source)
         terms = sum(kind != "array" for kind in signature.outputs)
         scratch = np.empty((self._chunks, max(1, terms), SEGMENT))
         real = self.dtype.type
@@ -76,30 +76,26 @@ class NumbaBackend(Backend):
             {REAL: real, INTEGER: int}.get(kind) if isinstance(kind, str) else None
             for kind in signature.arguments
         )
+        compiled: dict[bool, Any] = {}
 
         def run(region: Region, outputs: tuple, arguments: tuple) -> None:
-            bounds = [bound for pair in region for bound in pair]
-            points = 1
-            for low, high in region:
-                points *= high - low
-            chunks = self._use_threads(points)
+            points = math.prod([high - low for low, high in region])
+            # Threaded loops take three times as long to compile: only where they bring something.
+            threaded = self.threads > 1 and points >= THREADED_FROM
+            if threaded not in compiled:
+                source = loop_nest(point.__name__, signature, tape, threaded)
+                compiled[threaded] = _load("sweep", source).loops
+            if threaded and not self._threads_set:
+                numba.set_num_threads(self.threads)
+                self._threads_set = True
             targets = [o if k == "array" else o.register
                        for o, k in zip(outputs, signature.outputs, strict=True)]
             given = [a if convert is None else convert(a)
                      for a, convert in zip(arguments, converts, strict=True)]
-            loops(chunks, scratch, *bounds, *targets, *given)
+            bounds = [bound for pair in region for bound in pair]
+            compiled[threaded](self._chunks if threaded else 1, scratch, *bounds, *targets, *given)
 
         return run
-
-    def _use_threads(self, points: int) -> int:
-        """Choose one thread or all for a sweep; the number of chunks to cut it into."""
-        if self.threads == 1:
-            return 1
-        threads = self.threads if points >= THREADED_FROM else 1
-        if threads != self._threads_now:
-            numba.set_num_threads(threads)
-            self._threads_now = threads
-        return self._chunks if threads > 1 else 1
 
 
 # ---- the generated module ---------------------------------------------------------------------
@@ -141,20 +137,24 @@ def add_sum(terms, bits, count, register):
     register[TOP] = max(register[TOP], top + 1)
 
 
-def _preamble(precision: str) -> str:
-    """Imports, constants and the reductions, so that the module depends on nothing that changes."""
+def _reductions() -> str:
+    """The name of a module with `add_largest` and `add_sum`, which all sweeps share."""
     names = ("SLICE_BITS", "SLICES", "LOWEST", "ANCHORS", "TOP", "NOT_FINITE", "LARGEST")
     constants = [f"{name} = {getattr(sums, name)!r}" for name in names]
     constants += [
         f"PER_UNIT = {tuple(1.0 / unit for unit in sums.UNITS)!r}",
         "MAGNITUDE = 0x7FFFFFFFFFFFFFFF",
         "INFINITE = 0x7FF0000000000000",
-        f"real = np.{precision}",
-        "one = uint64(1)",
     ]
-    functions = [f"@njit\n{inspect.getsource(f)}" for f in (add_largest, add_sum)]
-    imports = "import math\n\nimport numpy as np\nfrom numba import int64, njit, prange, uint64\n"
-    return "\n".join([imports, *constants, "", "", "\n\n".join(functions)])
+    given = {"add_largest": "int64[::1], int64, int64[::1]",
+             "add_sum": "float64[::1], int64[::1], int64, int64[::1]"}
+    functions = [
+        f"@njit(({given[f.__name__]},), cache=True)\n{inspect.getsource(f)}"
+        for f in (add_largest, add_sum)
+    ]
+    imports = "import math\n\nfrom numba import float64, int64, njit\n"
+    source = "\n".join([imports, *constants, "", "", "\n\n".join(functions)])
+    return _load("reductions", source).__name__
 
 
 def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool) -> str:
@@ -192,7 +192,11 @@ def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool) -> st
         bits = f"t{n}.view(np.int64), int64(stop - start), o{n}[chunk]"
         call = f"add_sum(t{n}, {bits})" if signature.outputs[n] == "sum" else f"add_largest({bits})"
         lines.append(f"            {call}")
-    return _preamble(signature.precision) + "\n\n" + "\n".join(lines) + "\n"
+    imports = ["import numpy as np", "from numba import int64, njit, prange, uint64", ""]
+    if terms:
+        imports.append(f"from {_reductions()} import add_largest, add_sum")
+    imports.append(f"real = np.{signature.precision}")
+    return "\n".join([*imports, "", "", *lines]) + "\n"
 
 
 def _body(signature: Signature, tape: Tape, inner: str) -> list[str]:
@@ -240,28 +244,29 @@ def _index(axis: str, shift: int, added: tuple[int, ...]) -> str:
 # ---- the folder of generated modules ----------------------------------------------------------
 
 
-def _load(source: str) -> Any:
-    """The compiled `loops` of a generated module, kept in a file so that Numba can cache it.
+def _load(kind: str, source: str) -> ModuleType:
+    """A generated module, kept in a file so that Numba can cache its machine code.
 
     The file is named by its content and put in place by one rename, so that any number of
     processes can start at once; an existing file is left alone, because Numba forgets the machine
     code of a file that was touched.
     """
     digest = hashlib.sha256(source.encode()).hexdigest()[:24]
-    path = _cache_folder() / f"sweep_{digest}.py"
+    name = f"heatsolve_{kind}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    path = _cache_folder() / f"{name}.py"
     if not path.exists():
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
         with os.fdopen(handle, "w") as file:
             file.write(source)
         os.replace(temporary, path)
-    name = f"heatsolve_generated_{path.stem}"
-    if name not in sys.modules:
-        specification = importlib.util.spec_from_file_location(name, path)
-        assert specification and specification.loader
-        # Numba looks a function's module up by name when it loads machine code.
-        sys.modules[name] = module = importlib.util.module_from_spec(specification)
-        specification.loader.exec_module(module)
-    return sys.modules[name].loops
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification and specification.loader
+    # Numba looks a function's module up by name when it loads machine code.
+    sys.modules[name] = module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
 
 
 def _cache_folder() -> Path:
