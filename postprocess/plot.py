@@ -163,6 +163,7 @@ def _midplanes(solution: Solution, field: str) -> Figure:
         _name_axes(ax, _label(solution, right), _label(solution, up))
         where = _quantity(normal, lines[normal][middle], solution.units[normal])
         ax.set_title(where, parse_math=False)
+        ax.xaxis.set_major_locator(MaxNLocator(2))  # more labels would touch in a narrow panel
     _colourbar(drawing, filled, _label(solution, field), ax=panels)
     _title(drawing, _moment(solution))
     return drawing

@@ -3,17 +3,19 @@
 Every mistake is reported at once, each with the file and line (or the override) where it stands.
 """
 
-import json
+import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.expressions import Expression, show, suggestion
-from heatsolve.schema import WALLS, Document, Found, Grid, KeyPath, Mistake, PointSource, Section
+from heatsolve.grid import WALLS, make_grid
+from heatsolve.schema import Document, Found, Grid, Mistake, PointSource, Section
+from heatsolve.toml import KeyPath, dotted, dump, lines_of
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
@@ -106,44 +108,6 @@ def shipped() -> dict[str, str]:
     return titles
 
 
-def dump(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
-    """Return a table of strings, numbers, booleans, lists and tables as TOML text."""
-    # Deeper than [boundary.left] or [[source.point]], a table is easier to read in one line.
-    blocks = {k: v for k, v in table.items() if len(path) < 2 and _is_block(v)}
-    lines = [f"{_key(k)} = {_inline(v)}\n" for k, v in table.items() if k not in blocks]
-    for key, value in blocks.items():
-        header = ".".join(map(_key, (*path, key)))
-        if isinstance(value, dict):
-            lines.append(f"\n[{header}]\n{dump(value, (*path, key))}")
-        else:
-            lines += [f"\n[[{header}]]\n{dump(item, (*path, key, ''))}" for item in value]
-    return "".join(lines)
-
-
-def _is_block(value: Any) -> bool:
-    items = value if isinstance(value, list) else [value]
-    return bool(items) and all(isinstance(item, dict) for item in items)
-
-
-def _inline(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(k)} = {_inline(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_inline, value)) + "]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return _string(value) if isinstance(value, str) else str(value)
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _string(key)
-
-
-def _string(text: str) -> str:
-    # JSON lets DEL stand, TOML does not.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def _toml(text: str, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
@@ -159,8 +123,8 @@ def _toml(text: str, name: str) -> dict[str, Any]:
 def _override(table: dict[str, Any], setting: str) -> KeyPath:
     """Carry out one KEY=VALUE on the document; return the path of its key."""
     where = f"--set {setting}"
-    dotted, equals, text = setting.partition("=")
-    *parents, last = (part.strip() for part in dotted.split("."))
+    key, equals, text = setting.partition("=")
+    *parents, last = (part.strip() for part in key.split("."))
     if not equals or not all((*parents, last)):
         raise CaseError(f"{where}: must be KEY=VALUE")
     here: Any = table
@@ -168,15 +132,15 @@ def _override(table: dict[str, Any], setting: str) -> KeyPath:
     for part in parents:
         if isinstance(here, list):
             if part not in map(str, range(len(here))):
-                raise CaseError(f"{where}: {_dotted(path)} has {len(here)} items, counted from 0")
+                raise CaseError(f"{where}: {dotted(path)} has {len(here)} items, counted from 0")
             path, here = (*path, int(part)), here[int(part)]
         else:
             _drop_rivals(here, path, part)
             path, here = (*path, part), here.setdefault(part, {})
         if not isinstance(here, dict | list):
-            raise CaseError(f"{where}: {_dotted(path)} is not a table")
+            raise CaseError(f"{where}: {dotted(path)} is not a table")
     if isinstance(here, list):
-        raise CaseError(f"{where}: {_dotted(path)} is a list, and a list is replaced whole")
+        raise CaseError(f"{where}: {dotted(path)} is a list, and a list is replaced whole")
     _drop_rivals(here, path, last)
     here[last] = _toml_value(text)
     return (*path, last)
@@ -192,7 +156,7 @@ def _toml_value(text: str) -> Any:
 
 
 def _drop_rivals(table: dict[str, Any], path: KeyPath, key: str) -> None:
-    place = _dotted(path)
+    place = dotted(path)
     for pattern, rivals in RIVALS.items():
         if key in rivals and re.fullmatch(pattern, place):
             for rival in rivals - {key}:
@@ -218,6 +182,8 @@ def _conflicts(case: Document) -> Found:
         yield ("time",), "missing, a transient case needs it"
     if case.solver.update and not (steady and grid.dimension == 2):
         yield ("solver", "update"), "only for a steady case in 2D"
+    elif case.solver.update:
+        yield from _update_conflicts(case)
 
 
 def _wall_conflicts(case: Document) -> Found:
@@ -231,6 +197,30 @@ def _wall_conflicts(case: Document) -> Found:
             yield path, f"{axis} is periodic and has no walls"
         elif given:
             yield path, f"the case has no {axis} axis"
+
+
+def _update_conflicts(case: Document) -> Found:
+    """Yield what a literal update cannot know: it has one spacing and no coefficient."""
+    grid = case.grid
+    box = make_grid(grid.counts, grid.lower, grid.upper, grid.kind == "nodes", grid.periodic)
+    spacings = [axis.spacing for axis in reversed(box.axes)]
+    if not math.isclose(*spacings, rel_tol=1e-9):
+        given = " and ".join(show(spacing) for spacing in spacings)
+        yield ("grid",), f"solver.update needs equal spacings, not {given}"
+    conductivity = case.model.conductivity
+    if conductivity.names or conductivity() != 1.0:
+        yield ("model", "conductivity"), "must be 1 with solver.update"
+    for side in (side for walls in WALLS.values() for side in walls):
+        wall = getattr(case.boundary, side)
+        if wall is not None and wall.temperature.value is None:
+            yield ("boundary", side, "temperature"), "must be a value with solver.update"
+    if case.solver.update != "laplace":
+        sentence = f'must be absent, solver.update = "{case.solver.update}" has no source'
+        source = case.source.temperature
+        if source.names or source() != 0.0:
+            yield ("source", "temperature"), sentence
+        if case.source.points:
+            yield ("source", "point"), sentence
 
 
 def _misplaced(point: PointSource, grid: Grid) -> Found:
@@ -292,58 +282,13 @@ def _sentences(error: ErrorDetails) -> Found:
 
 def _report(found: list[Mistake], text: str, name: str, origins: list[tuple[KeyPath, str]]) -> str:
     """Return one line for each mistake: those of the file in its order, then the overrides'."""
-    lines = _lines(text)
+    lines = lines_of(text)
     rows = []
     for path, sentence in found:
         settings = [setting for origin, setting in origins if path[: len(origin)] == origin]
         around = (path[:length] for length in range(len(path), 0, -1))
         line = 0 if settings else next((lines[p] for p in around if p in lines), 0)
         where = f"--set {settings[-1]}" if settings else f"{name}:{line}" if line else name
-        what = f"{_dotted(path)}: {sentence}" if path else sentence
+        what = f"{dotted(path)}: {sentence}" if path else sentence
         rows.append((bool(settings), line, f"{where}: {what}"))
     return "\n".join(row for *_, row in sorted(rows, key=lambda row: row[:2]))
-
-
-def _dotted(path: KeyPath) -> str:
-    return ".".join(_key(str(part)) for part in path)
-
-
-def _lines(text: str) -> dict[KeyPath, int]:
-    """Return the line where the definition of each key starts, for a text that is valid TOML.
-
-    A statement of TOML ends with a line, and it is valid by itself as soon as it is complete.
-    """
-    lines: dict[KeyPath, int] = {}
-    arrays: dict[KeyPath, int] = {}  # the index of the latest table of each [[array]]
-    table: KeyPath = ()
-    statement, start = "", 1
-    for number, line in enumerate(text.split("\n"), 1):
-        statement, start = (f"{statement}\n{line}", start) if statement else (line, number)
-        try:
-            paths = list(_paths(tomllib.loads(statement)))
-        except (ValueError, RecursionError):
-            continue
-        if statement.lstrip().startswith("["):
-            table = ()
-            for *_, key in paths:
-                if isinstance(key, int):
-                    arrays[table] = arrays.get(table, -1) + 1
-                if table in arrays:
-                    table = (*table, arrays[table])
-                if isinstance(key, str):
-                    table = (*table, key)
-                lines.setdefault(table, start)
-            lines[table] = start
-        else:
-            for path in paths:
-                lines.setdefault((*table, *path), start)
-        statement = ""
-    return lines
-
-
-def _paths(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield the path of everything inside a value."""
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-        yield (*path, key)
-        if isinstance(inner, dict | list):
-            yield from _paths(inner, (*path, key))

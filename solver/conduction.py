@@ -7,6 +7,7 @@ constant coefficients need no memory.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,7 @@ class Wall:
 
 
 class Conduction:
-    """The arrays of a heat case on a backend, and the linear systems made of them.
-
-    `temperature` holds the initial field with the walls' values at t = 0.
-    """
+    """The arrays of a heat case on a backend, and the linear systems made of them."""
 
     def __init__(self, case: Case, backend: Backend, grid: Grid | None = None):
         self.case, self.backend = case, backend
@@ -80,9 +78,17 @@ class Conduction:
         )
         self.capacity = place(self._capacity())
         self.singular = not any(np.any(self._wall_conductance(wall)) for wall in self.walls)
-        self.temperature = backend.zeros(self.grid.shape)
-        self.place(self.temperature, self.grid.interior, self._evaluate("initial.temperature"))
-        self.set_walls(self.temperature, 0.0)
+
+    @cached_property
+    def temperature(self) -> Any:
+        """The field, at first the initial one with the walls' values at t = 0.
+
+        Made when it is first asked for: who only wants to know the coefficients needs no memory.
+        """
+        field = self.backend.zeros(self.grid.shape)
+        self.place(field, self.grid.interior, self._evaluate("initial.temperature"))
+        self.set_walls(field, 0.0)
+        return field
 
     # ---- what varies with time ----
 

@@ -78,7 +78,8 @@ class Axis:
             numbers %= self.points
         if not self.on_nodes:
             numbers += 0.5
-        positions = self.lower + (self.upper - self.lower) * (numbers / self.intervals)
+        # Whole numbers stay exact where the length is a multiple of the number of intervals.
+        positions = self.lower + numbers * (self.upper - self.lower) / self.intervals
         return np.clip(positions, self.lower, self.upper)
 
 

@@ -14,15 +14,14 @@ from typing import Annotated, Any, Literal
 import pydantic
 from annotated_types import Gt, Le, Lt
 from heatsolve.expressions import Expression, check_constant_name, compile_expression, finite, show
+from heatsolve.grid import AXIS_NAMES
+from heatsolve.toml import KeyPath
 from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, ValidationInfo
 
-AXES = ("x", "y", "z")
-WALLS = {"x": ("left", "right"), "y": ("bottom", "top"), "z": ("back", "front")}
 MAX_POINTS = 2**40
 MAX_INTEGER = 2**53  # up to here every whole number is a float64 too
 ZERO, ONE = (compile_expression(text, (), {}) for text in ("0.0", "1.0"))
 
-KeyPath = tuple[str | int, ...]
 Mistake = tuple[KeyPath, str]  # a key path, below what is checked, and a sentence
 Found = Iterator[Mistake]
 
@@ -81,8 +80,8 @@ Real = Annotated[float, BeforeValidator(_real)]
 PositiveReal = Annotated[Real, Gt(0)]
 Integer = Annotated[int, BeforeValidator(_real), Le(MAX_INTEGER)]
 PositiveInteger = Annotated[Integer, Gt(0)]
-SpaceField = Annotated[Expression, PlainValidator(partial(_field, AXES))]
-SpaceTimeField = Annotated[Expression, PlainValidator(partial(_field, (*AXES, "t")))]
+SpaceField = Annotated[Expression, PlainValidator(partial(_field, AXIS_NAMES))]
+SpaceTimeField = Annotated[Expression, PlainValidator(partial(_field, (*AXIS_NAMES, "t")))]
 Constants = Annotated[dict[str, float], PlainValidator(_constants)]
 FieldName = Literal["temperature"]
 
@@ -164,7 +163,7 @@ class Grid(Section):
     @property
     def axes(self) -> tuple[str, ...]:
         """The axes of the case, such as ("x", "y")."""
-        return AXES[: self.dimension]
+        return AXIS_NAMES[: self.dimension]
 
     def mistakes(self) -> Found:
         yield from self._one_of("nodes", "cells")
@@ -271,6 +270,10 @@ class Solver(Section):
     def mistakes(self) -> Found:
         if self.update and self.method not in ("auto", "jacobi"):
             yield ("update",), f'only for method = "jacobi", not "{self.method}"'
+        if self.update and self.monitor != "update" and self.iterations is None:
+            yield ("monitor",), 'must be "update" with solver.update, which defines no residual'
+        if self.update and "weight" in self.model_fields_set:
+            yield ("weight",), "has no effect with solver.update"
         for key, method in (("weight", "jacobi"), ("omega", "sor")):
             if key in self.model_fields_set and self.method != method:
                 yield (key,), f'only for method = "{method}", not "{self.method}"'

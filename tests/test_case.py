@@ -7,8 +7,9 @@ import tomllib
 import numpy as np
 import pytest
 from heatsolve import case as case_module
-from heatsolve.case import Case, CaseError, dump, load, parse, shipped
+from heatsolve.case import Case, CaseError, load, parse, shipped
 from heatsolve.errors import FileFailure, InputError
+from heatsolve.toml import dump, lines_of
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -97,7 +98,7 @@ def test_windows_line_ends_keep_the_lines():
 
 # ---- mistakes: what is added to a valid case, and the line that it gives ------------------------
 
-UPDATE = '[solver]\nupdate = "laplace"\n'
+UPDATE = '[solver]\nupdate = "laplace"\nmonitor = "update"\n'
 POINT = '[[source.point]]\nfield = "temperature"\nvalue = 1\n'
 MISTAKES = [
     (
@@ -151,6 +152,26 @@ MISTAKES = [
         TORUS,
         UPDATE + "method = 'cg'",
         '5: solver.update: only for method = "jacobi", not "cg"',
+    ),
+    (
+        TORUS,
+        '[solver]\nupdate = "laplace"',
+        '4: solver.monitor: must be "update" with solver.update, which defines no residual',
+    ),
+    (
+        TORUS,
+        UPDATE + "method = 'jacobi'\nweight = 0.5",
+        "8: solver.weight: has no effect with solver.update",
+    ),
+    (
+        TORUS,
+        UPDATE + "[model]\nconductivity = 2",
+        "8: model.conductivity: must be 1 with solver.update",
+    ),
+    (
+        TORUS,
+        UPDATE + "[model]\nconductivity = '1 + 0*x'",
+        "8: model.conductivity: must be 1 with solver.update",
     ),
     (LINE, UPDATE, "7: solver.update: only for a steady case in 2D"),
     (MARCH, UPDATE, "10: solver.update: only for a steady case in 2D"),
@@ -223,6 +244,60 @@ MISTAKES = [
 def test_mistake(valid, added, line):
     separator = ":" if line[0].isdigit() else ": "
     assert mistakes(valid + added + "\n") == [f"case.toml{separator}{line}"]
+
+
+SPOT = """\
+[grid]
+nodes = [5, 9]
+upper = [1, 2]
+[boundary]
+left.temperature.value = "y"
+right.temperature.value = 0
+bottom.temperature.value = 0
+top.temperature.value = 1
+[solver]
+update = "five-point-mean"
+monitor = "update"
+"""
+SOURCELESS = 'must be absent, solver.update = "five-point-mean" has no source'
+
+
+@pytest.mark.parametrize(
+    ("added", "settings"),
+    [
+        ("", []),
+        ("[source]\ntemperature = 0\n", []),
+        ("[source]\ntemperature = 'x'\n", ["solver.update=laplace"]),
+        ("", ["solver.monitor=residual", "solver.iterations=10"]),
+        ("", ["grid.upper=[0.1, 0.2]"]),
+    ],
+)
+def test_literal_update(added, settings):
+    assert parse(SPOT + added, "case.toml", settings).solver.update
+
+
+@pytest.mark.parametrize(
+    ("added", "setting", "line"),
+    [
+        ("", "grid.upper=[1, 1]", "grid: solver.update needs equal spacings, not 0.25 and 0.125"),
+        (
+            "",
+            "boundary.left.temperature.gradient=0",
+            "boundary.left.temperature: must be a value with solver.update",
+        ),
+        (
+            "",
+            "boundary.top.temperature.robin={h = 1, ambient = 0}",
+            "boundary.top.temperature: must be a value with solver.update",
+        ),
+        ("[source]\ntemperature = 1\n", "case.title=a", f"source.temperature: {SOURCELESS}"),
+        ("[source]\ntemperature = 'x'\n", "case.title=a", f"source.temperature: {SOURCELESS}"),
+        (POINT + "index = [1, 1]\n", "case.title=a", f"source.point: {SOURCELESS}"),
+    ],
+)
+def test_literal_update_mistake(added, setting, line):
+    (mistake,) = mistakes(SPOT + added, setting)
+    assert mistake.endswith(f": {line}")
 
 
 GRIDS = [
@@ -443,7 +518,7 @@ VALUES = st.recursive(
 def test_dump_round_trip(table):
     text = dump(table)
     assert tomllib.loads(text) == table
-    case_module._lines(text)
+    lines_of(text)
 
 
 @given(st.dictionaries(st.sampled_from(["grid", "solver", "constants", "time", "q"]), VALUES))

@@ -1,0 +1,256 @@
+"""What a run would do, in words: the answer of `heatsolve check`.
+
+The refusals of a run come here too, but not its memory: coefficients are evaluated on a grid
+whose axes are thinned out wherever nothing varies along them.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from heatsolve import march
+from heatsolve.backends.choice import choose
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.case import Case
+from heatsolve.conduction import Conduction, Wall, grid_of
+from heatsolve.expressions import Expression
+from heatsolve.grid import Axis, Grid
+
+EVALUATED_UP_TO = 1 << 22
+"""Unknowns up to which sources and initial values are evaluated, too: half a second."""
+OWN_FIELDS = {"cg": 3}
+"""Arrays of grid shape that a method needs besides the field itself; every other method 1."""
+SCRATCH = 4
+"""Arrays of grid shape that the numpy backend needs for its whole-array operations."""
+METHODS = {
+    "jacobi": "Jacobi's iteration",
+    "sor": "red-black successive over-relaxation",
+    "chebyshev": "the Chebyshev semi-iteration",
+    "cg": "conjugate gradients, preconditioned with the diagonal",
+}
+UPDATES = {
+    "laplace": "T <- 0.25 (its four neighbours + h^2 q)",
+    "five-point-mean": "T <- 0.2 (T + its four neighbours)",
+    "four-point-mean": "T <- 0.25 (its four neighbours)",
+}
+SCHEMES = {
+    "explicit": "explicit Euler",
+    "crank-nicolson": "Crank-Nicolson, begun with four half-steps of backward Euler",
+    "backward-euler": "backward Euler",
+}
+XDMF_BYTES = 600  # for each frame
+H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
+
+
+def preview(case: Case, backend: str | None = None) -> Iterator[str]:
+    """The lines of `heatsolve check`: equation, grid, walls, method, machine, memory and files.
+
+    Raises InputError for what a run refuses before its first step, such as an unstable step.
+    """
+    solver = case.solver
+    machine, reason = choose(
+        backend or case.parallel.backend, solver.precision, case.parallel.threads
+    )
+    grid = grid_of(case)
+    # The same precision as the run's, so that the limit of stability has the same bits.
+    problem = Conduction(case, NumpyBackend(solver.precision), thinned(case, grid))
+    yield f"{case.name}: {case.about.title or 'untitled'}"
+    yield _row("equation", _equation(case))
+    yield _row("grid", _grid(case, grid))
+    for axis in reversed(grid.axes):
+        if axis.periodic:
+            yield _row(axis.name, "periodic")
+    for wall in sorted(problem.walls, key=lambda wall: -wall.number):
+        yield _row(wall.name, _wall(wall))
+    if case.time is not None:
+        yield _row("scheme", SCHEMES[case.time.scheme])
+    if case.time is None or case.time.scheme != "explicit":
+        yield _row("method", _method(case))
+        yield _row("criterion", _criterion(case))
+    count = 1
+    if case.time is not None:
+        limit = problem.largest_step() if case.time.scheme == "explicit" else math.inf
+        if limit < math.inf:
+            yield _row("stability", f"a step of at most {limit:.6g}")
+        step = march.step_length(problem)
+        count = march.count_steps(case.time.end, step)
+        warning = ", UNSTABLE but allowed" if step > limit * (1.0 + 1e-12) else ""
+        yield _row("steps", f"{count} of {step:.6g} to t = {case.time.end:g}{warning}")
+    yield _row("backend", f"{machine.name} ({reason}), {solver.precision}")
+    device, host = _memory(problem, grid, count)
+    if machine.name in ("cupy", "cuda"):
+        yield _row("memory", f"about {size(device)} on the device, {size(host)} on the host")
+    else:
+        extra = SCRATCH * _field_bytes(case, grid) if machine.name == "numpy" else 0
+        yield _row("memory", f"about {size(device + host + extra)} on the host, there is no device")
+    yield _row("files", _files(case, grid, count))
+    if grid.unknowns <= EVALUATED_UP_TO:
+        rehearse(Conduction(case, problem.backend, grid))
+    else:
+        yield _row("not checked", "initial values and sources, too many to evaluate here")
+
+
+def thinned(case: Case, grid: Grid) -> Grid:
+    """The grid with four intervals along every axis along which no coefficient varies.
+
+    The points beside the walls and one between them then stand for all; a run's coefficients take
+    the same values on it, bit by bit, because four times the spacing is exact.
+    """
+    robins = [wall.temperature.robin for _, wall in case.boundary if wall is not None]
+    transfers = [robin.h for robin in robins if robin is not None]
+    model = case.model
+    coefficients = [model.conductivity, model.density, model.specific_heat, *transfers]
+    names = frozenset().union(*(coefficient.names for coefficient in coefficients))
+
+    def thin(axis: Axis) -> Axis:
+        if axis.name in names or axis.intervals <= 4:
+            return axis
+        points = 4 + axis.points - axis.intervals
+        return replace(axis, points=points, lower=0.0, upper=4.0 * axis.spacing)
+
+    return Grid(tuple(thin(axis) for axis in grid.axes))
+
+
+def rehearse(problem: Conduction) -> None:
+    """Evaluate what a run evaluates before its first step, so that its refusals come now."""
+    assert np.shape(problem.temperature) == problem.grid.shape
+    source = np.broadcast_to(problem.source(0.0), problem.grid.shape)
+    system = problem.system(problem.backend.to_device(source))
+    if problem.case.model.steady and system.singular:
+        march.make_compatible(system)
+
+
+def size(count: float) -> str:
+    """A number of bytes as people say it."""
+    for factor, unit in ((2.0**30, "GiB"), (2.0**20, "MiB")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def _row(label: str, text: str) -> str:
+    return f"{label:<12}{text}"
+
+
+def _words(expression: Expression) -> str:
+    return expression.text if expression.names else f"{float(expression()):g}"
+
+
+def _equation(case: Case) -> str:
+    model, points = case.model, len(case.source.points)
+    if case.solver.update is not None:
+        equation = UPDATES[case.solver.update]
+    elif model.steady:
+        equation = "div(k grad T) + q = 0"
+    else:
+        equation = "rho c dT/dt = div(k grad T) + q"
+    given = {"k": model.conductivity, "q": case.source.temperature}
+    if not model.steady:
+        given |= {"rho": model.density, "c": model.specific_heat, "T(0)": case.initial.temperature}
+    parts = [f"{name} = {_words(expression)}" for name, expression in given.items()]
+    if points:
+        parts.append(f"{points} point source{'s' * (points > 1)}")
+    return f"{equation}, {', '.join(parts)}"
+
+
+def _grid(case: Case, grid: Grid) -> str:
+    axes = grid.axes[::-1]
+    points = " x ".join(str(axis.points) for axis in axes)
+    spacing = " x ".join(f"{axis.spacing:g}" for axis in axes)
+    return f"{points} {case.grid.kind}, {grid.unknowns} unknowns, spacing {spacing}"
+
+
+def _wall(wall: Wall) -> str:
+    condition = wall.condition
+    if condition.value is not None:
+        return f"temperature {_words(condition.value)}"
+    if condition.robin is not None:
+        h, ambient = _words(condition.robin.h), _words(condition.robin.ambient)
+        return f"exchange with surroundings at {ambient}, -k dT/dn = h (T - {ambient}), h = {h}"
+    gradient = _words(condition.gradient)
+    return "insulated" if gradient == "0" else f"outward derivative dT/dn = {gradient}"
+
+
+def _method_name(case: Case) -> str:
+    """The method of `march.make_method`, by name."""
+    if case.solver.update is not None:
+        return "jacobi"
+    return "cg" if case.solver.method == "auto" else case.solver.method
+
+
+def _method(case: Case) -> str:
+    name = _method_name(case)
+    update = f', the literal update "{case.solver.update}"' if case.solver.update else ""
+    chosen = "auto chooses " if case.solver.method == "auto" else ""
+    return f"{chosen}{name}: {METHODS[name]}{update}"
+
+
+def _criterion(case: Case) -> str:
+    solver = case.solver
+    each = "" if case.model.steady else " in each step"
+    if solver.iterations is not None:
+        return f"exactly {solver.iterations} iterations{each}"
+    share = " times that of the right side" if solver.relative else ""
+    every = f", looked at every {solver.check_every}" if solver.check_every > 1 else ""
+    return (
+        f"{solver.norm} norm of the {solver.monitor} below {solver.tolerance:g}{share}{every}, "
+        f"at most {solver.max_iterations} iterations{each}"
+    )
+
+
+def _points_of(expressions: Sequence[Expression], grid: Grid) -> int:
+    """Array elements of a quantity: an axis along which it does not vary counts once."""
+    names = frozenset().union(*(expression.names for expression in expressions))
+    return math.prod(axis.unknowns + 2 for axis in grid.axes if axis.name in names)
+
+
+def _field_bytes(case: Case, grid: Grid) -> int:
+    return math.prod(grid.shape) * np.dtype(case.solver.precision).itemsize
+
+
+def _memory(problem: Conduction, grid: Grid, count: int) -> tuple[int, int]:
+    """Bytes of the arrays of a run, those of its backend and those of the host beside it."""
+    case, item = problem.case, np.dtype(problem.case.solver.precision).itemsize
+    arrays = (*problem.faces, problem.capacity)
+    coefficients = sum(
+        math.prod(full for extent, full in zip(a.shape, grid.shape, strict=True) if extent > 1)
+        for a in arrays
+    )
+    gradients = [wall.condition.gradient for wall in problem.walls]
+    fluxes = any(g is not None and (g.names or g() != 0.0) for g in gradients)
+    everywhere = bool(case.source.points) or fluxes
+    source = case.source.temperature
+    b = math.prod(grid.shape) if everywhere else _points_of([source], grid)
+    own = OWN_FIELDS.get(_method_name(case), 1)
+    if case.time is None:
+        fields = 1 + own
+    elif case.time.scheme == "explicit":
+        fields = 2
+    else:
+        # The field, its old values, the right side; and a method for every length of step.
+        step = march.step_length(problem)
+        parts = [p for n in {0, count - 1} for p in march.substeps(problem, n, step, count)]
+        fields = 3 + own * len({part.theta * part.length for part in parts})
+    if problem.source_varies:
+        b *= 2
+    device = fields * _field_bytes(case, grid) + (coefficients + b) * item
+    # On the host in double precision: the coefficients, and the field with its exact solution.
+    host = coefficients + _points_of([case.model.conductivity], grid)
+    copies = 2 * _field_bytes(case, grid)
+    if case.reference.exact.temperature is not None:
+        host += 3 * grid.unknowns
+    return device, 8 * host + copies
+
+
+def _files(case: Case, grid: Grid, count: int) -> str:
+    frames = 1
+    if case.time is not None:
+        frames = 1 + math.ceil(count / (case.output.every or count))
+    points = [axis.points for axis in grid.axes]
+    stored = math.prod(points) * np.dtype(case.solver.precision).itemsize * frames
+    h5 = f"{case.name}.h5 (about {size(H5_BYTES + stored + 8 * sum(points))}"
+    h5 += f", {frames} frames)" if case.time is not None else ")"
+    if grid.dimension == 1:
+        return h5
+    return f"{h5}, {case.name}.xdmf (about {size(frames * XDMF_BYTES)})"

@@ -1,0 +1,93 @@
+"""TOML that knows its lines: where the definition of each key starts, and the way back to text."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+KeyPath = tuple[str | int, ...]
+
+
+def lines_of(text: str) -> dict[KeyPath, int]:
+    """Return the line where the definition of each key starts, for a text that is valid TOML.
+
+    A statement of TOML ends with a line, and it is valid by itself as soon as it is complete.
+    """
+    lines: dict[KeyPath, int] = {}
+    arrays: dict[KeyPath, int] = {}  # the index of the latest table of each [[array]]
+    table: KeyPath = ()
+    statement, start = "", 1
+    for number, line in enumerate(text.split("\n"), 1):
+        statement, start = (f"{statement}\n{line}", start) if statement else (line, number)
+        try:
+            paths = list(_paths(tomllib.loads(statement)))
+        except (ValueError, RecursionError):
+            continue
+        if statement.lstrip().startswith("["):
+            table = ()
+            for *_, key in paths:
+                if isinstance(key, int):
+                    arrays[table] = arrays.get(table, -1) + 1
+                if table in arrays:
+                    table = (*table, arrays[table])
+                if isinstance(key, str):
+                    table = (*table, key)
+                lines.setdefault(table, start)
+            lines[table] = start
+        else:
+            for path in paths:
+                lines.setdefault((*table, *path), start)
+        statement = ""
+    return lines
+
+
+def _paths(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the path of everything inside a value."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (*path, key)
+        if isinstance(inner, dict | list):
+            yield from _paths(inner, (*path, key))
+
+
+def dotted(path: KeyPath) -> str:
+    """Return a key path as a dotted key, such as boundary.left."""
+    return ".".join(_key(str(part)) for part in path)
+
+
+def dump(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
+    """Return a table of strings, numbers, booleans, lists and tables as TOML text."""
+    # Deeper than [boundary.left] or [[source.point]], a table is easier to read in one line.
+    blocks = {k: v for k, v in table.items() if len(path) < 2 and _is_block(v)}
+    lines = [f"{_key(k)} = {_inline(v)}\n" for k, v in table.items() if k not in blocks]
+    for key, value in blocks.items():
+        header = ".".join(map(_key, (*path, key)))
+        if isinstance(value, dict):
+            lines.append(f"\n[{header}]\n{dump(value, (*path, key))}")
+        else:
+            lines += [f"\n[[{header}]]\n{dump(item, (*path, key, ''))}" for item in value]
+    return "".join(lines)
+
+
+def _is_block(value: Any) -> bool:
+    items = value if isinstance(value, list) else [value]
+    return bool(items) and all(isinstance(item, dict) for item in items)
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(k)} = {_inline(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _string(value) if isinstance(value, str) else str(value)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _string(key)
+
+
+def _string(text: str) -> str:
+    # JSON lets DEL stand, TOML does not.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

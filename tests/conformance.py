@@ -1,0 +1,346 @@
+"""Every point function of the project, with arguments to try it on, and the oracles for its bits.
+
+The point functions that a method of `linear` makes for itself are found by letting the method run
+on a backend that notes what it is asked to sweep; the others are listed with their arguments.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from heatsolve import boundary, heat, points
+from heatsolve.backends import Accumulator, Backend, Region, Signature, sums
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.backends.tape import INTEGER, REAL
+from heatsolve.grid import make_grid
+from heatsolve.halo import Halo
+from heatsolve.linear import System, weighted_magnitude
+from heatsolve.linear.cg import ConjugateGradients
+from heatsolve.linear.chebyshev import Chebyshev
+from heatsolve.linear.jacobi import Jacobi
+from heatsolve.linear.sor import Sor
+from heatsolve.points import Point, evaluate
+
+DIMENSIONS = (1, 2, 3)
+PRECISIONS = ("float64", "float32")
+SMALL = {1: (9,), 2: (5, 7), 3: (5, 4, 6)}
+"""Fields small enough for a loop in plain Python."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """An array argument: whether it varies along each axis, and whether it must be positive."""
+
+    varies: tuple[bool, ...]
+    positive: bool = False
+
+    def make(self, shape: Sequence[int], dtype: np.dtype, rng: Any, wild: bool) -> np.ndarray:
+        extents = [n if varies else 1 for n, varies in zip(shape, self.varies, strict=True)]
+        return random_field(extents, dtype, rng, wild, self.positive)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A point function with arguments to try it on.
+
+    `arguments`: a Field for an array, REAL for a random positive number, or an integer. `outputs`:
+    "array", "sum", "max", or the number of the argument that is overwritten in place.
+    """
+
+    name: str
+    point: Point
+    dimension: int
+    arguments: tuple[Any, ...]
+    outputs: tuple[str | int, ...] = ("array",)
+
+    def make(self, shape: Sequence[int], precision: str, seed: int, wild: bool) -> list[Any]:
+        """Arguments on the host: random, and the same for the same seed."""
+        rng, dtype = np.random.default_rng(seed), np.dtype(precision)
+        return [
+            argument.make(shape, dtype, rng, wild) if isinstance(argument, Field)
+            else 10.0 ** rng.uniform(-2, 2) if argument == REAL
+            else argument
+            for argument in self.arguments
+        ]  # fmt: skip
+
+    def signature(self, precision: str, gated: bool = False) -> Signature:
+        """What a backend would compile, without an array."""
+        arguments = tuple(
+            tuple(not varies for varies in a.varies) if isinstance(a, Field)
+            else REAL if a == REAL else INTEGER
+            for a in self.arguments
+        )  # fmt: skip
+        outputs = tuple("array" if isinstance(kind, int) else kind for kind in self.outputs)
+        return Signature(arguments, outputs, precision, self.dimension, gated)
+
+
+def random_field(shape, dtype, rng, wild: bool, positive: bool = False) -> np.ndarray:
+    """Mixed signs with zeros of both signs and denormals; `wild`: over nearly all magnitudes."""
+    limits = np.finfo(dtype)
+    decades = 0.95 * np.log10(float(limits.max)) if wild else 2.0
+    if positive:
+        # Products of a few stay finite and above zero.
+        return (10.0 ** rng.uniform(-decades / 4, decades / 4, shape)).astype(dtype)
+    signs = rng.choice([-1.0, 1.0], shape)
+    values = (signs * 10.0 ** rng.uniform(-decades, decades, shape)).astype(dtype)
+    special = rng.integers(0, 30, shape)
+    values[special == 0] = 0.0
+    values[special == 1] = -0.0
+    values[special == 2] = limits.smallest_subnormal * dtype.type(3)
+    values[special == 3] = -limits.smallest_normal / dtype.type(2)
+    return values
+
+
+# ---- the registry -----------------------------------------------------------------------------
+
+
+def pointwise(function: Callable[..., Any]) -> Point:
+    """A helper of one or more numbers as a point function of as many arrays."""
+
+    def point(at, *arrays):
+        return function(*[array[at] for array in arrays])
+
+    point.__name__ = function.__name__
+    return point
+
+
+WORDS = {points.where: 3, points.minimum: 2, points.maximum: 2, points.sqrt: 1, points.magnitude: 1}
+HELPERS = {
+    heat.harmonic_mean: 2,
+    boundary.value_on_cells: 2,
+    boundary.value_on_nodes: 2,
+    boundary.robin_on_cells: 3,
+    boundary.robin_on_nodes: 2,
+    boundary.gradient_flux: 4,
+}
+"""Helpers that are no point functions themselves, and how many numbers they take."""
+
+
+def chosen(a, b, c):
+    """`where`, with both `&` and `|` in its condition."""
+    return points.where((a < b) & (b != c) | (c >= 0.5), a, b)
+
+
+@cache
+def registry() -> tuple[Entry, ...]:
+    """All entries, in every dimension in which their point functions exist."""
+    return tuple(
+        entry for d in DIMENSIONS
+        for entry in (*_of_points(d), *_of_heat(d), *_of_walls(d), *_of_methods(d))
+    )  # fmt: skip
+
+
+def _mixed(d: int) -> Field:
+    return Field((True,) * d)
+
+
+def _along(d: int, *axes: int, positive: bool = True) -> Field:
+    """A field that varies along some axes only."""
+    return Field(tuple(n in axes for n in range(d)), positive)
+
+
+def _faces(d: int) -> tuple[Field, ...]:
+    """Conductance and ratio for x, y, z: one varies everywhere, one along its axis, one nowhere."""
+    conductances = [_along(d, *range(d)), _along(d, d - 2), _along(d)]
+    ratios = [_along(d, d - 1), _along(d, d - 2), _along(d)]
+    return tuple(f for pair in zip(conductances[:d], ratios[:d], strict=True) for f in pair)
+
+
+def _of_points(d: int) -> list[Entry]:
+    u = _mixed(d)
+    words = [
+        Entry(f"{d}d-{word.__name__}", pointwise(chosen if word is points.where else word), d,
+              (u,) * count, ("max",) if word is points.magnitude else ("array",))
+        for word, count in WORDS.items()
+    ]  # fmt: skip
+    return [
+        Entry(f"{d}d-copy", points.copy, d, (_along(d, d - 1, positive=False),)),
+        Entry(f"{d}d-fill", points.fill, d, (REAL,)),
+        Entry(f"{d}d-shifted", points.shifted, d, (u, *(1, -1, 0)[:d])),
+        Entry(f"{d}d-weighted-magnitude", weighted_magnitude, d, (u, *_faces(d)[1::2]), ("sum",)),
+        *words,
+    ]
+
+
+def _of_heat(d: int) -> list[Entry]:
+    t, faces, m = _mixed(d), _faces(d), _along(d, d - 1)
+    listed = [
+        (heat.exchange[d], (t, *faces)),
+        (heat.conductance[d], faces),
+        (heat.residual, (t, t, m, REAL, *faces)),
+        (heat.diagonal, (m, REAL, *faces)),
+        (heat.rounding, (t, t, m, REAL, *faces)),
+        (heat.gershgorin, (_along(d, *range(d)), m, *faces)),
+        (heat.explicit_step, (t, t, REAL, m, *faces)),
+        (heat.implicit_source, (t, t, t, m, REAL, REAL, *faces)),
+    ]
+    entries = [Entry(f"{d}d-{point.__name__}", point, d, given) for point, given in listed]
+    for axis in range(d):
+        for side in (0, 1):
+            given = (t, faces[2 * axis], t, faces[2 * axis + 1], *faces[1::2])
+            name = f"{d}d-gain-{axis}-{side}"
+            entries.append(Entry(name, heat.wall_gain(axis, side), d, given, ("sum",)))
+    if d == 2:
+        entries += [Entry(f"2d-{name}", point, 2, (t, t, REAL))
+                    for name, point in heat.LITERAL_UPDATES.items()]
+    return entries
+
+
+def _of_walls(d: int) -> list[Entry]:
+    # Host arrays in the solver, but the same rules: the wall's terms once along an axis, once full.
+    return [
+        Entry(f"{d}d-{helper.__name__}", pointwise(helper), d,
+              (*[_along(d, *range(d))] * (count - 1), _mixed(d)))
+        for helper, count in HELPERS.items()
+    ]  # fmt: skip
+
+
+class Recorder(NumpyBackend):
+    """A backend that notes every point function that it is asked to sweep, once for each use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: dict[Any, Entry] = {}
+        self.label = ""
+
+    def sweep(self, point: Point, out: Any, region: Region, *arguments: Any) -> None:
+        super().sweep(point, out, region, *arguments)
+        if point.__module__ == points.__name__:
+            return
+        outputs = out if isinstance(out, tuple) else (out,)
+        kinds = tuple(self._kind(output, arguments) for output in outputs)
+        if (point, kinds) in self.entries:
+            return
+        words = [f"{len(region)}d", self.label, point.__name__.strip("_"), *map(str, kinds)]
+        name = "-".join(words)
+        if any(entry.name == name for entry in self.entries.values()):
+            name += "-again"  # the square of another point function
+        given = tuple(self._describe(argument) for argument in arguments)
+        self.entries[point, kinds] = Entry(name, point, len(region), given, kinds)
+
+    @staticmethod
+    def _kind(output: Any, arguments: Sequence[Any]) -> str | int:
+        if isinstance(output, Accumulator):
+            return output.kind
+        return next((n for n, argument in enumerate(arguments) if argument is output), "array")
+
+    @staticmethod
+    def _describe(argument: Any) -> Any:
+        if isinstance(argument, np.ndarray):
+            return Field(tuple(n > 1 for n in argument.shape), bool(argument.min() > 0.0))
+        return argument if isinstance(argument, int) else REAL
+
+
+def _of_methods(d: int) -> list[Entry]:
+    """What the methods of `linear`, and the system itself, sweep."""
+    backend = Recorder()
+    rng = np.random.default_rng(d)
+    grid = make_grid((3,) * d, (0.0,) * d, (1.0,) * d, on_nodes=False)
+
+    def array(field: Field) -> np.ndarray:
+        return field.make(grid.shape, backend.dtype, rng, wild=False)
+
+    faces = [array(field) for field in _faces(d)]
+    u, b = array(_mixed(d)), array(_mixed(d))
+    system = System(
+        grid, backend, Halo(grid, backend), heat.residual, heat.diagonal, heat.rounding,
+        (array(_along(d, d - 1)), 1.0, *faces), b, tuple(faces[1::2]), lambda: 1.0,
+    )  # fmt: skip
+    literal = [Jacobi(system, u, update=heat.laplace, arguments=(b, 1.0))] if d == 2 else []
+    backend.label = "cg"
+    conjugate = ConjugateGradients(system, u)
+    for method in (Jacobi(system, u), Sor(system, u), Chebyshev(system, u), conjugate, *literal):
+        backend.label = type(method).__name__.lower()
+        if method in literal:
+            backend.label = "literal"
+        for change in (None, backend.accumulator("sum"), backend.accumulator("max")):
+            method.step(0, change)
+            if change is not None:
+                method.residual_norm(1, change)
+                system.residual_floor(u, change.kind)
+    backend.label = "system"
+    system.remove_mean(u)
+    return list(backend.entries.values())
+
+
+# ---- the oracles ------------------------------------------------------------------------------
+
+
+class Spread:
+    """An array read by plain integers, whose extents of 1 are constant along their axis."""
+
+    def __init__(self, array: np.ndarray):
+        self._array = array
+
+    def __getitem__(self, index: Any) -> Any:
+        index = index if isinstance(index, tuple) else (index,)
+        extents = self._array.shape
+        return self._array[tuple(0 if n == 1 else i for i, n in zip(index, extents, strict=True))]
+
+
+def interior(shape: Sequence[int]) -> Region:
+    return tuple((1, n - 1) for n in shape)
+
+
+def sweep(
+    entry: Entry, backend: Backend, given: list[Any], before: np.ndarray, region: Region
+) -> list[Any]:
+    """The outputs of a sweep on a backend: whole arrays, that began as `before`, or numbers."""
+    placed = [backend.to_device(a) if isinstance(a, np.ndarray) else a for a in given]
+    outputs = tuple(
+        placed[kind] if isinstance(kind, int)
+        else backend.to_device(before) if kind == "array"
+        else backend.accumulator(kind)
+        for kind in entry.outputs
+    )  # fmt: skip
+    backend.sweep(entry.point, outputs, region, *placed)
+    return [o.value if isinstance(o, Accumulator) else backend.to_host(o) for o in outputs]
+
+
+def sweep_plainly(entry: Entry, given: list[Any], before: np.ndarray, region: Region) -> list[Any]:
+    """The same as a loop over indices that calls the point function with NumPy's scalars."""
+    real = before.dtype.type
+    arrays = [a.copy() if isinstance(a, np.ndarray) else a for a in given]
+    arguments = [Spread(a) if isinstance(a, np.ndarray) else real(a) if isinstance(a, float) else a
+                 for a in arrays]  # fmt: skip
+    outputs: list[Any] = [
+        arrays[kind] if isinstance(kind, int) else before.copy() if kind == "array" else []
+        for kind in entry.outputs
+    ]
+    corner = [low for low, _ in region]
+    with np.errstate(all="ignore"):
+        for offset in np.ndindex(*[high - low for low, high in region]):
+            at = tuple(low + n for low, n in zip(corner, offset, strict=True))
+            returned = evaluate(entry.point, at, *arguments)
+            values = returned if isinstance(returned, tuple) else (returned,)
+            for output, value in zip(outputs, values, strict=True):
+                # A literal's type must not have taken over: float32 stays float32.
+                assert np.asarray(value).dtype == before.dtype
+                if isinstance(output, list):
+                    output.append(float(value))
+                else:
+                    output[at] = value
+    return [_reduced(kind, o) if isinstance(o, list) else o
+            for kind, o in zip(entry.outputs, outputs, strict=True)]  # fmt: skip
+
+
+def _reduced(kind: str | int, terms: list[float]) -> float:
+    if not all(map(math.isfinite, terms)):
+        return math.nan
+    if kind == "max":
+        return max(map(abs, terms))
+    register = np.zeros(sums.WIDTH, np.int64)
+    sums.add_block(np.array(terms), register)
+    return sums.sum_of(register)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal bit for bit, but any NaN equals any other."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    equal = (a == b) & (np.signbit(a) == np.signbit(b))
+    return bool(np.all(equal | (np.isnan(a) & np.isnan(b))))

@@ -1,0 +1,27 @@
+"""What all tests share: backends by name, and a place of their own for compiled loops."""
+
+import pytest
+
+
+@pytest.fixture(
+    params=[
+        "numpy",
+        "numba",
+        pytest.param("cupy", marks=pytest.mark.gpu),
+        pytest.param("cuda", marks=pytest.mark.gpu),
+    ]
+)
+def backend(request):
+    """The name of each backend; those of GPUs run with `pytest -m gpu` only."""
+    return request.param
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without a word on markers, tests that need a GPU or much time are left out."""
+    wanted = config.getoption("-m")
+    for marker in ("gpu", "slow"):
+        if marker not in wanted:
+            reason = pytest.mark.skip(reason=f"run with: pytest -m {marker}")
+            for item in items:
+                if marker in item.keywords:
+                    item.add_marker(reason)

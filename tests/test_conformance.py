@@ -1,0 +1,392 @@
+"""Same bits everywhere: every point function, on random fields, on every backend of the machine."""
+
+import ast
+import inspect
+from functools import cache
+
+import conformance
+import numpy as np
+import pytest
+from conformance import Entry, Field, interior, registry, same, sweep, sweep_plainly
+from heatsolve import boundary, heat, linear, points
+from heatsolve.backends import choice
+from heatsolve.backends.tape import ARRAY, INTEGER, REAL, PointRuleError, record
+from heatsolve.errors import InputError
+from heatsolve.grid import make_grid
+from heatsolve.halo import Halo
+from heatsolve.linear import cg, chebyshev, jacobi, sor
+from heatsolve.points import INDEX_NAMES, maximum, minimum, shifted, where
+
+MODULES = (points, heat, boundary, linear, cg, chebyshev, jacobi, sor)
+SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
+OTHERS = (
+    "numba-1",
+    "numba-2",
+    pytest.param("cupy", marks=pytest.mark.gpu),
+    pytest.param("cuda", marks=pytest.mark.gpu),
+)
+EVERY = ("numpy", *OTHERS)
+
+
+@cache
+def make(name, precision):
+    kind, _, threads = name.partition("-")
+    return choice.make(kind, precision, int(threads) if threads else None)
+
+
+@pytest.fixture
+def machine(request, monkeypatch):
+    """The backends, by precision; skips the test where the machine has none of this name."""
+    name = request.param
+    if name.startswith("numba"):
+        from heatsolve.backends import numba
+
+        monkeypatch.setattr(numba, "THREADED_FROM", 1)  # two threads on small fields, too
+        if name == "numba-2" and make(name, "float64").threads < 2:
+            pytest.skip("this machine has one thread")
+    try:
+        make(name, "float64")
+    except InputError as error:
+        pytest.skip(str(error))
+    return lambda precision: make(name, precision)
+
+
+on_others = pytest.mark.parametrize("machine", OTHERS, indirect=True)
+on_every = pytest.mark.parametrize("machine", EVERY, indirect=True)
+for_entries = pytest.mark.parametrize("entry", registry(), ids=lambda entry: entry.name)
+in_precisions = pytest.mark.parametrize("precision", conformance.PRECISIONS)
+
+
+def trial(entry, shape, precision, wild, seed=1):
+    """Arguments, the former contents of an output, and the region of a sweep."""
+    before = np.random.default_rng(99).normal(size=shape).astype(precision)
+    return entry.make(shape, precision, seed, wild), before, interior(shape)
+
+
+def outside(array, region):
+    """The elements of an array outside a region."""
+    mask = np.ones(array.shape, bool)
+    mask[tuple(slice(low, high) for low, high in region)] = False
+    return array[mask]
+
+
+# ---- the registry is complete -----------------------------------------------------------------
+
+
+def point_functions(module):
+    """Qualified names of all functions in a module, nested ones too, that begin with an index."""
+    found = []
+
+    def visit(node, prefix):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                visit(child, f"{prefix}{child.name}.")
+            elif isinstance(child, ast.FunctionDef):
+                parameters = child.args.posonlyargs + child.args.args
+                if parameters and parameters[0].arg in ("at", *INDEX_NAMES[:1]):
+                    found.append(prefix + child.name)
+                visit(child, f"{prefix}{child.name}.<locals>.")
+            else:
+                visit(child, prefix)
+
+    visit(ast.parse(inspect.getsource(module)), "")
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_every_point_function_is_registered(module):
+    known = {e.point.__qualname__ for e in registry() if e.point.__module__ == module.__name__}
+    known |= {"neighbour"}  # of an index, but it reads nothing
+    assert set(point_functions(module)) <= known
+
+
+def test_every_helper_is_registered():
+    public = {f for name, f in inspect.getmembers(boundary, inspect.isfunction)
+              if f.__module__ == boundary.__name__ and not name.startswith("_")}  # fmt: skip
+    assert public <= set(conformance.HELPERS)
+    assert set(heat.LITERAL_UPDATES.values()) <= {entry.point for entry in registry()}
+
+
+def test_every_method_is_registered():
+    methods = {*linear.Method.__subclasses__(), *linear.Pairwise.__subclasses__()}
+    assert {method.__module__ for method in methods} <= {module.__name__ for module in MODULES}
+
+
+def test_names_are_unique():
+    names = [entry.name for entry in registry()]
+    assert len(set(names)) == len(names)
+
+
+# ---- the same bits ----------------------------------------------------------------------------
+
+
+@in_precisions
+@for_entries
+def test_numpy_equals_plain_python(entry, precision):
+    shape = conformance.SMALL[entry.dimension]
+    for wild in (False, True):
+        given, before, region = trial(entry, shape, precision, wild)
+        expected = sweep_plainly(entry, given, before, region)
+        for got, wanted in zip(
+            sweep(entry, make("numpy", precision), given, before, region), expected, strict=True
+        ):
+            assert same(got, wanted)
+
+
+@on_others
+@in_precisions
+@for_entries
+def test_backend_equals_numpy(machine, entry, precision):
+    for wild in (False, True):
+        given, before, region = trial(entry, SHAPES[entry.dimension], precision, wild)
+        expected = sweep(entry, make("numpy", precision), given, before, region)
+        for kind, got, wanted in zip(
+            entry.outputs, sweep(entry, machine(precision), given, before, region), expected,
+            strict=True,
+        ):  # fmt: skip
+            assert same(got, wanted)
+            if kind == "array":
+                assert same(outside(got, region), outside(before, region))
+
+
+def named(*names):
+    found = {entry.name: entry for entry in registry()}
+    return [found[name] for name in names]
+
+
+AWKWARD = {
+    1: ((3,), (5,), (33,), (67,), (5003,)),
+    2: ((3, 3), (3, 67), (67, 3), (5, 33), (33, 5), (4, 4200), (70, 130)),
+    3: ((3, 3, 3), (3, 5, 67), (67, 3, 5), (5, 33, 3), (4, 11, 70)),
+}
+
+
+@on_others
+@pytest.mark.parametrize("entry", named(
+    "1d-residual", "2d-residual", "3d-residual",
+    "1d-conjugategradients-apply-array-sum", "2d-conjugategradients-apply-array-sum",
+    "3d-conjugategradients-apply-array-sum", "2d-jacobi-updated-array-max",
+), ids=lambda entry: entry.name)  # fmt: skip
+def test_awkward_sizes(machine, entry):
+    for shape in AWKWARD[entry.dimension]:
+        given, before, region = trial(entry, shape, "float64", wild=False)
+        got = sweep(entry, machine("float64"), given, before, region)
+        expected = sweep(entry, make("numpy", "float64"), given, before, region)
+        assert all(map(same, got, expected)), shape
+
+
+@on_others
+@pytest.mark.parametrize("d", conformance.DIMENSIONS)
+def test_regions(machine, d):
+    """One point, one row, off the alignment, and nothing: no point outside a region changes."""
+    (entry,) = named(f"{d}d-residual")
+    shape = SHAPES[d]
+    outer, last = interior(shape)[:-1], shape[-1]
+    for region in (
+        ((2, 3),) * d,
+        (*[(1, 2)] * (d - 1), (1, last - 1)),
+        (*outer, (last - 2, last - 1)),
+        (*outer, (33, 34)),
+        ((2, 2), *[(1, 3)] * (d - 1)),
+    ):
+        given, before, _ = trial(entry, shape, "float64", wild=False)
+        (got,) = sweep(entry, machine("float64"), given, before, region)
+        (wanted,) = sweep(entry, make("numpy", "float64"), given, before, region)
+        assert same(got, wanted), region
+        assert same(outside(got, region), outside(before, region)), region
+
+
+@on_every
+@pytest.mark.parametrize("d", conformance.DIMENSIONS)
+def test_periodic_ghosts(machine, d):
+    """The exchange of a grid with itself is NumPy's wrap-around padding, corners included."""
+    backend = machine("float64")
+    grid = make_grid((5, 4, 3)[:d], (0.0,) * d, (1.0,) * d, on_nodes=False, periodic="xyz"[:d])
+    inside = np.random.default_rng(d).normal(size=[n - 2 for n in grid.shape])
+    array = backend.to_device(np.pad(inside, 1))
+    Halo(grid, backend).exchange(array)
+    assert same(backend.to_host(array), np.pad(inside, 1, mode="wrap"))
+
+
+def swap(at, a, b):
+    return b[at], a[at]
+
+
+def least(at, u, f):
+    return minimum(u[at], f[at])
+
+
+def greatest(at, u, f):
+    return maximum(f[at], u[at])
+
+
+@on_every
+@pytest.mark.parametrize("entry", [
+    Entry("swap", swap, 2, (Field((True, True)),) * 2, (0, 1)),
+    Entry("least", least, 2, (Field((True, True)),) * 2, (0,)),
+    Entry("greatest", greatest, 2, (Field((True, True)),) * 2, (0,)),
+], ids=lambda entry: entry.name)  # fmt: skip
+def test_an_output_may_be_read_at_the_point(machine, entry):
+    given, before, region = trial(entry, (5, 7), "float64", wild=False)
+    expected = sweep_plainly(entry, given, before, region)
+    for got, wanted in zip(
+        sweep(entry, machine("float64"), given, before, region), expected, strict=True
+    ):
+        assert same(got, wanted)
+
+
+@on_every
+def test_accumulators_gather_until_cleared(machine):
+    backend = machine("float64")
+    ones = backend.to_device(np.ones((5, 7)))
+    total = backend.accumulator("sum")
+    for _ in range(3):
+        backend.sweep(points.copy, total, ((1, 4), (1, 6)), ones)
+    assert total.value == 45.0
+    total.clear()
+    assert total.value == 0.0
+    assert backend.reduce("max", points.copy, ((0, 5), (0, 7)), ones) == 1.0
+
+
+# ---- the rules --------------------------------------------------------------------------------
+
+
+def left(i, u):
+    return u[i - 1]
+
+
+@on_every
+def test_output_read_at_a_shift_is_refused(machine):
+    backend = machine("float64")
+    u, v = backend.zeros((5,)), backend.zeros((5,))
+    with pytest.raises(ValueError, match="shift"):
+        backend.sweep(left, u, ((1, 4),), u)
+    backend.sweep(left, v, ((1, 4),), u)
+    with pytest.raises(ValueError, match="shift"):  # also once it is compiled
+        backend.sweep(left, u, ((1, 4),), u)
+
+
+def branch(at, u):
+    return u[at] if u[at] > 0.0 else 0.0
+
+
+def both(at, u):
+    return where(u[at] > 0.0 and u[at] < 1.0, u[at], 0.0)
+
+
+def chained(at, u):
+    return where(0.0 < u[at] < 1.0, u[at], 0.0)
+
+
+def power(at, u):
+    return u[at] ** 2
+
+
+def power_of_two(at, u):
+    return 2.0 ** u[at]
+
+
+def number_of(i, u):
+    return i * u[i]
+
+
+def index_compared(i, u):
+    return where(i == 3, u[i], 0.0)
+
+
+def index_returned(i, u):
+    return i
+
+
+def half_way(i, u):
+    return u[i + 0.5]
+
+
+def fixed_place(at, u):
+    return u[0]
+
+
+def whole_array(at, u):
+    return 2.0 * u
+
+
+def array_compared(at, u):
+    return where(u == 0.0, 1.0, u[at])
+
+
+def absolute(at, u):
+    return abs(u[at])
+
+
+def sine(at, u):
+    return np.sin(u[at])
+
+
+def inverted(at, u):
+    return where(~(u[at] > 0.0), u[at], 0.0)
+
+
+def transposed(i, j, u):
+    return u[j, i]
+
+
+def incomplete(i, j, u):
+    return u[i]
+
+
+def repeated(i, j, u):
+    return u[i, i]
+
+
+@pytest.mark.parametrize("point", [
+    branch, both, chained, power, power_of_two, number_of, index_compared, index_returned,
+    half_way, fixed_place, whole_array, array_compared, absolute, sine, inverted, transposed,
+    incomplete, repeated,
+], ids=lambda point: point.__name__)  # fmt: skip
+def test_rules(point):
+    with pytest.raises(PointRuleError):
+        record(point, [ARRAY], points.dimension(point) or 1)
+
+
+def integer_as_number(at, u, n):
+    return n * u[at]
+
+
+def integer_compared(at, u, n):
+    return where(n == 0, u[at], 0.0)
+
+
+@pytest.mark.parametrize("point", [integer_as_number, integer_compared])
+def test_integers_only_shift(point):
+    with pytest.raises(PointRuleError):
+        record(point, [ARRAY, INTEGER], 1)
+
+
+def test_wrong_dimension():
+    with pytest.raises(PointRuleError):
+        record(heat.laplace, [ARRAY, ARRAY, REAL], 3)
+
+
+def test_no_point_function():
+    with pytest.raises(TypeError, match="neither i nor at"):
+        points.dimension(heat.harmonic_mean)
+
+
+def literals(at, u):
+    return 2 * u[at] + 1 / 3 - u[at] / 3
+
+
+@on_every
+def test_literals_take_the_precision_of_the_field(machine):
+    u = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    entry = Entry("literals", literals, 1, (Field((True,)),))
+    (got,) = sweep(entry, machine("float32"), [u], np.zeros_like(u), ((0, 50),))
+    assert same(got, 2 * u + np.float32(1 / 3) - u / np.float32(3))
+
+
+def test_shifted_reads_where_it_says():
+    backend = make("numpy", "float64")
+    u = np.arange(20.0).reshape(4, 5)
+    out = backend.zeros((4, 5))
+    backend.sweep(shifted, out, ((1, 3), (1, 4)), u, 1, -1)
+    np.testing.assert_array_equal(out[1:3, 1:4], u[2:4, 0:3])

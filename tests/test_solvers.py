@@ -1,0 +1,246 @@
+"""The four methods on all kinds of grids and walls: the same solution, known iteration counts."""
+
+import numpy as np
+import pytest
+from heatsolve.case import parse
+from heatsolve.errors import Diverged, InputError
+from heatsolve.output import read
+from heatsolve.run import run
+
+WALL_NAMES = ("left", "right", "bottom", "top", "back", "front")
+CONDITIONS = {"v": "value = {}", "0": "value = 0", "g": "gradient = 0", "r": "robin = {{ h = 2, ambient = {} }}"}
+
+
+def case_text(grid, walls, source="1", solver="", model="", **sections):
+    """A case from letters for its walls: v value, 0 the value 0, g gradient, r Robin, - periodic."""
+    lines = ["[model]", model, "[grid]", grid, "[source]", f"temperature = {source!r}", "[solver]",
+             solver]  # fmt: skip
+    for number, (name, letter) in enumerate(zip(WALL_NAMES, walls, strict=False)):
+        if letter != "-":
+            condition = CONDITIONS[letter].format(0.3 * number)
+            lines += [f"[boundary.{name}]", f"temperature = {{ {condition} }}"]
+    for name, text in sections.items():
+        lines += [f"[{name}]", text]
+    return "\n".join(lines)
+
+
+def solve(text, path, backend="numpy"):
+    return run(parse(text, "case"), backend, path / "case.h5")
+
+
+PROBLEMS = {
+    "nodes, values": ("nodes = [17, 13]", "vvvv", "1"),
+    "cells, values": ("cells = [16, 12]", "vvvv", "1"),
+    "nodes, mixed": ("nodes = [9, 13]", "gvrv", "1"),
+    "cells, mixed": ("cells = [8, 12]", "gvrv", "1"),
+    "cells, periodic": ("cells = [8, 12]\nperiodic = ['y']", "vv--", "sin(2*pi*y)"),
+    "nodes, periodic": ("nodes = [9, 12]\nperiodic = ['y']", "vv--", "sin(2*pi*y)"),
+    "cells, no value": ("cells = [8, 12]", "gggg", "cos(pi*x)"),
+    "nodes, no value": ("nodes = [9, 13]", "gggg", "cos(pi*x)"),
+    "torus": ("cells = [8, 12]\nperiodic = ['x', 'y']", "----", "sin(2*pi*x)*cos(2*pi*y)"),
+    "3D cells": ("cells = [6, 5, 7]", "vgrvgv", "x + z"),
+    "3D nodes": ("nodes = [6, 5, 7]", "vgrvgv", "x + z"),
+    "1D cells": ("cells = [20]", "vr", "1"),
+    "stretched": ("cells = [16, 4]\nupper = [1, 2]", "vvvg", "1"),
+}
+TIGHT = "relative = true\ntolerance = 1e-11\n"
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_methods_agree(problem, tmp_path):
+    grid, walls, source = PROBLEMS[problem]
+    fields = {}
+    for method in ("cg", "jacobi", "sor", "chebyshev"):
+        weight = "weight = 0.9\n" if method == "jacobi" else ""
+        solver = f"method = '{method}'\n{weight}{TIGHT}"
+        result = solve(case_text(grid, walls, source, solver), tmp_path)
+        assert result.outcome.converged
+        fields[method] = result.fields["temperature"]
+    for method, field in fields.items():
+        assert np.abs(field - fields["cg"]).max() < 1e-8, method
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_solution_satisfies_the_equation(problem, tmp_path):
+    """Against a dense solve of the balance of every cell, written down independently."""
+    if problem not in ("cells, mixed", "1D cells", "stretched"):
+        pytest.skip("the dense solve below knows cells in 1D and 2D")
+    grid, walls, source = PROBLEMS[problem]
+    case = parse(case_text(grid, walls, source, f"method = 'cg'\n{TIGHT}"), "case")
+    counts = case.grid.counts[::-1]
+    spacing = [(u - low) / n for u, low, n in
+               zip(case.grid.upper[::-1], case.grid.lower[::-1], counts, strict=True)]  # fmt: skip
+    names = [WALL_NAMES[2 * n : 2 * n + 2] for n in range(len(counts))][::-1]
+    size = int(np.prod(counts))
+    matrix, right = np.zeros((size, size)), np.ones(size)
+    for place in np.ndindex(*counts):
+        row = np.ravel_multi_index(place, counts)
+        for axis, h in enumerate(spacing):
+            for side, step in enumerate((-1, 1)):
+                other = list(place)
+                other[axis] += step
+                if 0 <= other[axis] < counts[axis]:
+                    column = np.ravel_multi_index(other, counts)
+                    matrix[row, row] += 1 / h**2
+                    matrix[row, column] -= 1 / h**2
+                    continue
+                letter = walls[WALL_NAMES.index(names[axis][side])]
+                value = 0.3 * WALL_NAMES.index(names[axis][side])
+                weight = {"v": 2 / h**2, "g": 0.0, "r": 1 / (h / 2 + 1 / 2) / h}[letter]
+                matrix[row, row] += weight
+                right[row] += weight * value
+    expected = np.linalg.solve(matrix, right).reshape(counts)
+    result = run(case, "numpy", tmp_path / "case.h5")
+    assert np.abs(result.fields["temperature"] - expected).max() < 1e-8
+
+
+def test_backends_give_the_same_bits(backend, tmp_path):
+    grid, walls, source = PROBLEMS["3D nodes"]
+    for method in ("cg", "jacobi", "sor", "chebyshev"):
+        for precision, tolerance in (("float64", 1e-9), ("float32", 1e-4)):
+            solver = (f"method = '{method}'\nprecision = '{precision}'\nrelative = true\n"
+                      f"tolerance = {tolerance}")  # fmt: skip
+            text = case_text(grid, walls, source, solver, "conductivity = '1 + x*y'")
+            reference, other = (solve(text, tmp_path, name) for name in ("numpy", backend))
+            assert other.outcome.history == reference.outcome.history
+            assert other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("method", "count"), [("jacobi", 713), ("sor", 49), ("chebyshev", 73), ("cg", 1)]
+)
+def test_iteration_counts(method, count, tmp_path):
+    """For the sine source the initial residual is the eigenvector of the lowest eigenvalue.
+
+    Jacobi's residual falls by rho = cos(pi h) each sweep: ln(1e-6) / ln(rho) = 712.1. Chebyshev's
+    falls by at least 1 / T_k(1 / rho): arcosh(1e6) / arcosh(1 / rho) = 73.7, and a little faster
+    because the bound of the spectrum lies below it. cg needs one step. SOR's count is measured.
+    """
+    solver = f"method = '{method}'\nrelative = true\ntolerance = 1e-6"
+    source = "2*pi**2*sin(pi*x)*sin(pi*y)"
+    result = solve(case_text("nodes = [17, 17]", "0000", source, solver), tmp_path)
+    assert result.outcome.count == count
+
+
+def test_young_optimum(tmp_path):
+    """On the unit square Young's omega is 2 / (1 + sin(pi h))."""
+    from heatsolve.backends.choice import make
+    from heatsolve.conduction import Conduction
+    from heatsolve.linear.sor import Sor
+
+    problem = Conduction(parse(case_text("nodes = [33, 33]", "vvvv"), "case"), make("numpy"))
+    system = problem.system(problem.backend.to_device(problem.source(0.0)))
+    exact = 2.0 / (1.0 + np.sin(np.pi / 32))
+    assert Sor(system, problem.temperature).omega == pytest.approx(exact, rel=2e-3)
+
+
+def test_update_and_max_norms(tmp_path):
+    """The stop is at the first iteration whose norm meets the criterion, for each norm."""
+    for norm in ("l2", "max"):
+        for monitor in ("update", "residual"):
+            solver = f"method = 'jacobi'\nnorm = '{norm}'\nmonitor = '{monitor}'\ntolerance = 1e-3"
+            result = solve(case_text("nodes = [9, 9]", "vvvv", "1", solver), tmp_path)
+            history = result.outcome.history["residual"]
+            assert history[-1] < 1e-3
+            assert min(history[:-1]) >= 1e-3
+            assert result.outcome.history["iteration"][-1] == result.outcome.count
+
+
+def test_check_every(tmp_path):
+    every_one = "method = 'jacobi'\nmonitor = 'update'\ntolerance = 1e-4\n"
+    text = case_text("nodes = [9, 9]", "vvvv", "1", every_one)
+    exact = solve(text, tmp_path).outcome.count
+    rarely = text.replace(every_one, every_one + "check_every = 7\n")
+    rare = solve(rarely, tmp_path).outcome.count
+    assert rare == -(-exact // 7) * 7
+
+
+def test_exactly_so_many_iterations(tmp_path):
+    text = case_text("nodes = [9, 9]", "vvvv", "1", "method = 'jacobi'\niterations = 13")
+    result = solve(text, tmp_path)
+    assert (result.outcome.count, result.exit_code) == (13, 0)
+
+
+def test_not_converged(tmp_path):
+    text = case_text("nodes = [9, 9]", "vvvv", "1", "method = 'jacobi'\nmax_iterations = 5")
+    result = solve(text, tmp_path)
+    assert result.exit_code == 3
+    stored = read(result.path)
+    assert not stored.attributes["converged"]
+    assert stored.attributes["iterations"] == 5
+
+
+def test_incompatible_problem_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"do not cancel \(sum 64 of magnitudes 64\)"):
+        solve(case_text("cells = [8, 8]", "gggg", "1"), tmp_path)
+
+
+def test_compatible_problem_has_zero_mean(tmp_path):
+    text = case_text("nodes = [9, 9]", "gggg", "cos(pi*x)", "relative = true\ntolerance = 1e-12")
+    field = solve(text, tmp_path).fields["temperature"]
+    weights = np.ones(9)
+    weights[[0, -1]] = 0.5
+    assert abs(np.einsum("ij,i,j", field, weights, weights)) < 1e-12
+
+
+def test_divergence_is_told(tmp_path):
+    text = case_text("nodes = [9, 9]", "vvvv", "1", "method = 'jacobi'\nweight = 2.0")
+    with pytest.raises(Diverged, match="diverged by iteration"):
+        solve(text, tmp_path)
+    assert not (tmp_path / "case.h5").exists()
+
+
+def test_unstable_step_is_refused(tmp_path):
+    time = {"time": "end = 1\nstep = 0.1"}
+    text = case_text("cells = [8, 8]", "vvvv", model="steady = false", **time)
+    # 2 / (8 / h^2), h = 1/8: Gershgorin's bound is 8 / h^2 in every cell, at the walls as well.
+    with pytest.raises(InputError, match=r"time\.step.*unstable.*at most 0\.00390625"):
+        solve(text, tmp_path)
+
+
+def test_unstable_step_may_be_allowed(tmp_path):
+    time = {"time": "end = 60\nstep = 0.1\nallow_unstable = true"}
+    text = case_text("cells = [8, 8]", "vvvv", model="steady = false", **time)
+    with pytest.raises(Diverged, match="diverged by step"):
+        solve(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "tolerance"),
+    [("explicit", 1e-12), ("crank-nicolson", 1e-9), ("backward-euler", 1e-9)],
+)
+def test_amplitude_of_an_eigenmode(scheme, tolerance, tmp_path):
+    """On the lowest mode each scheme multiplies by a known factor every step."""
+    h, step, count = 1.0 / 16, 5e-4, 20
+    z = step * 2 * 4 * np.sin(np.pi * h / 2) ** 2 / h**2
+    factors = {"explicit": 1 - z, "backward-euler": 1 / (1 + z),
+               "crank-nicolson": (1 - z / 2) / (1 + z / 2)}  # fmt: skip
+    amplitude = factors[scheme] ** count
+    if scheme == "crank-nicolson":  # four half-steps of backward Euler in place of the first two
+        amplitude = factors[scheme] ** (count - 2) / (1 + z / 2) ** 4
+    text = case_text(
+        "nodes = [17, 17]", "0000", "0", "relative = true\ntolerance = 1e-12", "steady = false",
+        initial="temperature = 'sin(pi*x)*sin(pi*y)'",
+        time=f"end = {step * count}\nstep = {step}\nscheme = '{scheme}'",
+    )  # fmt: skip
+    assert solve(text, tmp_path).fields["temperature"][8, 8] == pytest.approx(
+        amplitude, rel=tolerance
+    )
+
+
+@pytest.mark.parametrize("scheme", ["explicit", "crank-nicolson", "backward-euler"])
+def test_walls_and_sources_in_time(scheme, tmp_path):
+    """T = x t + y: linear in t and space, so every scheme carries it exactly."""
+    walls = "\n".join(
+        f"{name}.temperature = {{ value = '{text}' }}"
+        for name, text in (("left", "y"), ("right", "t + y"), ("bottom", "x*t"), ("top", "x*t + 1"))
+    )
+    text = case_text(
+        "cells = [8, 6]", "", "x", "relative = true\ntolerance = 1e-12", "steady = false",
+        boundary=walls, initial="temperature = 'y'", reference="exact = { temperature = 'x*t + y' }",
+        time=f"end = 0.35\nstep = 0.002\nscheme = '{scheme}'", output="every = 50",
+    )  # fmt: skip
+    result = solve(text, tmp_path)
+    stored = read(result.path)
+    assert list(stored.time) == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.35])
+    assert stored.attributes["error_max_temperature"] < (2e-3 if scheme == "explicit" else 1e-9)
