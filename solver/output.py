@@ -12,16 +12,17 @@ import os
 import re
 import secrets
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from xml.sax.saxutils import escape
 
 import h5py
 import numpy as np
+
 from heatsolve.errors import FileFailure, InputError
+from heatsolve.xdmf import xdmf
 
 BLOCK_BYTES = 64 * 2**20  # bound on a chunk of a file, and on what a summary holds in memory
 
@@ -116,7 +117,9 @@ class FieldFile:
             for key, item in attributes.items():
                 if item is not None:
                     self._file.attrs[key] = int(item) if isinstance(item, bool | np.bool_) else item
-            self._xdmf_part.write_text(_xdmf(self._path.name, self._file), encoding="utf-8")
+            self._xdmf_part.write_text(
+                xdmf(self._path.name, self._file, _field_names(self._file)), encoding="utf-8"
+            )
             self._file.close()
             self._disk.check()
             _sync(self._part)
@@ -334,39 +337,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _xdmf(name: str, file: h5py.File) -> str:
-    """The XDMF 3 text that shows ParaView the 2D or 3D HDF5 `file` called `name`."""
-    # Slowest axis first. 2D is one plane of a 3D mesh: ParaView lays a 2DCoRectMesh into yz.
-    lines = [file[axis][:] if axis in file else np.zeros(1) for axis in ("z", "y", "x")]
-    spacing = [np.ptp(line) / max(len(line) - 1, 1) or 1 for line in lines]
-    mesh = f"""<Topology TopologyType="3DCoRectMesh" Dimensions="{_words(map(len, lines))}"/>
-<Geometry GeometryType="ORIGIN_DXDYDZ">
-<DataItem Dimensions="3" Precision="8">{_words(line[0] for line in lines)}</DataItem>
-<DataItem Dimensions="3" Precision="8">{_words(spacing)}</DataItem>
-</Geometry>"""
-    fields = {field: file[field] for field in _field_names(file)}
-    grids, kinds = "", {"f": "Float", "i": "Int", "u": "UInt"}
-    for frame, time in enumerate(file.get("time", [None])):
-        clock = f'<Time Value="{time}"/>\n' if time is not None else ""
-        grids += f'<Grid Name="frame {frame}">\n{clock}{mesh}\n'
-        for field, data in fields.items():
-            number = f'NumberType="{kinds[data.dtype.kind]}" Precision="{data.dtype.itemsize}"'
-            item = f"""<DataItem Format="HDF" {number} Dimensions="{_words(data.shape)}">
-{escape(name)}:/{field}</DataItem>"""
-            if time is not None:
-                shape = data.shape[1:]
-                start, stride = [frame, *[0] * len(shape)], [1] * data.ndim
-                item = f"""<DataItem ItemType="HyperSlab" Dimensions="{_words(shape)}">
-<DataItem Dimensions="3 {data.ndim}">{_words([*start, *stride, 1, *shape])}</DataItem>
-{item}</DataItem>"""
-            grids += f'<Attribute Name="{field}" Center="Node">\n{item}\n</Attribute>\n'
-        grids += "</Grid>\n"
-    if "time" in file:
-        grids = f'<Grid GridType="Collection" CollectionType="Temporal">\n{grids}</Grid>\n'
-    return f'<Xdmf Version="3.0">\n<Domain>\n{grids}</Domain>\n</Xdmf>\n'
-
-
-def _words(values: Iterable[float]) -> str:
-    return " ".join(map(str, values))

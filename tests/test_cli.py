@@ -1,0 +1,438 @@
+"""The command line: every command with good and bad input, its exit codes and its sentences."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from heatsolve import cli
+from heatsolve.backends import choice
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.case import load, parse, shipped
+from heatsolve.conduction import Conduction, grid_of
+from heatsolve.output import read
+from heatsolve.preview import preview, size, thinned
+from heatsolve.run import run as run_case
+
+PLATE = """\
+[case]
+title = "Plate"
+[grid]
+nodes = [9, 9]
+[boundary]
+left.temperature.value = 1
+right.temperature.value = "y"
+bottom.temperature.gradient = 0
+top.temperature.robin = {h = 2, ambient = "x"}
+[parallel]
+backend = "numpy"
+"""
+MARCH = PLATE + "[model]\nsteady = false\n[time]\nend = 0.01\ncfl = 1\n[output]\nevery = 10\n"
+DIVERGES = ["time.allow_unstable=true", "time.cfl=50", "time.end=50"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder to work in, with a steady and a transient case."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plate.toml").write_text(PLATE)
+    (tmp_path / "march.toml").write_text(MARCH)
+    return tmp_path
+
+
+@pytest.fixture
+def heatsolve(folder, monkeypatch, capsys):
+    """The program, in this process: exit code, standard output, standard error."""
+
+    def program(*arguments):
+        monkeypatch.setattr(sys, "argv", ["heatsolve", *map(str, arguments)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as leaving:
+            code = leaving.code or 0
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return program
+
+
+@pytest.fixture
+def refuses(heatsolve):
+    """The sentence with which the program ends, after its exit code."""
+
+    def program(code, *arguments):
+        given, _, said = heatsolve(*arguments)
+        assert given == code
+        assert "Traceback" not in said
+        assert said.startswith("heatsolve: ")
+        assert said.count("\n") == 1
+        return said.removeprefix("heatsolve: ").rstrip()
+
+    return program
+
+
+def settings(*pairs):
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+# ---- run --------------------------------------------------------------------------------------
+
+
+def test_run(heatsolve, folder):
+    code, said, complaint = heatsolve("run", "plate.toml")
+    assert (code, complaint) == (0, "")
+    assert "plate: Plate\nbackend numpy (as asked for), float64\n9 x 9 nodes, 63 unknowns" in said
+    assert "converged in" in said
+    assert "wrote plate.h5\n" in said
+    assert read(folder / "plate.h5").fields["temperature"].shape == (9, 9)
+    assert sorted(path.suffix for path in folder.glob("plate.*")) == [".h5", ".toml", ".xdmf"]
+
+
+def test_run_quietly_to_another_file(heatsolve, folder):
+    assert heatsolve("run", "march.toml", "--quiet", "--output", "there.h5") == (0, "", "")
+    assert (folder / "there.h5").exists()
+    assert not (folder / "march.h5").exists()
+
+
+def test_set_changes_the_run_and_the_case_that_it_keeps(heatsolve, folder):
+    changes = settings("grid.nodes=[5, 4]", "case.title=Small")
+    assert heatsolve("run", "plate.toml", *changes)[0] == 0
+    solution = read(folder / "plate.h5")
+    assert (solution.title, solution.fields["temperature"].shape) == ("Small", (4, 5))
+    assert parse(solution.attributes["case"], "again.toml").grid.counts == (5, 4)
+
+
+def test_named_backend_comes_before_that_of_the_case(heatsolve):
+    changes = settings("parallel.backend=cuda")
+    assert heatsolve("run", "plate.toml", "--backend", "numpy", *changes)[0] == 0
+
+
+def test_not_converged_writes_what_there_is(heatsolve, folder):
+    code, said, complaint = heatsolve("run", "plate.toml", *settings("solver.max_iterations=2"))
+    assert (code, complaint) == (3, "")
+    assert "NOT converged in 2 iterations" in said
+    assert read(folder / "plate.h5").attributes["converged"] == 0
+
+
+def test_a_step_that_does_not_converge(refuses, folder):
+    changes = ("time.scheme=backward-euler", "time.step=0.01", "solver.max_iterations=1")
+    sentence = refuses(3, "run", "march.toml", "--quiet", *settings(*changes))
+    assert sentence.startswith("the step to t = 0.01 did not converge in 1 iterations")
+    assert not (folder / "march.h5").exists()
+
+
+def test_divergence_leaves_the_earlier_file(refuses, heatsolve, folder):
+    heatsolve("run", "march.toml", "--quiet")
+    before = (folder / "march.h5").read_bytes()
+    sentence = refuses(4, "run", "march.toml", "--quiet", *settings(*DIVERGES))
+    assert re.match(r"diverged by step \d+ \(t = .*\): temperature is .* at x = ", sentence)
+    assert (folder / "march.h5").read_bytes() == before
+
+
+def test_unstable_step(refuses):
+    for command in ("run", "check"):
+        sentence = refuses(2, command, "march.toml", *settings("time.cfl=1.1"))
+        assert sentence.startswith("time.cfl: a step of ")
+        assert "is unstable, explicit Euler allows at most" in sentence
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_bad_input(refuses, folder, command):
+    assert refuses(2, command, "nowhere.toml") == (
+        'no case file or shipped case is called "nowhere.toml"'
+    )
+    assert refuses(2, command, "plate.toml", *settings("solver.norm=l3")) == (
+        '--set solver.norm=l3: solver.norm: must be one of "l2", "max", not "l3"'
+    )
+    assert refuses(2, command, "plate.toml", "--backend", "abacus") == (
+        "no backend 'abacus': there are numpy, numba, cupy, cuda, or auto"
+    )
+    sentence = refuses(2, command, "plate.toml", *settings("model.conductivity=x - 0.5"))
+    assert sentence == "model.conductivity: must be greater than 0, but is -0.5 at x = 0"
+    (folder / "bad.toml").write_text("[gird]\n")
+    code = refuses(2, command, "bad.toml", *settings("grid.cells=[4, 4]", "grid.periodic=[]"))
+    assert code
+
+
+def test_every_mistake_has_its_line(heatsolve, folder):
+    (folder / "bad.toml").write_text("[grid]\ncells = [4]\nupper = [-1]\n[gird]\n")
+    code, _, complaint = heatsolve("run", "bad.toml")
+    assert code == 2
+    assert re.findall(r"bad\.toml:(\d):", complaint) == ["3", "4"]
+
+
+@pytest.mark.skipif(choice.count_gpus() > 0, reason="there is a GPU")
+@pytest.mark.parametrize("backend", ["cuda", "cupy"])
+def test_missing_device(refuses, backend):
+    assert refuses(2, "run", "plate.toml", "--backend", backend)
+
+
+@pytest.mark.parametrize("target", ["no/such/folder/a.h5", "."])
+def test_output_that_cannot_be_written(refuses, target):
+    assert refuses(6, "run", "plate.toml", "--quiet", "--output", target).startswith("cannot write")
+
+
+def test_wrong_usage(heatsolve):
+    for arguments in (["run"], ["fly"], ["run", "plate.toml", "--fast"]):
+        code, _, complaint = heatsolve(*arguments)
+        assert code == 2
+        assert "Usage" in complaint
+
+
+# ---- check ------------------------------------------------------------------------------------
+
+
+def rows(case, backend="numpy"):
+    """The rows of a preview by their labels, behind the title."""
+    return {line[:12].strip(): line[12:] for line in list(preview(case, backend))[1:]}
+
+
+def test_check(heatsolve, folder):
+    code, said, complaint = heatsolve("check", "plate.toml")
+    assert (code, complaint) == (0, "")
+    assert said.startswith("plate: Plate\nequation    div(k grad T) + q = 0, k = 1, q = 0\n")
+    found = rows(load("plate.toml"))
+    assert found["grid"] == "9 x 9 nodes, 63 unknowns, spacing 0.125 x 0.125"
+    assert [found[wall] for wall in ("left", "right", "bottom")] == [
+        "temperature 1",
+        "temperature y",
+        "insulated",
+    ]
+    assert found["top"] == "exchange with surroundings at x, -k dT/dn = h (T - x), h = 2"
+    assert found["method"].startswith("auto chooses cg: conjugate gradients")
+    assert found["criterion"] == "l2 norm of the residual below 1e-08, at most 1000000 iterations"
+    assert found["backend"] == "numpy (as asked for), float64"
+    assert not list(folder.glob("*.h5"))
+
+
+def test_check_of_a_march():
+    found = rows(parse(MARCH, "march.toml"))
+    assert found["equation"].startswith("rho c dT/dt = div(k grad T) + q, k = 1, q = 0, rho = 1")
+    assert found["stability"] == "a step of at most 0.00367647"
+    assert found["steps"] == "3 of 0.00367647 to t = 0.01"
+    assert "2 frames" in found["files"]
+    assert "criterion" not in found
+    text = parse(MARCH, "march.toml", ["time.cfl=3", "time.allow_unstable=true"])
+    assert rows(text)["steps"].endswith("UNSTABLE but allowed")
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_check_of_every_shipped_case(name):
+    assert {"equation", "grid", "backend", "memory", "files"} <= rows(load(name)).keys()
+
+
+@pytest.mark.parametrize(
+    ("added", "sentence"),
+    [
+        ('[initial]\ntemperature = "1/(x - 0.5)"', "initial.temperature: must be finite"),
+        ("[model]\nconductivity = 'y'", "model.conductivity: must be greater than 0"),
+        (
+            '[[source.point]]\nfield = "temperature"\nindex = [0, 4]\nvalue = 1',
+            "source.point: ",
+        ),
+    ],
+)
+def test_check_refuses_what_run_refuses(heatsolve, folder, added, sentence):
+    (folder / "plate.toml").write_text(f"{PLATE}{added}\n")
+    checked, ran = heatsolve("check", "plate.toml"), heatsolve("run", "plate.toml")
+    assert checked[0] == ran[0] == 2
+    assert checked[2] == ran[2]
+    assert sentence in ran[2]
+
+
+STABLE = [
+    (PLATE, []),
+    (PLATE, ["grid.cells=[31, 7]", "model.density=2", "grid.upper=[0.3, 0.7]"]),
+    (PLATE, ["grid.nodes=[31, 7]", "model.density=1 + y", "model.specific_heat=3"]),
+    (PLATE, ["grid.nodes=[6, 40]", "model.conductivity=2 + x", "grid.lower=[-1, -2]"]),
+    (PLATE, ["grid.nodes=[30, 40]", "boundary.top.temperature.robin.h=100*x"]),
+    ("[grid]\ncells = [40, 7, 5]\nperiodic = ['x', 'y', 'z']\nupper = [1, 0.3, 0.3]\n", []),
+]
+
+
+@pytest.mark.parametrize(("text", "changes"), STABLE)
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_thinned_grid_gives_the_same_largest_step(text, changes, precision):
+    more = ["model.steady=false", "time.end=1", "time.step=1", f"solver.precision={precision}"]
+    case = parse(text, "case.toml", [*changes, *more])
+    machine, grid = NumpyBackend(precision), grid_of(case)
+    thin = thinned(case, grid)
+    largest = Conduction(case, machine).largest_step()
+    assert Conduction(case, machine, thin).largest_step() == largest
+    assert thin.unknowns <= grid.unknowns
+
+
+def test_check_of_a_large_case_needs_no_memory(monkeypatch):
+    largest = 0
+
+    def zeros(self, shape):
+        nonlocal largest
+        largest = max(largest, int(np.prod(shape)))
+        return np.zeros(shape, self.dtype)
+
+    monkeypatch.setattr(NumpyBackend, "zeros", zeros)
+    case = parse(MARCH, "march.toml", ["grid.nodes=[16384, 16384]", "time.end=1e-6"])
+    found = rows(case)
+    assert found["steps"].startswith("1074 of 9.31408e-10")
+    assert found["not checked"]
+    assert found["memory"].startswith("about 16 GiB")
+    assert largest < 100
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        ("solver.method=jacobi", 2),
+        ("solver.method=sor", 2),
+        ("solver.method=chebyshev", 2),
+        ("solver.method=cg", 4),
+        ("time.cfl=0.5", 2),
+        ("time.scheme=crank-nicolson", 6),
+    ],
+)
+def test_memory_counts_the_fields_of_a_run(monkeypatch, tmp_path, change, fields):
+    """Memory that is said without the copies of the host is what the backend makes."""
+    made = []
+
+    def zeros(self, shape):
+        made.append(np.zeros(shape, self.dtype))
+        return made[-1]
+
+    text = MARCH if change.startswith("time") else PLATE
+    more = ["time.step=0.01"] if "scheme" in change else []
+    changes = ["grid.cells=[60, 60]", "solver.max_iterations=999", change, *more]
+    case = parse(text, "case.toml", changes)
+    said = rows(case)["memory"]
+    monkeypatch.setattr(NumpyBackend, "zeros", zeros)
+    run_case(case, "numpy", tmp_path / "a.h5")
+    grid = grid_of(case)
+    shaped = sum(array.shape == grid.shape for array in made)
+    looks = 2 * ("cfl" in change)  # made for a moment, to find the largest stable step
+    assert shaped - looks == fields
+    needed = 8 * (fields + 2 + 4) * np.prod(grid.shape)
+    assert int(re.search(r"\d+", said)[0]) == pytest.approx(needed, rel=0.05)
+
+
+def test_sizes():
+    assert [size(n) for n in (0, 2**20 - 1, 2**20, 2.5 * 2**30)] == [
+        "0 bytes",
+        "1048575 bytes",
+        "1 MiB",
+        "2.5 GiB",
+    ]
+
+
+# ---- cases, new, info, plot ---------------------------------------------------------------------
+
+
+def test_cases(heatsolve):
+    code, said, complaint = heatsolve("cases")
+    assert (code, complaint) == (0, "")
+    assert [line.split()[0] for line in said.splitlines()] == list(shipped())
+
+
+def test_new_case_runs(heatsolve, folder):
+    code, said, _ = heatsolve("new", "first")
+    assert (code, said) == (0, "wrote first.toml; run it with: heatsolve run first.toml\n")
+    assert heatsolve("check", "first.toml")[0] == 0
+    assert heatsolve("run", "first.toml", "--quiet", "--backend", "numpy") == (0, "", "")
+    solution = read(folder / "first.h5")
+    assert solution.units["temperature"] == "K"
+    temperature = solution.fields["temperature"]
+    assert 293.0 < temperature.min() < temperature.max() < 330.0
+
+
+def test_starter_with_all_its_comments_opened(heatsolve, folder):
+    """What stands commented out in a starter is valid, too."""
+    heatsolve("new", "first")
+    text = (folder / "first.toml").read_text().replace("steady = true", "steady = false")
+    key = r"^# (\[+[a-z.]+\]+|[a-z_]+ = .*)"
+    text = re.sub(key, r"\1", text, flags=re.MULTILINE).replace("\nperiodic", "\n# periodic")
+    (folder / "first.toml").write_text(text)
+    case = load("first.toml")
+    assert (case.time.scheme, case.output.every) == ("crank-nicolson", 10)
+    assert len(case.source.points) == 1
+    assert heatsolve("run", "first.toml", "--quiet", *settings("time.end=2"))[0] == 0
+
+
+def test_new_does_not_overwrite(refuses, folder):
+    assert refuses(2, "new", "plate") == "plate.toml exists already, and is not overwritten"
+    assert refuses(2, "new", "plate.toml").startswith("plate.toml exists already")
+    assert (folder / "plate.toml").read_text() == PLATE
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "", ".hidden", "-x", "a b", "a\nb", "/tmp/a"])
+def test_new_refuses_what_is_no_file_name(refuses, folder, name):
+    assert "is no name for a case" in refuses(2, "new", "--", name)
+    assert sorted(path.name for path in folder.iterdir()) == ["march.toml", "plate.toml"]
+
+
+def test_new_that_cannot_be_written(refuses):
+    assert refuses(6, "new", "a" * 300).endswith("File name too long")
+
+
+def test_info_and_plot(heatsolve, folder):
+    heatsolve("run", "plate.toml", "--quiet")
+    code, said, _ = heatsolve("info", "plate.h5")
+    assert code == 0
+    assert said.startswith("title ")
+    assert heatsolve("plot", "plate.h5") == (0, "wrote plate.png\n", "")
+    assert heatsolve("plot", "plate.h5", "--history", "--output", "r.png")[0] == 0
+    assert (folder / "r.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_info_and_plot_of_bad_files(refuses, heatsolve, folder):
+    heatsolve("run", "plate.toml", "--quiet")
+    for command in ("info", "plot"):
+        assert refuses(2, command, "nothing.h5") == "there is no file nothing.h5"
+        assert refuses(6, command, "plate.toml").startswith("cannot read plate.toml")
+    assert refuses(2, "plot", "plate.h5", "--field", "pressure").startswith(
+        "plate.h5 has no field 'pressure'"
+    )
+    assert refuses(6, "plot", "plate.h5", "--output", "no/a.png").startswith("cannot write")
+
+
+# ---- the program ------------------------------------------------------------------------------
+
+HEAVY = ("numpy", "numba", "matplotlib", "cupy", "h5py", "pydantic")
+
+
+def python(*arguments):
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from heatsolve import cli; sys.argv = ['heatsolve', '--help']\n"
+        "try: cli.main()\n"
+        f"finally: print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0
+    assert "run" in done.stdout
+    assert done.stderr == "[]\n"
+
+
+def test_program(folder):
+    done = python("-m", "heatsolve", "run", "plate.toml", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = python("-m", "heatsolve", "run", "nowhere.toml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == 'heatsolve: no case file or shipped case is called "nowhere.toml"\n'
+
+
+def test_progress_goes_where_nobody_reads(folder):
+    """A closed pipe (`heatsolve cases | head -0`) is no crash."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "heatsolve", "cases"]
+    done = subprocess.run(
+        command, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    os.close(write_end)
+    assert "Traceback" not in done.stderr
