@@ -11,13 +11,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.expressions import Expression, show, suggestion
 from heatsolve.grid import WALLS, make_grid
 from heatsolve.schema import Document, Found, Grid, Mistake, PointSource, Section
 from heatsolve.toml import KeyPath, dotted, dump, lines_of
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 # Keys that exclude each other in the table of this path: setting one drops the others.
 RIVALS = {

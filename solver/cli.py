@@ -100,6 +100,24 @@ def plot(
     print(f"wrote {draw(file, output, field, history)}")
 
 
+@app.command()
+def bench(
+    backend: Annotated[str, typer.Option(help="auto, numpy, numba, cupy or cuda.")] = "auto",
+    only: Annotated[list[str] | None, typer.Option(help="One benchmark; repeatable.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the rows to this file, too.")] = None,
+) -> None:
+    """Measure sweeps as fractions of this machine's copy bandwidth."""
+    from heatsolve.study.bench import bench as measure
+    from heatsolve.study.bench import write_json
+
+    rows = []
+    for row in measure(backend, only or ()):
+        print(row, flush=True)
+        rows.append(row)
+    if json is not None:
+        write_json(rows, json)
+
+
 def main() -> None:
     """The program: an error that a user can cause is one sentence and its exit code."""
     try:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+
 from heatsolve import march
 from heatsolve.backends.choice import choose
 from heatsolve.backends.numpy import NumpyBackend

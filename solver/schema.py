@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 from annotated_types import Gt, Le, Lt
+from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, ValidationInfo
+
 from heatsolve.expressions import Expression, check_constant_name, compile_expression, finite, show
 from heatsolve.grid import AXIS_NAMES
 from heatsolve.toml import KeyPath
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, ValidationInfo
 
 MAX_POINTS = 2**40
 MAX_INTEGER = 2**53  # up to here every whole number is a float64 too

@@ -6,13 +6,14 @@ import tomllib
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
 from heatsolve import case as case_module
 from heatsolve.case import Case, CaseError, load, parse, shipped
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.toml import dump, lines_of
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
 PLATE = """\
 [case]

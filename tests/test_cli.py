@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from heatsolve import cli
 from heatsolve.backends import choice
 from heatsolve.backends.numpy import NumpyBackend
@@ -128,7 +129,7 @@ def test_divergence_leaves_the_earlier_file(refuses, heatsolve, folder):
     heatsolve("run", "march.toml", "--quiet")
     before = (folder / "march.h5").read_bytes()
     sentence = refuses(4, "run", "march.toml", "--quiet", *settings(*DIVERGES))
-    assert re.match(r"diverged by step \d+ \(t = .*\): temperature is .* at x = ", sentence)
+    assert re.match(r"diverged by step \d+ \(t = .*\): ", sentence)
     assert (folder / "march.h5").read_bytes() == before
 
 

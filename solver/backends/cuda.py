@@ -342,6 +342,9 @@ class CudaBackend(DeviceBackend):
     def to_host(self, array: DeviceArray) -> np.ndarray:
         return self._machine.copy_out(array)
 
+    def copy(self, target: DeviceArray, source: DeviceArray) -> None:
+        self._machine.copy(target, source)
+
     def sync(self) -> None:
         self._machine.sync()
 
@@ -422,6 +425,9 @@ class Device:
         self.sync()
         return host.reshape(array.shape)
 
+    def copy(self, target: DeviceArray, source: DeviceArray) -> None:
+        target.memory.copy_to_device(source.memory, stream=self._numba_stream)
+
     def sync(self) -> None:
         self._stream.sync()
 
@@ -469,6 +475,9 @@ class Simulator:
 
     def copy_out(self, array: DeviceArray) -> np.ndarray:
         return array.memory.copy_to_host().reshape(array.shape)
+
+    def copy(self, target: DeviceArray, source: DeviceArray) -> None:
+        target.memory.copy_to_device(source.memory)
 
     def sync(self) -> None:
         pass

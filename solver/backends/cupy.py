@@ -239,6 +239,10 @@ class CupyBackend(DeviceBackend):
     def to_host(self, array: Any) -> np.ndarray:
         return array.get()
 
+    def copy(self, target: Any, source: Any) -> None:
+        stream = self._cupy.cuda.get_current_stream()
+        target.data.copy_from_device_async(source.data, source.nbytes, stream)
+
     def sync(self) -> None:
         self._cupy.cuda.get_current_stream().synchronize()
 

@@ -1,0 +1,268 @@
+"""Mutated case files: each runs, or ends in a sentence and its exit code; nothing else happens."""
+
+import math
+import re
+import time
+import tomllib
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.case import Case, load, parse, shipped
+from heatsolve.conduction import Conduction
+from heatsolve.errors import HeatsolveError
+from heatsolve.run import run
+
+EXAMPLES = 2000
+MOST_UNKNOWNS = {1: [1000], 2: [40, 37], 3: [12, 13, 11]}
+MOST_STEPS = 200
+
+RICH = """\
+schema = 1
+[case]
+title = "All that a steady case can say"
+[constants]
+k = 2
+wide = "k/4"
+[model]
+conductivity = "k + sin(pi*x)*y"
+[grid]
+cells = [9, 8, 7]
+lower = [-1, 0, 0]
+upper = [1, "wide", 2]
+periodic = ["z"]
+[initial]
+temperature = "x*y"
+[source]
+temperature = "where(x < 0, 1, -z)"
+[[source.point]]
+field = "temperature"
+index = [1, 2, 3]
+value = 3
+[[source.point]]
+field = "temperature"
+position = [0.2, 0.1, 1]
+value = "-k"
+[boundary.left]
+temperature = {value = "y"}
+[boundary.right]
+temperature = {gradient = -0.5}
+[boundary.bottom]
+temperature = {robin = {h = "1 + x**2", ambient = 4}}
+[boundary.top]
+temperature.value = 1e2
+[solver]
+method = "sor"
+omega = 1.5
+tolerance = 1e-6
+relative = true
+norm = "max"
+monitor = "update"
+max_iterations = 200
+check_every = 3
+precision = "float64"
+[output]
+fields = ["temperature"]
+[parallel]
+backend = "auto"
+[units]
+temperature = "K"
+[reference.exact]
+temperature = "x + y"
+"""
+MARCH = """\
+[model]
+steady = false
+conductivity = 0.1
+density = "1 + x"
+specific_heat = 2
+[grid]
+nodes = [11, 12]
+periodic = []
+[initial]
+temperature = "exp(-x)"
+[source]
+temperature = "cos(t)*y"
+[boundary]
+left.temperature = {value = "t"}
+right.temperature = {gradient = "sin(t)"}
+bottom.temperature = {robin = {h = 1, ambient = "t*x"}}
+top.temperature = {gradient = 0}
+[time]
+end = 0.1
+step = 0.01
+scheme = "crank-nicolson"
+allow_unstable = true
+[solver]
+method = "chebyshev"
+tolerance = 1e-5
+[output]
+every = 4
+[reference.exact]
+temperature = "t"
+"""
+TORUS = """\
+[grid]
+cells = [16]
+periodic = ["x"]
+[source]
+temperature = "sin(2*pi*x)"
+[solver]
+method = "jacobi"
+weight = 0.7
+iterations = 20
+precision = "float32"
+"""
+TEXTS = [RICH, MARCH, TORUS, *(load(name).text for name in shipped())]
+
+NUMBERS = st.one_of(
+    st.sampled_from(["0", "-0.0", "1", "2", "3", "4", "7", "-1", "0.5", "1e-300", "1e300", "1e-20"]),
+    st.sampled_from(["1e20", "nan", "inf", "-inf", "9007199254740993", "1e-160", "1e160", "5e-324"]),
+    st.integers(-5, 60).map(str),
+    st.floats(-10, 10).map(repr),
+)
+EXPRESSIONS = st.recursive(
+    st.sampled_from(["x", "y", "z", "t", "pi", "k", "1", "0", "2.5", "1e200", "-1"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from("+ - * / ** < and".split()), inner).map(" ".join),
+        st.builds("{}({})".format, st.sampled_from(["sin", "exp", "log", "sqrt", "abs"]), inner),
+        st.builds("({})".format, inner),
+        st.builds("where({}, {}, {})".format, inner, inner, inner),
+    ),
+    max_leaves=5,
+)
+WORDS = st.sampled_from(
+    "jacobi sor chebyshev cg auto l2 max update residual float32 float64 explicit crank-nicolson "
+    "backward-euler laplace five-point-mean four-point-mean x y z temperature heat numpy".split()
+)
+SIMPLE = st.one_of(
+    NUMBERS,
+    st.one_of(EXPRESSIONS, WORDS, st.text(max_size=5)).map(lambda text: repr(text)),
+    st.sampled_from(["true", "false", "1979-05-27", "07:32:00", '"""a\nb"""', "0x1F", "1_0"]),
+)
+VALUES = st.recursive(
+    SIMPLE,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(items)}]"),
+        st.builds(
+            "{{{} = {}}}".format,
+            st.sampled_from(["value", "gradient", "robin", "h", "ambient", "temperature", "q"]),
+            inner,
+        ),
+    ),
+    max_leaves=4,
+)
+KEYS = sorted({match for text in TEXTS for match in re.findall(r"^\[*([\w.]+)\]* *=", text, re.M)})
+HEADERS = sorted({match for text in TEXTS for match in re.findall(r"^\[.*\]$", text, re.M)})
+# What changes the kind of a run, set in its section, so that the rest is exercised there, too.
+SWITCHES = [
+    ("solver", "method", ["auto", "jacobi", "sor", "chebyshev", "cg"]),
+    ("solver", "norm", ["l2", "max"]),
+    ("solver", "monitor", ["update", "residual"]),
+    ("solver", "relative", [True, False]),
+    ("solver", "precision", ["float64", "float32"]),
+    ("solver", "check_every", [1, 2, 50]),
+    ("solver", "iterations", [1, 7]),
+    ("time", "scheme", ["explicit", "crank-nicolson", "backward-euler"]),
+    ("time", "allow_unstable", [True, False]),
+    ("output", "every", [1, 3]),
+]
+
+
+@st.composite
+def mutants(draw):
+    """A text with a few changes, and a few overrides."""
+    lines = draw(st.sampled_from(TEXTS)).splitlines()
+    for _ in range(draw(st.integers(0, 3))):
+        mutate(draw, lines)
+    overrides = []
+    for _ in range(draw(st.integers(0, 2))):
+        section, key, choices = draw(st.sampled_from(SWITCHES))
+        overrides.append(f"{section}.{key}={str(draw(st.sampled_from(choices))).lower()}")
+    return "\n".join(lines) + "\n", overrides
+
+
+def mutate(draw, lines):
+    """Change one line, mostly a value."""
+    place = draw(st.integers(0, max(0, len(lines) - 1)))
+    line = lines[place] if lines else ""
+    key, equals, value = line.partition("=")
+    kind = draw(st.sampled_from("value value value number number part key delete again swap".split()))
+    if kind == "delete" and lines:
+        del lines[place]
+    elif kind == "again":
+        lines.insert(draw(st.integers(0, len(lines))), line)
+    elif kind == "swap" and lines:
+        other = draw(st.integers(0, len(lines) - 1))
+        lines[place], lines[other] = lines[other], line
+    elif kind == "number" and re.search(r"\d", value):
+        numbers = list(re.finditer(r"-?\d+(\.\d+)?(e-?\d+)?", value))
+        chosen = draw(st.sampled_from(numbers))
+        new = value[: chosen.start()] + draw(NUMBERS) + value[chosen.end() :]
+        lines[place] = f"{key}={new}"
+    elif kind == "key":
+        new = draw(st.one_of(st.sampled_from(KEYS), st.sampled_from(HEADERS), st.text(max_size=4)))
+        lines.insert(place, new if new.startswith("[") else f"{new} = {draw(VALUES)}")
+    elif kind == "part" and line:
+        start = draw(st.integers(0, len(line)))
+        lines[place] = line[:start] + draw(st.text(max_size=2)) + line[start + 1 :]
+    elif equals:
+        lines[place] = f"{key}= {draw(VALUES)}"
+
+
+def small(text: str, overrides: list[str]) -> Case:
+    """The case, with so few unknowns and steps that it runs in a moment."""
+    case = parse(text, "case.toml", overrides)
+    limits = MOST_UNKNOWNS[case.grid.dimension]
+    counts = [min(pair) for pair in zip(case.grid.counts, limits, strict=True)]
+    changes = [f"grid.{case.grid.kind}={counts}"] if math.prod(case.grid.counts) > 2000 else []
+    for key in ("iterations", "max_iterations"):
+        if (getattr(case.solver, key) or 0) > MOST_STEPS:
+            changes.append(f"solver.{key}={MOST_STEPS}")
+    case = parse(text, "case.toml", [*overrides, *changes])
+    if case.time is not None:
+        step = case.time.step or case.time.cfl * largest_step(case)
+        # As many steps as the guard allows, the last of them shortened.
+        if not case.time.end < MOST_STEPS * step:
+            end = min((MOST_STEPS - 0.5) * step, 1e308)
+            case = parse(text, "case.toml", [*overrides, *changes, f"time.end={end}"])
+    return case
+
+
+def largest_step(case: Case) -> float:
+    """The step at cfl = 1, finite so that the guard can count with it."""
+    return min(Conduction(case, NumpyBackend(case.solver.precision)).largest_step(), 1e300)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=["rich", "march", "torus", *shipped()])
+def test_the_seeds_run(text, tmp_path):
+    case = small(text, [])
+    assert run(case, "numpy", tmp_path / "a.h5").exit_code in (0, 3)
+
+
+def test_mutants(tmp_path):
+    """2,000 mutants, the same ones each time."""
+    endings: dict[object, int] = {}
+
+    @settings(
+        max_examples=EXAMPLES, derandomize=True, deadline=None, database=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(mutants())
+    def look(mutant):
+        text, overrides = mutant
+        try:
+            code = run(small(text, overrides), "numpy", tmp_path / "a.h5").exit_code
+        except HeatsolveError as error:
+            code = error.exit_code
+            assert str(error).strip()
+        assert code in (0, 2, 3, 4)
+        endings[code] = endings.get(code, 0) + 1
+
+    began = time.perf_counter()
+    look()
+    print(f"{time.perf_counter() - began:.0f} s, exit codes {endings}")
+    assert set(endings) == {0, 2, 3, 4}
