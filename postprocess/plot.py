@@ -6,12 +6,13 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from heatsolve.errors import FileFailure, InputError
-from heatsolve.output import Solution, read
 from matplotlib.axes import Axes
 from matplotlib.contour import QuadContourSet
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+
+from heatsolve.errors import FileFailure, InputError
+from heatsolve.output import Solution, read
 
 STYLE: Any = {
     "font.size": 9,

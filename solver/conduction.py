@@ -114,10 +114,13 @@ class Conduction:
             self.place(array, self.grid.ghost(wall.number, wall.side), values)
 
     def source(self, time: float) -> np.ndarray:
-        """q, the point sources and the fluxes through walls of given gradient (W/m3), on the host."""
+        """q, point sources and fluxes through walls of given gradient (W/m3), on the host."""
         density = self._evaluate("source.temperature", time=time)
-        fluxes = [(wall, self._flux(wall, time)) for wall in self.walls
-                  if wall.condition.gradient is not None]
+        fluxes = [
+            (wall, self._flux(wall, time))
+            for wall in self.walls
+            if wall.condition.gradient is not None
+        ]
         fluxes = [(wall, flux) for wall, flux in fluxes if np.any(flux)]
         if not fluxes and not self.case.source.points:
             return density
@@ -147,13 +150,15 @@ class Conduction:
             coefficients=(self.capacity, s, *self.faces),
             b=b,
             ratios=self.device_ratios,
-            lowest=lambda: lowest_eigenvalue(self.grid, self._host_faces, self.ratios)
-            + s * float(self._capacity().min()),
+            lowest=lambda: (
+                lowest_eigenvalue(self.grid, self._host_faces, self.ratios)
+                + s * float(self._capacity().min())
+            ),
             singular=self.singular and s == 0.0,
         )
 
     def largest_step(self) -> float:
-        """The largest stable step of explicit Euler (s): 2 over Gershgorin's bound of A / (rho c)."""
+        """The largest stable step of explicit Euler (s), 2 over Gershgorin's bound."""
         one = self.backend.zeros(self.grid.shape)
         self.backend.sweep(fill, one, self.grid.interior, 1.0)
         self.halo.exchange(one)
@@ -193,7 +198,11 @@ class Conduction:
                     yield Wall(number, side, name, condition)
 
     def _evaluate(
-        self, path: str, time: float = 0.0, positive: bool = False, wall: Wall | None = None,
+        self,
+        path: str,
+        time: float = 0.0,
+        positive: bool = False,
+        wall: Wall | None = None,
         expression: Any = None,
     ) -> np.ndarray:
         """An expression of the case at all points, or along a wall; finite, or InputError."""
@@ -248,8 +257,11 @@ class Conduction:
         shape[number] = axis.unknowns + 2
         k = np.moveaxis(np.broadcast_to(self._conductivity, shape), number, 0)
         inside = heat.harmonic_mean(k[:-1], k[1:]) / (axis.spacing * axis.spacing)
-        walls = {w.side: np.moveaxis(self._wall_conductance(w), number, 0)
-                 for w in self.walls if w.number == number}
+        walls = {
+            w.side: np.moveaxis(self._wall_conductance(w), number, 0)
+            for w in self.walls
+            if w.number == number
+        }
         across = np.broadcast_shapes(k.shape[1:], *[c.shape[1:] for c in walls.values()])
         faces = np.zeros((axis.unknowns + 2, *across))
         faces[1:] = inside
@@ -284,7 +296,7 @@ class Conduction:
         return boundary.gradient_flux(k, self.grid.axes[wall.number].spacing, ratio, gradient)
 
     def _ghost_expression(self, wall: Wall) -> Any:
-        """What stands in the ghosts of a wall: its value, or the ambient; nothing for a gradient."""
+        """What a wall's ghosts hold: its value, or the ambient; nothing for a gradient."""
         condition = wall.condition
         return condition.robin.ambient if condition.robin is not None else condition.value
 

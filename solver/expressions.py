@@ -17,8 +17,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from heatsolve.errors import InputError
 from numpy.typing import ArrayLike, NDArray
+
+from heatsolve.errors import InputError
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 60

@@ -133,7 +133,7 @@ class Grid:
         return tuple(region)
 
     def along(self, number: int, values: np.ndarray) -> np.ndarray:
-        """A line of values, shaped so that it varies along one axis and is constant along others."""
+        """A line of values, shaped to vary along one axis and be constant along the others."""
         shape = [1] * self.dimension
         shape[number] = values.size
         return values.reshape(shape)

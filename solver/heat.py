@@ -27,9 +27,7 @@ def exchange_1d(i, t, cx, rx):
 def exchange_2d(i, j, t, cx, rx, cy, ry):
     return rx[i, j] * (
         cx[i, j + 1] * (t[i, j + 1] - t[i, j]) + cx[i, j] * (t[i, j - 1] - t[i, j])
-    ) + ry[i, j] * (
-        cy[i + 1, j] * (t[i + 1, j] - t[i, j]) + cy[i, j] * (t[i - 1, j] - t[i, j])
-    )
+    ) + ry[i, j] * (cy[i + 1, j] * (t[i + 1, j] - t[i, j]) + cy[i, j] * (t[i - 1, j] - t[i, j]))
 
 
 def exchange_3d(i, j, k, t, cx, rx, cy, ry, cz, rz):
@@ -104,9 +102,9 @@ def rounding(at, t, b, m, s, *faces):
 
 
 def gershgorin(at, one, m, *faces):
-    """Gershgorin's bound of the eigenvalues of A / (rho c), for `one` = 1 at all unknowns, 0 at walls.
+    """Gershgorin's bound of the eigenvalues of A / (rho c).
 
-    A row's sum of magnitudes is twice its diagonal less what it gives to the walls.
+    `one` is 1 at all unknowns and 0 at walls: a row's sum of magnitudes is twice its diagonal less what it gives to the walls.
     """
     return (2.0 * conductance[len(at)](*at, *faces) + exchange[len(at)](*at, one, *faces)) / m[at]
 

@@ -70,7 +70,9 @@ def dimension(point: Point) -> int:
     while count < min(3, len(names)) and names[count] == INDEX_NAMES[count]:
         count += 1
     if count == 0:
-        raise TypeError(f"{point.__name__} is no point function: its first parameter is neither i nor at")
+        raise TypeError(
+            f"{point.__name__} is no point function: its first parameter is neither i nor at"
+        )
     return count
 
 

@@ -50,9 +50,7 @@ def run(
     points = " x ".join(str(axis.points) for axis in reversed(problem.grid.axes))
     report.line(f"{points} {case.grid.kind}, {problem.grid.unknowns} unknowns")
     path = output or Path(f"{case.name}.h5")
-    coordinates = {
-        axis.name: axis.coordinates[slice(*axis.stored)] for axis in problem.grid.axes
-    }
+    coordinates = {axis.name: axis.coordinates[slice(*axis.stored)] for axis in problem.grid.axes}
     units = case.units.model_dump()
     with FieldFile(path, coordinates, units, transient=not case.model.steady) as file:
         stored: dict[str, np.ndarray] = {}

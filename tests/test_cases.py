@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+
 from heatsolve.backends import choice
 from heatsolve.case import load, shipped
 from heatsolve.conduction import Conduction

@@ -2,17 +2,23 @@
 
 import numpy as np
 import pytest
+
 from heatsolve.case import parse
 from heatsolve.errors import Diverged, InputError
 from heatsolve.output import read
 from heatsolve.run import run
 
 WALL_NAMES = ("left", "right", "bottom", "top", "back", "front")
-CONDITIONS = {"v": "value = {}", "0": "value = 0", "g": "gradient = 0", "r": "robin = {{ h = 2, ambient = {} }}"}
+CONDITIONS = {
+    "v": "value = {}",
+    "0": "value = 0",
+    "g": "gradient = 0",
+    "r": "robin = {{ h = 2, ambient = {} }}",
+}
 
 
 def case_text(grid, walls, source="1", solver="", model="", **sections):
-    """A case from letters for its walls: v value, 0 the value 0, g gradient, r Robin, - periodic."""
+    """A case from letters for its walls: v value, 0 the value 0, g gradient, r Robin, - none."""
     lines = ["[model]", model, "[grid]", grid, "[source]", f"temperature = {source!r}", "[solver]",
              solver]  # fmt: skip
     for number, (name, letter) in enumerate(zip(WALL_NAMES, walls, strict=False)):
@@ -103,7 +109,9 @@ def test_backends_give_the_same_bits(backend, tmp_path):
             text = case_text(grid, walls, source, solver, "conductivity = '1 + x*y'")
             reference, other = (solve(text, tmp_path, name) for name in ("numpy", backend))
             assert other.outcome.history == reference.outcome.history
-            assert other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()
+            assert (
+                other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()
+            )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +245,8 @@ def test_walls_and_sources_in_time(scheme, tmp_path):
     )
     text = case_text(
         "cells = [8, 6]", "", "x", "relative = true\ntolerance = 1e-12", "steady = false",
-        boundary=walls, initial="temperature = 'y'", reference="exact = { temperature = 'x*t + y' }",
+        boundary=walls, initial="temperature = 'y'",
+        reference="exact = { temperature = 'x*t + y' }",
         time=f"end = 0.35\nstep = 0.002\nscheme = '{scheme}'", output="every = 50",
     )  # fmt: skip
     result = solve(text, tmp_path)

@@ -40,7 +40,8 @@ class Signature:
         tape = record(point, kinds, self.dimension)
         if len(tape.results) != len(self.outputs):
             raise TypeError(
-                f"{point.__name__} returns {len(tape.results)} values for {len(self.outputs)} outputs"
+                f"{point.__name__} returns {len(tape.results)} values, "
+                f"the sweep has {len(self.outputs)} outputs"
             )
         return tape
 

@@ -4,7 +4,6 @@ Numba only compiles: its kernels take plain pointers and its launches cost five 
 cuda.core. Under the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) the same source runs as Python.
 """
 
-import inspect
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -17,9 +16,8 @@ import numpy as np
 from heatsolve.backends import Signature, sums
 from heatsolve.backends.device import (
     ALIGNMENT,
-    BLOCK,
     ROWS,
-    SPREAD,
+    THREADS,
     DeviceBackend,
     Dialect,
     Launch,
@@ -36,154 +34,14 @@ PYTHON_DIALECT = Dialect(
     assign="{name} = {value}",
     constants={"float64": "{value!r}", "float32": "np.float32({value!r})"},
 )
-THREADS = 256
-"""Threads of every block; the fold of a reduction needs a power of two."""
+PREAMBLE = """\
+import math
 
+import numpy as np
+from numba import cuda, int64
 
-def simulated() -> bool:
-    """Whether Numba runs kernels in its CUDA simulator."""
-    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
-
-
-# ---- device functions, taken into every generated module as text ------------------------------
-
-
-def fold(values, work, take_max):
-    """Fold up to four values of every thread of a block, each to its sum or largest, into `work`.
-
-    The fold of value number n ends in work[n * THREADS]. Eight shared numbers fold into one at
-    each level, which costs a third of the barriers of a binary tree.
-    """
-    thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
-    cuda.syncthreads()
-    for n in range(len(values)):
-        work[n * THREADS + thread] = values[n]
-    cuda.syncthreads()
-    width = THREADS
-    while width > 1:
-        part = min(8, width)
-        width //= part
-        if thread < len(values) * width:
-            place = thread // width * THREADS + thread % width
-            folded = work[place]
-            for m in range(1, part):
-                other = work[place + m * width]
-                folded = max(folded, other) if take_max else folded + other
-            work[place] = folded
-        cuda.syncthreads()
-
-
-def add_largest(terms, work, register, first):
-    """Take the largest magnitude of a block's terms into a register; 0 if none is usable."""
-    mine = int64(0)
-    for n in range(len(terms)):
-        mine = max(mine, double_bits(terms[n]) & MAGNITUDE)
-    fold((mine,), work, True)
-    largest = work[0]
-    if largest >= INFINITE:
-        if mine >= INFINITE:
-            cuda.atomic.add(register, first + NOT_FINITE, int64(1))
-        return int64(0)
-    if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
-        cuda.atomic.max(register, first + LARGEST, largest)
-    return largest
-
-
-def add_sum(terms, work, register, first):
-    """Add a block's terms to a register: `sums.add_block` by a block of threads."""
-    largest = add_largest(terms, work, register, first)
-    if largest == 0:
-        return
-    top = max(int64(0), ((largest >> int64(52)) - 1022 - LOWEST - 1) // SLICE_BITS)
-    scale = math.ldexp(1.0, int(-(SLICE_BITS * top + LOWEST)))
-    a = int64(0)
-    b = int64(0)
-    c = int64(0)
-    d = int64(0)
-    for n in range(len(terms)):
-        rest = terms[n] * scale
-        raised = rest + ANCHORS[0]
-        a += double_bits(raised) - double_bits(ANCHORS[0])
-        rest -= raised - ANCHORS[0]
-        raised = rest + ANCHORS[1]
-        b += double_bits(raised) - double_bits(ANCHORS[1])
-        rest -= raised - ANCHORS[1]
-        raised = rest + ANCHORS[2]
-        c += double_bits(raised) - double_bits(ANCHORS[2])
-        rest -= raised - ANCHORS[2]
-        d += double_bits(rest + ANCHORS[3]) - double_bits(ANCHORS[3])
-    fold((a, b, c, d), work, False)
-    thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
-    if thread < SLICES:
-        cuda.atomic.add(register, first + top + SLICES - 1 - thread, work[thread * THREADS])
-    if thread == 0:
-        cuda.atomic.max(register, first + TOP, top + 1)
-    cuda.syncthreads()
-
-
-def check(register, is_sum, limit, gate, rows):
-    """Merge a register into a row of the ledger, clear it, and close the gate; one block."""
-    if gate[0] != 0:
-        return
-    row = gate[1] * WIDTH
-    place = cuda.threadIdx.x
-    if place < WIDTH:
-        value = int64(0)
-        for copy in range(SPREAD):
-            following = register[copy * WIDTH + place]
-            if place == TOP or place == LARGEST:
-                value = max(value, following)
-            else:
-                value += following
-            register[copy * WIDTH + place] = 0
-        rows[row + place] = value
-    cuda.syncthreads()
-    if place != 0:
-        return
-    top = rows[row + TOP]
-    value = 0.0
-    if is_sum == 0:
-        value = double_of(rows[row + LARGEST])
-    elif top > 0:
-        for k in range(SLICES):
-            units = float(rows[row + top - 1 + SLICES - 1 - k])
-            value += math.ldexp(units, int(LOWEST + SLICE_BITS * (top - 1 - k)))
-    gate[1] += 1
-    if rows[row + NOT_FINITE] != 0 or value <= limit:
-        gate[0] = 1
-
-
-def check_function() -> Any:
-    """The kernel of a check."""
-    return kernel_function(f"{_preamble()}\n\n{inspect.getsource(check)}", "check")
-
-
-def check_types() -> tuple[Any, ...]:
-    """Numba types of its parameters."""
-    from numba import types
-
-    pointer = types.CPointer(types.int64)
-    return (pointer, types.int64, types.float64, pointer, pointer)
-
-
-def _preamble() -> str:
-    names = ("SLICE_BITS", "SLICES", "LOWEST", "ANCHORS", "TOP", "NOT_FINITE", "LARGEST", "WIDTH")
-    constants = {name: getattr(sums, name) for name in names}
-    constants |= {"SPREAD": SPREAD, "THREADS": THREADS}
-    constants |= {"MAGNITUDE": 0x7FFFFFFFFFFFFFFF, "INFINITE": 0x7FF0000000000000}
-    lines = ["import math", "import numpy as np", "from numba import cuda, int64"]
-    lines += [f"{name} = {value}" for name, value in constants.items()]
-    if simulated():
-        lines += ["def double_bits(x): return int(np.float64(x).view(np.int64))",
-                  "def double_of(n): return float(np.int64(n).view(np.float64))"]
-    else:
-        lines += ["from numba.cuda import libdevice",
-                  "from numba.cuda.extending import register_jitable",
-                  "double_bits = libdevice.double_as_longlong",
-                  "double_of = libdevice.longlong_as_double"]
-    for function in (fold, add_largest, add_sum):
-        lines += ["" if simulated() else "@register_jitable", inspect.getsource(function)]
-    return "\n".join(lines) + "\n"
+from heatsolve.backends.cuda_reductions import SPREAD, WIDTH, add_largest, add_sum
+"""
 
 
 def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
@@ -218,7 +76,7 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
         terms = "".join(f"float(t{n}_{row}), " for row in range(rows))
         call = {"sum": "add_sum", "max": "add_largest"}[signature.outputs[n]]
         lines.append(f"    {call}(({terms}), work, o{n}, first)")
-    return f"{_preamble()}\n\ndef kernel({', '.join(parameters)}):\n" + "\n".join(lines) + "\n"
+    return f"{PREAMBLE}\n\ndef kernel({', '.join(parameters)}):\n" + "\n".join(lines) + "\n"
 
 
 def _thread_indices(dimension: int, rows: int) -> list[str]:
@@ -260,18 +118,31 @@ def uncontracted() -> Iterator[None]:
     def compile_ir(ir: Any, **options: Any) -> Any:
         return original(ir, **{**options, "fma": False})
 
-    nvvm.compile_ir = compile_ir
+    nvvm.compile_ir = compile_ir  # type: ignore[assignment]
     try:
         yield
     finally:
         nvvm.compile_ir = original
 
 
-def kernel_function(source: str, name: str = "kernel") -> Any:
-    """The Python function that a generated module defines."""
+def simulated() -> bool:
+    """Whether Numba runs kernels in its CUDA simulator."""
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
+
+
+def kernel_function(source: str) -> Any:
+    """The function `kernel` of a generated module."""
     namespace: dict[str, Any] = {"__name__": "heatsolve_generated"}
     exec(compile(source, "<heatsolve kernel>", "exec"), namespace)
-    return namespace[name]
+    return namespace["kernel"]
+
+
+def check_types() -> tuple[Any, ...]:
+    """Numba types of the parameters of `cuda_reductions.check`."""
+    from numba import types
+
+    pointer = types.CPointer(types.int64)
+    return (pointer, types.int64, types.float64, pointer, pointer)
 
 
 def parameter_types(signature: Signature, dimension: int) -> tuple[Any, ...]:
@@ -283,10 +154,14 @@ def parameter_types(signature: Signature, dimension: int) -> tuple[Any, ...]:
     return (
         types.CPointer(types.int64),
         *[types.int64] * (3 * dimension - 1),
-        *[types.CPointer(real) if kind == "array" else types.int64[::1]
-          for kind in signature.outputs],
-        *[named[kind] if isinstance(kind, str) else types.CPointer(real)
-          for kind in signature.arguments],
+        *[
+            types.CPointer(real) if kind == "array" else types.int64[::1]
+            for kind in signature.outputs
+        ],
+        *[
+            named[kind] if isinstance(kind, str) else types.CPointer(real)
+            for kind in signature.arguments
+        ],
     )
 
 
@@ -327,7 +202,9 @@ class CudaBackend(DeviceBackend):
             ) from None
         self._cuda = cuda
         self._machine = Simulator() if simulated() else Device(cuda)
-        self._check = self._machine.compile(check_function(), check_types())
+        from heatsolve.backends.cuda_reductions import check
+
+        self._check = self._machine.compile(check, check_types())
         self._make_gate()
 
     def integers(self, count: int) -> DeviceArray:
@@ -359,20 +236,26 @@ class CudaBackend(DeviceBackend):
         self._check(one, (register, int(is_sum), float(limit), self._gate, self._rows))
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
-        assert BLOCK[tape.dimension][0] * BLOCK[tape.dimension][1] == THREADS
         function = kernel_function(kernel_source(point.__name__, signature, tape))
         kernel = self._machine.compile(function, parameter_types(signature, tape.dimension))
-        converts = [{REAL: self.dtype.type, INTEGER: int}.get(kind)
-                    if isinstance(kind, str) else None for kind in signature.arguments]
+        converts = [
+            {REAL: self.dtype.type, INTEGER: int}.get(kind) if isinstance(kind, str) else None
+            for kind in signature.arguments
+        ]
 
         def run(region, outputs, arguments) -> None:
-            arrays = tuple(o for o, kind in zip(outputs, signature.outputs, strict=True)
-                           if kind == "array")
+            arrays = tuple(
+                o for o, kind in zip(outputs, signature.outputs, strict=True) if kind == "array"
+            )
             shape = self._common_shape(arrays, arguments)
-            targets = [o if kind == "array" else AsArray(o.register)
-                       for o, kind in zip(outputs, signature.outputs, strict=True)]
-            given = [a if convert is None else convert(a)
-                     for a, convert in zip(arguments, converts, strict=True)]
+            targets = [
+                o if kind == "array" else AsArray(o.register)
+                for o, kind in zip(outputs, signature.outputs, strict=True)
+            ]
+            given = [
+                a if convert is None else convert(a)
+                for a, convert in zip(arguments, converts, strict=True)
+            ]
             for launch in launches(region, shape):
                 kernel(launch, (self._gate, *launch.bounds, *targets, *given))
 
@@ -400,7 +283,9 @@ class Device:
             self._numba_stream = cuda.external_stream(int(self._stream.handle))
             cuda.current_context()
         except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            reason = (
+                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            )
             raise InputError(f"the cuda backend found no usable CUDA GPU ({reason})") from None
         self._cuda = cuda
 
@@ -486,8 +371,14 @@ class Simulator:
         kernel = self._cuda.jit(function)
 
         def launch(numbers: Launch, arguments: tuple) -> None:
-            given = [a.memory if isinstance(a, DeviceArray)
-                     else a.array.memory if isinstance(a, AsArray) else a for a in arguments]
+            given = [
+                a.memory
+                if isinstance(a, DeviceArray)
+                else a.array.memory
+                if isinstance(a, AsArray)
+                else a
+                for a in arguments
+            ]
             kernel[numbers.grid, numbers.block](*given)
 
         return launch

@@ -101,7 +101,9 @@ template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
 
 CHECK_SOURCE = """
 // Merges a register into a row of the ledger, clears it, and closes the gate; one block.
-extern "C" __global__ void check(integer* reg, int sum, double limit, integer* gate, integer* rows) {
+extern "C" __global__ void check(
+    integer* reg, int sum, double limit, integer* gate, integer* rows
+) {
     if (gate[0]) return;
     integer* merged = rows + gate[1] * WIDTH;
     for (int place = threadIdx.x; place < WIDTH; place += blockDim.x) {
@@ -141,8 +143,10 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     parameters = ["const long long* gate"]
     parameters += [f"long long {end}_{axis}" for axis in axes for end in ("low", "high")]
     parameters += [f"long long extent_{axis}" for axis in axes[1:]]
-    parameters += [f"{real}* __restrict__ o{n}" if kind == "array" else f"long long* o{n}"
-                   for n, kind in enumerate(signature.outputs)]
+    parameters += [
+        f"{real}* __restrict__ o{n}" if kind == "array" else f"long long* o{n}"
+        for n, kind in enumerate(signature.outputs)
+    ]
     for n, kind in enumerate(signature.arguments):
         types = {REAL: real, INTEGER: "long long"}
         kind_type = types[kind] if isinstance(kind, str) else f"const {real}* __restrict__"
@@ -181,7 +185,8 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
 
 
 def _thread_indices(dimension: int, rows: int) -> list[str]:
-    x = f"(long long)blockIdx.x * blockDim.x + threadIdx.x - low_{INDEX_NAMES[dimension - 1]} % {ALIGNMENT}"
+    start = f"low_{INDEX_NAMES[dimension - 1]} % {ALIGNMENT}"
+    x = f"(long long)blockIdx.x * blockDim.x + threadIdx.x - {start}"
     y = "(long long)blockIdx.y * blockDim.y + threadIdx.y"
     if dimension == 1:
         return [f"    const long long i = low_i + {x};", "    const long long p = i;"]
@@ -263,17 +268,26 @@ class CupyBackend(DeviceBackend):
         source = kernel_source(point.__name__, signature, tape)
         kernel = self._cupy.RawKernel(source, "sweep", OPTIONS)
         real = self.dtype.type
-        converts = [{REAL: real, INTEGER: np.int64}.get(kind) if isinstance(kind, str) else None
-                    for kind in signature.arguments]
+        converts = [
+            {REAL: real, INTEGER: np.int64}.get(kind) if isinstance(kind, str) else None
+            for kind in signature.arguments
+        ]
 
         def run(region, outputs, arguments) -> None:
-            targets = [o if kind == "array" else o.register
-                       for o, kind in zip(outputs, signature.outputs, strict=True)]
-            given = [a if convert is None else convert(a)
-                     for a, convert in zip(arguments, converts, strict=True)]
+            targets = [
+                o if kind == "array" else o.register
+                for o, kind in zip(outputs, signature.outputs, strict=True)
+            ]
+            given = [
+                a if convert is None else convert(a)
+                for a, convert in zip(arguments, converts, strict=True)
+            ]
             shape = self._common_shape(
-                tuple(o for o, kind in zip(outputs, signature.outputs, strict=True)
-                      if kind == "array"), arguments)
+                tuple(
+                    o for o, kind in zip(outputs, signature.outputs, strict=True) if kind == "array"
+                ),
+                arguments,
+            )
             for launch in launches(region, shape):
                 numbers = [np.int64(number) for number in launch.bounds]
                 kernel(launch.grid, launch.block, (self._gate, *numbers, *targets, *given))

@@ -22,6 +22,8 @@ ROWS = {1: 1, 2: 4, 3: 2}
 """Points of the slowest axis that one thread updates, by dimension."""
 BLOCK = {1: (256, 1), 2: (128, 2), 3: (64, 4)}
 """Threads of a block along the innermost axis and along the next."""
+THREADS = 256
+"""Threads of every block; the fold of a reduction needs a power of two."""
 ALIGNMENT = 32
 """Threads begin at a column that is a multiple of this: a warp then touches whole cache lines."""
 SPREAD = 64
@@ -71,16 +73,20 @@ def unrolled(tape: Tape, rows: int) -> Tape:
     return wide
 
 
-def body(tape: Tape, signature: Signature, dialect: Dialect, first_row: int, rows: int) -> list[str]:
+def body(
+    tape: Tape, signature: Signature, dialect: Dialect, first_row: int, rows: int
+) -> list[str]:
     """The statements that update `rows` points of a thread, beginning with row `first_row`.
 
     They read `i`, `j`, `k` (the thread's first point), `p` (its place in a full array) and the
     strides `stride_i`, `stride_j`; terms of reductions are left in `t{output}_{row}`.
     """
     shifted = unrolled(tape, first_row + rows)
-    wanted = shifted.results[first_row * len(tape.results):]
+    wanted = shifted.results[first_row * len(tape.results) :]
     lines = [
-        dialect.assign.format(name=f"v{place}", value=_expression(shifted, place, signature, dialect))
+        dialect.assign.format(
+            name=f"v{place}", value=_expression(shifted, place, signature, dialect)
+        )
         for place in _needed(shifted, wanted)
     ]
     for row in range(first_row, first_row + rows):
@@ -145,7 +151,9 @@ def _address(subscript: tuple, constant: tuple[bool, ...], dimension: int) -> st
         index = " + ".join(
             [INDEX_NAMES[axis]] + ([str(shift)] if shift else []) + [f"a{n}" for n in added]
         )
-        strides = [f"extent_{INDEX_NAMES[a]}" for a in range(axis + 1, dimension) if not constant[a]]
+        strides = [
+            f"extent_{INDEX_NAMES[a]}" for a in range(axis + 1, dimension) if not constant[a]
+        ]
         terms.append(" * ".join([f"({index})", *strides]))
     return " + ".join(terms) or "0"
 

@@ -25,6 +25,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numba
 
 from heatsolve.backends import Backend, Region, Signature, sums
+from heatsolve.backends import numba_reductions as reductions
 from heatsolve.backends.tape import INTEGER, REAL, Tape
 from heatsolve.points import INDEX_NAMES, Point
 
@@ -33,6 +34,10 @@ SEGMENT = 2048
 THREADED_FROM = 1 << 16
 """Points below which waking a second thread costs more than it brings."""
 CHUNKS_PER_THREAD = 4
+DIGEST = hashlib.sha256(
+    (inspect.getsource(reductions) + inspect.getsource(sums)).encode()
+).hexdigest()
+"""Of the reductions: without it Numba would not notice that a function it has inlined changed."""
 
 
 class NumbaBackend(Backend):
@@ -42,7 +47,7 @@ class NumbaBackend(Backend):
 
     def __init__(self, precision: str = "float64", threads: int | None = None):
         super().__init__(precision)
-        most = numba.config.NUMBA_NUM_THREADS
+        most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
         self.threads = min(threads or most, most)
         self._chunks = CHUNKS_PER_THREAD * self.threads if self.threads > 1 else 1
         self._threads_set = False
@@ -84,14 +89,18 @@ class NumbaBackend(Backend):
             threaded = self.threads > 1 and points >= THREADED_FROM
             if threaded not in compiled:
                 source = loop_nest(point.__name__, signature, tape, threaded)
-                compiled[threaded] = _load("sweep", source).loops
+                compiled[threaded] = _load(source).loops
             if threaded and not self._threads_set:
                 numba.set_num_threads(self.threads)
                 self._threads_set = True
-            targets = [o if k == "array" else o.register
-                       for o, k in zip(outputs, signature.outputs, strict=True)]
-            given = [a if convert is None else convert(a)
-                     for a, convert in zip(arguments, converts, strict=True)]
+            targets = [
+                o if k == "array" else o.register
+                for o, k in zip(outputs, signature.outputs, strict=True)
+            ]
+            given = [
+                a if convert is None else convert(a)
+                for a, convert in zip(arguments, converts, strict=True)
+            ]
             bounds = [bound for pair in region for bound in pair]
             compiled[threaded](self._chunks if threaded else 1, scratch, *bounds, *targets, *given)
 
@@ -99,62 +108,6 @@ class NumbaBackend(Backend):
 
 
 # ---- the generated module ---------------------------------------------------------------------
-
-
-def add_largest(bits, count, register):
-    """Take the largest magnitude of `count` terms, given as bits, into a register.
-
-    Doubles without their sign order like integers, Inf and NaN last; integers vectorise.
-    """
-    largest = int64(0)
-    for n in range(count):
-        largest = max(largest, bits[n] & MAGNITUDE)
-    if largest >= INFINITE:
-        for n in range(count):
-            register[NOT_FINITE] += int64(1) if bits[n] & MAGNITUDE >= INFINITE else int64(0)
-        return int64(0)
-    register[LARGEST] = max(register[LARGEST], largest)
-    return largest
-
-
-def add_sum(terms, bits, count, register):
-    """Add `count` terms to a register: `sums.add_block` as loops that vectorise."""
-    largest = add_largest(bits, count, register)
-    if largest == 0:
-        return
-    top = max(int64(0), ((largest >> 52) - 1022 - LOWEST - 1) // SLICE_BITS)
-    scale = math.ldexp(1.0, -(SLICE_BITS * top + LOWEST))
-    for n in range(count):
-        terms[n] *= scale
-    for k in range(SLICES):
-        anchor = ANCHORS[k]
-        units = int64(0)
-        for n in range(count):
-            rounded = (terms[n] + anchor) - anchor
-            units += int64(rounded * PER_UNIT[k])
-            terms[n] -= rounded
-        register[top + SLICES - 1 - k] += units
-    register[TOP] = max(register[TOP], top + 1)
-
-
-def _reductions() -> str:
-    """The name of a module with `add_largest` and `add_sum`, which all sweeps share."""
-    names = ("SLICE_BITS", "SLICES", "LOWEST", "ANCHORS", "TOP", "NOT_FINITE", "LARGEST")
-    constants = [f"{name} = {getattr(sums, name)!r}" for name in names]
-    constants += [
-        f"PER_UNIT = {tuple(1.0 / unit for unit in sums.UNITS)!r}",
-        "MAGNITUDE = 0x7FFFFFFFFFFFFFFF",
-        "INFINITE = 0x7FF0000000000000",
-    ]
-    given = {"add_largest": "int64[::1], int64, int64[::1]",
-             "add_sum": "float64[::1], int64[::1], int64, int64[::1]"}
-    functions = [
-        f"@njit(({given[f.__name__]},), cache=True)\n{inspect.getsource(f)}"
-        for f in (add_largest, add_sum)
-    ]
-    imports = "import math\n\nfrom numba import float64, int64, njit\n"
-    source = "\n".join([imports, *constants, "", "", "\n\n".join(functions)])
-    return _load("reductions", source).__name__
 
 
 def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool) -> str:
@@ -194,18 +147,21 @@ def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool) -> st
         lines.append(f"            {call}")
     imports = ["import numpy as np", "from numba import int64, njit, prange, uint64", ""]
     if terms:
-        imports.append(f"from {_reductions()} import add_largest, add_sum")
+        imports.append(f"from {reductions.__name__} import add_largest, add_sum  # {DIGEST}")
     imports.append(f"real = np.{signature.precision}")
     return "\n".join([*imports, "", "", *lines]) + "\n"
 
 
 def _body(signature: Signature, tape: Tape, inner: str) -> list[str]:
-    lines = [f"v{place} = {python_expression(signature, tape, place)}"
-             for place in range(len(tape.operations))]
+    lines = [
+        f"v{place} = {python_expression(signature, tape, place)}"
+        for place in range(len(tape.operations))
+    ]
     here = ", ".join(INDEX_NAMES[: tape.dimension])
     for n, (kind, place) in enumerate(zip(signature.outputs, tape.results, strict=True)):
-        lines.append(f"o{n}[{here}] = v{place}" if kind == "array"
-                     else f"t{n}[{inner} - start] = v{place}")
+        lines.append(
+            f"o{n}[{here}] = v{place}" if kind == "array" else f"t{n}[{inner} - start] = v{place}"
+        )
     return lines
 
 
@@ -244,7 +200,7 @@ def _index(axis: str, shift: int, added: tuple[int, ...]) -> str:
 # ---- the folder of generated modules ----------------------------------------------------------
 
 
-def _load(kind: str, source: str) -> ModuleType:
+def _load(source: str) -> ModuleType:
     """A generated module, kept in a file so that Numba can cache its machine code.
 
     The file is named by its content and put in place by one rename, so that any number of
@@ -252,7 +208,7 @@ def _load(kind: str, source: str) -> ModuleType:
     code of a file that was touched.
     """
     digest = hashlib.sha256(source.encode()).hexdigest()[:24]
-    name = f"heatsolve_{kind}_{digest}"
+    name = f"heatsolve_sweep_{digest}"
     if name in sys.modules:
         return sys.modules[name]
     path = _cache_folder() / f"{name}.py"
@@ -270,7 +226,7 @@ def _load(kind: str, source: str) -> ModuleType:
 
 
 def _cache_folder() -> Path:
-    """HEATSOLVE_CACHE, or the user's cache folder, or (where that cannot be written) a temporary."""
+    """HEATSOLVE_CACHE, or the user's cache folder, or a temporary one where that is read-only."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get("HEATSOLVE_CACHE") or Path(base) / "heatsolve")
     try:

@@ -131,8 +131,12 @@ class NumpyBackend(Backend):
 
 def _plan(tape: Tape, writes_output: bool) -> list[Step]:
     """The ufunc calls of a tape, with as few scratch arrays as its values need."""
-    last_use = {o: place for place, op in enumerate(tape.operations) for o in op.operands
-                if op.name not in LEAVES}
+    last_use = {
+        o: place
+        for place, op in enumerate(tape.operations)
+        for o in op.operands
+        if op.name not in LEAVES
+    }
     last_use.update(dict.fromkeys(tape.results, len(tape.operations)))
     free: dict[bool, list[int]] = {False: [], True: []}
     held: dict[int, tuple[bool, int]] = {}
@@ -168,8 +172,10 @@ def _view(array: np.ndarray, region: Region, shifts: Sequence[int] | None = None
     shifts = shifts or (0,) * len(region)
     return array[
         tuple(
-            [slice(0, 1) if extent == 1 else slice(low + shift, high + shift)
-             for extent, (low, high), shift in zip(array.shape, region, shifts, strict=True)]
+            [
+                slice(0, 1) if extent == 1 else slice(low + shift, high + shift)
+                for extent, (low, high), shift in zip(array.shape, region, shifts, strict=True)
+            ]
         )
     ]
 

@@ -86,9 +86,7 @@ class System:
         On a grid whose neighbours can be coloured red and black the spectrum is symmetric about 1
         (D. M. Young, "Iterative Solution of Large Linear Systems", 1971), which sharpens the 2.
         """
-        largest = self.backend.reduce(
-            "max", self.diagonal, self.grid.interior, *self.coefficients
-        )
+        largest = self.backend.reduce("max", self.diagonal, self.grid.interior, *self.coefficients)
         low = min(0.999999, self.lowest() / largest)
         two_coloured = all(a.unknowns % 2 == 0 for a in self.grid.axes if a.periodic)
         return low, (2.0 - low if two_coloured and not self.singular else 2.0)

@@ -57,12 +57,14 @@ class Row:
     def __str__(self) -> str:
         shape = " x ".join(map(str, self.shape))
         return (
-            f"{self.name:18} {self.backend:8} {shape:16} {self.dtype:8} {self.seconds * 1e3:10.4f} ms"
-            f" {self.glups:9.3f} GLUP/s {self.fraction_of_copy:7.3f} of copy"
+            f"{self.name:18} {self.backend:12} {shape:16} {self.dtype:8}"
+            f" {self.seconds * 1e3:10.4f} ms {self.glups:9.3f} GLUP/s {self.fraction_of_copy:7.3f} of copy"
         )
 
 
-def bench(backend: str = "auto", only: Sequence[str] = (), precision: str = "float64") -> Iterator[Row]:
+def bench(
+    backend: str = "auto", only: Sequence[str] = (), precision: str = "float64"
+) -> Iterator[Row]:
     """The rows of the table, as they are measured. Raises InputError for an unknown name."""
     unknown = set(only) - set(BENCHMARKS)
     if unknown:
@@ -94,7 +96,7 @@ def processor() -> str:
 
 
 def seconds_of(work: Callable[[], Any], machine: Backend | None = None) -> float:
-    """The median time of one call, from REPEATS runs of as many calls as fill a tenth of a second."""
+    """The median time of one call, over REPEATS runs of SECONDS_A_REPEAT each."""
     wait = machine.sync if machine else lambda: None
 
     def run(times: int) -> float:
@@ -144,10 +146,11 @@ def _sweeps(name: str, machine: Backend, shape: Sequence[int], bandwidth: float)
     yield _row(name, machine, shape, seconds, bandwidth)
 
 
-def _numpy_backend(name: str, machine: Backend, shape: Sequence[int], bandwidth: float) -> Iterator[Row]:
+def _numpy_backend(
+    name: str, machine: Backend, shape: Sequence[int], bandwidth: float
+) -> Iterator[Row]:
     """The same sweep on the numpy backend."""
-    for row in _sweeps(name, make("numpy", machine.precision), shape, bandwidth):
-        yield row
+    yield from _sweeps(name, make("numpy", machine.precision), shape, bandwidth)
 
 
 def _newcomer(name: str, machine: Backend, shape: Sequence[int], bandwidth: float) -> Iterator[Row]:
@@ -176,7 +179,7 @@ int main(int argc, char **argv) {
     long n = atol(argv[1]); int repeats = atoi(argv[2]);
     double *u = malloc(n * n * sizeof *u), *v = malloc(n * n * sizeof *v);
     #pragma omp parallel for
-    for (long i = 0; i < n; i++) for (long j = 0; j < n; j++) { u[i*n+j] = (i * 7 + j) % 13; v[i*n+j] = 0; }
+    for (long i = 0; i < n * n; i++) { u[i] = i % 13; v[i] = 0; }
     for (int r = 0; r < repeats; r++) {
         double began = omp_get_wtime();
         #pragma omp parallel for

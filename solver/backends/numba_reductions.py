@@ -1,0 +1,62 @@
+"""Reductions of the numba backend: `sums` as loops over the terms of one segment.
+
+Numba keeps the machine code of these functions beside this file, and forgets it when this file
+changes; the modules that call them carry a digest of it.
+"""
+
+import math
+
+from numba import float64, int64, njit
+
+from heatsolve.backends.sums import (
+    ANCHORS,
+    LARGEST,
+    LOWEST,
+    NOT_FINITE,
+    SLICE_BITS,
+    SLICES,
+    TOP,
+    UNITS,
+)
+
+MAGNITUDE = 0x7FFFFFFFFFFFFFFF
+INFINITE = 0x7FF0000000000000
+PER_UNIT = tuple(1.0 / unit for unit in UNITS)
+
+
+@njit((int64[::1], int64, int64[::1]), cache=True)
+def add_largest(bits, count, register):
+    """Take the largest magnitude of `count` terms, given as bits, into a register.
+
+    Doubles without their sign order like integers, Inf and NaN last; integers vectorise.
+    """
+    largest = int64(0)
+    for n in range(count):
+        largest = max(largest, bits[n] & MAGNITUDE)
+    if largest >= INFINITE:
+        for n in range(count):
+            register[NOT_FINITE] += int64(1) if bits[n] & MAGNITUDE >= INFINITE else int64(0)
+        return int64(0)
+    register[LARGEST] = max(register[LARGEST], largest)
+    return largest
+
+
+@njit((float64[::1], int64[::1], int64, int64[::1]), cache=True)
+def add_sum(terms, bits, count, register):
+    """Add `count` terms to a register: `sums.add_block` as loops that vectorise."""
+    largest = add_largest(bits, count, register)
+    if largest == 0:
+        return
+    top = max(int64(0), ((largest >> 52) - 1022 - LOWEST - 1) // SLICE_BITS)
+    scale = math.ldexp(1.0, -(SLICE_BITS * top + LOWEST))
+    for n in range(count):
+        terms[n] *= scale
+    for k in range(SLICES):
+        anchor = ANCHORS[k]
+        units = int64(0)
+        for n in range(count):
+            rounded = (terms[n] + anchor) - anchor
+            units += int64(rounded * PER_UNIT[k])
+            terms[n] -= rounded
+        register[top + SLICES - 1 - k] += units
+    register[TOP] = max(register[TOP], top + 1)
