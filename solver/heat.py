@@ -104,7 +104,8 @@ def rounding(at, t, b, m, s, *faces):
 def gershgorin(at, one, m, *faces):
     """Gershgorin's bound of the eigenvalues of A / (rho c).
 
-    `one` is 1 at all unknowns and 0 at walls: a row's sum of magnitudes is twice its diagonal less what it gives to the walls.
+    `one` is 1 at all unknowns and 0 at walls: a row's sum of magnitudes is twice its diagonal
+    less what it gives to the walls.
     """
     return (2.0 * conductance[len(at)](*at, *faces) + exchange[len(at)](*at, one, *faces)) / m[at]
 

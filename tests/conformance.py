@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+
 from heatsolve import boundary, heat, points
 from heatsolve.backends import Accumulator, Backend, Region, Signature, sums
 from heatsolve.backends.numpy import NumpyBackend

@@ -3,11 +3,13 @@
 import ast
 import inspect
 from functools import cache
+from itertools import product
 
 import conformance
 import numpy as np
 import pytest
 from conformance import Entry, Field, interior, registry, same, sweep, sweep_plainly
+
 from heatsolve import boundary, heat, linear, points
 from heatsolve.backends import choice
 from heatsolve.backends.tape import ARRAY, INTEGER, REAL, PointRuleError, record
@@ -19,13 +21,10 @@ from heatsolve.points import INDEX_NAMES, maximum, minimum, shifted, where
 
 MODULES = (points, heat, boundary, linear, cg, chebyshev, jacobi, sor)
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
-OTHERS = (
-    "numba-1",
-    "numba-2",
-    pytest.param("cupy", marks=pytest.mark.gpu),
-    pytest.param("cuda", marks=pytest.mark.gpu),
-)
-EVERY = ("numpy", *OTHERS)
+NAMES = ("numba-1", "numba-2", "cupy", "cuda")
+MARKS = {"cupy": [pytest.mark.gpu], "cuda": [pytest.mark.gpu]}
+OTHERS = [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES]
+EVERY = ["numpy", *OTHERS]
 
 
 @cache
@@ -133,10 +132,21 @@ def test_numpy_equals_plain_python(entry, precision):
             assert same(got, wanted)
 
 
-@on_others
-@in_precisions
-@for_entries
-def test_backend_equals_numpy(machine, entry, precision):
+def trials():
+    """Every entry in both precisions on every backend.
+
+    Threaded loops differ in their outer loop only and compile slowly: a quick run does those of
+    2D in double precision.
+    """
+    for entry, precision, name in product(registry(), conformance.PRECISIONS, NAMES):
+        quick = name != "numba-2" or (entry.dimension, precision) == (2, "float64")
+        marks = [*MARKS.get(name, ()), *([] if quick else [pytest.mark.slow])]
+        identity = f"{entry.name}-{precision}-{name}"
+        yield pytest.param(entry, precision, name, marks=marks, id=identity)
+
+
+@pytest.mark.parametrize("entry, precision, machine", list(trials()), indirect=["machine"])
+def test_backend_equals_numpy(entry, precision, machine):
     for wild in (False, True):
         given, before, region = trial(entry, SHAPES[entry.dimension], precision, wild)
         expected = sweep(entry, make("numpy", precision), given, before, region)

@@ -5,6 +5,9 @@ import pickle
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from heatsolve.errors import InputError
 from heatsolve.expressions import (
     FUNCTIONS,
@@ -16,8 +19,6 @@ from heatsolve.expressions import (
     evaluate_number,
     suggestion,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 VALUES = {"x": 0.5, "y": -2.0, "z": 3.0, "t": 1.25}
 CONSTANTS = {"k": 4.0}

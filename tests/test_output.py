@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import xarray
+
 from heatsolve import output
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.output import FieldFile, read, summary

@@ -6,6 +6,7 @@ import sys
 import matplotlib.image
 import numpy as np
 import pytest
+
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.output import FieldFile
 from heatsolve.postprocess import plot as room

@@ -10,9 +10,9 @@ class Chebyshev(Pairwise):
     """u_{k+1} = omega_{k+1} (u_k + gamma D^-1 (b - A u_k) - u_{k-1}) + u_{k-1}.
 
     For eigenvalues of D^-1 A in [low, high]: gamma = 2 / (low + high), mu = (high - low) /
-    (high + low), omega_1 = 1, omega_2 = 1 / (1 - mu^2 / 2),
-    omega_{k+1} = 1 / (1 - mu^2 omega_k / 4) (G. H. Golub and R. S. Varga, Numer. Math. 3 (1961), 147). It needs no inner product, so a
-    device can run ahead of its host.
+    (high + low), omega_1 = 1, omega_2 = 1 / (1 - mu^2 / 2), omega_{k+1} = 1 / (1 - mu^2
+    omega_k / 4) (G. H. Golub and R. S. Varga, Numer. Math. 3 (1961), 147). It needs no inner
+    product, so a device can run ahead of its host.
     """
 
     def __init__(self, system: System, u: Any):

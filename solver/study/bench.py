@@ -57,8 +57,9 @@ class Row:
     def __str__(self) -> str:
         shape = " x ".join(map(str, self.shape))
         return (
-            f"{self.name:18} {self.backend:12} {shape:16} {self.dtype:8}"
-            f" {self.seconds * 1e3:10.4f} ms {self.glups:9.3f} GLUP/s {self.fraction_of_copy:7.3f} of copy"
+            f"{self.name:18} {self.backend:12} {shape:16} {self.dtype:8} "
+            f"{self.seconds * 1e3:10.4f} ms {self.glups:9.3f} GLUP/s "
+            f"{self.fraction_of_copy:7.3f} of copy"
         )
 
 
