@@ -12,9 +12,10 @@ class Halo:
 
     def __init__(self, grid: Grid, backend: Backend):
         self._backend = backend
-        # One axis at a time, each over all ghosts of the axes before it: so corners come right.
+        # One axis at a time, the fastest first, each over the ghosts of those before it: so corners
+        # come right.
         self._copies = []
-        for number, axis in enumerate(grid.axes):
+        for number, axis in reversed(list(enumerate(grid.axes))):
             if not axis.periodic:
                 continue
             distances = [0] * grid.dimension

@@ -199,7 +199,7 @@ MUTATIONS = ["value"] * 3 + ["number"] * 3 + ["part", "key", "delete", "again", 
 
 def inline(value):
     """A value as it stands in a case file."""
-    return dump({"v": [value]}).removeprefix("v = [").rstrip("\n").removesuffix("]")
+    return dump({"a": {"b": {"v": value}}}).partition("v = ")[2].rstrip()
 
 
 @st.composite
