@@ -55,7 +55,8 @@ def preview(case: Case, backend: str | None = None) -> Iterator[str]:
     )
     grid = grid_of(case)
     # The same precision as the run's, so that the limit of stability has the same bits.
-    problem = Conduction(case, NumpyBackend(solver.precision), thinned(case, grid))
+    with np.errstate(all="ignore"):
+        problem = Conduction(case, NumpyBackend(solver.precision), thinned(case, grid))
     yield f"{case.name}: {case.about.title or 'untitled'}"
     yield _row("equation", _equation(case))
     yield _row("grid", _grid(case, grid))
@@ -87,7 +88,7 @@ def preview(case: Case, backend: str | None = None) -> Iterator[str]:
         yield _row("memory", f"about {size(device + host + extra)} on the host, there is no device")
     yield _row("files", _files(case, grid, count))
     if grid.unknowns <= EVALUATED_UP_TO:
-        rehearse(Conduction(case, problem.backend, grid))
+        rehearse(case, grid)
     else:
         yield _row("not checked", "initial values and sources, too many to evaluate here")
 
@@ -113,12 +114,14 @@ def thinned(case: Case, grid: Grid) -> Grid:
     return Grid(tuple(thin(axis) for axis in grid.axes))
 
 
-def rehearse(problem: Conduction) -> None:
+@np.errstate(all="ignore")
+def rehearse(case: Case, grid: Grid) -> None:
     """Evaluate what a run evaluates before its first step, so that its refusals come now."""
+    problem = Conduction(case, NumpyBackend(case.solver.precision), grid)
     assert np.shape(problem.temperature) == problem.grid.shape
     source = np.broadcast_to(problem.source(0.0), problem.grid.shape)
     system = problem.system(problem.backend.to_device(source))
-    if problem.case.model.steady and system.singular:
+    if case.model.steady and system.singular:
         march.make_compatible(system)
 
 

@@ -16,13 +16,13 @@ import numpy as np
 from heatsolve.backends import Signature, sums
 from heatsolve.backends.device import (
     ALIGNMENT,
-    ROWS,
     THREADS,
     DeviceBackend,
     Dialect,
     Launch,
     body,
     launches,
+    rows_of,
 )
 from heatsolve.backends.tape import INTEGER, REAL, Tape
 from heatsolve.errors import InputError
@@ -38,7 +38,7 @@ PREAMBLE = """\
 import math
 
 import numpy as np
-from numba import cuda, int64
+from numba import cuda, float64, int64
 
 from heatsolve.backends.cuda_reductions import SPREAD, WIDTH, add_largest, add_sum
 """
@@ -47,7 +47,7 @@ from heatsolve.backends.cuda_reductions import SPREAD, WIDTH, add_largest, add_s
 def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     """Python of the kernel `kernel` for a point function."""
     axes = INDEX_NAMES[: tape.dimension]
-    rows = ROWS[tape.dimension]
+    rows = rows_of(signature)
     parameters = ["gate"]
     parameters += [f"{end}_{axis}" for axis in axes for end in ("low", "high")]
     parameters += [f"extent_{axis}" for axis in axes[1:]]
@@ -69,7 +69,7 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
         lines.append(f"            if i + {row} < high_i:")
         lines += [f"                {s}" for s in body(tape, signature, PYTHON_DIALECT, row, 1)]
     if reductions:
-        lines.append(f"    work = cuda.shared.array({sums.SLICES * THREADS}, int64)")
+        lines.append(f"    work = cuda.shared.array({sums.SLICES * THREADS}, float64)")
         block = "cuda.blockIdx.x + cuda.blockIdx.y * 7 + cuda.blockIdx.z * 13"
         lines.append(f"    first = int64(({block}) % SPREAD) * WIDTH")
     for n in reductions:
@@ -238,6 +238,7 @@ class CudaBackend(DeviceBackend):
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         function = kernel_function(kernel_source(point.__name__, signature, tape))
         kernel = self._machine.compile(function, parameter_types(signature, tape.dimension))
+        rows = rows_of(signature)
         converts = [
             {REAL: self.dtype.type, INTEGER: int}.get(kind) if isinstance(kind, str) else None
             for kind in signature.arguments
@@ -256,7 +257,7 @@ class CudaBackend(DeviceBackend):
                 a if convert is None else convert(a)
                 for a, convert in zip(arguments, converts, strict=True)
             ]
-            for launch in launches(region, shape):
+            for launch in launches(region, shape, rows):
                 kernel(launch, (self._gate, *launch.bounds, *targets, *given))
 
         return run

@@ -25,6 +25,7 @@ INFINITE = 0x7FF0000000000000
 
 cuda: Any = numba.cuda
 device_function: Any
+fold: Any
 double_bits: Any
 double_of: Any
 
@@ -38,6 +39,22 @@ if simulated():
     def double_of(n):
         return float(np.int64(n).view(np.float64))
 
+    @device_function
+    def fold(values, work, take_max):
+        """Fold up to four values of every thread of a block, each to its sum or largest.
+
+        The fold of value number n ends in work[n * THREADS].
+        """
+        thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+        cuda.syncthreads()
+        for n in range(len(values)):
+            work[n * THREADS + thread] = values[n]
+        cuda.syncthreads()
+        if thread < len(values):
+            column = work[thread * THREADS : (thread + 1) * THREADS]
+            work[thread * THREADS] = max(column) if take_max else sum(column)
+        cuda.syncthreads()
+
 else:
     from numba.cuda import libdevice
     from numba.cuda.extending import register_jitable  # type: ignore[attr-defined]
@@ -46,78 +63,89 @@ else:
     double_bits = libdevice.double_as_longlong
     double_of = libdevice.longlong_as_double
 
+    @device_function
+    def fold(values, work, take_max):
+        """Fold up to four values of every thread of a block, each to its sum or largest.
 
-@device_function
-def fold(values, work, take_max):
-    """Fold up to four values of every thread of a block, each to its sum or largest, into `work`.
-
-    The fold of value number n ends in work[n * THREADS]. Eight shared numbers fold into one at
-    each level, which costs a third of the barriers of a binary tree.
-    """
-    thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
-    cuda.syncthreads()
-    for n in range(len(values)):
-        work[n * THREADS + thread] = values[n]
-    cuda.syncthreads()
-    width = THREADS
-    while width > 1:
-        part = min(8, width)
-        width //= part
-        if thread < len(values) * width:
-            place = thread // width * THREADS + thread % width
-            folded = work[place]
-            for m in range(1, part):
-                other = work[place + m * width]
+        The fold of value number n ends in work[n * THREADS]. The simulator has no shuffles.
+        """
+        thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+        cuda.syncthreads()
+        for n in range(len(values)):
+            folded = values[n]
+            step = 16
+            while step > 0:
+                other = cuda.shfl_xor_sync(0xFFFFFFFF, folded, step)
                 folded = max(folded, other) if take_max else folded + other
-            work[place] = folded
+                step //= 2
+            if thread % 32 == 0:
+                work[n * THREADS + thread // 32] = folded
+        cuda.syncthreads()
+        if thread < len(values):
+            folded = work[thread * THREADS]
+            for warp in range(1, THREADS // 32):
+                other = work[thread * THREADS + warp]
+                folded = max(folded, other) if take_max else folded + other
+            work[thread * THREADS] = folded
         cuda.syncthreads()
 
 
 @device_function
 def add_largest(terms, work, register, first):
-    """Take the largest magnitude of a block's terms into a register; 0 if none is usable."""
+    """Take the largest magnitude of a block's terms into a register."""
     mine = int64(0)
     for n in range(len(terms)):
         mine = max(mine, double_bits(terms[n]) & MAGNITUDE)
-    fold((mine,), work, True)
-    largest = work[0]
-    if largest >= INFINITE:
-        if mine >= INFINITE:
-            cuda.atomic.add(register, first + NOT_FINITE, int64(1))
-        return int64(0)
-    if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
-        cuda.atomic.max(register, first + LARGEST, largest)
-    return largest
+    # As a double again: `fold` has one type to deal with.
+    fold((double_of(min(mine, INFINITE)),), work, True)
+    if work[0] < math.inf:
+        if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
+            cuda.atomic.max(register, first + LARGEST, double_bits(work[0]))
+    elif mine >= INFINITE:
+        cuda.atomic.add(register, first + NOT_FINITE, int64(1))
+    cuda.syncthreads()
 
 
 @device_function
 def add_sum(terms, work, register, first):
-    """Add a block's terms to a register: `sums.add_block` by a block of threads."""
-    largest = add_largest(terms, work, register, first)
-    if largest == 0:
+    """Add a block's terms to a register: `sums.add_block` by a block of threads.
+
+    The slices are added as doubles: they stay exact below 2^53 units.
+    """
+    mine = int64(0)
+    for n in range(len(terms)):
+        mine = max(mine, double_bits(terms[n]) & MAGNITUDE)
+    fold((double_of(min(mine, INFINITE)),), work, True)
+    largest = double_bits(work[0])
+    if largest >= INFINITE:
+        if mine >= INFINITE:
+            cuda.atomic.add(register, first + NOT_FINITE, int64(1))
         return
     top = max(int64(0), ((largest >> int64(52)) - 1022 - LOWEST - 1) // SLICE_BITS)
     scale = math.ldexp(1.0, int(-(SLICE_BITS * top + LOWEST)))
-    a = int64(0)
-    b = int64(0)
-    c = int64(0)
-    d = int64(0)
+    a = 0.0
+    b = 0.0
+    c = 0.0
+    d = 0.0
     for n in range(len(terms)):
         rest = terms[n] * scale
-        raised = rest + ANCHORS[0]
-        a += double_bits(raised) - double_bits(ANCHORS[0])
-        rest -= raised - ANCHORS[0]
-        raised = rest + ANCHORS[1]
-        b += double_bits(raised) - double_bits(ANCHORS[1])
-        rest -= raised - ANCHORS[1]
-        raised = rest + ANCHORS[2]
-        c += double_bits(raised) - double_bits(ANCHORS[2])
-        rest -= raised - ANCHORS[2]
-        d += double_bits(rest + ANCHORS[3]) - double_bits(ANCHORS[3])
+        rounded = (rest + ANCHORS[0]) - ANCHORS[0]
+        a += rounded
+        rest -= rounded
+        rounded = (rest + ANCHORS[1]) - ANCHORS[1]
+        b += rounded
+        rest -= rounded
+        rounded = (rest + ANCHORS[2]) - ANCHORS[2]
+        c += rounded
+        rest -= rounded
+        d += (rest + ANCHORS[3]) - ANCHORS[3]
     fold((a, b, c, d), work, False)
     thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
     if thread < SLICES:
-        cuda.atomic.add(register, first + top + SLICES - 1 - thread, work[thread * THREADS])
+        units = work[thread * THREADS]
+        for _ in range(thread):
+            units *= 2.0**SLICE_BITS
+        cuda.atomic.add(register, first + top + SLICES - 1 - thread, int64(units))
     if thread == 0:
         cuda.atomic.max(register, first + TOP, top + 1)
     cuda.syncthreads()

@@ -9,19 +9,19 @@ from heatsolve.backends import Signature, sums
 from heatsolve.backends.device import (
     ALIGNMENT,
     BLOCK,
-    ROWS,
     SPREAD,
     DeviceBackend,
     Dialect,
     body,
     launches,
+    rows_of,
 )
 from heatsolve.backends.tape import INTEGER, REAL, Tape
 from heatsolve.errors import InputError
 from heatsolve.points import INDEX_NAMES, Point
 
-OPTIONS = ("--std=c++17", "--fmad=false")
-"""No contraction: a * b + c must round twice, as it does on a CPU."""
+OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+"""As on a CPU: a * b + c rounds twice, denormals are kept, division and root are exact."""
 
 C_DIALECT = Dialect(
     where="({0} ? {1} : {2})",
@@ -35,65 +35,63 @@ typedef long long integer;
 typedef unsigned long long word;
 #define MAGNITUDE 0x7FFFFFFFFFFFFFFFll
 #define INFINITE 0x7FF0000000000000ll
+#define MOST_WARPS 32
 
-// The largest value of a block, and its count of terms that are not finite, in every thread.
-__device__ integer block_max(integer value) {
-    __shared__ integer lanes[32];
-    const int lane = threadIdx.x & 31, warp = (threadIdx.y * blockDim.x + threadIdx.x) >> 5;
-    const int warps = (blockDim.x * blockDim.y) >> 5;
+__device__ int thread() { return threadIdx.y * blockDim.x + threadIdx.x; }
+__device__ int warps() { return (blockDim.x * blockDim.y) >> 5; }
+
+// The largest value of a block, in every thread.
+template <typename T> __device__ T block_max(T value) {
+    __shared__ T lanes[MOST_WARPS];
     for (int step = 16; step; step >>= 1)
         value = max(value, __shfl_xor_sync(0xffffffffu, value, step));
     __syncthreads();
-    if (lane == 0) lanes[warp] = value;
+    if ((thread() & 31) == 0) lanes[thread() >> 5] = value;
     __syncthreads();
-    value = lane < warps ? lanes[lane] : 0;
-    for (int step = 16; step; step >>= 1)
-        value = max(value, __shfl_xor_sync(0xffffffffu, value, step));
+    for (int warp = 0; warp < warps(); warp++) value = max(value, lanes[warp]);
     return value;
 }
 
-template <int N> __device__ integer add_largest(const double (&terms)[N], integer* reg) {
-    integer largest = 0;
-    for (int n = 0; n < N; n++)
-        largest = max(largest, __double_as_longlong(terms[n]) & MAGNITUDE);
-    const integer mine = largest;
-    largest = block_max(largest);
-    if (largest >= INFINITE) {
-        if (mine >= INFINITE) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
-        return 0;
-    }
-    if (threadIdx.x == 0 && threadIdx.y == 0) atomicMax(reg + LARGEST, largest);
-    return largest;
+template <int N> __device__ void add_largest(const double (&terms)[N], integer* reg) {
+    integer mine = 0;
+    for (int n = 0; n < N; n++) mine = max(mine, __double_as_longlong(terms[n]) & MAGNITUDE);
+    const integer largest = block_max(mine);
+    if (largest < INFINITE) {
+        if (thread() == 0) atomicMax(reg + LARGEST, largest);
+    } else if (mine >= INFINITE) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
 }
 
+// The slices of a block's terms are added as doubles: they stay exact below 2^53 units.
 template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
-    const integer largest = add_largest(terms, reg);
-    if (largest == 0) return;
-    integer top = ((largest >> 52) - 1022 - LOWEST - 1) / SLICE_BITS;
-    if ((largest >> 52) - 1022 - LOWEST - 1 < 0) top = 0;
-    const double scale = __longlong_as_double((1023 - (SLICE_BITS * top + LOWEST)) << 52);
+    int mine = 0;  // the upper half of a double holds its exponent
+    for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
+    const int largest = block_max(mine);
+    if (largest >= 0x7FF00000) {
+        if (mine >= 0x7FF00000) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
+        return;
+    }
+    const int top = max(0, (largest >> 20) - 1022 - LOWEST - 1) / SLICE_BITS;
+    const double scale = __longlong_as_double((integer)(1023 - (SLICE_BITS * top + LOWEST)) << 52);
     for (int n = 0; n < N; n++) terms[n] *= scale;
-    __shared__ integer units[SLICES][32];
-    const int lane = threadIdx.x & 31, warp = (threadIdx.y * blockDim.x + threadIdx.x) >> 5;
-    const int warps = (blockDim.x * blockDim.y) >> 5;
-    for (int k = 0; k < SLICES; k++) {
-        const double anchor = __longlong_as_double(((integer)(1023 + 52 - SLICE_BITS * k) << 52)
-                                                   | (1ll << 51));
-        integer sum = 0;
+    __shared__ double units[SLICES][MOST_WARPS];
+    double anchor = 6755399441055744.0;  // 1.5 * 2^52
+    for (int k = 0; k < SLICES; k++, anchor *= 1.0 / (1 << SLICE_BITS)) {
+        double sum = 0;
         for (int n = 0; n < N; n++) {
-            const double raised = terms[n] + anchor;
-            sum += __double_as_longlong(raised) - __double_as_longlong(anchor);
-            terms[n] -= raised - anchor;
+            const double rounded = (terms[n] + anchor) - anchor;
+            sum += rounded;
+            terms[n] -= rounded;
         }
         for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        if (lane == 0) units[k][warp] = sum;
+        if ((thread() & 31) == 0) units[k][thread() >> 5] = sum;
     }
     __syncthreads();
-    if (threadIdx.y == 0 && threadIdx.x < SLICES) {
-        integer sum = 0;
-        for (int w = 0; w < warps; w++) sum += units[threadIdx.x][w];
-        atomicAdd((word*)(reg + top + SLICES - 1 - threadIdx.x), (word)sum);
-        if (threadIdx.x == 0) atomicMax(reg + TOP, top + 1);
+    if (thread() < SLICES) {
+        double sum = 0;
+        for (int warp = 0; warp < warps(); warp++) sum += units[thread()][warp];
+        for (int k = 0; k < thread(); k++) sum *= 1 << SLICE_BITS;
+        atomicAdd((word*)(reg + top + SLICES - 1 - thread()), (word)(integer)sum);
+        if (thread() == 0) atomicMax(reg + TOP, (integer)top + 1);
     }
     __syncthreads();
 }
@@ -152,7 +150,7 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
         kind_type = types[kind] if isinstance(kind, str) else f"const {real}* __restrict__"
         parameters.append(f"{kind_type} a{n}")
     x, y = BLOCK[tape.dimension]
-    rows = ROWS[tape.dimension]
+    rows = rows_of(signature)
     reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
     lines = ["    if (*gate) return;"] if signature.gated else []
     lines += _thread_indices(tape.dimension, rows)
@@ -267,6 +265,7 @@ class CupyBackend(DeviceBackend):
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         source = kernel_source(point.__name__, signature, tape)
         kernel = self._cupy.RawKernel(source, "sweep", OPTIONS)
+        rows = rows_of(signature)
         real = self.dtype.type
         converts = [
             {REAL: real, INTEGER: np.int64}.get(kind) if isinstance(kind, str) else None
@@ -288,7 +287,7 @@ class CupyBackend(DeviceBackend):
                 ),
                 arguments,
             )
-            for launch in launches(region, shape):
+            for launch in launches(region, shape, rows):
                 numbers = [np.int64(number) for number in launch.bounds]
                 kernel(launch.grid, launch.block, (self._gate, *numbers, *targets, *given))
 

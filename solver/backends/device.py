@@ -18,8 +18,10 @@ from heatsolve.backends import Accumulator, Backend, Region, Signature, sums
 from heatsolve.backends.tape import Tape
 from heatsolve.points import INDEX_NAMES
 
-ROWS = {1: 1, 2: 4, 3: 2}
+ROWS = {1: 1, 2: 4, 3: 3}
 """Points of the slowest axis that one thread updates, by dimension."""
+ROWS_REDUCED = {1: 1, 2: 8, 3: 4}
+"""The same where a sweep reduces: more points share the work of a block's reduction."""
 BLOCK = {1: (256, 1), 2: (128, 2), 3: (64, 4)}
 """Threads of a block along the innermost axis and along the next."""
 THREADS = 256
@@ -167,7 +169,13 @@ class Launch:
     bounds: tuple[int, ...]
 
 
-def launches(region: Region, shape: Sequence[int]) -> Iterator[Launch]:
+def rows_of(signature: Signature) -> int:
+    """Points of the slowest axis that one thread updates."""
+    reduces = signature.outputs.count("array") < len(signature.outputs)
+    return (ROWS_REDUCED if reduces else ROWS)[signature.dimension]
+
+
+def launches(region: Region, shape: Sequence[int], rows: int) -> Iterator[Launch]:
     """The launches that cover a region of arrays of a shape; more than one where CUDA's limits end.
 
     Axes of a launch: x is the innermost axis, y the next, z the slowest of three; a thread takes
@@ -175,7 +183,6 @@ def launches(region: Region, shape: Sequence[int]) -> Iterator[Launch]:
     """
     dimension = len(region)
     x, y = BLOCK[dimension]
-    rows = ROWS[dimension]
     (low, high), *rest = region
     block = (x, y, 1)
     across = -(-(region[-1][1] - region[-1][0] // ALIGNMENT * ALIGNMENT) // x)
