@@ -60,7 +60,7 @@ class Outcome:
 class Criterion:
     """When an iteration ends: the norm of its update or of its residual, against a tolerance."""
 
-    def __init__(self, case: Case, system: System, u: Any):
+    def __init__(self, case: Case, system: System, u: Any, scratch: Any = None):
         solver = case.solver
         self.kind = "sum" if solver.norm == "l2" else "max"
         self.monitor = solver.monitor
@@ -69,7 +69,8 @@ class Criterion:
         self.every = solver.check_every
         if self.fixed and "check_every" not in solver.model_fields_set:
             self.every = self.limit
-        scale = self._norm_of_b(system, u) if solver.relative else 1.0
+        relative = solver.relative and not self.fixed
+        scale = self._norm_of_b(system, u, scratch) if relative else 1.0
         self.threshold = 0.0 if self.fixed else solver.tolerance * scale
 
     def norm(self, value: float) -> float:
@@ -85,9 +86,9 @@ class Criterion:
             return -1.0
         return self.threshold**2 if self.kind == "sum" else self.threshold
 
-    def _norm_of_b(self, system: System, u: Any) -> float:
+    def _norm_of_b(self, system: System, u: Any, scratch: Any) -> float:
         """The norm of b with the walls' values moved into it: the residual of u = 0 inside."""
-        bare = system.like(u)
+        bare = system.like(u, scratch)
         system.backend.sweep(fill, bare, system.grid.interior, 0.0)
         accumulator = system.backend.accumulator(self.kind)
         system.residual_norm(bare, accumulator)
@@ -265,8 +266,9 @@ def steady(problem: Conduction, watcher: Watcher) -> Outcome:
     system = problem.system(b)
     if system.singular:
         make_compatible(system)
-    method = make_method(problem.case, system, problem.temperature)
+    # The criterion first: the array that it needs is free again when the method makes its own.
     criterion = Criterion(problem.case, system, problem.temperature)
+    method = make_method(problem.case, system, problem.temperature)
     outcome = iterate(method, criterion, watcher)
     if system.singular:
         system.remove_mean(problem.temperature)
@@ -423,6 +425,8 @@ class Implicit:
         backend = problem.backend
         self._right = backend.zeros(problem.grid.shape)
         self._old = backend.zeros(problem.grid.shape)
+        relative = problem.case.solver.relative
+        self._scratch = backend.zeros(problem.grid.shape) if relative else None
         self._b = backend.to_device(problem.source(0.0))
         self._solvers: dict[float, tuple[Method, System]] = {}
 
@@ -442,7 +446,7 @@ class Implicit:
             problem.set_walls(t, end)
         method, self.system = self._solver(s)
         method.restart()
-        criterion = Criterion(problem.case, self.system, t)
+        criterion = Criterion(problem.case, self.system, t, self._scratch)
         outcome = iterate(method, criterion, Silent())
         if outcome.ending == "limit":
             raise NotConverged(

@@ -45,9 +45,10 @@ class System:
         self.sweep(point, accumulator, u, *arguments)
         return accumulator.value
 
-    def like(self, u: Any) -> Any:
-        """A copy of an array, ghosts included."""
-        array = self.backend.zeros(self.grid.shape)
+    def like(self, u: Any, array: Any = None) -> Any:
+        """A copy of an array, ghosts included; in `array`, if one is given."""
+        if array is None:
+            array = self.backend.zeros(self.grid.shape)
         self.backend.sweep(copy, array, self.grid.everything, u)
         return array
 

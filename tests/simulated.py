@@ -1,0 +1,100 @@
+"""Run by test_cuda_source under NUMBA_ENABLE_CUDASIM=1: the cuda backend against NumPy.
+
+The simulator takes about a millisecond for each thread of a block of 256, so the grids are tiny:
+one block, or two where blocks must meet. Python's square root raises where the device's is NaN,
+so `sqrt` is left to compilers and real devices.
+"""
+
+import math
+import sys
+
+import numpy as np
+from conformance import interior, registry, same, sweep
+
+from heatsolve.backends import cuda
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.points import copy
+
+SHAPES = {1: (20,), 2: (7, 19), 3: (5, 4, 9)}
+CHOSEN = {
+    "float64": (
+        "1d-copy", "1d-residual", "1d-cg-first-array-array-sum", "2d-fill", "2d-shifted",
+        "2d-where", "2d-maximum", "2d-gain-0-1", "2d-laplace", "2d-jacobi-updated-array-max",
+        "2d-sor-updated-array-sum", "2d-chebyshev-chebyshev-1",
+        "2d-conjugategradients-advance-0-1-sum", "3d-rounding",
+        "3d-conjugategradients-apply-array-sum", "3d-jacobi-residual-max", "3d-gain-2-0",
+    ),
+    "float32": ("1d-explicit_step", "2d-minimum", "2d-jacobi-updated-array-sum", "3d-residual"),
+}  # fmt: skip
+
+
+@np.errstate(all="ignore")
+def compare(entry, precision, host, device):
+    """Tame fields, so that sums are finite, then wild ones."""
+    shape = SHAPES[entry.dimension]
+    before = np.random.default_rng(99).normal(size=shape).astype(precision)
+    for wild in (False, True):
+        given = entry.make(shape, precision, seed=1, wild=wild)
+        expected = sweep(entry, host, given, before, interior(shape))
+        got = sweep(entry, device, given, before, interior(shape))
+        assert all(map(same, got, expected)), f"{entry.name} {precision} wild={wild}"
+
+
+def compare_blocks(host, device):
+    """Several blocks gather into one register; rows that are no multiple of a thread's four."""
+    values = np.random.default_rng(3).normal(size=(11, 140)) * np.logspace(-200, 200, 140)
+    region = ((1, 10), (125, 138))
+    for kind in ("sum", "max"):
+        expected = host.reduce(kind, copy, region, values)
+        assert device.reduce(kind, copy, region, device.to_device(values)) == expected
+    values[5, 130] = math.nan
+    assert math.isnan(device.reduce("sum", copy, region, device.to_device(values)))
+
+
+def halved(i, u):
+    return 0.5 * u[i], 0.5 * u[i]
+
+
+def compare_gate(device):
+    """After a check that meets its threshold, queued sweeps change nothing."""
+    # The values are 0.5, 0.25, ... for the maximum, four times that for the sum.
+    for kind, threshold, checks in (("max", 0.25, 2), ("max", 0.2, 3), ("sum", 0.5, 3),
+                                    ("max", -1.0, 5)):  # fmt: skip
+        u = device.to_device(np.ones(6))
+        value = device.accumulator(kind)
+        device.open_gate()
+        for _ in range(5):
+            device.sweep(halved, (u, value), ((1, 5),), u)
+            device.check(value, threshold)
+        points = 4 if kind == "sum" else 1
+        expected = [points * 0.5**n for n in range(1, checks + 1)]
+        assert device.ledger() == expected, (kind, threshold)
+        assert device.to_host(u).tolist() == [1.0, *[0.5**checks] * 4, 1.0]
+        # The ledger has ended the gate.
+        value.clear()
+        device.sweep(halved, (u, value), ((1, 5),), u)
+        assert device.to_host(u)[1] == 0.5 ** (checks + 1)
+        device.open_gate()
+        assert device.ledger() == []
+    broken = device.to_device(np.array([1.0, math.nan, 1.0]))
+    device.open_gate()
+    for _ in range(2):
+        device.sweep(copy, value, ((0, 3),), broken)
+        device.check(value, 0.0)
+    assert len(device.ledger()) == 1
+
+
+def main():
+    assert cuda.simulated()
+    entries = {entry.name: entry for entry in registry()}
+    for precision, names in CHOSEN.items():
+        host, device = NumpyBackend(precision), cuda.CudaBackend(precision)
+        for name in names:
+            compare(entries[name], precision, host, device)
+    host, device = NumpyBackend(), cuda.CudaBackend()
+    compare_blocks(host, device)
+    compare_gate(device)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
