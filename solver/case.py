@@ -208,6 +208,8 @@ def _update_conflicts(case: Document) -> Found:
     if not math.isclose(*spacings, rel_tol=1e-9):
         given = " and ".join(show(spacing) for spacing in spacings)
         yield ("grid",), f"solver.update needs equal spacings, not {given}"
+    if grid.kind == "cells" and len(grid.periodic) < grid.dimension:
+        yield ("grid", "cells"), "must be nodes with solver.update, which has walls on points"
     conductivity = case.model.conductivity
     if conductivity.names or conductivity() != 1.0:
         yield ("model", "conductivity"), "must be 1 with solver.update"

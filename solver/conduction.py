@@ -267,7 +267,15 @@ class Conduction:
         faces[1:] = inside
         for side, conductance in walls.items():
             faces[(1, -1)[side]] = conductance[0]
-        return np.ascontiguousarray(np.moveaxis(faces, 0, number))
+        faces = np.ascontiguousarray(np.moveaxis(faces, 0, number))
+        self._demand_normal(faces, axis.name)
+        return faces
+
+    def _demand_normal(self, faces: np.ndarray, axis: str) -> None:
+        """Refuse conductances that the precision cannot hold; 0 is that of an insulated wall."""
+        limits = np.finfo(self.backend.dtype)
+        normal = (faces == 0.0) | ((faces >= limits.tiny) & (faces <= limits.max))
+        self._demand(normal, faces, f"conductance along {axis}", f"fit {limits.dtype}")
 
     def _wall_conductance(self, wall: Wall) -> np.ndarray:
         condition, h = wall.condition, self.grid.axes[wall.number].spacing

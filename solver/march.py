@@ -28,6 +28,9 @@ GROWTH = 1e12
 """Growth of a norm beyond its first value that counts as divergence."""
 LONGEST_QUEUE = 0.25
 """Seconds of work that the host queues before it looks at a device."""
+MOST_STEPS = 2.0**53
+SHORTEST_STEP = 1e-290
+"""Bounds between which steps can be counted, and 1 / step computed."""
 COMPATIBLE = 1e-10
 """Relative imbalance of sources up to which a problem without given values has a solution."""
 
@@ -84,7 +87,8 @@ class Criterion:
         """The threshold for the value of an accumulator."""
         if self.fixed:
             return -1.0
-        return self.threshold**2 if self.kind == "sum" else self.threshold
+        # A product: a power of floats raises an error where it overflows.
+        return self.threshold * self.threshold if self.kind == "sum" else self.threshold
 
     def _norm_of_b(self, system: System, u: Any, scratch: Any) -> float:
         """The norm of b with the walls' values moved into it: the residual of u = 0 inside."""
@@ -262,8 +266,10 @@ def first_not_finite(system: System, u: Any) -> str:
 
 def steady(problem: Conduction, watcher: Watcher) -> Outcome:
     """Solve div(k grad T) + q = 0; the solution is left in `problem.temperature`."""
-    b = problem.backend.to_device(problem.source(0.0))
-    system = problem.system(b)
+    source = problem.source(0.0)
+    if problem.singular:  # make_compatible writes to all of it
+        source = np.broadcast_to(source, problem.grid.shape)
+    system = problem.system(problem.backend.to_device(source))
     if system.singular:
         make_compatible(system)
     # The criterion first: the array that it needs is free again when the method makes its own.
@@ -277,8 +283,9 @@ def steady(problem: Conduction, watcher: Watcher) -> Outcome:
 
 def make_compatible(system: System) -> None:
     """Without any given value, sources and fluxes must cancel: refuse, or remove their rounding."""
-    total = system.reduce("sum", weighted, system.b, *system.ratios)
-    size = system.reduce("sum", weighted_magnitude, system.b, *system.ratios)
+    given = (system.grid.interior, system.b, *system.ratios)
+    total = system.backend.reduce("sum", weighted, *given)
+    size = system.backend.reduce("sum", weighted_magnitude, *given)
     if abs(total) > COMPATIBLE * size:
         raise InputError(
             "no steady state: no wall gives a temperature, and sources and wall fluxes do not "
@@ -322,6 +329,8 @@ def step_length(problem: Conduction) -> float:
 
 def count_steps(end: float, step: float) -> int:
     """Steps to the end time; the last one is shortened where the step does not divide it."""
+    if min(step, end) < SHORTEST_STEP or end > step * MOST_STEPS:
+        raise InputError(f"time: a step of {step:.6g} is too small to reach t = {end:.6g}")
     return max(1, math.ceil(end / step - 1e-9))
 
 
@@ -343,11 +352,10 @@ def substeps(problem: Conduction, number: int, step: float, count: int) -> Itera
         yield Substep(start, length, theta)
 
 
-def transient(problem: Conduction, watcher: Watcher, frame: Frame) -> Outcome:
+def transient(problem: Conduction, step: float, watcher: Watcher, frame: Frame) -> Outcome:
     """March to the end time; `frame(t)` is called whenever the field is to be written."""
     case, backend = problem.case, problem.backend
     assert case.time is not None
-    step = step_length(problem)
     count = count_steps(case.time.end, step)
     every = case.output.every or count
     look = max(case.solver.check_every, count // 1000)

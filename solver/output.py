@@ -52,13 +52,13 @@ class FieldFile:
         self._coordinates = dict(coordinates)
         self._units = units
         self._transient = transient
-        # Exclusive for each writer, so that two runs with one target never mix their data.
-        mark = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._part = self._path.with_name(f".{self._path.name}.{mark}.part")
-        self._xdmf_part = self._part.with_suffix(".xdmf-part")
         with _failing("write", self._path):
             if self._path.is_dir():  # found out now, not by the rename after hours of computing
                 raise IsADirectoryError(errno.EISDIR, "")
+            # Exclusive for each writer, so that two runs with one target never mix their data.
+            mark = f"{os.getpid()}-{secrets.token_hex(4)}"
+            self._part = self._path.with_name(f".{self._path.name}.{mark}.part")
+            self._xdmf_part = self._part.with_suffix(".xdmf-part")
             self._disk = _Disk(self._part, "x+")
             self._file = h5py.File(self._disk, "w")
 

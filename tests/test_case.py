@@ -283,6 +283,11 @@ def test_literal_update(added, settings):
         ("", "grid.upper=[1, 1]", "grid: solver.update needs equal spacings, not 0.25 and 0.125"),
         (
             "",
+            "grid.cells=[4, 8]",
+            "grid.cells: must be nodes with solver.update, which has walls on points",
+        ),
+        (
+            "",
             "boundary.left.temperature.gradient=0",
             "boundary.left.temperature: must be a value with solver.update",
         ),

@@ -131,7 +131,7 @@ class Backend(ABC):
         """out[p] = point(p, *arguments) for every p of the region.
 
         `out` is an array, an Accumulator, or a tuple of them for a point function that returns as
-        many values. Raises ValueError when an output is also read at a shift.
+        many values. Raises ValueError when an output is also read at a shift or is too small.
         """
         outputs = out if isinstance(out, tuple) else (out,)
         kinds = tuple([o.kind if isinstance(o, Accumulator) else "array" for o in outputs])
@@ -145,6 +145,12 @@ class Backend(ABC):
             if high <= low:
                 return
             points *= high - low
+        for output, kind in zip(outputs, kinds, strict=True):
+            # Compiled loops do not look where they write.
+            if kind == "array" and any(
+                high > extent for (_, high), extent in zip(region, output.shape, strict=True)
+            ):
+                raise ValueError(f"region {region} does not fit an output of {output.shape}")
         run(region, outputs, arguments)
         self.points_updated += points
         self.bytes_moved += points * arrays_touched * self.dtype.itemsize

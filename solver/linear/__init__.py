@@ -77,8 +77,10 @@ class System:
         volume = self.backend.accumulator("sum")
         one = self.backend.zeros((1,) * self.grid.dimension)
         self.backend.sweep(fill, one, tuple((0, 1) for _ in self.grid.axes), 1.0)
-        self.sweep(weighted, volume, one, *self.ratios)
-        mean = self.reduce("sum", weighted, u, *self.ratios) / volume.value
+        # No exchange: no neighbour is read, and `one` has no ghosts to fill.
+        self.backend.sweep(weighted, volume, self.grid.interior, one, *self.ratios)
+        total = self.backend.reduce("sum", weighted, self.grid.interior, u, *self.ratios)
+        mean = total / volume.value
         self.backend.sweep(lowered, u, self.grid.interior, u, mean)
 
     def spectrum(self) -> tuple[float, float]:

@@ -59,7 +59,7 @@ def _smallest(faces: np.ndarray, ratio: np.ndarray) -> float:
     u = [1.0] * n
     value = math.inf
     for _ in range(STEPS):
-        norm = math.sqrt(sum(x * x for x in u))
+        norm = math.hypot(*u)  # whose squares neither under- nor overflow
         u = [x / norm for x in u]
         solved = _solve(pivots, factors, u)
         estimate = 1.0 / sum(x * y for x, y in zip(u, solved, strict=True))
