@@ -75,7 +75,8 @@ class Entry:
             for a in self.arguments
         )  # fmt: skip
         outputs = tuple("array" if isinstance(kind, int) else kind for kind in self.outputs)
-        return Signature(arguments, outputs, precision, self.dimension, gated)
+        in_place = tuple(kind if isinstance(kind, int) else None for kind in self.outputs)
+        return Signature(arguments, outputs, in_place, precision, self.dimension, gated)
 
 
 def random_field(shape, dtype, rng, wild: bool, positive: bool = False) -> np.ndarray:
@@ -185,8 +186,10 @@ def _of_heat(d: int) -> list[Entry]:
             name = f"{d}d-gain-{axis}-{side}"
             entries.append(Entry(name, heat.wall_gain(axis, side), d, given, ("sum",)))
     if d == 2:
-        entries += [Entry(f"2d-{name}", point, 2, (t, t, REAL))
-                    for name, point in heat.LITERAL_UPDATES.items()]
+        entries += [
+            Entry(f"2d-{name}", point, 2, (t, t, REAL))
+            for name, point in heat.LITERAL_UPDATES.items()
+        ]
     return entries
 
 

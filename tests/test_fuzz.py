@@ -269,8 +269,7 @@ def fewer_points(case: Case) -> list[str]:
     counts = [min(count, most) for count in grid.counts]
     shares = zip(grid.lower, reversed(grid_of(case).axes), counts, strict=True)
     upper = [
-        low + axis.spacing * (count - axis.points + axis.intervals)
-        for low, axis, count in shares
+        low + axis.spacing * (count - axis.points + axis.intervals) for low, axis, count in shares
     ]
     changes = [f"grid.{grid.kind}={counts}", f"grid.upper={upper}"]
     for n, point in enumerate(case.source.points):

@@ -26,11 +26,13 @@ class Signature:
 
     `arguments`: for each argument REAL, INTEGER, or for an array a tuple that tells for each axis
     whether the array is constant along it. `outputs`: for each result "array", "sum" or "max".
+    `in_place`: for each output, the number of the argument that is the same array, or None.
     `gated`: whether the sweep does nothing once the device's gate is closed.
     """
 
     arguments: tuple[Any, ...]
     outputs: tuple[str, ...]
+    in_place: tuple[int | None, ...]
     precision: str
     dimension: int
     gated: bool = False
@@ -44,6 +46,11 @@ class Signature:
                 f"the sweep has {len(self.outputs)} outputs"
             )
         return tape
+
+    def target(self, output: int) -> str:
+        """The name by which generated code writes an array output: one name for one array."""
+        argument = self.in_place[output]
+        return f"o{output}" if argument is None else f"a{argument}"
 
     def arrays_touched(self, tape: Tape) -> int:
         """How many full arrays one sweep moves through memory, read plus written."""
@@ -135,10 +142,12 @@ class Backend(ABC):
         """
         outputs = out if isinstance(out, tuple) else (out,)
         kinds = tuple([o.kind if isinstance(o, Accumulator) else "array" for o in outputs])
-        key = (point, kinds, tuple([_describe(a) for a in arguments]), len(region), self.gated)
+        in_place = tuple([_place_of(o, arguments) for o in outputs])
+        described = tuple([_describe(a) for a in arguments])
+        key = (point, described, kinds, in_place, len(region), self.gated)
         known = self._sweeps.get(key)
         if known is None:
-            known = self._sweeps[key] = self._prepare(point, key, outputs, arguments)
+            known = self._sweeps[key] = self._prepare(*key)
         run, arrays_touched = known
         points = 1
         for low, high in region:
@@ -177,13 +186,13 @@ class Backend(ABC):
         """The values of the checks up to the one that closed the gate; ends the gate (waits)."""
         return self._checks
 
-    def _prepare(self, point: Point, key: Any, outputs: Any, arguments: Any) -> tuple[Any, int]:
-        _, kinds, described, axes, gated = key
-        signature = Signature(described, kinds, self.precision, axes, gated)
+    def _prepare(
+        self, point: Point, described: Any, kinds: Any, in_place: Any, axes: int, gated: bool
+    ) -> tuple[Any, int]:
+        signature = Signature(described, kinds, in_place, self.precision, axes, gated)
         tape = signature.tape(point)
-        for number, argument in enumerate(arguments):
-            if tape.read_at_a_shift(number) and any(argument is o for o in outputs):
-                raise ValueError(f"{point.__name__} reads its output at a shift")
+        if any(tape.read_at_a_shift(number) for number in in_place if number is not None):
+            raise ValueError(f"{point.__name__} reads its output at a shift")
         return self._compile(point, signature, tape), signature.arrays_touched(tape)
 
     def reduce(self, kind: str, point: Point, region: Region, *arguments: Any) -> float:
@@ -195,6 +204,13 @@ class Backend(ABC):
         accumulator = self.accumulator(kind)
         self.sweep(point, accumulator, region, *arguments)
         return accumulator.value
+
+
+def _place_of(output: Any, arguments: Sequence[Any]) -> int | None:
+    for number, argument in enumerate(arguments):
+        if argument is output:
+            return number
+    return None
 
 
 def _describe(argument: Any) -> Any:

@@ -4,6 +4,7 @@ Numba only compiles: its kernels take plain pointers and its launches cost five 
 cuda.core. Under the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) the same source runs as Python.
 """
 
+import inspect
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Signature, sums
+from heatsolve.backends import Signature, cache, sums
 from heatsolve.backends.device import (
     ALIGNMENT,
     THREADS,
@@ -165,17 +166,22 @@ def parameter_types(signature: Signature, dimension: int) -> tuple[Any, ...]:
     )
 
 
-def ptx_of(function: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> tuple[str, str]:
-    """PTX of a kernel, and the kernel's name in it."""
+def ptx_of(function: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> str:
+    """PTX of a kernel."""
     from numba import cuda
 
     with uncontracted():
         ptx, _ = cuda.compile(
             function, types, device=False, abi="numba", output="ptx", cc=capability
         )
+    return ptx
+
+
+def entry_of(ptx: str) -> str:
+    """The name of the kernel in a PTX text."""
     found = re.search(r"\.entry\s+([\w$]+)", ptx)
     assert found, "PTX without a kernel"
-    return ptx, found.group(1)
+    return found.group(1)
 
 
 @dataclass(frozen=True)
@@ -204,7 +210,7 @@ class CudaBackend(DeviceBackend):
         self._machine = Simulator() if simulated() else Device(cuda)
         from heatsolve.backends.cuda_reductions import check
 
-        self._check = self._machine.compile(check, check_types())
+        self._check = self._machine.compile(check, check_types(), "check")
         self._make_gate()
 
     def integers(self, count: int) -> DeviceArray:
@@ -236,8 +242,9 @@ class CudaBackend(DeviceBackend):
         self._check(one, (register, int(is_sum), float(limit), self._gate, self._rows))
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
-        function = kernel_function(kernel_source(point.__name__, signature, tape))
-        kernel = self._machine.compile(function, parameter_types(signature, tape.dimension))
+        source = kernel_source(point.__name__, signature, tape)
+        types = parameter_types(signature, tape.dimension)
+        kernel = self._machine.compile(kernel_function(source), types, source)
         rows = rows_of(signature)
         converts = [
             {REAL: self.dtype.type, INTEGER: int}.get(kind) if isinstance(kind, str) else None
@@ -317,16 +324,28 @@ class Device:
     def sync(self) -> None:
         self._stream.sync()
 
-    def compile(self, function: Any, types: tuple[Any, ...]) -> Any:
+    def compile(self, function: Any, types: tuple[Any, ...], source: str) -> Any:
         capability = tuple(self._device.compute_capability)
-        ptx, name = ptx_of(function, types, capability)
-        kernel = self._core.ObjectCode.from_ptx(ptx.encode()).get_kernel(name)
+        ptx = self._cached_ptx(function, types, capability, source)
+        kernel = self._core.ObjectCode.from_ptx(ptx.encode()).get_kernel(entry_of(ptx))
 
         def launch(numbers: Launch, arguments: tuple) -> None:
             config = self._core.LaunchConfig(grid=numbers.grid, block=numbers.block)
             self._core.launch(self._stream, config, kernel, *_flat(arguments))
 
         return launch
+
+    def _cached_ptx(self, function: Any, types: Any, capability: Any, source: str) -> str:
+        from numba_cuda import __version__ as version
+
+        from heatsolve.backends import cuda_reductions
+
+        parts = (source, types, capability, version, np.__version__)
+        digest = cache.digest(*parts, inspect.getsource(cuda_reductions), inspect.getsource(sums))
+        path = cache.folder() / f"heatsolve_kernel_{digest}.ptx"
+        if not path.exists():
+            cache.store(path, ptx_of(function, types, capability).encode())
+        return path.read_text()
 
 
 def _flat(arguments: tuple) -> Iterator[Any]:
@@ -368,7 +387,7 @@ class Simulator:
     def sync(self) -> None:
         pass
 
-    def compile(self, function: Any, types: tuple[Any, ...]) -> Any:
+    def compile(self, function: Any, types: tuple[Any, ...], source: str) -> Any:
         kernel = self._cuda.jit(function)
 
         def launch(numbers: Launch, arguments: tuple) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Signature, sums
+from heatsolve.backends import Signature, cache, sums
 from heatsolve.backends.device import (
     ALIGNMENT,
     BLOCK,
@@ -20,6 +20,7 @@ from heatsolve.backends.tape import INTEGER, REAL, Tape
 from heatsolve.errors import InputError
 from heatsolve.points import INDEX_NAMES, Point
 
+# RawKernel is of no use: CuPy adds -ftz=true to its options, which loses denormals.
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
 """As on a CPU: a * b + c rounds twice, denormals are kept, division and root are exact."""
 
@@ -147,7 +148,8 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     ]
     for n, kind in enumerate(signature.arguments):
         types = {REAL: real, INTEGER: "long long"}
-        kind_type = types[kind] if isinstance(kind, str) else f"const {real}* __restrict__"
+        constant = "" if n in signature.in_place else "const "
+        kind_type = types[kind] if isinstance(kind, str) else f"{constant}{real}* __restrict__"
         parameters.append(f"{kind_type} a{n}")
     x, y = BLOCK[tape.dimension]
     rows = rows_of(signature)
@@ -230,8 +232,19 @@ class CupyBackend(DeviceBackend):
             reason = str(error).splitlines()[0]
             raise InputError(f"the cupy backend found no usable CUDA GPU ({reason})") from None
         self._cupy = cupy
-        self._check = cupy.RawKernel(check_source(), "check", OPTIONS)
+        self._check = self._kernel(check_source(), "check")
         self._make_gate()
+
+    def _kernel(self, source: str, name: str) -> Any:
+        """A kernel, compiled by NVRTC or read from the cache."""
+        compiler, device = self._cupy.cuda.compiler, self._cupy.cuda.Device()
+        nvrtc = self._cupy.cuda.nvrtc.getVersion()
+        digest = cache.digest(source, OPTIONS, device.compute_capability, nvrtc)
+        path = cache.folder() / f"heatsolve_{name}_{digest}.cubin"
+        if not path.exists():
+            code, _ = compiler.compile_using_nvrtc(source, OPTIONS)
+            cache.store(path, code if isinstance(code, bytes) else code.encode())
+        return self._cupy.RawModule(path=str(path)).get_function(name)
 
     def zeros(self, shape: Sequence[int]) -> Any:
         return self._cupy.zeros(tuple(shape), self.dtype)
@@ -264,7 +277,7 @@ class CupyBackend(DeviceBackend):
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         source = kernel_source(point.__name__, signature, tape)
-        kernel = self._cupy.RawKernel(source, "sweep", OPTIONS)
+        kernel = self._kernel(source, "sweep")
         rows = rows_of(signature)
         real = self.dtype.type
         converts = [

@@ -92,10 +92,10 @@ def body(
         for place in _needed(shifted, wanted)
     ]
     for row in range(first_row, first_row + rows):
+        place = _place(row, tape.dimension)
         for n, kind in enumerate(signature.outputs):
-            value = f"v{shifted.results[row * len(tape.results) + n]}"
-            target = f"o{n}[{_place(row, tape.dimension)}]" if kind == "array" else f"t{n}_{row}"
-            lines.append(f"{target} = {value}")
+            target = f"{signature.target(n)}[{place}]" if kind == "array" else f"t{n}_{row}"
+            lines.append(f"{target} = v{shifted.results[row * len(tape.results) + n]}")
     return lines
 
 

@@ -4,15 +4,12 @@ For each point function a small Python module is written into the user's cache f
 by Numba, which keeps the machine code beside it, so that a second run compiles nothing.
 """
 
-import hashlib
 import importlib.util
 import inspect
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +21,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numba
 
-from heatsolve.backends import Backend, Region, Signature, sums
+from heatsolve.backends import Backend, Region, Signature, cache, sums
 from heatsolve.backends import numba_reductions as reductions
 from heatsolve.backends.tape import INTEGER, REAL, Tape
 from heatsolve.points import INDEX_NAMES, Point
@@ -34,9 +31,7 @@ SEGMENT = 2048
 THREADED_FROM = 1 << 16
 """Points below which waking a second thread costs more than it brings."""
 CHUNKS_PER_THREAD = 4
-DIGEST = hashlib.sha256(
-    (inspect.getsource(reductions) + inspect.getsource(sums)).encode()
-).hexdigest()
+DIGEST = cache.digest(inspect.getsource(reductions), inspect.getsource(sums))
 """Of the reductions: without it Numba would not notice that a function it has inlined changed."""
 
 
@@ -159,9 +154,8 @@ def _body(signature: Signature, tape: Tape, inner: str) -> list[str]:
     ]
     here = ", ".join(INDEX_NAMES[: tape.dimension])
     for n, (kind, place) in enumerate(zip(signature.outputs, tape.results, strict=True)):
-        lines.append(
-            f"o{n}[{here}] = v{place}" if kind == "array" else f"t{n}[{inner} - start] = v{place}"
-        )
+        array, term = f"{signature.target(n)}[{here}]", f"t{n}[{inner} - start]"
+        lines.append(f"{array if kind == 'array' else term} = v{place}")
     return lines
 
 
@@ -201,40 +195,19 @@ def _index(axis: str, shift: int, added: tuple[int, ...]) -> str:
 
 
 def _load(source: str) -> ModuleType:
-    """A generated module, kept in a file so that Numba can cache its machine code.
+    """A generated module, from a file, so that Numba can keep its machine code beside it.
 
-    The file is named by its content and put in place by one rename, so that any number of
-    processes can start at once; an existing file is left alone, because Numba forgets the machine
-    code of a file that was touched.
+    A file that exists is not written again: Numba forgets the machine code of one that was touched.
     """
-    digest = hashlib.sha256(source.encode()).hexdigest()[:24]
-    name = f"heatsolve_sweep_{digest}"
+    name = f"heatsolve_sweep_{cache.digest(source)}"
     if name in sys.modules:
         return sys.modules[name]
-    path = _cache_folder() / f"{name}.py"
+    path = cache.folder() / f"{name}.py"
     if not path.exists():
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        with os.fdopen(handle, "w") as file:
-            file.write(source)
-        os.replace(temporary, path)
+        cache.store(path, source.encode())
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification and specification.loader
     # Numba looks a function's module up by name when it loads machine code.
     sys.modules[name] = module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
-
-
-def _cache_folder() -> Path:
-    """HEATSOLVE_CACHE, or the user's cache folder, or a temporary one where that is read-only."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(os.environ.get("HEATSOLVE_CACHE") or Path(base) / "heatsolve")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    folder = Path(tempfile.gettempdir()) / f"heatsolve-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder

@@ -76,7 +76,9 @@ class NumpyBackend(Backend):
         register[:] = 0
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
-        steps = _plan(tape, writes_output=signature.outputs == ("array",))
+        # `where` writes its target twice, and must not do that to an array that it also reads.
+        in_place_where = signature.in_place[0] is not None and tape.operations[-1].name == "where"
+        steps = _plan(tape, signature.outputs == ("array",) and not in_place_where)
         reduces = signature.outputs.count("array") < len(signature.outputs)
 
         def run(region: Region, outputs: tuple, arguments: tuple) -> None:
@@ -102,6 +104,10 @@ class NumpyBackend(Backend):
             else:
                 UFUNCS[step.name](*operands, out=target)
             values[step.place] = target
+        if len(outputs) > 1:  # what one output holds may be another's value
+            for place in tape.results:
+                if tape.operations[place].name == "load":
+                    values[place] = values[place].copy()
         for output, kind, place in zip(outputs, kinds, tape.results, strict=True):
             if kind == "array":
                 if not (steps and steps[-1].scratch is None):

@@ -154,20 +154,34 @@ class Symbol:
         return Symbol(self.tape, self.tape.add("sqrt", self.place))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ShiftArgument:
     """An integer argument: it may only be added to an index."""
 
     number: int
 
+    def __eq__(self, other: object) -> bool:
+        raise PointRuleError("an integer argument is added to an index only")
 
-@dataclass(frozen=True)
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
 class Index:
     """The index along one axis, plus a constant and plus integer arguments."""
 
     axis: int
     shift: int = 0
     arguments: tuple[int, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        # Two indices may be compared while a point function is recorded, their values may not.
+        if not isinstance(other, Index):
+            raise PointRuleError("an index is used in subscripts only")
+        mine = (self.axis, self.shift, self.arguments)
+        return mine == (other.axis, other.shift, other.arguments)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __add__(self, other: Any) -> "Index":
         if isinstance(other, ShiftArgument):
@@ -182,12 +196,17 @@ class Index:
         return self + (-other)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ArrayArgument:
     """An array argument: it may only be read, at the point or at a shift from it."""
 
     tape: Tape
     number: int
+
+    def __eq__(self, other: object) -> bool:
+        raise PointRuleError("an array is read at an index, not compared")
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __getitem__(self, subscript: Any) -> Symbol:
         indices = subscript if isinstance(subscript, tuple) else (subscript,)
