@@ -105,7 +105,7 @@ class Grid:
             count *= axis.unknowns
         return count
 
-    @property
+    @cached_property
     def interior(self) -> Region:
         """All unknowns."""
         return tuple((1, axis.unknowns + 1) for axis in self.axes)
