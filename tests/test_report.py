@@ -1,0 +1,94 @@
+"""What a run says: a bar on a terminal, lines elsewhere, nothing when quiet."""
+
+import io
+import math
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from heatsolve import report
+from heatsolve.report import Report, count, duration
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test sets."""
+    now = [0.0]
+    monkeypatch.setattr(report.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def converging(clock, quiet=False):
+    """A run of 30 s at 100 iterations a second, whose norm falls by e every 5 s."""
+    stream = io.StringIO()
+    talk = Report(quiet, stream)
+    talk.begin("iteration", 1_000_000, 1e-6)
+    for second in range(1, 31):
+        clock[0] = float(second)
+        talk.progress(100 * second, math.exp(-second / 5.0))
+    return talk, stream.getvalue().splitlines()
+
+
+def test_lines_every_few_seconds(clock):
+    _, lines = converging(clock)
+    assert len(lines) == 6
+    assert lines[0] == "[5.0 s] iteration 500, norm 3.679e-01, 100/s"
+
+
+def test_time_left_is_fitted_to_the_rate_of_convergence(clock):
+    talk, lines = converging(clock)
+    # The norm is e^-6 now and must reach 1e-6, a factor of e every 5 s.
+    assert talk.seconds_left() == pytest.approx(5.0 * (math.log(1e6) - 6.0))
+    assert lines[-1].endswith("about 39 s left")
+
+
+def test_time_left_is_by_count_without_a_threshold(clock):
+    talk = Report(stream=io.StringIO())
+    talk.begin("step", 1000, 0.0)
+    for second in (10.0, 20.0):
+        clock[0] = second
+        talk.progress(int(10 * second), None)
+    assert talk.seconds_left() == pytest.approx(80.0)
+
+
+def test_quiet(clock):
+    _, lines = converging(clock, quiet=True)
+    assert lines == []
+
+
+def test_words():
+    assert [duration(s) for s in (0.44, 12.3, 200.0, 18720.0)] == [
+        "0.4 s",
+        "12 s",
+        "3 min 20 s",
+        "5 h 12 min",
+    ]
+    assert [count(n) for n in (12.0, 5.12e5, 1.337e9)] == ["12 ", "512 k", "1.34 G"]
+
+
+def test_a_bar_on_a_terminal(tmp_path):
+    """On a real pseudo-terminal the run draws a bar and takes it away again."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "heatsolve", "run", "hotspot", "--backend", "numpy",
+               "--set", "solver.tolerance=2e-3", "--output", str(tmp_path / "a.h5")]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    )
+    os.close(slave)
+    said = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # the terminal's other end is closed
+            break
+        if not part:
+            break
+        said += part
+    assert process.wait() == 0
+    text = said.decode()
+    assert "━" in text
+    assert "norm" in text
+    assert "converged in" in text
