@@ -1,6 +1,7 @@
 """The command line: one function a command, each of which imports only what it needs."""
 
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -39,12 +40,20 @@ def run(
 ) -> None:
     """Run a case and write its fields."""
     from heatsolve.case import load
+    from heatsolve.halo import find_ranks
     from heatsolve.report import Report
     from heatsolve.run import run as run_case
 
-    report = Report(quiet)
+    ranks = find_ranks()
+    report = Report(quiet or ranks.rank > 0)
     try:
-        result = run_case(load(case, overrides or []), backend, output, report)
+        result = run_case(load(case, overrides or []), backend, output, report, ranks)
+    except HeatsolveError as error:
+        ranks.fail(f"heatsolve: {error}", error.exit_code)
+        raise
+    except Exception:
+        ranks.fail(traceback.format_exc(), 1)
+        raise
     finally:
         report.end()
     raise typer.Exit(result.exit_code)

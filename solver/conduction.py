@@ -16,8 +16,8 @@ from heatsolve import boundary, heat
 from heatsolve.backends import Backend
 from heatsolve.case import Case
 from heatsolve.errors import InputError
-from heatsolve.grid import WALLS, Grid, Region, make_grid
-from heatsolve.halo import Halo
+from heatsolve.grid import WALLS, Axis, Grid, Region, make_grid
+from heatsolve.halo import Halo, Ranks, block_of, process_grid
 from heatsolve.linear import System
 from heatsolve.linear.spectrum import lowest_eigenvalue
 from heatsolve.points import copy, fill
@@ -39,6 +39,17 @@ def grid_of(case: Case) -> Grid:
     )
 
 
+def ratio_line(axis: Axis) -> np.ndarray:
+    """The ratio of a full cell to the points' volumes along an axis; one number if all are full."""
+    if not any(axis.half_volumes):
+        return np.ones(1)
+    ratio = np.ones(axis.unknowns + 2)
+    for half, index in zip(axis.half_volumes, (1, -2), strict=True):
+        if half:
+            ratio[index] = 2.0
+    return ratio
+
+
 @dataclass(frozen=True)
 class Wall:
     """One wall: its place, its name in the case, and its condition there."""
@@ -57,12 +68,27 @@ class Wall:
 
 
 class Conduction:
-    """The arrays of a heat case on a backend, and the linear systems made of them."""
+    """The arrays of a heat case on a backend, and the linear systems made of them.
 
-    def __init__(self, case: Case, backend: Backend, grid: Grid | None = None):
-        self.case, self.backend = case, backend
-        self.grid = grid or grid_of(case)
-        self.halo = Halo(self.grid, backend)
+    `whole` is the grid of the case, `grid` the block of it that this process owns.
+    """
+
+    def __init__(
+        self, case: Case, backend: Backend, grid: Grid | None = None, ranks: Ranks | None = None
+    ):
+        self.case, self.backend, self.ranks = case, backend, ranks or Ranks()
+        self.whole = whole = grid or grid_of(case)
+        wanted = None if case.parallel.ranks == "auto" else case.parallel.ranks
+        self.dims = dims = process_grid(whole, self.ranks.size, wanted)
+        place = np.unravel_index(self.ranks.rank, dims)
+        blocks = [
+            block_of(axis.all_unknowns, parts, int(number))
+            for axis, parts, number in zip(whole.axes, dims, place, strict=True)
+        ]
+        self.grid = whole.block(blocks)
+        self.halo = Halo(self.grid, backend, self.ranks, dims)
+        if self.ranks.size > 1:
+            backend.join(self.ranks.combine)
         self.walls = tuple(self._find_walls())
         self.ratios = [self._ratio(number) for number in range(self.grid.dimension)]
         self._conductivity = self._evaluate("model.conductivity", positive=True)
@@ -77,7 +103,12 @@ class Conduction:
             for array in pair
         )
         self.capacity = place(self._capacity())
-        self.singular = not any(np.any(self._wall_conductance(wall)) for wall in self.walls)
+
+    @cached_property
+    def singular(self) -> bool:
+        """Whether no wall gives a temperature (asks all processes)."""
+        gives = any(np.any(self._wall_conductance(wall)) for wall in self.walls)
+        return not any(self.ranks.gather(gives))
 
     @cached_property
     def temperature(self) -> Any:
@@ -126,7 +157,9 @@ class Conduction:
             return density
         total = np.array(np.broadcast_to(density, self.grid.shape))
         for point in self.case.source.points:
-            total[self._source_index(point)] += point.value
+            place = self._source_index(point)
+            if all(1 <= i <= axis.unknowns for i, axis in zip(place, self.grid.axes, strict=True)):
+                total[place] += point.value
         for wall, flux in fluxes:
             layer = [slice(1, -1)] * self.grid.dimension
             layer[wall.number] = (slice(1, 2), slice(-2, -1))[wall.side]
@@ -150,12 +183,24 @@ class Conduction:
             coefficients=(self.capacity, s, *self.faces),
             b=b,
             ratios=self.device_ratios,
-            lowest=lambda: (
-                lowest_eigenvalue(self.grid, self._host_faces, self.ratios)
-                + s * float(self._capacity().min())
-            ),
+            lowest=lambda: self._lowest(s),
             singular=self.singular and s == 0.0,
         )
+
+    def _lowest(self, s: float) -> float:
+        """A lower bound of the smallest eigenvalue of A (asks all processes)."""
+        lines = []
+        for number, (axis, faces) in enumerate(zip(self.grid.axes, self._host_faces, strict=True)):
+            others = tuple(n for n in range(self.grid.dimension) if n != number)
+            line = np.full(axis.all_unknowns + 2, np.inf)
+            # The first element is no face of this block, but the last of the one below it.
+            first = 0 if axis.start == 0 else 1
+            own = slice(axis.start + first, axis.start + axis.unknowns + 2)
+            line[own] = faces.min(axis=others)[first:]
+            lines.append(self.ranks.smallest(line))
+        ratios = [ratio_line(axis) for axis in self.whole.axes]
+        capacity = self.ranks.smallest(self._capacity().min())
+        return lowest_eigenvalue(self.whole, lines, ratios) + s * float(capacity)
 
     def largest_step(self) -> float:
         """The largest stable step of explicit Euler (s), 2 over Gershgorin's bound."""
@@ -192,8 +237,8 @@ class Conduction:
 
     def _find_walls(self) -> Iterator[Wall]:
         for number, axis in enumerate(self.grid.axes):
-            if not axis.periodic:
-                for side, name in enumerate(WALLS[axis.name]):
+            for side, name in enumerate(WALLS[axis.name]):
+                if not axis.periodic and axis.at_ends[side]:
                     condition = getattr(self.case.boundary, name).temperature
                     yield Wall(number, side, name, condition)
 
@@ -236,13 +281,7 @@ class Conduction:
 
     def _ratio(self, number: int) -> np.ndarray:
         """The ratio of a full cell to the points' volumes along one axis."""
-        axis = self.grid.axes[number]
-        if not any(axis.half_volumes):
-            return np.ones((1,) * self.grid.dimension)
-        ratio = np.ones(axis.unknowns + 2)
-        for half, index in zip(axis.half_volumes, (1, -2), strict=True):
-            ratio[index] = 2.0 if half else 1.0
-        return self.grid.along(number, ratio)
+        return self.grid.along(number, ratio_line(self.grid.axes[number]))
 
     def _capacity(self) -> np.ndarray:
         if self.case.model.steady:
@@ -309,9 +348,9 @@ class Conduction:
         return condition.robin.ambient if condition.robin is not None else condition.value
 
     def _source_index(self, point: Any) -> tuple[int, ...]:
-        """The array index of the unknown that carries a point source."""
+        """The array index of the unknown that carries a point source, perhaps beyond this block."""
         place = []
-        for number, axis in enumerate(reversed(self.grid.axes)):
+        for number, axis in enumerate(reversed(self.whole.axes)):
             if point.index is not None:
                 index = axis.number(int(point.index[number]))
             else:
@@ -325,4 +364,5 @@ class Conduction:
                     "where a source has no effect"
                 )
             place.append(index)
-        return tuple(reversed(place))
+        starts = [axis.start for axis in self.grid.axes]
+        return tuple(index - start for index, start in zip(reversed(place), starts, strict=True))

@@ -6,8 +6,9 @@ the ghost beside a wall of given value *is* the wall's node; on every other wall
 grids, it lies outside.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,10 +26,11 @@ WALLS = {
 
 @dataclass(frozen=True)
 class Axis:
-    """One direction of a grid.
+    """One direction of a grid, or of the block of it that one process owns.
 
     `points`: nodes or cells as the case counts them; `on_nodes`: which of the two; `fixed`: for
-    the low and the high end, whether a node there carries a given value and is no unknown.
+    the low and the high end, whether a node there carries a given value and is no unknown;
+    `block`: the unknowns of this process, from the first to before the last (all, if None).
     """
 
     name: str
@@ -38,14 +40,31 @@ class Axis:
     on_nodes: bool
     periodic: bool = False
     fixed: tuple[bool, bool] = (False, False)
+    block: tuple[int, int] | None = None
 
     @property
     def intervals(self) -> int:
         return self.points - 1 if self.on_nodes and not self.periodic else self.points
 
     @property
-    def unknowns(self) -> int:
+    def all_unknowns(self) -> int:
+        """Unknowns of all processes."""
         return self.points - sum(self.fixed)
+
+    @property
+    def start(self) -> int:
+        """The number of this process's first unknown among all."""
+        return self.block[0] if self.block else 0
+
+    @property
+    def unknowns(self) -> int:
+        """Unknowns of this process."""
+        return self.block[1] - self.block[0] if self.block else self.all_unknowns
+
+    @property
+    def at_ends(self) -> tuple[bool, bool]:
+        """Whether this process's block reaches the low and the high end."""
+        return self.start == 0, self.start + self.unknowns == self.all_unknowns
 
     @property
     def spacing(self) -> float:
@@ -53,22 +72,30 @@ class Axis:
 
     @property
     def half_volumes(self) -> tuple[bool, bool]:
-        """For the low and the high end, whether the last unknown sits on the wall itself.
+        """For the low and the high end, whether this process's unknown there is on the wall itself.
 
         Its control volume is then half a cell.
         """
         on_wall = self.on_nodes and not self.periodic
-        return (on_wall and not self.fixed[0], on_wall and not self.fixed[1])
+        low, high = self.at_ends
+        return (on_wall and low and not self.fixed[0], on_wall and high and not self.fixed[1])
 
     def number(self, index: int) -> int:
         """The array index of the point that the case counts as `index` (from 0)."""
-        return index + (0 if self.fixed[0] else 1)
+        return index + (0 if self.fixed[0] else 1) - self.start
 
     @property
     def stored(self) -> tuple[int, int]:
-        """The array indices of the points that a file holds: all that the case counts."""
-        first = self.number(0)
-        return first, first + self.points
+        """The array indices of the points that this process writes: together, all points."""
+        low, high = self.at_ends
+        first = self.number(0) if low else 1
+        return first, self.number(self.points) if high else self.unknowns + 1
+
+    @property
+    def stored_at(self) -> tuple[int, int]:
+        """The same as the case counts points: from the first to before the last."""
+        first, stop = self.stored
+        return first - self.number(0), stop - self.number(0)
 
     @cached_property
     def coordinates(self) -> np.ndarray:
@@ -99,15 +126,18 @@ class Grid:
         return tuple(axis.unknowns + 2 for axis in self.axes)
 
     @property
-    def unknowns(self) -> int:
-        count = 1
-        for axis in self.axes:
-            count *= axis.unknowns
-        return count
+    def all_unknowns(self) -> int:
+        """Unknowns of all processes."""
+        return math.prod(axis.all_unknowns for axis in self.axes)
+
+    def block(self, blocks: Sequence[tuple[int, int]]) -> "Grid":
+        """The part of this grid with these unknowns along each axis."""
+        axes = zip(self.axes, blocks, strict=True)
+        return Grid(tuple(replace(axis, block=block) for axis, block in axes))
 
     @cached_property
     def interior(self) -> Region:
-        """All unknowns."""
+        """All unknowns of this process."""
         return tuple((1, axis.unknowns + 1) for axis in self.axes)
 
     @property

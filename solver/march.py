@@ -248,17 +248,18 @@ class Judge:
 
 
 def first_not_finite(system: System, u: Any) -> str:
-    """Where a field is not finite, in words; empty if it is finite everywhere."""
+    """Where a field is not finite, in words; empty if it is finite (asks all processes)."""
     inside = system.backend.to_host(u)[tuple(slice(1, -1) for _ in system.grid.axes)]
     bad = ~np.isfinite(inside)
-    if not bad.any():
-        return ""
-    place = np.unravel_index(int(np.argmax(bad)), bad.shape)
-    position = [
-        f"{axis.name} = {axis.coordinates[index + 1]:g}"
-        for axis, index in zip(system.grid.axes, place, strict=True)
-    ]
-    return f"temperature is {inside[place]:g} at {', '.join(reversed(position))}"
+    found = ""
+    if bad.any():
+        place = np.unravel_index(int(np.argmax(bad)), bad.shape)
+        position = [
+            f"{axis.name} = {axis.coordinates[index + 1]:g}"
+            for axis, index in zip(system.grid.axes, place, strict=True)
+        ]
+        found = f"temperature is {inside[place]:g} at {', '.join(reversed(position))}"
+    return next((words for words in system.halo.ranks.gather(found) if words), "")
 
 
 # ---- steady ------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def preview(case: Case, backend: str | None = None) -> Iterator[str]:
         extra = SCRATCH * _field_bytes(case, grid) if machine.name == "numpy" else 0
         yield _row("memory", f"about {size(device + host + extra)} on the host, there is no device")
     yield _row("files", _files(case, grid, count))
-    if grid.unknowns <= EVALUATED_UP_TO:
+    if grid.all_unknowns <= EVALUATED_UP_TO:
         rehearse(case, grid)
     else:
         yield _row("not checked", "initial values and sources, too many to evaluate here")
@@ -162,7 +162,7 @@ def _grid(case: Case, grid: Grid) -> str:
     axes = grid.axes[::-1]
     points = " x ".join(str(axis.points) for axis in axes)
     spacing = " x ".join(f"{axis.spacing:g}" for axis in axes)
-    return f"{points} {case.grid.kind}, {grid.unknowns} unknowns, spacing {spacing}"
+    return f"{points} {case.grid.kind}, {grid.all_unknowns} unknowns, spacing {spacing}"
 
 
 def _wall(wall: Wall) -> str:
@@ -243,7 +243,7 @@ def _memory(problem: Conduction, grid: Grid, count: int) -> tuple[int, int]:
     host = coefficients + _points_of([case.model.conductivity], grid)
     copies = 2 * _field_bytes(case, grid)
     if case.reference.exact.temperature is not None:
-        host += 3 * grid.unknowns
+        host += 3 * grid.all_unknowns
     return device, 8 * host + copies
 
 

@@ -2,6 +2,7 @@
 
 import math
 import time as clock
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from heatsolve import __version__, march
-from heatsolve.backends import Backend
 from heatsolve.backends.choice import choose
 from heatsolve.case import Case
 from heatsolve.conduction import Conduction
+from heatsolve.halo import Ranks
 from heatsolve.output import FieldFile
 from heatsolve.report import Report, count, duration
 
@@ -36,30 +37,34 @@ def run(
     backend: str | None = None,
     output: Path | None = None,
     report: Report | None = None,
+    ranks: Ranks | None = None,
 ) -> Result:
     """Run a case and write its file (by default NAME.h5 in the current directory).
 
-    Raises HeatsolveError: InputError, Diverged, FileFailure, each with its exit code.
+    `ranks` are the processes that run it together. Rank 0 gathers the fields and writes the file;
+    the result of the others holds their own blocks. Raises HeatsolveError: InputError, Diverged,
+    FileFailure, each with its exit code.
     """
     began = clock.perf_counter()
     report = report or Report(quiet=True)
-    machine, reason = choose(
-        backend or case.parallel.backend, case.solver.precision, case.parallel.threads
-    )
+    ranks = ranks or Ranks()
+    threads = case.parallel.threads or (1 if ranks.size > 1 else None)
+    machine, reason = choose(backend or case.parallel.backend, case.solver.precision, threads)
     report.line(f"{case.name}: {case.about.title or 'untitled'}")
     report.line(f"backend {machine.name} ({reason}), {case.solver.precision}")
-    problem = Conduction(case, machine)
-    points = " x ".join(str(axis.points) for axis in reversed(problem.grid.axes))
-    report.line(f"{points} {case.grid.kind}, {problem.grid.unknowns} unknowns")
+    problem = Conduction(case, machine, ranks=ranks)
+    points = " x ".join(str(axis.points) for axis in reversed(problem.whole.axes))
+    report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")
+    if ranks.size > 1:
+        report.line(f"{ranks.size} processes as {' x '.join(map(str, reversed(problem.dims)))}")
     path = output or Path(f"{case.name}.h5")
-    coordinates = {axis.name: axis.coordinates[slice(*axis.stored)] for axis in problem.grid.axes}
-    units = case.units.model_dump()
-    with FieldFile(path, coordinates, units, transient=not case.model.steady) as file:
+    with field_file(problem, path) if ranks.rank == 0 else nullcontext() as file:
         stored: dict[str, np.ndarray] = {}
 
         def frame(time: float | None) -> None:
             stored["temperature"] = stored_field(problem)
-            file.append(stored, time)
+            if file is not None:
+                file.append(stored, time)
 
         if case.model.steady:
             report.begin("iteration", limit_of(case), threshold_of(case))
@@ -71,13 +76,22 @@ def run(
             report.begin("step", march.count_steps(case.time.end, step), 0.0)
             outcome = march.transient(problem, step, report, frame)
             seconds = finish(problem, report)
-        errors = error_norms(problem, stored["temperature"])
-        attributes = attributes_of(case, machine, outcome) | errors
+        errors = error_norms(problem, stored["temperature"]) if file is not None else {}
+        attributes = attributes_of(problem, outcome) | errors
         attributes["wall_seconds"] = clock.perf_counter() - began
-        file.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
-    summarise(report, case, machine, outcome, errors, seconds, path)
+        if file is not None:
+            file.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
+    work = ranks.gather((machine.points_updated, machine.bytes_moved))
+    summarise(report, case, np.sum(work, axis=0), outcome, errors, seconds, path)
     code = EXIT_NOT_CONVERGED if outcome.ending == "limit" else 0
     return Result(path, stored, outcome, code)
+
+
+def field_file(problem: Conduction, path: Path) -> FieldFile:
+    """The file of a run, with the coordinates of all its points."""
+    case, axes = problem.case, problem.whole.axes
+    coordinates = {axis.name: axis.coordinates[slice(*axis.stored)] for axis in axes}
+    return FieldFile(path, coordinates, case.units.model_dump(), transient=not case.model.steady)
 
 
 def finish(problem: Conduction, report: Report) -> float:
@@ -96,9 +110,19 @@ def threshold_of(case: Case) -> float:
 
 
 def stored_field(problem: Conduction) -> np.ndarray:
-    """The temperature at all points that a file holds."""
+    """The temperature at all points that a file holds, on rank 0; its own points on others."""
     array = problem.backend.to_host(problem.temperature)
-    return np.ascontiguousarray(array[tuple(slice(*pair) for pair in problem.grid.stored)])
+    block = np.ascontiguousarray(array[tuple(slice(*pair) for pair in problem.grid.stored)])
+    if problem.ranks.size == 1:
+        return block
+    window = tuple(slice(*axis.stored_at) for axis in problem.grid.axes)
+    blocks = problem.ranks.collect((window, block))
+    if blocks is None:
+        return block
+    field = np.empty([axis.points for axis in problem.whole.axes], block.dtype)
+    for place, values in blocks:
+        field[place] = values
+    return field
 
 
 def error_norms(problem: Conduction, field: np.ndarray) -> dict[str, float]:
@@ -107,10 +131,10 @@ def error_norms(problem: Conduction, field: np.ndarray) -> dict[str, float]:
     exact = case.reference.exact.temperature
     if exact is None:
         return {}
-    window = tuple(slice(*pair) for pair in problem.grid.stored)
+    window = tuple(slice(*pair) for pair in problem.whole.stored)
     positions = {
         name: values[tuple(s if n > 1 else slice(None) for s, n in zip(window, values.shape))]  # noqa: B905
-        for name, values in problem.grid.positions().items()
+        for name, values in problem.whole.positions().items()
     }
     time = case.time.end if case.time is not None else 0.0
     difference = field - np.asarray(exact(**positions, t=time))
@@ -120,13 +144,14 @@ def error_norms(problem: Conduction, field: np.ndarray) -> dict[str, float]:
     }
 
 
-def attributes_of(case: Case, machine: Backend, outcome: march.Outcome) -> dict[str, Any]:
+def attributes_of(problem: Conduction, outcome: march.Outcome) -> dict[str, Any]:
+    case = problem.case
     return {
         "case": case.text,
         "schema": case.schema_version,
         "heatsolve_version": __version__,
-        "backend": machine.name,
-        "ranks": 1,
+        "backend": problem.backend.name,
+        "ranks": problem.ranks.size,
         "precision": case.solver.precision,
         "iterations" if case.model.steady else "steps": outcome.count,
         "converged": outcome.converged or outcome.ending == "count",
@@ -135,7 +160,7 @@ def attributes_of(case: Case, machine: Backend, outcome: march.Outcome) -> dict[
 
 
 def summarise(
-    report: Report, case: Case, machine: Backend, outcome: march.Outcome,
+    report: Report, case: Case, work: np.ndarray, outcome: march.Outcome,
     errors: dict[str, float], seconds: float, path: Path,
 ) -> None:  # fmt: skip
     """The closing lines: how it ended, how long it took, how fast that was, where it is."""
@@ -151,8 +176,8 @@ def summarise(
     report.line(endings[outcome.ending])
     for name, value in errors.items():
         report.line(f"{name.replace('_', ' ')}: {value:.3e}")
-    rate = machine.points_updated / seconds if seconds > 0.0 else 0.0
-    bandwidth = machine.bytes_moved / seconds / 1e9 if seconds > 0.0 else 0.0
+    rate = work[0] / seconds if seconds > 0.0 else 0.0
+    bandwidth = work[1] / seconds / 1e9 if seconds > 0.0 else 0.0
     report.line(
         f"{duration(seconds)}, {count(rate)}points updated per second, {bandwidth:.3g} GB/s"
     )

@@ -307,6 +307,7 @@ class Parallel(Section):
 
     backend: Literal["auto", "numpy", "numba", "cupy", "cuda"] = "auto"
     threads: PositiveInteger | None = None
+    ranks: Literal["auto"] | tuple[PositiveInteger, ...] = "auto"
 
 
 class Units(Section):

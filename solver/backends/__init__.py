@@ -7,7 +7,7 @@ slowest axis first.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,8 @@ class Accumulator:
 
     @property
     def value(self) -> float:
-        return sums.VALUE_OF[self.kind](self._backend.read_register(self.register))
+        register = self._backend.read_register(self.register)
+        return sums.VALUE_OF[self.kind](self._backend.combine(register))
 
     def clear(self) -> None:
         """Begin anew."""
@@ -93,6 +94,15 @@ class Backend(ABC):
         self.points_updated = 0
         self.bytes_moved = 0
         self._sweeps: dict[Any, tuple[Any, int]] = {}
+        self.combine: Callable[[np.ndarray], np.ndarray] = _alone
+
+    def join(self, combine: Callable[[np.ndarray], np.ndarray]) -> None:
+        """From now on `combine` makes the registers of all processes one.
+
+        The gate of a device cannot know what other processes found, so the host looks every time.
+        """
+        self.combine = combine
+        self.lookahead = 1
 
     @abstractmethod
     def zeros(self, shape: Sequence[int]) -> Any:
@@ -204,6 +214,10 @@ class Backend(ABC):
         accumulator = self.accumulator(kind)
         self.sweep(point, accumulator, region, *arguments)
         return accumulator.value
+
+
+def _alone(register: np.ndarray) -> np.ndarray:
+    return register
 
 
 def _place_of(output: Any, arguments: Sequence[Any]) -> int | None:

@@ -36,8 +36,11 @@ class System:
 
     def sweep(self, point: Point, out: Any, u: Any, *arguments: Any) -> None:
         """out[p] = point(p, u, *arguments) at all unknowns, the ghosts of u up to date."""
-        self.halo.exchange(u)
-        self.backend.sweep(point, out, self.grid.interior, u, *arguments)
+        self.halo.start(u)  # hidden by the points that need no ghost of another process
+        self.backend.sweep(point, out, self.halo.inner, u, *arguments)
+        self.halo.finish(u)
+        for slab in self.halo.rim:
+            self.backend.sweep(point, out, slab, u, *arguments)
 
     def reduce(self, kind: str, point: Point, u: Any, *arguments: Any) -> float:
         """The sum, or largest magnitude, of point(p, u, *arguments) over all unknowns."""
@@ -91,7 +94,7 @@ class System:
         """
         largest = self.backend.reduce("max", self.diagonal, self.grid.interior, *self.coefficients)
         low = min(0.999999, self.lowest() / largest)
-        two_coloured = all(a.unknowns % 2 == 0 for a in self.grid.axes if a.periodic)
+        two_coloured = all(a.all_unknowns % 2 == 0 for a in self.grid.axes if a.periodic)
         return low, (2.0 - low if two_coloured and not self.singular else 2.0)
 
 

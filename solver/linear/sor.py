@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Accumulator
+from heatsolve.grid import Axis
 from heatsolve.linear import Pairwise, System
 from heatsolve.points import where
 
@@ -37,9 +38,14 @@ class Sor(Pairwise):
         self._point = one_colour
         # The sign of a point is the product of a sign for each axis.
         self._signs = tuple(
-            system.backend.to_device(system.grid.along(n, 1.0 - 2.0 * (np.arange(extent) % 2)))
-            for n, extent in enumerate(system.grid.shape)
+            system.backend.to_device(system.grid.along(n, self._line_of_signs(axis)))
+            for n, axis in enumerate(system.grid.axes)
         )
+
+    @staticmethod
+    def _line_of_signs(axis: Axis) -> np.ndarray:
+        """1 and -1 in turn, by the number of the unknown among those of all processes."""
+        return 1.0 - 2.0 * ((np.arange(axis.unknowns + 2) + axis.start) % 2)
 
     def step(self, number: int, change: Accumulator | None) -> None:
         first, second = self._pair

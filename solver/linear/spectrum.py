@@ -13,7 +13,7 @@ ENOUGH = 1e-3
 
 
 def lowest_eigenvalue(
-    grid: Grid, faces: Sequence[np.ndarray], ratios: Sequence[np.ndarray]
+    grid: Grid, lines: Sequence[np.ndarray], ratios: Sequence[np.ndarray]
 ) -> float:
     """A lower bound of the smallest eigenvalue that is not 0 (1/s for a unit of rho c).
 
@@ -21,10 +21,6 @@ def lowest_eigenvalue(
     and leaves a sum of operators along the axes, whose smallest eigenvalues add. Without any wall
     of given value it is the smallest step from the constant field, along the slowest axis.
     """
-    lines = []
-    for number, face in enumerate(faces):
-        others = tuple(n for n in range(grid.dimension) if n != number)
-        lines.append(face.min(axis=others))
     smallest = [
         0.0 if axis.periodic or line[1] + line[-1] == 0.0 else _smallest(line, ratio.reshape(-1))
         for axis, line, ratio in zip(grid.axes, lines, ratios, strict=True)

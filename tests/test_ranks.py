@@ -1,0 +1,128 @@
+"""Many processes: blocks, the exchange of ghosts, and the bits of one process."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heatsolve.errors import InputError
+from heatsolve.grid import make_grid
+from heatsolve.halo import block_of, find_ranks, inner_and_rim, process_grid
+from heatsolve.output import read
+
+BESIDE = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+mpi = pytest.mark.skipif(BESIDE is None, reason="no mpiexec: install heatsolve[mpich]")
+
+
+def launch(ranks, *command, timeout=600):
+    return subprocess.run(
+        [str(BESIDE), "-n", str(ranks), sys.executable, *map(str, command)],
+        capture_output=True, text=True, timeout=timeout, cwd=Path(__file__).parent,
+    )  # fmt: skip
+
+
+@mpi
+@pytest.mark.parametrize(
+    ("ranks", "backend"),
+    [
+        (2, "numpy"),
+        (3, "numpy"),
+        pytest.param(4, "numpy", marks=pytest.mark.slow),
+        pytest.param(6, "numpy", marks=pytest.mark.slow),
+        pytest.param(4, "numba", marks=pytest.mark.slow),
+    ],
+)
+def test_same_bits(ranks, backend):
+    done = launch(ranks, "many.py", backend)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split("compared")[1]) > 50
+
+
+@mpi
+def test_hotspot_on_four_ranks(tmp_path):
+    import hashlib
+
+    from test_cases import HOTSPOT
+
+    output = tmp_path / "hotspot.h5"
+    done = launch(4, "-m", "heatsolve", "run", "hotspot", "--backend", "numba", "--output", output)
+    assert done.returncode == 0, done.stderr
+    stored = read(output)
+    assert stored.attributes["iterations"] == 19008
+    assert stored.attributes["ranks"] == 4
+    assert hashlib.sha256(stored.fields["temperature"].tobytes()).hexdigest() == HOTSPOT
+
+
+@mpi
+def test_one_error_from_one_rank(tmp_path):
+    """Too many processes for the grid: one sentence, exit code 2."""
+    done = launch(6, "-m", "heatsolve", "run", "hot-plate", "--set", "grid.nodes=[4, 4]",
+                  "--output", tmp_path / "a.h5")  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.count("6 processes are too many for 2 x 2 unknowns") == 1
+    assert "Traceback" not in done.stderr
+
+
+def grid_of(*points, periodic=()):
+    return make_grid(points, (0,) * 3, (1,) * 3, on_nodes=False, periodic=periodic)
+
+
+@pytest.mark.parametrize(
+    ("points", "size", "dims"),
+    [((100,), 4, (4,)), ((64, 64), 4, (2, 2)), ((64, 64), 2, (2, 1)), ((400, 10), 4, (1, 4)),
+     ((64, 64, 64), 8, (2, 2, 2)), ((3, 64), 7, (7, 1)), ((5, 1000), 6, (6, 1))],
+)  # fmt: skip
+def test_least_surface(points, size, dims):
+    assert process_grid(grid_of(*points), size) == dims
+
+
+def test_process_grid_as_wanted():
+    assert process_grid(grid_of(64, 32), 6, (3, 2)) == (2, 3)
+    with pytest.raises(InputError, match="does not give 6 processes"):
+        process_grid(grid_of(64, 32), 6, (2, 2))
+    with pytest.raises(InputError, match="without unknowns"):
+        process_grid(grid_of(4, 2), 6, (2, 3))
+
+
+def test_blocks_cover_all_unknowns_once():
+    for count in range(1, 40):
+        for parts in range(1, count + 1):
+            blocks = [block_of(count, parts, number) for number in range(parts)]
+            assert [start for start, _ in blocks[1:]] == [stop for _, stop in blocks[:-1]]
+            assert (blocks[0][0], blocks[-1][1]) == (0, count)
+            sizes = [stop - start for start, stop in blocks]
+            assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("points", [(5, 4), (1, 3), (2, 2), (6, 5, 4)])
+def test_inner_and_rim_are_the_interior(points):
+    grid = make_grid(points, (0,) * 3, (1,) * 3, on_nodes=False)
+    sides = dict(enumerate([(True, True), (False, True), (True, False)][: len(points)]))
+    inner, rim = inner_and_rim(grid, sides)
+    seen = np.zeros(grid.shape, int)
+    for region in (inner, *rim):
+        seen[tuple(slice(*pair) for pair in region)] += 1
+    assert np.array_equal(seen[tuple(slice(*pair) for pair in grid.interior)], np.ones(
+        [high - low for low, high in grid.interior]))  # fmt: skip
+    assert seen.sum() == np.prod([high - low for low, high in grid.interior])
+
+
+def test_no_mpi_is_imported_alone():
+    code = (
+        "import sys; from heatsolve.halo import find_ranks; r = find_ranks(); "
+        "assert r.size == 1 and 'mpi4py' not in sys.modules"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI", "MPI"))}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_singletons_under_slurm_are_refused(monkeypatch):
+    pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    with pytest.raises(InputError, match="srun --mpi=pmi2"):
+        find_ranks()
