@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.output import Solution, read
 
+FORMATS = ("png", "pdf", "svg")
 STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -48,7 +49,7 @@ def plot(
     output = Path(output) if output else path.with_name(f"{stem}.png")
     drawing = figure(path, field, history)
     kind = output.suffix[1:].lower() or "png"
-    if kind not in drawing.canvas.get_supported_filetypes():
+    if kind not in FORMATS:
         raise InputError(f"cannot draw {output}: {kind} is not an image format")
     try:
         with matplotlib.rc_context(STYLE):
@@ -77,7 +78,7 @@ def figure(path: Path, field: str | None = None, history: bool = False) -> Figur
 
 
 def _history(solution: Solution) -> Figure:
-    """Residual against iteration (or step), logarithmic, with the tolerance of the case."""
+    """Residual against iteration (or step), logarithmic, with the norm that was to be reached."""
     axis = "step" if "step" in solution.history else "iteration"
     if "residual" not in solution.history:
         raise InputError(f"{solution.path} has no residual history")
@@ -88,10 +89,9 @@ def _history(solution: Solution) -> Figure:
     _name_axes(ax, axis, "residual")
     few = "." if residual.size < 40 else None
     ax.plot(solution.history[axis], residual, marker=few)
-    solver = solution.case.get("solver")
-    tolerance = solver.get("tolerance") if isinstance(solver, dict) else None
-    if isinstance(tolerance, int | float) and tolerance > 0:
-        ax.axhline(tolerance, color="0.3", dashes=(4, 3), linewidth=0.8, label="tolerance")
+    threshold = solution.attributes.get("threshold")
+    if threshold is not None:
+        ax.axhline(float(threshold), color="0.3", dashes=(4, 3), linewidth=0.8, label="tolerance")
         ax.legend(loc="upper right")
     ax.grid(color="0.88", linewidth=0.5)
     ax.margins(x=0.01)

@@ -6,7 +6,9 @@ Every mistake is reported at once, each with the file and line (or the override)
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -14,7 +16,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from heatsolve.errors import FileFailure, InputError
+from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.expressions import Expression, show, suggestion
 from heatsolve.grid import WALLS, make_grid
 from heatsolve.schema import Document, Found, Grid, Mistake, PointSource, Section
@@ -43,8 +45,21 @@ SENTENCES = {
 }
 
 
-class CaseError(InputError):
-    """A case is not valid: the message has one line for each mistake."""
+@dataclass(frozen=True)
+class Origin:
+    """The text and the overrides that a case was read from, to say where a key was given.
+
+    No part of what the case is: two cases may be equal though they were written differently.
+    """
+
+    text: str = field(compare=False)
+    name: str = field(compare=False)
+    overrides: tuple[tuple[KeyPath, str], ...] = field(compare=False)
+
+    def place_of(self, key: str) -> str:
+        """File and line of a dotted key, or the override that gave it."""
+        path = tuple(int(part) if part.isdigit() else part for part in key.split("."))
+        return _place(path, lines_of(self.text), self.name, self.overrides)[2]
 
 
 class Case(Document):
@@ -52,6 +67,7 @@ class Case(Document):
 
     name: str
     text: str
+    origin: Any = None
 
 
 def load(source: str | Path, overrides: Sequence[str] = ()) -> Case:
@@ -96,7 +112,10 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
     if found:
         raise CaseError(_report(found, text, name, origins))
     repeated = dump(table) if overrides else text
-    return Case.model_construct(**dict(document), name=Path(name).stem, text=repeated)
+    origin = Origin(text, name, tuple(origins))
+    return Case.model_construct(
+        **dict(document), name=Path(name).stem, text=repeated, origin=origin
+    )
 
 
 def shipped() -> dict[str, str]:
@@ -288,10 +307,35 @@ def _report(found: list[Mistake], text: str, name: str, origins: list[tuple[KeyP
     lines = lines_of(text)
     rows = []
     for path, sentence in found:
-        settings = [setting for origin, setting in origins if path[: len(origin)] == origin]
-        around = (path[:length] for length in range(len(path), 0, -1))
-        line = 0 if settings else next((lines[p] for p in around if p in lines), 0)
-        where = f"--set {settings[-1]}" if settings else f"{name}:{line}" if line else name
+        from_setting, line, where = _place(path, lines, name, origins)
         what = f"{dotted(path)}: {sentence}" if path else sentence
-        rows.append((bool(settings), line, f"{where}: {what}"))
+        rows.append((from_setting, line, f"{where}: {what}"))
     return "\n".join(row for *_, row in sorted(rows, key=lambda row: row[:2]))
+
+
+def _place(
+    path: KeyPath, lines: Mapping[KeyPath, int], name: str, origins: Sequence[tuple[KeyPath, str]]
+) -> tuple[bool, int, str]:
+    """Return where a key was given: whether by an override, its line, and both in words."""
+    settings = [
+        setting
+        for origin, setting in origins
+        if path[: len(origin)] == origin or (origin[: len(path)] == path and path not in lines)
+    ]
+    if settings:
+        return True, 0, f"--set {settings[-1]}"
+    around = (path[:length] for length in range(len(path), 0, -1))
+    line = next((lines[p] for p in around if p in lines), 0)
+    return False, line, f"{name}:{line}" if line else name
+
+
+@contextmanager
+def locating(case: "Case") -> Iterator[None]:
+    """Say of an InputError that begins with a key, such as `time.step: ...`, where the key is."""
+    try:
+        yield
+    except InputError as error:
+        key = re.match(r"(\w+(?:\.\w+)+): ", str(error))
+        if key is None or isinstance(error, CaseError) or case.origin is None:
+            raise
+        raise CaseError(f"{case.origin.place_of(key[1])}: {error}") from None

@@ -1,5 +1,6 @@
 """The command line: one function a command, each of which imports only what it needs."""
 
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from heatsolve.errors import HeatsolveError
+from heatsolve.errors import CaseError, FileFailure, HeatsolveError
 
 app = typer.Typer(
     help="Stencil, heat and flow solver: one case file, any machine, the same bits.",
@@ -44,12 +45,14 @@ def run(
     from heatsolve.report import Report
     from heatsolve.run import run as run_case
 
+    # Else the unfinished file of results would stay behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     ranks = find_ranks()
     report = Report(quiet or ranks.rank > 0)
     try:
         result = run_case(load(case, overrides or []), backend, output, report, ranks)
     except HeatsolveError as error:
-        ranks.fail(f"heatsolve: {error}", error.exit_code)
+        ranks.fail(sentence(error), error.exit_code)
         raise
     except Exception:
         ranks.fail(traceback.format_exc(), 1)
@@ -62,11 +65,13 @@ def run(
 @app.command()
 def check(case: CaseArgument, backend: BackendOption = None, overrides: SetOption = None) -> None:
     """Say what a run of a case would do, without running it."""
-    from heatsolve.case import load
+    from heatsolve.case import load, locating
     from heatsolve.preview import preview
 
-    for line in preview(load(case, overrides or []), backend):
-        print(line)
+    loaded = load(case, overrides or [])
+    with locating(loaded):
+        for line in preview(loaded, backend):
+            print(line)
 
 
 @app.command()
@@ -85,7 +90,8 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the ca
     """Write a commented case file to start from."""
     from heatsolve.starter import write_starter
 
-    print(f"wrote {write_starter(name)}; run it with: heatsolve run {name}.toml")
+    path = write_starter(name)
+    print(f"wrote {path}; run it with: heatsolve run {path}")
 
 
 @app.command()
@@ -127,13 +133,21 @@ def bench(
         write_json(rows, json)
 
 
+def sentence(error: HeatsolveError) -> str:
+    """What the program says of an error: a mistake in a case begins with its place."""
+    return str(error) if isinstance(error, CaseError) else f"heatsolve: {error}"
+
+
 def main() -> None:
     """The program: an error that a user can cause is one sentence and its exit code."""
     try:
         app()
     except HeatsolveError as error:
-        print(f"heatsolve: {error}", file=sys.stderr)
+        print(sentence(error), file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        print(f"heatsolve: {error.strerror}: {error.filename or 'output'}", file=sys.stderr)
+        sys.exit(FileFailure.exit_code)
     except KeyboardInterrupt:
         print("heatsolve: interrupted", file=sys.stderr)
         sys.exit(130)

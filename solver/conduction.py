@@ -338,7 +338,9 @@ class Conduction:
             f"boundary.{wall.name}.temperature.gradient", time, wall=wall,
             expression=wall.condition.gradient,
         )  # fmt: skip
-        k = wall.beside(self._conductivity)
+        # k at the wall itself: half a cell away it would cost an order.
+        conductivity = self.case.model.conductivity
+        k = self._evaluate("model.conductivity", positive=True, wall=wall, expression=conductivity)
         ratio = wall.beside(self.ratios[wall.number])
         return boundary.gradient_flux(k, self.grid.axes[wall.number].spacing, ratio, gradient)
 

@@ -16,6 +16,10 @@ class InputError(HeatsolveError):
     exit_code = 2
 
 
+class CaseError(InputError):
+    """A case is not valid: the message has one line for each mistake, with its place."""
+
+
 class NotConverged(HeatsolveError):
     """A march in time cannot go on, because a step's system was not solved."""
 

@@ -99,15 +99,20 @@ class Axis:
 
     @cached_property
     def coordinates(self) -> np.ndarray:
-        """Positions of all array elements; a ghost outside takes the wall's, or its image's."""
+        """Positions of all array elements; a ghost outside takes its neighbour's, or its image's.
+
+        So an expression is asked only where the field has a value.
+        """
         numbers = np.arange(self.unknowns + 2) - float(self.number(0))
         if self.periodic:
             numbers %= self.points
+        else:
+            numbers = np.clip(numbers, 0.0, self.points - 1.0)
         if not self.on_nodes:
             numbers += 0.5
         # Whole numbers stay exact where the length is a multiple of the number of intervals.
         positions = self.lower + numbers * (self.upper - self.lower) / self.intervals
-        return np.clip(positions, self.lower, self.upper)
+        return np.minimum(positions, self.upper)
 
 
 @dataclass(frozen=True)

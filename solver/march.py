@@ -31,12 +31,18 @@ LONGEST_QUEUE = 0.25
 MOST_STEPS = 2.0**53
 SHORTEST_STEP = 1e-290
 """Bounds between which steps can be counted, and 1 / step computed."""
+LOOKS_AT_START = 10
+"""Looks at a march whose largest change is what later ones are compared with."""
 COMPATIBLE = 1e-10
 """Relative imbalance of sources up to which a problem without given values has a solution."""
 
 
 class Watcher(Protocol):
     """Who wants to know how a run goes; see `report`."""
+
+    def warn(self, sentence: str) -> None: ...
+
+    def aim(self, threshold: float) -> None: ...
 
     def progress(self, number: int, norm: float | None) -> None: ...
 
@@ -53,6 +59,7 @@ class Outcome:
     count: int
     norm: float
     floor: float = math.nan
+    threshold: float = 0.0
     history: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -141,7 +148,7 @@ def iterate(method: Method, criterion: Criterion, watcher: Watcher) -> Outcome:
             ahead = min(2 * ahead, method.system.backend.lookahead)
     method.finish(done)
     ending = judge.ending or ("count" if criterion.fixed else "limit")
-    return Outcome(ending, done, judge.norm, judge.floor, judge.history)
+    return Outcome(ending, done, judge.norm, judge.floor, criterion.threshold, judge.history)
 
 
 def _queue(
@@ -275,6 +282,7 @@ def steady(problem: Conduction, watcher: Watcher) -> Outcome:
         make_compatible(system)
     # The criterion first: the array that it needs is free again when the method makes its own.
     criterion = Criterion(problem.case, system, problem.temperature)
+    watcher.aim(criterion.threshold)
     method = make_method(problem.case, system, problem.temperature)
     outcome = iterate(method, criterion, watcher)
     if system.singular:
@@ -310,22 +318,27 @@ class Substep:
     theta: float
 
 
-def step_length(problem: Conduction) -> float:
-    """The time step of a case (s); raises InputError where explicit Euler would be unstable."""
+def step_length(problem: Conduction) -> tuple[float, str]:
+    """The time step of a case (s), and a warning if it is unstable and allowed to be.
+
+    Raises InputError where explicit Euler would be unstable.
+    """
     time = problem.case.time
     assert time is not None
     if time.scheme != "explicit":
-        return time.step
+        return time.step, ""
     limit = problem.largest_step()
     step = time.step if time.step is not None else time.cfl * limit
     # A step chosen at the limit may exceed it by rounding.
-    if step > limit * (1.0 + 1e-12) and not time.allow_unstable:
-        key = "step" if time.step is not None else "cfl"
-        raise InputError(
-            f"time.{key}: a step of {step:.6g} is unstable, explicit Euler allows at most "
-            f"{limit:.6g} here (or set time.allow_unstable = true)"
-        )
-    return step
+    if step <= limit * (1.0 + 1e-12):
+        return step, ""
+    key = "step" if time.step is not None else "cfl"
+    sentence = (
+        f"time.{key}: a step of {step:.6g} is unstable, explicit Euler allows at most {limit:.6g}"
+    )
+    if not time.allow_unstable:
+        raise InputError(f"{sentence} here (or set time.allow_unstable = true)")
+    return step, sentence
 
 
 def count_steps(end: float, step: float) -> int:
@@ -365,16 +378,25 @@ def transient(problem: Conduction, step: float, watcher: Watcher, frame: Frame) 
     history: dict[str, list[float]] = {"iteration": [], "residual": [], "time": [], "dt": []}
     norm, time = math.nan, 0.0
     frame(0.0)
+    largest = 0.0
     for number in range(count):
         last = number == count - 1
         looks = last or (number + 1) % look == 0
-        for part in substeps(problem, number, step, count):
-            stepper.advance(part, change if looks else None)
-            time = part.start + part.length
+        try:
+            for part in substeps(problem, number, step, count):
+                stepper.advance(part, change if looks else None)
+                time = part.start + part.length
+        except NotConverged as error:
+            watcher.warn(str(error))
+            stepper.finish()
+            frame(part.start + part.length)
+            return Outcome("limit", number + 1, stepper.norm, history=history)
         if looks:
             norm = math.sqrt(change.value)
             change.clear()
-            _demand_finite(stepper, norm, number + 1, time)
+            # Heat that grows without bound has an unstable step: what it began with is small.
+            largest = max(largest, norm) if len(history["residual"]) < LOOKS_AT_START else largest
+            _demand_bounded(stepper, norm, GROWTH * largest or math.inf, number + 1, time)
             for key, value in zip(history, (number + 1, norm, time, part.length), strict=True):
                 history[key].append(value)
             watcher.progress(number + 1, norm)
@@ -384,16 +406,22 @@ def transient(problem: Conduction, step: float, watcher: Watcher, frame: Frame) 
     return Outcome("count", count, norm, history=history)
 
 
-def _demand_finite(stepper: "Explicit | Implicit", norm: float, number: int, time: float) -> None:
-    if not math.isfinite(norm):
-        stepper.finish()
-        problem = stepper.problem
-        where = first_not_finite(stepper.system, problem.temperature) or "its change overflows"
-        raise Diverged(f"diverged by step {number} (t = {time:g}): {where}")
+def _demand_bounded(
+    stepper: "Explicit | Implicit", norm: float, bound: float, number: int, time: float
+) -> None:
+    """Refuse to go on with a field that is not finite or has grown beyond any bound."""
+    if math.isfinite(norm) and norm <= bound:
+        return
+    stepper.finish()
+    where = first_not_finite(stepper.system, stepper.problem.temperature)
+    where = where or f"the field changes by {norm:.3g} in one step"
+    raise Diverged(f"diverged by step {number} (t = {time:g}): {where}")
 
 
 class Explicit:
     """Explicit Euler: T + dt (div(k grad T) + q) / (rho c), from one array into another."""
+
+    norm = math.nan
 
     def __init__(self, problem: Conduction):
         self.problem = problem
@@ -438,6 +466,7 @@ class Implicit:
         self._scratch = backend.zeros(problem.grid.shape) if relative else None
         self._b = backend.to_device(problem.source(0.0))
         self._solvers: dict[float, tuple[Method, System]] = {}
+        self.norm = math.nan
 
     def advance(self, part: Substep, change: Accumulator | None) -> None:
         problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
@@ -457,6 +486,7 @@ class Implicit:
         method.restart()
         criterion = Criterion(problem.case, self.system, t, self._scratch)
         outcome = iterate(method, criterion, Silent())
+        self.norm = outcome.norm
         if outcome.ending == "limit":
             raise NotConverged(
                 f"the step to t = {end:g} did not converge in {outcome.count} iterations "
@@ -478,6 +508,12 @@ class Implicit:
 
 class Silent:
     """A watcher of the iterations inside a time step."""
+
+    def warn(self, sentence: str) -> None:
+        pass
+
+    def aim(self, threshold: float) -> None:
+        pass
 
     def progress(self, number: int, norm: float | None) -> None:
         pass

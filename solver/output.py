@@ -55,6 +55,8 @@ class FieldFile:
         with _failing("write", self._path):
             if self._path.is_dir():  # found out now, not by the rename after hours of computing
                 raise IsADirectoryError(errno.EISDIR, "")
+            if self._path.is_file() and self._path.stat().st_size and not h5py.is_hdf5(self._path):
+                raise InputError(f"{self._path} is no file of results, it is not overwritten")
             # Exclusive for each writer, so that two runs with one target never mix their data.
             mark = f"{os.getpid()}-{secrets.token_hex(4)}"
             self._part = self._path.with_name(f".{self._path.name}.{mark}.part")

@@ -13,8 +13,8 @@ POINTS_OF_FIT = 20
 class Report:
     """Writes to `stream`; quiet, it writes nothing at all.
 
-    `unit` is what is counted ("iteration" or "step"), `total` its greatest number, `threshold`
-    the norm to reach (0 when the number alone ends the run).
+    `begin` says what is counted ("iteration" or "step") and its greatest number, `aim` the norm to
+    reach, if one ends the run.
     """
 
     def __init__(self, quiet: bool = False, stream: IO[str] | None = None):
@@ -30,8 +30,16 @@ class Report:
         if not self._quiet:
             print(text, file=self._stream, flush=True)
 
-    def begin(self, unit: str, total: int, threshold: float) -> None:
-        self._unit, self._total, self._threshold = unit, total, threshold
+    def warn(self, sentence: str) -> None:
+        """A warning goes to standard error, also from a quiet run."""
+        print(f"heatsolve: warning: {sentence}", file=sys.stderr, flush=True)
+
+    def aim(self, threshold: float) -> None:
+        """The norm to reach, where one ends the run."""
+        self._threshold = threshold
+
+    def begin(self, unit: str, total: int) -> None:
+        self._unit, self._total, self._threshold = unit, total, 0.0
         self.began = self._shown = time.perf_counter()
         if self._quiet or not self._stream.isatty():
             return

@@ -11,7 +11,7 @@ import numpy as np
 
 from heatsolve import __version__, march
 from heatsolve.backends.choice import choose
-from heatsolve.case import Case
+from heatsolve.case import Case, locating
 from heatsolve.conduction import Conduction
 from heatsolve.halo import Ranks
 from heatsolve.output import FieldFile
@@ -45,9 +45,14 @@ def run(
     the result of the others holds their own blocks. Raises HeatsolveError: InputError, Diverged,
     FileFailure, each with its exit code.
     """
+    with locating(case):
+        return _run(case, backend, output, report or Report(quiet=True), ranks or Ranks())
+
+
+def _run(
+    case: Case, backend: str | None, output: Path | None, report: Report, ranks: Ranks
+) -> Result:
     began = clock.perf_counter()
-    report = report or Report(quiet=True)
-    ranks = ranks or Ranks()
     threads = case.parallel.threads or (1 if ranks.size > 1 else None)
     machine, reason = choose(backend or case.parallel.backend, case.solver.precision, threads)
     report.line(f"{case.name}: {case.about.title or 'untitled'}")
@@ -67,13 +72,15 @@ def run(
                 file.append(stored, time)
 
         if case.model.steady:
-            report.begin("iteration", limit_of(case), threshold_of(case))
+            report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
             outcome = march.steady(problem, report)
             seconds = finish(problem, report)
             frame(None)
         else:
-            step = march.step_length(problem)
-            report.begin("step", march.count_steps(case.time.end, step), 0.0)
+            step, warning = march.step_length(problem)
+            if warning:
+                report.warn(warning)
+            report.begin("step", march.count_steps(case.time.end, step))
             outcome = march.transient(problem, step, report, frame)
             seconds = finish(problem, report)
         errors = error_norms(problem, stored["temperature"]) if file is not None else {}
@@ -97,16 +104,6 @@ def field_file(problem: Conduction, path: Path) -> FieldFile:
 def finish(problem: Conduction, report: Report) -> float:
     problem.backend.sync()
     return report.end()
-
-
-def limit_of(case: Case) -> int:
-    return case.solver.iterations or case.solver.max_iterations
-
-
-def threshold_of(case: Case) -> float:
-    """The norm at which the run ends, as far as it is known before the run."""
-    fixed = case.solver.iterations is not None or case.solver.relative
-    return 0.0 if fixed else case.solver.tolerance
 
 
 def stored_field(problem: Conduction) -> np.ndarray:
@@ -155,6 +152,7 @@ def attributes_of(problem: Conduction, outcome: march.Outcome) -> dict[str, Any]
         "precision": case.solver.precision,
         "iterations" if case.model.steady else "steps": outcome.count,
         "converged": outcome.converged or outcome.ending == "count",
+        "threshold": outcome.threshold or None,
         "residual": outcome.norm,
     }
 
@@ -173,7 +171,8 @@ def summarise(
         "count": f"done, {outcome.count} {unit}",
         "limit": f"NOT converged in {outcome.count} {unit}, {norm} {outcome.norm:.6e}",
     }
-    report.line(endings[outcome.ending])
+    aim = f", below {outcome.threshold:.3e}" if outcome.ending == "tolerance" else ""
+    report.line(endings[outcome.ending] + aim)
     for name, value in errors.items():
         report.line(f"{name.replace('_', ' ')}: {value:.3e}")
     rate = work[0] / seconds if seconds > 0.0 else 0.0

@@ -17,7 +17,9 @@ UNITS = {"temperature": "K", "length": "m", "time": "s"}
 HISTORY = {"iteration": np.arange(200), "residual": 10.0 ** -np.linspace(0, 7, 200)}
 
 
-def write(folder, extents, times=None, value=None, history=HISTORY, case=CASE, name="temperature"):
+def write(
+    folder, extents, times=None, value=None, history=HISTORY, case=CASE, name="temperature", **more
+):
     """A field file on 12, 13, ... points of the given extents, slowest axis first."""
     lines = {
         axis: np.linspace(0, extent, 12 + number)
@@ -29,7 +31,7 @@ def write(folder, extents, times=None, value=None, history=HISTORY, case=CASE, n
     with FieldFile(path, lines, UNITS, transient=times is not None) as file:
         for time in (None,) if times is None else times:
             file.append({name: values * (1 + (time or 0)), "pressure": values}, time)
-        file.finish({"case": case}, history)
+        file.finish({"case": case, **more}, history)
     return path
 
 
@@ -102,7 +104,7 @@ def test_constant_and_undefined_fields(tmp_path, extents, value):
 
 
 def test_history(tmp_path):
-    path = write(tmp_path, (1.0, 1.0))
+    path = write(tmp_path, (1.0, 1.0), threshold=1e-6)
     assert plot(path, history=True) == tmp_path / "a_history.png"
     (ax,) = figure(path, history=True).axes
     assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_yscale()) == ("iteration", "residual", "log")

@@ -25,7 +25,8 @@ def converging(clock, quiet=False):
     """A run of 30 s at 100 iterations a second, whose norm falls by e every 5 s."""
     stream = io.StringIO()
     talk = Report(quiet, stream)
-    talk.begin("iteration", 1_000_000, 1e-6)
+    talk.begin("iteration", 1_000_000)
+    talk.aim(1e-6)
     for second in range(1, 31):
         clock[0] = float(second)
         talk.progress(100 * second, math.exp(-second / 5.0))
@@ -47,7 +48,7 @@ def test_time_left_is_fitted_to_the_rate_of_convergence(clock):
 
 def test_time_left_is_by_count_without_a_threshold(clock):
     talk = Report(stream=io.StringIO())
-    talk.begin("step", 1000, 0.0)
+    talk.begin("step", 1000)
     for second in (10.0, 20.0):
         clock[0] = second
         talk.progress(int(10 * second), None)

@@ -22,7 +22,7 @@ import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.backends.choice import choose, make
-from heatsolve.errors import InputError
+from heatsolve.errors import FileFailure, InputError
 from heatsolve.points import copy
 
 REPEATS = 7
@@ -84,7 +84,10 @@ def bench(
 def write_json(rows: Sequence[Row], path: Path) -> None:
     """The rows and the machine, as JSON."""
     machine = {"node": platform.machine(), "processor": processor(), "cores": os.cpu_count()}
-    path.write_text(json.dumps([asdict(row) | {"machine": machine} for row in rows], indent=1))
+    try:
+        path.write_text(json.dumps([asdict(row) | {"machine": machine} for row in rows], indent=1))
+    except OSError as error:
+        raise FileFailure(f"cannot write {path}: {error.strerror}") from None
 
 
 def processor() -> str:
