@@ -175,17 +175,6 @@ def compile_expression(
     return Expression(text, frozenset(reader.used), tree)
 
 
-def evaluate_number(text: str, constants: Mapping[str, float]) -> float:
-    """Return the value of an expression without variables.
-
-    Raises ExpressionError as `compile_expression` does, and if the value is not finite.
-    """
-    value = float(compile_expression(text, (), constants)())
-    if not math.isfinite(value):
-        raise ExpressionError(f"must be finite, but {quoted(text)} is {value}")
-    return value
-
-
 def finite(value: object, wanted: str = "a number") -> float:
     """Return a value of a case file as a float; raise ExpressionError if it is no finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -15,6 +15,7 @@ from heatsolve.backends.choice import choose
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case
 from heatsolve.conduction import Conduction, Wall, grid_of
+from heatsolve.converge import method_name
 from heatsolve.expressions import Expression
 from heatsolve.grid import Axis, Grid
 
@@ -176,15 +177,8 @@ def _wall(wall: Wall) -> str:
     return "insulated" if gradient == "0" else f"outward derivative dT/dn = {gradient}"
 
 
-def _method_name(case: Case) -> str:
-    """The method of `march.make_method`, by name."""
-    if case.solver.update is not None:
-        return "jacobi"
-    return "cg" if case.solver.method == "auto" else case.solver.method
-
-
 def _method(case: Case) -> str:
-    name = _method_name(case)
+    name = method_name(case)
     update = f', the literal update "{case.solver.update}"' if case.solver.update else ""
     chosen = "auto chooses " if case.solver.method == "auto" else ""
     return f"{chosen}{name}: {METHODS[name]}{update}"
@@ -226,7 +220,7 @@ def _memory(problem: Conduction, grid: Grid, count: int) -> tuple[int, int]:
     everywhere = bool(case.source.points) or fluxes
     source = case.source.temperature
     b = math.prod(grid.shape) if everywhere else _points_of([source], grid)
-    own = OWN_FIELDS.get(_method_name(case), 1)
+    own = OWN_FIELDS.get(method_name(case), 1)
     if case.time is None:
         fields = 1 + own
     elif case.time.scheme == "explicit":

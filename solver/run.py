@@ -13,6 +13,7 @@ from heatsolve import __version__, march
 from heatsolve.backends.choice import choose
 from heatsolve.case import Case, locating
 from heatsolve.conduction import Conduction
+from heatsolve.converge import Outcome
 from heatsolve.halo import Ranks
 from heatsolve.output import FieldFile
 from heatsolve.report import Report, count, duration
@@ -26,7 +27,7 @@ class Result:
 
     path: Path
     fields: dict[str, np.ndarray]
-    outcome: march.Outcome
+    outcome: Outcome
     exit_code: int
 
 
@@ -141,7 +142,7 @@ def error_norms(problem: Conduction, field: np.ndarray) -> dict[str, float]:
     }
 
 
-def attributes_of(problem: Conduction, outcome: march.Outcome) -> dict[str, Any]:
+def attributes_of(problem: Conduction, outcome: Outcome) -> dict[str, Any]:
     case = problem.case
     return {
         "case": case.text,
@@ -158,7 +159,7 @@ def attributes_of(problem: Conduction, outcome: march.Outcome) -> dict[str, Any]
 
 
 def summarise(
-    report: Report, case: Case, work: np.ndarray, outcome: march.Outcome,
+    report: Report, case: Case, work: np.ndarray, outcome: Outcome,
     errors: dict[str, float], seconds: float, path: Path,
 ) -> None:  # fmt: skip
     """The closing lines: how it ended, how long it took, how fast that was, where it is."""

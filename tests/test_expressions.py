@@ -16,7 +16,6 @@ from heatsolve.expressions import (
     ExpressionError,
     check_constant_name,
     compile_expression,
-    evaluate_number,
     suggestion,
 )
 
@@ -192,14 +191,6 @@ def test_any_text_compiles_or_is_refused(text):
         assert "\n" not in str(error)
     else:
         assert isinstance(expression(**VALUES), float)
-
-
-def test_evaluate_number():
-    assert evaluate_number("2*k + 1", CONSTANTS) == 9.0
-    with pytest.raises(ExpressionError, match="unknown name"):
-        evaluate_number("x", CONSTANTS)
-    with pytest.raises(ExpressionError, match='must be finite, but "1/0" is inf'):
-        evaluate_number("1/0", CONSTANTS)
 
 
 @pytest.mark.parametrize("name", ["k", "length_2", "_a"])

@@ -253,3 +253,45 @@ def test_walls_and_sources_in_time(scheme, tmp_path):
     stored = read(result.path)
     assert list(stored.time) == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.35])
     assert stored.attributes["error_max_temperature"] < (2e-3 if scheme == "explicit" else 1e-9)
+
+
+@pytest.mark.parametrize("grid", ["nodes = [{n}]", "cells = [{n}]"])
+@pytest.mark.parametrize("wall", ["gradient = 1", "robin = {{ h = 2, ambient = '{ambient}' }}"])
+def test_order_with_conductivity_that_varies_up_to_the_wall(grid, wall, tmp_path):
+    """T = log(1 + 4x) with k = 1 + 4x: the flux is 4 everywhere."""
+    errors = []
+    for n in (20, 40, 80):
+        # dT/dn = 4/5 at x = 1; -k dT/dn = h (T - ambient) gives the ambient.
+        ambient = np.log(5.0) + 4.0 / 2.0
+        condition = wall.format(ambient=ambient).replace("gradient = 1", "gradient = 0.8")
+        text = "\n".join(
+            ["[model]", "conductivity = '1 + 4*x'", "[grid]", grid.format(n=n), "[boundary]",
+             "left.temperature = { value = 0 }", f"right.temperature = {{ {condition} }}",
+             "[solver]", "relative = true", "tolerance = 1e-12",
+             "[reference]", "exact.temperature = 'log(1 + 4*x)'"]
+        )  # fmt: skip
+        errors.append(read(solve(text, tmp_path).path).attributes["error_max_temperature"])
+    orders = np.log2(np.divide(errors[:-1], errors[1:]))
+    assert np.all(orders > 1.7), (errors, orders)
+
+
+def test_expressions_are_asked_only_where_a_cell_is(tmp_path):
+    """1 / sqrt(x) is infinite on the wall, where no cell is."""
+    text = case_text("cells = [8, 4]", "vggg", "1/sqrt(x)", TIGHT)
+    assert solve(text, tmp_path).outcome.converged
+
+
+def test_growth_is_divergence_though_it_is_finite(tmp_path):
+    march = {"time": "end = 2\nstep = 0.006\nallow_unstable = true"}
+    text = case_text("cells = [8, 8]", "vvvv", model="steady = false", **march)
+    with pytest.raises(Diverged, match="the field changes by"):
+        solve(text, tmp_path)
+
+
+def test_a_file_that_is_no_result_is_not_overwritten(tmp_path):
+    text = case_text("cells = [4, 4]", "vvvv")
+    target = tmp_path / "case.h5"
+    target.write_text(text)
+    with pytest.raises(InputError, match="it is not overwritten"):
+        solve(text, tmp_path)
+    assert target.read_text() == text
