@@ -6,8 +6,8 @@ Every mistake is reported at once, each with the file and line (or the override)
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -43,6 +43,9 @@ SENTENCES = {
     "less_than_equal": "must be at most {le}, not {given}",
     "literal_error": "must be {expected}, not {given}",
 }
+
+
+SIDES = {side: axis for axis, walls in WALLS.items() for side in walls}
 
 
 @dataclass(frozen=True)
@@ -104,11 +107,18 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
     text = text.replace("\r\n", "\n")
     table = _toml(text, name)
     origins = [(_override(table, setting), setting) for setting in overrides]
+    context: dict[str, Any] = {"constants": {}, "faulty": []}
     try:
-        document = Document.model_validate(table, context={"constants": {}, "faulty": []})
+        document = Document.model_validate(table, context=context)
         found = list(_conflicts(document))
     except ValidationError as invalid:
         found = [row for error in invalid.errors() for row in _sentences(error)]
+        # Missing walls can be told although another section is wrong, if the grid is right.
+        with suppress(ValidationError, KeyError):
+            grid = Grid.model_validate(table["grid"], context=context)
+            walls = table.get("boundary", {})
+            present = walls if isinstance(walls, dict) else SIDES
+            found += _wall_conflicts(grid, {side for side in present if side in _needed(grid)})
     if found:
         raise CaseError(_report(found, text, name, origins))
     repeated = dump(table) if overrides else text
@@ -186,7 +196,8 @@ def _drop_rivals(table: dict[str, Any], path: KeyPath, key: str) -> None:
 def _conflicts(case: Document) -> Found:
     """Yield what only shows between sections."""
     grid, steady = case.grid, case.model.steady
-    yield from _wall_conflicts(case)
+    given = {side for side in SIDES if getattr(case.boundary, side) is not None}
+    yield from _wall_conflicts(grid, given)
     for n, point in enumerate(case.source.points):
         for key, sentence in _misplaced(point, grid):
             yield ("source", "point", n, *key), sentence
@@ -206,17 +217,21 @@ def _conflicts(case: Document) -> Found:
         yield from _update_conflicts(case)
 
 
-def _wall_conflicts(case: Document) -> Found:
-    sides = {side: axis for axis, walls in WALLS.items() for side in walls}
-    for side, axis in sides.items():
-        path, given = ("boundary", side), getattr(case.boundary, side) is not None
-        if axis in case.grid.axes and axis not in case.grid.periodic:
-            if not given:
-                yield path, "missing, every wall that is not periodic needs a condition"
-        elif given and axis in case.grid.axes:
-            yield path, f"{axis} is periodic and has no walls"
-        elif given:
-            yield path, f"the case has no {axis} axis"
+def _needed(grid: Grid) -> list[str]:
+    """Return the walls that need a condition."""
+    bounded = [axis for axis in grid.axes if axis not in grid.periodic]
+    return [side for side, axis in SIDES.items() if axis in bounded]
+
+
+def _wall_conflicts(grid: Grid, given: Collection[str]) -> Found:
+    needed = _needed(grid)
+    for side, axis in SIDES.items():
+        path = ("boundary", side)
+        if side in needed and side not in given:
+            yield path, "missing, every wall that is not periodic needs a condition"
+        elif side in given and side not in needed:
+            reason = f"{axis} is periodic and has no walls"
+            yield path, reason if axis in grid.axes else f"the case has no {axis} axis"
 
 
 def _update_conflicts(case: Document) -> Found:
@@ -232,7 +247,7 @@ def _update_conflicts(case: Document) -> Found:
     conductivity = case.model.conductivity
     if conductivity.names or conductivity() != 1.0:
         yield ("model", "conductivity"), "must be 1 with solver.update"
-    for side in (side for walls in WALLS.values() for side in walls):
+    for side in SIDES:
         wall = getattr(case.boundary, side)
         if wall is not None and wall.temperature.value is None:
             yield ("boundary", side, "temperature"), "must be a value with solver.update"

@@ -160,8 +160,16 @@ def test_bad_input(refuses, folder, command):
         "must be greater than 0, but is -0.5 at x = 0"
     )
     (folder / "bad.toml").write_text("[gird]\n")
-    code = refuses(2, command, "bad.toml", *settings("grid.cells=[4, 4]", "grid.periodic=[]"))
-    assert code
+    around = settings("grid.cells=[4, 4]", "grid.periodic=['x', 'y']")
+    assert "unknown key" in refuses(2, command, "bad.toml", *around)
+
+
+def test_missing_walls_are_told_with_other_mistakes(heatsolve, folder):
+    (folder / "bad.toml").write_text("[grid]\ncells = [4]\n[solver]\ntolerence = 1\n")
+    code, _, complaint = heatsolve("run", "bad.toml")
+    assert code == 2
+    assert 'bad.toml:4: solver.tolerence: unknown key, did you mean "tolerance"?' in complaint
+    assert complaint.count("missing, every wall") == 2
 
 
 def test_every_mistake_has_its_line(heatsolve, folder):
