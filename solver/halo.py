@@ -165,10 +165,20 @@ def block_of(count: int, parts: int, number: int) -> tuple[int, int]:
 
 
 class Halo:
-    """The exchange of the ghosts of a block with those who own them."""
+    """The exchange of the ghosts of a block with those who own them.
 
-    def __init__(self, grid: Grid, backend: Backend, ranks: Ranks, dims: Sequence[int]):
-        self.grid, self.ranks, self._backend = grid, ranks, backend
+    `dims` are the processes along each axis; without them, this one is alone.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        backend: Backend,
+        ranks: Ranks | None = None,
+        dims: Sequence[int] | None = None,
+    ):
+        self.grid, self.ranks, self._backend = grid, ranks or Ranks(), backend
+        ranks, dims = self.ranks, dims or (1,) * grid.dimension
         self._axes: list[Itself | Neighbours] = []
         place = np.unravel_index(ranks.rank, tuple(dims))
         for number, axis in reversed(list(enumerate(grid.axes))):
