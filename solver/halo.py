@@ -25,6 +25,9 @@ from heatsolve.points import shifted
 LAUNCHERS = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 """Variables by which the launchers of MPI tell a process that it is one of several."""
 
+SECONDS_TO_FAIL_TOGETHER = 5.0
+"""So long a failing process waits for the others to fail with it, before it ends them."""
+
 
 class Ranks:
     """The processes of a run, alone: what every sum and every exchange asks."""
@@ -61,6 +64,7 @@ class World(Ranks):
         self._mpi = MPI
         self.comm = MPI.COMM_WORLD
         self.size, self.rank = self.comm.size, self.comm.rank
+        self._failing = self.comm.Dup()
 
     def combine(self, register: np.ndarray) -> np.ndarray:
         # One message: bins add up; the top slices and largest values of all are looked through.
@@ -84,11 +88,17 @@ class World(Ranks):
         return self.comm.gather(value)
 
     def fail(self, message: str, code: int) -> None:
-        # What fails everywhere is said once: rank 0 ends the others before they speak.
-        if self.rank > 0:
-            time.sleep(1.0)
+        # What fails everywhere is said once, by rank 0, and a failure of few by those few: a
+        # barrier of its own shows which it is, because only a failing process comes to it.
+        everywhere, waited = self._failing.Ibarrier(), 0.0
+        while not everywhere.Test() and waited < SECONDS_TO_FAIL_TOGETHER:
+            time.sleep(0.01)
+            waited += 0.01
+        if waited < SECONDS_TO_FAIL_TOGETHER and self.rank > 0:
+            time.sleep(SECONDS_TO_FAIL_TOGETHER)  # rank 0 ends this process meanwhile
         print(f"{message} (rank {self.rank} of {self.size})", file=sys.stderr, flush=True)
         self.comm.Abort(code)
+        os._exit(code)  # some MPI return from Abort while the launcher is still at work
 
 
 def find_ranks() -> Ranks:
