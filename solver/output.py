@@ -6,10 +6,8 @@ that xarray, h5py and (through the `.xdmf` beside it) ParaView all open.
 """
 
 import errno
-import io
 import math
 import os
-import re
 import secrets
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from typing import Any, Self
 import h5py
 import numpy as np
 
+from heatsolve.disk import Disk, failing, sync
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.xdmf import xdmf
 
@@ -52,7 +51,7 @@ class FieldFile:
         self._coordinates = dict(coordinates)
         self._units = units
         self._transient = transient
-        with _failing("write", self._path):
+        with failing("write", self._path):
             if self._path.is_dir():  # found out now, not by the rename after hours of computing
                 raise IsADirectoryError(errno.EISDIR, "")
             if self._path.is_file() and self._path.stat().st_size and not h5py.is_hdf5(self._path):
@@ -61,7 +60,7 @@ class FieldFile:
             mark = f"{os.getpid()}-{secrets.token_hex(4)}"
             self._part = self._path.with_name(f".{self._path.name}.{mark}.part")
             self._xdmf_part = self._part.with_suffix(".xdmf-part")
-            self._disk = _Disk(self._part, "x+")
+            self._disk = Disk(self._part, "x+")
             self._file = h5py.File(self._disk, "w")
 
     def __enter__(self) -> Self:
@@ -87,7 +86,7 @@ class FieldFile:
         shape = tuple(map(len, self._coordinates.values()))
         if earlier not in ([], sorted(fields)) or any(a.shape != shape for a in fields.values()):
             raise ValueError(f"every frame has the same fields, in the shape {shape} of the axes")
-        with _failing("write", self._path):
+        with failing("write", self._path):
             if not earlier:
                 self._create(fields)
             for name, value in {**fields, "time": time}.items() if self._transient else ():
@@ -111,7 +110,7 @@ class FieldFile:
         if history and (axis not in history or len(set(map(len, history.values()))) > 1):
             raise ValueError("history needs a step or an iteration, and arrays of one length")
         sidecar = self._path.with_name(self._path.name.removesuffix(".h5") + ".xdmf")
-        with _failing("write", self._path):
+        with failing("write", self._path):
             group = self._file.create_group("history")
             for name in sorted(history, key=lambda name: name != axis):  # the axis first
                 dataset = group.create_dataset(name, data=history[name])
@@ -124,13 +123,13 @@ class FieldFile:
             )
             self._file.close()
             self._disk.check()
-            _sync(self._part)
+            sync(self._part)
             os.replace(self._part, self._path)
             if len(self._coordinates) > 1:
                 os.replace(self._xdmf_part, sidecar)
             else:  # XDMF has no 1D; what lies there described the file that was just replaced
                 sidecar.unlink(missing_ok=True)
-            _sync(self._path.parent)
+            sync(self._path.parent)
 
     def _create(self, fields: Arrays) -> None:
         """The axes, and the fields: steady ones with their values, transient ones still empty."""
@@ -161,32 +160,6 @@ class FieldFile:
             dimension.label = scale.name.rpartition("/")[2]
             dimension.attach_scale(scale)
         return dataset
-
-
-class _Disk(io.FileIO):
-    """What HDF5 writes to. It must not see a failure: its close would then crash the process."""
-
-    error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        rest = memoryview(data)
-        try:
-            while rest:  # the system takes at most 2 GiB at a time
-                rest = rest[super().write(rest) :]
-        except OSError as error:
-            self.error = error
-        return len(data)
-
-    def truncate(self, size: int | None = None) -> int:
-        try:
-            return super().truncate(size)
-        except OSError as error:
-            self.error = error
-            return self.tell()
-
-    def check(self) -> None:
-        if self.error:
-            raise self.error
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,7 +274,7 @@ def _columns(rows: list[list[str]]) -> list[str]:
 @contextmanager
 def _open(path: Path) -> Iterator[h5py.File]:
     """A field file, open for reading."""
-    with _failing("read", path):
+    with failing("read", path):
         if not path.exists():
             raise InputError(f"there is no file {path}")
         with h5py.File(path, "r", locking="best-effort") as file:
@@ -310,32 +283,6 @@ def _open(path: Path) -> Iterator[h5py.File]:
             yield file
 
 
-@contextmanager
-def _failing(verb: str, path: Path) -> Iterator[None]:
-    """Make one sentence of what the system or h5py raises, whose long text buries the cause."""
-    try:
-        yield
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        buried = re.search(r"errno = (\d+)", str(error))
-        reason = re.search(r"\((.*)\)", str(error))
-        number = int(buried[1]) if buried else getattr(error, "errno", None)
-        cause = os.strerror(number) if number else reason[1] if reason else str(error)
-        if number == errno.EAGAIN:
-            cause = "another program has it locked"
-        elif not path.parent.is_dir():
-            cause = f"{path.parent} is not a directory"
-        raise FileFailure(f"cannot {verb} {path}: {cause}") from error
-
-
 def _field_names(file: h5py.File) -> list[str]:
     """The datasets at the root that are not axes, in alphabetical order."""
     return [n for n, d in file.items() if isinstance(d, h5py.Dataset) and not d.is_scale]
-
-
-def _sync(path: Path) -> None:
-    """Force a file or a directory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -67,7 +67,8 @@ ALLOWED = {
     "schema": ("expressions", "grid", "toml", "errors"),
     "toml": ("errors",),
     "case": ("schema", "expressions", "grid", "toml", "errors"),
-    "output": ("xdmf", "errors"),
+    "disk": ("errors",),
+    "output": ("disk", "xdmf", "errors"),
     "report": ("errors",),
     "conduction": (
         "case",

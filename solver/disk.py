@@ -1,0 +1,67 @@
+"""Files that are written whole or not at all: what output and checkpoints share.
+
+Nothing here knows what the files hold.
+"""
+
+import errno
+import io
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from heatsolve.errors import FileFailure
+
+
+class Disk(io.FileIO):
+    """What HDF5 writes to. It must not see a failure: its close would then crash the process."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data)
+        try:
+            while rest:  # the system takes at most 2 GiB at a time
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = error
+            return self.tell()
+
+    def check(self) -> None:
+        if self.error:
+            raise self.error
+
+
+@contextmanager
+def failing(verb: str, path: Path) -> Iterator[None]:
+    """Make one sentence of what the system or h5py raises, whose long text buries the cause."""
+    try:
+        yield
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        buried = re.search(r"errno = (\d+)", str(error))
+        reason = re.search(r"\((.*)\)", str(error))
+        number = int(buried[1]) if buried else getattr(error, "errno", None)
+        cause = os.strerror(number) if number else reason[1] if reason else str(error)
+        if number == errno.EAGAIN:
+            cause = "another program has it locked"
+        elif not path.parent.is_dir():
+            cause = f"{path.parent} is not a directory"
+        raise FileFailure(f"cannot {verb} {path}: {cause}") from error
+
+
+def sync(path: Path) -> None:
+    """Force a file or a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
