@@ -5,7 +5,7 @@ on a backend that notes what it is asked to sweep; the others are listed with th
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -348,3 +348,46 @@ def same(a: Any, b: Any) -> bool:
         return False
     equal = (a == b) & (np.signbit(a) == np.signbit(b))
     return bool(np.all(equal | (np.isnan(a) & np.isnan(b))))
+
+
+# ---- packing ----------------------------------------------------------------------------------
+
+
+def layers(shape: Sequence[int], depth: int, inset: int) -> Iterator[tuple[Region, Region]]:
+    """For both ends of every axis: the layers beside the ghosts, and as many layers of ghosts.
+
+    They leave out `inset` points at the ends of the other axes.
+    """
+    for axis, n in enumerate(shape):
+        across = [(inset, m - inset) for m in shape]
+        low = ((depth, 2 * depth), (0, depth))
+        high = ((n - 2 * depth, n - depth), (n - depth, n))
+        for edge, ghosts in (low, high):
+            yield (
+                (*across[:axis], edge, *across[axis + 1 :]),
+                (*across[:axis], ghosts, *across[axis + 1 :]),
+            )
+
+
+def carry(backend: Backend, array: Any, edge: Region, ghosts: Region) -> np.ndarray:
+    """Bring layers of an array to its ghosts by messages; returns what MPI would have sent."""
+    shape = tuple(high - low for low, high in edge)
+    whole = tuple((0, extent) for extent in shape)
+    leaving, arriving = backend.message(shape), backend.message(shape)
+    backend.sweep(points.shifted, leaving.array, whole, array, *[low for low, _ in edge])
+    leaving.to_buffer()
+    arriving.buffer[...] = leaving.buffer
+    arriving.from_buffer()
+    backend.sweep(points.shifted, array, ghosts, arriving.array, *[-low for low, _ in ghosts])
+    return leaving.buffer
+
+
+def compare_packing(backend: Backend, shape: Sequence[int], depth: int, inset: int) -> None:
+    """Assert that layers carried to the ghosts are those that NumPy's slices would bring."""
+    host = np.random.default_rng(depth).normal(size=shape).astype(backend.dtype)
+    array = backend.to_device(host)
+    for edge, ghosts in layers(shape, depth, inset):
+        window = tuple(slice(*pair) for pair in edge)
+        assert same(carry(backend, array, edge, ghosts), host[window]), edge
+        host[tuple(slice(*pair) for pair in ghosts)] = host[window]
+        assert same(backend.to_host(array), host), ghosts

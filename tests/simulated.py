@@ -9,7 +9,7 @@ import math
 import sys
 
 import numpy as np
-from conformance import interior, registry, same, sweep
+from conformance import compare_packing, interior, registry, same, sweep
 
 from heatsolve.backends import cuda
 from heatsolve.backends.numpy import NumpyBackend
@@ -94,6 +94,8 @@ def main():
     host, device = NumpyBackend(), cuda.CudaBackend()
     compare_blocks(host, device)
     compare_gate(device)
+    compare_packing(device, (6, 7), depth=1, inset=1)
+    compare_packing(device, (8, 9, 10), depth=2, inset=0)
 
 
 if __name__ == "__main__":

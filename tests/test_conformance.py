@@ -218,6 +218,90 @@ def test_periodic_ghosts(machine, d):
     assert same(backend.to_host(array), np.pad(inside, 1, mode="wrap"))
 
 
+# Those that compile in threads differ in their outer loop only.
+on_one_of_each = pytest.mark.parametrize(
+    "machine", [name for name in EVERY if name != OTHERS[1]], indirect=True
+)
+
+
+@on_one_of_each
+@pytest.mark.parametrize("inset", (0, 1))
+@pytest.mark.parametrize("depth", (1, 3))
+@pytest.mark.parametrize("d", conformance.DIMENSIONS)
+def test_packing(machine, d, depth, inset):
+    """Layers are packed, moved and unpacked as NumPy's slices would do it, on all sides."""
+    conformance.compare_packing(machine("float64"), (12, 13, 14)[:d], depth, inset)
+
+
+@on_one_of_each
+def test_messages(machine):
+    """What is received gets into the array, what is packed into the buffer; once or without end."""
+    backend = machine("float32")
+    message, whole = backend.message((3, 4)), ((0, 3), (0, 4))
+    assert message.buffer.dtype == np.float32
+    for value in (1.0, 2.0):
+        backend.sweep(points.fill, message.array, whole, value)
+        message.to_buffer()
+        assert (message.buffer == value).all()
+        message.buffer[...] = -value
+        message.from_buffer()
+        assert (backend.to_host(message.array) == -value).all()
+
+
+@on_one_of_each
+def test_direct_messages(machine):
+    """MPI is given the array itself: on a device by the interface that MPI's binding knows."""
+    backend = machine("float64")
+    message = backend.message((3, 4), direct=True)
+    if not backend.on_device:
+        assert message.buffer is message.array
+        return
+    interface = message.buffer.__cuda_array_interface__
+    assert np.prod(interface["shape"]) == 12
+    assert interface["typestr"] == "<f8"
+    assert interface["strides"] is None
+
+
+def difference(at, a, b, c):
+    return a[at] - 0.5 * b[at] * c[at]
+
+
+@on_one_of_each
+@pytest.mark.parametrize("d", conformance.DIMENSIONS)
+def test_arrays_of_different_shapes(machine, d):
+    """Every array keeps its own strides: the output, arguments, those constant along an axis."""
+    rng, backend = np.random.default_rng(d), machine("float64")
+    region = ((1, 4),) * d
+    window = tuple(slice(*pair) for pair in region)
+    out, a, b = (rng.normal(size=np.add((5, 6, 4)[:d], n)) for n in (0, 2, 1))
+    c = rng.normal(size=(1, 9, 5)[-d:])
+    for outputs in ("out", "a", "b"):
+        arrays = {"out": out, "a": a, "b": b}
+        placed = {name: backend.to_device(array) for name, array in arrays.items()}
+        backend.sweep(difference, placed[outputs], region, placed["a"], placed["b"],
+                      backend.to_device(c))  # fmt: skip
+        expected = arrays[outputs].copy()
+        line = c[tuple(slice(0, 1) if n == 1 else s for n, s in zip(c.shape, window, strict=True))]
+        expected[window] = a[window] - 0.5 * b[window] * line
+        assert same(backend.to_host(placed[outputs]), expected), outputs
+
+
+@on_one_of_each
+def test_reductions_of_different_shapes(machine):
+    backend, rng = machine("float64"), np.random.default_rng(7)
+    a, b = rng.normal(size=(6, 9)), rng.normal(size=(7, 5))
+    got = backend.accumulator("max")
+    copied = backend.zeros((4, 4))
+    backend.sweep(apart, (copied, got), ((1, 4), (1, 4)), *map(backend.to_device, (a, b)))
+    expected = a[1:4, 1:4] - b[1:4, 1:4]
+    assert same(backend.to_host(copied)[1:4, 1:4], expected)
+    assert got.value == np.abs(expected).max()
+
+
+def apart(at, a, b):
+    return a[at] - b[at], a[at] - b[at]
+
+
 def swap(at, a, b):
     return b[at], a[at]
 

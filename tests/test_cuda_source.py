@@ -5,13 +5,14 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from conformance import PRECISIONS, registry
 
-from heatsolve.backends import cupy as cuda_c
+from heatsolve.backends import cupy_source as cuda_c
 
 HOPPER = (9, 0)
 FUSED = re.compile(r"\bfma\.|\bmad\.(rn|rz|rm|rp)|\.ftz|\.approx")
@@ -58,6 +59,27 @@ def test_cuda_c_compiles(name, precision):
         assert "double" not in source  # it would round otherwise than NumPy
 
 
+def layers(d):
+    """Signatures of packing and unpacking a layer, and of unpacking one that is a single column."""
+    entry = ENTRIES[f"{d}d-shifted"]
+    usual = entry.signature("float64")
+    column = ((*[False] * (d - 1), True), *usual.arguments[1:])
+    yield entry, replace(usual, apart=("o0",))
+    yield entry, replace(usual, apart=("a0",))
+    yield entry, replace(usual, apart=("a0",), arguments=column)
+
+
+LAYERS = [pytest.param(*found, id=f"{d}d-{n}") for d in (2, 3) for n, found in enumerate(layers(d))]
+
+
+@pytest.mark.parametrize("entry, signature", LAYERS)
+def test_cuda_c_of_arrays_apart_compiles(entry, signature):
+    source = cuda_c.kernel_source(entry.name, signature, signature.tape(entry.point))
+    (name,) = signature.apart
+    assert f"long long extent_j_{name}" in source
+    assert b"sweep" in nvrtc(source)
+
+
 def test_check_compiles():
     assert b"check" in nvrtc(cuda_c.check_source())
 
@@ -72,17 +94,23 @@ REPRESENTATIVE = (
 
 @pytest.fixture
 def python(monkeypatch):
-    """The module of the cuda backend, on a machine that may have no GPU."""
+    """The modules of the cuda backend, on a machine that may have no GPU."""
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1":
         pytest.skip("the simulator compiles nothing")
     from numba.cuda import dispatcher
 
-    from heatsolve.backends import cuda
+    from heatsolve.backends import cuda_machine, cuda_source
 
     gpu = SimpleNamespace(compute_capability=HOPPER)
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: gpu)
-    return cuda
+    return SimpleNamespace(**{**vars(cuda_source), **vars(cuda_machine)})
+
+
+def ptx_of(python, entry, signature):
+    source = python.kernel_source(entry.name, signature, signature.tape(entry.point))
+    types = python.parameter_types(signature)
+    return python.ptx_of(python.kernel_function(source), types, HOPPER)
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
@@ -90,14 +118,16 @@ def python(monkeypatch):
 def test_numba_cuda_compiles_without_contraction(python, name, precision):
     entry = ENTRIES[name]
     signature = entry.signature(precision, gated=True)
-    source = python.kernel_source(name, signature, signature.tape(entry.point))
-    function = python.kernel_function(source)
-    types = python.parameter_types(signature, entry.dimension)
-    ptx = python.ptx_of(function, types, HOPPER)
+    ptx = ptx_of(python, entry, signature)
     assert "kernel" in python.entry_of(ptx)
     assert not FUSED.findall(ptx)
     if precision == "float32" and "sum" not in entry.outputs:
         assert not re.search(r"\b(add|sub|mul|div|sqrt)\S*\.f64", ptx)
+
+
+@pytest.mark.parametrize("entry, signature", LAYERS)
+def test_numba_cuda_of_arrays_apart_compiles(python, entry, signature):
+    assert "kernel" in python.entry_of(ptx_of(python, entry, signature))
 
 
 def test_numba_cuda_check_compiles(python):

@@ -9,7 +9,7 @@ slowest axis first.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,8 @@ class Signature:
     `arguments`: for each argument REAL, INTEGER, or for an array a tuple that tells for each axis
     whether the array is constant along it. `outputs`: for each result "array", "sum" or "max".
     `in_place`: for each output, the number of the argument that is the same array, or None.
-    `gated`: whether the sweep does nothing once the device's gate is closed.
+    `gated`: whether the sweep does nothing once the device's gate is closed. `apart`: the arrays,
+    by their names in generated code, whose extents are not those that the others share.
     """
 
     arguments: tuple[Any, ...]
@@ -36,6 +37,7 @@ class Signature:
     precision: str
     dimension: int
     gated: bool = False
+    apart: tuple[str, ...] = ()
 
     def tape(self, point: Point) -> Tape:
         kinds = [argument if isinstance(argument, str) else ARRAY for argument in self.arguments]
@@ -51,6 +53,10 @@ class Signature:
         """The name by which generated code writes an array output: one name for one array."""
         argument = self.in_place[output]
         return f"o{output}" if argument is None else f"a{argument}"
+
+    def suffix(self, name: str) -> str:
+        """What generated code appends to the names of an array's extents, strides and place."""
+        return f"_{name}" if name in self.apart else ""
 
     def arrays_touched(self, tape: Tape) -> int:
         """How many full arrays one sweep moves through memory, read plus written."""
@@ -77,6 +83,35 @@ class Accumulator:
         self._backend.clear_register(self.register)
 
 
+class Message:
+    """An array on its way between processes: packed by a sweep, moved by MPI, unpacked by a sweep.
+
+    `array` is what sweeps write and read, `buffer` is what MPI sends or receives. On a host they
+    are the same, and nothing is to be done between packing and sending.
+    """
+
+    def __init__(self, array: Any, buffer: Any):
+        self.array, self.buffer = array, buffer
+
+    def to_buffer(self) -> None:
+        """Bring the packed array into the buffer; once this returns, MPI may send it."""
+
+    def from_buffer(self) -> None:
+        """Bring what MPI has received into the array, for the sweeps that follow.
+
+        A device does so in its own time: MPI may receive into the buffer again only after a later
+        `to_buffer`, of any message of the backend, has returned.
+        """
+
+
+class Prepared(NamedTuple):
+    """A compiled sweep, the types that its arguments are converted to, and its memory traffic."""
+
+    run: Callable[[Region, Sequence[Any], Sequence[Any]], None]
+    converts: tuple[Callable[[Any], Any] | None, ...]
+    arrays_touched: int
+
+
 class Backend(ABC):
     """A machine that sweeps point functions over regions of arrays.
 
@@ -87,13 +122,17 @@ class Backend(ABC):
     name: str
     lookahead = 1
     """How many steps it pays to queue before the host looks at a result."""
+    on_device = False
+    """Whether arrays lie in the memory of a device, which not every MPI can read."""
+    integer: Callable[[Any], Any] = int
+    """The type in which compiled sweeps take an integer argument."""
 
     def __init__(self, precision: str = "float64"):
         self.precision = precision
         self.dtype = np.dtype(precision)
         self.points_updated = 0
         self.bytes_moved = 0
-        self._sweeps: dict[Any, tuple[Any, int]] = {}
+        self._sweeps: dict[Any, Prepared] = {}
         self.combine: Callable[[np.ndarray], np.ndarray] = _alone
 
     def join(self, combine: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -120,6 +159,11 @@ class Backend(ABC):
         """target = source, all of it, by the fastest copy that the machine has."""
         np.copyto(target, source)
 
+    def message(self, shape: Sequence[int], direct: bool = False) -> Message:
+        """A message of zeros; `direct`: MPI takes an array of the device as it is."""
+        array = self.zeros(shape)
+        return Message(array, array)
+
     @abstractmethod
     def sync(self) -> None:
         """Wait until all sweeps are done."""
@@ -138,7 +182,10 @@ class Backend(ABC):
 
     @abstractmethod
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
-        """A callable (region, outputs, arguments) that runs the point function."""
+        """A callable (region, targets, arguments) that runs the point function.
+
+        The targets are arrays and registers; numbers have the types of `dtype` and `integer`.
+        """
 
     def accumulator(self, kind: str) -> Accumulator:
         """A new, empty accumulator: kind "sum" or "max" (of magnitudes)."""
@@ -158,19 +205,27 @@ class Backend(ABC):
         known = self._sweeps.get(key)
         if known is None:
             known = self._sweeps[key] = self._prepare(*key)
-        run, arrays_touched = known
+        run, converts, arrays_touched = known
         points = 1
         for low, high in region:
             if high <= low:
                 return
             points *= high - low
+        targets = []
         for output, kind in zip(outputs, kinds, strict=True):
+            if kind != "array":
+                targets.append(output.register)
+                continue
             # Compiled loops do not look where they write.
-            if kind == "array" and any(
-                high > extent for (_, high), extent in zip(region, output.shape, strict=True)
-            ):
-                raise ValueError(f"region {region} does not fit an output of {output.shape}")
-        run(region, outputs, arguments)
+            for (_, high), extent in zip(region, output.shape, strict=True):
+                if high > extent:
+                    raise ValueError(f"region {region} does not fit an output of {output.shape}")
+            targets.append(output)
+        given = [
+            a if convert is None else convert(a)
+            for a, convert in zip(arguments, converts, strict=True)
+        ]
+        run(region, targets, given)
         self.points_updated += points
         self.bytes_moved += points * arrays_touched * self.dtype.itemsize
 
@@ -198,12 +253,15 @@ class Backend(ABC):
 
     def _prepare(
         self, point: Point, described: Any, kinds: Any, in_place: Any, axes: int, gated: bool
-    ) -> tuple[Any, int]:
+    ) -> Prepared:
         signature = Signature(described, kinds, in_place, self.precision, axes, gated)
         tape = signature.tape(point)
         if any(tape.read_at_a_shift(number) for number in in_place if number is not None):
             raise ValueError(f"{point.__name__} reads its output at a shift")
-        return self._compile(point, signature, tape), signature.arrays_touched(tape)
+        types: dict[Any, Callable[[Any], Any]] = {REAL: self.dtype.type, INTEGER: self.integer}
+        converts = tuple(types.get(argument) for argument in described)
+        run = self._compile(point, signature, tape)
+        return Prepared(run, converts, signature.arrays_touched(tape))
 
     def reduce(self, kind: str, point: Point, region: Region, *arguments: Any) -> float:
         """The sum, or the largest magnitude, of a point function over a region.
@@ -234,4 +292,4 @@ def _describe(argument: Any) -> Any:
     return INTEGER if isinstance(argument, int) else REAL
 
 
-__all__ = ["Accumulator", "Backend", "Region", "Signature"]
+__all__ = ["Accumulator", "Backend", "Message", "Region", "Signature"]

@@ -1,16 +1,29 @@
-"""Which backend runs: the one that was named, or the fastest one that works here."""
+"""Which backend runs, and on which GPU: what was named, or the fastest that works here."""
 
 import ctypes
 import os
+from collections.abc import Callable
+from typing import Any
 
 from heatsolve.backends import Backend
 from heatsolve.errors import InputError
 
 NAMES = ("numpy", "numba", "cupy", "cuda")
+ON_GPU = ("cuda", "cupy")
+"""The backends of GPUs, the faster one first."""
+NO_GPU = ", there is no CUDA GPU"
 
 
-def make(name: str, precision: str = "float64", threads: int | None = None) -> Backend:
-    """The backend of this name. Raises InputError where it cannot work, saying why."""
+def make(
+    name: str,
+    precision: str = "float64",
+    threads: int | None = None,
+    device: int | None = None,
+) -> Backend:
+    """The backend of this name, on the GPU of a number among those that CUDA shows.
+
+    Raises InputError where it cannot work, saying why.
+    """
     if name == "numpy":
         from heatsolve.backends.numpy import NumpyBackend
 
@@ -24,36 +37,56 @@ def make(name: str, precision: str = "float64", threads: int | None = None) -> B
     if name == "cupy":
         from heatsolve.backends.cupy import CupyBackend
 
-        return CupyBackend(precision)
+        return CupyBackend(precision, device)
     if name == "cuda":
         from heatsolve.backends.cuda import CudaBackend
 
-        return CudaBackend(precision)
+        return CudaBackend(precision, device)
     raise InputError(f"no backend {name!r}: there are {', '.join(NAMES)}, or auto")
 
 
 def choose(
-    name: str, precision: str = "float64", threads: int | None = None
+    name: str,
+    precision: str = "float64",
+    threads: int | None = None,
+    local_rank: int = 0,
+    gather: Callable[[Any], list[Any]] = lambda value: [value],
 ) -> tuple[Backend, str]:
     """The backend to use and the reason: for `auto` a GPU before threads before plain NumPy.
 
-    The CUDA simulator is never chosen, though it calls itself available.
+    `local_rank` numbers the processes of this node, which take its GPUs in turn, and `gather`
+    brings together a value of every process of the run: all of them must call this. The CUDA
+    simulator is never chosen, though it calls itself available.
     """
+    gpus = count_gpus() if name in ("auto", *ON_GPU) else 0
+    device = local_rank % gpus if gpus else None
     if name != "auto":
-        return make(name, precision, threads), "as asked for"
+        backend, reasons = make(name, precision, threads, device), ["as asked for"]
+    else:
+        backend, reasons = fastest(precision, threads, device)
+    gpu = identity(device) if backend.on_device and device is not None else None
+    if gpu is not None and gpus > 1:
+        reasons.append(f"GPU {device} of {gpus}")
+    used = [used for used in gather(gpu) if used is not None]
+    if len(set(used)) < len(used):
+        count = len(set(used))
+        reasons.append(f"{len(used)} processes share {count} GPU{'s' if count > 1 else ''}")
+    return backend, "; ".join(reasons)
+
+
+def fastest(precision: str, threads: int | None, device: int | None) -> tuple[Backend, list[str]]:
+    """The first backend that works here, and why it is none that would be faster."""
     failures = []
-    gpus = count_gpus()
-    candidates = ["numba", "numpy"]
-    if gpus and os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "1":
-        candidates = ["cuda", "cupy", *candidates]
-    for candidate in candidates:
+    simulating = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
+    use_gpu = device is not None and not simulating
+    for candidate in (*(ON_GPU if use_gpu else ()), "numba", "numpy"):
         try:
-            backend = make(candidate, precision, threads)
+            backend = make(candidate, precision, threads, device)
         except InputError as error:
             failures.append(str(error))
             continue
-        reason = "the fastest that works here" + ("" if gpus else ", there is no CUDA GPU")
-        return backend, "; ".join([reason, *failures])
+        reason = "the fastest that works here" + ("" if device is not None else NO_GPU)
+        return backend, [reason, *failures]
     raise InputError("no backend works here: " + "; ".join(failures))
 
 
@@ -67,3 +100,12 @@ def count_gpus() -> int:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
+
+
+def identity(device: int) -> str:
+    """What tells a GPU, or the part of one, from every other, whatever its number here is."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    handle, uuid = ctypes.c_int(0), (ctypes.c_ubyte * 16)()
+    driver.cuDeviceGet(ctypes.byref(handle), device)
+    driver.cuDeviceGetUuid_v2(uuid, handle)
+    return bytes(uuid).hex()

@@ -7,8 +7,8 @@ import numba.cuda
 import numpy as np
 from numba import int64
 
-from heatsolve.backends.cuda import simulated
-from heatsolve.backends.device import SPREAD, THREADS
+from heatsolve.backends.cuda_machine import simulated
+from heatsolve.backends.device_launch import SPREAD, THREADS
 from heatsolve.backends.sums import (
     ANCHORS,
     LARGEST,

@@ -23,7 +23,7 @@ import numba
 
 from heatsolve.backends import Backend, Region, Signature, cache, sums
 from heatsolve.backends import numba_reductions as reductions
-from heatsolve.backends.tape import INTEGER, REAL, Tape
+from heatsolve.backends.tape import Tape
 from heatsolve.points import INDEX_NAMES, Point
 
 SEGMENT = 2048
@@ -71,14 +71,9 @@ class NumbaBackend(Backend):
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         terms = sum(kind != "array" for kind in signature.outputs)
         scratch = np.empty((self._chunks, max(1, terms), SEGMENT))
-        real = self.dtype.type
-        converts = tuple(
-            {REAL: real, INTEGER: int}.get(kind) if isinstance(kind, str) else None
-            for kind in signature.arguments
-        )
         compiled: dict[bool, Any] = {}
 
-        def run(region: Region, outputs: tuple, arguments: tuple) -> None:
+        def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
             points = math.prod([high - low for low, high in region])
             # Threaded loops take three times as long to compile: only where they bring something.
             threaded = self.threads > 1 and points >= THREADED_FROM
@@ -88,16 +83,9 @@ class NumbaBackend(Backend):
             if threaded and not self._threads_set:
                 numba.set_num_threads(self.threads)
                 self._threads_set = True
-            targets = [
-                o if k == "array" else o.register
-                for o, k in zip(outputs, signature.outputs, strict=True)
-            ]
-            given = [
-                a if convert is None else convert(a)
-                for a, convert in zip(arguments, converts, strict=True)
-            ]
             bounds = [bound for pair in region for bound in pair]
-            compiled[threaded](self._chunks if threaded else 1, scratch, *bounds, *targets, *given)
+            chunks = self._chunks if threaded else 1
+            compiled[threaded](chunks, scratch, *bounds, *targets, *arguments)
 
         return run
 

@@ -81,20 +81,20 @@ class NumpyBackend(Backend):
         steps = _plan(tape, signature.outputs == ("array",) and not in_place_where)
         reduces = signature.outputs.count("array") < len(signature.outputs)
 
-        def run(region: Region, outputs: tuple, arguments: tuple) -> None:
+        def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
             with np.errstate(all="ignore"):
                 for block in _slabs(region) if reduces else (region,):
-                    self._run(tape, steps, signature.outputs, block, outputs, arguments)
+                    self._run(tape, steps, signature.outputs, block, targets, arguments)
 
         return run
 
-    def _run(self, tape, steps, kinds, region, outputs, arguments) -> None:
+    def _run(self, tape, steps, kinds, region, targets, arguments) -> None:
         shape = tuple([high - low for low, high in region])
         values: list[Any] = [self._leaf(op, region, arguments) for op in tape.operations]
         for step in steps:
             operands = [values[operand] for operand in step.operands]
             if step.scratch is None:
-                target = _view(outputs[0], region)
+                target = _view(targets[0], region)
             else:
                 target = self._scratch_array(step, shape)
             if step.name == "where":
@@ -104,23 +104,23 @@ class NumpyBackend(Backend):
             else:
                 UFUNCS[step.name](*operands, out=target)
             values[step.place] = target
-        if len(outputs) > 1:  # what one output holds may be another's value
+        if len(targets) > 1:  # what one output holds may be another's value
             for place in tape.results:
                 if tape.operations[place].name == "load":
                     values[place] = values[place].copy()
-        for output, kind, place in zip(outputs, kinds, tape.results, strict=True):
+        for target, kind, place in zip(targets, kinds, tape.results, strict=True):
             if kind == "array":
                 if not (steps and steps[-1].scratch is None):
-                    np.copyto(_view(output, region), values[place])
+                    np.copyto(_view(target, region), values[place])
             else:
                 terms = np.broadcast_to(np.asarray(values[place], np.float64), shape)
-                (sums.add_block if kind == "sum" else sums.add_largest)(terms, output.register)
+                (sums.add_block if kind == "sum" else sums.add_largest)(terms, target)
 
     def _leaf(self, operation, region, arguments) -> Any:
         if operation.name == "constant":
             return self.dtype.type(float.fromhex(operation.operands[0]))
         if operation.name == "scalar":
-            return self.dtype.type(arguments[operation.operands[0]])
+            return arguments[operation.operands[0]]
         if operation.name == "load":
             number, subscript = operation.operands
             shifts = [shift + sum(arguments[n] for n in added) for shift, added in subscript]

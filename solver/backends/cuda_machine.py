@@ -1,0 +1,226 @@
+"""What the cuda backend runs on: a GPU, or Numba's simulator of one.
+
+Numba only compiles: its kernels take plain pointers and its launches cost five times those of
+cuda.core. Under the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) the same source runs as Python.
+"""
+
+import inspect
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import cache, sums
+from heatsolve.backends.device_launch import Launch
+from heatsolve.errors import InputError
+
+
+@contextmanager
+def uncontracted() -> Iterator[None]:
+    """Numba-CUDA compiles without fused multiply-add inside this block.
+
+    a * b + c must round twice, as on a CPU. Numba has no keyword for it, NVVM has an option.
+    """
+    from numba.cuda.cudadrv import nvvm
+
+    original = nvvm.compile_ir
+
+    def compile_ir(ir: Any, **options: Any) -> Any:
+        return original(ir, **{**options, "fma": False})
+
+    nvvm.compile_ir = compile_ir  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        nvvm.compile_ir = original
+
+
+def simulated() -> bool:
+    """Whether Numba runs kernels in its CUDA simulator."""
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
+
+
+def ptx_of(function: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> str:
+    """PTX of a kernel."""
+    from numba import cuda
+
+    with uncontracted():
+        ptx, _ = cuda.compile(
+            function, types, device=False, abi="numba", output="ptx", cc=capability
+        )
+    return ptx
+
+
+def entry_of(ptx: str) -> str:
+    """The name of the kernel in a PTX text."""
+    found = re.search(r"\.entry\s+([\w$]+)", ptx)
+    assert found, "PTX without a kernel"
+    return found.group(1)
+
+
+@dataclass(frozen=True)
+class DeviceArray:
+    """An array on the device: its memory is flat, so that a kernel takes one pointer."""
+
+    shape: tuple[int, ...]
+    memory: Any
+    pointer: int
+
+
+@dataclass(frozen=True)
+class AsArray:
+    """A device array to be passed as Numba's array structure instead of a pointer."""
+
+    array: DeviceArray
+
+
+class Device:
+    """A real GPU: memory by Numba, launches by cuda.core, one stream for both.
+
+    Numba follows whichever device cuda.core makes current.
+    """
+
+    def __init__(self, cuda: Any, number: int | None):
+        try:
+            import cuda.core as core
+
+            self._core = core
+            self._device = core.Device(number)
+            self._device.set_current()
+            self._stream = self._device.create_stream()
+            self._numba_stream = cuda.external_stream(int(self._stream.handle))
+            cuda.current_context()
+        except Exception as error:
+            reason = (
+                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            )
+            raise InputError(f"the cuda backend found no usable CUDA GPU ({reason})") from None
+        self._cuda = cuda
+
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
+        memory = self._cuda.device_array(int(np.prod(shape)), dtype, stream=self._numba_stream)
+        array = DeviceArray(shape, memory, memory.device_ctypes_pointer.value)
+        self.zero(array)
+        return array
+
+    def zero(self, array: DeviceArray) -> None:
+        from numba.cuda.cudadrv import driver
+
+        driver.device_memset(array.memory, 0, array.memory.nbytes, stream=self._numba_stream)
+
+    def copy_in(self, host: np.ndarray) -> DeviceArray:
+        memory = self._cuda.to_device(host.reshape(-1), stream=self._numba_stream)
+        self.sync()
+        return DeviceArray(host.shape, memory, memory.device_ctypes_pointer.value)
+
+    def copy_out(self, array: DeviceArray) -> np.ndarray:
+        host = array.memory.copy_to_host(stream=self._numba_stream)
+        self.sync()
+        return host.reshape(array.shape)
+
+    def copy(self, target: DeviceArray, source: DeviceArray) -> None:
+        target.memory.copy_to_device(source.memory, stream=self._numba_stream)
+
+    def pinned(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return self._cuda.pinned_array(shape, dtype)
+
+    def queue_to_host(self, host: np.ndarray, array: DeviceArray) -> None:
+        array.memory.copy_to_host(host.reshape(-1), stream=self._numba_stream)
+
+    def queue_to_device(self, array: DeviceArray, host: np.ndarray) -> None:
+        array.memory.copy_to_device(host.reshape(-1), stream=self._numba_stream)
+
+    def sync(self) -> None:
+        self._stream.sync()
+
+    def compile(self, function: Any, types: tuple[Any, ...], source: str) -> Any:
+        capability = tuple(self._device.compute_capability)
+        ptx = self._cached_ptx(function, types, capability, source)
+        kernel = self._core.ObjectCode.from_ptx(ptx.encode()).get_kernel(entry_of(ptx))
+
+        def launch(numbers: Launch, arguments: tuple) -> None:
+            config = self._core.LaunchConfig(grid=numbers.grid, block=numbers.block)
+            self._core.launch(self._stream, config, kernel, *_flat(arguments))
+
+        return launch
+
+    def _cached_ptx(self, function: Any, types: Any, capability: Any, source: str) -> str:
+        from numba_cuda import __version__ as version
+
+        from heatsolve.backends import cuda_reductions
+
+        parts = (source, types, capability, version, np.__version__)
+        digest = cache.digest(*parts, inspect.getsource(cuda_reductions), inspect.getsource(sums))
+        path = cache.folder() / f"heatsolve_kernel_{digest}.ptx"
+        if not path.exists():
+            cache.store(path, ptx_of(function, types, capability).encode())
+        return path.read_text()
+
+
+def _flat(arguments: tuple) -> Iterator[Any]:
+    for argument in arguments:
+        if isinstance(argument, DeviceArray):
+            yield argument.pointer
+        elif isinstance(argument, AsArray):
+            array = argument.array
+            (count,) = array.shape
+            # Numba's array structure: owner, parent, items, item size, data, shape, strides.
+            yield from (0, 0, count, 8, array.pointer, count, 8)
+        else:
+            yield argument
+
+
+class Simulator:
+    """Numba's CUDA simulator: kernels run as Python threads, about a millisecond each."""
+
+    def __init__(self) -> None:
+        from numba import cuda
+
+        self._cuda = cuda
+
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
+        return self.copy_in(np.zeros(shape, dtype))
+
+    def zero(self, array: DeviceArray) -> None:
+        array.memory.copy_to_device(np.zeros(array.memory.size, array.memory.dtype))
+
+    def copy_in(self, host: np.ndarray) -> DeviceArray:
+        return DeviceArray(host.shape, self._cuda.to_device(host.reshape(-1).copy()), 0)
+
+    def copy_out(self, array: DeviceArray) -> np.ndarray:
+        return array.memory.copy_to_host().reshape(array.shape)
+
+    def copy(self, target: DeviceArray, source: DeviceArray) -> None:
+        target.memory.copy_to_device(source.memory)
+
+    def pinned(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return self._cuda.pinned_array(shape, dtype)
+
+    def queue_to_host(self, host: np.ndarray, array: DeviceArray) -> None:
+        array.memory.copy_to_host(host.reshape(-1))
+
+    def queue_to_device(self, array: DeviceArray, host: np.ndarray) -> None:
+        array.memory.copy_to_device(host.reshape(-1))
+
+    def sync(self) -> None:
+        pass
+
+    def compile(self, function: Any, types: tuple[Any, ...], source: str) -> Any:
+        kernel = self._cuda.jit(function)
+
+        def launch(numbers: Launch, arguments: tuple) -> None:
+            given = [
+                a.memory
+                if isinstance(a, DeviceArray)
+                else a.array.memory
+                if isinstance(a, AsArray)
+                else a
+                for a in arguments
+            ]
+            kernel[numbers.grid, numbers.block](*given)
+
+        return launch

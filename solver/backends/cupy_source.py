@@ -1,0 +1,178 @@
+"""CUDA C generated from a tape, and the reductions that it calls: the text of the cupy backend."""
+
+from heatsolve.backends import Signature, sums
+from heatsolve.backends.device_launch import BLOCK, SPREAD, rows_of
+from heatsolve.backends.device_source import Dialect, body, extent_names, thread_indices
+from heatsolve.backends.tape import INTEGER, REAL, Tape
+from heatsolve.points import INDEX_NAMES
+
+# CuPy's RawKernel is of no use: it adds -ftz=true to its options, which loses denormals.
+OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+"""As on a CPU: a * b + c rounds twice, denormals are kept, division and root are exact."""
+
+C_DIALECT = Dialect(
+    where="({0} ? {1} : {2})",
+    sqrt="sqrt({0})",
+    assign="const auto {name} = {value}",
+    assign_integer="const long long {name} = {value}",
+    wide="(long long){0}",
+    launch="",
+    constants={"float64": "{hex}", "float32": "{hex}f"},
+)
+
+REDUCTIONS = """
+typedef long long integer;
+typedef unsigned long long word;
+#define MAGNITUDE 0x7FFFFFFFFFFFFFFFll
+#define INFINITE 0x7FF0000000000000ll
+#define MOST_WARPS 32
+
+__device__ int thread() { return threadIdx.y * blockDim.x + threadIdx.x; }
+__device__ int warps() { return (blockDim.x * blockDim.y) >> 5; }
+
+// The largest value of a block, in every thread.
+template <typename T> __device__ T block_max(T value) {
+    __shared__ T lanes[MOST_WARPS];
+    for (int step = 16; step; step >>= 1)
+        value = max(value, __shfl_xor_sync(0xffffffffu, value, step));
+    __syncthreads();
+    if ((thread() & 31) == 0) lanes[thread() >> 5] = value;
+    __syncthreads();
+    for (int warp = 0; warp < warps(); warp++) value = max(value, lanes[warp]);
+    return value;
+}
+
+template <int N> __device__ void add_largest(const double (&terms)[N], integer* reg) {
+    integer mine = 0;
+    for (int n = 0; n < N; n++) mine = max(mine, __double_as_longlong(terms[n]) & MAGNITUDE);
+    const integer largest = block_max(mine);
+    if (largest < INFINITE) {
+        if (thread() == 0) atomicMax(reg + LARGEST, largest);
+    } else if (mine >= INFINITE) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
+}
+
+// The slices of a block's terms are added as doubles: they stay exact below 2^53 units.
+template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
+    int mine = 0;  // the upper half of a double holds its exponent
+    for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
+    const int largest = block_max(mine);
+    if (largest >= 0x7FF00000) {
+        if (mine >= 0x7FF00000) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
+        return;
+    }
+    const int top = max(0, (largest >> 20) - 1022 - LOWEST - 1) / SLICE_BITS;
+    const double scale = __longlong_as_double((integer)(1023 - (SLICE_BITS * top + LOWEST)) << 52);
+    for (int n = 0; n < N; n++) terms[n] *= scale;
+    __shared__ double units[SLICES][MOST_WARPS];
+    double anchor = 6755399441055744.0;  // 1.5 * 2^52
+    for (int k = 0; k < SLICES; k++, anchor *= 1.0 / (1 << SLICE_BITS)) {
+        double sum = 0;
+        for (int n = 0; n < N; n++) {
+            const double rounded = (terms[n] + anchor) - anchor;
+            sum += rounded;
+            terms[n] -= rounded;
+        }
+        for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        if ((thread() & 31) == 0) units[k][thread() >> 5] = sum;
+    }
+    __syncthreads();
+    if (thread() < SLICES) {
+        double sum = 0;
+        for (int warp = 0; warp < warps(); warp++) sum += units[thread()][warp];
+        for (int k = 0; k < thread(); k++) sum *= 1 << SLICE_BITS;
+        atomicAdd((word*)(reg + top + SLICES - 1 - thread()), (word)(integer)sum);
+        if (thread() == 0) atomicMax(reg + TOP, (integer)top + 1);
+    }
+    __syncthreads();
+}
+"""
+
+CHECK_SOURCE = """
+// Merges a register into a row of the ledger, clears it, and closes the gate; one block.
+extern "C" __global__ void check(
+    integer* reg, int sum, double limit, integer* gate, integer* rows
+) {
+    if (gate[0]) return;
+    integer* merged = rows + gate[1] * WIDTH;
+    for (int place = threadIdx.x; place < WIDTH; place += blockDim.x) {
+        integer value = 0;
+        for (int copy = 0; copy < SPREAD; copy++) {
+            const integer next = reg[copy * WIDTH + place];
+            value = place == TOP || place == LARGEST ? max(value, next) : value + next;
+            reg[copy * WIDTH + place] = 0;
+        }
+        merged[place] = value;
+    }
+    __syncthreads();
+    if (threadIdx.x) return;
+    double value = 0;
+    if (!sum) value = __longlong_as_double(merged[LARGEST]);
+    else if (merged[TOP])
+        for (int k = SLICES - 1; k >= 0; k--)
+            value += scalbn((double)merged[merged[TOP] - 1 + SLICES - 1 - k],
+                            (int)(LOWEST + SLICE_BITS * (merged[TOP] - 1 - k)));
+    gate[1] += 1;
+    if (merged[NOT_FINITE] || value <= limit) gate[0] = 1;
+}
+"""
+
+
+def constants() -> str:
+    """The layout of a register as preprocessor constants."""
+    names = ("SLICE_BITS", "SLICES", "LOWEST", "TOP", "NOT_FINITE", "LARGEST", "WIDTH")
+    values = {name: getattr(sums, name) for name in names} | {"SPREAD": SPREAD}
+    return "\n".join(f"#define {name} {value}" for name, value in values.items()) + "\n"
+
+
+def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
+    """CUDA C of the kernel `sweep` for a point function."""
+    axes = INDEX_NAMES[: tape.dimension]
+    real = {"float64": "double", "float32": "float"}[signature.precision]
+    parameters = ["const long long* gate"]
+    parameters += [f"long long {end}_{axis}" for axis in axes for end in ("low", "high")]
+    parameters += [f"long long {name}" for name in extent_names(signature)]
+    parameters += [
+        f"{real}* __restrict__ o{n}" if kind == "array" else f"long long* o{n}"
+        for n, kind in enumerate(signature.outputs)
+    ]
+    for n, kind in enumerate(signature.arguments):
+        types = {REAL: real, INTEGER: "long long"}
+        constant = "" if n in signature.in_place else "const "
+        kind_type = types[kind] if isinstance(kind, str) else f"{constant}{real}* __restrict__"
+        parameters.append(f"{kind_type} a{n}")
+    x, y = BLOCK[tape.dimension]
+    rows = rows_of(signature)
+    reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
+    lines = ["    if (*gate) return;"] if signature.gated else []
+    lines += [f"    {line};" for line in thread_indices(signature, C_DIALECT, rows)]
+    lines += [f"    {real} {', '.join(f't{n}_{r} = 0' for r in range(rows))};" for n in reductions]
+    full = body(tape, signature, C_DIALECT, 0, rows)
+    inside = " && ".join(
+        [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
+    )
+    lines.append(f"    if ({inside}) {{")
+    lines.append(f"        if (i + {rows - 1} < high_i) {{")
+    lines += [f"            {line};" for line in full]
+    lines.append("        } else {")
+    for row in range(rows - 1):
+        lines.append(f"            if (i + {row} < high_i) {{")
+        lines += [f"                {line};" for line in body(tape, signature, C_DIALECT, row, 1)]
+        lines.append("            }")
+    lines += ["        }", "    }"]
+    for n in reductions:
+        terms = ", ".join(f"(double)t{n}_{r}" for r in range(rows))
+        copy = f"(blockIdx.x + blockIdx.y * 7 + blockIdx.z * 13) % {SPREAD}"
+        lines.append(f"    double terms{n}[] = {{{terms}}};")
+        call = {"sum": "add_sum", "max": "add_largest"}[signature.outputs[n]]
+        lines.append(f"    {call}(terms{n}, o{n} + ({copy}) * WIDTH);")
+    head = constants() + REDUCTIONS if reductions else ""
+    return (
+        f"// {name}\n{head}\n"
+        f'extern "C" __global__ void __launch_bounds__({x * y})\n'
+        f"sweep({', '.join(parameters)}) {{\n" + "\n".join(lines) + "\n}\n"
+    )
+
+
+def check_source() -> str:
+    """CUDA C of the kernel `check`."""
+    return constants() + "typedef long long integer;\n" + CHECK_SOURCE

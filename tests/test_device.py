@@ -1,0 +1,103 @@
+"""What the GPU backends share, on a device that only takes notes."""
+
+import numpy as np
+import pytest
+
+from heatsolve.backends.device import DeviceBackend
+from heatsolve.points import copy, shifted
+
+EMPTY = {name: lambda self, *given: None for name in DeviceBackend.__abstractmethods__}
+
+
+class Notes(type("Nothing", (DeviceBackend,), EMPTY)):  # type: ignore[misc]
+    """Arrays of the host, on which nothing runs; `done` is what the device was told."""
+
+    name = "notes"
+
+    def __init__(self):
+        super().__init__()
+        self.done = []
+
+    def zeros(self, shape):
+        return np.zeros(shape)
+
+    def pinned(self, shape):
+        return np.zeros(shape)
+
+    def queue_to_host(self, host, array):
+        self.done.append("to host")
+
+    def queue_to_device(self, array, host):
+        self.done.append("to device")
+
+    def sync(self):
+        self.done.append("wait")
+
+    def _kernel(self, name, signature, tape):
+        self.done.append(("compile", signature.apart))
+        return lambda launch, extents, operands: self.done.append(("launch", extents))
+
+
+@pytest.fixture
+def device():
+    return Notes()
+
+
+def pack(device, array, layer):
+    region = tuple((0, extent) for extent in layer.shape)
+    device.done.clear()
+    device.sweep(shifted, layer, region, array, *[0] * array.ndim)
+    return device.done
+
+
+def test_arrays_alike_need_one_kernel_for_all_shapes(device):
+    for shape in ((8, 6), (4, 3), (8, 6)):
+        a, b, line = np.zeros(shape), np.zeros(shape), np.zeros((1, shape[1]))
+        for argument in (a, line):
+            device.sweep(copy, b, ((1, 3), (1, 2)), argument)
+    usual = [("compile", ()), ("launch", (6,))]
+    assert device.done == [*usual * 2, *[("launch", (3,))] * 2, *[("launch", (6,))] * 2]
+
+
+def test_layers_of_rows_are_packed_by_the_usual_kernel(device):
+    for depth in (1, 3):
+        assert ("launch", (6,)) in pack(device, np.zeros((8, 6)), np.zeros((depth, 6)))
+    assert ("launch", ()) in pack(device, np.zeros(8), np.zeros(2))
+    assert all(done[0] == "launch" or done == ("compile", ()) for done in device.done)
+
+
+def test_layers_of_columns_are_apart(device):
+    assert pack(device, np.zeros((8, 6)), np.zeros((8, 2))) == [
+        ("compile", ("o0",)), ("launch", (6, 2))
+    ]  # fmt: skip
+    assert pack(device, np.zeros((8, 5, 6)), np.zeros((8, 1, 6))) == [
+        ("compile", ("o0",)), ("launch", (5, 6, 1, 6))
+    ]  # fmt: skip
+
+
+def test_columns_are_unpacked_from_an_array_apart(device):
+    array = np.zeros((8, 6))
+    device.sweep(shifted, array, ((0, 8), (4, 6)), np.zeros((8, 2)), 0, -4)
+    assert device.done == [("compile", ("a0",)), ("launch", (6, 2))]
+    device.done.clear()
+    # A single column is constant along its rows: it has no stride to tell.
+    device.sweep(shifted, array, ((0, 8), (5, 6)), np.zeros((8, 1)), 0, -5)
+    assert device.done == [("compile", ()), ("launch", (6,))]
+
+
+def test_staged_messages_wait_for_what_is_sent_only(device):
+    message = device.message((2, 3))
+    assert message.buffer is not message.array
+    message.to_buffer()
+    assert device.done == ["to host", "wait"]
+    device.done.clear()
+    message.from_buffer()
+    assert device.done == ["to device"]
+
+
+def test_direct_messages_wait_for_the_packing_only(device):
+    message = device.message((2, 3), direct=True)
+    assert message.buffer is message.array
+    message.to_buffer()
+    message.from_buffer()
+    assert device.done == ["wait"]
