@@ -30,7 +30,8 @@ class Axis:
 
     `points`: nodes or cells as the case counts them; `on_nodes`: which of the two; `fixed`: for
     the low and the high end, whether a node there carries a given value and is no unknown;
-    `block`: the unknowns of this process, from the first to before the last (all, if None).
+    `block`: the unknowns of this process, from the first to before the last (all, if None);
+    `margin`: so many unknowns of the neighbours below and above its arrays hold, too.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Axis:
     periodic: bool = False
     fixed: tuple[bool, bool] = (False, False)
     block: tuple[int, int] | None = None
+    margin: tuple[int, int] = (0, 0)
 
     @property
     def intervals(self) -> int:
@@ -53,18 +55,25 @@ class Axis:
 
     @property
     def start(self) -> int:
-        """The number of this process's first unknown among all."""
-        return self.block[0] if self.block else 0
+        """The number, among all, of the first unknown in this process's arrays."""
+        return (self.block[0] if self.block else 0) - self.margin[0]
 
     @property
     def unknowns(self) -> int:
-        """Unknowns of this process."""
-        return self.block[1] - self.block[0] if self.block else self.all_unknowns
+        """Unknowns in this process's arrays: its own, and those of its margin."""
+        own = self.block[1] - self.block[0] if self.block else self.all_unknowns
+        return self.margin[0] + own + self.margin[1]
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """The array indices of this process's own unknowns."""
+        return 1 + self.margin[0], 1 + self.unknowns - self.margin[1]
 
     @property
     def at_ends(self) -> tuple[bool, bool]:
         """Whether this process's block reaches the low and the high end."""
-        return self.start == 0, self.start + self.unknowns == self.all_unknowns
+        first, stop = self.block or (0, self.all_unknowns)
+        return first == 0, stop == self.all_unknowns
 
     @property
     def spacing(self) -> float:
@@ -88,8 +97,8 @@ class Axis:
     def stored(self) -> tuple[int, int]:
         """The array indices of the points that this process writes: together, all points."""
         low, high = self.at_ends
-        first = self.number(0) if low else 1
-        return first, self.number(self.points) if high else self.unknowns + 1
+        first = self.number(0) if low and not self.periodic else self.own[0]
+        return first, self.number(self.points) if high and not self.periodic else self.own[1]
 
     @property
     def stored_at(self) -> tuple[int, int]:
@@ -135,15 +144,17 @@ class Grid:
         """Unknowns of all processes."""
         return math.prod(axis.all_unknowns for axis in self.axes)
 
-    def block(self, blocks: Sequence[tuple[int, int]]) -> "Grid":
-        """The part of this grid with these unknowns along each axis."""
-        axes = zip(self.axes, blocks, strict=True)
-        return Grid(tuple(replace(axis, block=block) for axis, block in axes))
+    def block(
+        self, blocks: Sequence[tuple[int, int]], margins: Sequence[tuple[int, int]]
+    ) -> "Grid":
+        """The part of this grid with these unknowns, and these margins, along each axis."""
+        axes = zip(self.axes, blocks, margins, strict=True)
+        return Grid(tuple(replace(axis, block=b, margin=m) for axis, b, m in axes))
 
     @cached_property
     def interior(self) -> Region:
         """All unknowns of this process."""
-        return tuple((1, axis.unknowns + 1) for axis in self.axes)
+        return tuple(axis.own for axis in self.axes)
 
     @property
     def everything(self) -> Region:
@@ -161,10 +172,10 @@ class Grid:
         They reach into the corners along the faster axes, so that of two walls that meet the one
         of the slower axis, applied later, owns the corner.
         """
-        region = list(self.interior)
-        for faster in range(number + 1, self.dimension):
-            region[faster] = (0, self.shape[faster])
-        region[number] = (0, 1) if side == 0 else (self.shape[number] - 1, self.shape[number])
+        extents = self.shape
+        region = [(1, extent - 1) for extent in extents[:number]]
+        region.append((0, 1) if side == 0 else (extents[number] - 1, extents[number]))
+        region += [(0, extent) for extent in extents[number + 1 :]]
         return tuple(region)
 
     def along(self, number: int, values: np.ndarray) -> np.ndarray:

@@ -42,6 +42,32 @@ class System:
         for slab in self.halo.rim:
             self.backend.sweep(point, out, slab, u, *arguments)
 
+    def update(
+        self,
+        point: Point,
+        new: Any,
+        u: Any,
+        *arguments: Any,
+        change: Accumulator | None = None,
+        number: int = 0,
+    ) -> None:
+        """One of a sequence of sweeps, new[p] = point(p, u, *arguments), each from the last one's.
+
+        `number` counts them: only every `halo.depth`-th brings ghosts, because those between also
+        update the part of the margin that the next ones read. A norm of new - u goes into `change`.
+        """
+        halo, sweep = self.halo, self.backend.sweep
+        changed = point if change is None else self._changed(point, change.kind)
+        out = new if change is None else (new, change)
+        since_exchange = number % halo.depth
+        if since_exchange == 0:
+            self.sweep(changed, out, u, *arguments)
+        else:
+            halo.wrap(u)
+            sweep(changed, out, self.grid.interior, u, *arguments)
+        for slab in halo.margin(since_exchange):
+            sweep(point, new, slab, u, *arguments)
+
     def reduce(self, kind: str, point: Point, u: Any, *arguments: Any) -> float:
         """The sum, or largest magnitude, of point(p, u, *arguments) over all unknowns."""
         accumulator = self.backend.accumulator(kind)
@@ -64,7 +90,14 @@ class System:
             self._terms[kind] = term_of(self.residual, kind)
         return self._terms[kind]
 
-    _terms: dict[str, Point] = field(default_factory=dict, repr=False)
+    def _changed(self, point: Point, kind: str) -> Point:
+        # Made once for each: backends know a compiled sweep by its point function.
+        key = point, kind
+        if key not in self._terms:
+            self._terms[key] = with_change(point, kind)
+        return self._terms[key]
+
+    _terms: dict[Any, Point] = field(default_factory=dict, repr=False)
 
     def residual_floor(self, u: Any, kind: str) -> float:
         """2 eps times the norm of |A| |u| + |b|: what rounding leaves of the residual's norm."""
@@ -150,6 +183,8 @@ class Method(ABC):
     def __init__(self, system: System, u: Any):
         self.system = system
         self.u = u
+        self.scalars: dict[str, float] = {}
+        """Numbers that a step leaves for the next one."""
 
     @abstractmethod
     def step(self, number: int, change: Accumulator | None) -> None:
@@ -158,6 +193,14 @@ class Method(ABC):
     @abstractmethod
     def solution(self, steps: int) -> Any:
         """The array that holds u after so many steps."""
+
+    def memory(self, steps: int) -> dict[str, Any]:
+        """The arrays in which stands, after so many steps, all that the next one reads."""
+        return {"u": self.solution(steps)}
+
+    def recall(self, scalars: dict[str, float]) -> None:
+        """Go on with these numbers, and with what was put into the arrays of `memory`."""
+        self.scalars = dict(scalars)
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         """Add the terms of a norm of the residual after so many steps."""
@@ -179,7 +222,6 @@ class Pairwise(Method):
     def __init__(self, system: System, u: Any):
         super().__init__(system, u)
         self._pair = (u, system.like(u))
-        self._changed: dict[str, Point] = {}
 
     def solution(self, steps: int) -> Any:
         return self._pair[steps % 2]
@@ -192,11 +234,3 @@ class Pairwise(Method):
         newest = self.solution(steps)
         if newest is not self.u:
             self.system.backend.sweep(copy, self.u, self.system.grid.everything, newest)
-
-    def _update(self, point: Point, old: Any, new: Any, change: Accumulator | None, *given) -> None:
-        if change is None:
-            self.system.sweep(point, new, old, *given)
-            return
-        if change.kind not in self._changed:
-            self._changed[change.kind] = with_change(point, change.kind)
-        self.system.sweep(self._changed[change.kind], (new, change), old, *given)

@@ -25,7 +25,6 @@ class ConjugateGradients(Method):
         self._r, self._p, self._ap = (backend.zeros(shape) for _ in range(3))
         self._zero = backend.zeros((1,) * system.grid.dimension)
         self._sums = [backend.accumulator("sum") for _ in range(2)]
-        self._rz = 0.0
         self._make_points()
         self.confirm(0)
 
@@ -64,10 +63,11 @@ class ConjugateGradients(Method):
         sweep = system.backend.sweep
         more = (*system.ratios, *system.coefficients)
         pap, rz = self._sums
+        old = self.scalars["rz"]
         pap.clear()
         system.sweep(self._apply, (self._ap, pap), self._p, self._zero, *more)
         curvature = pap.value
-        alpha = self._rz / curvature if curvature > 0.0 else 0.0
+        alpha = old / curvature if curvature > 0.0 else 0.0
         rz.clear()
         sweep(
             self._advance, (self.u, self._r, rz), interior,
@@ -76,12 +76,15 @@ class ConjugateGradients(Method):
         if change is not None:
             sweep(_scaled[change.kind], change, interior, self._p, alpha)
         new = rz.value
-        beta = new / self._rz if self._rz > 0.0 else 0.0
-        self._rz = new
+        beta = new / old if old > 0.0 else 0.0
+        self.scalars["rz"] = new
         sweep(self._turn, self._p, interior, self._p, self._r, beta, *system.coefficients)
 
     def solution(self, steps: int) -> Any:
         return self.u
+
+    def memory(self, steps: int) -> dict[str, Any]:
+        return {"u": self.u, "r": self._r, "p": self._p}
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         self.system.backend.sweep(_value[into.kind], into, self.system.grid.interior, self._r)
@@ -95,9 +98,9 @@ class ConjugateGradients(Method):
         rz.clear()
         given = (system.b, *system.ratios, *system.coefficients)
         system.sweep(self._first, (self._r, self._p, rz), self.u, *given)
-        self._rz = rz.value
-        if math.isnan(self._rz):
-            self._rz = 0.0  # the norm of the residual tells the caller
+        value = rz.value
+        # The norm of the residual tells the caller of a NaN.
+        self.scalars["rz"] = 0.0 if math.isnan(value) else value
 
 
 def weighted_product(a, b, at, ratios):

@@ -31,8 +31,14 @@ class Chebyshev(Pairwise):
 
     def step(self, number: int, change: Accumulator | None) -> None:
         old, new = self.solution(number), self.solution(number + 1)
+        halo = self.system.halo
+        if halo.depth > 1 and number % halo.depth == 0:
+            halo.exchange(new)  # the iterate before the last is read in the margin, too
         given = (new, self.system.b, self._omega(number), self._gamma, *self.system.coefficients)
-        self._update(self._point, old, new, change, *given)
+        self.system.update(self._point, new, old, *given, change=change, number=number)
+
+    def memory(self, steps: int) -> dict[str, Any]:
+        return {"u": self.solution(steps), "previous": self.solution(steps + 1)}
 
     def _omega(self, number: int) -> float:
         while len(self._omegas) <= number:

@@ -28,9 +28,10 @@ class Jacobi(Pairwise):
         def jacobi(at, u, b, weight, *coefficients):
             return u[at] + weight * residual(at, u, b, *coefficients) / diagonal(at, *coefficients)
 
-        self._point = update or jacobi
-        self._given = tuple(arguments) if update else (system.b, weight, *system.coefficients)
+        self.point = update or jacobi
+        self.given = tuple(arguments) if update else (system.b, weight, *system.coefficients)
 
     def step(self, number: int, change: Accumulator | None) -> None:
         old, new = self.solution(number), self.solution(number + 1)
-        self._update(self._point, old, new, change, *self._given)
+        given = self.given
+        self.system.update(self.point, new, old, *given, change=change, number=number)

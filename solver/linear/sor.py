@@ -45,13 +45,19 @@ class Sor(Pairwise):
     @staticmethod
     def _line_of_signs(axis: Axis) -> np.ndarray:
         """1 and -1 in turn, by the number of the unknown among those of all processes."""
-        return 1.0 - 2.0 * ((np.arange(axis.unknowns + 2) + axis.start) % 2)
+        numbers = np.arange(axis.unknowns + 2) + axis.start
+        if axis.periodic:  # a margin may reach around
+            numbers = (numbers - 1) % axis.all_unknowns + 1
+        return 1.0 - 2.0 * (numbers % 2)
 
     def step(self, number: int, change: Accumulator | None) -> None:
         first, second = self._pair
-        for old, new, colour in ((first, second, 1.0), (second, first, -1.0)):
+        halves = ((first, second, 1.0), (second, first, -1.0))
+        for half, (old, new, colour) in enumerate(halves):
             given = (self.system.b, self.omega, colour, *self._signs, *self.system.coefficients)
-            self._update(self._point, old, new, change, *given)
+            self.system.update(
+                self._point, new, old, *given, change=change, number=2 * number + half
+            )
 
     def solution(self, steps: int) -> Any:
         return self.u

@@ -1,0 +1,130 @@
+"""The processes of a run: how many there are, and what they tell each other.
+
+Under no MPI nothing of it is imported.
+"""
+
+import ctypes
+import os
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import sums
+from heatsolve.errors import InputError
+
+LAUNCHERS = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
+"""Variables by which the launchers of MPI tell a process that it is one of several."""
+
+SECONDS_TO_FAIL_TOGETHER = 5.0
+"""So long a failing process waits for the others to fail with it, before it ends them."""
+
+
+class Ranks:
+    """The processes of a run, alone: what every sum and every exchange asks."""
+
+    size = 1
+    rank = 0
+    local_rank = 0
+    """The number of this process among those on its node."""
+
+    def combine(self, register: np.ndarray) -> np.ndarray:
+        """The register of all processes' terms."""
+        return register
+
+    def smallest(self, values: np.ndarray) -> np.ndarray:
+        """The smallest of all processes' values, element by element."""
+        return values
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes, in the order of ranks, on every process."""
+        return [value]
+
+    def collect(self, value: Any) -> list[Any] | None:
+        """The values of all processes on rank 0, None on the others."""
+        return [value]
+
+    def claims_device_memory(self) -> bool:
+        """Whether MPI says that it reads the memory of CUDA devices."""
+        return False
+
+    def fail(self, message: str, code: int) -> None:
+        """Say why this process cannot go on, and end all others; alone, do nothing."""
+
+
+class World(Ranks):
+    """The processes of a communicator of MPI, by default of all that were launched."""
+
+    def __init__(self, comm: Any = None) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self.comm = comm or MPI.COMM_WORLD
+        self.size, self.rank = self.comm.size, self.comm.rank
+        self._failing = self.comm.Dup()
+        node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank = node.rank
+        node.Free()
+
+    def combine(self, register: np.ndarray) -> np.ndarray:
+        # One message: bins add up; the top slices and largest values of all are looked through.
+        tops = np.zeros((self.size, 2), np.int64)
+        tops[self.rank] = register[[sums.TOP, sums.LARGEST]]
+        message = np.concatenate([register, tops.ravel()])
+        self.comm.Allreduce(self._mpi.IN_PLACE, message)
+        total = message[: sums.WIDTH]
+        total[[sums.TOP, sums.LARGEST]] = message[sums.WIDTH :].reshape(-1, 2).max(axis=0)
+        return total
+
+    def smallest(self, values: np.ndarray) -> np.ndarray:
+        result = np.array(values, float)
+        self.comm.Allreduce(self._mpi.IN_PLACE, result, self._mpi.MIN)
+        return result
+
+    def gather(self, value: Any) -> list[Any]:
+        return self.comm.allgather(value)
+
+    def collect(self, value: Any) -> list[Any] | None:
+        return self.comm.gather(value)
+
+    def claims_device_memory(self) -> bool:
+        library, answer = ctypes.CDLL(self._mpi.__file__), ctypes.c_int(0)
+        if hasattr(library, "MPIX_GPU_query_support"):  # MPICH and its kin
+            cuda = 0
+            failed = library.MPIX_GPU_query_support(cuda, ctypes.byref(answer)) != 0
+            return not failed and bool(answer.value)
+        if hasattr(library, "MPIX_Query_cuda_support"):  # Open MPI
+            return bool(library.MPIX_Query_cuda_support())
+        return False
+
+    def fail(self, message: str, code: int) -> None:
+        # What fails everywhere is said once, by rank 0, and a failure of few by those few: a
+        # barrier of its own shows which it is, because only a failing process comes to it.
+        everywhere, waited = self._failing.Ibarrier(), 0.0
+        while not everywhere.Test() and waited < SECONDS_TO_FAIL_TOGETHER:
+            time.sleep(0.01)
+            waited += 0.01
+        if waited < SECONDS_TO_FAIL_TOGETHER and self.rank > 0:
+            time.sleep(SECONDS_TO_FAIL_TOGETHER)  # rank 0 ends this process meanwhile
+        print(f"{message} (rank {self.rank} of {self.size})", file=sys.stderr, flush=True)
+        self.comm.Abort(code)
+        os._exit(code)  # some MPI return from Abort while the launcher is still at work
+
+
+def find_ranks() -> Ranks:
+    """The processes that were launched together with this one; imports MPI only if there are any.
+
+    Raises InputError where Slurm started several processes that do not know of each other.
+    """
+    tasks = int(os.environ.get("SLURM_NTASKS", "1") or "1")
+    in_step = "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_STEP_ID") != "4294967291"
+    if not any(name in os.environ for name in LAUNCHERS) and not (tasks > 1 and in_step):
+        return Ranks()
+    world = World()
+    if in_step and tasks > 1 and world.size == 1:
+        raise InputError(
+            f"Slurm started {tasks} tasks, but MPI sees one process: launch with "
+            "srun --mpi=pmi2 (MPICH) or srun --mpi=pmix (Open MPI)"
+        )
+    return world if world.size > 1 else Ranks()
