@@ -4,11 +4,12 @@ Nothing here knows what the files hold.
 """
 
 import errno
+import fcntl
 import io
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,42 @@ def failing(verb: str, path: Path) -> Iterator[None]:
         elif not path.parent.is_dir():
             cause = f"{path.parent} is not a directory"
         raise FileFailure(f"cannot {verb} {path}: {cause}") from error
+
+
+@contextmanager
+def reserved(path: Path) -> Iterator[None]:
+    """Be the only one who writes a file, for the time of the context.
+
+    That holds a lock beside the target; the system releases it however the process ends. Raises
+    FileFailure while another process holds it, or where the lock cannot be made.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    with failing("write", path):
+        descriptor = _locked(lock, path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            lock.unlink()  # while still locked: who opened it before finds that it is gone
+        os.close(descriptor)
+
+
+def _locked(lock: Path, path: Path) -> int:
+    """A descriptor of the lock file, which is locked and still has its name."""
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(lock)):
+                return descriptor
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise FileFailure(f"another run is writing {path}") from error
+        except FileNotFoundError:
+            pass
+        except OSError:  # a file system without locks: then it is the user who keeps order
+            return descriptor
+        os.close(descriptor)
 
 
 def sync(path: Path) -> None:

@@ -1,165 +1,20 @@
-"""HDF5 fields: written whole or not at all, read back, summarised.
+"""Files of results: read back, copied, summarised, wherever the values of their fields lie."""
 
-A file holds one dataset per field at its root, axes `(y, x)` or `(z, y, x)` (a transient run has a
-leading `time`), the coordinates as dimension scales, and a group `history`: the subset of netCDF-4
-that xarray, h5py and (through the `.xdmf` beside it) ParaView all open.
-"""
-
-import errno
 import math
-import os
-import secrets
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import h5py
 import numpy as np
 
-from heatsolve.disk import Disk, failing, sync
+from heatsolve import parts
+from heatsolve.disk import failing
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.xdmf import xdmf
-
-BLOCK_BYTES = 64 * 2**20  # bound on a chunk of a file, and on what a summary holds in memory
-
-Arrays = Mapping[str, np.ndarray]
-
-
-class FieldFile:
-    """A field file in the making; it takes its name only when `finish` has secured all of it.
-
-    path: the target; until `finish` everything goes to a temporary name beside it, and leaving
-        the context without `finish` removes that and leaves an earlier target untouched.
-    coordinates: the axes, slowest first, as `{"y": ..., "x": ...}`: 1D, ascending, evenly spaced.
-    units: of each field by its name, of the axes as "length", of time as "time"; missing is "1".
-    transient: many frames along an unlimited `time` axis, or else exactly one without that axis.
-
-    Raises ValueError for unusable coordinates, FileFailure when the file cannot be created.
-    """
-
-    def __init__(
-        self, path: Path, coordinates: Arrays, units: Mapping[str, str], *, transient: bool
-    ) -> None:
-        for axis, line in coordinates.items():
-            steps = np.diff(line)  # XDMF knows an axis by its origin and one spacing
-            if steps.size and not 0 < steps.max() < 1.001 * steps.min():
-                raise ValueError(f"coordinate {axis} is not ascending and evenly spaced")
-        self._path = Path(path)
-        self._coordinates = dict(coordinates)
-        self._units = units
-        self._transient = transient
-        with failing("write", self._path):
-            if self._path.is_dir():  # found out now, not by the rename after hours of computing
-                raise IsADirectoryError(errno.EISDIR, "")
-            if self._path.is_file() and self._path.stat().st_size and not h5py.is_hdf5(self._path):
-                raise InputError(f"{self._path} is no file of results, it is not overwritten")
-            # Exclusive for each writer, so that two runs with one target never mix their data.
-            mark = f"{os.getpid()}-{secrets.token_hex(4)}"
-            self._part = self._path.with_name(f".{self._path.name}.{mark}.part")
-            self._xdmf_part = self._part.with_suffix(".xdmf-part")
-            self._disk = Disk(self._part, "x+")
-            self._file = h5py.File(self._disk, "w")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(Exception):  # after a failed write HDF5 may find its own file odd
-            self._file.close()
-        self._disk.close()
-        for part in (self._part, self._xdmf_part):  # none are left after `finish`
-            with suppress(OSError):
-                part.unlink()
-
-    def append(self, fields: Arrays, time: float | None = None) -> None:
-        """Write one frame: host arrays in the shape of the coordinates, kept in their dtype.
-
-        time: of this frame, for a transient file only. All frames have the same fields.
-        Raises ValueError if the frame does not fit the file, FileFailure if the disk fails.
-        """
-        earlier = _field_names(self._file)
-        if (time is not None) != self._transient or (earlier and not self._transient):
-            raise ValueError("a steady file takes one frame without, a transient many with a time")
-        shape = tuple(map(len, self._coordinates.values()))
-        if earlier not in ([], sorted(fields)) or any(a.shape != shape for a in fields.values()):
-            raise ValueError(f"every frame has the same fields, in the shape {shape} of the axes")
-        with failing("write", self._path):
-            if not earlier:
-                self._create(fields)
-            for name, value in {**fields, "time": time}.items() if self._transient else ():
-                dataset = self._file[name]
-                dataset.resize(dataset.shape[0] + 1, axis=0)
-                dataset[-1] = value
-            self._disk.check()
-
-    def finish(self, attributes: Mapping[str, object], history: Arrays) -> None:
-        """Complete the file, force it to the disk and give it (and its `.xdmf`) the final name.
-
-        attributes: of the root; None is left out, a bool stored as 0 or 1 (netCDF has none).
-        history: arrays of one length, on the axis `step` or else `iteration`.
-
-        Raises ValueError for want of a frame or of an axis of the history, FileFailure if the disk
-        fails: an earlier file is then still there.
-        """
-        if not _field_names(self._file):
-            raise ValueError(f"{self._path} has no fields")
-        axis = "step" if "step" in history else "iteration"
-        if history and (axis not in history or len(set(map(len, history.values()))) > 1):
-            raise ValueError("history needs a step or an iteration, and arrays of one length")
-        sidecar = self._path.with_name(self._path.name.removesuffix(".h5") + ".xdmf")
-        with failing("write", self._path):
-            group = self._file.create_group("history")
-            for name in sorted(history, key=lambda name: name != axis):  # the axis first
-                dataset = group.create_dataset(name, data=history[name])
-                self._describe(dataset, name, [] if name == axis else [group[axis]])
-            for key, item in attributes.items():
-                if item is not None:
-                    self._file.attrs[key] = int(item) if isinstance(item, bool | np.bool_) else item
-            self._xdmf_part.write_text(
-                xdmf(self._path.name, self._file, _field_names(self._file)), encoding="utf-8"
-            )
-            self._file.close()
-            self._disk.check()
-            sync(self._part)
-            os.replace(self._part, self._path)
-            if len(self._coordinates) > 1:
-                os.replace(self._xdmf_part, sidecar)
-            else:  # XDMF has no 1D; what lies there described the file that was just replaced
-                sidecar.unlink(missing_ok=True)
-            sync(self._path.parent)
-
-    def _create(self, fields: Arrays) -> None:
-        """The axes, and the fields: steady ones with their values, transient ones still empty."""
-        scales = []
-        if self._transient:
-            time = self._file.create_dataset("time", (0,), "f8", maxshape=(None,), chunks=(1024,))
-            scales.append(self._describe(time, "time", []))
-        for axis, line in self._coordinates.items():
-            dataset = self._file.create_dataset(axis, data=line)
-            scales.append(self._describe(dataset, "length", []))
-        for name, values in fields.items():
-            if self._transient:
-                rows = -(-len(values) // (values.nbytes // BLOCK_BYTES + 1))
-                chunk, endless = (1, rows, *values.shape[1:]), (None, *values.shape)
-                dataset = self._file.create_dataset(
-                    name, (0, *values.shape), values.dtype, maxshape=endless, chunks=chunk
-                )
-            else:
-                dataset = self._file.create_dataset(name, data=values)
-            self._describe(dataset, name, scales)
-
-    def _describe(self, dataset: h5py.Dataset, unit: str, scales: list) -> h5py.Dataset:
-        """Give a dataset its unit (by key) and its axes; without axes it is one itself."""
-        dataset.attrs["units"] = self._units.get(unit, "1")
-        if not scales:
-            dataset.make_scale(dataset.name.rpartition("/")[2])
-        for dimension, scale in zip(dataset.dims, scales, strict=False):
-            dimension.label = scale.name.rpartition("/")[2]
-            dimension.attach_scale(scale)
-        return dataset
+from heatsolve.fieldfile import BLOCK_BYTES, FieldFile, field_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +54,7 @@ def read(path: Path, fields: Sequence[str] | None = None, *, last_only: bool = F
     """
     path = Path(path)
     with _open(path) as file:
-        names = _field_names(file)
+        names = field_names(file)
         if unknown := set(fields or ()) - set(names):
             raise InputError(f"{path} has no field {unknown.pop()!r}, only {', '.join(names)}")
         time = file.get("time")
@@ -207,7 +62,7 @@ def read(path: Path, fields: Sequence[str] | None = None, *, last_only: bool = F
         axes = [axis for axis in ("z", "y", "x") if axis in file]
         return Solution(
             path=path,
-            fields={name: file[name][frames] for name in (names if fields is None else fields)},
+            fields={n: _field(file, n)[frames] for n in (names if fields is None else fields)},
             coordinates={axis: file[axis][:] for axis in axes},
             time=time[frames] if time else None,
             attributes={name: np.asarray(value).tolist() for name, value in file.attrs.items()},
@@ -217,6 +72,24 @@ def read(path: Path, fields: Sequence[str] | None = None, *, last_only: bool = F
                 for name in (*names, *axes, *(["time"] if time else []))
             },
         )
+
+
+def copy(path: Path, target: Path) -> None:
+    """Write all that a field file holds, wherever it lies, to one plain file, block by block.
+
+    `target` may be the same as `path`. Raises as `read` and `FieldFile` do.
+    """
+    solution = read(path, fields=())
+    with _open(solution.path) as file:
+        units = {name: str(d.attrs["units"]) for name, d in file["history"].items()}
+        units |= solution.units | {"length": solution.units["x"]}
+        times = [None] if solution.time is None else solution.time.tolist()
+        transient = solution.time is not None
+        with FieldFile(target, solution.coordinates, units, transient=transient) as plain:
+            plain.copy({name: _field(file, name) for name in field_names(file)}, times)
+            if transient:  # a restart looks here for the frames of parts that are no more
+                plain.record("gathered", "frames", parts.lineage(file, field_names(file)[0]))
+            plain.finish(dict(file.attrs), solution.history)
 
 
 def summary(path: Path) -> str:
@@ -238,13 +111,13 @@ def summary(path: Path) -> str:
             rows.append([axis, f"{ends} ({len(line)} {'frames' if axis == 'time' else 'points'})"])
     table = [["field", "unit", "min", "max", "mean", "NaN"]]
     with _open(solution.path) as file:
-        for name in _field_names(file):
-            statistics = _statistics(file[name], len(solution.coordinates))
+        for name in field_names(file):
+            statistics = _statistics(_field(file, name), len(solution.coordinates))
             table.append([name, solution.units[name], *map(_number, statistics)])
     return "\n".join([*_columns(rows), "", *_columns(table)])
 
 
-def _statistics(dataset: h5py.Dataset, axes: int) -> tuple[float, float, float, int]:
+def _statistics(dataset: h5py.Dataset | parts.Linked, axes: int) -> tuple[float, float, float, int]:
     """Minimum, maximum and mean of the (last) frame without its NaN, and how many those are."""
     frame = (-1,) * (dataset.ndim - axes)
     shape = dataset.shape[-axes:]
@@ -278,11 +151,12 @@ def _open(path: Path) -> Iterator[h5py.File]:
         if not path.exists():
             raise InputError(f"there is no file {path}")
         with h5py.File(path, "r", locking="best-effort") as file:
-            if not ({"history", "x"} <= file.keys() and _field_names(file)):
+            if not ({"history", "x"} <= file.keys() and field_names(file)):
                 raise FileFailure(f"{path} is not an output of heatsolve")
+            parts.check(path.resolve().parent, parts.recorded(file, "parts", "size"))
             yield file
 
 
-def _field_names(file: h5py.File) -> list[str]:
-    """The datasets at the root that are not axes, in alphabetical order."""
-    return [n for n, d in file.items() if isinstance(d, h5py.Dataset) and not d.is_scale]
+def _field(file: h5py.File, name: str) -> h5py.Dataset | parts.Linked:
+    """A field to be read, wherever its values lie."""
+    return parts.Linked(file[name]) if file[name].is_virtual else file[name]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray
 
-from heatsolve import output
+from heatsolve import fieldfile, output
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.output import FieldFile, read, summary
 
@@ -153,7 +153,7 @@ class TestFormat:
         [(10**6, (1, 5, 7)), (281, (1, 5, 7)), (280, (1, 3, 7)), (60, (1, 1, 7))],
     )
     def test_chunks_are_frames_or_slabs_under_the_bound(self, tmp_path, monkeypatch, limit, chunk):
-        monkeypatch.setattr(output, "BLOCK_BYTES", limit)
+        monkeypatch.setattr(fieldfile, "BLOCK_BYTES", limit)
         with h5py.File(write(tmp_path / "a.h5", transient=True)) as file:
             assert file["temperature"].chunks == chunk
 

@@ -1,0 +1,259 @@
+"""HDF5 fields: written whole or not at all.
+
+A file holds one dataset per field at its root, axes `(y, x)` or `(z, y, x)` (a transient run has a
+leading `time`), the coordinates as dimension scales, and a group `history`: the subset of netCDF-4
+that xarray, h5py and (through the `.xdmf` beside it) ParaView all open.
+"""
+
+import errno
+import math
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import h5py
+import numpy as np
+
+from heatsolve import parts
+from heatsolve.disk import Disk, failing, sync
+from heatsolve.errors import InputError
+from heatsolve.xdmf import xdmf
+
+BLOCK_BYTES = 64 * 2**20  # bound on a chunk of a file, and on what is held of it in memory
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class FieldFile:
+    """A field file in the making; it takes its name only when `finish` has secured all of it.
+
+    path: the target; until `finish` everything goes to a temporary name beside it, and leaving
+        the context without `finish` removes that and leaves an earlier target untouched.
+    coordinates: the axes, slowest first, as `{"y": ..., "x": ...}`: 1D, ascending, evenly spaced.
+    units: of each field by its name, of the axes as "length", of time as "time"; missing is "1".
+    transient: many frames along an unlimited `time` axis, or else exactly one without that axis.
+
+    Raises ValueError for unusable coordinates, FileFailure when the file cannot be created.
+    """
+
+    def __init__(
+        self, path: Path, coordinates: Arrays, units: Mapping[str, str], *, transient: bool
+    ) -> None:
+        for axis, line in coordinates.items():
+            steps = np.diff(line)  # XDMF knows an axis by its origin and one spacing
+            if steps.size and not 0 < steps.max() < 1.001 * steps.min():
+                raise ValueError(f"coordinate {axis} is not ascending and evenly spaced")
+        self._path = Path(path)
+        self._coordinates = dict(coordinates)
+        self._shape = tuple(map(len, self._coordinates.values()))
+        self._units = units
+        self._transient = transient
+        check_target(self._path)
+        with failing("write", self._path):
+            # Exclusive for each writer, so that two runs with one target never mix their data.
+            mark = f"{os.getpid()}-{secrets.token_hex(4)}"
+            self._part = self._path.with_name(f".{self._path.name}.{mark}.part")
+            self._xdmf_part = self._part.with_suffix(".xdmf-part")
+            self._disk = Disk(self._part, "x+")
+            self._file = h5py.File(self._disk, "w")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove what has not been given a name."""
+        with suppress(Exception):  # after a failed write HDF5 may find its own file odd
+            self._file.close()
+        self._disk.close()
+        for part in (self._part, self._xdmf_part):  # none are left after `finish`
+            with suppress(OSError):
+                part.unlink()
+
+    def append(self, fields: Arrays, time: float | None = None) -> None:
+        """Write one frame: host arrays in the shape of the coordinates, kept in their dtype.
+
+        time: of this frame, for a transient file only. All frames have the same fields.
+        Raises ValueError if the frame does not fit the file, FileFailure if the disk fails.
+        """
+        earlier = field_names(self._file)
+        if (time is not None) != self._transient or (earlier and not self._transient):
+            raise ValueError("a steady file takes one frame without, a transient many with a time")
+        if earlier not in ([], sorted(fields)) or any(
+            values.shape != self._shape for values in fields.values()
+        ):
+            raise ValueError(f"every frame has the same fields, in the shape {self._shape}")
+        with failing("write", self._path):
+            if not earlier:
+                self._create({name: values.dtype for name, values in fields.items()})
+            place = self._next(fields, [time])
+        self._write(place, fields)
+
+    def copy(self, fields: Mapping[str, h5py.Dataset | parts.Linked], times: Sequence) -> None:
+        """Write all frames of fields that lie elsewhere, of which it never holds more than a block.
+
+        times: of the frames, or one None for a steady file. Raises as `append` and the fields do.
+        """
+        with failing("write", self._path):
+            self._create({name: source.dtype for name, source in fields.items()})
+        for frame, time in enumerate(times):
+            with failing("write", self._path):
+                place = self._next(fields, [time])
+            self._write(place, fields, (frame,) if self._transient else ())
+
+    def link(self, segments: Sequence[parts.Segment]) -> None:
+        """Let the fields be the frames of all segments, wherever their parts are read from.
+
+        Raises ValueError for segments that do not fit together, FileFailure if the disk fails.
+        """
+        if not segments:
+            raise ValueError(f"{self._path} has no fields")
+        folder = parts.folder_of(self._path).name
+        layouts = {
+            name: parts.layout(folder, segments, name, self._shape, transient=self._transient)
+            for name in segments[0].fields
+        }
+        with failing("write", self._path):
+            self._create(layouts)
+            self._next((), [time for segment in segments for time in segment.times])
+            every = [part for segment in segments for part in segment.parts]
+            self.record("parts", "size", [(f"{folder}/{part.name}", part.size) for part in every])
+
+    def record(self, group: str, column: str, sources: Sequence[tuple[str, int]]) -> None:
+        """Note the parts that the file stands for or was made from, with a number each."""
+        with failing("write", self._path):
+            parts.record(self._file, group, column, sources)
+            self._disk.check()
+
+    def seal(self, path: Path) -> int:
+        """Close the file as it is, force it to the disk and give it a name: how many bytes it has.
+
+        Raises FileFailure if the disk fails.
+        """
+        with failing("write", path):
+            self._file.close()
+            self._disk.close()
+            self._disk.check()
+            sync(self._part)
+            size = self._part.stat().st_size
+            os.replace(self._part, path)
+            return size
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the file has its name: true even where an interrupt cut `seal` short."""
+        return not self._part.exists()
+
+    def finish(self, attributes: Mapping[str, object], history: Arrays) -> None:
+        """Complete the file, force it to the disk and give it (and its `.xdmf`) the final name.
+
+        attributes: of the root; None is left out, a bool stored as 0 or 1 (netCDF has none).
+        history: arrays of one length, on the axis `step` or else `iteration`.
+
+        Raises ValueError for want of a frame or of an axis of the history, FileFailure if the disk
+        fails: an earlier file is then still there.
+        """
+        if not field_names(self._file):
+            raise ValueError(f"{self._path} has no fields")
+        axis = "step" if "step" in history else "iteration"
+        if history and (axis not in history or len(set(map(len, history.values()))) > 1):
+            raise ValueError("history needs a step or an iteration, and arrays of one length")
+        sidecar = self._path.with_name(self._path.name.removesuffix(".h5") + ".xdmf")
+        with failing("write", self._path):
+            group = self._file.create_group("history")
+            for name in sorted(history, key=lambda name: name != axis):  # the axis first
+                dataset = group.create_dataset(name, data=history[name])
+                self._describe(dataset, name, [] if name == axis else [group[axis]])
+            for key, item in attributes.items():
+                if item is not None:
+                    self._file.attrs[key] = int(item) if isinstance(item, bool | np.bool_) else item
+            self._xdmf_part.write_text(
+                xdmf(self._path.name, self._file, field_names(self._file)), encoding="utf-8"
+            )
+            self.seal(self._path)
+            if len(self._coordinates) > 1:
+                os.replace(self._xdmf_part, sidecar)
+            else:  # XDMF has no 1D; what lies there described the file that was just replaced
+                sidecar.unlink(missing_ok=True)
+            sync(self._path.parent)
+
+    def _create(self, fields: Mapping[str, np.dtype | h5py.VirtualLayout]) -> None:
+        """The axes, and the fields, still empty: datasets of some type, or laid out over parts."""
+        scales = []
+        if self._transient:
+            time = self._file.create_dataset("time", (0,), "f8", maxshape=(None,), chunks=(1024,))
+            scales.append(self._describe(time, "time", []))
+        for axis, line in self._coordinates.items():
+            dataset = self._file.create_dataset(axis, data=line)
+            scales.append(self._describe(dataset, "length", []))
+        for name, kind in fields.items():
+            if isinstance(kind, h5py.VirtualLayout):
+                # To programs that do not look, a part that is lost shall at least be no number.
+                dataset = self._file.create_virtual_dataset(name, kind, fillvalue=math.nan)
+            elif self._transient:
+                chunk = (1, _rows(self._shape, kind), *self._shape[1:])
+                dataset = self._file.create_dataset(
+                    name, (0, *self._shape), kind, maxshape=(None, *self._shape), chunks=chunk
+                )
+            else:
+                dataset = self._file.create_dataset(name, self._shape, kind)
+            self._describe(dataset, name, scales)
+
+    def _next(self, fields: Iterable[str], times: Sequence[float | None]) -> tuple[int, ...]:
+        """Where the next frame goes, after room for its time and its fields has been made."""
+        if not self._transient:
+            return ()
+        frame = self._file["time"].shape[0]
+        for name in ("time", *fields):
+            self._file[name].resize(frame + len(times), axis=0)
+        self._file["time"][frame:] = times
+        return (frame,)
+
+    def _write(self, place: tuple[int, ...], fields: Mapping, frame: tuple[int, ...] = ()) -> None:
+        """Fill a place of every field with a frame of what can be indexed, block by block."""
+        for name, source in fields.items():
+            rows = _rows(self._shape, source.dtype)
+            for start in range(0, self._shape[0], rows):
+                slab = slice(start, start + rows)
+                values = source[(*frame, slab)]
+                with failing("write", self._path):
+                    self._file[name][(*place, slab)] = values
+                    self._disk.check()
+
+    def _describe(self, dataset: h5py.Dataset, unit: str, scales: list) -> h5py.Dataset:
+        """Give a dataset its unit (by key) and its axes; without axes it is one itself."""
+        dataset.attrs["units"] = self._units.get(unit, "1")
+        if not scales:
+            dataset.make_scale(dataset.name.rpartition("/")[2])
+        for dimension, scale in zip(dataset.dims, scales, strict=False):
+            dimension.label = scale.name.rpartition("/")[2]
+            dimension.attach_scale(scale)
+        return dataset
+
+
+def check_target(path: Path) -> None:
+    """Raise for a target that cannot be: now, not by the rename after hours of computing.
+
+    InputError for a file that is not of HDF5, FileFailure for a directory.
+    """
+    with failing("write", path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "")
+        if path.is_file() and path.stat().st_size and not h5py.is_hdf5(path):
+            raise InputError(f"{path} is no file of results, it is not overwritten")
+
+
+def _rows(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """How many rows (or planes) a chunk has: all of them, or equal shares under the bound."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return -(-shape[0] // (size // BLOCK_BYTES + 1))
+
+
+def field_names(file: h5py.File) -> list[str]:
+    """The datasets at the root that are not axes, in alphabetical order."""
+    return [n for n, d in file.items() if isinstance(d, h5py.Dataset) and not d.is_scale]
