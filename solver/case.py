@@ -45,6 +45,8 @@ SENTENCES = {
 }
 
 
+SWEPT = ("jacobi", "sor", "chebyshev")
+"""Methods of which several sweeps can be made without a word from other processes."""
 SIDES = {side: axis for axis, walls in WALLS.items() for side in walls}
 
 
@@ -211,6 +213,10 @@ def _conflicts(case: Document) -> Found:
         yield ("time",), "only for a transient case (model.steady = false)"
     if not steady and not case.time:
         yield ("time",), "missing, a transient case needs it"
+    if case.parallel.halo > 1 and not (case.time and case.time.scheme == "explicit"):
+        method = "jacobi" if case.solver.update else case.solver.method
+        if method not in SWEPT:
+            yield ("parallel", "halo"), f'must be 1 with method "{method}", which sums in each step'
     if case.solver.update and not (steady and grid.dimension == 2):
         yield ("solver", "update"), "only for a steady case in 2D"
     elif case.solver.update:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from heatsolve.errors import CaseError, FileFailure, HeatsolveError
+from heatsolve.errors import CaseError, FileFailure, HeatsolveError, Interrupted
 
 app = typer.Typer(
     help="Stencil, heat and flow solver: one case file, any machine, the same bits.",
@@ -37,20 +37,42 @@ def run(
     output: Annotated[
         Path | None, typer.Option(help="The file to write.", show_default="./CASE.h5")
     ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Go on from the newest checkpoint, if there is one.")
+    ] = False,
+    restart_from: Annotated[
+        Path | None, typer.Option(help="Go on from this checkpoint.", metavar="CHECKPOINT")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin anew though a run is unfinished.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
 ) -> None:
-    """Run a case and write its fields."""
+    """Run a case and write its fields.
+
+    SIGTERM and SIGUSR1 end it with a checkpoint and exit code 75.
+    """
+    from heatsolve.keeper import Wish
+
+    wish = Wish()
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, wish.make)
     from heatsolve.case import load
-    from heatsolve.halo import find_ranks
+    from heatsolve.ranks import find_ranks
     from heatsolve.report import Report
+    from heatsolve.restart import Start
     from heatsolve.run import run as run_case
 
-    # Else the unfinished file of results would stay behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     ranks = find_ranks()
     report = Report(quiet or ranks.rank > 0)
+    start = Start(restart, restart_from, overwrite)
     try:
-        result = run_case(load(case, overrides or []), backend, output, report, ranks)
+        loaded = load(case, overrides or [])
+        result = run_case(loaded, backend, output, report, ranks, start, wish)
+    except Interrupted as error:  # by all processes together
+        if ranks.rank > 0:
+            raise typer.Exit(error.exit_code) from None
+        raise
     except HeatsolveError as error:
         ranks.fail(sentence(error), error.exit_code)
         raise
@@ -63,14 +85,19 @@ def run(
 
 
 @app.command()
-def check(case: CaseArgument, backend: BackendOption = None, overrides: SetOption = None) -> None:
+def check(
+    case: CaseArgument,
+    backend: BackendOption = None,
+    overrides: SetOption = None,
+    ranks: Annotated[int, typer.Option(min=1, help="Processes of the run.")] = 1,
+) -> None:
     """Say what a run of a case would do, without running it."""
     from heatsolve.case import load, locating
     from heatsolve.preview import preview
 
     loaded = load(case, overrides or [])
     with locating(loaded):
-        for line in preview(loaded, backend):
+        for line in preview(loaded, backend, ranks):
             print(line)
 
 
@@ -100,6 +127,49 @@ def info(file: FileArgument) -> None:
     from heatsolve.output import summary
 
     print(summary(file))
+
+
+@app.command()
+def gather(
+    file: FileArgument,
+    output: Annotated[Path, typer.Option(help="The plain file to write; it may be FILE itself.")],
+) -> None:
+    """Make one plain file of results that lie in the parts of many processes."""
+    from heatsolve.results import gather as write_plain
+
+    write_plain(file, output)
+    print(f"wrote {output}")
+
+
+@app.command()
+def submit(
+    case: CaseArgument,
+    time: Annotated[str, typer.Option(metavar="H:M:S", help="Wall time of one job of the chain.")],
+    nodes: Annotated[int, typer.Option(help="Nodes of the job.")] = 1,
+    ranks_per_node: Annotated[int, typer.Option(help="Processes on each node.")] = 1,
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs on each node.")] = 0,
+    backend: BackendOption = None,
+    overrides: SetOption = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The file to write.", show_default="./CASE.h5")
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition of the cluster.")] = None,
+    account: Annotated[str | None, typer.Option(help="Account to charge.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the script; write and submit nothing.")
+    ] = False,
+) -> None:
+    """Run a case under Slurm, in as many jobs as it takes: write CASE.sbatch and submit it."""
+    from heatsolve.submit import Resources, script_for
+    from heatsolve.submit import submit as submit_script
+
+    resources = Resources(time, nodes, ranks_per_node, gpus_per_node, partition, account)
+    name, script = script_for(case, resources, overrides or [], backend, output)
+    if dry_run:
+        print(script, end="")
+    else:
+        job = submit_script(name, script)
+        print(f"submitted {name}.sbatch as job {job}, which writes to {name}-{job}.out")
 
 
 @app.command()

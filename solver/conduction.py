@@ -5,6 +5,7 @@ the backend. A quantity that does not vary along an axis stays an array of exten
 constant coefficients need no memory.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,13 +15,15 @@ import numpy as np
 
 from heatsolve import boundary, heat
 from heatsolve.backends import Backend
+from heatsolve.blocks import block_of_rank, process_grid
 from heatsolve.case import Case
 from heatsolve.errors import InputError
 from heatsolve.grid import WALLS, Axis, Grid, Region, make_grid
-from heatsolve.halo import Halo, Ranks, block_of, process_grid
+from heatsolve.halo import Halo
 from heatsolve.linear import System
 from heatsolve.linear.spectrum import lowest_eigenvalue
 from heatsolve.points import copy, fill
+from heatsolve.ranks import Ranks
 
 
 def grid_of(case: Case) -> Grid:
@@ -37,6 +40,12 @@ def grid_of(case: Case) -> Grid:
     return make_grid(
         grid.counts, grid.lower, grid.upper, grid.kind == "nodes", grid.periodic, fixed
     )
+
+
+def dims_of(case: Case, grid: Grid, size: int) -> tuple[int, ...]:
+    """So many processes along each axis, as the case wants them."""
+    wanted = None if case.parallel.ranks == "auto" else case.parallel.ranks
+    return process_grid(grid, size, wanted)
 
 
 def ratio_line(axis: Axis) -> np.ndarray:
@@ -78,15 +87,10 @@ class Conduction:
     ):
         self.case, self.backend, self.ranks = case, backend, ranks or Ranks()
         self.whole = whole = grid or grid_of(case)
-        wanted = None if case.parallel.ranks == "auto" else case.parallel.ranks
-        self.dims = dims = process_grid(whole, self.ranks.size, wanted)
-        place = np.unravel_index(self.ranks.rank, dims)
-        blocks = [
-            block_of(axis.all_unknowns, parts, int(number))
-            for axis, parts, number in zip(whole.axes, dims, place, strict=True)
-        ]
-        self.grid = whole.block(blocks)
-        self.halo = Halo(self.grid, backend, self.ranks, dims)
+        self.dims = dims = dims_of(case, whole, self.ranks.size)
+        depth = case.parallel.halo if self.ranks.size > 1 else 1
+        self.grid = block_of_rank(whole, dims, self.ranks.rank, depth)
+        self.halo = Halo(self.grid, backend, self.ranks, dims, depth)
         if self.ranks.size > 1:
             backend.join(self.ranks.combine)
         self.walls = tuple(self._find_walls())
@@ -120,6 +124,18 @@ class Conduction:
         self.place(field, self.grid.interior, self._evaluate("initial.temperature"))
         self.set_walls(field, 0.0)
         return field
+
+    def own(self, array: Any) -> np.ndarray:
+        """This process's own unknowns of an array, on the host."""
+        window = tuple(slice(*pair) for pair in self.grid.interior)
+        return np.ascontiguousarray(self.backend.to_host(array)[window])
+
+    def restore(self, array: Any, own: np.ndarray) -> None:
+        """The reverse of `own`: an array's unknowns, and those of its neighbours; walls stay."""
+        held = np.zeros(self.grid.shape)
+        held[tuple(slice(*pair) for pair in self.grid.interior)] = own
+        self.place(array, self.grid.interior, held)
+        self.halo.exchange(array)
 
     # ---- what varies with time ----
 
@@ -157,8 +173,7 @@ class Conduction:
             return density
         total = np.array(np.broadcast_to(density, self.grid.shape))
         for point in self.case.source.points:
-            place = self._source_index(point)
-            if all(1 <= i <= axis.unknowns for i, axis in zip(place, self.grid.axes, strict=True)):
+            for place in self._source_indices(point):
                 total[place] += point.value
         for wall, flux in fluxes:
             layer = [slice(1, -1)] * self.grid.dimension
@@ -193,10 +208,9 @@ class Conduction:
         for number, (axis, faces) in enumerate(zip(self.grid.axes, self._host_faces, strict=True)):
             others = tuple(n for n in range(self.grid.dimension) if n != number)
             line = np.full(axis.all_unknowns + 2, np.inf)
-            # The first element is no face of this block, but the last of the one below it.
-            first = 0 if axis.start == 0 else 1
-            own = slice(axis.start + first, axis.start + axis.unknowns + 2)
-            line[own] = faces.min(axis=others)[first:]
+            first, stop = axis.own
+            own = faces.min(axis=others)[first : stop + 1]
+            line[axis.start + first : axis.start + stop + 1] = own
             lines.append(self.ranks.smallest(line))
         ratios = [ratio_line(axis) for axis in self.whole.axes]
         capacity = self.ranks.smallest(self._capacity().min())
@@ -349,9 +363,12 @@ class Conduction:
         condition = wall.condition
         return condition.robin.ambient if condition.robin is not None else condition.value
 
-    def _source_index(self, point: Any) -> tuple[int, ...]:
-        """The array index of the unknown that carries a point source, perhaps beyond this block."""
-        place = []
+    def _source_indices(self, point: Any) -> Iterator[tuple[int, ...]]:
+        """The array indices of the unknown that carries a point source.
+
+        None if it is beyond this block; two if a margin holds its periodic image, too.
+        """
+        places = []
         for number, axis in enumerate(reversed(self.whole.axes)):
             if point.index is not None:
                 index = axis.number(int(point.index[number]))
@@ -365,6 +382,8 @@ class Conduction:
                     f"source.point: {point.index} lies on a wall of given temperature, "
                     "where a source has no effect"
                 )
-            place.append(index)
-        starts = [axis.start for axis in self.grid.axes]
-        return tuple(index - start for index, start in zip(reversed(place), starts, strict=True))
+            here = self.grid.axes[-1 - number]
+            images = (-1, 0, 1) if axis.periodic else (0,)
+            indices = [index + image * axis.all_unknowns - here.start for image in images]
+            places.append([i for i in indices if 1 <= i <= here.unknowns])
+        return itertools.product(*reversed(places))

@@ -2,7 +2,8 @@
 
 import math
 import time as clock
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ from heatsolve import heat
 from heatsolve.backends import Accumulator
 from heatsolve.case import Case
 from heatsolve.errors import Diverged
+from heatsolve.keeper import Keeper, Questions, State
 from heatsolve.linear import Method, System
 from heatsolve.linear.cg import ConjugateGradients
 from heatsolve.linear.chebyshev import Chebyshev
@@ -77,6 +79,10 @@ class Criterion:
     def norm(self, value: float) -> float:
         return math.sqrt(value) if self.kind == "sum" else value
 
+    def check_after(self, number: int) -> int:
+        """The iteration of the first check after iteration `number`."""
+        return min(number - number % self.every + self.every, self.limit)
+
     def met(self, norm: float) -> bool:
         return not self.fixed and (norm < self.threshold or norm == 0.0)
 
@@ -121,47 +127,83 @@ def make_method(case: Case, system: System, u: Any) -> Method:
     return ConjugateGradients(system, u)
 
 
-def iterate(method: Method, criterion: Criterion, watcher: Watcher) -> Outcome:
+def iterate(
+    method: Method,
+    criterion: Criterion,
+    watcher: Watcher,
+    questions: Questions | None = None,
+    resumed: State | None = None,
+) -> Outcome:
     """Iterate to the first check that meets the criterion, or to the limit.
 
     The host looks at the device once in many checks, but the device stops at the right one. The
-    solution is then in `method.u`. Raises Diverged when a norm is not finite or has grown.
+    solution is then in `method.u`. `questions` may save it or stop it on the way; from a `resumed`
+    state it goes on as if it had not stopped. Raises Diverged when a norm is not finite or has
+    grown.
     """
+    backend = method.system.backend
     judge = Judge(method, criterion)
-    accumulator = method.system.backend.accumulator(criterion.kind)
+    accumulator = backend.accumulator(criterion.kind)
+    questions = questions or Keeper()
     done, ahead = 0, 1
-    if criterion.monitor == "residual" and not criterion.fixed:
+
+    def capture() -> State:
+        record = {"unit": "iterations", "judge": asdict(judge.course), "method": method.scalars}
+        return State(done, record, judge.history, method.memory(done))
+
+    if resumed is not None:
+        done = resumed.number
+        method.recall(resumed.record["method"])
+        judge.recall(Course(**resumed.record["judge"]), resumed.history)
+    elif criterion.monitor == "residual" and not criterion.fixed:
         method.residual_norm(0, accumulator)
         judge.judge(0, accumulator.value)
         accumulator.clear()
+    questions.begin(done)
     while not judge.ending and done < criterion.limit:
+        if done >= questions.next:
+            questions.attend(done, capture)
+        until = min(criterion.limit, questions.next)
+        if criterion.check_after(done) > until:  # a question comes before the next check
+            for number in range(done, until):
+                method.step(number, None)
+            backend.sync()
+            done = until
+            continue
         began = clock.perf_counter()
-        numbers = _queue(method, criterion, accumulator, done, judge.most_checks(ahead))
-        for number, value in zip(numbers, method.system.backend.ledger(), strict=False):
+        numbers = _queue(method, criterion, accumulator, done, until, judge.most_checks(ahead))
+        for number, value in zip(numbers, backend.ledger(), strict=False):
             done = number
             judge.judge(done, value)
             if judge.ending:
                 break
         watcher.progress(done, judge.norm)
         if clock.perf_counter() - began < LONGEST_QUEUE:
-            ahead = min(2 * ahead, method.system.backend.lookahead)
+            ahead = min(2 * ahead, backend.lookahead)
+    questions.conclude(capture)
     method.finish(done)
     ending = judge.ending or ("count" if criterion.fixed else "limit")
-    return Outcome(ending, done, judge.norm, judge.floor, criterion.threshold, judge.history)
+    course = judge.course
+    return Outcome(ending, done, course.norm, course.floor, criterion.threshold, judge.history)
 
 
 def _queue(
-    method: Method, criterion: Criterion, accumulator: Accumulator, done: int, checks: int
+    method: Method,
+    criterion: Criterion,
+    accumulator: Accumulator,
+    done: int,
+    until: int,
+    checks: int,
 ) -> list[int]:
-    """Queue the steps up to so many checks; the iterations at which the checks stand."""
+    """Queue the steps of so many checks up to `until`; the iterations at which the checks stand."""
     backend = method.system.backend
     if not method.queues:
         checks = 1
     numbers = []
     backend.open_gate()
     for _ in range(checks):
-        following = min(done + criterion.every, criterion.limit)
-        if following == done:
+        following = criterion.check_after(done)
+        if following == done or following > until:
             break
         for number in range(done, following):
             looks = criterion.monitor == "update" and number + 1 == following
@@ -174,95 +216,128 @@ def _queue(
     return numbers
 
 
+@dataclass
+class Course:
+    """How an iteration went so far: what the judge of its checks remembers.
+
+    `floor` is the rounding level of the residual, `first` and `lowest` are norms; `confirmed` is
+    the last true residual of a method that updates it by recurrence.
+    """
+
+    norm: float = math.nan
+    floor: float = math.nan
+    checks: int = 0
+    first: float = math.nan
+    lowest: float = math.inf
+    without_fall: int = 0
+    confirmed: float = math.inf
+    ending: str = ""
+
+
 class Judge:
     """Decides, check by check, whether an iteration is at its end; keeps the history."""
 
     def __init__(self, method: Method, criterion: Criterion):
         self._method, self._criterion = method, criterion
-        self.ending = ""
-        self.norm = math.nan
-        self.floor = math.nan
+        self.course = Course()
         self.history: dict[str, list[float]] = {"iteration": [], "residual": []}
-        self._checks = 0
-        self._first = math.nan
-        self._lowest = math.inf
-        self._without_fall = 0
-        self._confirmed = math.inf
+
+    @property
+    def ending(self) -> str:
+        """How the iteration ended; empty while it goes on."""
+        return self.course.ending
+
+    @property
+    def norm(self) -> float:
+        """The norm at the last check."""
+        return self.course.norm
+
+    def recall(self, course: Course, history: Mapping[str, Any]) -> None:
+        """Go on from an earlier course; an end holds only if the criterion still says so."""
+        self.course = course
+        self.history = {name: [v.item() for v in values] for name, values in history.items()}
+        if course.ending == "tolerance" and not self._criterion.met(course.norm):
+            course.ending = ""
 
     def most_checks(self, wanted: int) -> int:
         """So many checks may be queued without passing one at which the host must decide."""
         if self._criterion.monitor == "update":
             return wanted
-        until_floor = CHECKS_PER_FLOOR - self._checks % CHECKS_PER_FLOOR
-        return min(wanted, until_floor, CHECKS_WITHOUT_FALL - self._without_fall)
+        course = self.course
+        until_floor = CHECKS_PER_FLOOR - course.checks % CHECKS_PER_FLOOR
+        return min(wanted, until_floor, CHECKS_WITHOUT_FALL - course.without_fall)
 
     def judge(self, number: int, value: float) -> None:
         """Take the value of the check after iteration `number`."""
-        criterion = self._criterion
-        self.norm = criterion.norm(value)
+        criterion, course = self._criterion, self.course
+        course.norm = criterion.norm(value)
         self.history["iteration"].append(number)
-        self.history["residual"].append(self.norm)
-        if self._checks == 0:
-            self._first = self.norm
+        self.history["residual"].append(course.norm)
+        if course.checks == 0:
+            course.first = course.norm
         self._demand_finite(number)
-        self._checks += 1
-        if criterion.met(self.norm) and not self._method.recurrent:
-            self.ending = "tolerance"
+        course.checks += 1
+        if criterion.met(course.norm) and not self._method.recurrent:
+            course.ending = "tolerance"
         elif criterion.monitor == "residual" and not criterion.fixed:
             self._judge_rounding(number)
-        elif criterion.met(self.norm):
-            self.ending = "tolerance"
+        elif criterion.met(course.norm):
+            course.ending = "tolerance"
 
     def _judge_rounding(self, number: int) -> None:
-        if self._checks % CHECKS_PER_FLOOR == 0:
+        course = self.course
+        if course.checks % CHECKS_PER_FLOOR == 0:
             self._find_floor(number)
         if self._method.recurrent:
-            if self._criterion.met(self.norm) or self.norm < 0.25 * self.floor:
+            if self._criterion.met(course.norm) or course.norm < 0.25 * course.floor:
                 self._confirm(number)
             return
-        if self.norm <= self.floor and self.norm >= self._lowest:
-            self._without_fall += 1
-        self._lowest = min(self._lowest, self.norm)
-        if self._without_fall == CHECKS_WITHOUT_FALL:
-            self.ending = "rounding"
+        if course.norm <= course.floor and course.norm >= course.lowest:
+            course.without_fall += 1
+        course.lowest = min(course.lowest, course.norm)
+        if course.without_fall == CHECKS_WITHOUT_FALL:
+            course.ending = "rounding"
 
     def _find_floor(self, number: int) -> None:
-        system = self._method.system
-        self.floor = system.residual_floor(self._method.solution(number), self._criterion.kind)
+        method, kind = self._method, self._criterion.kind
+        self.course.floor = method.system.residual_floor(method.solution(number), kind)
 
     def _confirm(self, number: int) -> None:
         """A recurrence says converged: look at the true residual, and go on from it."""
-        self._method.confirm(number)
-        accumulator = self._method.system.backend.accumulator(self._criterion.kind)
-        self._method.residual_norm(number, accumulator)
-        self.norm = self.history["residual"][-1] = self._criterion.norm(accumulator.value)
-        if self._criterion.met(self.norm):
-            self.ending = "tolerance"
+        course, method = self.course, self._method
+        method.confirm(number)
+        accumulator = method.system.backend.accumulator(self._criterion.kind)
+        method.residual_norm(number, accumulator)
+        course.norm = self.history["residual"][-1] = self._criterion.norm(accumulator.value)
+        if self._criterion.met(course.norm):
+            course.ending = "tolerance"
             return
         self._find_floor(number)
-        if self.norm <= self.floor and self.norm > 0.5 * self._confirmed:
-            self.ending = "rounding"
-        self._confirmed = self.norm
+        if course.norm <= course.floor and course.norm > 0.5 * course.confirmed:
+            course.ending = "rounding"
+        course.confirmed = course.norm
 
     def _demand_finite(self, number: int) -> None:
-        if math.isfinite(self.norm) and not self.norm > GROWTH * self._first > 0.0:
+        norm, first = self.course.norm, self.course.first
+        if math.isfinite(norm) and not norm > GROWTH * first > 0.0:
             return
         what = self._criterion.monitor
         place = first_not_finite(self._method.system, self._method.solution(number))
-        where = place or f"the {what} grew from {self._first:g} to {self.norm:g}"
+        where = place or f"the {what} grew from {first:g} to {norm:g}"
         raise Diverged(f"diverged by iteration {number}: {where}")
 
 
 def first_not_finite(system: System, u: Any) -> str:
     """Where a field is not finite, in words; empty if it is finite (asks all processes)."""
-    inside = system.backend.to_host(u)[tuple(slice(1, -1) for _ in system.grid.axes)]
+    own = system.grid.interior
+    inside = system.backend.to_host(u)[tuple(slice(*pair) for pair in own)]
     bad = ~np.isfinite(inside)
     found = ""
     if bad.any():
         place = np.unravel_index(int(np.argmax(bad)), bad.shape)
         position = [
-            f"{axis.name} = {axis.coordinates[index + 1]:g}"
-            for axis, index in zip(system.grid.axes, place, strict=True)
+            f"{axis.name} = {axis.coordinates[first + index]:g}"
+            for axis, (first, _), index in zip(system.grid.axes, own, place, strict=True)
         ]
         found = f"temperature is {inside[place]:g} at {', '.join(reversed(position))}"
     return next((words for words in system.halo.ranks.gather(found) if words), "")

@@ -36,3 +36,9 @@ class FileFailure(HeatsolveError):
     """A file could not be read or written: disk full, locked, corrupt."""
 
     exit_code = 6
+
+
+class Interrupted(HeatsolveError):
+    """A signal ended the run; a checkpoint was written (EX_TEMPFAIL: start me again)."""
+
+    exit_code = 75

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from heatsolve import heat
 from heatsolve.backends import Accumulator
+from heatsolve.case import Case
 from heatsolve.conduction import Conduction
 from heatsolve.converge import (
     GROWTH,
@@ -19,20 +21,31 @@ from heatsolve.converge import (
     make_method,
 )
 from heatsolve.errors import Diverged, InputError, NotConverged
-from heatsolve.linear import Method, System, weighted, weighted_magnitude, with_change
+from heatsolve.keeper import Keeper, Questions, State, Stopped
+from heatsolve.linear import Method, System, weighted, weighted_magnitude
 from heatsolve.points import copy
 
 MOST_STEPS = 2.0**53
 SHORTEST_STEP = 1e-290
 """Bounds between which steps can be counted, and 1 / step computed."""
+FUZZ = 1e-9
+"""A last step shorter than the others by less than this (relative) is one of them."""
 LOOKS_AT_START = 10
 """Looks at a march whose largest change is what later ones are compared with."""
 COMPATIBLE = 1e-10
 """Relative imbalance of sources up to which a problem without given values has a solution."""
 
 
-def steady(problem: Conduction, watcher: Watcher) -> Outcome:
-    """Solve div(k grad T) + q = 0; the solution is left in `problem.temperature`."""
+def steady(
+    problem: Conduction,
+    watcher: Watcher,
+    keeper: Keeper | None = None,
+    resumed: State | None = None,
+) -> Outcome:
+    """Solve div(k grad T) + q = 0; the solution is left in `problem.temperature`.
+
+    From a `resumed` state it goes on as if it had not stopped.
+    """
     source = problem.source(0.0)
     if problem.singular:  # make_compatible writes to all of it
         source = np.broadcast_to(source, problem.grid.shape)
@@ -43,7 +56,10 @@ def steady(problem: Conduction, watcher: Watcher) -> Outcome:
     criterion = Criterion(problem.case, system, problem.temperature)
     watcher.aim(criterion.threshold)
     method = make_method(problem.case, system, problem.temperature)
-    outcome = iterate(method, criterion, watcher)
+    if resumed is not None:
+        for name, array in method.memory(resumed.number).items():
+            problem.restore(array, resumed.fields[name])
+    outcome = iterate(method, criterion, watcher, keeper, resumed)
     if system.singular:
         system.remove_mean(problem.temperature)
     return outcome
@@ -61,6 +77,7 @@ def make_compatible(system: System) -> None:
         )
     if total != 0.0:
         system.remove_mean(system.b)
+        system.halo.exchange(system.b)  # the margin reads it, too
 
 
 # ---- transient ---------------------------------------------------------------------------------
@@ -104,7 +121,7 @@ def count_steps(end: float, step: float) -> int:
     """Steps to the end time; the last one is shortened where the step does not divide it."""
     if min(step, end) < SHORTEST_STEP or end > step * MOST_STEPS:
         raise InputError(f"time: a step of {step:.6g} is too small to reach t = {end:.6g}")
-    return max(1, math.ceil(end / step - 1e-9))
+    return max(1, math.ceil(end / step - FUZZ))
 
 
 def substeps(problem: Conduction, number: int, step: float, count: int) -> Iterator[Substep]:
@@ -116,7 +133,9 @@ def substeps(problem: Conduction, number: int, step: float, count: int) -> Itera
     time = problem.case.time
     assert time is not None
     start = number * step
-    length = time.end - start if number == count - 1 else step
+    left = time.end - start
+    # What rounding takes from the last step is left to it: a march to a later end is the same.
+    length = left if number == count - 1 and left < step * (1.0 - FUZZ) else step
     theta = {"explicit": 0.0, "crank-nicolson": 0.5, "backward-euler": 1.0}[time.scheme]
     if time.scheme == "crank-nicolson" and number < 2:
         yield Substep(start, 0.5 * length, 1.0)
@@ -125,44 +144,104 @@ def substeps(problem: Conduction, number: int, step: float, count: int) -> Itera
         yield Substep(start, length, theta)
 
 
-def transient(problem: Conduction, step: float, watcher: Watcher, frame: Frame) -> Outcome:
-    """March to the end time; `frame(t)` is called whenever the field is to be written."""
+@dataclass
+class Course:
+    """How a march went so far: the time, the norm of the last change that was looked at, the
+    largest such norm at the start, and whether the last step was shorter than the others."""
+
+    time: float = 0.0
+    norm: float = math.nan
+    largest: float = 0.0
+    shortened: bool = False
+
+
+def on_the_way(case: Case, step: float, state: State) -> bool:
+    """Whether the march, or the iteration, of a case passes through a state of an earlier one."""
+    if case.time is None:
+        return case.solver.iterations is None or state.number <= case.solver.iterations
+    course, count = Course(**state.record["march"]), count_steps(case.time.end, step)
+    if state.number == count:
+        return abs(course.time - case.time.end) <= FUZZ * step
+    return state.number < count and not course.shortened
+
+
+def transient(
+    problem: Conduction,
+    step: float,
+    watcher: Watcher,
+    frame: Frame,
+    keeper: Keeper | None = None,
+    resumed: State | None = None,
+) -> Outcome:
+    """March to the end time; `frame(t)` is called whenever the field is to be written.
+
+    From a `resumed` state it goes on as if it had not stopped.
+    """
     case, backend = problem.case, problem.backend
     assert case.time is not None
     count = count_steps(case.time.end, step)
-    every = case.output.every or count
+    every = case.output.every
     look = max(case.solver.check_every, count // 1000)
-    stepper = Explicit(problem) if case.time.scheme == "explicit" else Implicit(problem)
-    change = backend.accumulator("sum")
+    keeper = keeper or Keeper()
+    number, course = 0, Course()
     history: dict[str, list[float]] = {"iteration": [], "residual": [], "time": [], "dt": []}
-    norm, time = math.nan, 0.0
-    frame(0.0)
-    largest = 0.0
-    for number in range(count):
-        last = number == count - 1
-        looks = last or (number + 1) % look == 0
+    if resumed is not None:
+        number, course = resumed.number, Course(**resumed.record["march"])
+        history = {name: [v.item() for v in values] for name, values in resumed.history.items()}
+        problem.restore(problem.temperature, resumed.fields["temperature"])
+        problem.set_walls(problem.temperature, course.time)
+    stepper = (Explicit if case.time.scheme == "explicit" else Implicit)(problem, course.time)
+    change = backend.accumulator("sum")
+
+    def capture() -> State:
+        record = {"unit": "steps", "march": asdict(course)}
+        return State(number, record, history, {"temperature": stepper.field})
+
+    if resumed is None:
+        frame(0.0)
+    keeper.begin(number)
+    while number < count:
+        if number >= keeper.next:
+            backend.sync()
+            keeper.attend(number, capture)
+        looks = number + 1 == count or (number + 1) % look == 0
         try:
-            for part in substeps(problem, number, step, count):
-                stepper.advance(part, change if looks else None)
-                time = part.start + part.length
+            for n, part in enumerate(substeps(problem, number, step, count)):
+                # Stopped inside its first part, a step begins anew.
+                stepper.advance(part, change if looks else None, None if n else keeper.inside)
+        except Stopped:
+            stepper.undo()
+            keeper.interrupt(capture)
         except NotConverged as error:
             watcher.warn(str(error))
             stepper.finish()
             frame(part.start + part.length)
             return Outcome("limit", number + 1, stepper.norm, history=history)
+        number += 1
+        course.time = part.start + part.length
+        course.shortened = number == count and part.length < step * (1.0 - FUZZ)
         if looks:
-            norm = math.sqrt(change.value)
+            course.norm = math.sqrt(change.value)
             change.clear()
             # Heat that grows without bound has an unstable step: what it began with is small.
-            largest = max(largest, norm) if len(history["residual"]) < LOOKS_AT_START else largest
-            _demand_bounded(stepper, norm, GROWTH * largest or math.inf, number + 1, time)
-            for key, value in zip(history, (number + 1, norm, time, part.length), strict=True):
-                history[key].append(value)
-            watcher.progress(number + 1, norm)
-        if last or (number + 1) % every == 0:
+            if len(history["residual"]) < LOOKS_AT_START:
+                course.largest = max(course.largest, course.norm)
+            bound = GROWTH * course.largest or math.inf
+            _demand_bounded(stepper, course.norm, bound, number, course.time)
+            row = {"iteration": number, "residual": course.norm}
+            row |= {"time": course.time, "dt": part.length}
+            for name, value in row.items():
+                history[name].append(value)
+            watcher.progress(number, course.norm)
+        if every and number % every == 0:
             stepper.finish()
-            frame(case.time.end if last else time)
-    return Outcome("count", count, norm, history=history)
+            frame(course.time if number < count else case.time.end)
+    # A last frame that a march to a later end would not have is not kept for one.
+    keeper.conclude(capture)
+    if not (every and number % every == 0):
+        stepper.finish()
+        frame(case.time.end)
+    return Outcome("count", number, course.norm, history=history)
 
 
 def _demand_bounded(
@@ -182,52 +261,59 @@ class Explicit:
 
     norm = math.nan
 
-    def __init__(self, problem: Conduction):
+    def __init__(self, problem: Conduction, time: float):
         self.problem = problem
         place = problem.backend.to_device
-        self.system = problem.system(place(problem.source(0.0)))
+        self.system = problem.system(place(problem.source(time)))
         self._b = self.system.b
-        self._now = problem.temperature
-        self._next = self.system.like(self._now)
-        self._changed = {None: heat.explicit_step, "sum": with_change(heat.explicit_step, "sum")}
+        self.field = problem.temperature
+        self._next = self.system.like(self.field)
+        self._sweeps = 0
 
-    def advance(self, part: Substep, change: Accumulator | None) -> None:
+    def advance(self, part: Substep, change: Accumulator | None, questions: Any) -> None:
         problem = self.problem
         if problem.walls_vary:
-            problem.set_walls(self._now, part.start)
+            problem.set_walls(self.field, part.start)
         if problem.source_varies:
             self._b = problem.backend.to_device(problem.source(part.start))
-        point = self._changed[change and change.kind]
-        out = self._next if change is None else (self._next, change)
         given = (self._b, part.length, problem.capacity, *problem.faces)
-        self.system.sweep(point, out, self._now, *given)
-        self._now, self._next = self._next, self._now
+        self.system.update(
+            heat.explicit_step, self._next, self.field, *given, change=change, number=self._sweeps
+        )
+        self._sweeps += 1
+        self.field, self._next = self._next, self.field
         if problem.walls_vary:
-            problem.set_walls(self._now, part.start + part.length)
+            problem.set_walls(self.field, part.start + part.length)
+
+    def undo(self) -> None:
+        """An explicit step is never left half done."""
 
     def finish(self) -> None:
         """Leave the newest field in `problem.temperature`."""
-        if self._now is not self.problem.temperature:
+        if self.field is not self.problem.temperature:
             everything = self.problem.grid.everything
-            self.problem.backend.sweep(copy, self._next, everything, self._now)
-            self._now, self._next = self._next, self._now
+            self.problem.backend.sweep(copy, self._next, everything, self.field)
+            self.field, self._next = self._next, self.field
 
 
 class Implicit:
     """The theta scheme: each step solves rho c s T - div(k grad T) = b, s = 1 / (theta dt)."""
 
-    def __init__(self, problem: Conduction):
+    def __init__(self, problem: Conduction, time: float):
         self.problem = problem
         backend = problem.backend
+        self.field = problem.temperature
         self._right = backend.zeros(problem.grid.shape)
         self._old = backend.zeros(problem.grid.shape)
         relative = problem.case.solver.relative
         self._scratch = backend.zeros(problem.grid.shape) if relative else None
-        self._b = backend.to_device(problem.source(0.0))
+        self._b = backend.to_device(problem.source(time))
         self._solvers: dict[float, tuple[Method, System]] = {}
         self.norm = math.nan
 
-    def advance(self, part: Substep, change: Accumulator | None) -> None:
+    def advance(
+        self, part: Substep, change: Accumulator | None, questions: Questions | None
+    ) -> None:
         problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
         t, end = problem.temperature, part.start + part.length
         s = 1.0 / (part.theta * part.length)
@@ -238,13 +324,15 @@ class Implicit:
         given = (self._b, b_new, problem.capacity, s, 1.0 / part.theta - 1.0, *problem.faces)
         problem.halo.exchange(t)
         backend.sweep(heat.implicit_source, self._right, grid.interior, t, *given)
+        if problem.halo.depth > 1:
+            problem.halo.exchange(self._right)  # the margin reads it, too
         self._b = b_new
         if problem.walls_vary:
             problem.set_walls(t, end)
         method, self.system = self._solver(s)
         method.restart()
         criterion = Criterion(problem.case, self.system, t, self._scratch)
-        outcome = iterate(method, criterion, Silent())
+        outcome = iterate(method, criterion, Silent(), questions)
         self.norm = outcome.norm
         if outcome.ending == "limit":
             raise NotConverged(
@@ -253,6 +341,10 @@ class Implicit:
             )
         if change is not None:
             backend.sweep(squared_difference, change, grid.interior, t, self._old)
+
+    def undo(self) -> None:
+        """Go back to the field before the step that was left half done."""
+        self.problem.backend.sweep(copy, self.field, self.problem.grid.everything, self._old)
 
     def _solver(self, s: float) -> tuple[Method, System]:
         if s not in self._solvers:

@@ -13,8 +13,9 @@ import numpy as np
 from heatsolve import march
 from heatsolve.backends.choice import choose
 from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.blocks import largest_block, most_neighbours
 from heatsolve.case import Case
-from heatsolve.conduction import Conduction, Wall, grid_of
+from heatsolve.conduction import Conduction, Wall, dims_of, grid_of
 from heatsolve.converge import method_name
 from heatsolve.expressions import Expression
 from heatsolve.grid import Axis, Grid
@@ -45,8 +46,10 @@ XDMF_BYTES = 600  # for each frame
 H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
 
 
-def preview(case: Case, backend: str | None = None) -> Iterator[str]:
+def preview(case: Case, backend: str | None = None, ranks: int = 1) -> Iterator[str]:
     """The lines of `heatsolve check`: equation, grid, walls, method, machine, memory and files.
+
+    `ranks`: the processes of the run.
 
     Raises InputError for what a run refuses before its first step, such as an unstable step.
     """
@@ -55,9 +58,11 @@ def preview(case: Case, backend: str | None = None) -> Iterator[str]:
         backend or case.parallel.backend, solver.precision, case.parallel.threads
     )
     grid = grid_of(case)
+    # One process stands for all, whatever process grid the case wants.
+    alone = case.model_copy(update={"parallel": case.parallel.model_copy(update={"ranks": "auto"})})
     # The same precision as the run's, so that the limit of stability has the same bits.
     with np.errstate(all="ignore"):
-        problem = Conduction(case, NumpyBackend(solver.precision), thinned(case, grid))
+        problem = Conduction(alone, NumpyBackend(solver.precision), thinned(case, grid))
     yield f"{case.name}: {case.about.title or 'untitled'}"
     yield _row("equation", _equation(case))
     yield _row("grid", _grid(case, grid))
@@ -81,15 +86,23 @@ def preview(case: Case, backend: str | None = None) -> Iterator[str]:
         warning = ", UNSTABLE but allowed" if unstable else ""
         yield _row("steps", f"{count} of {step:.6g} to t = {case.time.end:g}{warning}")
     yield _row("backend", f"{machine.name} ({reason}), {solver.precision}")
-    device, host = _memory(problem, grid, count)
+    block = grid
+    if ranks > 1:
+        dims = dims_of(case, grid, ranks)
+        block = largest_block(grid, dims, case.parallel.halo)
+        yield _row("processes", _processes(block, dims))
+        yield _row("halo", _halo(case, block, dims))
+    device, host = _memory(problem, block, count)
+    each = "" if ranks == 1 else " for each process"
     if machine.name in ("cupy", "cuda"):
-        yield _row("memory", f"about {size(device)} on the device, {size(host)} on the host")
+        yield _row("memory", f"about {size(device)} on the device, {size(host)} on the host{each}")
     else:
-        extra = SCRATCH * _field_bytes(case, grid) if machine.name == "numpy" else 0
-        yield _row("memory", f"about {size(device + host + extra)} on the host, there is no device")
+        extra = SCRATCH * _field_bytes(case, block) if machine.name == "numpy" else 0
+        total = size(device + host + extra)
+        yield _row("memory", f"about {total} on the host{each}, there is no device")
     yield _row("files", _files(case, grid, count))
     if grid.all_unknowns <= EVALUATED_UP_TO:
-        rehearse(case, grid)
+        rehearse(alone, grid)
     else:
         yield _row("not checked", "initial values and sources, too many to evaluate here")
 
@@ -175,6 +188,24 @@ def _wall(wall: Wall) -> str:
         return f"exchange with surroundings at {ambient}, -k dT/dn = h (T - {ambient}), h = {h}"
     gradient = _words(condition.gradient)
     return "insulated" if gradient == "0" else f"outward derivative dT/dn = {gradient}"
+
+
+def _processes(block: Grid, dims: Sequence[int]) -> str:
+    along = " x ".join(map(str, reversed(dims)))
+    own = " x ".join(str(stop - first) for first, stop in reversed(block.interior))
+    return f"{math.prod(dims)} as {along}, blocks of at most {own} unknowns"
+
+
+def _halo(case: Case, block: Grid, dims: Sequence[int]) -> str:
+    depth, values, neighbours = case.parallel.halo, 0, 0
+    for axis, parts in zip(block.axes, dims, strict=True):
+        ends = most_neighbours(parts, axis.periodic)
+        neighbours += ends
+        values += ends * depth * math.prod(block.shape) // (axis.unknowns + 2)
+    layers = "1 layer" if depth == 1 else f"{depth} layers"
+    sent = size(values * np.dtype(case.solver.precision).itemsize)
+    often = "" if depth == 1 else f", once in {depth} sweeps"
+    return f"{layers}, at most {sent} to {neighbours} neighbours in each exchange{often}"
 
 
 def _method(case: Case) -> str:

@@ -2,8 +2,9 @@
 
 import math
 import time as clock
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,25 @@ import numpy as np
 
 from heatsolve import __version__, march
 from heatsolve.backends.choice import choose
+from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case, locating
 from heatsolve.conduction import Conduction
 from heatsolve.converge import Outcome
-from heatsolve.halo import Ranks
-from heatsolve.output import FieldFile
+from heatsolve.errors import HeatsolveError
+from heatsolve.keeper import Keeper, State, Wish
+from heatsolve.output import read
+from heatsolve.points import copy
+from heatsolve.ranks import Ranks
 from heatsolve.report import Report, count, duration
+from heatsolve.restart import Start, find_state, store_of
+from heatsolve.results import Results
 
 EXIT_NOT_CONVERGED = 3
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run left: its file, the fields in it, and how it ended."""
+    """What a run left: its file, this process's part of the fields in it, and how it ended."""
 
     path: Path
     fields: dict[str, np.ndarray]
@@ -39,23 +46,38 @@ def run(
     output: Path | None = None,
     report: Report | None = None,
     ranks: Ranks | None = None,
+    start: Start | None = None,
+    wish: Wish | None = None,
 ) -> Result:
     """Run a case and write its file (by default NAME.h5 in the current directory).
 
-    `ranks` are the processes that run it together. Rank 0 gathers the fields and writes the file;
-    the result of the others holds their own blocks. Raises HeatsolveError: InputError, Diverged,
-    FileFailure, each with its exit code.
+    `ranks` are the processes that run it together. Raises HeatsolveError: InputError, Diverged,
+    FileFailure, or Interrupted when a `wish` to stop is made; each with its exit code.
     """
     with locating(case):
-        return _run(case, backend, output, report or Report(quiet=True), ranks or Ranks())
+        path = output or Path(f"{case.name}.h5")
+        report, ranks = report or Report(quiet=True), ranks or Ranks()
+        return _run(case, backend, path, report, ranks, start or Start(), wish or Wish())
 
 
 def _run(
-    case: Case, backend: str | None, output: Path | None, report: Report, ranks: Ranks
+    case: Case,
+    backend: str | None,
+    path: Path,
+    report: Report,
+    ranks: Ranks,
+    start: Start,
+    wish: Wish,
 ) -> Result:
     began = clock.perf_counter()
     threads = case.parallel.threads or (1 if ranks.size > 1 else None)
-    machine, reason = choose(backend or case.parallel.backend, case.solver.precision, threads)
+    machine, reason = choose(
+        backend or case.parallel.backend,
+        case.solver.precision,
+        threads,
+        ranks.local_rank,
+        ranks.gather,
+    )
     report.line(f"{case.name}: {case.about.title or 'untitled'}")
     report.line(f"backend {machine.name} ({reason}), {case.solver.precision}")
     problem = Conduction(case, machine, ranks=ranks)
@@ -63,43 +85,86 @@ def _run(
     report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")
     if ranks.size > 1:
         report.line(f"{ranks.size} processes as {' x '.join(map(str, reversed(problem.dims)))}")
-    path = output or Path(f"{case.name}.h5")
-    with field_file(problem, path) if ranks.rank == 0 else nullcontext() as file:
-        stored: dict[str, np.ndarray] = {}
+    step, warning = (0.0, "") if case.model.steady else march.step_length(problem)
+    if warning:
+        report.warn(warning)
+    store = store_of(problem, path)
+    resumed = find_state(problem, store, start, step, report)
+    frames = resumed.record["frames"] if resumed is not None else []
+    with results_of(problem, path, frames) as results:
+        if resumed is None:
+            store.clear()
 
         def frame(time: float | None) -> None:
-            stored["temperature"] = stored_field(problem)
-            if file is not None:
-                file.append(stored, time)
+            stored["temperature"] = stored_block(problem)
+            results.append(stored, time)
 
+        def save(state: State) -> Path:
+            record = state.record | {
+                "number": state.number,
+                "case": case.text,
+                "frames": results.secure() if not case.model.steady else [],
+            }
+            fields = {name: problem.own(array) for name, array in state.fields.items()}
+            return store.save(replace(state, record=record, fields=fields))
+
+        stored: dict[str, np.ndarray] = {}
+        plan = case.checkpoint
+        keeper = Keeper(
+            ranks,
+            wish,
+            save,
+            plan.every_steps,
+            plan.every_seconds,
+            at_end=plan.every is not None or start.restart or start.checkpoint is not None,
+        )
         if case.model.steady:
             report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
-            outcome = march.steady(problem, report)
+            outcome = march.steady(problem, report, keeper, resumed)
             seconds = finish(problem, report)
             frame(None)
         else:
-            step, warning = march.step_length(problem)
-            if warning:
-                report.warn(warning)
             report.begin("step", march.count_steps(case.time.end, step))
-            outcome = march.transient(problem, step, report, frame)
+            outcome = march.transient(problem, step, report, frame, keeper, resumed)
             seconds = finish(problem, report)
-        errors = error_norms(problem, stored["temperature"]) if file is not None else {}
+        done_before = resumed is not None and resumed.number == outcome.count
+        if done_before and holds(path, case, outcome, ranks):
+            report.line(f"{path} holds this already, nothing to do")
+            return Result(path, stored, outcome, exit_code(outcome))
+        errors = error_norms(problem, stored["temperature"])
         attributes = attributes_of(problem, outcome) | errors
         attributes["wall_seconds"] = clock.perf_counter() - began
-        if file is not None:
-            file.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
+        results.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
     work = ranks.gather((machine.points_updated, machine.bytes_moved))
     summarise(report, case, np.sum(work, axis=0), outcome, errors, seconds, path)
-    code = EXIT_NOT_CONVERGED if outcome.ending == "limit" else 0
-    return Result(path, stored, outcome, code)
+    return Result(path, stored, outcome, exit_code(outcome))
 
 
-def field_file(problem: Conduction, path: Path) -> FieldFile:
-    """The file of a run, with the coordinates of all its points."""
+def exit_code(outcome: Outcome) -> int:
+    return EXIT_NOT_CONVERGED if outcome.ending == "limit" else 0
+
+
+def results_of(problem: Conduction, path: Path, secured: Sequence[Any]) -> Results:
+    """The file of a run, with the coordinates of all its points, behind earlier frames."""
     case, axes = problem.case, problem.whole.axes
     coordinates = {axis.name: axis.coordinates[slice(*axis.stored)] for axis in axes}
-    return FieldFile(path, coordinates, case.units.model_dump(), transient=not case.model.steady)
+    window = tuple(axis.stored_at for axis in problem.grid.axes)
+    transient = not case.model.steady
+    units = case.units.model_dump()
+    return Results(
+        path, coordinates, units, window, problem.ranks, transient=transient, secured=secured
+    )
+
+
+def holds(path: Path, case: Case, outcome: Outcome, ranks: Ranks) -> bool:
+    """Whether a file holds the results of this case, as far as it has gone (asks all)."""
+    same = False
+    if ranks.rank == 0:
+        with suppress(HeatsolveError):
+            found = read(path, fields=()).attributes
+            count = found.get("iterations" if case.model.steady else "steps")
+            same = (found.get("case"), count) == (case.text, outcome.count)
+    return ranks.gather(same)[0]
 
 
 def finish(problem: Conduction, report: Report) -> float:
@@ -107,20 +172,10 @@ def finish(problem: Conduction, report: Report) -> float:
     return report.end()
 
 
-def stored_field(problem: Conduction) -> np.ndarray:
-    """The temperature at all points that a file holds, on rank 0; its own points on others."""
+def stored_block(problem: Conduction) -> np.ndarray:
+    """The temperature at the points of a file that this process owns."""
     array = problem.backend.to_host(problem.temperature)
-    block = np.ascontiguousarray(array[tuple(slice(*pair) for pair in problem.grid.stored)])
-    if problem.ranks.size == 1:
-        return block
-    window = tuple(slice(*axis.stored_at) for axis in problem.grid.axes)
-    blocks = problem.ranks.collect((window, block))
-    if blocks is None:
-        return block
-    field = np.empty([axis.points for axis in problem.whole.axes], block.dtype)
-    for place, values in blocks:
-        field[place] = values
-    return field
+    return np.ascontiguousarray(array[tuple(slice(*pair) for pair in problem.grid.stored)])
 
 
 def error_norms(problem: Conduction, field: np.ndarray) -> dict[str, float]:
@@ -129,17 +184,29 @@ def error_norms(problem: Conduction, field: np.ndarray) -> dict[str, float]:
     exact = case.reference.exact.temperature
     if exact is None:
         return {}
-    window = tuple(slice(*pair) for pair in problem.whole.stored)
+    window = tuple(slice(*pair) for pair in problem.grid.stored)
     positions = {
         name: values[tuple(s if n > 1 else slice(None) for s, n in zip(window, values.shape))]  # noqa: B905
-        for name, values in problem.whole.positions().items()
+        for name, values in problem.grid.positions().items()
     }
     time = case.time.end if case.time is not None else 0.0
-    difference = field - np.asarray(exact(**positions, t=time))
+    difference = np.broadcast_to(field - np.asarray(exact(**positions, t=time)), field.shape)
+    # Summed exactly, so that it does not depend on the number of processes.
+    reference = NumpyBackend()
+    reference.join(problem.ranks.combine)
+    everything = tuple((0, extent) for extent in field.shape)
+    points = math.prod(axis.points for axis in problem.whole.axes)
     return {
-        "error_l2_temperature": math.sqrt(float(np.mean(difference * difference))),
-        "error_max_temperature": float(np.abs(difference).max()),
+        "error_l2_temperature": math.sqrt(
+            reference.reduce("sum", squared, everything, difference) / points
+        ),
+        "error_max_temperature": reference.reduce("max", copy, everything, difference),
     }
+
+
+def squared(at, u):
+    """u^2."""
+    return u[at] * u[at]
 
 
 def attributes_of(problem: Conduction, outcome: Outcome) -> dict[str, Any]:

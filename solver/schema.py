@@ -7,7 +7,9 @@ Values are validated against a context `{"constants": {}, "faulty": []}`, which 
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -15,12 +17,21 @@ import pydantic
 from annotated_types import Gt, Le, Lt
 from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, ValidationInfo
 
-from heatsolve.expressions import Expression, check_constant_name, compile_expression, finite, show
+from heatsolve.expressions import (
+    Expression,
+    ExpressionError,
+    check_constant_name,
+    compile_expression,
+    finite,
+    show,
+)
 from heatsolve.grid import AXIS_NAMES
 from heatsolve.toml import KeyPath
 
 MAX_POINTS = 2**40
 MAX_INTEGER = 2**53  # up to here every whole number is a float64 too
+WALL_TIME = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", re.ASCII)
+UNITS_OF_TIME = {"s": 1.0, "min": 60.0, "h": 3600.0}
 ZERO, ONE = (compile_expression(text, (), {}) for text in ("0.0", "1.0"))
 
 Mistake = tuple[KeyPath, str]  # a key path, below what is checked, and a sentence
@@ -57,6 +68,27 @@ def _field(variables: Sequence[str], value: Any, info: ValidationInfo) -> Expres
     if not expression.names:
         finite(expression())
     return expression
+
+
+def _seconds(value: Any) -> float | None:
+    """The seconds of a wall time such as "30 min"; None if it is none."""
+    parts = WALL_TIME.fullmatch(value) if isinstance(value, str) else None
+    return float(parts[1]) * UNITS_OF_TIME[parts[2]] if parts else None
+
+
+def _interval(value: Any, info: ValidationInfo) -> int | str:
+    """A number of iterations or steps, or the text of a wall time."""
+    seconds = _seconds(value)
+    if seconds is not None and 0.0 < seconds < math.inf:
+        return value
+    with suppress(ExpressionError):
+        number = _real(value, info)
+        if number.is_integer() and 0 < number <= MAX_INTEGER:
+            return int(number)
+    raise ExpressionError(
+        "must be a number of iterations or steps, such as 1000, or a time, such as "
+        f'"30 min", "2 h" or "90 s", not {show(value)}'
+    )
 
 
 def _constants(table: Any, info: ValidationInfo) -> dict[str, float]:
@@ -302,12 +334,30 @@ class Output(Section):
     every: PositiveInteger | None = None
 
 
+class Checkpoint(Section):
+    """`[checkpoint]`: how often the state of a run is saved, and how many states are kept."""
+
+    every: Annotated[int | str, PlainValidator(_interval)] | None = None
+    keep: PositiveInteger = 2
+
+    @property
+    def every_steps(self) -> int | None:
+        """Iterations or steps from one checkpoint to the next."""
+        return self.every if isinstance(self.every, int) else None
+
+    @property
+    def every_seconds(self) -> float | None:
+        """Seconds of wall time from one checkpoint to the next."""
+        return _seconds(self.every)
+
+
 class Parallel(Section):
     """`[parallel]`: what the run runs on; it never changes the result."""
 
     backend: Literal["auto", "numpy", "numba", "cupy", "cuda"] = "auto"
     threads: PositiveInteger | None = None
     ranks: Literal["auto"] | tuple[PositiveInteger, ...] = "auto"
+    halo: PositiveInteger = 1
 
 
 class Units(Section):
@@ -344,6 +394,7 @@ class Document(Section):
     solver: Solver = Solver()
     time: Time | None = None
     output: Output = Output()
+    checkpoint: Checkpoint = Checkpoint()
     parallel: Parallel = Parallel()
     units: Units = Units()
     reference: Reference = Reference()

@@ -1,5 +1,9 @@
-"""Run under mpiexec: every problem, method and process grid, against one process, bit by bit."""
+"""Run under mpiexec: every problem, method and process grid, against one process, bit by bit.
 
+many.py BACKEND bits | restarts | all-restarts
+"""
+
+import itertools
 import sys
 import tempfile
 from pathlib import Path
@@ -7,12 +11,17 @@ from pathlib import Path
 import numpy as np
 from test_solvers import PROBLEMS, case_text
 
+from heatsolve.blocks import factorisations
 from heatsolve.case import parse
-from heatsolve.errors import InputError
-from heatsolve.halo import Ranks, World, factorisations
+from heatsolve.errors import InputError, Interrupted
+from heatsolve.output import read
+from heatsolve.ranks import Ranks, World
+from heatsolve.restart import Start
 from heatsolve.run import run
 
 MARCH = "end = 0.02\nstep = 0.0017\nscheme = '{}'"
+SWEPT = ("jacobi", "sor", "chebyshev", "explicit")
+"""What may make several sweeps for each exchange."""
 
 
 def texts():
@@ -31,34 +40,105 @@ def texts():
         )  # fmt: skip
 
 
-def main(backend: str) -> None:
-    world = World()
-    folder = Path(tempfile.gettempdir()) / f"heatsolve-many-{world.comm.bcast(id(world))}"
-    if world.rank == 0:
-        folder.mkdir()
+class Impatient:
+    """A wish to stop that is made once so many questions have been asked."""
+
+    def __init__(self, questions):
+        self._left = questions
+
+    @property
+    def made(self):
+        self._left -= 1
+        return self._left < 0
+
+
+def assert_same(ours, wanted, where):
+    """Two files hold the same run: fields, history, times and counts."""
+    a, b = read(ours), read(wanted)
+    for field, values in b.fields.items():
+        difference = np.abs(a.fields[field] - values).max()
+        assert a.fields[field].tobytes() == values.tobytes(), (where, field, difference)
+    for name, values in b.history.items():
+        assert np.array_equal(a.history[name], values), (where, name)
+    assert (a.time is None and b.time is None) or np.array_equal(a.time, b.time), where
+    for name in ("iterations", "steps", "residual", "converged"):
+        assert a.attributes.get(name) == b.attributes.get(name), (where, name)
+
+
+def same_bits(world, backend, folder):
+    """All process grids, and halos of several layers, against one process."""
     compared = 0
     for name, text in texts():
         case = parse(text, "case")
-        alone = run(case, backend, folder / f"alone-{world.rank}.h5", ranks=Ranks()) if (
-            world.rank == 0) else None  # fmt: skip
+        alone = folder / "alone.h5"
+        if world.rank == 0:
+            run(case, backend, alone, ranks=Ranks())
+        depths = (1, 2, 3) if name.endswith(SWEPT) else (1,)
         for dims in factorisations(world.size, case.grid.dimension):
+            depth = depths[compared % len(depths)]
+            settings = [f"parallel.ranks={list(dims)}", f"parallel.halo={depth}"]
             try:
-                divided = parse(text, "case", [f"parallel.ranks={list(dims)}"])
-                many = run(divided, backend, folder / "many.h5", ranks=world)
+                run(parse(text, "case", settings), backend, folder / "many.h5", ranks=world)
             except InputError as error:
-                assert "without unknowns" in str(error), error
+                assert "without unknowns" in str(error) or "layers are more" in str(error), error
                 continue
-            if alone is not None:
-                where = f"{name} on {dims}"
-                assert many.outcome.count == alone.outcome.count, where
-                history = many.outcome.history
-                assert history == alone.outcome.history, where
-                ours, wanted = many.fields["temperature"], alone.fields["temperature"]
-                assert ours.tobytes() == wanted.tobytes(), (where, np.abs(ours - wanted).max())
-                compared += 1
+            if world.rank == 0:
+                assert_same(folder / "many.h5", alone, f"{name} on {dims}, halo {depth}")
+            compared = world.comm.bcast(compared + 1)
+    return compared
+
+
+def restarts(world, backend, folder, complete):
+    """Interrupted on some processes, continued on others, interrupted again, against one run.
+
+    Pairwise: each text with one pair of numbers of processes; complete: with all.
+    """
+    compared = 0
+    sizes = range(1, world.size + 1)
+    groups = {size: group_of(world, size) for size in sizes}
+    for number, (name, text) in enumerate(texts()):
+        case = parse(text, "case")
+        if world.rank == 0:
+            run(case, backend, folder / "alone.h5", ranks=Ranks())
+        pairs = list(itertools.product(sizes, sizes))
+        for first, second in pairs if complete else [pairs[number % len(pairs)]]:
+            path = folder / f"{number}-{first}-{second}.h5"
+            plans = [(first, Impatient(3), Start()), (second, Impatient(6), Start(restart=True)),
+                     (first, Impatient(10**9), Start(restart=True))]  # fmt: skip
+            for size, wish, start in plans:
+                # One of them has the wish; those that are not in the group wait.
+                if world.rank < size:
+                    mine = wish if world.rank == size - 1 else None
+                    try:
+                        run(case, backend, path, ranks=groups[size], start=start, wish=mine)
+                    except Interrupted as error:
+                        assert error.exit_code == 75
+                world.comm.Barrier()
+            if world.rank == 0:
+                assert_same(path, folder / "alone.h5", f"{name}, {first} then {second}")
+            compared += 1
+    return compared
+
+
+def group_of(world, size):
+    """The first so many processes; nothing for the others."""
+    comm = world.comm.Split(0 if world.rank < size else 1, world.rank)
+    if world.rank >= size:
+        return None
+    return World(comm) if size > 1 else Ranks()
+
+
+def main(backend, what):
+    world = World()
+    name = tempfile.mkdtemp(prefix="heatsolve-many-") if world.rank == 0 else None
+    folder = Path(world.comm.bcast(name))
+    if what == "bits":
+        compared = same_bits(world, backend, folder)
+    else:
+        compared = restarts(world, backend, folder, complete=what == "all-restarts")
     if world.rank == 0:
         print(f"compared {compared}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -74,6 +74,58 @@ def test_transient_case():
     assert case.reference.exact.temperature(t=2) == 2.0
 
 
+@pytest.mark.parametrize(
+    ("every", "steps", "seconds"),
+    [
+        ("250", 250, None),
+        ("1e3", 1000, None),
+        ("'2*n'", 8, None),
+        ("'30 min'", None, 1800.0),
+        ("'2 h'", None, 7200.0),
+        ("' 1.5h '", None, 5400.0),
+        ("'90 s'", None, 90.0),
+    ],
+)
+def test_checkpoint(every, steps, seconds):
+    text = f"[constants]\nn = 4\n{TORUS}[checkpoint]\nevery = {every}\n"
+    checkpoint = parse(text, "a.toml").checkpoint
+    assert (checkpoint.every_steps, checkpoint.every_seconds) == (steps, seconds)
+    assert checkpoint.keep == 2
+
+
+def test_no_checkpoint():
+    checkpoint = parse(TORUS + "[checkpoint]\nkeep = 3\n", "a.toml").checkpoint
+    assert (checkpoint.every_steps, checkpoint.every_seconds, checkpoint.keep) == (None, None, 3)
+
+
+@pytest.mark.parametrize(
+    ("every", "shown"),
+    [
+        ("0", "0"),
+        ("-5", "-5"),
+        ("2.5", "2.5"),
+        ("1e300", "1e+300"),
+        ("true", "true"),
+        ("[1]", "a list"),
+        ("'0 s'", '"0 s"'),
+        ("'-1 h'", '"-1 h"'),
+        ("'30 mins'", '"30 mins"'),
+        ("'1 h 30 min'", '"1 h 30 min"'),
+        ("'often'", '"often"'),
+    ],
+)
+def test_checkpoint_mistake(every, shown):
+    assert mistakes(f"{TORUS}[checkpoint]\nevery = {every}\n") == [
+        "case.toml:5: checkpoint.every: must be a number of iterations or steps, such as 1000, "
+        f'or a time, such as "30 min", "2 h" or "90 s", not {shown}'
+    ]
+
+
+def test_checkpoint_in_terms_of_a_mistaken_constant():
+    text = f"[constants]\nn = 'm'\n{TORUS}[checkpoint]\nevery = 'n'\n"
+    assert mistakes(text) == ['case.toml:2: constants.n: unknown name "m" (known: pi, e)']
+
+
 def test_point_sources():
     point = '[[source.point]]\nfield = "temperature"\n'
     text = TORUS + point + "index = [0, 3]\nvalue = 1\n" + point + "position = [1, 0]\nvalue = -1\n"
@@ -183,6 +235,7 @@ MISTAKES = [
         "4: time: only for a transient case (model.steady = false)",
     ),
     (MARCH, "cfl = 1", "6: time: give exactly one of step, cfl"),
+    (TORUS, "[checkpoint]\nkeep = 0", "5: checkpoint.keep: must be greater than 0, not 0"),
     (TORUS, "[parallel]\nthreads = -1", "5: parallel.threads: must be greater than 0, not -1"),
     (
         TORUS,

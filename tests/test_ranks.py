@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from heatsolve.blocks import block_of, process_grid
 from heatsolve.errors import InputError
 from heatsolve.grid import make_grid
-from heatsolve.halo import block_of, find_ranks, inner_and_rim, process_grid
+from heatsolve.halo import inner_and_rim
 from heatsolve.output import read
+from heatsolve.ranks import find_ranks
 
 BESIDE = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 mpi = pytest.mark.skipif(BESIDE is None, reason="no mpiexec: install heatsolve[mpich]")
@@ -37,9 +39,26 @@ def launch(ranks, *command, timeout=600):
     ],
 )
 def test_same_bits(ranks, backend):
-    done = launch(ranks, "many.py", backend)
+    """Every problem, method, scheme and process grid; halos of one to three layers."""
+    done = launch(ranks, "many.py", backend, "bits")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split("compared")[1]) > 50
+
+
+@mpi
+@pytest.mark.parametrize(
+    ("ranks", "backend", "pairs"),
+    [
+        (3, "numpy", "restarts"),
+        pytest.param(4, "numpy", "all-restarts", marks=pytest.mark.slow),
+        pytest.param(4, "numba", "all-restarts", marks=pytest.mark.slow),
+    ],
+)
+def test_goes_on_with_other_processes(ranks, backend, pairs):
+    """Interrupted with some processes, continued with others."""
+    done = launch(ranks, "many.py", backend, pairs)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split("compared")[1]) >= 23
 
 
 @mpi
@@ -113,7 +132,7 @@ def test_inner_and_rim_are_the_interior(points):
 
 def test_no_mpi_is_imported_alone():
     code = (
-        "import sys; from heatsolve.halo import find_ranks; r = find_ranks(); "
+        "import sys; from heatsolve.ranks import find_ranks; r = find_ranks(); "
         "assert r.size == 1 and 'mpi4py' not in sys.modules"
     )
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI", "MPI"))}

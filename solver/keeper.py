@@ -1,0 +1,150 @@
+"""When a running solution is saved and when it stops: decided by all processes together.
+
+A signal reaches some processes at some moment, clocks differ, and a checkpoint needs all
+processes at the same iteration. So they ask each other, at iterations that all know: often enough
+that a wish is heard within half a second of computing, and seldom enough to cost nothing.
+"""
+
+import time as clock
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from heatsolve.errors import Interrupted
+from heatsolve.ranks import Ranks
+
+PAUSE = 0.25
+"""Seconds of computing between two questions."""
+
+
+@dataclass
+class State:
+    """All that a run needs to go on after `number` iterations or steps, bit for bit.
+
+    `record` holds plain numbers and words, `history` one list for each quantity. `fields` are
+    arrays of the backend where a state is captured, and host arrays of this process's own
+    unknowns where it comes from a checkpoint.
+    """
+
+    number: int
+    record: dict[str, Any] = field(default_factory=dict)
+    history: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+Capture = Callable[[], State]
+
+
+class Wish:
+    """Whether somebody wants this process to stop; a signal handler may set it, also twice."""
+
+    def __init__(self) -> None:
+        self.made = False
+
+    def make(self, *_: Any) -> None:
+        self.made = True
+
+
+class Stopped(Exception):
+    """All processes leave an iteration inside a time step."""
+
+
+class Questions:
+    """When to ask next, and what all answer."""
+
+    def __init__(self, ranks: Ranks, wish: Wish):
+        self._ranks, self._wish = ranks, wish
+        self._gap = 1
+        self.begin(0)
+
+    def begin(self, number: int) -> None:
+        """Numbers begin at `number`; the first question comes there."""
+        self.next = self._asked_at = number
+        self._asked = clock.perf_counter()
+
+    def ask(self, number: int, due: bool = False) -> tuple[bool, bool]:
+        """Whether a process has a wish to stop, and whether one thinks a checkpoint is due.
+
+        Sets the number of the next question by the pace of the slowest.
+        """
+        now = clock.perf_counter()
+        pace = (number - self._asked_at) / max(now - self._asked, 1e-9)
+        gap = max(1, min(2 * self._gap, int(pace * PAUSE)))
+        answers = np.array([not self._wish.made, not due, gap], float)
+        no_wish, not_due, gap_of_all = self._ranks.smallest(answers)
+        self._gap = int(gap_of_all)
+        self._asked_at, self._asked = number, now
+        self.next = number + self._gap
+        return not no_wish, not not_due
+
+    def attend(self, number: int, capture: Capture | None = None) -> None:
+        """Ask; raise Stopped if there is a wish."""
+        if self.ask(number)[0]:
+            raise Stopped
+
+    def conclude(self, capture: Capture) -> None:
+        """The numbers are at their end."""
+
+
+class Keeper(Questions):
+    """Saves a run every so many iterations or steps, every so many seconds, and before it stops.
+
+    `save` writes a state and returns the name of the checkpoint; `every` counts iterations or
+    steps, `seconds` wall time; `at_end`: whether the end is saved, too, so that it can be gone on
+    from with another end time or tolerance.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks | None = None,
+        wish: Wish | None = None,
+        save: Callable[[State], Any] | None = None,
+        every: int | None = None,
+        seconds: float | None = None,
+        at_end: bool = False,
+    ):
+        self._save, self._every, self._seconds, self._at_end = save, every, seconds, at_end
+        self._saved_at = -1
+        self._saved = clock.monotonic()
+        super().__init__(ranks or Ranks(), wish or Wish())
+        self.inside = Questions(self._ranks, self._wish)
+        """For an iteration inside a step: it only stops, and its step is done anew."""
+
+    def begin(self, number: int) -> None:
+        super().begin(number)
+        self._saved_at = number if number > 0 else -1
+
+    def attend(self, number: int, capture: Capture | None = None) -> None:
+        """Save the state, if it is time to; save it and raise Interrupted, if somebody wants it."""
+        assert capture is not None
+        late = self._seconds is not None and clock.monotonic() - self._saved >= self._seconds
+        stop, due = self.ask(number, late)
+        if self._every is not None:
+            due = due or (number > 0 and number % self._every == 0)
+            self.next = min(self.next, number - number % self._every + self._every)
+        if stop:
+            self.interrupt(capture)
+        elif due and number != self._saved_at:
+            self.save(capture())
+
+    def interrupt(self, capture: Capture) -> None:
+        """Save the state and raise Interrupted."""
+        state = capture()
+        raise Interrupted(
+            f"interrupted after {state.number} {state.record.get('unit', 'iterations')}, "
+            f"go on with --restart from {self.save(state)}"
+        )
+
+    def conclude(self, capture: Capture) -> None:
+        """Save the end of a run."""
+        if self._at_end:
+            state = capture()
+            state.record["finished"] = True
+            self.save(state)
+
+    def save(self, state: State) -> Any:
+        path = self._save(state) if self._save is not None else None
+        self._saved_at, self._saved = state.number, clock.monotonic()
+        return path

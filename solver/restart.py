@@ -1,0 +1,78 @@
+"""Where a run begins: anew, or from a checkpoint of an interrupted or finished run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heatsolve import march
+from heatsolve.checkpoint import Store
+from heatsolve.conduction import Conduction
+from heatsolve.errors import FileFailure, HeatsolveError, InputError
+from heatsolve.keeper import State
+from heatsolve.report import Report
+from heatsolve.resume import refuse_another
+
+
+@dataclass(frozen=True)
+class Start:
+    """What was asked for.
+
+    `restart`: from the newest checkpoint, if there is one; `checkpoint`: from this one;
+    `overwrite`: anew, also if that removes the checkpoints of an unfinished run.
+    """
+
+    restart: bool = False
+    checkpoint: Path | None = None
+    overwrite: bool = False
+
+
+def store_of(problem: Conduction, path: Path) -> Store:
+    """The checkpoints of the run that writes a file: NAME.checkpoints beside NAME.h5."""
+    axes = problem.grid.axes
+    blocks = [axis.block or (0, axis.all_unknowns) for axis in axes]
+    shape = [axis.all_unknowns for axis in axes]
+    keep = problem.case.checkpoint.keep
+    folder = path.parent / f"{path.name.removesuffix('.h5')}.checkpoints"
+    return Store(folder, shape, blocks, problem.ranks, keep)
+
+
+def find_state(
+    problem: Conduction, store: Store, start: Start, step: float, report: Report
+) -> State | None:
+    """The state to begin from, None for a fresh start; asks all processes.
+
+    Raises InputError where the case has changed too much since, or where a fresh start would
+    remove the checkpoints of an unfinished run; FileFailure for a damaged `start.checkpoint`.
+    """
+
+    def agree(record: dict[str, Any], error: type[HeatsolveError] = FileFailure) -> None:
+        state = State(record["number"], record)
+        refuse_another(state.record["case"], problem.case)
+        if not march.on_the_way(problem.case, step, state):
+            raise error(
+                f"the checkpoint after {state.number} {state.record['unit']} in {store.folder} "
+                "is not on the way to the end that the case has now"
+            )
+
+    state: State | None
+    if start.checkpoint is not None:
+        state = store.load(start.checkpoint, lambda record: agree(record, InputError))
+    elif start.restart:
+        found = store.newest(agree)
+        if problem.ranks.rank == 0:
+            for sentence in store.damaged:
+                report.warn(sentence)
+        if found is None:
+            report.line(f"no checkpoint in {store.folder}, a fresh start")
+            return None
+        state = found
+    else:
+        latest = store.latest()
+        if latest is not None and not latest.record.get("finished") and not start.overwrite:
+            raise InputError(
+                f"{store.folder} holds an unfinished run, stopped after {latest.number} "
+                f"{latest.record['unit']}: go on with --restart, or begin anew with --overwrite"
+            )
+        return None
+    report.line(f"goes on after {state.number} {state.record['unit']}")
+    return state

@@ -1,0 +1,118 @@
+"""When a run is saved and when it stops."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from heatsolve.errors import Interrupted
+from heatsolve.keeper import PAUSE, Keeper, Questions, State, Stopped, Wish
+from heatsolve.ranks import Ranks
+
+
+def walk(keeper, steps, seconds=0.0, begin=0):
+    """Attend as an iteration does; the numbers at which it was asked."""
+    asked = []
+    keeper.begin(begin)
+    for number in range(begin, steps):
+        if number >= keeper.next:
+            asked.append(number)
+            keeper.attend(number, lambda: State(number))  # noqa: B023
+        if seconds:
+            time.sleep(seconds)
+    return asked
+
+
+def test_questions_become_seldom_but_keep_their_pace():
+    asked = walk(Keeper(), 100_000)
+    assert asked[:5] == [0, 1, 3, 7, 15]
+    assert len(asked) < 40
+    slow = walk(Keeper(), 60, seconds=0.01)
+    assert max(np.diff(slow)) <= 2 * PAUSE / 0.01
+
+
+def test_saved_every_so_many_steps_and_no_more():
+    saved = []
+    walk(Keeper(save=lambda state: saved.append(state.number), every=700), 3000)
+    assert saved == [700, 1400, 2100, 2800]
+    saved.clear()
+    walk(Keeper(save=lambda state: saved.append(state.number), every=700), 3000, begin=1400)
+    assert saved == [2100, 2800]
+
+
+def test_saved_every_so_many_seconds():
+    saved = []
+    walk(Keeper(save=lambda s: saved.append(s.number), seconds=0.2), 100, seconds=0.01)
+    assert 2 <= len(saved) <= 6
+
+
+def test_a_wish_saves_and_stops_and_a_second_changes_nothing():
+    wish, saved = Wish(), []
+    keeper = Keeper(wish=wish, save=lambda state: saved.append(state.number) or "there")
+    walk(keeper, 10)
+    wish.make(15, None)
+    wish.make(15, None)
+    with pytest.raises(Interrupted, match=r"after 20 iterations.*--restart from there") as caught:
+        walk(keeper, 100, begin=20)
+    assert caught.value.exit_code == 75
+    assert saved == [20]
+
+
+def test_the_end_is_saved_if_wanted():
+    saved = []
+    Keeper(save=lambda state: saved.append(state)).conclude(lambda: State(3))
+    assert not saved
+    Keeper(save=lambda state: saved.append(state), at_end=True).conclude(lambda: State(3))
+    assert [state.number for state in saved] == [3]
+    assert saved[0].record["finished"]
+
+
+def test_inside_a_step_it_only_stops():
+    wish = Wish()
+    keeper = Keeper(wish=wish, save=lambda state: pytest.fail("saved inside a step"))
+    keeper.inside.begin(0)
+    keeper.inside.attend(0)
+    wish.make()
+    with pytest.raises(Stopped):
+        keeper.inside.attend(1)
+
+
+class Threads(Ranks):
+    """Processes that are threads: they agree as those of MPI do."""
+
+    def __init__(self, size, rank, shared):
+        self.size, self.rank, self._shared = size, rank, shared
+
+    def smallest(self, values):
+        self._shared["barrier"].wait(10)
+        self._shared[self.rank] = values
+        self._shared["barrier"].wait(10)
+        return np.min([self._shared[rank] for rank in range(self.size)], axis=0)
+
+
+def test_processes_stop_at_the_same_number():
+    """One is slow, another gets the signal: they still ask and stop together."""
+    size, shared, ends = 3, {"barrier": threading.Barrier(3)}, {}
+
+    def one(rank):
+        wish = Wish()
+        questions = Questions(Threads(size, rank, shared), wish)
+        for number in range(100_000):
+            if number >= questions.next:
+                try:
+                    questions.attend(number)
+                except Stopped:
+                    ends[rank] = number
+                    return
+            if rank == 1 and number == 40:
+                wish.make()
+            time.sleep(0.004 if rank == 2 else 0.001)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(ends) == size and len(set(ends.values())) == 1
+    assert 40 < ends[0] < 400

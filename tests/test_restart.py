@@ -1,0 +1,293 @@
+"""An interrupted run goes on as if nothing had happened: bit for bit, by signals, from the end."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from many import Impatient, assert_same, texts
+
+from heatsolve.case import parse
+from heatsolve.errors import FileFailure, InputError, Interrupted
+from heatsolve.output import read
+from heatsolve.restart import Start
+from heatsolve.run import run
+
+ALL = dict(texts())
+RESTART = Start(restart=True)
+
+STEADY = """
+[grid]
+cells = [24, 20]
+[source]
+temperature = "x"
+[boundary]
+left.temperature = { value = 1 }
+right.temperature = { value = 0 }
+bottom.temperature = { gradient = 0 }
+top.temperature = { value = 0 }
+[solver]
+method = "jacobi"
+tolerance = 1e-3
+[checkpoint]
+every = 100
+"""
+MARCH = (
+    STEADY.replace("tolerance = 1e-3\n", "tolerance = 1e-9\n")
+    + """
+[model]
+steady = false
+[time]
+end = 0.02
+step = 0.0001
+[output]
+every = 30
+"""
+)
+
+
+def interrupted(case, backend, path, questions, start=RESTART):
+    """Run until so many questions were asked; the message."""
+    with pytest.raises(Interrupted) as caught:
+        run(case, backend, path, start=start, wish=Impatient(questions))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_goes_on_bit_for_bit(name, backend, tmp_path):
+    """Interrupted twice, early and later, on every problem with every method and scheme."""
+    case = parse(ALL[name], "case")
+    run(case, backend, tmp_path / "alone.h5")
+    path = tmp_path / "twice.h5"
+    interrupted(case, backend, path, 1)
+    with suppress(Interrupted):  # some are at their end by then
+        run(case, backend, path, start=RESTART, wish=Impatient(3))
+    run(case, backend, path, start=RESTART)
+    assert_same(path, tmp_path / "alone.h5", name)
+
+
+def test_continues_on_another_backend(tmp_path):
+    case = parse(MARCH, "case")
+    run(case, "numpy", tmp_path / "alone.h5")
+    path = tmp_path / "two.h5"
+    interrupted(case, "numba", path, 6)
+    run(case, "numpy", path, start=RESTART)
+    assert_same(path, tmp_path / "alone.h5", "numba, then numpy")
+
+
+@pytest.mark.parametrize("text", [STEADY, MARCH], ids=["steady", "march"])
+def test_a_finished_run_stays_as_it_is(tmp_path, text):
+    path = tmp_path / "case.h5"
+    case = parse(text, "case")
+    run(case, "numpy", path)
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    again = run(case, "numpy", path, start=RESTART)
+    assert again.exit_code == 0
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    path.unlink()  # but a lost file is written anew
+    run(case, "numpy", path, start=RESTART)
+    run(case, "numpy", tmp_path / "alone.h5")
+    assert_same(path, tmp_path / "alone.h5", "written anew")
+
+
+def test_a_smaller_tolerance_goes_on_from_the_end(tmp_path):
+    path = tmp_path / "case.h5"
+    run(parse(STEADY, "case"), "numpy", path)
+    first = read(path).attributes["iterations"]
+    finer = parse(STEADY, "case", ["solver.tolerance=1e-5"])
+    run(finer, "numpy", path, start=RESTART)
+    run(finer, "numpy", tmp_path / "alone.h5")
+    assert read(path).attributes["iterations"] > first
+    assert_same(path, tmp_path / "alone.h5", "smaller tolerance")
+
+
+@pytest.mark.parametrize("end", [0.03, 0.02345])
+def test_a_later_end_time_goes_on_from_the_end(tmp_path, end):
+    """The first end is a whole number of steps, but no frame is due there."""
+    path = tmp_path / "case.h5"
+    run(parse(MARCH, "case"), "numpy", path)
+    longer = parse(MARCH, "case", [f"time.end={end}"])
+    run(longer, "numpy", path, start=RESTART)
+    run(longer, "numpy", tmp_path / "alone.h5")
+    ours, alone = read(path), read(tmp_path / "alone.h5")
+    assert ours.fields["temperature"].tobytes() == alone.fields["temperature"].tobytes()
+    assert np.allclose(ours.time, alone.time, rtol=1e-14)
+    assert ours.attributes["steps"] == alone.attributes["steps"]
+
+
+def test_a_checkpoint_off_the_way_is_passed_over(tmp_path, capsys):
+    """A last step that was shortened is no step of a longer march."""
+    path = tmp_path / "case.h5"
+    run(parse(MARCH, "case", ["time.end=0.02005"]), "numpy", path)
+    longer = parse(MARCH, "case", ["time.end=0.0225"])
+    run(longer, "numpy", path, start=RESTART)
+    assert "after 201 steps" in capsys.readouterr().err
+    run(longer, "numpy", tmp_path / "alone.h5")
+    assert_same(path, tmp_path / "alone.h5", "longer march")
+
+
+def test_an_unfinished_run_is_not_lost(tmp_path):
+    path = tmp_path / "case.h5"
+    case = parse(MARCH, "case")
+    interrupted(case, "numpy", path, 4, Start())
+    with pytest.raises(InputError, match=r"unfinished run.*--restart.*--overwrite"):
+        run(case, "numpy", path)
+    run(case, "numpy", path, start=Start(overwrite=True))
+    run(case, "numpy", tmp_path / "alone.h5")
+    assert_same(path, tmp_path / "alone.h5", "begun anew")
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [("grid.cells=[12,20]", "grid.cells"), ("boundary.left.temperature.value=2", "boundary.left"),
+     ("model.conductivity=2", "model.conductivity"), ("solver.method='sor'", "solver.method")],
+)  # fmt: skip
+def test_a_changed_problem_is_refused(tmp_path, setting, key):
+    path = tmp_path / "case.h5"
+    interrupted(parse(STEADY, "case"), "numpy", path, 4)
+    with pytest.raises(InputError, match=re.escape(key)):
+        run(parse(STEADY, "case", [setting]), "numpy", path, start=RESTART)
+
+
+def test_from_one_checkpoint(tmp_path):
+    path = tmp_path / "case.h5"
+    case = parse(STEADY, "case")
+    run(case, "numpy", path)
+    newest = min((tmp_path / "case.checkpoints").glob("0*"))
+    begin = Start(checkpoint=newest)
+    run(case, "numpy", tmp_path / "other.h5", start=begin)
+    assert_same(tmp_path / "other.h5", path, "from a checkpoint")
+    with pytest.raises((InputError, FileFailure)):
+        run(case, "numpy", path, start=Start(checkpoint=tmp_path / "nothing"))
+
+
+def test_a_damaged_checkpoint_is_told_and_passed_over(tmp_path, capsys):
+    path = tmp_path / "case.h5"
+    case = parse(STEADY, "case")
+    interrupted(case, "numpy", path, 12)
+    done = sorted((tmp_path / "case.checkpoints").glob("0*"))
+    assert len(done) == 2
+    part = next(done[-1].glob("part*"))
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    run(case, "numpy", path, start=RESTART)
+    assert part.name in capsys.readouterr().err
+    run(case, "numpy", tmp_path / "alone.h5")
+    assert_same(path, tmp_path / "alone.h5", "from the older one")
+
+
+def test_the_memory_of_an_iteration_that_diverges_is_not_saved(tmp_path):
+    from heatsolve.errors import Diverged
+
+    path = tmp_path / "case.h5"
+    unstable = parse(MARCH, "case", ["time.step=0.01", "time.end=40", "time.allow_unstable=true",
+                                     "checkpoint.every=10"])  # fmt: skip
+    with pytest.raises(Diverged):
+        run(unstable, "numpy", path)
+    from heatsolve.checkpoint import Store
+    from heatsolve.ranks import Ranks
+
+    kept = Store(tmp_path / "case.checkpoints", (20, 24), ((0, 20), (0, 24)), Ranks()).newest()
+    assert kept is not None and all(np.isfinite(v).all() for v in kept.fields.values())
+
+
+# ---- the program and its signals ---------------------------------------------------------------
+
+ENDLESS = STEADY.replace("1e-3", "1e-300").replace("[24, 20]", "[400, 300]")
+
+
+def program(folder, *arguments, ranks=1):
+    mpiexec = shutil.which(
+        "mpiexec", path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    )
+    if ranks > 1 and mpiexec is None:
+        pytest.skip("no mpiexec: install heatsolve[mpich]")
+    launcher = [mpiexec, "-n", str(ranks)] if ranks > 1 else []
+    return subprocess.Popen(
+        [*launcher, sys.executable, "-m", "heatsolve", *map(str, arguments)],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_for(pattern, folder, seconds=60):
+    """The first path that matches, as soon as there is one."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for path in folder.glob(pattern):
+            return path
+        time.sleep(0.02)
+    raise AssertionError(f"no {pattern} in {folder} within {seconds} s")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_with_a_checkpoint_and_75(tmp_path, number):
+    (tmp_path / "case.toml").write_text(ENDLESS)
+    run_of_it = program(tmp_path, "run", "case.toml", "--backend", "numba")
+    wait_for("case.checkpoints/0*", tmp_path)
+    began = time.monotonic()
+    run_of_it.send_signal(number)
+    time.sleep(0.01)
+    run_of_it.send_signal(number)  # a second one is safe
+    _, errors = run_of_it.communicate(timeout=30)
+    assert run_of_it.returncode == 75, errors
+    assert time.monotonic() - began < 5.0
+    assert errors.count("\n") == 1 and "--restart" in errors
+    again = program(tmp_path, "run", "case.toml", "--backend", "numba", "--restart",
+                    "--set", "solver.tolerance=1e9")  # fmt: skip
+    output, errors = again.communicate(timeout=60)
+    assert again.returncode == 0, errors
+    assert "goes on after" in output
+
+
+def test_a_signal_to_one_of_several_processes_stops_all(tmp_path):
+    (tmp_path / "case.toml").write_text(ENDLESS)
+    run_of_it = program(tmp_path, "run", "case.toml", "--backend", "numpy", ranks=2)
+    wait_for("case.checkpoints/0*", tmp_path)
+    children = [
+        pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+        if f"{tmp_path}" == _folder_of(pid) and b"heatsolve" in _command_of(pid)
+        and b"mpiexec" not in _command_of(pid)
+    ]  # fmt: skip
+    assert len(children) >= 2
+    os.kill(max(children), signal.SIGUSR1)
+    _, errors = run_of_it.communicate(timeout=30)
+    assert run_of_it.returncode == 75, errors
+    assert errors.count("interrupted after") == 1
+
+
+def test_a_killed_process_ends_all(tmp_path):
+    (tmp_path / "case.toml").write_text(ENDLESS)
+    run_of_it = program(tmp_path, "run", "case.toml", "--backend", "numpy", ranks=2)
+    wait_for("case.checkpoints/0*", tmp_path)
+    child = max(
+        pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+        if f"{tmp_path}" == _folder_of(pid) and b"mpiexec" not in _command_of(pid)
+        and b"-m\0heatsolve" in _command_of(pid)
+    )  # fmt: skip
+    began = time.monotonic()
+    os.kill(child, signal.SIGKILL)
+    run_of_it.communicate(timeout=30)
+    assert time.monotonic() - began < 10.0
+    assert run_of_it.returncode != 0
+
+
+def _command_of(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _folder_of(pid):
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return ""
