@@ -62,10 +62,10 @@ class Results:
         self._writer: FieldFile | None = None
         with ExitStack() as stack:
             if ranks.rank == 0:
+                check_target(self._path)
                 stack.enter_context(reserved(self._path))
             stack.callback(self._clean)
             if ranks.rank == 0:
-                check_target(self._path)
                 segments = parts.take_over(self._path, segments, self._run)
                 if ranks.size > 1:
                     self._make_folder()
@@ -190,6 +190,7 @@ def gather(path: Path, target: Path) -> None:
     or FileFailure for a file or a part that cannot be read, and for a target that cannot be
     written or is being written by a run.
     """
+    check_target(target)
     with reserved(target):
         _gather(path, target)
 
