@@ -1,5 +1,6 @@
 """The command line: one function a command, each of which imports only what it needs."""
 
+import atexit
 import signal
 import sys
 import traceback
@@ -57,6 +58,8 @@ def run(
     wish = Wish()
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, wish.make)
+        # As Python ends it would let a late one kill the program, and change its exit code.
+        atexit.register(signal.signal, number, signal.SIG_IGN)
     from heatsolve.case import load
     from heatsolve.ranks import find_ranks
     from heatsolve.report import Report
@@ -191,16 +194,26 @@ def bench(
     only: Annotated[list[str] | None, typer.Option(help="One benchmark; repeatable.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the rows to this file, too.")] = None,
 ) -> None:
-    """Measure sweeps as fractions of this machine's copy bandwidth."""
+    """Measure sweeps as fractions of this machine's copy bandwidth.
+
+    Under mpiexec: what the halo, the output and the checkpoints of so many processes cost.
+    """
+    from heatsolve.ranks import find_ranks
     from heatsolve.study.bench import bench as measure
     from heatsolve.study.bench import write_json
 
+    ranks = find_ranks()
     rows = []
-    for row in measure(backend, only or ()):
-        print(row, flush=True)
-        rows.append(row)
-    if json is not None:
-        write_json(rows, json)
+    try:
+        for row in measure(backend, only or (), ranks=ranks):
+            if ranks.rank == 0:
+                print(row, flush=True)
+            rows.append(row)
+        if json is not None and ranks.rank == 0:
+            write_json(rows, json)
+    except HeatsolveError as error:
+        ranks.fail(sentence(error), error.exit_code)
+        raise
 
 
 def sentence(error: HeatsolveError) -> str:

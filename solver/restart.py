@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from heatsolve import march
 from heatsolve.checkpoint import Store
@@ -45,8 +44,7 @@ def find_state(
     remove the checkpoints of an unfinished run; FileFailure for a damaged `start.checkpoint`.
     """
 
-    def agree(record: dict[str, Any], error: type[HeatsolveError] = FileFailure) -> None:
-        state = State(record["number"], record)
+    def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
         refuse_another(state.record["case"], problem.case)
         if not march.on_the_way(problem.case, step, state):
             raise error(
@@ -54,25 +52,27 @@ def find_state(
                 "is not on the way to the end that the case has now"
             )
 
-    state: State | None
+    state = None
     if start.checkpoint is not None:
-        state = store.load(start.checkpoint, lambda record: agree(record, InputError))
+        state = store.load(start.checkpoint, lambda state: agree(state, InputError))
     elif start.restart:
-        found = store.newest(agree)
+        state = store.newest(agree)
         if problem.ranks.rank == 0:
             for sentence in store.damaged:
                 report.warn(sentence)
-        if found is None:
+        if state is None:
             report.line(f"no checkpoint in {store.folder}, a fresh start")
-            return None
-        state = found
-    else:
-        latest = store.latest()
-        if latest is not None and not latest.record.get("finished") and not start.overwrite:
-            raise InputError(
-                f"{store.folder} holds an unfinished run, stopped after {latest.number} "
-                f"{latest.record['unit']}: go on with --restart, or begin anew with --overwrite"
-            )
-        return None
-    report.line(f"goes on after {state.number} {state.record['unit']}")
+    elif not start.overwrite:
+        _refuse_unfinished(store)
+    if state is not None:
+        report.line(f"goes on after {state.number} {state.record['unit']}")
     return state
+
+
+def _refuse_unfinished(store: Store) -> None:
+    latest = store.latest()
+    if latest is not None and not latest.record.get("finished"):
+        raise InputError(
+            f"{store.folder} holds an unfinished run, stopped after {latest.number} "
+            f"{latest.record['unit']}: go on with --restart, or begin anew with --overwrite"
+        )

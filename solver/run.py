@@ -101,7 +101,6 @@ def _run(
 
         def save(state: State) -> Path:
             record = state.record | {
-                "number": state.number,
                 "case": case.text,
                 "frames": results.secure() if not case.model.steady else [],
             }

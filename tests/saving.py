@@ -9,19 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from heatsolve.checkpoint import Snapshot, Store
+from heatsolve.checkpoint import Store
+from heatsolve.keeper import State
 from heatsolve.ranks import find_ranks
 
 
-def state(number: int, window: tuple, width: int) -> Snapshot:
+def state(number: int, window: tuple, width: int) -> State:
     """A state that the number gives away: all values of all its parts are known."""
     (low, high), _ = window
     rows = np.arange(low, high, dtype=float)[:, np.newaxis]
     field = np.repeat(rows + 1000.0 * number, width, axis=1)
-    return Snapshot(number, {"number": number}, {"iteration": np.arange(number)}, {"t": field})
+    return State(number, {"number": number}, {"iteration": np.arange(number)}, {"t": field})
 
 
-def is_whole(snapshot: Snapshot, window: tuple, width: int) -> bool:
+def is_whole(snapshot: State, window: tuple, width: int) -> bool:
     wanted = state(snapshot.number, window, width)
     return (
         snapshot.record == wanted.record

@@ -19,9 +19,10 @@ import pytest
 from saving import is_whole, state
 
 from heatsolve.blocks import block_of
-from heatsolve.checkpoint import Snapshot, Store
-from heatsolve.checkpoint_manifest import MANIFEST
+from heatsolve.checkpoint import Store
+from heatsolve.checkpoint.manifest import MANIFEST
 from heatsolve.errors import Diverged, FileFailure, HeatsolveError, InputError
+from heatsolve.keeper import State
 from heatsolve.ranks import Ranks
 
 HERE = Path(__file__).parent
@@ -92,7 +93,7 @@ def store_of(folder, ranks=None, shape=(6, 7), dims=(1, 1), keep=2):
 
 def small(number, value=0.0, shape=(6, 7)):
     field = np.arange(math.prod(shape), dtype=float).reshape(shape) + value
-    return Snapshot(number, RECORD, HISTORY, {"temperature": field, "direction": -field})
+    return State(number, RECORD, HISTORY, {"temperature": field, "direction": -field})
 
 
 def saved(folder, numbers=(3, 12), **options):
@@ -159,7 +160,7 @@ def test_any_processes_find_what_any_processes_saved(tmp_path, shape, dims, othe
     def snapshot(ranks, dims):
         window = windows_of(shape, dims)[ranks.rank]
         blocks = {name: block(field, window) for name, field in fields.items()}
-        return Snapshot(40, RECORD, HISTORY, blocks)
+        return State(40, RECORD, HISTORY, blocks)
 
     def save(ranks):
         return store_of(tmp_path / "c", ranks, shape, dims).save(snapshot(ranks, dims))
@@ -175,14 +176,14 @@ def test_any_processes_find_what_any_processes_saved(tmp_path, shape, dims, othe
 
 def test_without_history_and_fields_that_are_views(tmp_path):
     around = np.arange(80.0).reshape(8, 10)
-    snapshot = Snapshot(0, {}, {}, {"t": around[1:-1, 1:-2]})
+    snapshot = State(0, {}, {}, {"t": around[1:-1, 1:-2]})
     store_of(tmp_path).save(snapshot)
     assert_same(store_of(tmp_path).newest(), snapshot)
 
 
 def test_a_long_history_and_many_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("heatsolve.checkpoint_part.CHUNK_BYTES", 100)
-    snapshot = Snapshot(1, {}, {"residual": np.random.default_rng(0).random(5000)}, {})
+    monkeypatch.setattr("heatsolve.checkpoint.part.CHUNK_BYTES", 100)
+    snapshot = State(1, {}, {"residual": np.random.default_rng(0).random(5000)}, {})
     snapshot.fields["t"] = awkward((6, 7), np.float64)
     store_of(tmp_path).save(snapshot)
     assert_same(store_of(tmp_path).newest(), snapshot)
@@ -198,12 +199,12 @@ ranks = find_ranks()
 field = awkward((13, 17), np.float64)
 window = windows_of((13, 17), (3, 1))[ranks.rank]
 store = Store(Path({str(tmp_path)!r}) / "c", (13, 17), window, ranks)
-store.save(Snapshot(5, RECORD, HISTORY, dict(t=block(field, window))))
-assert_same(store.newest(), Snapshot(5, RECORD, HISTORY, dict(t=block(field, window))))
+store.save(State(5, RECORD, HISTORY, dict(t=block(field, window))))
+assert_same(store.newest(), State(5, RECORD, HISTORY, dict(t=block(field, window))))
 if ranks.rank == 1:
     field[window[0][0], 3] = np.nan
 try:
-    store.save(Snapshot(6, RECORD, HISTORY, dict(t=block(field, window))))
+    store.save(State(6, RECORD, HISTORY, dict(t=block(field, window))))
 except Diverged as error:
     said = ranks.gather(str(error))
     assert ranks.rank or print(len(set(said)), said[0])
@@ -309,8 +310,8 @@ def test_the_case_is_asked_before_the_fields_are_read(tmp_path):
     saved(tmp_path)
     (tmp_path / "000000000012" / "part-0000.h5").unlink()
 
-    def refuse(record):
-        assert record["unit"] == "iterations"
+    def refuse(state):
+        assert (state.number, state.record["unit"]) == (12, "iterations")
         raise InputError("grid.cells: other")
 
     with pytest.raises(InputError, match=r"grid\.cells: other"):
@@ -321,7 +322,7 @@ def test_the_case_is_asked_before_the_fields_are_read(tmp_path):
 
 def test_a_form_of_later_times(tmp_path, monkeypatch):
     store = saved(tmp_path)
-    monkeypatch.setattr("heatsolve.checkpoint_manifest.SCHEMA", 2)
+    monkeypatch.setattr("heatsolve.checkpoint.manifest.SCHEMA", 2)
     store.save(small(20))
     monkeypatch.undo()
     assert store.newest().number == 12
@@ -333,7 +334,7 @@ def test_what_cannot_be_saved(tmp_path):
     with pytest.raises(ValueError, match=r"the shape \(6, 7\) of the window"):
         store.save(small(20, shape=(7, 6)))
     with pytest.raises(TypeError):
-        store.save(Snapshot(20, {"count": np.int64(3)}, {}, {}))
+        store.save(State(20, {"count": np.int64(3)}, {}, {}))
     assert names(tmp_path) == ["000000000003", "000000000012"]
 
 
@@ -481,7 +482,7 @@ def test_one_process_fails_and_all_say_so(tmp_path, monkeypatch):
     def save(ranks):
         window = windows_of((6, 7), (3, 1))[ranks.rank]
         fields = {"temperature": block(small(0).fields["temperature"], window)}
-        return store_of(tmp_path, ranks, dims=(3, 1)).save(Snapshot(20, {}, {}, fields))
+        return store_of(tmp_path, ranks, dims=(3, 1)).save(State(20, {}, {}, fields))
 
     sentence = f"cannot write {tmp_path / '000000000020'}: No space left on device"
     assert [str(error) for error in together(3, save)] == [sentence] * 3

@@ -63,9 +63,10 @@ def interrupted(case, backend, path, questions, start=RESTART):
 def test_goes_on_bit_for_bit(name, backend, tmp_path):
     """Interrupted twice, early and later, on every problem with every method and scheme."""
     case = parse(ALL[name], "case")
-    run(case, backend, tmp_path / "alone.h5")
+    alone = run(case, backend, tmp_path / "alone.h5").outcome
     path = tmp_path / "twice.h5"
-    interrupted(case, backend, path, 1)
+    if alone.count > 1:
+        interrupted(case, backend, path, 1)
     with suppress(Interrupted):  # some are at their end by then
         run(case, backend, path, start=RESTART, wish=Impatient(3))
     run(case, backend, path, start=RESTART)

@@ -75,13 +75,14 @@ ALLOWED = {
     "fieldfile": ("disk", "parts", "xdmf", "errors"),
     "output": ("disk", "fieldfile", "parts", "errors"),
     "results": ("disk", "fieldfile", "output", "parts", "ranks", "errors"),
-    "checkpoint_part": ("disk",),
-    "checkpoint_manifest": ("checkpoint_part", "disk", "errors"),
-    "checkpoint_folder": ("disk",),
+    "checkpoint.part": ("disk",),
+    "checkpoint.manifest": ("checkpoint.part", "disk", "errors"),
+    "checkpoint.folder": ("disk",),
     "checkpoint": (
-        "checkpoint_folder",
-        "checkpoint_manifest",
-        "checkpoint_part",
+        "checkpoint.folder",
+        "checkpoint.manifest",
+        "checkpoint.part",
+        "keeper",
         "disk",
         "ranks",
         "errors",
@@ -123,7 +124,7 @@ ROOMS = {
     "numba": ("backends", "backends.*", "environment"),
     "cupy": ("backends.*", "environment"),
     "cuda": ("backends.*", "environment"),
-    "h5py": ("fieldfile", "output", "parts", "checkpoint_part", "postprocess.*"),
+    "h5py": ("fieldfile", "output", "parts", "checkpoint.part", "postprocess.*"),
     "mpi4py": ("ranks",),
     "matplotlib": ("postprocess.*",),
     "scipy": ("linear.fft",),
@@ -161,7 +162,7 @@ def test_no_circles():
 
 
 def _one_room(a, b):
-    return a.split(".")[0] == b.split(".")[0] and a.split(".")[0] in ("backends", "linear")
+    return a.split(".")[0] == b.split(".")[0] and a.split(".")[0] in ("backends", "linear", "checkpoint")
 
 
 def test_the_command_line_imports_lazily():

@@ -24,6 +24,8 @@ from heatsolve.backends import Backend
 from heatsolve.backends.choice import choose, make
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.points import copy
+from heatsolve.ranks import Ranks
+from heatsolve.study.processes import COMPARISONS, Comparison, compare
 
 REPEATS = 7
 SECONDS_A_REPEAT = 0.1
@@ -64,24 +66,37 @@ class Row:
 
 
 def bench(
-    backend: str = "auto", only: Sequence[str] = (), precision: str = "float64"
-) -> Iterator[Row]:
-    """The rows of the table, as they are measured. Raises InputError for an unknown name."""
-    unknown = set(only) - set(BENCHMARKS)
-    if unknown:
-        raise InputError(f"no benchmark {unknown.pop()!r}: there are {', '.join(BENCHMARKS)}")
-    machine, _ = choose(backend, precision)
+    backend: str = "auto",
+    only: Sequence[str] = (),
+    precision: str = "float64",
+    ranks: Ranks | None = None,
+) -> Iterator[Row | Comparison]:
+    """The rows of the table, as they are measured. Raises InputError for an unknown name.
+
+    Of several processes, and of one that is asked for them: the comparisons of `processes`.
+    """
+    ranks = ranks or Ranks()
+    known = (*BENCHMARKS, *COMPARISONS) if ranks.size == 1 else tuple(COMPARISONS)
+    for name in only:
+        if name not in known:
+            raise InputError(f"no benchmark {name!r} here: there are {', '.join(known)}")
+    threads = 1 if ranks.size > 1 else None
+    machine, _ = choose(backend, precision, threads, ranks.local_rank, ranks.gather)
+    wanted = [name for name in COMPARISONS if name in only or (ranks.size > 1 and not only)]
+    yield from compare(machine, ranks, wanted)
+    if ranks.size > 1 or (only and len(wanted) == len(only)):
+        return
     sizes = LARGE if machine.name in ("cupy", "cuda") else SMALL
     seconds = _seconds_of_copy(machine, sizes["jacobi2d"])
     bandwidth = 2 * np.prod(sizes["jacobi2d"]) * machine.dtype.itemsize / seconds
     if not only or "copy" in only:
         yield _row("copy", machine, sizes["jacobi2d"], seconds, bandwidth)
     for name, measure in BENCHMARKS.items():
-        if name != "copy" and (not only or name in only):
+        if measure is not None and (not only or name in only):
             yield from measure(name, machine, sizes.get(name, ()), bandwidth)
 
 
-def write_json(rows: Sequence[Row], path: Path) -> None:
+def write_json(rows: Sequence[Row | Comparison], path: Path) -> None:
     """The rows and the machine, as JSON."""
     machine = {"node": platform.machine(), "processor": processor(), "cores": os.cpu_count()}
     try:

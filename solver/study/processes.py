@@ -5,6 +5,7 @@ once, so that both share the machine in the same way. Medians of repeats, warm-u
 """
 
 import os
+import shutil
 import statistics
 import tempfile
 import time
@@ -81,14 +82,23 @@ PLAIN = {
 def compare(machine: Backend, ranks: Ranks, names: list[str]) -> Iterator[Comparison]:
     """The comparisons of these names; all processes together."""
     for name in names:
-        own, plain = MEASURES[name](machine, ranks)
+        own, plain = COMPARISONS[name](machine, ranks)
         yield Comparison(name, machine.name, ranks.size, own, plain)
 
 
-def together(ranks: Ranks, works: list[Callable[[], Any]], least: float) -> list[float]:
-    """The median seconds of each work, in turn, begun by all at once, of the slowest process."""
+def together(
+    ranks: Ranks,
+    works: list[Callable[[], Any]],
+    least: float,
+    tidy: Callable[[], None] = lambda: None,
+) -> list[float]:
+    """The median seconds of each work, in turn, begun by all at once, of the slowest process.
+
+    A work is repeated for `least` seconds; `tidy` is called between them and not timed.
+    """
 
     def run(work: Callable[[], Any], times: int) -> float:
+        tidy()
         ranks.gather(None)
         began = time.perf_counter()
         for _ in range(times):
@@ -152,7 +162,13 @@ def _output(machine: Backend, ranks: Ranks) -> list[float]:
                     file.append({"temperature": field})
                     file.finish(attributes, {})
 
-        return together(ranks, [in_parts, gathered], 0.0)
+        def tidy() -> None:
+            if ranks.rank == 0:
+                shutil.rmtree(folder / "parts.parts", ignore_errors=True)
+                for path in folder.glob("*.h5"):
+                    path.unlink()
+
+        return together(ranks, [in_parts, gathered], 0.0, tidy)
 
 
 def _checkpoint(machine: Backend, ranks: Ranks) -> list[float]:
@@ -198,4 +214,4 @@ def _folder(ranks: Ranks) -> Iterator[Path]:
         ranks.gather(None)  # nobody needs it any more
 
 
-MEASURES = {"halo": _halo, "output": _output, "checkpoint": _checkpoint}
+COMPARISONS = {"halo": _halo, "output": _output, "checkpoint": _checkpoint}

@@ -16,14 +16,13 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from heatsolve import __version__
-from heatsolve.checkpoint_folder import (
+from heatsolve.checkpoint.folder import (
     ASIDE,
     COMPLETE,
     delete,
@@ -33,31 +32,17 @@ from heatsolve.checkpoint_folder import (
     remove,
     replace,
 )
-from heatsolve.checkpoint_manifest import read_manifest, verify, write_manifest
-from heatsolve.checkpoint_part import Window, chunks, read_fields, read_history, write_part
+from heatsolve.checkpoint.manifest import read_manifest, verify, write_manifest
+from heatsolve.checkpoint.part import Window, chunks, read_fields, read_history, write_part
 from heatsolve.disk import failing, sync
 from heatsolve.errors import Diverged, FileFailure, HeatsolveError, InputError
+from heatsolve.keeper import State
 from heatsolve.ranks import Ranks
 
 T = TypeVar("T")
 
 
-@dataclass
-class Snapshot:
-    """The state of a run after `number` iterations or steps.
-
-    record: what JSON can say, nested; floats come back bit for bit (of a NaN: that it is one).
-    history: 1D arrays, the same on every process.
-    fields: this process's block of each field, in the shape of its window of the unknowns.
-    """
-
-    number: int
-    record: dict[str, Any]
-    history: dict[str, np.ndarray]
-    fields: dict[str, np.ndarray]
-
-
-Agree = Callable[[dict[str, Any]], None]
+Agree = Callable[[State], None]
 
 
 class Store:
@@ -83,7 +68,7 @@ class Store:
         self._ranks, self._keep = ranks, keep
         self._deleting: threading.Thread | None = None
 
-    def save(self, snapshot: Snapshot) -> Path:
+    def save(self, snapshot: State) -> Path:
         """Write a checkpoint and remove those that it makes needless; return its folder.
 
         Those of a higher number go, too: they are of a course that was given up.
@@ -108,7 +93,7 @@ class Store:
             raise
         return place
 
-    def newest(self, agree: Agree | None = None) -> Snapshot | None:
+    def newest(self, agree: Agree | None = None) -> State | None:
         """The newest valid checkpoint, None if there is none; see `load`.
 
         Damaged ones are passed over, `damaged` then tells of them.
@@ -121,23 +106,23 @@ class Store:
                 self.damaged.append(str(failure))
         return None
 
-    def latest(self) -> Snapshot | None:
+    def latest(self) -> State | None:
         """The newest checkpoint with a readable manifest: only its number and its record."""
 
-        def look() -> Snapshot | None:
+        def look() -> State | None:
             for path in self._newest_first():
                 with suppress(HeatsolveError):
                     manifest = read_manifest(path)
-                    return Snapshot(manifest["number"], manifest["record"], {}, {})
+                    return State(manifest["number"], manifest["record"])
             return None
 
         return self._on_first(look)
 
-    def load(self, path: Path, agree: Agree | None = None) -> Snapshot:
+    def load(self, path: Path, agree: Agree | None = None) -> State:
         """The checkpoint in this folder, with the blocks of this process's window.
 
-        agree: is called with the record before any field is read, to raise what it has against
-            going on from it.
+        agree: is called with number and record before any field is read, to raise what it has
+            against going on from it.
 
         Raises FileFailure for a damaged one, InputError where there is none or where it is of
         another grid.
@@ -145,13 +130,13 @@ class Store:
         path = Path(path)
         manifest = self._on_first(lambda: read_manifest(path))
         if agree is not None:
-            agree(manifest["record"])
+            agree(State(manifest["number"], manifest["record"]))
         if tuple(manifest["shape"]) != self._shape:
             old, new = (" x ".join(map(str, reversed(s))) for s in (manifest["shape"], self._shape))
             raise InputError(f"the checkpoint {path} is of {old} unknowns, the case has {new}")
         mine = manifest["parts"][self._ranks.rank :: self._ranks.size]
         self._on_all(lambda: verify(path, mine))
-        snapshot = Snapshot(manifest["number"], manifest["record"], {}, {})
+        snapshot = State(manifest["number"], manifest["record"])
         self._on_all(lambda: self._read(path, manifest, snapshot))
         return snapshot
 
@@ -189,7 +174,7 @@ class Store:
         """What the work gives on rank 0, on every process."""
         return self._on_all(work if self._ranks.rank == 0 else lambda: None)[0]  # type: ignore
 
-    def _refuse_not_finite(self, snapshot: Snapshot) -> None:
+    def _refuse_not_finite(self, snapshot: State) -> None:
         own = [
             name
             for name, values in snapshot.fields.items()
@@ -223,7 +208,7 @@ class Store:
             aside.mkdir()
         return aside
 
-    def _write_part(self, aside: Path, place: Path, snapshot: Snapshot) -> dict[str, Any]:
+    def _write_part(self, aside: Path, place: Path, snapshot: State) -> dict[str, Any]:
         """Write the part of this process; return what the manifest says of it."""
         rank = self._ranks.rank
         name = f"part-{rank:04d}.h5"
@@ -234,7 +219,7 @@ class Store:
         return {"name": name, "window": self._window, "bytes": size, "crc32": checksum}
 
     def _finish(
-        self, aside: Path, place: Path, snapshot: Snapshot, parts: list[dict[str, Any]]
+        self, aside: Path, place: Path, snapshot: State, parts: list[dict[str, Any]]
     ) -> None:
         """Write the manifest, give the folder its name, remove the checkpoints of no more use."""
         content = {
@@ -284,7 +269,7 @@ class Store:
             reverse=True,
         )
 
-    def _read(self, path: Path, manifest: dict[str, Any], snapshot: Snapshot) -> None:
+    def _read(self, path: Path, manifest: dict[str, Any], snapshot: State) -> None:
         """Fill in the history, and the fields from all parts that overlap the window."""
         for name, kind in manifest["fields"].items():
             snapshot.fields[name] = np.empty(self._extent, kind)

@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from heatsolve.checkpoint_part import checksum_of
+from heatsolve.checkpoint.part import checksum_of
 from heatsolve.disk import failing
 from heatsolve.errors import FileFailure, InputError
 
