@@ -162,7 +162,11 @@ def test_no_circles():
 
 
 def _one_room(a, b):
-    return a.split(".")[0] == b.split(".")[0] and a.split(".")[0] in ("backends", "linear", "checkpoint")
+    return a.split(".")[0] == b.split(".")[0] and a.split(".")[0] in (
+        "backends",
+        "linear",
+        "checkpoint",
+    )
 
 
 def test_the_command_line_imports_lazily():
