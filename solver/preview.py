@@ -198,10 +198,11 @@ def _processes(block: Grid, dims: Sequence[int]) -> str:
 
 def _halo(case: Case, block: Grid, dims: Sequence[int]) -> str:
     depth, values, neighbours = case.parallel.halo, 0, 0
-    for axis, parts in zip(block.axes, dims, strict=True):
+    for number, (axis, parts) in enumerate(zip(block.axes, dims, strict=True)):
         ends = most_neighbours(parts, axis.periodic)
         neighbours += ends
-        values += ends * depth * math.prod(block.shape) // (axis.unknowns + 2)
+        layer = math.prod(high - low for low, high in block.ghost(number, 0))
+        values += ends * depth * layer
     layers = "1 layer" if depth == 1 else f"{depth} layers"
     sent = size(values * np.dtype(case.solver.precision).itemsize)
     often = "" if depth == 1 else f", once in {depth} sweeps"

@@ -200,6 +200,11 @@ MISTAKES = [
     ),
     (TORUS, "[solver]\nomega = 1.5", '5: solver.omega: only for method = "sor", not "auto"'),
     (TORUS, "[solver]\nweight = 1", '5: solver.weight: only for method = "jacobi", not "auto"'),
+    (
+        TORUS,
+        "[parallel]\nhalo = 2",
+        '5: parallel.halo: must be 1 with method "auto", which sums in each step',
+    ),
     (TORUS, "[solver]\nweight = 3", "5: solver.weight: must be at most 2, not 3"),
     (
         TORUS,

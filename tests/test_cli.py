@@ -234,6 +234,21 @@ def test_check_of_a_march():
     assert rows(text)["steps"].endswith("UNSTABLE but allowed")
 
 
+def test_check_of_many_processes(heatsolve, folder):
+    code, said, _ = heatsolve("check", "plate.toml", "--ranks", "6", "--backend", "numba")
+    assert code == 0
+    assert "processes   6 as 2 x 3, blocks of at most 4 x 3 unknowns" in said
+    assert "halo        1 layer, at most 120 bytes to 3 neighbours in each exchange" in said
+    assert "for each process" in said
+    code, said, _ = heatsolve("check", "plate.toml", "--ranks", "6", "--set", "parallel.halo=3",
+                              "--set", "solver.method=jacobi")  # fmt: skip
+    assert code == 0
+    assert "3 layers" in said and "once in 3 sweeps" in said
+    code, _, complaint = heatsolve("check", "plate.toml", "--ranks", "100")
+    assert code == 2
+    assert "100 processes are too many for 7 x 9 unknowns" in complaint
+
+
 @pytest.mark.parametrize("name", shipped())
 def test_check_of_every_shipped_case(name):
     assert {"equation", "grid", "backend", "memory", "files"} <= rows(load(name)).keys()
