@@ -35,12 +35,19 @@ class FieldFile:
     coordinates: the axes, slowest first, as `{"y": ..., "x": ...}`: 1D, ascending, evenly spaced.
     units: of each field by its name, of the axes as "length", of time as "time"; missing is "1".
     transient: many frames along an unlimited `time` axis, or else exactly one without that axis.
+    shared: others fill the frames, for which `make_room` takes the space on the disk at once.
 
     Raises ValueError for unusable coordinates, FileFailure when the file cannot be created.
     """
 
     def __init__(
-        self, path: Path, coordinates: Arrays, units: Mapping[str, str], *, transient: bool
+        self,
+        path: Path,
+        coordinates: Arrays,
+        units: Mapping[str, str],
+        *,
+        transient: bool,
+        shared: bool = False,
     ) -> None:
         for axis, line in coordinates.items():
             steps = np.diff(line)  # XDMF knows an axis by its origin and one spacing
@@ -51,6 +58,7 @@ class FieldFile:
         self._shape = tuple(map(len, self._coordinates.values()))
         self._units = units
         self._transient = transient
+        self._creation = _at_once() if shared else None
         check_target(self._path)
         with failing("write", self._path):
             # Exclusive for each writer, so that two runs with one target never mix their data.
@@ -81,18 +89,42 @@ class FieldFile:
         time: of this frame, for a transient file only. All frames have the same fields.
         Raises ValueError if the frame does not fit the file, FileFailure if the disk fails.
         """
+        if any(values.shape != self._shape for values in fields.values()):
+            raise ValueError(f"every frame has the same fields, in the shape {self._shape}")
+        place = self.make_room({name: values.dtype for name, values in fields.items()}, time)
+        self._write(place, fields)
+
+    def make_room(
+        self, dtypes: Mapping[str, np.dtype], time: float | None = None
+    ) -> tuple[int, ...]:
+        """Begin a frame whose values follow: the index of it in every field.
+
+        Raises as `append`.
+        """
         earlier = field_names(self._file)
         if (time is not None) != self._transient or (earlier and not self._transient):
             raise ValueError("a steady file takes one frame without, a transient many with a time")
-        if earlier not in ([], sorted(fields)) or any(
-            values.shape != self._shape for values in fields.values()
-        ):
+        if earlier not in ([], sorted(dtypes)):
             raise ValueError(f"every frame has the same fields, in the shape {self._shape}")
         with failing("write", self._path):
             if not earlier:
-                self._create({name: values.dtype for name, values in fields.items()})
-            place = self._next(fields, [time])
-        self._write(place, fields)
+                self._create(dtypes)
+            return self._next(dtypes, [time])
+
+    def pause(self) -> Path:
+        """Close the file, so that others can fill what there is room for: where it lies.
+
+        Until `resume` only `seal` and `discard` may follow. Raises FileFailure if the disk fails.
+        """
+        with failing("write", self._path):
+            self._close()
+        return self._part
+
+    def resume(self) -> None:
+        """Open the file again after `pause`. Raises FileFailure if the disk fails."""
+        with failing("write", self._path):
+            self._disk = Disk(self._part, "r+")
+            self._file = h5py.File(self._disk, "r+")
 
     def copy(self, fields: Mapping[str, h5py.Dataset | parts.Linked], times: Sequence) -> None:
         """Write all frames of fields that lie elsewhere, of which it never holds more than a block.
@@ -136,9 +168,7 @@ class FieldFile:
         Raises FileFailure if the disk fails.
         """
         with failing("write", path):
-            self._file.close()
-            self._disk.close()
-            self._disk.check()
+            self._close()
             sync(self._part)
             size = self._part.stat().st_size
             os.replace(self._part, path)
@@ -182,6 +212,11 @@ class FieldFile:
                 sidecar.unlink(missing_ok=True)
             sync(self._path.parent)
 
+    def _close(self) -> None:
+        self._file.close()
+        self._disk.close()
+        self._disk.check()
+
     def _create(self, fields: Mapping[str, np.dtype | h5py.VirtualLayout]) -> None:
         """The axes, and the fields, still empty: datasets of some type, or laid out over parts."""
         scales = []
@@ -198,10 +233,15 @@ class FieldFile:
             elif self._transient:
                 chunk = (1, _rows(self._shape, kind), *self._shape[1:])
                 dataset = self._file.create_dataset(
-                    name, (0, *self._shape), kind, maxshape=(None, *self._shape), chunks=chunk
+                    name,
+                    (0, *self._shape),
+                    kind,
+                    maxshape=(None, *self._shape),
+                    chunks=chunk,
+                    dcpl=self._creation,
                 )
             else:
-                dataset = self._file.create_dataset(name, self._shape, kind)
+                dataset = self._file.create_dataset(name, self._shape, kind, dcpl=self._creation)
             self._describe(dataset, name, scales)
 
     def _next(self, fields: Iterable[str], times: Sequence[float | None]) -> tuple[int, ...]:
@@ -246,6 +286,14 @@ def check_target(path: Path) -> None:
             raise IsADirectoryError(errno.EISDIR, "")
         if path.is_file() and path.stat().st_size and not h5py.is_hdf5(path):
             raise InputError(f"{path} is no file of results, it is not overwritten")
+
+
+def _at_once() -> h5py.h5p.PropDCID:
+    """The property of a dataset to take all its space at once, and not to write there itself."""
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    return properties
 
 
 def _rows(shape: tuple[int, ...], dtype: np.dtype) -> int:

@@ -1,4 +1,4 @@
-"""Where the frames of a run go: a plain file, or parts of many processes under one master.
+"""Where the frames of a run go: a plain file, or parts under one master.
 
 The frames between two checkpoints are a *segment*. What a checkpoint has secured is never touched
 again, and a restart, on any number of processes, continues behind it.
@@ -18,6 +18,7 @@ from heatsolve.disk import failing, reserved, sync
 from heatsolve.fieldfile import Arrays, FieldFile, check_target
 from heatsolve.parts import Part, Segment
 from heatsolve.ranks import Ranks
+from heatsolve.shared import SharedFile, agreed, can_share
 
 
 class Results:
@@ -30,10 +31,14 @@ class Results:
     transient: many frames, each at its time, or else exactly one.
     secured: what `secure` returned to the run that this one continues; later frames are dropped.
 
-    Alone, a process leaves a plain file. Several leave a master over their parts. Leaving the
-    context without `finish` removes what has not been secured. Raises ValueError for unusable
-    coordinates, InputError or FileFailure for a target that cannot be written or is being written
-    by another run, FileFailure for a secured part that is missing or damaged.
+    Alone, a process leaves a plain file. Several leave a master over their parts, one of each
+    process for each segment. Where h5py was built with MPI they write each segment together: into
+    a plain file while nothing has been secured, else into one part, again under a master, because
+    to copy the parts into a plain file would take as long as to write them once more.
+
+    Leaving the context without `finish` removes what has not been secured. Raises ValueError for
+    unusable coordinates, InputError or FileFailure for a target that cannot be written or is being
+    written by another run, FileFailure for a secured part that is missing or damaged.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Results:
         self._coordinates, self._units, self._transient = dict(coordinates), units, transient
         self._window = [[int(low), int(high)] for low, high in window]
         self._ranks = ranks
+        self._apart = ranks.size > 1 and not can_share(ranks)  # each process with its own files
         self._times: list[float | None] = []  # of the segment being written
         self._fields: dict[str, str] = {}
         self._secured = 0  # segments that must outlive a failure of this run
@@ -59,20 +65,22 @@ class Results:
             Segment(s["times"], s["fields"], [Part(**part) for part in s["parts"]]) for s in secured
         ]
         self._run = secrets.token_hex(4)
-        self._writer: FieldFile | None = None
+        self._writer: FieldFile | SharedFile | None = None
         with ExitStack() as stack:
-            if ranks.rank == 0:
-                check_target(self._path)
-                stack.enter_context(reserved(self._path))
+            with agreed(ranks):
+                if ranks.rank == 0:
+                    check_target(self._path)
+                    stack.enter_context(reserved(self._path))
             stack.callback(self._clean)
-            if ranks.rank == 0:
-                segments = parts.take_over(self._path, segments, self._run)
-                if ranks.size > 1:
-                    self._make_folder()
-            self._run, agreed = ranks.gather((self._run, segments))[0]
-            self._segments = list(agreed)
-            self._writer = self._begin()
-            ranks.gather(None)  # nobody computes before all can write
+            with agreed(ranks):
+                if ranks.rank == 0:
+                    segments = parts.take_over(self._path, segments, self._run)
+                    if self._apart:
+                        self._make_folder()
+            self._run, taken = ranks.gather((self._run, segments))[0]
+            self._segments = list(taken)
+            with agreed(ranks):  # nobody computes before all can write
+                self._writer = self._begin()
             self._end = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -119,28 +127,35 @@ class Results:
         """
         if self._plain and self._writer is not None:
             self._writer.finish(attributes, history)
-            parts.remove(self._folder)
+            if self._ranks.rank == 0:
+                parts.remove(self._folder)
         else:
             self._close_segment()
-            if self._ranks.rank == 0:
-                self._write_master(attributes, history)
-            self._ranks.gather(None)  # nobody returns before the output is there
+            with agreed(self._ranks):  # nobody returns before the output is there
+                if self._ranks.rank == 0:
+                    self._write_master(attributes, history)
         self._complete = True
 
     @property
     def _plain(self) -> bool:
         """Whether the frames go straight to the target."""
-        return self._ranks.size == 1 and not self._segments
+        return not self._apart and not self._segments
 
-    def _begin(self) -> FieldFile:
-        """The file that the next frames go to; of many processes, each has its own."""
+    def _begin(self) -> FieldFile | SharedFile:
+        """The file that the next frames go to."""
         path = self._path if self._plain else self._folder / self._part_name()
+        units, ranks, transient = self._units, self._ranks, self._transient
+        if can_share(ranks):
+            return SharedFile(
+                path, self._coordinates, units, self._window, ranks, transient=transient
+            )
         axes = zip(self._coordinates.items(), self._window, strict=True)
         block = {axis: np.asarray(line)[slice(*pair)] for (axis, line), pair in axes}
-        return FieldFile(path, block, self._units, transient=self._transient)
+        return FieldFile(path, block, units, transient=transient)
 
     def _part_name(self) -> str:
-        return parts.part_name(self._run, len(self._segments), self._ranks.rank)
+        number = self._ranks.rank if self._apart else 0
+        return parts.part_name(self._run, len(self._segments), number)
 
     def _make_folder(self) -> None:
         with failing("write", self._folder):
@@ -155,14 +170,19 @@ class Results:
             self._writer.discard()
             self._writer = None
             return
-        if self._ranks.size == 1:
-            self._make_folder()
+        with agreed(self._ranks):
+            if not self._apart and self._ranks.rank == 0:
+                self._make_folder()
         name = self._part_name()
-        size = self._writer.seal(self._folder / name)
+        with agreed(self._ranks):
+            size = self._writer.seal(self._folder / name)
         self._writer = None
-        found = self._ranks.gather(Part(name, size, self._window))
-        if self._ranks.rank == 0:
-            with failing("write", self._folder):
+        if self._apart:
+            found = self._ranks.gather(Part(name, size, self._window))
+        else:
+            found = [Part(name, size, [[0, len(line)] for line in self._coordinates.values()])]
+        with agreed(self._ranks), failing("write", self._folder):
+            if self._ranks.rank == 0:
                 sync(self._folder)
         self._segments.append(Segment(self._times, self._fields, found))
         self._times = []

@@ -645,4 +645,5 @@ with begin(Path(sys.argv[1]), world) as results:
     assert found.attributes == {"ranks": 3}
     wanted = [field(2, time) for time in TIMES]
     np.testing.assert_array_equal(found.fields["temperature"], wanted)
-    assert len(part_names(tmp_path / "a.h5")) == 6
+    of_each = 1 if h5py.get_config().mpi else 3
+    assert len(part_names(tmp_path / "a.h5")) == 2 * of_each
