@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from heatsolve.errors import CaseError, FileFailure, HeatsolveError, Interrupted
+from heatsolve.errors import CaseError, FileFailure, HeatsolveError, InputError, Interrupted
 
 app = typer.Typer(
     help="Stencil, heat and flow solver: one case file, any machine, the same bits.",
@@ -53,13 +53,15 @@ def run(
 
     SIGTERM and SIGUSR1 end it with a checkpoint and exit code 75.
     """
-    from heatsolve.keeper import Wish
+    from heatsolve.wish import Wish
 
     wish = Wish()
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, wish.make)
         # As Python ends it would let a late one kill the program, and change its exit code.
         atexit.register(signal.signal, number, signal.SIG_IGN)
+    if restart + (restart_from is not None) + overwrite > 1:
+        raise InputError("--restart, --restart-from and --overwrite exclude each other")
     from heatsolve.case import load
     from heatsolve.ranks import find_ranks
     from heatsolve.report import Report
@@ -67,7 +69,7 @@ def run(
     from heatsolve.run import run as run_case
 
     ranks = find_ranks()
-    report = Report(quiet or ranks.rank > 0)
+    report = Report(quiet, mute=ranks.rank > 0)
     start = Start(restart, restart_from, overwrite)
     try:
         loaded = load(case, overrides or [])
@@ -78,6 +80,9 @@ def run(
         raise
     except HeatsolveError as error:
         ranks.fail(sentence(error), error.exit_code)
+        raise
+    except KeyboardInterrupt:
+        ranks.fail("heatsolve: interrupted", 130)
         raise
     except Exception:
         ranks.fail(traceback.format_exc(), 1)

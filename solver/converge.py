@@ -159,7 +159,7 @@ def iterate(
         method.residual_norm(0, accumulator)
         judge.judge(0, accumulator.value)
         accumulator.clear()
-    questions.begin(done)
+    questions.begin(done, resumed is not None and resumed.record.get("finished", False))
     while not judge.ending and done < criterion.limit:
         if done >= questions.next:
             questions.attend(done, capture)

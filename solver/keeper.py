@@ -14,6 +14,7 @@ import numpy as np
 
 from heatsolve.errors import Interrupted
 from heatsolve.ranks import Ranks
+from heatsolve.wish import Wish
 
 PAUSE = 0.25
 """Seconds of computing between two questions."""
@@ -37,16 +38,6 @@ class State:
 Capture = Callable[[], State]
 
 
-class Wish:
-    """Whether somebody wants this process to stop; a signal handler may set it, also twice."""
-
-    def __init__(self) -> None:
-        self.made = False
-
-    def make(self, *_: Any) -> None:
-        self.made = True
-
-
 class Stopped(Exception):
     """All processes leave an iteration inside a time step."""
 
@@ -59,8 +50,8 @@ class Questions:
         self._gap = 1
         self.begin(0)
 
-    def begin(self, number: int) -> None:
-        """Numbers begin at `number`; the first question comes there."""
+    def begin(self, number: int, finished: bool = False) -> None:
+        """Numbers begin at `number`, or end there if it is the end of a `finished` run."""
         self.next = self._asked_at = number
         self._asked = clock.perf_counter()
 
@@ -112,9 +103,10 @@ class Keeper(Questions):
         self.inside = Questions(self._ranks, self._wish)
         """For an iteration inside a step: it only stops, and its step is done anew."""
 
-    def begin(self, number: int) -> None:
+    def begin(self, number: int, finished: bool = False) -> None:
         super().begin(number)
         self._saved_at = number if number > 0 else -1
+        self._finished_at = number if finished else -1
 
     def attend(self, number: int, capture: Capture | None = None) -> None:
         """Save the state, if it is time to; save it and raise Interrupted, if somebody wants it."""
@@ -138,9 +130,9 @@ class Keeper(Questions):
         )
 
     def conclude(self, capture: Capture) -> None:
-        """Save the end of a run."""
-        if self._at_end:
-            state = capture()
+        """Save the end of a run, unless it is what the run began with."""
+        state = capture()
+        if self._at_end and state.number != self._finished_at:
             state.record["finished"] = True
             self.save(state)
 

@@ -199,16 +199,17 @@ def transient(
 
     if resumed is None:
         frame(0.0)
-    keeper.begin(number)
+    keeper.begin(number, resumed is not None and resumed.record.get("finished", False))
     while number < count:
         if number >= keeper.next:
             backend.sync()
             keeper.attend(number, capture)
         looks = number + 1 == count or (number + 1) % look == 0
         try:
-            for n, part in enumerate(substeps(problem, number, step, count)):
-                # Stopped inside its first part, a step begins anew.
-                stepper.advance(part, change if looks else None, None if n else keeper.inside)
+            parts = list(substeps(problem, number, step, count))
+            stepper.begin(len(parts))
+            for part in parts:
+                stepper.advance(part, change if looks else None, keeper.inside)
         except Stopped:
             stepper.undo()
             keeper.interrupt(capture)
@@ -285,6 +286,9 @@ class Explicit:
         if problem.walls_vary:
             problem.set_walls(self.field, part.start + part.length)
 
+    def begin(self, parts: int) -> None:
+        """A step begins, of so many parts."""
+
     def undo(self) -> None:
         """An explicit step is never left half done."""
 
@@ -317,7 +321,7 @@ class Implicit:
         problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
         t, end = problem.temperature, part.start + part.length
         s = 1.0 / (part.theta * part.length)
-        backend.sweep(copy, self._old, grid.everything, t)
+        self._restore(self._old, t)
         b_new = self._b
         if problem.source_varies:
             b_new = backend.to_device(problem.source(end))
@@ -342,9 +346,19 @@ class Implicit:
         if change is not None:
             backend.sweep(squared_difference, change, grid.interior, t, self._old)
 
+    def begin(self, parts: int) -> None:
+        """A step begins, of so many parts."""
+        self._before = self._old
+        if parts > 1:  # each of which overwrites the old field
+            self._before = self.problem.backend.zeros(self.problem.grid.shape)
+            self._restore(self._before, self.field)
+
     def undo(self) -> None:
         """Go back to the field before the step that was left half done."""
-        self.problem.backend.sweep(copy, self.field, self.problem.grid.everything, self._old)
+        self._restore(self.field, self._before)
+
+    def _restore(self, array: Any, source: Any) -> None:
+        self.problem.backend.sweep(copy, array, self.problem.grid.everything, source)
 
     def _solver(self, s: float) -> tuple[Method, System]:
         if s not in self._solvers:

@@ -11,15 +11,15 @@ POINTS_OF_FIT = 20
 
 
 class Report:
-    """Writes to `stream`; quiet, it writes nothing at all.
+    """Writes to `stream`; quiet, only warnings; mute (one of many processes), not even those.
 
     `begin` says what is counted ("iteration" or "step") and its greatest number, `aim` the norm to
     reach, if one ends the run.
     """
 
-    def __init__(self, quiet: bool = False, stream: IO[str] | None = None):
+    def __init__(self, quiet: bool = False, stream: IO[str] | None = None, mute: bool = False):
         self._stream = stream or sys.stdout
-        self._quiet = quiet
+        self._quiet, self._mute = quiet or mute, mute
         self._bar: Any = None
         self._task: Any = None
         self._recent: list[tuple[float, int, float]] = []
@@ -32,7 +32,8 @@ class Report:
 
     def warn(self, sentence: str) -> None:
         """A warning goes to standard error, also from a quiet run."""
-        print(f"heatsolve: warning: {sentence}", file=sys.stderr, flush=True)
+        if not self._mute:
+            print(f"heatsolve: warning: {sentence}", file=sys.stderr, flush=True)
 
     def aim(self, threshold: float) -> None:
         """The norm to reach, where one ends the run."""

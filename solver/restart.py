@@ -31,7 +31,8 @@ def store_of(problem: Conduction, path: Path) -> Store:
     blocks = [axis.block or (0, axis.all_unknowns) for axis in axes]
     shape = [axis.all_unknowns for axis in axes]
     keep = problem.case.checkpoint.keep
-    folder = path.parent / f"{path.name.removesuffix('.h5')}.checkpoints"
+    stem = path.name.removesuffix(".h5")  # no two files share a folder
+    folder = path.parent / (f"{stem}.checkpoints" if stem != path.name else f"{stem}-checkpoints")
     return Store(folder, shape, blocks, problem.ranks, keep)
 
 
@@ -44,9 +45,12 @@ def find_state(
     remove the checkpoints of an unfinished run; FileFailure for a damaged `start.checkpoint`.
     """
 
+    off_the_way = []
+
     def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
         refuse_another(state.record["case"], problem.case)
         if not march.on_the_way(problem.case, step, state):
+            off_the_way.append(state)
             raise error(
                 f"the checkpoint after {state.number} {state.record['unit']} in {store.folder} "
                 "is not on the way to the end that the case has now"
@@ -55,11 +59,20 @@ def find_state(
     state = None
     if start.checkpoint is not None:
         state = store.load(start.checkpoint, lambda state: agree(state, InputError))
+        if state.record["frames"] and start.checkpoint.parent.resolve() != store.folder.resolve():
+            raise InputError(
+                "--restart-from: a march goes on only in the file of its first frames, "
+                f"the one beside {start.checkpoint.parent}"
+            )
     elif start.restart:
         state = store.newest(agree)
-        if problem.ranks.rank == 0:
-            for sentence in store.damaged:
-                report.warn(sentence)
+        for sentence in store.damaged:
+            report.warn(sentence)
+        if state is None and off_the_way:
+            raise InputError(
+                f"no checkpoint in {store.folder} is on the way to the end that the case has now; "
+                "--overwrite begins anew"
+            )
         if state is None:
             report.line(f"no checkpoint in {store.folder}, a fresh start")
     elif not start.overwrite:

@@ -17,13 +17,14 @@ from heatsolve.case import Case, locating
 from heatsolve.conduction import Conduction
 from heatsolve.converge import Outcome
 from heatsolve.errors import HeatsolveError
-from heatsolve.keeper import Keeper, State, Wish
+from heatsolve.keeper import Keeper, State
 from heatsolve.output import read
 from heatsolve.points import copy
 from heatsolve.ranks import Ranks
 from heatsolve.report import Report, count, duration
 from heatsolve.restart import Start, find_state, store_of
 from heatsolve.results import Results
+from heatsolve.wish import Wish
 
 EXIT_NOT_CONVERGED = 3
 
@@ -96,8 +97,7 @@ def _run(
             store.clear()
 
         def frame(time: float | None) -> None:
-            stored["temperature"] = stored_block(problem)
-            results.append(stored, time)
+            results.append({"temperature": stored_block(problem)}, time)
 
         def save(state: State) -> Path:
             record = state.record | {
@@ -107,7 +107,6 @@ def _run(
             fields = {name: problem.own(array) for name, array in state.fields.items()}
             return store.save(replace(state, record=record, fields=fields))
 
-        stored: dict[str, np.ndarray] = {}
         plan = case.checkpoint
         keeper = Keeper(
             ranks,
@@ -126,17 +125,18 @@ def _run(
             report.begin("step", march.count_steps(case.time.end, step))
             outcome = march.transient(problem, step, report, frame, keeper, resumed)
             seconds = finish(problem, report)
+        fields = {"temperature": stored_block(problem)}
         done_before = resumed is not None and resumed.number == outcome.count
         if done_before and holds(path, case, outcome, ranks):
             report.line(f"{path} holds this already, nothing to do")
-            return Result(path, stored, outcome, exit_code(outcome))
-        errors = error_norms(problem, stored["temperature"])
+            return Result(path, fields, outcome, exit_code(outcome))
+        errors = error_norms(problem, fields["temperature"])
         attributes = attributes_of(problem, outcome) | errors
         attributes["wall_seconds"] = clock.perf_counter() - began
         results.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
     work = ranks.gather((machine.points_updated, machine.bytes_moved))
     summarise(report, case, np.sum(work, axis=0), outcome, errors, seconds, path)
-    return Result(path, stored, outcome, exit_code(outcome))
+    return Result(path, fields, outcome, exit_code(outcome))
 
 
 def exit_code(outcome: Outcome) -> int:

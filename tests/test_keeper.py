@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from heatsolve.errors import Interrupted
-from heatsolve.keeper import PAUSE, Keeper, Questions, State, Stopped, Wish
+from heatsolve.keeper import PAUSE, Keeper, Questions, State, Stopped
 from heatsolve.ranks import Ranks
+from heatsolve.wish import Wish
 
 
 def walk(keeper, steps, seconds=0.0, begin=0):

@@ -121,7 +121,7 @@ def test_blocks_cover_all_unknowns_once():
 def test_inner_and_rim_are_the_interior(points):
     grid = make_grid(points, (0,) * 3, (1,) * 3, on_nodes=False)
     sides = dict(enumerate([(True, True), (False, True), (True, False)][: len(points)]))
-    inner, rim = inner_and_rim(grid, sides)
+    inner, rim = inner_and_rim(grid.interior, sides)
     seen = np.zeros(grid.shape, int)
     for region in (inner, *rim):
         seen[tuple(slice(*pair) for pair in region)] += 1

@@ -82,19 +82,35 @@ def test_continues_on_another_backend(tmp_path):
     assert_same(path, tmp_path / "alone.h5", "numba, then numpy")
 
 
-@pytest.mark.parametrize("text", [STEADY, MARCH], ids=["steady", "march"])
+def everything_in(folder):
+    return {path: path.is_file() and (path.read_bytes(), path.stat().st_mtime_ns)
+            for path in folder.rglob("*")}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [STEADY, MARCH, MARCH.replace("every = 30", "every = 20")],
+    ids=["steady", "march", "march with a frame at its end"],
+)
 def test_a_finished_run_stays_as_it_is(tmp_path, text):
     path = tmp_path / "case.h5"
     case = parse(text, "case")
     run(case, "numpy", path)
-    before = path.read_bytes(), path.stat().st_mtime_ns
+    before = everything_in(tmp_path)
     again = run(case, "numpy", path, start=RESTART)
     assert again.exit_code == 0
-    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
-    path.unlink()  # but a lost file is written anew
+    assert everything_in(tmp_path) == before
+    # A change that is no other solution writes the file anew.
+    run(parse(text, "case", ["checkpoint.keep=3"]), "numpy", path, start=RESTART)
     run(case, "numpy", path, start=RESTART)
-    run(case, "numpy", tmp_path / "alone.h5")
-    assert_same(path, tmp_path / "alone.h5", "written anew")
+    path.unlink()
+    if case.time is None:  # a lost file is written anew
+        run(case, "numpy", path, start=RESTART)
+        run(case, "numpy", tmp_path / "alone.h5")
+        assert_same(path, tmp_path / "alone.h5", "written anew")
+    else:  # but the frames of a march are lost with it
+        with pytest.raises(FileFailure, match=r"part .* is missing"):
+            run(case, "numpy", path, start=RESTART)
 
 
 def test_a_smaller_tolerance_goes_on_from_the_end(tmp_path):
@@ -131,6 +147,31 @@ def test_a_checkpoint_off_the_way_is_passed_over(tmp_path, capsys):
     assert "after 201 steps" in capsys.readouterr().err
     run(longer, "numpy", tmp_path / "alone.h5")
     assert_same(path, tmp_path / "alone.h5", "longer march")
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"), [(MARCH, "time.end=0.0001"), (STEADY, "solver.iterations=1")]
+)
+def test_an_end_that_is_passed_already_is_refused(tmp_path, text, setting):
+    path = tmp_path / "case.h5"
+    interrupted(parse(text, "case"), "numpy", path, 4)
+    before = everything_in(tmp_path)
+    with pytest.raises(InputError, match=r"on the way.*--overwrite"):
+        run(parse(text, "case", [setting]), "numpy", path, start=RESTART)
+    assert everything_in(tmp_path) == before
+
+
+def test_stopped_in_the_second_part_of_a_step(tmp_path):
+    """Crank-Nicolson begins with steps of two parts; the step then begins anew."""
+    case = parse(ALL["crank-nicolson"], "case")
+    run(case, "numpy", tmp_path / "alone.h5")
+    numbers = []
+    for questions in range(1, 12):
+        path = tmp_path / f"{questions}.h5"
+        numbers.append(interrupted(case, "numpy", path, questions).split(",")[0])
+        run(case, "numpy", path, start=RESTART)
+        assert_same(path, tmp_path / "alone.h5", questions)
+    assert len(set(numbers)) < len(numbers)
 
 
 def test_an_unfinished_run_is_not_lost(tmp_path):
