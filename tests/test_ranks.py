@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -145,3 +146,31 @@ def test_singletons_under_slurm_are_refused(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_ID", "0")
     with pytest.raises(InputError, match="srun --mpi=pmi2"):
         find_ranks()
+
+
+RAISES = """
+import sys, time
+from heatsolve import cli, march
+from heatsolve.ranks import World
+
+def steady(*_):
+    if World().rank == 1:
+        open(sys.argv[-1] + ".raised", "w").close()
+        raise RuntimeError("a mistake of ours")
+    time.sleep(60)
+
+march.steady = steady
+sys.argv = ["heatsolve", "run", "hot-plate", "--backend", "numpy", "--output", sys.argv[1]]
+cli.main()
+"""
+
+
+@mpi
+def test_a_process_that_raises_ends_all(tmp_path):
+    """Within ten seconds, with one traceback that names it."""
+    done = launch(3, "-c", RAISES, tmp_path / "a.h5", timeout=60)
+    assert time.time() - (tmp_path / "a.h5.raised").stat().st_mtime < 10.0
+    assert done.returncode != 0
+    assert done.stderr.count("Traceback") == 1
+    assert "RuntimeError: a mistake of ours\n (rank 1 of 3)" in done.stderr
+    assert not list(tmp_path.glob("*.h5"))
