@@ -127,13 +127,16 @@ class SharedFile:
             file.close()
 
     def _write(self, dataset: h5py.Dataset, place: tuple[int, ...], values: np.ndarray) -> None:
-        """Write a block of each process, in so many pieces on all of them, each of some rows."""
+        """Write a block of each process, in so many pieces on all of them, each of some rows.
+
+        Not collectively: where the disk is full, some MPI never return from that on all processes.
+        """
         pieces = self._largest * values.itemsize // fieldfile.BLOCK_BYTES + 1
         start = self._window[0][0]
         rest = [slice(low, high) for low, high in self._window[1:]]
         for piece in np.array_split(values, min(pieces, self._fewest_rows)):
             rows = slice(start, start + len(piece))
-            with agreed(self._ranks), failing("write", self._path), dataset.collective:
+            with agreed(self._ranks), failing("write", self._path):
                 dataset[(*place, rows, *rest)] = piece
             start = rows.stop
 
