@@ -2,7 +2,6 @@
 
 import math
 import time as clock
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -154,12 +153,12 @@ def iterate(
     if resumed is not None:
         done = resumed.number
         method.recall(resumed.record["method"])
-        judge.recall(Course(**resumed.record["judge"]), resumed.history)
+        judge.recall(Course(**resumed.record["judge"]), resumed.lists)
     elif criterion.monitor == "residual" and not criterion.fixed:
         method.residual_norm(0, accumulator)
         judge.judge(0, accumulator.value)
         accumulator.clear()
-    questions.begin(done, resumed is not None and resumed.record.get("finished", False))
+    questions.begin(done, resumed is not None and resumed.finished)
     while not judge.ending and done < criterion.limit:
         if done >= questions.next:
             questions.attend(done, capture)
@@ -252,10 +251,10 @@ class Judge:
         """The norm at the last check."""
         return self.course.norm
 
-    def recall(self, course: Course, history: Mapping[str, Any]) -> None:
+    def recall(self, course: Course, history: dict[str, list[float]]) -> None:
         """Go on from an earlier course; an end holds only if the criterion still says so."""
         self.course = course
-        self.history = {name: [v.item() for v in values] for name, values in history.items()}
+        self.history = history
         if course.ending == "tolerance" and not self._criterion.met(course.norm):
             course.ending = ""
 

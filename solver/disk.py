@@ -16,7 +16,7 @@ from typing import Any
 from heatsolve.errors import FileFailure
 
 RESERVED_FROM = 1 << 20
-"""Bytes of a write for which the place on the disk is reserved before: so it is faster."""
+"""Bytes of a write for which the place on the disk is reserved before."""
 
 
 class Disk(io.FileIO):
@@ -28,7 +28,7 @@ class Disk(io.FileIO):
         rest = memoryview(data)
         try:
             if len(rest) >= RESERVED_FROM:
-                os.posix_fallocate(self.fileno(), self.tell(), len(rest))
+                reserve(self.fileno(), self.tell(), len(rest))
             while rest:  # the system takes at most 2 GiB at a time
                 rest = rest[super().write(rest) :]
         except OSError as error:
@@ -98,6 +98,25 @@ def _locked(lock: Path, path: Path) -> int:
         except OSError:  # a file system without locks: then it is the user who keeps order
             return descriptor
         os.close(descriptor)
+
+
+def reserve(descriptor: int, start: int, count: int) -> None:
+    """Take the space of a write at once, where the system can: faster than bit by bit.
+
+    Raises OSError where there is not so much.
+    """
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(descriptor, start, count)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+
+
+def folder_beside(path: Path, kind: str) -> Path:
+    """NAME.KIND beside NAME.h5, and NAME-KIND beside a NAME without it: no two files share one."""
+    stem = path.name.removesuffix(".h5")
+    return path.parent / (f"{stem}.{kind}" if stem != path.name else f"{stem}-{kind}")
 
 
 def sync(path: Path) -> None:

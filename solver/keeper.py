@@ -34,6 +34,16 @@ class State:
     history: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def finished(self) -> bool:
+        """Whether it is the end of a run."""
+        return self.record.get("finished", False)
+
+    @property
+    def lists(self) -> dict[str, list]:
+        """The history from a checkpoint, as lists of Python's numbers that can go on."""
+        return {name: values.tolist() for name, values in self.history.items()}
+
 
 Capture = Callable[[], State]
 

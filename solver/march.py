@@ -187,7 +187,7 @@ def transient(
     history: dict[str, list[float]] = {"iteration": [], "residual": [], "time": [], "dt": []}
     if resumed is not None:
         number, course = resumed.number, Course(**resumed.record["march"])
-        history = {name: [v.item() for v in values] for name, values in resumed.history.items()}
+        history = resumed.lists
         problem.restore(problem.temperature, resumed.fields["temperature"])
         problem.set_walls(problem.temperature, course.time)
     stepper = (Explicit if case.time.scheme == "explicit" else Implicit)(problem, course.time)
@@ -199,7 +199,7 @@ def transient(
 
     if resumed is None:
         frame(0.0)
-    keeper.begin(number, resumed is not None and resumed.record.get("finished", False))
+    keeper.begin(number, resumed is not None and resumed.finished)
     while number < count:
         if number >= keeper.next:
             backend.sync()

@@ -22,7 +22,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from heatsolve.disk import failing, sync
+from heatsolve.disk import failing, folder_beside, sync
 from heatsolve.errors import FileFailure
 
 NAME = re.compile(r"\.?([0-9a-f]{8})-(\d{4,})-\d{4,}\.h5(\.\d+-[0-9a-f]{8}\.part)?")
@@ -51,9 +51,8 @@ class Segment:
 
 
 def folder_of(path: Path) -> Path:
-    """Where the parts of a field file lie; no two files share a folder."""
-    stem = path.name.removesuffix(".h5")
-    return path.parent / (f"{stem}.parts" if stem != path.name else f"{stem}-parts")
+    """Where the parts of a field file lie."""
+    return folder_beside(path, "parts")
 
 
 def part_name(run: str, segment: int, rank: int) -> str:

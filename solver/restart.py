@@ -6,6 +6,7 @@ from pathlib import Path
 from heatsolve import march
 from heatsolve.checkpoint import Store
 from heatsolve.conduction import Conduction
+from heatsolve.disk import folder_beside
 from heatsolve.errors import FileFailure, HeatsolveError, InputError
 from heatsolve.keeper import State
 from heatsolve.report import Report
@@ -31,9 +32,7 @@ def store_of(problem: Conduction, path: Path) -> Store:
     blocks = [axis.block or (0, axis.all_unknowns) for axis in axes]
     shape = [axis.all_unknowns for axis in axes]
     keep = problem.case.checkpoint.keep
-    stem = path.name.removesuffix(".h5")  # no two files share a folder
-    folder = path.parent / (f"{stem}.checkpoints" if stem != path.name else f"{stem}-checkpoints")
-    return Store(folder, shape, blocks, problem.ranks, keep)
+    return Store(folder_beside(path, "checkpoints"), shape, blocks, problem.ranks, keep)
 
 
 def find_state(
@@ -44,7 +43,6 @@ def find_state(
     Raises InputError where the case has changed too much since, or where a fresh start would
     remove the checkpoints of an unfinished run; FileFailure for a damaged `start.checkpoint`.
     """
-
     off_the_way = []
 
     def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
@@ -84,7 +82,7 @@ def find_state(
 
 def _refuse_unfinished(store: Store) -> None:
     latest = store.latest()
-    if latest is not None and not latest.record.get("finished"):
+    if latest is not None and not latest.finished:
         raise InputError(
             f"{store.folder} holds an unfinished run, stopped after {latest.number} "
             f"{latest.record['unit']}: go on with --restart, or begin anew with --overwrite"

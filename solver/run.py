@@ -18,6 +18,7 @@ from heatsolve.conduction import Conduction
 from heatsolve.converge import Outcome
 from heatsolve.errors import HeatsolveError
 from heatsolve.keeper import Keeper, State
+from heatsolve.linear import term_of
 from heatsolve.output import read
 from heatsolve.points import copy
 from heatsolve.ranks import Ranks
@@ -197,15 +198,10 @@ def error_norms(problem: Conduction, field: np.ndarray) -> dict[str, float]:
     points = math.prod(axis.points for axis in problem.whole.axes)
     return {
         "error_l2_temperature": math.sqrt(
-            reference.reduce("sum", squared, everything, difference) / points
+            reference.reduce("sum", term_of(copy, "sum"), everything, difference) / points
         ),
         "error_max_temperature": reference.reduce("max", copy, everything, difference),
     }
-
-
-def squared(at, u):
-    """u^2."""
-    return u[at] * u[at]
 
 
 def attributes_of(problem: Conduction, outcome: Outcome) -> dict[str, Any]:

@@ -40,8 +40,6 @@ from heatsolve.keeper import State
 from heatsolve.ranks import Ranks
 
 T = TypeVar("T")
-
-
 Agree = Callable[[State], None]
 
 
