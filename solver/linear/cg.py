@@ -25,10 +25,10 @@ class ConjugateGradients(Method):
         self._r, self._p, self._ap = (backend.zeros(shape) for _ in range(3))
         self._zero = backend.zeros((1,) * system.grid.dimension)
         self._sums = [backend.accumulator("sum") for _ in range(2)]
-        self._make_points()
+        self._prepare()
         self.confirm(0)
 
-    def _make_points(self) -> None:
+    def _prepare(self) -> None:
         residual, diagonal = self.system.residual, self.system.diagonal
         axes = self.system.grid.dimension
 
@@ -74,7 +74,7 @@ class ConjugateGradients(Method):
             self.u, self._r, self._p, self._ap, alpha, *more,
         )  # fmt: skip
         if change is not None:
-            sweep(_scaled[change.kind], change, interior, self._p, alpha)
+            sweep(SCALED[change.kind], change, interior, self._p, alpha)
         new = rz.value
         beta = new / old if old > 0.0 else 0.0
         self.scalars["rz"] = new
@@ -127,4 +127,4 @@ def _scaled_plain(at, p, alpha):
 
 
 _value = {"sum": _square, "max": _plain}
-_scaled = {"sum": _scaled_square, "max": _scaled_plain}
+SCALED = {"sum": _scaled_square, "max": _scaled_plain}

@@ -3,12 +3,9 @@
 import math
 from typing import Any
 
-import numpy as np
-
 from heatsolve.backends import Accumulator
-from heatsolve.grid import Axis
 from heatsolve.linear import Pairwise, System
-from heatsolve.points import where
+from heatsolve.linear.colours import of_colour, signs
 
 
 class Sor(Pairwise):
@@ -30,25 +27,11 @@ class Sor(Pairwise):
 
         def one_colour(at, u, b, omega, colour, *more):
             signs, coefficients = more[: len(at)], more[len(at) :]
-            for sign in signs:
-                colour = colour * sign[at]
             value = u[at] + omega * residual(at, u, b, *coefficients) / diagonal(at, *coefficients)
-            return where(colour > 0.0, value, u[at])
+            return of_colour(at, colour, signs, value, u[at])
 
         self._point = one_colour
-        # The sign of a point is the product of a sign for each axis.
-        self._signs = tuple(
-            system.backend.to_device(system.grid.along(n, self._line_of_signs(axis)))
-            for n, axis in enumerate(system.grid.axes)
-        )
-
-    @staticmethod
-    def _line_of_signs(axis: Axis) -> np.ndarray:
-        """1 and -1 in turn, by the number of the unknown among those of all processes."""
-        numbers = np.arange(axis.unknowns + 2) + axis.start
-        if axis.periodic:  # a margin may reach around
-            numbers = (numbers - 1) % axis.all_unknowns + 1
-        return 1.0 - 2.0 * (numbers % 2)
+        self._signs = signs(system.grid, system.backend)
 
     def step(self, number: int, change: Accumulator | None) -> None:
         first, second = self._pair
