@@ -7,7 +7,7 @@ what makes a smoother of single points enough (semicoarsening; U. Trottenberg, C
 A. Schueller, "Multigrid", 2001, section 5.1).
 """
 
-from collections.abc import Iterator
+import math
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -120,11 +120,17 @@ def hierarchy(system: System, u: Any, other: Any) -> list[Level]:
     lines = [finest(axis, ratio) for axis, ratio in zip(grid.axes, ratios, strict=True)]
     arrays = [backend.to_host(array) for array in (*pairs[0::2], capacity)]
     levels = [Level(system, u, other)]
+    linear = all(
+        _uniform(array, number) for number, array in zip(range(grid.dimension), arrays[-2::-1])
+    )
     while any(line.can_coarsen for line in lines):
-        halvings = dict(_halved(lines))
-        for number, halving in halvings.items():
+        halvings = {}
+        for number in _halved(lines):
+            own = grid.dimension - 1 - number
+            ends = _ends(lines[number], arrays[own], number)
+            halving = halvings[number] = Halving(lines[number], linear, ends)
             arrays = [
-                _coarsened(array, halving, number, own=place == grid.dimension - 1 - number)
+                _coarsened(array, halving, number, own=place == own)
                 for place, array in enumerate(arrays)
             ]
             lines[number] = halving.coarse
@@ -136,12 +142,35 @@ def hierarchy(system: System, u: Any, other: Any) -> list[Level]:
     return levels
 
 
-def _halved(lines: list[Line]) -> Iterator[tuple[int, Halving]]:
+def _halved(lines: list[Line]) -> list[int]:
     """The axes to halve: those of the smallest spacing among those that can be."""
     least = min(line.spacing for line in lines if line.can_coarsen)
-    for number, line in enumerate(lines):
-        if line.can_coarsen and line.spacing * line.spacing < 2.0 * least * least:
-            yield number, Halving(line)
+    return [
+        number
+        for number, line in enumerate(lines)
+        if line.can_coarsen and line.spacing * line.spacing < 2.0 * least * least
+    ]
+
+
+def _uniform(faces: np.ndarray, number: int) -> bool:
+    """Whether all conductances along an axis, but those of walls, are the same."""
+    inside = np.moveaxis(faces, number, 0)[2:-1]
+    return bool(np.all(inside == inside.flat[0])) if inside.size else True
+
+
+def _ends(line: Line, faces: np.ndarray, number: int) -> tuple[float, float]:
+    """How far beyond the ends of a line a linear profile vanishes."""
+    axis, distances = line.axis, line.distances
+    if axis.on_nodes:
+        low, high = axis.fixed
+        return (distances[1] if low else math.inf), (distances[-1] if high else math.inf)
+    along = np.moveaxis(faces, number, 0).reshape(faces.shape[number], -1)
+    ends = []
+    for wall, inside in ((1, 2), (-1, -2)):
+        most = float(along[wall].max())
+        conductivity = float(along[inside].max()) * distances[inside]
+        ends.append(conductivity / most if most > 0.0 else math.inf)
+    return ends[0], ends[1]
 
 
 def _coarsened(array: np.ndarray, halving: Halving, number: int, own: bool) -> np.ndarray:

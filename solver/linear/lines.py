@@ -4,7 +4,7 @@ All of it is made on the host from the points' numbers along the whole axis. Lin
 each unknown 1 ... n and each ghost; a face has the number of the point above it, 1 ... n + 1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -62,95 +62,115 @@ def _close(line: np.ndarray, axis: Axis) -> None:
 class Halving:
     """The step from a line to that of every second point.
 
-    On nodes interpolation is linear, on cells piecewise constant. Of an odd number of intervals or
-    cells the last one stays as it is. `left` and `right`, [pair, parity], are what the points
-    2q and 2q + 1 take from the coarse points q and q + 1; restriction is the transpose, weighted
-    with the volumes.
+    Of an odd number of intervals or cells the last one stays as it is, or joins those before it if
+    it is short: two points much closer than the others would need a smoother of their own.
+
+    Interpolation is linear, on cells without `linear` constant. `ends`: how far beyond the first
+    and the last unknown a linear profile vanishes, infinite at an insulated wall. Restriction is
+    the transpose of interpolation, weighted with the volumes.
     """
 
     fine: Line
+    linear: bool
+    ends: tuple[float, float]
+
+    @cached_property
+    def _joins(self) -> bool:
+        """Whether the last point is no coarse one, though by its number it would be."""
+        fine, axis, n = self.fine, self.fine.axis, self.fine.axis.unknowns
+        if axis.periodic:
+            return False
+        if not axis.on_nodes:
+            return n % 2 == 1 and fine.sizes[n] <= 0.5 * fine.spacing
+        odd = (n + axis.fixed[0]) % 2 == 0
+        short = n == 2 or fine.distances[n] <= 0.5 * fine.spacing
+        return odd and short and not axis.fixed[1]
 
     @cached_property
     def count(self) -> int:
         """Coarse unknowns."""
         axis, n = self.fine.axis, self.fine.axis.unknowns
         if not axis.on_nodes or axis.periodic:
-            return (n + 1) // 2
+            return (n + 1) // 2 - self._joins
         low, high = axis.fixed
-        if low:
-            return n // 2 if high else (n + 1) // 2
-        return (n + 1) // 2 if high else max(1, n // 2 + 1 if n > 2 else 1)
+        if high:
+            return (n + 1 - low) // 2
+        return ((n + 1) // 2 if low else n // 2 + 1) - self._joins
 
     @cached_property
     def places(self) -> np.ndarray:
         """The fine numbers of the coarse nodes, ghosts included."""
         axis, n = self.fine.axis, self.fine.axis.unknowns
-        low = axis.fixed[0]
-        places = 2 * np.arange(self.count + 2) - (0 if low else 1)
-        # The last unknown of a free end, and every wall, stay where they are.
+        places = 2 * np.arange(self.count + 2) - (0 if axis.fixed[0] else 1)
         if axis.periodic:
             places[0] = places[-2] - n
         else:
             places[0] = 0
-            if not axis.fixed[1] and self.count > 1:
+            if not (axis.fixed[1] or self._joins):
                 places[-2] = n
         places[-1] = n + 1
         return places
 
     @cached_property
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
-        """`left` and `right`, each of shape (coarse unknowns + 2, 2)."""
-        axis, n = self.fine.axis, self.fine.axis.unknowns
-        left, right = np.zeros((self.count + 2, 2)), np.zeros((self.count + 2, 2))
-        if not axis.on_nodes:
-            left[:, 0], right[:, 1] = 1.0, 1.0
+        """What the points 2q and 2q + 1 take of the coarse points q and q + 1: [q, parity]."""
+        axis, n, m = self.fine.axis, self.fine.axis.unknowns, self.count
+        numbers = np.arange(2 * (m + 2)).reshape(-1, 2)
+        if axis.on_nodes or self.linear:
+            right = self._linear_shares(numbers)
+            images = axis.periodic
         else:
-            position = np.cumsum(self.fine.distances)
-            position -= position[0]
-            # Ghosts that carry no value give none.
-            free = [not (fixed or axis.periodic) for fixed in axis.fixed]
-            for q in range(self.count + 1):
-                low, high = self.places[q : q + 2]
-                start = position[low] if low >= 0 else position[0] - self.fine.distances[n]
-                for parity in range(2):
-                    f = 2 * q + parity
-                    if not low <= f <= high:
-                        continue
-                    share = (position[f] - start) / (position[high] - start)
-                    if q == 0 and free[0]:
-                        share = 1.0
-                    elif q == self.count and free[1]:
-                        share = 0.0
-                    left[q, parity], right[q, parity] = 1.0 - share, share
-        # Only unknowns, and on periodic axes their images, take part.
-        numbers = np.arange(2 * (self.count + 2)).reshape(-1, 2)
-        last = n + 1 if axis.periodic else n
-        outside = (numbers > last) | ((numbers == 0) & (not axis.periodic))
-        left[outside], right[outside] = 0.0, 0.0
-        return left, right
+            right = np.where(numbers % 2 == 1, 1.0, 0.0)
+            right[m] = 0.0  # a last one that joins
+            images = False
+        # Only unknowns take part, and on a periodic axis the images of the ends.
+        outside = (numbers > n + images) | ((numbers == 0) & (not images))
+        return np.where(outside, 0.0, 1.0 - right), np.where(outside, 0.0, right)
+
+    def _linear_shares(self, numbers: np.ndarray) -> np.ndarray:
+        """How far each point is on the way from the coarse point q to q + 1."""
+        fine, m = self.fine, self.count
+        position = np.cumsum(fine.distances)
+        if fine.axis.on_nodes:
+            others = np.where(self.places < 0, -fine.distances[-1], position[self.places])
+        else:
+            coarse = self.coarse
+            others = np.cumsum(coarse.distances)
+            others += position[1] - 0.5 * fine.sizes[1] - others[1] + 0.5 * coarse.sizes[1]
+        others[0] = others[0] if fine.axis.periodic else position[1] - self.ends[0]
+        others[-1] = others[-1] if fine.axis.periodic else position[-2] + self.ends[1]
+        known = position[np.minimum(numbers[: m + 1], position.size - 1)]
+        low, high = others[: m + 1, None], others[1:, None]
+        shares = np.ones(numbers.shape)
+        with np.errstate(invalid="ignore"):
+            shares[: m + 1] = np.where(low == -np.inf, 1.0, (known - low) / (high - low))
+        return np.clip(shares, 0.0, 1.0)
 
     @cached_property
     def shares(self) -> tuple[np.ndarray, ...]:
-        """What a coarse point q takes, in a mean, from the points 2q - 2 ... 2q + 1."""
-        taken = self._taken
-        sizes = self.coarse.sizes
-        shares = []
-        for line in taken:
-            share = np.zeros(self.count + 2)
-            share[1:-1] = line[1:-1] / sizes[1:-1]
-            shares.append(share)
-        return tuple(shares)
+        """What a coarse point q takes, in restriction, from the points 2q - 2 ... 2q + 1."""
+        return self._over_sizes(self._taken(*self.weights))
 
     @cached_property
-    def _taken(self) -> tuple[np.ndarray, ...]:
-        """The volumes that a coarse point takes of the points 2q - 2 ... 2q + 1."""
-        left, right = self.weights
-        sizes = np.zeros(2 * (self.count + 2))
+    def _mean_shares(self) -> tuple[np.ndarray, ...]:
+        """The same in means of coefficients: a cell consists of fine cells."""
+        constant = replace(self, linear=False)
+        return constant.shares
+
+    def _over_sizes(self, taken: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        sizes = self.coarse.sizes.copy()
+        sizes[[0, -1]] = 1.0
+        return tuple(volume / sizes for volume in taken)
+
+    def _taken(self, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The volumes that a coarse point takes of the points 2q - 2 ... 2q + 1; ghosts none."""
+        sizes = np.zeros(left.size)
         known = self.fine.sizes[: sizes.size]
         sizes[: known.size] = known
         volumes = sizes.reshape(-1, 2)
         below, here = np.zeros_like(left), left * volumes
         below[1:] = (right * volumes)[:-1]
+        below[[0, -1]], here[[0, -1]] = 0.0, 0.0
         return below[:, 0], below[:, 1], here[:, 0], here[:, 1]
 
     @cached_property
@@ -158,18 +178,18 @@ class Halving:
         """The line of every second point."""
         fine, m = self.fine, self.count
         axis = fine.axis
-        fixed = axis.fixed
-        points = m + sum(fixed)
-        twin = Axis(axis.name, points, axis.lower, axis.upper, axis.on_nodes, axis.periodic, fixed)
-        sizes = np.zeros(m + 2)
-        a, b, c, d = self._taken
-        sizes[1:-1] = (a + b + c + d)[1:-1]
-        _close(sizes, axis)
+        twin = replace(axis, points=m + sum(axis.fixed), block=None)
         distances = np.zeros(m + 2)
         if axis.on_nodes:
             for face in range(1, m + 2):
                 distances[face] = sum(fine.distances[f] for f in self._faces(face))
+            sizes = sum(self._taken(*self.weights), np.zeros(m + 2))
+            _close(sizes, axis)
         else:
+            sizes = np.zeros(m + 2)
+            numbers = np.minimum((np.arange(axis.unknowns) + 2) // 2, m)
+            np.add.at(sizes, numbers, fine.sizes[1:-1])
+            _close(sizes, axis)
             distances[1:] = 0.5 * (sizes[:-1] + sizes[1:])
         return Line(twin, sizes, distances, 2.0 * fine.spacing)
 
@@ -200,7 +220,8 @@ class Halving:
                 result[..., face] = total
         else:
             n = line.axis.unknowns
-            chosen = np.minimum(2 * np.arange(1, m + 2) - 1, n + 1)
+            chosen = 2 * np.arange(1, m + 2) - 1
+            chosen[-1] = n + 1
             farther = line.distances[chosen] / coarse.distances[1:]
             result[..., 1:] = g[..., chosen] * farther
             if not line.axis.periodic:
@@ -217,7 +238,7 @@ class Halving:
         result = np.zeros((*fine.shape[:-1], self.count + 2))
         numbers = np.minimum(np.arange(2 * (self.count + 2)), fine.shape[-1] - 1)
         padded = fine[..., numbers]
-        a, b, c, d = self.shares
+        a, b, c, d = self._mean_shares
         inside = slice(1, -1)
         result[..., inside] = (
             a[inside] * padded[..., 0:-4:2]
