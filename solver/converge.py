@@ -16,6 +16,8 @@ from heatsolve.linear import Method, System
 from heatsolve.linear.cg import ConjugateGradients
 from heatsolve.linear.chebyshev import Chebyshev
 from heatsolve.linear.jacobi import Jacobi
+from heatsolve.linear.mgcg import MultigridCG
+from heatsolve.linear.multigrid import Multigrid
 from heatsolve.linear.sor import Sor
 from heatsolve.points import fill
 
@@ -123,7 +125,9 @@ def make_method(case: Case, system: System, u: Any) -> Method:
         return Sor(system, u, solver.omega)
     if name == "chebyshev":
         return Chebyshev(system, u)
-    return ConjugateGradients(system, u)
+    if name == "multigrid":
+        return Multigrid(system, u)
+    return (MultigridCG if name == "mgcg" else ConjugateGradients)(system, u)
 
 
 def iterate(

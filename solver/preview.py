@@ -22,8 +22,11 @@ from heatsolve.grid import Axis, Grid
 
 EVALUATED_UP_TO = 1 << 22
 """Unknowns up to which sources and initial values are evaluated, too: half a second."""
-OWN_FIELDS = {"cg": 3}
-"""Arrays of grid shape that a method needs besides the field itself; every other method 1."""
+OWN_FIELDS = {"cg": 3, "multigrid": 4, "mgcg": 8}
+"""Arrays of grid shape that a method needs besides the field itself; every other method 1.
+
+Coarse levels of multigrid count together, as in 2D: a third of what the finest one needs.
+"""
 SCRATCH = 4
 """Arrays of grid shape that the numpy backend needs for its whole-array operations."""
 METHODS = {
@@ -31,6 +34,8 @@ METHODS = {
     "sor": "red-black successive over-relaxation",
     "chebyshev": "the Chebyshev semi-iteration",
     "cg": "conjugate gradients, preconditioned with the diagonal",
+    "multigrid": "geometric multigrid, V(2,2) cycles with red-black smoothing",
+    "mgcg": "conjugate gradients, preconditioned with a multigrid cycle",
 }
 UPDATES = {
     "laplace": "T <- 0.25 (its four neighbours + h^2 q)",

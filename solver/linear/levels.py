@@ -21,12 +21,15 @@ from heatsolve.linear import System
 from heatsolve.linear.colours import of_colour, signs
 from heatsolve.linear.lines import Halving, Line, finest
 from heatsolve.linear.transfer import Transfer
-from heatsolve.points import Point
+from heatsolve.points import Point, where
 
 SAME = (1.0, -1.0, 1.0, -1.0)
 """Colours of the half-sweeps before a correction, and after it: the fastest order."""
 REVERSED = (-1.0, 1.0, -1.0, 1.0)
 """Colours after a correction that make a cycle a symmetric operator."""
+
+JUMP = 2.0
+"""Ratio of neighbouring conductances from which no linear profile is expected between them."""
 
 
 class Level:
@@ -90,15 +93,9 @@ def points_of(residual: Point, diagonal: Point) -> dict[str, Point]:
     def settled(at, b, *coefficients):
         """0 where the only unknown is free: then b is what rounding left."""
         own = diagonal(at, *coefficients)
-        return where_positive(own, b[at] / own)
+        return where(own > 0.0, b[at] / own, 0.0)
 
     return {"relaxed": relaxed, "begun": begun, "settled": settled}
-
-
-def where_positive(condition, value):
-    from heatsolve.points import where
-
-    return where(condition > 0.0, value, 0.0)
 
 
 def added(at, u, correction):
@@ -120,9 +117,7 @@ def hierarchy(system: System, u: Any, other: Any) -> list[Level]:
     lines = [finest(axis, ratio) for axis, ratio in zip(grid.axes, ratios, strict=True)]
     arrays = [backend.to_host(array) for array in (*pairs[0::2], capacity)]
     levels = [Level(system, u, other)]
-    linear = all(
-        _uniform(array, number) for number, array in zip(range(grid.dimension), arrays[-2::-1])
-    )
+    linear = all(_smooth(arrays[grid.dimension - 1 - n], n) for n in range(grid.dimension))
     while any(line.can_coarsen for line in lines):
         halvings = {}
         for number in _halved(lines):
@@ -152,10 +147,14 @@ def _halved(lines: list[Line]) -> list[int]:
     ]
 
 
-def _uniform(faces: np.ndarray, number: int) -> bool:
-    """Whether all conductances along an axis, but those of walls, are the same."""
+def _smooth(faces: np.ndarray, number: int) -> bool:
+    """Whether no conductance, but those of walls, is much larger than those beside it."""
     inside = np.moveaxis(faces, number, 0)[2:-1]
-    return bool(np.all(inside == inside.flat[0])) if inside.size else True
+    return all(
+        bool(np.all((a <= JUMP * b) & (b <= JUMP * a)))
+        for lines in (np.moveaxis(inside, n, 0) for n in range(inside.ndim))
+        for a, b in [(lines[1:], lines[:-1])]
+    )
 
 
 def _ends(line: Line, faces: np.ndarray, number: int) -> tuple[float, float]:

@@ -65,14 +65,20 @@ class Halving:
     Of an odd number of intervals or cells the last one stays as it is, or joins those before it if
     it is short: two points much closer than the others would need a smoother of their own.
 
-    Interpolation is linear, on cells without `linear` constant. `ends`: how far beyond the first
-    and the last unknown a linear profile vanishes, infinite at an insulated wall. Restriction is
-    the transpose of interpolation, weighted with the volumes.
+    Interpolation is `linear`, or else constant, and nodes are then halved as cells, by their
+    volumes: across a jump of the conductivity no profile is linear. `ends`: how far beyond the
+    first and the last unknown a linear profile vanishes, infinite at an insulated wall.
+    Restriction is the transpose of interpolation, weighted with the volumes.
     """
 
     fine: Line
     linear: bool
     ends: tuple[float, float]
+
+    @property
+    def _on_nodes(self) -> bool:
+        """Whether every second node is a coarse one, rather than two cells a coarse one."""
+        return self.fine.axis.on_nodes and self.linear
 
     @cached_property
     def _joins(self) -> bool:
@@ -80,7 +86,7 @@ class Halving:
         fine, axis, n = self.fine, self.fine.axis, self.fine.axis.unknowns
         if axis.periodic:
             return False
-        if not axis.on_nodes:
+        if not self._on_nodes:
             return n % 2 == 1 and fine.sizes[n] <= 0.5 * fine.spacing
         odd = (n + axis.fixed[0]) % 2 == 0
         short = n == 2 or fine.distances[n] <= 0.5 * fine.spacing
@@ -90,7 +96,7 @@ class Halving:
     def count(self) -> int:
         """Coarse unknowns."""
         axis, n = self.fine.axis, self.fine.axis.unknowns
-        if not axis.on_nodes or axis.periodic:
+        if not self._on_nodes or axis.periodic:
             return (n + 1) // 2 - self._joins
         low, high = axis.fixed
         if high:
@@ -116,7 +122,7 @@ class Halving:
         """What the points 2q and 2q + 1 take of the coarse points q and q + 1: [q, parity]."""
         axis, n, m = self.fine.axis, self.fine.axis.unknowns, self.count
         numbers = np.arange(2 * (m + 2)).reshape(-1, 2)
-        if axis.on_nodes or self.linear:
+        if self.linear:
             right = self._linear_shares(numbers)
             images = axis.periodic
         else:
@@ -131,7 +137,7 @@ class Halving:
         """How far each point is on the way from the coarse point q to q + 1."""
         fine, m = self.fine, self.count
         position = np.cumsum(fine.distances)
-        if fine.axis.on_nodes:
+        if self._on_nodes:
             others = np.where(self.places < 0, -fine.distances[-1], position[self.places])
         else:
             coarse = self.coarse
@@ -154,8 +160,7 @@ class Halving:
     @cached_property
     def _mean_shares(self) -> tuple[np.ndarray, ...]:
         """The same in means of coefficients: a cell consists of fine cells."""
-        constant = replace(self, linear=False)
-        return constant.shares
+        return self.shares if self._on_nodes else replace(self, linear=False).shares
 
     def _over_sizes(self, taken: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         sizes = self.coarse.sizes.copy()
@@ -180,7 +185,7 @@ class Halving:
         axis = fine.axis
         twin = replace(axis, points=m + sum(axis.fixed), block=None)
         distances = np.zeros(m + 2)
-        if axis.on_nodes:
+        if self._on_nodes:
             for face in range(1, m + 2):
                 distances[face] = sum(fine.distances[f] for f in self._faces(face))
             sizes = sum(self._taken(*self.weights), np.zeros(m + 2))
@@ -211,7 +216,7 @@ class Halving:
         if m == 1 and line.axis.periodic:  # its own neighbour
             return result
         g = fine * line.spacing
-        if line.axis.on_nodes:
+        if self._on_nodes:
             for face in range(1, m + 2):
                 first, *others = self._faces(face)
                 total = g[..., first]
@@ -222,7 +227,7 @@ class Halving:
             n = line.axis.unknowns
             chosen = 2 * np.arange(1, m + 2) - 1
             chosen[-1] = n + 1
-            farther = line.distances[chosen] / coarse.distances[1:]
+            farther = np.minimum(1.0, line.distances[chosen] / coarse.distances[1:])
             result[..., 1:] = g[..., chosen] * farther
             if not line.axis.periodic:
                 for wall, fine_wall, inside in ((1, 1, 2), (m + 1, n + 1, n)):

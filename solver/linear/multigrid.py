@@ -1,11 +1,10 @@
 """Geometric multigrid: V(2,2) cycles with red-black Gauss-Seidel smoothing."""
 
-from dataclasses import replace
 from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.linear import Method, System
-from heatsolve.linear.levels import REVERSED, SAME, Level, hierarchy
+from heatsolve.linear.levels import SAME, Level, hierarchy
 from heatsolve.points import Point
 
 Colours = tuple[float, ...]
@@ -14,8 +13,9 @@ Colours = tuple[float, ...]
 class Multigrid(Method):
     """V cycles: smooth, correct by the solution of a coarser grid, smooth.
 
-    Each smoothing is two sweeps of Gauss-Seidel, red points before black ones (A. Brandt, Math. Comp. 31 (1977), 333; U. Trottenberg, C. Oosterlee
-    and A. Schueller, "Multigrid", 2001, section 2.4).
+    Each smoothing is two sweeps of Gauss-Seidel, red points before black ones (A. Brandt, Math.
+    Comp. 31 (1977), 333; U. Trottenberg, C. Oosterlee and A. Schueller, "Multigrid", 2001, section
+    2.4). Where the conductivity jumps the cycles may diverge: `mgcg` is for that.
     """
 
     def __init__(self, system: System, u: Any):
@@ -45,7 +45,7 @@ class Multigrid(Method):
 def solve_from_zero(levels: list[Level], after: Colours) -> None:
     """One V cycle from u = 0 for the system of the first of these levels; ends in its `other`.
 
-    With the colours `REVERSED` after each correction it is a symmetric operator on b, in the
+    With the reverse of `SAME` after each correction it is a symmetric operator on b, in the
     volume-weighted product.
     """
     level = levels[0]

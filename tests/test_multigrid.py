@@ -1,0 +1,266 @@
+"""Multigrid: few cycles whatever the size, the shape and the walls; the same bits everywhere."""
+
+import re
+
+import numpy as np
+import pytest
+from many import Impatient
+from test_solvers import PROBLEMS, TIGHT, case_text, solve
+
+from heatsolve.backends.choice import make
+from heatsolve.case import parse
+from heatsolve.conduction import Conduction
+from heatsolve.errors import InputError, Interrupted
+from heatsolve.linear.levels import REVERSED, hierarchy
+from heatsolve.linear.mgcg import MultigridCG
+from heatsolve.linear.multigrid import Multigrid, solve_from_zero
+from heatsolve.ranks import Ranks
+from heatsolve.restart import Start
+from heatsolve.run import run
+
+METHODS = {"multigrid": Multigrid, "mgcg": MultigridCG}
+MOST = 60
+
+
+def noise(count):
+    """White noise in (-0.5, 0.5) by hashing the number of the point (splitmix64)."""
+    bits = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return (bits ^ (bits >> np.uint64(31))) / 2.0**64 - 0.5
+
+
+def noisy_system(grid, walls, conductivity="1", backend="numba"):
+    """A system with white noise on its right side, and a start of zero."""
+    model = f'conductivity = "{conductivity}"'
+    text = case_text(grid, walls.replace("v", "0"), model=model)
+    text = re.sub(r"ambient = [\d.]+", "ambient = 0", text)
+    problem = Conduction(parse(text, "case"), make(backend))
+    b = np.zeros(problem.grid.shape)
+    inside = tuple(slice(1, -1) for _ in b.shape)
+    b[inside] = noise(b[inside].size).reshape(b[inside].shape)
+    system = problem.system(problem.backend.to_device(b))
+    if system.singular:
+        system.remove_mean(system.b)
+    return system, problem.temperature
+
+
+def residual(system, u):
+    norm = system.backend.accumulator("sum")
+    system.residual_norm(u, norm)
+    return norm.value**0.5
+
+
+def cycles(method, grid, walls, conductivity="1"):
+    """Cycles until l2(b - A u) is at most 1e-10 l2(b)."""
+    system, u = noisy_system(grid, walls, conductivity)
+    first = residual(system, u)
+    iteration = METHODS[method](system, u)
+    for number in range(MOST):
+        iteration.step(number, None)
+        if residual(system, iteration.solution(number + 1)) <= 1e-10 * first:
+            return number + 1
+    return MOST + 1
+
+
+# ---- how many cycles ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("walls", ["vvvv", "gvgr", "rrrr", "gggg", "vg--", "----"])
+@pytest.mark.parametrize("size", [(64, 64), (129, 128), (97, 65), (98, 67), (63, 127)])
+@pytest.mark.parametrize(("kind", "most"), [("nodes", 10), ("cells", 12)])
+def test_cycles_in_2d(kind, most, size, walls):
+    periodic = {"vg--": ["y"], "----": ["x", "y"]}.get(walls, [])
+    grid = f"{kind} = {list(size)}\nperiodic = {periodic}"
+    assert cycles("multigrid", grid, walls) <= most
+    assert cycles("mgcg", grid, walls) <= most
+
+
+@pytest.mark.parametrize("walls", ["vvvvvv", "vgrgvr", "gggggg"])
+@pytest.mark.parametrize(
+    ("grid", "most"),
+    [
+        ("nodes = [98, 67, 35]", 11),
+        ("cells = [97, 65, 33]", 13),
+        ("cells = [32, 32, 32]", 13),
+        ("nodes = [33, 33, 33]", 11),
+    ],
+)
+def test_cycles_in_3d(grid, most, walls):
+    assert cycles("multigrid", grid, walls) <= most
+    assert cycles("mgcg", grid, walls) <= most
+
+
+@pytest.mark.parametrize("grid", ["nodes = [1000, 777]", "cells = [1000, 777]"])
+def test_cycles_of_an_awkward_size(grid):
+    assert cycles("multigrid", grid, "gvrv") <= (10 if "nodes" in grid else 12)
+
+
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+def test_cycles_do_not_depend_on_the_size(kind):
+    counts = [cycles("multigrid", f"{kind} = [{n}, {n}]", "vvvv") for n in (64, 128, 256, 512)]
+    assert max(counts) == min(counts)
+
+
+@pytest.mark.parametrize("walls", ["vvvv", "gvrv", "gggv"])
+@pytest.mark.parametrize("aspect", [2, 10, 100, 1000])
+@pytest.mark.parametrize(("kind", "most"), [("nodes", 10), ("cells", 12)])
+def test_cycles_of_stretched_grids(kind, most, aspect, walls):
+    for upper in ([aspect, 1], [1, aspect]):
+        grid = f"{kind} = [100, 77]\nupper = {upper}"
+        assert cycles("multigrid", grid, walls) <= most
+        assert cycles("mgcg", grid, walls) <= most
+
+
+@pytest.mark.parametrize("walls", ["vv", "vg", "rv", "gg"])
+@pytest.mark.parametrize("grid", ["nodes = [1000]", "cells = [1000]", "cells = [77]"])
+def test_cycles_in_1d(grid, walls):
+    assert cycles("multigrid", grid, walls) <= 10
+
+
+JUMPS = {
+    "inclusion": ("where((x-0.5)**2 + (y-0.4)**2 < 0.06, 1e4, 1)", 16),
+    "insulator": ("where((x-0.5)**2 + (y-0.4)**2 < 0.06, 1, 1e4)", 16),
+    "layers": ("where(sin(8*pi*y) > 0, 1e4, 1)", 16),
+    "fins": ("where((y < 0.15) or ((sin(10*pi*x) > 0) and (y < 0.8)), 1e4, 1)", 16),
+    "checkerboard": ("where(sin(8*pi*x)*sin(8*pi*y) > 0, 1e4, 1)", 35),
+    "smooth": ("exp(5*x)", 12),
+}
+
+
+@pytest.mark.parametrize("walls", ["vvvv", "gvrg"])
+@pytest.mark.parametrize("name", JUMPS)
+def test_cycles_with_jumps_of_the_conductivity(name, walls):
+    conductivity, most = JUMPS[name]
+    for n in (64, 128):
+        assert cycles("mgcg", f"cells = [{n}, {n}]", walls, conductivity) <= most
+
+
+@pytest.mark.parametrize("name", ["inclusion", "insulator", "layers", "smooth"])
+def test_cycles_with_jumps_on_nodes(name):
+    conductivity, most = JUMPS[name]
+    assert cycles("mgcg", "nodes = [129, 129]", "gvrg", conductivity) <= most
+
+
+# ---- what they find ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_agrees_with_conjugate_gradients(problem, method, tmp_path):
+    grid, walls, source = PROBLEMS[problem]
+    result, other = (
+        solve(case_text(grid, walls, source, f"method = '{name}'\n{TIGHT}"), tmp_path)
+        for name in (method, "cg")
+    )
+    assert result.outcome.ending == "tolerance"
+    assert result.outcome.count <= 14
+    assert np.abs(result.fields["temperature"] - other.fields["temperature"]).max() < 1e-8
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_exact_discrete_solution(method, tmp_path):
+    """For the sine source it is the source over the eigenvalue, 8 sin(pi h / 2)^2 / h^2."""
+    solver = f"method = '{method}'\ntolerance = 1e-30"
+    text = case_text("nodes = [65, 65]", "0000", "sin(pi*x)*sin(pi*y)", solver)
+    result = solve(text, tmp_path)
+    assert result.outcome.ending == "rounding"
+    x = np.linspace(0.0, 1.0, 65)
+    exact = np.outer(np.sin(np.pi * x), np.sin(np.pi * x)) / (8 * 64**2 * np.sin(np.pi / 128) ** 2)
+    assert np.abs(result.fields["temperature"] - exact).max() < 1e-12
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+def test_implicit_steps_with_walls_in_time(kind, method, tmp_path):
+    """T = x t + y is linear in time and space, so that backward Euler carries it exactly."""
+    walls = "\n".join(
+        f"{name}.temperature = {{ value = '{text}' }}"
+        for name, text in (("left", "y"), ("right", "t + y"), ("bottom", "x*t"), ("top", "x*t + 1"))
+    )
+    text = case_text(
+        f"{kind} = [9, 6]", "", "x", f"method = '{method}'\n{TIGHT}", "steady = false",
+        boundary=walls, initial="temperature = 'y'",
+        reference="exact = { temperature = 'x*t + y' }",
+        time="end = 0.35\nstep = 0.05\nscheme = 'backward-euler'",
+    )  # fmt: skip
+    result = solve(text, tmp_path)
+    height, width = result.fields["temperature"].shape
+    along = [(np.arange(n) + (0 if kind == "nodes" else 0.5)) / (n - (kind == "nodes"))
+             for n in (height, width)]  # fmt: skip
+    exact = 0.35 * along[1] + along[0][:, None]
+    assert np.abs(result.fields["temperature"] - exact).max() < 1e-9
+
+
+@pytest.mark.parametrize(
+    "grid, walls", [("nodes = [34, 21]", "gvrg"), ("cells = [33, 21]", "gvrg")]
+)
+@pytest.mark.parametrize("conductivity", ["1", "where(x < 0.4, 100, 1)"])
+def test_a_cycle_is_symmetric_and_positive(grid, walls, conductivity):
+    """In the volume-weighted product: else it is no preconditioner of conjugate gradients."""
+    system, _ = noisy_system(grid, walls, conductivity, "numpy")
+    backend, shape = system.backend, system.grid.shape
+    levels = hierarchy(system, backend.zeros(shape), backend.zeros(shape))
+    volume = 1.0
+    for ratio in system.ratios:
+        volume = volume / backend.to_host(ratio)
+    rng = np.random.default_rng(5)
+    inside = tuple(slice(1, -1) for _ in shape)
+    given, found = [], []
+    for _ in range(2):
+        b = np.zeros(shape)
+        b[inside] = rng.normal(size=b[inside].shape)
+        system.b[...] = b
+        solve_from_zero(levels, REVERSED)
+        given.append(b)
+        found.append(backend.to_host(levels[0].other))
+    cross = [np.sum((volume * given[n] * found[1 - n])[inside]) for n in (0, 1)]
+    own = [np.sum((volume * given[n] * found[n])[inside]) for n in (0, 1)]
+    assert min(own) > 0.0
+    assert abs(cross[0] - cross[1]) < 1e-12 * max(own)
+
+
+# ---- bits, restarts, refusals ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "1D cells"])
+def test_backends_give_the_same_bits(problem, backend, tmp_path):
+    grid, walls, source = PROBLEMS[problem]
+    for method in METHODS:
+        for precision, tolerance in (("float64", 1e-9), ("float32", 1e-4)):
+            solver = (f"method = '{method}'\nprecision = '{precision}'\nrelative = true\n"
+                      f"tolerance = {tolerance}")  # fmt: skip
+            text = case_text(grid, walls, source, solver, "conductivity = '1 + 9*x'")
+            reference, other = (solve(text, tmp_path, name) for name in ("numpy", backend))
+            assert other.outcome.history == reference.outcome.history
+            assert (
+                other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()
+            )
+
+
+@pytest.mark.parametrize("monitor", ["update", "residual"])
+@pytest.mark.parametrize("method", METHODS)
+def test_goes_on_bit_for_bit(method, monitor, tmp_path):
+    solver = f"method = '{method}'\nmonitor = '{monitor}'\ntolerance = 1e-9"
+    text = case_text("cells = [24, 21]", "vgrv", "x", solver, checkpoint="every = 2")
+    case = parse(text, "case")
+    alone = run(case, "numpy", tmp_path / "alone.h5")
+    start = Start(restart=True)
+    with pytest.raises(Interrupted):
+        run(case, "numpy", tmp_path / "two.h5", start=start, wish=Impatient(2))
+    resumed = run(case, "numpy", tmp_path / "two.h5", start=start)
+    assert resumed.outcome.history == alone.outcome.history
+    assert resumed.fields["temperature"].tobytes() == alone.fields["temperature"].tobytes()
+
+
+class Two(Ranks):
+    """One of two processes, as far as multigrid can see."""
+
+    size = 2
+
+
+def test_several_processes_are_refused():
+    system, u = noisy_system("cells = [8, 8]", "vvvv")
+    system.halo.ranks = Two()
+    with pytest.raises(InputError, match="one process"):
+        Multigrid(system, u)
