@@ -52,13 +52,14 @@ def residual(system, u):
 
 
 def cycles(method, grid, walls, conductivity="1"):
-    """Cycles until l2(b - A u) is at most 1e-10 l2(b)."""
+    """Cycles until l2(b - A u) is at most 1e-10 l2(b), or at rounding level."""
     system, u = noisy_system(grid, walls, conductivity)
     first = residual(system, u)
     iteration = METHODS[method](system, u)
     for number in range(MOST):
         iteration.step(number, None)
-        if residual(system, iteration.solution(number + 1)) <= 1e-10 * first:
+        floor = system.residual_floor(iteration.solution(number + 1), "sum")
+        if residual(system, iteration.solution(number + 1)) <= max(1e-10 * first, floor):
             return number + 1
     return MOST + 1
 

@@ -84,13 +84,13 @@ class Halving:
     def _joins(self) -> bool:
         """Whether the last point is no coarse one, though by its number it would be."""
         fine, axis, n = self.fine, self.fine.axis, self.fine.axis.unknowns
-        if axis.periodic:
-            return False
+        half = 0.5 * fine.spacing
         if not self._on_nodes:
-            return n % 2 == 1 and fine.sizes[n] <= 0.5 * fine.spacing
-        odd = (n + axis.fixed[0]) % 2 == 0
-        short = n == 2 or fine.distances[n] <= 0.5 * fine.spacing
-        return odd and short and not axis.fixed[1]
+            return n % 2 == 1 and bool(fine.sizes[n] <= half)
+        if axis.periodic:
+            return n % 2 == 1 and bool(fine.distances[1] <= half)
+        odd = (n + axis.fixed[0]) % 2 == 0 and not axis.fixed[1]
+        return odd and (n == 2 or bool(fine.distances[n] <= half))
 
     @cached_property
     def count(self) -> int:
@@ -138,7 +138,9 @@ class Halving:
         fine, m = self.fine, self.count
         position = np.cumsum(fine.distances)
         if self._on_nodes:
-            others = np.where(self.places < 0, -fine.distances[-1], position[self.places])
+            others = position[self.places]
+            if fine.axis.periodic:
+                others[0] = others[-2] - position[-2]
         else:
             coarse = self.coarse
             others = np.cumsum(coarse.distances)
@@ -150,6 +152,10 @@ class Halving:
         shares = np.ones(numbers.shape)
         with np.errstate(invalid="ignore"):
             shares[: m + 1] = np.where(low == -np.inf, 1.0, (known - low) / (high - low))
+        if fine.axis.periodic and self._joins:
+            # An image further away than the next pair is out of the restriction's reach.
+            shares[m, 0] = 0.0
+            shares[0, 1] = 1.0
         return np.clip(shares, 0.0, 1.0)
 
     @cached_property
@@ -218,7 +224,7 @@ class Halving:
         g = fine * line.spacing
         if self._on_nodes:
             for face in range(1, m + 2):
-                first, *others = self._faces(face)
+                first, *others = sorted(self._faces(face))
                 total = g[..., first]
                 for other in others:
                     total = in_series(total, g[..., other])
