@@ -67,7 +67,7 @@ ALLOWED = {
     "wish": (),
     "keeper": ("ranks", "wish", "errors"),
     "linear": ("points", "grid", INTERFACE, "halo", "errors"),
-    "linear.*": ("linear", "points", "grid", INTERFACE, "halo", "errors"),
+    "linear.*": ("linear", "linear.*", "points", "grid", INTERFACE, "halo", "errors"),
     "schema": ("expressions", "grid", "toml", "errors"),
     "toml": ("errors",),
     "case": ("schema", "expressions", "grid", "toml", "errors"),
