@@ -223,6 +223,19 @@ def test_a_cycle_is_symmetric_and_positive(grid, walls, conductivity):
     assert abs(cross[0] - cross[1]) < 1e-12 * max(own)
 
 
+@pytest.mark.parametrize("conductivity", ["1", "where(x < 0.3, 1, 1000)"])
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+def test_tiny_grids(kind, conductivity):
+    """Every small size meets every way in which an axis can end."""
+    for size in range(3, 10):
+        for walls in ("vvvv", "gvrg", "gvgv", "gggg", "vv--", "gr--"):
+            periodic = ["y"] if walls.endswith("--") else []
+            grid = f"{kind} = [{size}, {12 - size}]\nperiodic = {periodic}"
+            assert cycles("mgcg", grid, walls, conductivity) <= 14, grid
+            if conductivity == "1":
+                assert cycles("multigrid", grid, walls) <= 14, grid
+
+
 # ---- bits, restarts, refusals ------------------------------------------------------------------
 
 

@@ -58,7 +58,9 @@ def solve_from_zero(levels: list[Level], after: Colours) -> None:
 
 
 def improve(levels: list[Level], u: Any, after: Colours) -> None:
-    """Correct u on the first of these levels by one V cycle on the others."""
+    """Correct u on the first of these levels by one V cycle on the others, if there are any."""
+    if len(levels) == 1:
+        return
     fine, coarse = levels[:2]
     fine.find_residual(u)
     assert fine.transfer is not None
