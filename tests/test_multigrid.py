@@ -195,13 +195,20 @@ def test_implicit_steps_with_walls_in_time(kind, method, tmp_path):
     assert np.abs(result.fields["temperature"] - exact).max() < 1e-9
 
 
-@pytest.mark.parametrize(
-    "grid, walls", [("nodes = [34, 21]", "gvrg"), ("cells = [33, 21]", "gvrg")]
-)
+SYMMETRIC = {
+    "nodes": ("nodes = [34, 21]", "gvrg"),
+    "cells": ("cells = [33, 21]", "gvrg"),
+    "odd ring of nodes": ("nodes = [34, 21]\nperiodic = ['y']", "gr--"),
+    "odd ring of cells": ("cells = [33, 21]\nperiodic = ['y']", "gr--"),
+    "even ring of nodes": ("nodes = [34, 24]\nperiodic = ['y']", "vr--"),
+}
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
 @pytest.mark.parametrize("conductivity", ["1", "where(x < 0.4, 100, 1)"])
-def test_a_cycle_is_symmetric_and_positive(grid, walls, conductivity):
+def test_a_cycle_is_symmetric_and_positive(name, conductivity):
     """In the volume-weighted product: else it is no preconditioner of conjugate gradients."""
-    system, _ = noisy_system(grid, walls, conductivity, "numpy")
+    system, _ = noisy_system(*SYMMETRIC[name], conductivity, "numpy")
     backend, shape = system.backend, system.grid.shape
     levels = hierarchy(system, backend.zeros(shape), backend.zeros(shape))
     volume = 1.0
@@ -233,7 +240,8 @@ def test_tiny_grids(kind, conductivity):
             grid = f"{kind} = [{size}, {12 - size}]\nperiodic = {periodic}"
             assert cycles("mgcg", grid, walls, conductivity) <= 14, grid
             if conductivity == "1":
-                assert cycles("multigrid", grid, walls) <= 14, grid
+                # A ring of three has two red neighbours, which one half-sweep changes together.
+                assert cycles("multigrid", grid, walls) <= (22 if periodic else 14), grid
 
 
 # ---- bits, restarts, refusals ------------------------------------------------------------------

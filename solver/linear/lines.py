@@ -17,7 +17,7 @@ class Line:
     """The points of one axis.
 
     `sizes`: extents of the control volumes, 0 at ghosts that are nobody's; `distances`: lengths of
-    the faces' intervals, number 0 unused; `spacing`: the extent of a full cell.
+    the faces' intervals, 0 at number 0; `spacing`: the extent of a full cell.
     """
 
     axis: Axis
@@ -47,6 +47,7 @@ def finest(axis: Axis, ratio: np.ndarray) -> Line:
     sizes[1:-1] = h / (ratio[1:-1] if ratio.size > 1 else ratio)
     _close(sizes, axis)
     distances = np.full(n + 2, h)
+    distances[0] = 0.0
     if not (axis.on_nodes or axis.periodic):
         distances[[1, -1]] = 0.5 * h
     return Line(axis, sizes, distances, h)
