@@ -1,6 +1,6 @@
 """The cuda backend: generated Python, compiled by Numba-CUDA, launched by cuda.core."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from heatsolve.backends.cuda_source import (
 )
 from heatsolve.backends.device import DeviceBackend, Kernel
 from heatsolve.backends.device_launch import Launch
+from heatsolve.backends.device_passes import Compiled
+from heatsolve.backends.pass_source import PASS_OPTIONS
 from heatsolve.backends.tape import Tape
 from heatsolve.errors import InputError
 
@@ -94,3 +96,19 @@ class CudaBackend(DeviceBackend):
             kernel(launch, (self._gate, *launch.bounds, *extents, *given))
 
         return queue
+
+    @property
+    def compiles_c(self) -> bool:  # type: ignore[override]
+        return isinstance(self._machine, Device)
+
+    def _c_kernel(self, source: str, bytes_shared: int) -> Compiled:
+        assert isinstance(self._machine, Device)
+        kernel = self._machine.compile_c(source, "sweeps", PASS_OPTIONS, bytes_shared)
+
+        def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
+            kernel(launch, (self._gate, *operands, *launch.bounds))
+
+        return queue
+
+    def _captured(self, work: Callable[[], None]) -> Callable[[], None] | None:
+        return self._machine.captured(work) if isinstance(self._machine, Device) else None

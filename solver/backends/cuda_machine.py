@@ -7,7 +7,7 @@ cuda.core. Under the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) the same source run
 import inspect
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +60,29 @@ def entry_of(ptx: str) -> str:
     found = re.search(r"\.entry\s+([\w$]+)", ptx)
     assert found, "PTX without a kernel"
     return found.group(1)
+
+
+def checked(result: Any) -> Any:
+    """The value of a call of CUDA's driver or of NVRTC. Raises RuntimeError where it failed."""
+    error, *values = result
+    if int(error):
+        raise RuntimeError(f"CUDA: {error.name}")
+    return values[0] if values else None
+
+
+def cubin_of(source: str, options: tuple[str, ...]) -> bytes:
+    """Machine code of CUDA C, by NVRTC."""
+    from cuda.bindings import nvrtc
+
+    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"heatsolve.cu", 0, [], []))
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+    if int(error):
+        log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
+        checked(nvrtc.nvrtcGetProgramLog(program, log))
+        raise RuntimeError(f"NVRTC: {log.decode()}")
+    code = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
+    checked(nvrtc.nvrtcGetCUBIN(program, code))
+    return code
 
 
 @dataclass(frozen=True)
@@ -141,9 +164,46 @@ class Device:
         capability = tuple(self._device.compute_capability)
         ptx = self._cached_ptx(function, types, capability, source)
         kernel = self._core.ObjectCode.from_ptx(ptx.encode()).get_kernel(entry_of(ptx))
+        return self._launching(kernel, 0)
 
+    def compile_c(self, source: str, name: str, options: tuple[str, ...], bytes_shared: int) -> Any:
+        """A kernel of CUDA C, compiled by NVRTC or read from the cache."""
+        from cuda.bindings import driver, nvrtc
+
+        architecture = f"--gpu-architecture=sm_{''.join(map(str, self._device.compute_capability))}"
+        digest = cache.digest(source, options, architecture, nvrtc.nvrtcVersion())
+        path = cache.folder() / f"heatsolve_{name}_{digest}.cubin"
+        if not path.exists():
+            cache.store(path, cubin_of(source, (*options, architecture)))
+        kernel = self._core.ObjectCode.from_cubin(path.read_bytes()).get_kernel(name)
+        largest = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        handle = driver.CUkernel(int(kernel.handle))
+        checked(driver.cuKernelSetAttribute(largest, bytes_shared, handle, self._device.device_id))
+        return self._launching(kernel, bytes_shared)
+
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A graph of what `work` queues."""
+        from cuda.bindings import driver
+
+        stream = driver.CUstream(int(self._stream.handle))
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        checked(driver.cuStreamBeginCapture(stream, mode))
+        try:
+            work()
+        finally:
+            graph = checked(driver.cuStreamEndCapture(stream))
+        executable = checked(driver.cuGraphInstantiate(graph, 0))
+
+        def play() -> None:
+            checked(driver.cuGraphLaunch(executable, stream))
+
+        return play
+
+    def _launching(self, kernel: Any, bytes_shared: int) -> Any:
         def launch(numbers: Launch, arguments: tuple) -> None:
-            config = self._core.LaunchConfig(grid=numbers.grid, block=numbers.block)
+            config = self._core.LaunchConfig(
+                grid=numbers.grid, block=numbers.block, shmem_size=bytes_shared
+            )
             self._core.launch(self._stream, config, kernel, *_flat(arguments))
 
         return launch

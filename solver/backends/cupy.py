@@ -1,6 +1,6 @@
 """The cupy backend: generated CUDA C, compiled by NVRTC, memory and launches by CuPy."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,8 @@ from heatsolve.backends import Signature, cache
 from heatsolve.backends.cupy_source import OPTIONS, check_source, kernel_source
 from heatsolve.backends.device import DeviceBackend, Kernel
 from heatsolve.backends.device_launch import Launch
+from heatsolve.backends.device_passes import Compiled
+from heatsolve.backends.pass_source import PASS_OPTIONS
 from heatsolve.backends.tape import Tape
 from heatsolve.errors import InputError
 
@@ -39,14 +41,14 @@ class CupyBackend(DeviceBackend):
         self._check = self._load(check_source(), "check")
         self._make_gate()
 
-    def _load(self, source: str, name: str) -> Any:
+    def _load(self, source: str, name: str, options: tuple[str, ...] = OPTIONS) -> Any:
         """A kernel, compiled by NVRTC or read from the cache."""
         compiler, device = self._cupy.cuda.compiler, self._cupy.cuda.Device()
         nvrtc = self._cupy.cuda.nvrtc.getVersion()
-        digest = cache.digest(source, OPTIONS, device.compute_capability, nvrtc)
+        digest = cache.digest(source, options, device.compute_capability, nvrtc)
         path = cache.folder() / f"heatsolve_{name}_{digest}.cubin"
         if not path.exists():
-            code, _ = compiler.compile_using_nvrtc(source, OPTIONS)
+            code, _ = compiler.compile_using_nvrtc(source, options)
             cache.store(path, code if isinstance(code, bytes) else code.encode())
         return self._cupy.RawModule(path=str(path)).get_function(name)
 
@@ -96,3 +98,24 @@ class CupyBackend(DeviceBackend):
             kernel(launch.grid, launch.block, (self._gate, *numbers, *operands))
 
         return queue
+
+    def _c_kernel(self, source: str, bytes_shared: int) -> Compiled:
+        kernel = self._load(source, "sweeps", PASS_OPTIONS)
+        kernel.max_dynamic_shared_size_bytes = bytes_shared
+
+        def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
+            numbers = [np.int64(number) for number in launch.bounds]
+            given = (self._gate, *operands, *numbers)
+            kernel(launch.grid, launch.block, given, shared_mem=bytes_shared)
+
+        return queue
+
+    def _captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        stream = self._cupy.cuda.Stream(non_blocking=True)  # the default one cannot be captured
+        with stream:
+            stream.begin_capture()
+            try:
+                work()
+            finally:
+                graph = stream.end_capture()
+        return graph.launch

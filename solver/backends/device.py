@@ -18,11 +18,15 @@ from heatsolve.backends import (
     sums,
 )
 from heatsolve.backends.device_launch import SPREAD, Launch, launches, rows_of
+from heatsolve.backends.device_passes import LARGEST, Compiled, DevicePasses, deepest
+from heatsolve.backends.signature import describe
 from heatsolve.backends.tape import Tape
 from heatsolve.points import Point
 
 BEYOND = LONGEST_PASS
 """Checks that the last pass of a queue may bring beyond those that were asked for."""
+MOST_WITH_NORMS = 5
+"""Sweeps of a pass that takes the norms of most of them: they need registers, too."""
 GATE_MARGIN = 1e-6
 """The gate closes this much (relative) above a threshold; the host decides with exact sums."""
 
@@ -117,6 +121,8 @@ class DeviceBackend(Backend):
 
     lookahead = 64
     on_device = True
+    compiles_c = True
+    """Whether there is a compiler of CUDA C, in which the kernels of passes are written."""
     _gate: Any
     _rows: Any
     _kinds: list[str]
@@ -179,6 +185,50 @@ class DeviceBackend(Backend):
 
         return run
 
+    @abstractmethod
+    def _c_kernel(self, source: str, bytes_shared: int) -> Compiled:
+        """The kernel `sweeps` of a CUDA C source, and what a block needs of shared memory."""
+
+    def most_sweeps(
+        self,
+        point: Point,
+        u: Any,
+        region: Region,
+        stages: Sequence[Sequence[Any]],
+        wraps: Sequence[bool],
+        changes: Sequence[Accumulator | None],
+    ) -> int:
+        if not self.compiles_c or max(u.shape) > LARGEST:
+            return 1
+        described = tuple([describe(a) for a in (u, *stages[0])])
+        key = point, described
+        if key not in self._depths:
+            signature = Signature(described, ("array",), (None,), self.precision, len(region))
+            self._depths[key] = deepest(signature.tape(point), signature)
+        most = min(self._depths[key], len(stages))
+        if sum(change is not None for change in changes[:most]) > 2:
+            most = min(most, MOST_WITH_NORMS)
+        # An exact sum costs as much as many sweeps: it pays in the last of a pass only.
+        sums_at = [n for n, change in enumerate(changes) if change and change.kind == "sum"]
+        return min([most, *[n + 1 for n in sums_at]])
+
+    def _compile_pass(
+        self,
+        point: Point,
+        signature: Signature,
+        tape: Tape,
+        wraps: tuple[bool, ...],
+        kinds: tuple[str | None, ...],
+    ) -> Any:
+        return DevicePasses(self._c_kernel, tape, signature, kinds, wraps)
+
+    @abstractmethod
+    def _captured(self, work: Callable[[], None]) -> Callable[[], None] | None:
+        """A graph of what `work` queues; None where there are no graphs."""
+
+    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
+        return Replay(self, work)
+
     def message(self, shape: Sequence[int], direct: bool = False) -> Message:
         array = self.zeros(shape)
         if direct:
@@ -186,6 +236,7 @@ class DeviceBackend(Backend):
         return StagedMessage(array, self.pinned(shape), self)
 
     def _make_gate(self) -> None:
+        self._depths: dict[Any, int] = {}
         self._gate = self.integers(2)
         self._rows = self.integers((self.lookahead + BEYOND) * sums.WIDTH)
         self._kinds = []
@@ -224,3 +275,34 @@ class DeviceBackend(Backend):
         passed = int(self.read_integers(self._gate)[1])
         rows = self.read_integers(self._rows).reshape(-1, sums.WIDTH)
         return [sums.VALUE_OF[kind](row) for kind, row in zip(self._kinds, rows[:passed])]  # noqa: B905
+
+
+class Replay:
+    """Work that a device plays back from a graph: about a microsecond for each kernel.
+
+    The first call compiles what must be, the second one is noted down; a gate has its own kernels.
+    """
+
+    def __init__(self, backend: DeviceBackend, work: Callable[[], None]):
+        self._backend, self._work = backend, work
+        self._calls: dict[bool, int] = {}
+        self._graphs: dict[bool, tuple[Callable[[], None], int, int]] = {}
+
+    def __call__(self) -> None:
+        backend = self._backend
+        gated = backend.gated
+        if gated not in self._graphs:
+            points, moved = backend.points_updated, backend.bytes_moved
+            self._calls[gated] = self._calls.get(gated, 0) + 1
+            graph = backend._captured(self._work) if self._calls[gated] == 2 else None
+            if graph is None:
+                self._work()
+                return
+            self._graphs[gated] = (
+                graph, backend.points_updated - points, backend.bytes_moved - moved
+            )  # fmt: skip
+            backend.points_updated, backend.bytes_moved = points, moved
+        play, points, moved = self._graphs[gated]
+        play()
+        backend.points_updated += points
+        backend.bytes_moved += moved

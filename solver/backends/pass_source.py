@@ -1,0 +1,192 @@
+"""What the kernels of several sweeps in one pass have in common: the text of CUDA C.
+
+The first argument of the point function is the field that the sweeps advance; all others are the
+same for every sweep, but for numbers. See `pass_source_2d` and `pass_source_3d`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from heatsolve.backends.cupy_source import C_DIALECT, OPTIONS, constants
+from heatsolve.backends.signature import Signature
+from heatsolve.backends.tape import Tape
+
+PASS_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
+"""Lambdas in kernels count as functions of the host otherwise."""
+REAL_OF = {"float64": "double", "float32": "float"}
+BYTES_OF = {"float64": 8, "float32": 4}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Sweeps of one point function in one pass, as far as their text depends on it.
+
+    `varying`: the numbers of the scalar arguments that differ from sweep to sweep; `norms`: for
+    each sweep None, "max" or "sum"; `aligned`: whether rows begin at multiples of two elements.
+    """
+
+    tape: Tape
+    signature: Signature
+    varying: tuple[int, ...]
+    norms: tuple[str | None, ...]
+    wraps: tuple[bool, ...]
+    aligned: bool
+
+    @property
+    def sweeps(self) -> int:
+        return len(self.norms)
+
+    @property
+    def real(self) -> str:
+        return REAL_OF[self.signature.precision]
+
+    @property
+    def bytes(self) -> int:
+        return BYTES_OF[self.signature.precision]
+
+    def operands(self) -> list[tuple[str, str]]:
+        """The C types and the names of what a kernel takes between gate and bounds."""
+        array = f"const {self.real}* __restrict__"
+        found = [(f"{self.real}* __restrict__", "o0"), (array, "a0")]
+        for number, kind in enumerate(self.signature.arguments[1:], 1):
+            if not isinstance(kind, str):
+                found.append((array, f"a{number}"))
+            elif number in self.varying:
+                found += [(self.real, f"a{number}_{t}") for t in range(self.sweeps)]
+            else:
+                found.append((self.real, f"a{number}"))
+        found += [("integer*", f"reg{t}") for t, kind in enumerate(self.norms) if kind]
+        return found
+
+    def numbers(self) -> list[str]:
+        """The statements that collect the numbers that differ from sweep to sweep."""
+        return [
+            f"const real s{n}[T] = {{{', '.join(f'a{n}_{t}' for t in range(self.sweeps))}}};"
+            for n in self.varying
+        ]
+
+    def scalar(self, number: int) -> str:
+        """A scalar argument in sweep t."""
+        return f"s{number}[t]" if number in self.varying else f"a{number}"
+
+
+def filled(template: str, work: Pass, defines: Mapping[str, int], **pieces: str) -> str:
+    """The text of a kernel: its template, with its pieces, behind what all kernels need."""
+    operands = work.operands()
+    pieces |= {
+        "PARAMETERS": ", ".join(f"{kind} {name}" for kind, name in operands),
+        "NAMES": ", ".join(name for _, name in operands),
+        "GATE": "if (*gate) return;" if work.signature.gated else "",
+    }
+    for key, value in pieces.items():
+        template = template.replace(f"@{key}@", value)
+    head = "".join(f"#define {key} {int(value)}\n" for key, value in defines.items())
+    types = f"typedef {work.real} real;\ntypedef {work.real}2 pack;\n"
+    return constants() + head + types + PREAMBLE + point_function(work) + template
+
+
+def point_function(work: Pass) -> str:
+    """The point function as a C function of all that it reads, in the order of the tape."""
+    tape, precision = work.tape, work.signature.precision
+    parameters, lines = [], []
+    for place, operation in enumerate(tape.operations):
+        kind, operands = operation.name, operation.operands
+        if kind in ("load", "scalar"):
+            parameters.append(f"const real v{place}")
+            continue
+        values = [f"v{operand}" for operand in operands]
+        if kind == "constant":
+            value = C_DIALECT.constant(float.fromhex(operands[0]), precision)
+        elif kind == "where":
+            value = C_DIALECT.where.format(*values)
+        elif kind == "sqrt":
+            value = C_DIALECT.sqrt.format(*values)
+        elif kind == "neg":
+            value = f"-{values[0]}"
+        else:
+            value = f"{values[0]} {kind} {values[1]}"
+        lines.append(f"    const auto v{place} = {value};\n")
+    (result,) = tape.results
+    return (
+        f"__device__ __forceinline__ real point({', '.join(parameters)}) {{\n"
+        f"{''.join(lines)}    return v{result};\n}}\n"
+    )
+
+
+PREAMBLE = """
+#define EVERY_LANE 0xffffffffu
+typedef long long integer;
+typedef unsigned long long word;
+#define MAGNITUDE 0x7FFFFFFFFFFFFFFFll
+#define INFINITE 0x7FF0000000000000ll
+
+template <int N> struct Number { static constexpr int value = N; };
+struct Range { int low, high; };
+
+// The index among 1 ... n of which an index is the periodic image.
+__device__ __forceinline__ int wrapped(int index, int n) {
+    const int rest = (index - 1) % n;
+    return (rest < 0 ? rest + n : rest) + 1;
+}
+
+template <int N> __device__ __forceinline__ void fetch(unsigned to, const void* from) {
+    if constexpr (N == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(N));
+}
+__device__ __forceinline__ void fetched() { asm volatile("cp.async.commit_group;"); }
+template <int N> __device__ __forceinline__ void await_all_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+template <typename V> __device__ __forceinline__ V from_left(V value) {
+    return __shfl_up_sync(EVERY_LANE, value, 1);
+}
+template <typename V> __device__ __forceinline__ V from_right(V value) {
+    return __shfl_down_sync(EVERY_LANE, value, 1);
+}
+
+// |value| as the bits of a double, which order like integers.
+__device__ __forceinline__ integer magnitude(double value) {
+    return __double_as_longlong(value) & MAGNITUDE;
+}
+
+// The largest magnitude that a warp has seen.
+__device__ void add_largest(integer mine, integer* reg) {
+    for (int step = 16; step; step >>= 1)
+        mine = max(mine, __shfl_xor_sync(EVERY_LANE, mine, step));
+    if (threadIdx.x & 31) return;
+    if (mine >= INFINITE) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
+    else atomicMax(reg + LARGEST, mine);
+}
+
+// The terms of a warp in slices, as in `sums`: exact, so in any order.
+template <int N> __device__ __forceinline__ void add_sum(double (&terms)[N], integer* reg) {
+    int mine = 0;  // the upper half of a double holds its exponent
+    for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
+    const int largest = __reduce_max_sync(EVERY_LANE, mine);
+    const int lane = threadIdx.x & 31;
+    if (largest >= 0x7FF00000) {
+        if (lane == 0) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
+        return;
+    }
+    const int top = max(0, (largest >> 20) - 1022 - LOWEST - 1) / SLICE_BITS;
+    const double scale = __longlong_as_double((integer)(1023 - (SLICE_BITS * top + LOWEST)) << 52);
+    double anchor = 6755399441055744.0;  // 1.5 * 2^52
+    double units = 1.0;
+    for (int n = 0; n < N; n++) terms[n] *= scale;
+    for (int k = 0; k < SLICES; k++) {
+        double sum = 0;
+        for (int n = 0; n < N; n++) {
+            const double rounded = (terms[n] + anchor) - anchor;
+            sum += rounded;
+            terms[n] -= rounded;
+        }
+        for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(EVERY_LANE, sum, step);
+        if (lane == 0) atomicAdd((word*)(reg + top + SLICES - 1 - k), (word)(integer)(sum * units));
+        anchor *= 1.0 / (1 << SLICE_BITS);
+        units *= 1 << SLICE_BITS;
+    }
+    if (lane == 0) atomicMax(reg + TOP, (integer)top + 1);
+}
+"""
