@@ -22,7 +22,7 @@ from heatsolve.grid import Axis, Grid
 
 EVALUATED_UP_TO = 1 << 22
 """Unknowns up to which sources and initial values are evaluated, too: half a second."""
-OWN_FIELDS = {"cg": 3, "multigrid": 4, "mgcg": 8}
+OWN_FIELDS = {"cg": 3, "multigrid": 4, "mgcg": 8, "fft": 4}
 """Arrays of grid shape that a method needs besides the field itself; every other method 1.
 
 Coarse levels of multigrid count together, as in 2D: a third of what the finest one needs.
@@ -36,6 +36,7 @@ METHODS = {
     "cg": "conjugate gradients, preconditioned with the diagonal",
     "multigrid": "geometric multigrid, V(2,2) cycles with red-black smoothing",
     "mgcg": "conjugate gradients, preconditioned with a multigrid cycle",
+    "fft": "a direct solver by fast sine, cosine and Fourier transforms",
 }
 UPDATES = {
     "laplace": "T <- 0.25 (its four neighbours + h^2 q)",

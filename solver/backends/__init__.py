@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from heatsolve.backends import sums
+from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.tape import ARRAY, INTEGER, REAL, Tape, record
 from heatsolve.points import Point
 
@@ -163,6 +164,10 @@ class Backend(ABC):
         """A message of zeros; `direct`: MPI takes an array of the device as it is."""
         array = self.zeros(shape)
         return Message(array, array)
+
+    def library(self) -> ArrayLibrary:
+        """The array library of the backend's memory. Raises InputError where there is none."""
+        return ArrayLibrary()
 
     @abstractmethod
     def sync(self) -> None:

@@ -15,6 +15,7 @@ from heatsolve.backends.cuda_source import (
 )
 from heatsolve.backends.device import DeviceBackend, Kernel
 from heatsolve.backends.device_launch import Launch
+from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.tape import Tape
 from heatsolve.errors import InputError
 
@@ -68,6 +69,9 @@ class CudaBackend(DeviceBackend):
 
     def exposed(self, array: DeviceArray) -> Any:
         return array.memory
+
+    def library(self) -> ArrayLibrary:
+        return self._machine.library()
 
     def sync(self) -> None:
         self._machine.sync()
