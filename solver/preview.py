@@ -11,14 +11,17 @@ from dataclasses import replace
 import numpy as np
 
 from heatsolve import march
+from heatsolve.backends import Backend
 from heatsolve.backends.choice import choose
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.blocks import largest_block, most_neighbours
 from heatsolve.case import Case
 from heatsolve.conduction import Conduction, Wall, dims_of, grid_of
 from heatsolve.converge import method_name
+from heatsolve.errors import InputError
 from heatsolve.expressions import Expression
 from heatsolve.grid import Axis, Grid
+from heatsolve.linear.modes import ALONE, modes_of
 
 EVALUATED_UP_TO = 1 << 22
 """Unknowns up to which sources and initial values are evaluated, too: half a second."""
@@ -80,6 +83,8 @@ def preview(case: Case, backend: str | None = None, ranks: int = 1) -> Iterator[
     if case.time is not None:
         yield _row("scheme", SCHEMES[case.time.scheme])
     if case.time is None or case.time.scheme != "explicit":
+        if method_name(case) == "fft":
+            demand_direct(problem, machine, ranks)
         yield _row("method", _method(case))
         yield _row("criterion", _criterion(case))
     count = 1
@@ -111,6 +116,15 @@ def preview(case: Case, backend: str | None = None, ranks: int = 1) -> Iterator[
         rehearse(alone, grid)
     else:
         yield _row("not checked", "initial values and sources, too many to evaluate here")
+
+
+def demand_direct(problem: Conduction, machine: Backend, ranks: int) -> None:
+    """Refuse what the direct solver cannot solve, or cannot solve with this backend."""
+    if ranks > 1:
+        raise InputError(ALONE)
+    machine.library()
+    b = problem.backend.zeros((1,) * problem.grid.dimension)
+    modes_of(problem.system(b, 0.0 if problem.case.model.steady else 1.0))
 
 
 def thinned(case: Case, grid: Grid) -> Grid:

@@ -297,4 +297,4 @@ def _describe(argument: Any) -> Any:
     return INTEGER if isinstance(argument, int) else REAL
 
 
-__all__ = ["Accumulator", "Backend", "Message", "Region", "Signature"]
+__all__ = ["Accumulator", "ArrayLibrary", "Backend", "Message", "Region", "Signature"]

@@ -4,8 +4,7 @@ import math
 from functools import cache
 from typing import Any
 
-from heatsolve.backends import Accumulator
-from heatsolve.backends.library import ArrayLibrary
+from heatsolve.backends import Accumulator, ArrayLibrary
 from heatsolve.linear import Method, System, with_change
 from heatsolve.linear.modes import Modes, modes_of
 from heatsolve.linear.real_transforms import RealTransforms

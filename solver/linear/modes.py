@@ -20,6 +20,7 @@ from heatsolve.errors import InputError
 from heatsolve.grid import WALLS, Axis
 from heatsolve.linear import System
 
+ALONE = "solver.method: fft runs on one process, not on several"
 INVERSE = {1: 1, 2: 3, 3: 2, 4: 4}
 """Types of the sine and cosine transforms, and of those that undo them but for a factor."""
 
@@ -55,7 +56,7 @@ def modes_of(system: System) -> tuple[Modes, ...]:
     space, and for a Robin condition, whose eigenvectors no fast transform knows.
     """
     if system.halo.ranks.size > 1:
-        raise InputError("solver.method: fft runs on one process, not on several")
+        raise InputError(ALONE)
     backend = system.backend
     capacity, s, *pairs = system.coefficients
     if s != 0.0 and not _even(backend.to_host(capacity)):
