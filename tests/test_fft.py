@@ -27,6 +27,8 @@ from heatsolve.run import run
 PAIRS = ("vv", "vg", "gv", "gg", "--")
 """What the two ends of an axis may be: a given value, insulated, or periodic."""
 
+MARCH = {"time": "end = 1\nstep = 0.5\nscheme = 'backward-euler'"}
+
 
 def grid_text(kind, size, pairs):
     periodic = [axis for axis, pair in zip("xyz", pairs, strict=False) if pair == "--"]
@@ -34,14 +36,18 @@ def grid_text(kind, size, pairs):
 
 
 def noisy_problem(backend, kind, size, pairs, s=0.0):
-    """A system with white noise on its right side and values on its walls, and a start of zero."""
-    text = case_text(grid_text(kind, size, pairs), "".join(pairs))
+    """A system with white noise on its right side and in its start, and values on its walls."""
+    model, march = ("steady = false\ndensity = 0.6", MARCH) if s else ("", {})
+    text = case_text(grid_text(kind, size, pairs), "".join(pairs), model=model, **march)
     problem = Conduction(parse(text, "case"), backend)
-    b = np.random.default_rng(1).normal(size=problem.grid.shape)
-    system = problem.system(backend.to_device(b), s)
+    rng, shape = np.random.default_rng(1), problem.grid.shape
+    system = problem.system(backend.to_device(rng.normal(size=shape)), s)
+    u = problem.temperature
+    problem.place(u, problem.grid.interior, rng.normal(size=shape))
     if system.singular:
         system.remove_mean(system.b)
-    return system, problem.temperature
+        system.remove_mean(u)
+    return system, u
 
 
 class RealOnly(NumpyBackend):
@@ -253,7 +259,6 @@ def test_preview(tmp_path):
 # ---- refusals ----------------------------------------------------------------------------------
 
 DIRECT = "method = 'fft'"
-MARCH = {"time": "end = 1\nstep = 0.5\nscheme = 'backward-euler'"}
 REFUSED = {
     "conductivity": (case_text("cells = [8, 8]", "vvvv", solver=DIRECT,
                                model="conductivity = '1 + y'"), "the same conductivity"),
