@@ -20,6 +20,7 @@ from heatsolve.errors import CaseError, InputError, Interrupted
 from heatsolve.linear.fft import Fourier
 from heatsolve.linear.modes import modes_of
 from heatsolve.linear.real_transforms import RealTransforms
+from heatsolve.points import fill
 from heatsolve.preview import preview
 from heatsolve.restart import Start
 from heatsolve.run import run
@@ -153,6 +154,8 @@ LARGER = [
 def test_a_step_falls_to_rounding_level(precision, kind, backend):
     for size, pairs in LARGER:
         system, u = noisy_problem(make(backend, precision), kind, size, pairs)
+        # A rough start would leave its own rounding, which a second step takes out.
+        system.backend.sweep(fill, u, system.grid.interior, 0.0)
         norm = system.backend.accumulator("sum")
         Fourier(system, u).step(0, None)
         system.residual_norm(u, norm)
