@@ -47,7 +47,7 @@ SENTENCES = {
 
 SWEPT = ("jacobi", "sor", "chebyshev")
 """Methods of which several sweeps can be made without a word from other processes."""
-ONE_PROCESS = ("multigrid", "mgcg")
+ONE_PROCESS = ("multigrid", "mgcg", "fft")
 """Methods that do not run on several processes."""
 SIDES = {side: axis for axis, walls in WALLS.items() for side in walls}
 

@@ -16,6 +16,7 @@ from heatsolve.keeper import Keeper, Questions, State
 from heatsolve.linear import Method, System
 from heatsolve.linear.cg import ConjugateGradients
 from heatsolve.linear.chebyshev import Chebyshev
+from heatsolve.linear.fft import Fourier
 from heatsolve.linear.jacobi import Jacobi
 from heatsolve.linear.mgcg import MultigridCG
 from heatsolve.linear.multigrid import Multigrid
@@ -84,6 +85,8 @@ def make_method(case: Case, system: System, u: Any) -> Method:
         return Chebyshev(system, u)
     if name == "multigrid":
         return Multigrid(system, u)
+    if name == "fft":
+        return Fourier(system, u)
     return (MultigridCG if name == "mgcg" else ConjugateGradients)(system, u)
 
 
@@ -284,17 +287,19 @@ class Judge:
             course.ending = "tolerance"
 
     def _judge_rounding(self, number: int) -> None:
-        course = self.course
-        if course.checks % CHECKS_PER_FLOOR == 0:
+        course, direct = self.course, self._method.direct
+        if course.checks % CHECKS_PER_FLOOR == 0 or (direct and number > 0):
             self._find_floor(number)
         if self._method.recurrent:
             if self._criterion.met(course.norm) or course.norm < 0.25 * course.floor:
                 self._confirm(number)
             return
-        if course.norm <= course.floor and course.norm >= course.lowest:
+        # A direct method is at its end once to refine gains less than a digit.
+        falls = course.norm < (0.1 if direct else 1.0) * course.lowest
+        if course.norm <= course.floor and not falls:
             course.without_fall += 1
         course.lowest = min(course.lowest, course.norm)
-        if course.without_fall == CHECKS_WITHOUT_FALL:
+        if course.without_fall == (1 if direct else CHECKS_WITHOUT_FALL):
             course.ending = "rounding"
 
     def _find_floor(self, number: int) -> None:

@@ -11,18 +11,21 @@ from dataclasses import replace
 import numpy as np
 
 from heatsolve import march
+from heatsolve.backends import Backend
 from heatsolve.backends.choice import choose
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.blocks import largest_block, most_neighbours
 from heatsolve.case import Case
 from heatsolve.conduction import Conduction, Wall, dims_of, grid_of
 from heatsolve.converge import method_name
+from heatsolve.errors import InputError
 from heatsolve.expressions import Expression
 from heatsolve.grid import Axis, Grid
+from heatsolve.linear.modes import ALONE, modes_of
 
 EVALUATED_UP_TO = 1 << 22
 """Unknowns up to which sources and initial values are evaluated, too: half a second."""
-OWN_FIELDS = {"cg": 3, "multigrid": 4, "mgcg": 8}
+OWN_FIELDS = {"cg": 3, "multigrid": 4, "mgcg": 8, "fft": 4}
 """Arrays of grid shape that a method needs besides the field itself; every other method 1.
 
 Coarse levels of multigrid count together, as in 2D: a third of what the finest one needs.
@@ -36,6 +39,7 @@ METHODS = {
     "cg": "conjugate gradients, preconditioned with the diagonal",
     "multigrid": "geometric multigrid, V(2,2) cycles with red-black smoothing",
     "mgcg": "conjugate gradients, preconditioned with a multigrid cycle",
+    "fft": "a direct solver by fast sine, cosine and Fourier transforms",
 }
 UPDATES = {
     "laplace": "T <- 0.25 (its four neighbours + h^2 q)",
@@ -79,6 +83,8 @@ def preview(case: Case, backend: str | None = None, ranks: int = 1) -> Iterator[
     if case.time is not None:
         yield _row("scheme", SCHEMES[case.time.scheme])
     if case.time is None or case.time.scheme != "explicit":
+        if method_name(case) == "fft":
+            demand_direct(problem, machine, ranks)
         yield _row("method", _method(case))
         yield _row("criterion", _criterion(case))
     count = 1
@@ -110,6 +116,15 @@ def preview(case: Case, backend: str | None = None, ranks: int = 1) -> Iterator[
         rehearse(alone, grid)
     else:
         yield _row("not checked", "initial values and sources, too many to evaluate here")
+
+
+def demand_direct(problem: Conduction, machine: Backend, ranks: int) -> None:
+    """Refuse what the direct solver cannot solve, or cannot solve with this backend."""
+    if ranks > 1:
+        raise InputError(ALONE)
+    machine.library()
+    b = problem.backend.zeros((1,) * problem.grid.dimension)
+    modes_of(problem.system(b, 0.0 if problem.case.model.steady else 1.0))
 
 
 def thinned(case: Case, grid: Grid) -> Grid:

@@ -287,7 +287,7 @@ class Boundary(Section):
 class Solver(Section):
     """`[solver]`: how a steady case, or one implicit step, is solved."""
 
-    method: Literal["auto", "jacobi", "sor", "chebyshev", "cg", "multigrid", "mgcg"] = "auto"
+    method: Literal["auto", "jacobi", "sor", "chebyshev", "cg", "multigrid", "mgcg", "fft"] = "auto"
     update: Literal["laplace", "five-point-mean", "four-point-mean"] | None = None
     weight: Annotated[PositiveReal, Le(2)] = 1.0
     omega: Annotated[PositiveReal, Lt(2)] | None = None

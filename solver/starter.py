@@ -67,7 +67,7 @@ temperature = { robin = { h = 50, ambient = "ambient" } }
 temperature = { robin = { h = 50, ambient = "ambient" } }
 
 [solver]
-method = "auto" # or "jacobi", "sor", "chebyshev", "cg", "multigrid", "mgcg"
+method = "auto" # or "jacobi", "sor", "chebyshev", "cg", "multigrid", "mgcg", "fft"
 monitor = "residual" # or "update"
 norm = "l2" # or "max"
 relative = true # measure the residual by the size of the right side

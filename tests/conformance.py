@@ -6,7 +6,7 @@ on a backend that notes what it is asked to sweep; the others are listed with th
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from heatsolve.halo import Halo
 from heatsolve.linear import System, weighted_magnitude
 from heatsolve.linear.cg import ConjugateGradients
 from heatsolve.linear.chebyshev import Chebyshev
+from heatsolve.linear.fft import Fourier
 from heatsolve.linear.jacobi import Jacobi
 from heatsolve.linear.sor import Sor
 from heatsolve.points import Point, evaluate
@@ -77,6 +78,12 @@ class Entry:
         outputs = tuple("array" if isinstance(kind, int) else kind for kind in self.outputs)
         in_place = tuple(kind if isinstance(kind, int) else None for kind in self.outputs)
         return Signature(arguments, outputs, in_place, precision, self.dimension, gated)
+
+    def region(self, shape: Sequence[int]) -> Region:
+        """The points of arrays of this shape inside a ring of one, less those that read beyond."""
+        loads = self.signature("float64").tape(self.point).loads()
+        ahead = max((shift for _, subscript in loads for shift, _ in subscript), default=0)
+        return tuple((low, high + 1 - max(1, ahead)) for low, high in interior(shape))
 
 
 def random_field(shape, dtype, rng, wild: bool, positive: bool = False) -> np.ndarray:
@@ -265,6 +272,13 @@ def _of_methods(d: int) -> list[Entry]:
             if change is not None:
                 method.residual_norm(1, change)
                 system.residual_floor(u, change.kind)
+    backend.label = "fourier"
+    line = np.array([0.0, 4.0, 2.0, 2.0, 4.0])  # one conductivity, and walls of given value
+    faces[0::2] = [grid.along(number, line) for number in reversed(range(d))]
+    coefficients = (array(_along(d)), 1.0, *faces)
+    direct = Fourier(replace(system, coefficients=coefficients), u)
+    for change in (None, backend.accumulator("sum"), backend.accumulator("max")):
+        direct.step(0, change)
     backend.label = "system"
     system.remove_mean(u)
     return list(backend.entries.values())

@@ -9,7 +9,7 @@ import math
 import sys
 
 import numpy as np
-from conformance import compare_packing, interior, registry, same, sweep
+from conformance import compare_packing, registry, same, sweep
 
 from heatsolve.backends import cuda
 from heatsolve.backends.numpy import NumpyBackend
@@ -35,8 +35,8 @@ def compare(entry, precision, host, device):
     before = np.random.default_rng(99).normal(size=shape).astype(precision)
     for wild in (False, True):
         given = entry.make(shape, precision, seed=1, wild=wild)
-        expected = sweep(entry, host, given, before, interior(shape))
-        got = sweep(entry, device, given, before, interior(shape))
+        expected = sweep(entry, host, given, before, entry.region(shape))
+        got = sweep(entry, device, given, before, entry.region(shape))
         assert all(map(same, got, expected)), f"{entry.name} {precision} wild={wild}"
 
 

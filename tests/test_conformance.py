@@ -16,10 +16,10 @@ from heatsolve.backends.tape import ARRAY, INTEGER, REAL, PointRuleError, record
 from heatsolve.errors import InputError
 from heatsolve.grid import make_grid
 from heatsolve.halo import Halo
-from heatsolve.linear import cg, chebyshev, jacobi, sor
+from heatsolve.linear import cg, chebyshev, fft, jacobi, sor
 from heatsolve.points import INDEX_NAMES, maximum, minimum, shifted, where
 
-MODULES = (points, heat, boundary, linear, cg, chebyshev, jacobi, sor)
+MODULES = (points, heat, boundary, linear, cg, chebyshev, fft, jacobi, sor)
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
 NAMES = ("numba-1", "numba-2", "cupy", "cuda")
 MARKS = {"cupy": [pytest.mark.gpu], "cuda": [pytest.mark.gpu]}
@@ -59,7 +59,7 @@ in_precisions = pytest.mark.parametrize("precision", conformance.PRECISIONS)
 def trial(entry, shape, precision, wild, seed=1):
     """Arguments, the former contents of an output, and the region of a sweep."""
     before = np.random.default_rng(99).normal(size=shape).astype(precision)
-    return entry.make(shape, precision, seed, wild), before, interior(shape)
+    return entry.make(shape, precision, seed, wild), before, entry.region(shape)
 
 
 def outside(array, region):

@@ -127,6 +127,7 @@ ALLOWED = {
 ROOMS = {
     "numba": ("backends", "backends.*", "environment"),
     "cupy": ("backends.*", "environment"),
+    "cupyx": ("backends.*",),
     "cuda": ("backends.*", "environment"),
     "h5py": ("fieldfile", "output", "parts", "shared", "checkpoint.part", "postprocess.*"),
     "mpi4py": ("ranks",),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from heatsolve.backends import sums
+from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.signature import Signature, describe, place_of
 from heatsolve.backends.tape import INTEGER, REAL, Tape
 from heatsolve.points import Point
@@ -133,6 +134,10 @@ class Backend(ABC):
         """A message of zeros; `direct`: MPI takes an array of the device as it is."""
         array = self.zeros(shape)
         return Message(array, array)
+
+    def library(self) -> ArrayLibrary:
+        """The array library of the backend's memory. Raises InputError where there is none."""
+        return ArrayLibrary()
 
     @abstractmethod
     def sync(self) -> None:
@@ -342,4 +347,12 @@ def _converted(arguments: Sequence[Any], converts: Sequence[Any]) -> list[Any]:
     ]
 
 
-__all__ = ["LONGEST_PASS", "Accumulator", "Backend", "Message", "Region", "Signature"]
+__all__ = [
+    "LONGEST_PASS",
+    "Accumulator",
+    "ArrayLibrary",
+    "Backend",
+    "Message",
+    "Region",
+    "Signature",
+]

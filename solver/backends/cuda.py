@@ -16,6 +16,7 @@ from heatsolve.backends.cuda_source import (
 from heatsolve.backends.device import DeviceBackend, Kernel
 from heatsolve.backends.device_launch import Launch
 from heatsolve.backends.device_passes import Compiled
+from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.pass_source import PASS_OPTIONS
 from heatsolve.backends.tape import Tape
 from heatsolve.errors import InputError
@@ -70,6 +71,9 @@ class CudaBackend(DeviceBackend):
 
     def exposed(self, array: DeviceArray) -> Any:
         return array.memory
+
+    def library(self) -> ArrayLibrary:
+        return self._machine.library()
 
     def sync(self) -> None:
         self._machine.sync()

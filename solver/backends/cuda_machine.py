@@ -16,6 +16,7 @@ import numpy as np
 
 from heatsolve.backends import cache, sums
 from heatsolve.backends.device_launch import Launch
+from heatsolve.backends.library import ArrayLibrary, CupyLibrary
 from heatsolve.errors import InputError
 
 
@@ -101,6 +102,29 @@ class AsArray:
     array: DeviceArray
 
 
+class Borrowing(CupyLibrary):
+    """CuPy on memory of Numba's, in the stream of the sweeps."""
+
+    def __init__(self, cupy: Any, fft: Any, stream: int):
+        super().__init__(cupy, fft)
+        self._stream = cupy.cuda.ExternalStream(stream)
+
+    @contextmanager
+    def queue(self) -> Iterator[None]:
+        with self._stream:
+            yield
+
+    def view(self, array: DeviceArray) -> Any:
+        # CuPy copies an array before a transform if it is a view of another: this one is not.
+        cupy, memory = self.namespace, array.memory
+        owned = cupy.cuda.UnownedMemory(array.pointer, memory.nbytes, array)
+        pointer = cupy.cuda.MemoryPointer(owned, 0)
+        return cupy.ndarray(array.shape, memory.dtype, memptr=pointer)
+
+    def lend(self, array: Any) -> DeviceArray:
+        return DeviceArray(array.shape, array, array.data.ptr)
+
+
 class Device:
     """A real GPU: memory by Numba, launches by cuda.core, one stream for both.
 
@@ -156,6 +180,16 @@ class Device:
 
     def queue_to_device(self, array: DeviceArray, host: np.ndarray) -> None:
         array.memory.copy_to_device(host.reshape(-1), stream=self._numba_stream)
+
+    def library(self) -> ArrayLibrary:
+        try:
+            import cupy
+            import cupyx.scipy.fft
+        except ImportError:
+            raise InputError(
+                "FFTs on the cuda backend need CuPy: install heatsolve[cuda12] or heatsolve[cuda13]"
+            ) from None
+        return Borrowing(cupy, cupyx.scipy.fft, int(self._stream.handle))
 
     def sync(self) -> None:
         self._stream.sync()
@@ -265,6 +299,9 @@ class Simulator:
 
     def queue_to_device(self, array: DeviceArray, host: np.ndarray) -> None:
         array.memory.copy_to_device(host.reshape(-1))
+
+    def library(self) -> ArrayLibrary:
+        raise InputError("FFTs on the cuda backend need a GPU: the simulator has none")
 
     def sync(self) -> None:
         pass

@@ -10,6 +10,7 @@ from heatsolve.backends.cupy_source import OPTIONS, check_source, kernel_source
 from heatsolve.backends.device import DeviceBackend, Kernel
 from heatsolve.backends.device_launch import Launch
 from heatsolve.backends.device_passes import Compiled
+from heatsolve.backends.library import ArrayLibrary, CupyLibrary
 from heatsolve.backends.pass_source import PASS_OPTIONS
 from heatsolve.backends.tape import Tape
 from heatsolve.errors import InputError
@@ -64,6 +65,11 @@ class CupyBackend(DeviceBackend):
     def copy(self, target: Any, source: Any) -> None:
         stream = self._cupy.cuda.get_current_stream()
         target.data.copy_from_device_async(source.data, source.nbytes, stream)
+
+    def library(self) -> ArrayLibrary:
+        import cupyx.scipy.fft
+
+        return CupyLibrary(self._cupy, cupyx.scipy.fft)
 
     def sync(self) -> None:
         self._cupy.cuda.get_current_stream().synchronize()

@@ -23,6 +23,7 @@ import numba
 
 from heatsolve.backends import Backend, Region, Signature, cache, sums
 from heatsolve.backends import numba_reductions as reductions
+from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.tape import Tape
 from heatsolve.points import INDEX_NAMES, Point
 
@@ -55,6 +56,9 @@ class NumbaBackend(Backend):
 
     def to_host(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
+
+    def library(self) -> ArrayLibrary:
+        return ArrayLibrary(self.threads)
 
     def sync(self) -> None:
         pass

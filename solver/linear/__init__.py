@@ -225,12 +225,14 @@ class Method(ABC):
 
     `queues`: whether steps need nothing from the host, so that a device can run ahead of it.
     `recurrent`: whether the residual is updated by a recurrence, which `confirm` corrects.
+    `direct`: whether a single step solves the system, so that others only refine its rounding.
     """
 
     queues = True
     recurrent = False
     longest = 1
     """Iterations that one `advance` makes at most."""
+    direct = False
 
     def __init__(self, system: System, u: Any):
         self.system = system

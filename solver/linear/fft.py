@@ -1,0 +1,149 @@
+"""The direct solver of constant coefficients on a box: fast sine, cosine and Fourier transforms."""
+
+import math
+from functools import cache
+from typing import Any
+
+from heatsolve.backends import Accumulator, ArrayLibrary
+from heatsolve.linear import Method, System, with_change
+from heatsolve.linear.modes import Modes, modes_of
+from heatsolve.linear.real_transforms import RealTransforms
+from heatsolve.points import Point, where
+
+
+class Fourier(Method):
+    """u += A^-1 (b - A u): expand in the eigenvectors of A, divide by its eigenvalues, sum up.
+
+    R. W. Hockney, J. ACM 12 (1965), 95, for every axis. One step solves the system, another one
+    refines what rounding left. Where A is singular the mode of its null space keeps its place. The
+    residual carries the walls' values, so that the transforms know of none. Two libraries of FFTs
+    round in different ways: the bits are those of one backend only.
+
+    Raises InputError where A has other eigenvectors, see `modes`, or the backend has no FFT.
+    """
+
+    queues = False
+    direct = True
+
+    def __init__(self, system: System, u: Any):
+        super().__init__(system, u)
+        self._modes = modes_of(system)
+        self._periodic = tuple(n for n, modes in enumerate(self._modes) if modes.periodic)
+        self._lengths = tuple(axis.all_unknowns for axis in system.grid.axes)
+        backend = system.backend
+        self._library = backend.library()
+        self._transforms = transforms_of(self._library)
+        self._everywhere = tuple((0, n) for n in self._lengths)
+        self._right = backend.zeros(self._lengths)
+        self._share = 1.0 / math.prod(modes.factor for modes in self._modes)
+        self._lines = [
+            backend.to_device(system.grid.along(number, line))
+            for number, line in enumerate(self._eigenvalues())
+        ]
+
+    def step(self, number: int, change: Accumulator | None) -> None:
+        system, sweep = self.system, self.system.backend.sweep
+        system.halo.exchange(self.u)
+        given = (self.u, system.b, *system.coefficients)
+        sweep(packed(system.residual), self._right, self._everywhere, *given)
+        with self._library.queue():
+            correction = self._solve(self._library.view(self._right))
+            out = self.u if change is None else (self.u, change)
+            point = CORRECTED[change.kind if change else None]
+            sweep(point, out, system.grid.interior, self.u, correction)
+
+    def solution(self, steps: int) -> Any:
+        return self.u
+
+    def _solve(self, x: Any) -> Any:
+        """A^-1 of an array of all unknowns without ghosts, which is overwritten."""
+        transforms, walls = self._transforms, self._between_walls()
+        for axis, modes in walls:
+            x = transforms.real(x, modes.transform, modes.kind, axis)
+        if self._periodic:
+            x = transforms.spectrum(x, self._periodic)
+        # Real and imaginary parts are divided alike, as neighbours along the fastest axis.
+        parts = self._library.lend(x.view(self.system.backend.dtype))
+        region = tuple((0, n) for n in parts.shape)
+        self.system.backend.sweep(divided, parts, region, parts, self._share, *self._lines)
+        if self._periodic:
+            lengths = tuple(self._lengths[axis] for axis in self._periodic)
+            x = transforms.values(x, lengths, self._periodic)
+        for axis, modes in reversed(walls):
+            x = transforms.real(x, modes.transform, modes.inverse, axis)
+        return self._library.lend(x)
+
+    def _between_walls(self) -> list[tuple[int, Modes]]:
+        return [(axis, modes) for axis, modes in enumerate(self._modes) if not modes.periodic]
+
+    def _eigenvalues(self) -> list[Any]:
+        """What each axis adds to the eigenvalues of A; the first one also the capacity."""
+        capacity, s, *_ = self.system.coefficients
+        lines = [modes.eigenvalues for modes in self._modes]
+        if self._periodic:  # of conjugate modes one is enough
+            halved = self._periodic[-1]
+            lines[halved] = lines[halved][: self._lengths[halved] // 2 + 1]
+            lines[-1] = lines[-1].repeat(2)
+        if s != 0.0:
+            lines[0] = lines[0] + s * float(self.system.backend.to_host(capacity).flat[0])
+        return lines
+
+
+class SciPyTransforms:
+    """The transforms of SciPy, on threads; see `RealTransforms`."""
+
+    def __init__(self, threads: int):
+        import scipy.fft  # here: it takes a moment to load, and no other method needs it
+
+        self._fft, self._threads = scipy.fft, threads
+
+    def real(self, x: Any, transform: str, kind: int, axis: int) -> Any:
+        given = {"axis": axis, "overwrite_x": True, "workers": self._threads}
+        return getattr(self._fft, transform)(x, kind, **given)
+
+    def spectrum(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return self._fft.rfftn(x, axes=axes, workers=self._threads)
+
+    def values(self, z: Any, lengths: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+        given = {"norm": "forward", "overwrite_x": True, "workers": self._threads}
+        return self._fft.irfftn(z, lengths, axes, **given)
+
+
+def transforms_of(library: ArrayLibrary) -> SciPyTransforms | RealTransforms:
+    """SciPy's transforms on a host, on a device those that its FFT allows."""
+    if library.fft is None:
+        return SciPyTransforms(library.threads)
+    return RealTransforms(library.namespace, library.fft)
+
+
+@cache
+def packed(residual: Point) -> Point:
+    """The residual for an array without ghosts: one point further on along each axis.
+
+    Made once for each system, as backends know a sweep by its function.
+    """
+
+    def residual_inside(at, u, b, *coefficients):
+        return residual(tuple([index + 1 for index in at]), u, b, *coefficients)
+
+    return residual_inside
+
+
+def divided(at, parts, share, *lines):
+    """A share of it, divided by the sum of one number for each axis; 0 where that is 0."""
+    total = lines[0][at]
+    for line in lines[1:]:
+        total = total + line[at]
+    return where(total > 0.0, share * parts[at] / total, 0.0)
+
+
+def corrected(at, u, correction):
+    """u plus a correction without ghosts."""
+    return u[at] + correction[tuple([index - 1 for index in at])]
+
+
+CORRECTED: dict[str | None, Point] = {
+    None: corrected,
+    "max": with_change(corrected, "max"),
+    "sum": with_change(corrected, "sum"),
+}
