@@ -6,6 +6,7 @@ ghosts; a *region* is `((low, high), ...)`, a half-open range of array indices f
 slowest axis first.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -167,6 +168,21 @@ class Backend(ABC):
     @abstractmethod
     def sync(self) -> None:
         """Wait until all sweeps are done."""
+
+    def stopwatch(self) -> Callable[[], float]:
+        """Begin to measure time; what is returned gives the seconds since, and may be called once.
+
+        It waits until all work is done. Where a device has a clock of its own, the time is that
+        between the two places in its queue.
+        """
+        self.sync()
+        began = time.perf_counter()
+
+        def seconds() -> float:
+            self.sync()
+            return time.perf_counter() - began
+
+        return seconds
 
     @abstractmethod
     def new_register(self) -> Any:

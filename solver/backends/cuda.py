@@ -1,6 +1,6 @@
 """The cuda backend: generated Python, compiled by Numba-CUDA, launched by cuda.core."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,9 @@ class CudaBackend(DeviceBackend):
 
     def sync(self) -> None:
         self._machine.sync()
+
+    def stopwatch(self) -> Callable[[], float]:
+        return self._machine.stopwatch()
 
     def zero(self, array: DeviceArray) -> None:
         self._machine.zero(array)
