@@ -23,9 +23,10 @@ Measure = Callable[[str, Bench, Sequence[int]], Iterator[Row]]
 
 
 class Poisson:
-    """-div grad u = noise on nodes, from u = 0, with 0 on the walls or with no walls at all.
+    """-div grad u = noise on nodes 1 apart, from u = 0; 0 on the walls, or no walls at all.
 
-    `settings` are keys of `[solver]`.
+    `shape` is that of the arrays, but has no ghosts of a periodic grid; `settings` are keys of
+    `[solver]`.
     """
 
     def __init__(
@@ -59,13 +60,15 @@ class Poisson:
 
 
 def case_text(shape: Sequence[int], settings: Mapping[str, Any], periodic: bool = False) -> str:
-    """The case of so many nodes (slowest axis first) on the unit square, or in the unit cube."""
+    """The case of so many nodes, slowest axis first."""
     axes = list("xyz"[: len(shape)])
-    lines = ["[grid]", f"nodes = {list(reversed(shape))}", "[solver]"]
+    nodes = list(reversed(shape))
+    upper = nodes if periodic else [n - 1 for n in nodes]
+    lines = ["[grid]", f"nodes = {nodes}", f"upper = {upper}", "[solver]"]
     # What JSON writes of numbers and strings is TOML, too.
     lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     if periodic:
-        lines.insert(2, f"periodic = {json.dumps(axes)}")
+        lines.insert(1, f"periodic = {json.dumps(axes)}")
     else:
         walls = [wall for axis in axes for wall in WALLS[axis]]
         lines += [f"[boundary.{wall}]\ntemperature.value = 0" for wall in walls]
