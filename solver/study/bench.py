@@ -9,7 +9,7 @@ import json
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,11 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """How a row is measured, and on arrays of which shape: small for a CPU, large for a GPU.
-
-    `rival_of` names the program's own row of the same work.
-    """
+    """How a row is measured, and on arrays of which shape: small for a CPU, large for a GPU."""
 
     measure: Measure
     small: Shape
     large: Shape
-    rival_of: str | None = None
 
 
 PLANE, LARGE_PLANE = (8192, 8192), (16384, 16384)
@@ -50,14 +46,14 @@ BENCHMARKS = {
     "jacobi2d": Benchmark(sweep, PLANE, LARGE_PLANE),
     "jacobi2d-blocked": Benchmark(blocked, PLANE, LARGE_PLANE),
     "jacobi2d-source": Benchmark(source, PLANE, LARGE_PLANE),
-    "jacobi2d-numpy": Benchmark(numpy_backend, PLANE, (4096, 4096), "jacobi2d"),
-    "jacobi2d-slices": Benchmark(slices, PLANE, LARGE_PLANE, "jacobi2d"),
-    "jacobi2d-c": Benchmark(plain_c, PLANE, LARGE_PLANE, "jacobi2d"),
+    "jacobi2d-numpy": Benchmark(numpy_backend, PLANE, (4096, 4096)),
+    "jacobi2d-slices": Benchmark(slices, PLANE, LARGE_PLANE),
+    "jacobi2d-c": Benchmark(plain_c, PLANE, LARGE_PLANE),
     "jacobi3d": Benchmark(sweep, SPACE, LARGE_SPACE),
     "jacobi3d-blocked": Benchmark(blocked, SPACE, LARGE_SPACE),
-    "jacobi3d-slices": Benchmark(slices, SPACE, LARGE_SPACE, "jacobi3d"),
+    "jacobi3d-slices": Benchmark(slices, SPACE, LARGE_SPACE),
     "multigrid2d": Benchmark(solving(method="multigrid"), SOLVED, LARGE_SOLVED),
-    "multigrid2d-pyamg": Benchmark(algebraic, SOLVED, SOLVED, "multigrid2d"),
+    "multigrid2d-pyamg": Benchmark(algebraic, SOLVED, SOLVED),
     "multigrid3d": Benchmark(solving(method="multigrid"), SOLVED_SPACE, LARGE_SOLVED_SPACE),
     "launch": Benchmark(launch, (64, 64), (64, 64)),
 }
@@ -105,23 +101,13 @@ def table(machine: Backend, names: Sequence[str], shapes: Mapping[str, Shape]) -
     bench = Bench(machine, 2 * points * machine.dtype.itemsize / seconds)
     if "copy" in names:
         yield bench.sweep_row("copy", shape, seconds, points)
-    own: dict[tuple[str, Shape], Row] = {}
+    measured = False
     for name, benchmark in BENCHMARKS.items():
-        if name not in names:
-            continue
-        for row in benchmark.measure(name, bench, chosen[name]):
-            own[row.name, row.shape] = row
-            yield against(own, row, benchmark.rival_of) if row.name == name else row
-    if own:
+        if name in names:
+            yield from benchmark.measure(name, bench, chosen[name])
+            measured = True
+    if measured:
         yield bench.sweep_row("copy-again", shape, seconds_of_copy(machine, shape), points)
-
-
-def against(own: Mapping[tuple[str, Shape], Row], row: Row, rival_of: str | None) -> Row:
-    """A row, with how many times as fast the program's own row of the same work is."""
-    if rival_of is None:
-        return row
-    mine = own.get((rival_of, row.shape))
-    return replace(row, rival_of=rival_of, speedup=row.total / mine.total if mine else None)
 
 
 def records(rows: Sequence[Row | Comparison], ranks: Ranks | None = None) -> list[dict[str, Any]]:

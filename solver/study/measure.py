@@ -30,7 +30,7 @@ class Row:
     second), `fraction_of_copy` is the time in which the fewest bytes of the sweep could be copied
     over its own time, `copies` the time of a solution over that of the copy of one field of
     doubles. `rival_of` names the program's own row of the same work, and `speedup` tells how many
-    times as fast that one is, set-up included.
+    times as fast that one is, set-up included; both are measured in turn for it.
     """
 
     name: str
@@ -46,11 +46,6 @@ class Row:
     note: str = ""
     rival_of: str | None = None
     speedup: float | None = None
-
-    @property
-    def total(self) -> float:
-        """Seconds, set-up included."""
-        return self.seconds + (self.setup_seconds or 0.0)
 
     def __str__(self) -> str:
         shape = " x ".join(map(str, self.shape))
@@ -109,16 +104,12 @@ def inner_points(shape: Sequence[int]) -> int:
     return math.prod(extent - 2 for extent in shape)
 
 
-def medians_of(once: Callable[[], Sequence[float]]) -> list[float]:
-    """The median of each of the times that `once` returns, over its repeats."""
-    once()
-    runs = [once()]
-    runs += [once() for _ in range(repeats_of(sum(runs[0])) - 1)]
-    return [statistics.median(times) for times in zip(*runs, strict=True)]
+Repeat = Callable[[], Sequence[float]]
+"""Does some work once more and returns its times (s), those of its parts one by one."""
 
 
-def seconds_of(work: Callable[[], Any], machine: Backend) -> float:
-    """The median time of one call; a repeat is as many calls as take SECONDS_A_REPEAT."""
+def repeat_of(work: Callable[[], Any], machine: Backend) -> Repeat:
+    """As many calls as take SECONDS_A_REPEAT; the time is that of one call."""
 
     def run(times: int) -> float:
         seconds = machine.stopwatch()
@@ -127,10 +118,38 @@ def seconds_of(work: Callable[[], Any], machine: Backend) -> float:
         return seconds() / times
 
     run(1)
-    one = run(1)
-    times = max(1, int(SECONDS_A_REPEAT / max(one, 1e-7)))
-    return statistics.median(run(times) for _ in range(repeats_of(one * times)))
+    times = max(1, int(SECONDS_A_REPEAT / max(run(1), 1e-7)))
+    return lambda: [run(times)]
 
 
-def repeats_of(seconds: float) -> int:
+def medians_of(repeat: Repeat) -> list[float]:
+    """The median of each time."""
+    repeat()  # warm-up
+    first = repeat()
+    runs = [first, *[repeat() for _ in range(count_of(sum(first)) - 1)]]
+    return [statistics.median(times) for times in zip(*runs, strict=True)]
+
+
+def seconds_of(work: Callable[[], Any], machine: Backend) -> float:
+    """The median time of one call."""
+    (seconds,) = medians_of(repeat_of(work, machine))
+    return seconds
+
+
+def in_turn(own: Repeat, other: Repeat) -> tuple[list[float], float]:
+    """The median of each time of `other`, and how many times as fast `own` is in all.
+
+    Each repeat of one stands beside one of the other, so that both share the machine with the same
+    neighbours; the ratio is the median of theirs.
+    """
+    own(), other()
+    first = own(), other()
+    more = count_of(sum(map(sum, first))) - 1
+    pairs = [first, *[(own(), other()) for _ in range(more)]]
+    times = [statistics.median(times) for times in zip(*[b for _, b in pairs], strict=True)]
+    return times, statistics.median(sum(b) / sum(a) for a, b in pairs)
+
+
+def count_of(seconds: float) -> int:
+    """How many repeats of so long a work are made."""
     return REPEATS if seconds < LONG else FEW_REPEATS

@@ -1,38 +1,49 @@
-"""The same work done otherwise: as one writes it first, in plain C, by other programs."""
+"""The same work done otherwise: as one writes it first, in plain C, by other programs.
+
+Each is measured in turn with the program's own way, on arrays of the same shape.
+"""
 
 import shutil
-import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from heatsolve.backends import Backend
 from heatsolve.backends.choice import make
 from heatsolve.errors import InputError
-from heatsolve.study.measure import REPEATS, Bench, Row, inner_points, medians_of, seconds_of
+from heatsolve.study.measure import Bench, Repeat, Row, in_turn, inner_points, repeat_of
 from heatsolve.study.noise import noise
-from heatsolve.study.solvers import TOLERANCE, solving
-from heatsolve.study.sweeps import fields, seconds_of_sweep
+from heatsolve.study.solvers import TOLERANCE, Solution
+from heatsolve.study.sweeps import fields, one_sweep
+
+
+def sweep_row(
+    name: str, bench: Bench, shape: Sequence[int], other: Repeat, backend: str
+) -> Row:  # fmt: skip
+    """The row of another way to make one sweep."""
+    own = repeat_of(one_sweep(bench.machine, shape), bench.machine)
+    (seconds,), speedup = in_turn(own, other)
+    row = bench.sweep_row(name, shape, seconds, inner_points(shape), backend=backend)
+    return replace(row, rival_of=f"jacobi{len(shape)}d", speedup=speedup)
 
 
 def numpy_backend(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
     """The same sweep on the numpy backend."""
-    seconds = seconds_of_sweep(make("numpy", bench.machine.precision), shape)
-    yield bench.sweep_row(name, shape, seconds, inner_points(shape), backend="numpy")
+    machine = make("numpy", bench.machine.precision)
+    yield sweep_row(name, bench, shape, repeat_of(one_sweep(machine, shape), machine), "numpy")
 
 
 def slices(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
     """The same sweep with slices of NumPy arrays, or of CuPy arrays on a GPU that has CuPy."""
-    other: Backend
     try:
-        other = make("cupy" if bench.machine.on_device else "numpy", bench.machine.precision)
+        machine = make("cupy" if bench.machine.on_device else "numpy", bench.machine.precision)
     except InputError:
         return
-    u, v = fields(other, shape)
+    u, v = fields(machine, shape)
 
     def plane() -> None:
         v[1:-1, 1:-1] = 0.25 * (u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:])
@@ -43,9 +54,8 @@ def slices(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
             + u[1:-1, 2:, 1:-1] + u[1:-1, 1:-1, :-2] + u[1:-1, 1:-1, 2:]
         )  # fmt: skip
 
-    seconds = seconds_of({2: plane, 3: space}[len(shape)], other)
-    backend = f"{other.name} slices"
-    yield bench.sweep_row(name, shape, seconds, inner_points(shape), backend=backend)
+    other = repeat_of({2: plane, 3: space}[len(shape)], machine)
+    yield sweep_row(name, bench, shape, other, f"{machine.name} slices")
 
 
 C_SOURCE = """
@@ -80,28 +90,26 @@ def plain_c(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
         command = [compiler, "-O3", "-fopenmp", str(written), "-o", str(program)]
         if subprocess.run(command, capture_output=True).returncode:
             return
-        given = [str(program), *map(str, shape), str(3 * REPEATS)]
-        printed = subprocess.run(given, capture_output=True, text=True, check=True).stdout
-    seconds = statistics.median(float(line) for line in printed.split()[1:])
-    yield bench.sweep_row(name, shape, seconds, inner_points(shape), backend="gcc -O3")
+        given = [str(program), *map(str, shape), "2"]
+
+        def repeat() -> list[float]:
+            printed = subprocess.run(given, capture_output=True, text=True, check=True).stdout
+            return [float(printed.split()[-1])]  # the first sweep is warm-up
+
+        yield sweep_row(name, bench, shape, repeat, "gcc -O3")
 
 
 def algebraic(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
-    """Algebraic multigrid (Ruge and Stueben, by PyAMG) of the same system; nothing without PyAMG.
-
-    On a GPU, whose own row is of another size, that of this size comes first.
-    """
+    """The same system by PyAMG's Ruge-Stueben solver; nothing where PyAMG is not installed."""
     try:
         import pyamg
     except ImportError:
         return
-    if bench.machine.on_device:
-        yield from solving(method="multigrid")("multigrid2d", bench, shape)
     matrix = pyamg.gallery.poisson([extent - 2 for extent in shape], format="csr")
     b = noise(matrix.shape[0])
     residuals: list[float] = []
 
-    def once() -> tuple[float, float]:
+    def repeat() -> tuple[float, float]:
         began = time.perf_counter()
         solver = pyamg.ruge_stuben_solver(matrix)
         ready = time.perf_counter()
@@ -109,7 +117,9 @@ def algebraic(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
         solver.solve(b, tol=TOLERANCE, residuals=residuals)
         return ready - began, time.perf_counter() - ready
 
-    setup, seconds = medians_of(once)
+    own = Solution(bench.machine, shape, {"method": "multigrid"})
+    (setup, seconds), speedup = in_turn(own.repeat, repeat)
     solved = residuals[-1] <= TOLERANCE * float(np.linalg.norm(b))
     note = f"{'' if solved else 'NOT solved in '}{len(residuals) - 1} iterations"
-    yield bench.solver_row(name, shape, setup, seconds, b.size, "pyamg", "float64", note)
+    row = bench.solver_row(name, shape, setup, seconds, b.size, "pyamg", "float64", note)
+    yield replace(row, rival_of=f"multigrid{len(shape)}d", speedup=speedup)

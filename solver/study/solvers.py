@@ -75,27 +75,36 @@ def case_text(shape: Sequence[int], settings: Mapping[str, Any], periodic: bool 
     return "\n".join(lines)
 
 
+class Solution:
+    """A solver at work: `repeat` solves anew and returns the seconds of the set-up and after it."""
+
+    def __init__(
+        self, machine: Backend, shape: Sequence[int], settings: Mapping[str, Any],
+        periodic: bool = False,
+    ):  # fmt: skip
+        until = {"tolerance": TOLERANCE, "relative": True, "max_iterations": MOST_ITERATIONS}
+        self.problem = Poisson(machine, shape, {**settings, **until}, periodic)
+        self.outcome: Outcome | None = None
+
+    def repeat(self) -> tuple[float, float]:
+        problem, machine = self.problem, self.problem.system.backend
+        problem.begin_anew()
+        seconds = machine.stopwatch()
+        method = problem.method()
+        setup = seconds()
+        seconds = machine.stopwatch()
+        self.outcome = problem.iterate(method)
+        return setup, seconds()
+
+
 def solving(periodic: bool = False, **settings: Any) -> Measure:
     """The benchmark of a method of `[solver]`, with its other keys."""
 
     def measure(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
-        until = {
-            "tolerance": TOLERANCE, "relative": True, "max_iterations": MOST_ITERATIONS,
-        }  # fmt: skip
-        problem = Poisson(bench.machine, shape, settings | until, periodic)
-        outcomes = []
-
-        def once() -> tuple[float, float]:
-            problem.begin_anew()
-            seconds = bench.machine.stopwatch()
-            method = problem.method()
-            setup = seconds()
-            seconds = bench.machine.stopwatch()
-            outcomes.append(problem.iterate(method))
-            return setup, seconds()
-
-        setup, seconds = medians_of(once)
-        outcome = outcomes[-1]
+        solution = Solution(bench.machine, shape, settings, periodic)
+        setup, seconds = medians_of(solution.repeat)
+        outcome = solution.outcome
+        assert outcome is not None
         dtype = settings.get("precision", bench.machine.precision)
         if not outcome.converged:
             note = f"NOT solved in {outcome.count} iterations"
@@ -103,7 +112,7 @@ def solving(periodic: bool = False, **settings: Any) -> Measure:
             return
         plural = "" if outcome.count == 1 else "s"
         yield bench.solver_row(
-            name, shape, setup, seconds, problem.unknowns, dtype=dtype,
+            name, shape, setup, seconds, solution.problem.unknowns, dtype=dtype,
             note=f"{outcome.count} iteration{plural}",
         )  # fmt: skip
 

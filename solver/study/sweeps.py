@@ -1,6 +1,6 @@
 """Benchmarks of sweeps: generic kernels, several sweeps in one pass, and a run's own iteration."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,23 +49,23 @@ def seconds_of_copy(machine: Backend, shape: Sequence[int]) -> float:
     return min(swept, seconds_of(lambda: machine.copy(v, u), machine))
 
 
-def seconds_of_sweep(machine: Backend, shape: Sequence[int]) -> float:
-    """One sweep of the mean of the neighbours."""
+def one_sweep(machine: Backend, shape: Sequence[int]) -> Callable[[], None]:
+    """The work of one sweep of the mean of the neighbours."""
     u, v = fields(machine, shape)
     region = tuple((1, extent - 1) for extent in shape)
     point, given = MEANS[len(shape)]
-    return seconds_of(lambda: machine.sweep(point, v, region, u, *given), machine)
+    return lambda: machine.sweep(point, v, region, u, *given)
 
 
 def sweep(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
     """One sweep, by the generic kernel."""
-    seconds = seconds_of_sweep(bench.machine, shape)
+    seconds = seconds_of(one_sweep(bench.machine, shape), bench.machine)
     yield bench.sweep_row(name, shape, seconds, inner_points(shape))
 
 
 def launch(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
     """A sweep so small that its time is that of telling the machine to do it."""
-    seconds = seconds_of_sweep(bench.machine, shape)
+    seconds = seconds_of(one_sweep(bench.machine, shape), bench.machine)
     yield Row(name, bench.machine.name, tuple(shape), bench.machine.precision, seconds)
 
 
