@@ -47,10 +47,23 @@ def plot(
     path = Path(path)
     stem = path.name.removesuffix(".h5") + ("_history" if history else "")
     output = Path(output) if output else path.with_name(f"{stem}.png")
-    drawing = figure(path, field, history)
+    return save(figure(path, field, history), output)
+
+
+def image_format(output: Path) -> str:
+    """The format that the suffix of a path asks for. Raises InputError if it is none of FORMATS."""
     kind = output.suffix[1:].lower() or "png"
     if kind not in FORMATS:
         raise InputError(f"cannot draw {output}: {kind} is not an image format")
+    return kind
+
+
+def save(drawing: Figure, output: Path) -> Path:
+    """Write a figure in the format that its suffix asks for, and return its path.
+
+    Raises InputError for an unknown format, FileFailure when the image cannot be written.
+    """
+    kind = image_format(output)
     try:
         with matplotlib.rc_context(STYLE):
             drawing.savefig(output, format=kind)

@@ -198,15 +198,21 @@ def bench(
     backend: Annotated[str, typer.Option(help="auto, numpy, numba, cupy or cuda.")] = "auto",
     only: Annotated[list[str] | None, typer.Option(help="One benchmark; repeatable.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the rows to this file, too.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw them as bars, to this image.")] = None,
 ) -> None:
-    """Measure sweeps as fractions of this machine's copy bandwidth.
+    """Measure sweeps and solvers in units of this machine's copy bandwidth.
 
     Under mpiexec: what the halo, the output and the checkpoints of so many processes cost.
     """
     from heatsolve.ranks import find_ranks
     from heatsolve.study.bench import bench as measure
-    from heatsolve.study.bench import write_json
+    from heatsolve.study.bench import records, write_json
 
+    if plot is not None:
+        from heatsolve.postprocess.bars import plot_bench
+        from heatsolve.postprocess.plot import image_format
+
+        image_format(plot)  # a mistake is told before the minutes of measuring
     ranks = find_ranks()
     rows = []
     try:
@@ -214,8 +220,12 @@ def bench(
             if ranks.rank == 0:
                 print(row, flush=True)
             rows.append(row)
-        if json is not None and ranks.rank == 0:
-            write_json(rows, json)
+        if ranks.rank == 0:
+            table = records(rows, ranks)
+            if json is not None:
+                write_json(table, json)
+            if plot is not None:
+                print(f"wrote {plot_bench(table, plot)}")
     except HeatsolveError as error:
         ranks.fail(sentence(error), error.exit_code)
         raise

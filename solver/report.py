@@ -120,3 +120,17 @@ def count(number: float) -> str:
         if number >= factor:
             return f"{number / factor:.3g} {prefix}"
     return f"{number:.3g} "
+
+
+def speed(seconds: float, points: float, moved: float, solved: float = 0) -> str:
+    """How long a run took, and how fast its sweeps were.
+
+    `points` are lattice updates, one for each point in each sweep; `moved` the bytes that these
+    sweeps had to read and write at least; `solved` the unknowns of the systems that were solved.
+    """
+    if not seconds > 0.0:
+        return duration(seconds)
+    rates = [f"{count(points / seconds)}LUP/s", f"{count(moved / seconds)}B/s"]
+    if solved:
+        rates.append(f"{count(solved / seconds).rstrip()} unknowns solved per second")
+    return ", ".join([duration(seconds), *rates])

@@ -22,7 +22,7 @@ from heatsolve.linear import term_of
 from heatsolve.output import read
 from heatsolve.points import copy
 from heatsolve.ranks import Ranks
-from heatsolve.report import Report, count, duration
+from heatsolve.report import Report, speed
 from heatsolve.restart import Start, find_state, store_of
 from heatsolve.results import Results
 from heatsolve.wish import Wish
@@ -117,6 +117,7 @@ def _run(
             plan.every_seconds,
             at_end=plan.every is not None or start.restart or start.checkpoint is not None,
         )
+        machine.points_updated = machine.bytes_moved = 0  # by the set-up
         if case.model.steady:
             report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
             outcome = march.steady(problem, report, keeper, resumed)
@@ -136,7 +137,11 @@ def _run(
         attributes["wall_seconds"] = clock.perf_counter() - began
         results.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
     work = ranks.gather((machine.points_updated, machine.bytes_moved))
-    summarise(report, case, np.sum(work, axis=0), outcome, errors, seconds, path)
+    points, moved = np.sum(work, axis=0)
+    solved = systems_solved(case, outcome, resumed) * problem.whole.all_unknowns
+    summarise(report, case, outcome, errors)
+    report.line(speed(seconds, points, moved, solved))
+    report.line(f"wrote {path}")
     return Result(path, fields, outcome, exit_code(outcome))
 
 
@@ -220,11 +225,16 @@ def attributes_of(problem: Conduction, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def summarise(
-    report: Report, case: Case, work: np.ndarray, outcome: Outcome,
-    errors: dict[str, float], seconds: float, path: Path,
-) -> None:  # fmt: skip
-    """The closing lines: how it ended, how long it took, how fast that was, where it is."""
+def systems_solved(case: Case, outcome: Outcome, resumed: State | None) -> int:
+    """How many linear systems this run has solved from beginning to end."""
+    if not case.model.steady:
+        done_before = resumed.number if resumed is not None else 0
+        return 0 if case.time.scheme == "explicit" else outcome.count - done_before
+    return int(outcome.converged and resumed is None)
+
+
+def summarise(report: Report, case: Case, outcome: Outcome, errors: dict[str, float]) -> None:
+    """How it ended, and how far from the exact solution."""
     unit = "iterations" if case.model.steady else "steps"
     norm = f"{case.solver.norm} of the {case.solver.monitor}"
     endings = {
@@ -238,9 +248,3 @@ def summarise(
     report.line(endings[outcome.ending] + aim)
     for name, value in errors.items():
         report.line(f"{name.replace('_', ' ')}: {value:.3e}")
-    rate = work[0] / seconds if seconds > 0.0 else 0.0
-    bandwidth = work[1] / seconds / 1e9 if seconds > 0.0 else 0.0
-    report.line(
-        f"{duration(seconds)}, {count(rate)}points updated per second, {bandwidth:.3g} GB/s"
-    )
-    report.line(f"wrote {path}")

@@ -63,12 +63,16 @@ def compare_gate(device):
         u = device.to_device(np.ones(6))
         value = device.accumulator(kind)
         device.open_gate()
+        device.points_updated = device.bytes_moved = 0
         for _ in range(5):
             device.sweep(halved, (u, value), ((1, 5),), u)
             device.check(value, threshold)
         points = 4 if kind == "sum" else 1
         expected = [points * 0.5**n for n in range(1, checks + 1)]
         assert device.ledger() == expected, (kind, threshold)
+        # Sweeps that the gate kept from running are no work.
+        assert device.points_updated == 4 * checks
+        assert device.bytes_moved == 4 * checks * 2 * 8
         assert device.to_host(u).tolist() == [1.0, *[0.5**checks] * 4, 1.0]
         # The ledger has ended the gate.
         value.clear()

@@ -1,8 +1,367 @@
-"""The comparisons of many processes; what they measure is not tested, that they measure it is."""
+"""The arithmetic of the tables; what they measure is not tested, that they measure it is."""
 
+import json
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from heatsolve import cli
 from heatsolve.backends.choice import make
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.errors import InputError
+from heatsolve.linear.jacobi import Jacobi
+from heatsolve.points import copy
+from heatsolve.postprocess import bars
 from heatsolve.ranks import Ranks
-from heatsolve.study import processes
+from heatsolve.study import bench, measure, processes, rivals, sweeps
+from heatsolve.study.measure import Bench
+from heatsolve.study.noise import noise, noise_inside
+from heatsolve.study.solvers import Poisson, Solution, solving
+
+TINY = {
+    name: (17, 17, 17) if "3d" in name else (33, 33) for name in bench.BENCHMARKS
+}  # fmt: skip
+KEYS = {"name", "backend", "shape", "dtype", "seconds", "glups", "fraction_of_copy",
+        "unknowns_per_second", "copies", "machine"}  # fmt: skip
+SOLVERS = {"multigrid2d", "multigrid2d-pyamg", "multigrid3d"}
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Repeats of a moment."""
+    monkeypatch.setattr(measure, "SECONDS_A_REPEAT", 1e-4)
+    monkeypatch.setattr(measure, "REPEATS", 3)
+    monkeypatch.setattr(sweeps, "SOURCE_SWEEPS", 4)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """The program's table, on tiny arrays."""
+    entries = {
+        name: bench.Benchmark(entry.measure, TINY[name], TINY[name])
+        for name, entry in bench.BENCHMARKS.items()
+    }
+    monkeypatch.setattr(bench, "BENCHMARKS", entries)
+
+
+def program(monkeypatch, capsys, *arguments):
+    """Exit code, standard output and standard error of `heatsolve bench`."""
+    monkeypatch.setattr(sys, "argv", ["heatsolve", "bench", *map(str, arguments)])
+    try:
+        cli.main()
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code or 0
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+# ---- the noise ---------------------------------------------------------------------------------
+
+
+def test_noise_is_white_and_fixed():
+    values = noise(1 << 16)
+    assert np.abs(values).max() < 0.5
+    assert abs(values.mean()) < 4 * 12**-0.5 / 256  # four standard errors
+    spectrum = np.abs(np.fft.rfft(values)[1:]) ** 2
+    low, high = spectrum[: spectrum.size // 2].mean(), spectrum[spectrum.size // 2 :].mean()
+    assert low == pytest.approx(high, rel=0.05)
+    # The first number of splitmix64 from seed 0 is 0xE220A8397B1DCDAF.
+    assert noise(1)[0] == 0xE220A8397B1DCDAF / 2.0**64 - 0.5
+    assert noise(9)[:5].tolist() == noise(5).tolist()
+
+
+def test_noise_leaves_the_ring():
+    field = noise_inside((4, 5))
+    assert field[1:-1, 1:-1].ravel().tolist() == noise(6).tolist()
+    assert np.count_nonzero(field) == 6
+
+
+# ---- arithmetic --------------------------------------------------------------------------------
+
+
+def test_a_sweep_is_compared_with_the_copy_of_its_bytes():
+    bench_of = Bench(NumpyBackend(), bandwidth=16e9)  # a double copied each nanosecond
+    row = bench_of.sweep_row("jacobi2d", (102, 52), 1e-5, points=5000)
+    assert (row.glups, row.fraction_of_copy) == (pytest.approx(0.5), pytest.approx(0.5))
+    assert row.unknowns_per_second is row.copies is None
+    three = bench_of.sweep_row("jacobi2d-source", (102, 52), 1e-5, points=5000, arrays=3)
+    assert three.fraction_of_copy == pytest.approx(0.75)
+    single = Bench(NumpyBackend("float32"), bandwidth=16e9)
+    row = single.sweep_row("jacobi2d", (102, 52), 1e-5, points=5000)
+    assert row.fraction_of_copy == pytest.approx(0.25)
+
+
+def test_a_solver_is_compared_with_the_copy_of_one_field():
+    bench_of = Bench(NumpyBackend(), bandwidth=16e9)
+    row = bench_of.solver_row("multigrid2d", (102, 52), 0.5, 1e-3, unknowns=5000, note="8 cycles")
+    assert row.unknowns_per_second == pytest.approx(5e6)
+    assert row.copies == pytest.approx(200.0)
+    assert row.glups is row.fraction_of_copy is None
+    text = "1.0000 ms  and 500.0 ms set-up  5 M unknowns/s  200 copies  8 cycles"
+    assert str(row).endswith(text)
+
+
+def repeating(*times):
+    """A work whose repeats take these times, warm-up first."""
+    left = iter(times)
+    return lambda: next(left), left
+
+
+def test_long_work_is_repeated_less(monkeypatch):
+    monkeypatch.setattr(measure, "REPEATS", 5)
+    for seconds, repeats in ((0.5, 5), (2.0, 3)):
+        work, left = repeating([100.0], *[[seconds + n] for n in range(repeats)])
+        assert measure.medians_of(work) == [seconds + repeats // 2]
+        assert list(left) == []
+
+
+def test_rivals_take_turns():
+    """The ratio is that of neighbours: a machine that becomes slower does not change it."""
+    own, _ = repeating([9.0], [1.0, 1.0], [2.0, 2.0], [4.0, 4.0])
+    other, left = repeating([9.0], [1.0, 5.0], [2.0, 10.0], [8.0, 20.0])
+    times, speedup = measure.in_turn(own, other)
+    assert times == [2.0, 10.0]
+    assert speedup == 3.0
+    assert list(left) == []
+
+
+def test_a_rival_says_how_much_faster_the_program_is(monkeypatch):
+    monkeypatch.setattr(rivals, "in_turn", lambda own, other: (list(other()), 2.5))
+    bench_of = Bench(NumpyBackend(), bandwidth=16e9)
+    row = rivals.sweep_row("jacobi3d-slices", bench_of, (6, 7, 8), lambda: [1e-6], "slices")
+    assert (row.rival_of, row.speedup) == ("jacobi3d", 2.5)
+    assert row.fraction_of_copy == pytest.approx(0.12)
+    assert str(row).endswith("jacobi3d is 2.5 times as fast")
+
+
+def test_stopwatch(backend):
+    """It begins where the work before it ends, and waits for the work after."""
+    machine = make(backend)
+    shape = (400, 500)
+    u, v = (machine.zeros(shape) for _ in range(2))
+    region = tuple((0, extent) for extent in shape)
+
+    def work():
+        for _ in range(50):
+            machine.sweep(copy, v, region, u)
+
+    work()
+    machine.sync()
+    began = time.perf_counter()
+    seconds = machine.stopwatch()
+    work()
+    measured = seconds()
+    assert 50 * 16 * u.shape[0] * u.shape[1] / 20e12 < measured  # no machine copies at 20 TB/s
+    assert measured <= 1.01 * (time.perf_counter() - began) + 1e-5
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+
+def test_every_row(backend):
+    """On tiny arrays: the program's own rows in order, with the figures that make sense."""
+    rows = list(bench.bench(backend, shapes=TINY))
+    names = [row.name for row in rows]
+    optional = {"jacobi2d-blocked", "jacobi3d-blocked", "jacobi2d-slices", "jacobi3d-slices",
+                "jacobi2d-c", "multigrid2d-pyamg"}  # fmt: skip
+    assert set(bench.NAMES) - optional <= set(names)
+    assert (names[0], names[-1]) == ("copy", "copy-again")
+    for row in rows:
+        assert row.seconds > 0.0
+        solver = row.name in SOLVERS
+        assert (row.copies is not None) == (row.unknowns_per_second is not None) == solver
+        assert (row.setup_seconds is not None) == solver
+        assert (row.glups is None) == (row.fraction_of_copy is None)
+        assert (row.glups is None) == (solver or row.name == "launch")
+        points = np.prod([n - (0 if row.name.startswith("copy") else 2) for n in row.shape])
+        if row.glups is not None:
+            assert row.glups * row.seconds * 1e9 == pytest.approx(points)
+        if solver:
+            assert row.unknowns_per_second * row.seconds == pytest.approx(points)
+            count, word = row.note.split()
+            assert word == "iterations"
+            assert 5 <= int(count) <= 14
+
+
+def test_only_some(backend):
+    rows = list(bench.bench(backend, ["launch", "jacobi3d"], shapes=TINY))
+    assert [row.name for row in rows] == ["jacobi3d", "launch", "copy-again"]
+    assert [row.name for row in bench.bench(backend, ["copy"], shapes=TINY)] == ["copy"]
+
+
+def test_solvers_solve():
+    """The systems that are timed, against an independent program and to the promised residual."""
+    pyamg = pytest.importorskip("pyamg")
+    n = 33
+    solution = Solution(NumpyBackend(), (n, n), {"method": "multigrid"})
+    assert min(solution.repeat()) > 0.0
+    problem, history = solution.problem, solution.outcome.history["residual"]
+    matrix = pyamg.gallery.poisson((n - 2, n - 2), format="csr")
+    inside = problem.u[1:-1, 1:-1].ravel()
+    b = noise(inside.size)
+    limit = 1e-10 * np.linalg.norm(b)
+    assert np.linalg.norm(b - matrix @ inside) <= limit
+    assert history[-2] > limit  # and no cycle more than that takes
+    problem.begin_anew()
+    assert not problem.u.any()
+
+
+def test_a_torus_has_all_points_as_unknowns():
+    shape = (16, 8, 8)
+    measured = solving(periodic=True, method="multigrid")(
+        "torus", Bench(NumpyBackend(), 1e9), shape
+    )
+    (row,) = measured
+    assert row.unknowns_per_second * row.seconds == pytest.approx(16 * 8 * 8)
+    assert row.note.endswith("iterations")
+
+
+def test_what_is_not_solved_has_no_rate(monkeypatch):
+    monkeypatch.setattr("heatsolve.study.solvers.MOST_ITERATIONS", 2)
+    (row,) = solving(method="multigrid")("multigrid2d", Bench(NumpyBackend(), 1e9), (33, 33))
+    assert row.note == "NOT solved in 2 iterations"
+    assert row.unknowns_per_second is row.copies is None
+
+
+class Passing(NumpyBackend):
+    """A backend that makes up to `most` sweeps in one pass, one after the other."""
+
+    most = 6
+
+    def most_sweeps(self, point, u, region, stages, wraps, changes):
+        assert len(stages) == len(changes)
+        assert wraps == (False,) * u.ndim
+        return min(self.most, len(stages))
+
+    def sweeps(self, point, new, u, region, stages, wraps, changes, counted):
+        assert len(stages) == len(changes)
+        old = u
+        for stage in stages:
+            result = u.copy()
+            self.sweep(point, result, region, old, *stage)
+            old = result
+        new[...] = old
+
+
+@pytest.mark.parametrize("shape", [(20, 30), (9, 8, 7)])
+def test_passes_count_every_sweep(shape, monkeypatch):
+    calls = []
+    machine = Passing()
+    monkeypatch.setattr(sweeps, "seconds_of", lambda work, _: calls.append(work()) or 5.0)
+    (row,) = sweeps.blocked("blocked", Bench(machine, 1e9), shape)
+    assert row.note == "5 sweeps a pass"  # an odd number
+    assert row.seconds == 1.0
+    assert machine.points_updated == 5 * np.prod([n - 2 for n in shape]) + np.prod(shape)
+    machine.most = 2
+    assert list(sweeps.blocked("blocked", Bench(machine, 1e9), shape)) == []
+    assert len(calls) == 1
+
+
+def test_the_source_row_is_a_run_of_jacobi(monkeypatch):
+    """It is iterated as a run is, with the norm of every update."""
+    outcomes = []
+    iterate = Poisson.iterate
+
+    def noted(problem, method):
+        assert isinstance(method, Jacobi)
+        assert problem.system.b[1:-1, 1:-1].ravel().tolist() == noise(10 * 11).tolist()
+        outcomes.append(iterate(problem, method))
+
+    monkeypatch.setattr(Poisson, "iterate", noted)
+    (row,) = sweeps.source("source", Bench(NumpyBackend(), 1e9), (12, 13))
+    for outcome in outcomes:
+        assert outcome.history["iteration"] == [1, 2, 3, 4]
+        assert min(outcome.history["residual"]) > 0.0
+    assert row.fraction_of_copy == pytest.approx(row.glups * 24)  # 1 GB/s: 24 ns a point
+
+
+def test_rivals_that_are_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyamg", None)
+    monkeypatch.setenv("PATH", "")
+    tiny_bench = Bench(NumpyBackend(), 1e9)
+    assert list(rivals.algebraic("a", tiny_bench, (9, 9))) == []
+    assert list(rivals.plain_c("c", tiny_bench, (9, 9))) == []
+    monkeypatch.setattr(tiny_bench.machine, "on_device", True, raising=False)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert list(rivals.slices("s", tiny_bench, (9, 9))) == []
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def test_json_and_plot(tiny, monkeypatch, capsys, tmp_path):
+    written, drawn = tmp_path / "rows.json", tmp_path / "bars.png"
+    names = [word for name in ("copy", "jacobi2d", "jacobi2d-numpy", "multigrid2d", "launch")
+             for word in ("--only", name)]  # fmt: skip
+    code, said, complaint = program(
+        monkeypatch, capsys, "--backend", "numpy", *names, "--json", written, "--plot", drawn
+    )
+    assert (code, complaint) == (0, "")
+    rows = json.loads(written.read_text())
+    lines = said.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == [row["name"] for row in rows]
+    assert lines[-1] == f"wrote {drawn}"
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    for row in rows:
+        assert set(row) >= KEYS
+        assert set(row["machine"]) == {"node", "processor", "cores", "gpu"}
+        assert row["backend"] == "numpy"
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["copy"]["fraction_of_copy"] == pytest.approx(1.0)
+    assert by_name["launch"]["fraction_of_copy"] is None
+    assert by_name["multigrid2d"]["glups"] is None
+    assert by_name["jacobi2d-numpy"]["rival_of"] == "jacobi2d"
+    assert by_name["jacobi2d-numpy"]["speedup"] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["--only", "jacobi4d"], 2, "no benchmark 'jacobi4d' here: there are copy, jacobi2d,"),
+        (["--backend", "abacus"], 2, "no backend 'abacus'"),
+        (["--plot", "bars.tiff"], 2, "cannot draw bars.tiff: tiff is not an image format"),
+        (["--only", "launch", "--plot", "a.png"], 2, None),
+        (["--only", "copy", "--json", "no/rows.json"], 6, "cannot write no/rows.json"),
+        (["--only", "jacobi2d", "--plot", "no/bars.png"], 6, "cannot write no/bars.png"),
+    ],
+)
+def test_mistakes(arguments, code, sentence, tiny, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    if "--backend" not in arguments:
+        arguments = [*arguments, "--backend", "numpy"]
+    given, rows, said = program(monkeypatch, capsys, *arguments)
+    assert given == code
+    # What can be known before is told before the measuring.
+    assert (rows == "") == (sentence is not None and code == 2)
+    sentence = sentence or "no bar to draw"
+    assert said.startswith(f"heatsolve: {sentence}")
+    assert len(said.splitlines()) == 1
+
+
+def bar_row(name, unit, value, rival_of=None):
+    return {"name": name, "rival_of": rival_of, unit: value}
+
+
+def test_bars():
+    """A panel for each unit, a bar for each figure, rivals in grey, the copies left out."""
+    rows = [
+        bar_row("copy", "fraction_of_copy", 1.0), bar_row("a", "fraction_of_copy", 0.9),
+        bar_row("b", "fraction_of_copy", 0.1, "a"), bar_row("launch", "copies", None),
+        bar_row("c", "copies", 120.0), bar_row("copy-again", "fraction_of_copy", 0.5),
+    ]  # fmt: skip
+    sweeping, solving_panel = bars.figure(rows).axes
+    assert [bar.get_width() for bar in sweeping.patches] == [0.9, 0.1]
+    assert sweeping.patches[0].get_facecolor() != sweeping.patches[1].get_facecolor()
+    assert [tick.get_text() for tick in sweeping.get_yticklabels()] == ["a", "b"]
+    assert [tick.get_text() for tick in solving_panel.get_yticklabels()] == ["c"]
+    with pytest.raises(InputError, match="no bar"):
+        bars.figure(rows[:1])
+
+
+# ---- several processes -------------------------------------------------------------------------
 
 
 def test_comparisons(monkeypatch, tmp_path):

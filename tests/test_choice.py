@@ -100,3 +100,20 @@ def test_the_simulator_is_never_chosen(gpus, monkeypatch):
     gpus(1)
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     assert choice.choose("auto")[0].name == "numba"
+
+
+def test_the_gpu_of_a_process_has_a_name(monkeypatch):
+    """Asked of a driver that is made up: the second of two GPUs for the fourth process."""
+
+    class Driver:
+        def cuDeviceGet(self, handle, number):
+            handle._obj.value = 10 + number
+
+        def cuDeviceGetName(self, name, length, handle):
+            name.value = f"GPU {handle.value}".encode()[: length - 1]
+
+    monkeypatch.setattr(choice, "count_gpus", lambda: 2)
+    monkeypatch.setattr(choice.ctypes, "CDLL", lambda path: Driver())
+    assert choice.gpu_name(local_rank=3) == "GPU 11"
+    monkeypatch.setattr(choice, "count_gpus", lambda: 0)
+    assert choice.gpu_name() is None

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from heatsolve import cli
+from heatsolve import cli, march
 from heatsolve.backends import choice
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import load, parse, shipped
@@ -91,6 +91,43 @@ def test_run(heatsolve, folder):
     assert "wrote plate.h5\n" in said
     assert read(folder / "plate.h5").fields["temperature"].shape == (9, 9)
     assert sorted(path.suffix for path in folder.glob("plate.*")) == [".h5", ".toml", ".xdmf"]
+
+
+def test_run_counts_its_own_sweeps(heatsolve, monkeypatch):
+    """Points, bytes, and the unknowns of solved systems: of the iteration, not of its set-up."""
+    counted = []
+
+    def speed(seconds, points, moved, solved):
+        counted.append((points, moved, solved))
+        return ""
+
+    monkeypatch.setattr("heatsolve.run.speed", speed)
+    unknowns = 63
+
+    def run(*arguments):
+        assert heatsolve("run", *arguments)[0] == 0
+        return counted.pop()
+
+    points, moved, solved = run("plate.toml", *settings("solver.method=jacobi",
+                                                        "solver.iterations=200"))  # fmt: skip
+    assert 200 * unknowns <= points <= 204 * unknowns  # with the start and the norm at the end
+    assert 15 * points < moved < 40 * points
+    assert solved == 0
+    assert run("plate.toml")[2] == unknowns
+    step_length = march.step_length
+
+    def laborious(problem):
+        problem.backend.points_updated += 1_000_000
+        return step_length(problem)
+
+    monkeypatch.setattr(march, "step_length", laborious)
+    assert run("march.toml", *settings("time.end=0.001"))[0] < 1_000_000
+    assert run("march.toml", *settings("time.end=0.001"))[2] == 0
+    implicit = settings("time.scheme=backward-euler", "time.step=0.005", "checkpoint.every=1")
+    assert run("march.toml", *implicit)[2] == 2 * unknowns
+    # What was solved before a restart is no work of this run.
+    again = settings("time.end=0.015")
+    assert run("march.toml", "--restart", *implicit, *again)[2] == unknowns
 
 
 def test_run_quietly_to_another_file(heatsolve, folder):

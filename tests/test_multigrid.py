@@ -17,17 +17,10 @@ from heatsolve.linear.multigrid import Multigrid, solve_from_zero
 from heatsolve.ranks import Ranks
 from heatsolve.restart import Start
 from heatsolve.run import run
+from heatsolve.study.noise import noise_inside
 
 METHODS = {"multigrid": Multigrid, "mgcg": MultigridCG}
 MOST = 60
-
-
-def noise(count):
-    """White noise in (-0.5, 0.5) by hashing the number of the point (splitmix64)."""
-    bits = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
-    return (bits ^ (bits >> np.uint64(31))) / 2.0**64 - 0.5
 
 
 def noisy_system(grid, walls, conductivity="1", backend="numba"):
@@ -36,9 +29,7 @@ def noisy_system(grid, walls, conductivity="1", backend="numba"):
     text = case_text(grid, walls.replace("v", "0"), model=model)
     text = re.sub(r"ambient = [\d.]+", "ambient = 0", text)
     problem = Conduction(parse(text, "case"), make(backend))
-    b = np.zeros(problem.grid.shape)
-    inside = tuple(slice(1, -1) for _ in b.shape)
-    b[inside] = noise(b[inside].size).reshape(b[inside].shape)
+    b = noise_inside(problem.grid.shape)
     system = problem.system(problem.backend.to_device(b))
     if system.singular:
         system.remove_mean(system.b)

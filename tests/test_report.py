@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from heatsolve import report
-from heatsolve.report import Report, count, duration
+from heatsolve.report import Report, count, duration, speed
 
 
 @pytest.fixture
@@ -68,6 +68,12 @@ def test_words():
         "5 h 12 min",
     ]
     assert [count(n) for n in (12.0, 5.12e5, 1.337e9)] == ["12 ", "512 k", "1.34 G"]
+
+
+def test_speed():
+    assert speed(2.0, 2.7e9, 4.3e10) == "2.0 s, 1.35 GLUP/s, 21.5 GB/s"
+    assert speed(0.5, 1e6, 1.6e7, 5e5).endswith("32 MB/s, 1 M unknowns solved per second")
+    assert speed(0.0, 0, 0) == "0.0 s"
 
 
 def test_a_bar_on_a_terminal(tmp_path):

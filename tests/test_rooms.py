@@ -119,6 +119,20 @@ ALLOWED = {
         INTERFACE,
         "errors",
     ),
+    "study.noise": (),
+    "study.measure": (INTERFACE, "report"),
+    "study.solvers": (
+        "case",
+        "conduction",
+        "converge",
+        "grid",
+        "linear",
+        "points",
+        "report",
+        "study.measure",
+        "study.noise",
+        INTERFACE,
+    ),
     "submit": ("case", "preview", "backends.choice", "errors"),
     "backends*": ("points", "backends", "backends.*", "errors"),
 }
@@ -133,6 +147,7 @@ ROOMS = {
     "mpi4py": ("ranks",),
     "matplotlib": ("postprocess.*",),
     "scipy": ("linear.fft",),
+    "pyamg": ("study.rivals",),
 }
 """Where an outside package may be imported; `environment` (doctor) asks for their versions."""
 

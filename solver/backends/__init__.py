@@ -7,6 +7,7 @@ slowest axis first.
 """
 
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -149,6 +150,21 @@ class Backend(ABC):
         A device may note them down once and play them back, without the host's part in each.
         """
         return work
+
+    def stopwatch(self) -> Callable[[], float]:
+        """Begin to measure time; what is returned gives the seconds since, and may be called once.
+
+        It waits until all work is done. Where a device has a clock of its own, the time is that
+        between the two places in its queue.
+        """
+        self.sync()
+        began = time.perf_counter()
+
+        def seconds() -> float:
+            self.sync()
+            return time.perf_counter() - began
+
+        return seconds
 
     @abstractmethod
     def new_register(self) -> Any:

@@ -109,3 +109,15 @@ def identity(device: int) -> str:
     driver.cuDeviceGet(ctypes.byref(handle), device)
     driver.cuDeviceGetUuid_v2(uuid, handle)
     return bytes(uuid).hex()
+
+
+def gpu_name(local_rank: int = 0) -> str | None:
+    """The product name of the GPU that a process of this number on its node takes, if any."""
+    gpus = count_gpus()
+    if not gpus:
+        return None
+    driver = ctypes.CDLL("libcuda.so.1")
+    handle, name = ctypes.c_int(0), ctypes.create_string_buffer(256)
+    driver.cuDeviceGet(ctypes.byref(handle), local_rank % gpus)
+    driver.cuDeviceGetName(name, len(name), handle)
+    return name.value.decode()

@@ -78,6 +78,9 @@ class CudaBackend(DeviceBackend):
     def sync(self) -> None:
         self._machine.sync()
 
+    def stopwatch(self) -> Callable[[], float]:
+        return self._machine.stopwatch()
+
     def zero(self, array: DeviceArray) -> None:
         self._machine.zero(array)
 

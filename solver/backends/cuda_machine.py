@@ -7,6 +7,7 @@ cuda.core. Under the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) the same source run
 import inspect
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -194,6 +195,17 @@ class Device:
     def sync(self) -> None:
         self._stream.sync()
 
+    def stopwatch(self) -> Callable[[], float]:
+        began, ended = self._cuda.event(), self._cuda.event()
+        began.record(self._numba_stream)
+
+        def seconds() -> float:
+            ended.record(self._numba_stream)
+            ended.synchronize()
+            return began.elapsed_time(ended) / 1e3
+
+        return seconds
+
     def compile(self, function: Any, types: tuple[Any, ...], source: str) -> Any:
         capability = tuple(self._device.compute_capability)
         ptx = self._cached_ptx(function, types, capability, source)
@@ -305,6 +317,10 @@ class Simulator:
 
     def sync(self) -> None:
         pass
+
+    def stopwatch(self) -> Callable[[], float]:
+        began = time.perf_counter()
+        return lambda: time.perf_counter() - began
 
     def compile(self, function: Any, types: tuple[Any, ...], source: str) -> Any:
         kernel = self._cuda.jit(function)

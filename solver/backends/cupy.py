@@ -74,6 +74,17 @@ class CupyBackend(DeviceBackend):
     def sync(self) -> None:
         self._cupy.cuda.get_current_stream().synchronize()
 
+    def stopwatch(self) -> Callable[[], float]:
+        began, ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        began.record()
+
+        def seconds() -> float:
+            ended.record()
+            ended.synchronize()
+            return self._cupy.cuda.get_elapsed_time(began, ended) / 1e3
+
+        return seconds
+
     def pinned(self, shape: Sequence[int]) -> np.ndarray:
         return self._cupyx.empty_pinned(tuple(shape), self.dtype)
 

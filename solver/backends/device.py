@@ -126,6 +126,7 @@ class DeviceBackend(Backend):
     _gate: Any
     _rows: Any
     _kinds: list[str]
+    _work: list[tuple[int, int]]
 
     @abstractmethod
     def integers(self, count: int) -> Any:
@@ -255,7 +256,7 @@ class DeviceBackend(Backend):
             super().open_gate()
             return
         self.zero(self._gate)
-        self._kinds = []
+        self._kinds, self._work = [], []
         self.gated = True
 
     def check(self, accumulator: Accumulator, threshold: float) -> None:
@@ -265,6 +266,7 @@ class DeviceBackend(Backend):
         if len(self._kinds) == self.lookahead + BEYOND:
             raise ValueError(f"a ledger holds {self.lookahead + BEYOND} checks")
         self._kinds.append(accumulator.kind)
+        self._work.append((self.points_updated, self.bytes_moved))
         limit = threshold * (1.0 + GATE_MARGIN) if threshold >= 0.0 else -1.0
         self._queue_check(accumulator.register, accumulator.kind == "sum", limit)
 
@@ -273,6 +275,8 @@ class DeviceBackend(Backend):
             return super().ledger()
         self.gated = False
         passed = int(self.read_integers(self._gate)[1])
+        if 0 < passed < len(self._work):  # the sweeps behind a closed gate have done nothing
+            self.points_updated, self.bytes_moved = self._work[passed - 1]
         rows = self.read_integers(self._rows).reshape(-1, sums.WIDTH)
         return [sums.VALUE_OF[kind](row) for kind, row in zip(self._kinds, rows[:passed])]  # noqa: B905
 
