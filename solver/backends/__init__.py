@@ -10,6 +10,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,6 +65,34 @@ class Message:
         A device does so in its own time: MPI may receive into the buffer again only after a later
         `to_buffer`, of any message of the backend, has returned.
         """
+
+
+@dataclass(frozen=True, eq=False)
+class HalfCycle:
+    """What a cycle of multigrid does on one level before the correction, or after it.
+
+    Sweep n is u[p] = point(p, u, *stages[n]) at the points p of `region` whose colour is
+    colours[n]: 1 red, where the sum of the indices is even, -1 black, 0 both. `shape` is that of
+    the field; along an axis in `wraps` it is periodic.
+
+    Before the correction there is a `residual`: after the sweeps, which begin at u = 0 where
+    `from_zero`, residual(p, u, *operands) is restricted into the array `coarse`. After it the
+    sweeps begin at u plus what is interpolated from `coarse`. `lines` holds four for each axis,
+    slowest first: what a coarse point takes of the points 2q - 2 ... 2q + 1, or what the points 2q
+    and then 2q + 1 take of the coarse points q and q + 1.
+    """
+
+    point: Point
+    stages: Sequence[Sequence[Any]]
+    colours: Sequence[int]
+    shape: tuple[int, ...]
+    region: Region
+    wraps: Sequence[bool]
+    coarse: Any
+    lines: Sequence[Any]
+    residual: Point | None = None
+    operands: Sequence[Any] = ()
+    from_zero: bool = False
 
 
 class Prepared(NamedTuple):
@@ -281,6 +310,14 @@ class Backend(ABC):
         self.points_updated += points * len(stages)
         self.bytes_moved += points * arrays_touched * self.dtype.itemsize
 
+    def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
+        """A callable (new, u) that does half a cycle in one pass; None where there is none.
+
+        It writes the result to `new` and leaves u alone; the ghosts of u, and those of the coarse
+        array, are up to date.
+        """
+        return None
+
     def _prepare_pass(
         self, point: Point, described: Any, kinds: Any, wraps: tuple[bool, ...], gated: bool
     ) -> PreparedPass:
@@ -368,6 +405,7 @@ __all__ = [
     "Accumulator",
     "ArrayLibrary",
     "Backend",
+    "HalfCycle",
     "Message",
     "Region",
     "Signature",

@@ -108,7 +108,7 @@ class CudaBackend(DeviceBackend):
     def compiles_c(self) -> bool:  # type: ignore[override]
         return isinstance(self._machine, Device)
 
-    def _c_kernel(self, source: str, bytes_shared: int) -> Compiled:
+    def c_kernel(self, source: str, bytes_shared: int) -> Compiled:
         assert isinstance(self._machine, Device)
         kernel = self._machine.compile_c(source, "sweeps", PASS_OPTIONS, bytes_shared)
 

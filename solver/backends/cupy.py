@@ -116,7 +116,7 @@ class CupyBackend(DeviceBackend):
 
         return queue
 
-    def _c_kernel(self, source: str, bytes_shared: int) -> Compiled:
+    def c_kernel(self, source: str, bytes_shared: int) -> Compiled:
         kernel = self._load(source, "sweeps", PASS_OPTIONS)
         kernel.max_dynamic_shared_size_bytes = bytes_shared
 

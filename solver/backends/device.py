@@ -12,13 +12,21 @@ from heatsolve.backends import (
     LONGEST_PASS,
     Accumulator,
     Backend,
+    HalfCycle,
     Message,
     Region,
     Signature,
     sums,
 )
 from heatsolve.backends.device_launch import SPREAD, Launch, launches, rows_of
-from heatsolve.backends.device_passes import LARGEST, Compiled, DevicePasses, deepest
+from heatsolve.backends.device_passes import (
+    LARGEST,
+    Compiled,
+    CyclePass,
+    DevicePasses,
+    can_halve,
+    deepest,
+)
 from heatsolve.backends.signature import describe
 from heatsolve.backends.tape import Tape
 from heatsolve.points import Point
@@ -187,7 +195,7 @@ class DeviceBackend(Backend):
         return run
 
     @abstractmethod
-    def _c_kernel(self, source: str, bytes_shared: int) -> Compiled:
+    def c_kernel(self, source: str, bytes_shared: int) -> Compiled:
         """The kernel `sweeps` of a CUDA C source, and what a block needs of shared memory."""
 
     def most_sweeps(
@@ -221,7 +229,21 @@ class DeviceBackend(Backend):
         wraps: tuple[bool, ...],
         kinds: tuple[str | None, ...],
     ) -> Any:
-        return DevicePasses(self._c_kernel, tape, signature, kinds, wraps)
+        return DevicePasses(self.c_kernel, tape, signature, kinds, wraps)
+
+    def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
+        if not self.compiles_c or not can_halve(half, self.precision):
+            return None
+        kernels: dict[bool, CyclePass] = {}
+
+        def run(new: Any, u: Any) -> None:
+            if self.gated not in kernels:
+                kernels[self.gated] = CyclePass(self, half, self.gated)
+            points, arrays = kernels[self.gated](new, u)
+            self.points_updated += points
+            self.bytes_moved += arrays * self.dtype.itemsize
+
+        return run
 
     @abstractmethod
     def _captured(self, work: Callable[[], None]) -> Callable[[], None] | None:

@@ -18,11 +18,27 @@ BYTES_OF = {"float64": 8, "float32": 4}
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """What a pass of a multigrid cycle does besides its sweeps.
+
+    With a `residual` it restricts that of the result to the coarse level, and where `from_zero`
+    the sweeps begin at zero; without one it first adds what is interpolated from the coarse level.
+    `operands`: the numbers of the pass's arguments that the residual takes after the field.
+    """
+
+    residual: Tape | None
+    operands: tuple[int, ...] = ()
+    from_zero: bool = False
+
+
+@dataclass(frozen=True)
 class Pass:
     """Sweeps of one point function in one pass, as far as their text depends on it.
 
     `varying`: the numbers of the scalar arguments that differ from sweep to sweep; `norms`: for
     each sweep None, "max" or "sum"; `aligned`: whether rows begin at multiples of two elements.
+    `colours`: for each sweep 1 or -1 if it updates only the red or black points, else 0; `odd`:
+    whether the first row that a warp reads is odd. `transfer`: see `cycle_source`.
     """
 
     tape: Tape
@@ -31,6 +47,9 @@ class Pass:
     norms: tuple[str | None, ...]
     wraps: tuple[bool, ...]
     aligned: bool
+    colours: tuple[int, ...] = ()
+    odd: bool = False
+    transfer: "Transfer | None" = None
 
     @property
     def sweeps(self) -> int:
@@ -56,6 +75,12 @@ class Pass:
             else:
                 found.append((self.real, f"a{number}"))
         found += [("integer*", f"reg{t}") for t, kind in enumerate(self.norms) if kind]
+        if self.transfer is not None:
+            coarse = f"{self.real}* __restrict__"
+            found.append((coarse if self.transfer.residual else f"const {coarse}", "coarse"))
+            axes = "ijk"[: self.signature.dimension]
+            found += [(array, f"line_{axis}{n}") for axis in axes for n in range(4)]
+            found += [("integer", f"coarse_{axis}") for axis in axes]
         return found
 
     def numbers(self) -> list[str]:
@@ -82,12 +107,14 @@ def filled(template: str, work: Pass, defines: Mapping[str, int], **pieces: str)
         template = template.replace(f"@{key}@", value)
     head = "".join(f"#define {key} {int(value)}\n" for key, value in defines.items())
     types = f"typedef {work.real} real;\ntypedef {work.real}2 pack;\n"
-    return constants() + head + types + PREAMBLE + point_function(work) + template
+    functions = c_function("point", work.tape, work.signature.precision)
+    if work.transfer is not None and work.transfer.residual is not None:
+        functions += c_function("residual", work.transfer.residual, work.signature.precision)
+    return constants() + head + types + PREAMBLE + functions + template
 
 
-def point_function(work: Pass) -> str:
-    """The point function as a C function of all that it reads, in the order of the tape."""
-    tape, precision = work.tape, work.signature.precision
+def c_function(name: str, tape: Tape, precision: str) -> str:
+    """A point function as a C function of all that it reads, in the order of the tape."""
     parameters, lines = [], []
     for place, operation in enumerate(tape.operations):
         kind, operands = operation.name, operation.operands
@@ -108,7 +135,7 @@ def point_function(work: Pass) -> str:
         lines.append(f"    const auto v{place} = {value};\n")
     (result,) = tape.results
     return (
-        f"__device__ __forceinline__ real point({', '.join(parameters)}) {{\n"
+        f"__device__ __forceinline__ real {name}({', '.join(parameters)}) {{\n"
         f"{''.join(lines)}    return v{result};\n}}\n"
     )
 
@@ -149,6 +176,11 @@ template <typename V> __device__ __forceinline__ V from_right(V value) {
 // |value| as the bits of a double, which order like integers.
 __device__ __forceinline__ integer magnitude(double value) {
     return __double_as_longlong(value) & MAGNITUDE;
+}
+
+// Take a value into the largest magnitude seen so far, given as such bits. Few are larger; NaN is.
+__device__ __forceinline__ void take_largest(integer& most, double value) {
+    if (!(fabs(value) <= __longlong_as_double(most))) most = max(most, magnitude(value));
 }
 
 // The largest magnitude that a warp has seen.

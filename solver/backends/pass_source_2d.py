@@ -10,9 +10,12 @@ The idea of one strip for a warp: K. Matsumura et al., "AN5D", CGO 2020; of regi
 L. Zhang et al., "Revisiting Temporal Blocking Stencil Optimizations", ICS 2023.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from heatsolve.backends import cycle_source
 from heatsolve.backends.pass_source import Pass, filled
+from heatsolve.backends.tape import Tape
 
 
 @dataclass(frozen=True)
@@ -30,26 +33,33 @@ class Shape:
     rows: int = 128
     """Rows that a warp goes down."""
 
-    def halo(self, reach: int) -> int:
+    def halo(self, work: Pass) -> int:
         """Columns at each side of a strip that are wrong in the end."""
-        return -(-reach // self.columns) * self.columns
+        return -(-reach(work) // self.columns) * self.columns
 
-    def kept_rows(self, sweeps: int) -> int:
+    def kept_rows(self, work: Pass) -> int:
         """Rows of an array that all sweeps read: on their way, and down to the last sweep's."""
-        return self.ahead + 2 * sweeps + 1
+        return self.ahead + 2 * (work.sweeps + restricts(work)) + 1
 
     def bytes_shared(self, work: Pass) -> int:
         """Shared memory of a block."""
-        rows = self.ahead + len(kept(work)) * self.kept_rows(work.sweeps)
+        rows = self.ahead + len(kept(work)) * self.kept_rows(work)
         return rows * 32 * self.columns * self.warps * work.bytes
 
-    def width(self, reach: int) -> int:
+    def width(self, work: Pass) -> int:
         """Columns of a strip that are right in the end."""
-        return 32 * self.columns - 2 * self.halo(reach)
+        return 32 * self.columns - 2 * self.halo(work)
 
 
-TURNS = 3
-"""Rows after which the rows of a window stand in the same registers again."""
+def restricts(work: Pass) -> bool:
+    """Whether the residual of the result is restricted, too."""
+    return work.transfer is not None and work.transfer.residual is not None
+
+
+def reach(work: Pass) -> int:
+    """Points around a piece of the result on which it depends."""
+    return work.sweeps + (3 if restricts(work) else 0)
+
 
 KERNEL = """
 template <bool EDGE> __device__ __forceinline__ void strip(
@@ -83,11 +93,12 @@ template <bool EDGE> __device__ __forceinline__ void strip(
         fixed[k] = EDGE && !WRAPS_J && (column + k < region_j.low || column + k >= region_j.high);
     }
     @LINES@
-    real older[T][C], newer[T][C], newest[T][C];
-    for (int t = 0; t < T; t++)
+    @TRANSFER_STATE@
+    real older[LEVELS][C], newer[LEVELS][C], newest[LEVELS][C];
+    for (int t = 0; t < LEVELS; t++)
         for (int k = 0; k < C; k++) older[t][k] = newer[t][k] = newest[t][k] = 0;
     @NORM_STATE@
-    const int start = begin - T, loads = end - begin + 2 * T, steps = loads + T;
+    const int start = begin - REACH, loads = end - begin + 2 * REACH, steps = loads + LEVELS;
     real* const own = ring + lane * C;
     const unsigned place = (unsigned)__cvta_generic_to_shared(own);
     size_t from = EDGE ? 0 : (size_t)start * extent_j + column;
@@ -109,6 +120,7 @@ template <bool EDGE> __device__ __forceinline__ void strip(
         await_all_but<AHEAD - 2>();
         const int y = start + n;
         real result[C];
+        @RESTRICT@
         #pragma unroll
         for (int t = T - 1; t >= 0; t--) {
             const int row = y - 2 * (t + 1);
@@ -118,7 +130,7 @@ template <bool EDGE> __device__ __forceinline__ void strip(
             real value[C];
             #pragma unroll
             for (int k = 0; k < C; k++) {
-                value[k] = point(@GIVEN@);
+                @POINT@
                 if (EDGE && (still || fixed[k])) value[k] = newer[t][k];
             }
             @NORMS@
@@ -127,14 +139,14 @@ template <bool EDGE> __device__ __forceinline__ void strip(
                 older[t][k] = newer[t][k];
                 newer[t][k] = newest[t][k];
                 if (t == T - 1) result[k] = value[k];
-                else newest[t + 1][k] = value[k];
+                if (t < LEVELS - 1) newest[t + 1][k] = value[k];
             }
         }
-        for (int k = 0; k < C; k++) newest[0][k] = own[n % RING * (32 * C) + k];
+        @ARRIVE@
         issue(n + AHEAD - 1);
         @SLOT_NEXT@
-        if (n < 3 * T) return;
-        if (mine && y - 2 * T < end) {
+        if (n < REACH + 2 * T) return;
+        if (mine && y - 2 * T < min(end, region_i.high)) {
             if (ALIGNED &&
                 (!EDGE || column >= region_j.low && column + C <= region_j.high)) {
                 #pragma unroll
@@ -169,13 +181,15 @@ sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer
     extern __shared__ __align__(16) unsigned char shared[];
     const int warp = threadIdx.x >> 5;
     const int first = (region_j.low & ~1) + (blockIdx.x * WARPS + warp) * STRIP;
-    if (first >= region_j.high) return;
+    if (first >= @LAST_COLUMN@) return;
     const int column = first - HALO;
     const int begin = region_i.low + blockIdx.y * rows;
-    const int end = min(begin + int(rows), region_i.high);
+    const int end = min(begin + int(rows), @LAST_ROW@);
     real* ring = reinterpret_cast<real*>(shared) + warp * ((RING + KEPT * KEPT_ROWS) * 32 * C);
     const bool edge = column < region_j.low || column + 32 * C > region_j.high ||
-                      begin - T - 1 < region_i.low || end + T + TURNS > region_i.high;
+                      begin - REACH - 1 < region_i.low || end + REACH + TURNS > region_i.high ||
+                      column + HALO < counted_j.low || column + 32 * C - HALO > counted_j.high ||
+                      begin < counted_i.low || end > counted_i.high;
     if (edge)
         strip<true>(@NAMES@, region_i, region_j, counted_i, counted_j, extent_i, extent_j, column,
                     begin, end, ring);
@@ -199,77 +213,113 @@ def kept(work: Pass) -> list[int]:
 
 def source(work: Pass, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`."""
-    arguments, tape = work.signature.arguments, work.tape
-    keeps = kept(work)
-    lines, rows, given = work.numbers(), [], []
-    shuffles: set[str] = set()
-    for place, operation in enumerate(tape.operations):
-        if operation.name == "scalar":
-            given.append(work.scalar(operation.operands[0]))
-        if operation.name != "load":
-            continue
-        number, ((di, _), (dj, _)) = operation.operands
-        name, array = f"l{place}", f"a{number}"
-        if number == 0:
-            given.append(_of_field(di, dj, shuffles))
-        elif arguments[number] == (True, True):
-            lines.append(f"const real {name} = {array}[0];")
-            given.append(name)
-        elif arguments[number] == (True, False):
-            lines.append(f"real {name}[C];")
-            lines.append(f"for (int k = 0; k < C; k++) {name}[k] = {array}[inner[k] + {dj}];")
-            given.append(f"{name}[k]")
-        elif arguments[number] == (False, True):
-            rows.append(f"const real {name} = {array}[inner_row(row) + {di}];")
-            given.append(name)
-        elif number in keeps and dj == 0:
-            rows.append(f"int {name} = slot - 2 * (t + 1) + {di};")
-            rows.append(f"if ({name} < 0) {name} += KEPT_ROWS;")
-            slot = f"RING + {keeps.index(number)} * KEPT_ROWS + {name}"
-            given.append(f"own[({slot}) * (32 * C) + k]")
-        else:
-            place_of_row = f"(size_t)(inner_row(row) + {di}) * extent_j + {dj}"
-            rows.append(f"const real* {name} = {array} + {place_of_row};")
-            given.append(f"{name}[inner[k]]")
+    reads = Reads(work, work.tape, range(len(work.signature.arguments)), "t")
+    coloured = any(work.colours)
+    # The rows of a window take turns in the registers, and those of a chessboard in their colours.
+    turns = 6 if coloured else 3
     state, each, last = _norms(work)
+    transfer = cycle_source.pieces(work, reads.keeps) if work.transfer else cycle_source.NO_PIECES
+    keeps = reads.keeps
     defines = {
-        "T": work.sweeps, "C": shape.columns, "AHEAD": shape.ahead, "RING": shape.ahead,
-        "WARPS": shape.warps, "BLOCKS": shape.blocks, "HALO": shape.halo(work.sweeps),
-        "STRIP": shape.width(work.sweeps), "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1],
-        "ALIGNED": work.aligned, "KEPT": len(keeps), "KEPT_ROWS": shape.kept_rows(work.sweeps),
-        "TURNS": TURNS,
+        "T": work.sweeps, "LEVELS": work.sweeps + restricts(work), "REACH": reach(work),
+        "C": shape.columns, "AHEAD": shape.ahead, "RING": shape.ahead, "WARPS": shape.warps,
+        "BLOCKS": shape.blocks, "HALO": shape.halo(work), "STRIP": shape.width(work),
+        "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1], "ALIGNED": work.aligned,
+        "KEPT": len(keeps), "KEPT_ROWS": shape.kept_rows(work), "TURNS": turns, "ODD": work.odd,
     }  # fmt: skip
+    point = f"value[k] = point({', '.join(reads.given)});"
+    if coloured:
+        colours = ", ".join(str(colour < 0) if colour else "2" for colour in work.colours)
+        colours = colours.replace("True", "1").replace("False", "0")
+        point = COLOURED.replace("@COLOURS@", colours).replace("@POINT@", point)
     return filled(
         KERNEL, work, defines,
-        LINES="\n    ".join(lines), ROWS="\n            ".join(rows),
-        SHUFFLES="\n            ".join(sorted(shuffles)), GIVEN=", ".join(given),
-        FETCHES="\n            ".join(_fetches(work, shape, keeps)),
+        LINES="\n    ".join([*work.numbers(), *reads.lines, *transfer.lines]),
+        ROWS="\n            ".join(reads.rows),
+        SHUFFLES="\n            ".join(sorted(reads.shuffles)), POINT=point,
+        FETCHES="\n            ".join(_fetches(work, keeps)),
         KEPT_NEXT="if (++into == KEPT_ROWS) into = 0;" if keeps else "",
         SLOT_NEXT="if (++slot == KEPT_ROWS) slot = 0;" if keeps else "",
-        TURNS=" ".join(f"advance(n + {turn}, Number<{turn}>());" for turn in range(TURNS)),
+        TURNS=" ".join(f"advance(n + {turn}, Number<{turn}>());" for turn in range(turns)),
         NORM_STATE="\n    ".join(state), NORMS="\n            ".join(each),
-        NORM_END="\n    ".join(last),
+        NORM_END="\n    ".join(last), TRANSFER_STATE=transfer.state, RESTRICT=transfer.restrict,
+        ARRIVE=transfer.arrive, LAST_COLUMN=transfer.last_column, LAST_ROW=transfer.last_row,
     )  # fmt: skip
 
 
-def _of_field(di: int, dj: int, shuffles: set[str]) -> str:
-    """An element of the field: of the own columns, or by a shuffle of those beside them."""
-    window = {-1: "older[t]", 0: "newer[t]", 1: "newest[t]"}[di]
-    if dj == 0:
-        return f"{window}[k]"
-    side = {-1: "left", 1: "right"}[dj]
-    name = f"{side}_{window.removesuffix('[t]')}"
-    edge = "C - 1" if dj < 0 else "0"
-    shuffles.add(f"const real {name} = from_{side}({window}[{edge}]);")
-    inside = f"{window}[k {'-' if dj < 0 else '+'} 1]"
-    return f"(k == {'0' if dj < 0 else 'C - 1'} ? {name} : {inside})"
+COLOURED = """\
+constexpr int colours[] = {@COLOURS@};
+                // In a strip that is no edge the compiler knows the colour of every point.
+                const int chess = EDGE ? (of_row(row) + at[k]) & 1 : (ODD + TURN + k) & 1;
+                value[k] = newer[t][k];
+                if (colours[t] == 2 || colours[t] == chess) @POINT@"""
 
 
-def _fetches(work: Pass, shape: Shape, keeps: list[int]) -> list[str]:
+class Reads:
+    """What the point function of a level reads, as statements before it and as its arguments.
+
+    `arguments` are the numbers of the kernel's arguments that it takes; `level` is the level.
+    """
+
+    def __init__(self, work: Pass, tape: Tape, arguments: Sequence[int], level: str):
+        self._work, self._level = work, level
+        self.keeps = kept(work)
+        self.lines: list[str] = []
+        self.rows: list[str] = []
+        self.given: list[str] = []
+        self.shuffles: set[str] = set()
+        for place, operation in enumerate(tape.operations):
+            if operation.name == "scalar":
+                self.given.append(work.scalar(arguments[operation.operands[0]]))
+            elif operation.name == "load":
+                number, ((di, _), (dj, _)) = operation.operands
+                if number == 0:
+                    self.given.append(self._of_field(di, dj))
+                else:
+                    name = f"{'l' if level == 't' else 'm'}{place}"
+                    self.given.append(self._of_array(name, arguments[number], di, dj))
+
+    def _of_array(self, name: str, number: int, di: int, dj: int) -> str:
+        array, constant = f"a{number}", self._work.signature.arguments[number]
+        if constant == (True, True):
+            self.lines.append(f"const real {name} = {array}[0];")
+            return name
+        if constant == (True, False):
+            self.lines.append(f"real {name}[C];")
+            self.lines.append(f"for (int k = 0; k < C; k++) {name}[k] = {array}[inner[k] + {dj}];")
+            return f"{name}[k]"
+        if constant == (False, True):
+            self.rows.append(f"const real {name} = {array}[inner_row(row) + {di}];")
+            return name
+        if number in self.keeps and dj == 0:
+            self.rows.append(f"int {name} = slot - 2 * ({self._level} + 1) + {di};")
+            self.rows.append(f"if ({name} < 0) {name} += KEPT_ROWS;")
+            slot = f"RING + {self.keeps.index(number)} * KEPT_ROWS + {name}"
+            return f"own[({slot}) * (32 * C) + k]"
+        row = f"(size_t)(inner_row(row) + {di}) * extent_j + {dj}"
+        self.rows.append(f"const real* {name} = {array} + {row};")
+        return f"{name}[inner[k]]"
+
+    def _of_field(self, di: int, dj: int) -> str:
+        """An element of the field: of the own columns, or by a shuffle of those beside them."""
+        window = {-1: "older", 0: "newer", 1: "newest"}[di]
+        rows = f"{window}[{self._level}]"
+        if dj == 0:
+            return f"{rows}[k]"
+        side = {-1: "left", 1: "right"}[dj]
+        name, edge = f"{side}_{window}", "C - 1" if dj < 0 else "0"
+        self.shuffles.add(f"const real {name} = from_{side}({rows}[{edge}]);")
+        inside = f"{rows}[k {'-' if dj < 0 else '+'} 1]"
+        return f"(k == {'0' if dj < 0 else 'C - 1'} ? {name} : {inside})"
+
+
+def _fetches(work: Pass, keeps: list[int]) -> list[str]:
     """The statements that fetch a row of the field, and of each kept array."""
     piece = 2 * work.bytes
     found = []
     for n, name in enumerate(["a0", *[f"a{number}" for number in keeps]]):
+        if n == 0 and work.transfer is not None and work.transfer.from_zero:
+            continue
         slot = "n % RING" if n == 0 else f"RING + {n - 1} * KEPT_ROWS + into"
         found += [
             f"const unsigned to{n} = place + ({slot}) * (32 * C * sizeof(real));",
@@ -286,27 +336,27 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
     if not any(work.norms):
         return [], [], []
     state = [
-        "bool within[C];",
+        "bool within[C];  // in a strip that is no edge, where the columns are its own",
         "for (int k = 0; k < C; k++)",
         "    within[k] = mine && column + k >= counted_j.low && column + k < counted_j.high;",
         "const int copy = (blockIdx.x * WARPS + (threadIdx.x >> 5) + blockIdx.y * 7) % SPREAD;",
     ]
     each, last = [], []
-    here = "row >= max(begin, counted_i.low) && row < min(end, counted_i.high)"
+    here = "row >= begin && row < end && (!EDGE || row >= counted_i.low && row < counted_i.high)"
     for t, kind in enumerate(work.norms):
         if kind == "max":
             state.append(f"integer most{t} = 0;")
             each.append(
-                f"if (t == {t} && {here}) for (int k = 0; k < C; k++) if (within[k]) "
-                f"most{t} = max(most{t}, magnitude(value[k] - newer[t][k]));"
+                f"if (t == {t} && {here}) for (int k = 0; k < C; k++) if (!EDGE || within[k]) "
+                f"take_largest(most{t}, value[k] - newer[t][k]);"
             )
-            last.append(f"add_largest(most{t}, reg{t} + copy * WIDTH);")
+            last.append(f"add_largest(mine ? most{t} : 0, reg{t} + copy * WIDTH);")
         elif kind == "sum":
             state.append(f"double terms{t}[TURNS * C];")
             each += [
                 f"if (t == {t}) for (int k = 0; k < C; k++) {{",
                 "    const real change = value[k] - newer[t][k];",
-                f"    const bool counts = {here} && within[k];",
+                f"    const bool counts = {here} && (EDGE ? within[k] : mine);",
                 f"    terms{t}[TURN * C + k] = counts ? (double)(change * change) : 0.0;",
                 "}",
                 f"if (t == {t} && TURN == TURNS - 1) add_sum(terms{t}, reg{t} + copy * WIDTH);",

@@ -304,7 +304,7 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
             state.append(f"integer most{t} = 0;")
             each.append(
                 f"if (t == {t} && {where}) {loop} if (within[r][k]) "
-                f"most{t} = max(most{t}, magnitude(value[r][k] - newer[t][r][k]));"
+                f"take_largest(most{t}, value[r][k] - newer[t][r][k]);"
             )
             last.append(f"add_largest(most{t}, reg{t} + copy * WIDTH);")
         elif kind == "sum":
