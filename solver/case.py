@@ -47,7 +47,7 @@ SENTENCES = {
 
 SWEPT = ("jacobi", "sor", "chebyshev")
 """Methods of which several sweeps can be made without a word from other processes."""
-ONE_PROCESS = ("multigrid", "mgcg", "fft")
+ONE_PROCESS = ("fft",)
 """Methods that do not run on several processes."""
 SIDES = {side: axis for axis, walls in WALLS.items() for side in walls}
 
@@ -218,8 +218,7 @@ def _conflicts(case: Document) -> Found:
     if case.parallel.halo > 1 and not (case.time and case.time.scheme == "explicit"):
         method = "jacobi" if case.solver.update else case.solver.method
         if method not in SWEPT:
-            why = "is for one process" if method in ONE_PROCESS else "sums in each step"
-            yield ("parallel", "halo"), f'must be 1 with method "{method}", which {why}'
+            yield ("parallel", "halo"), f'must be 1 with method "{method}"'
     if case.solver.update and not (steady and grid.dimension == 2):
         yield ("solver", "update"), "only for a steady case in 2D"
     elif case.solver.update:

@@ -11,7 +11,7 @@ than the one before; every point is computed from the same values as by its owne
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,23 +35,23 @@ class Halo:
         ranks: Ranks | None = None,
         dims: Sequence[int] | None = None,
         depth: int = 1,
+        direct: bool | None = None,
     ):
         self.grid, self.ranks, self.depth = grid, ranks or Ranks(), depth
-        dims = tuple(dims or (1,) * grid.dimension)
+        self.dims = dims = tuple(dims or (1,) * grid.dimension)
+        self._backend = backend
         # Memory of a device goes to MPI as it is, or through the host.
-        direct = any(parts > 1 for parts in dims) and device_aware(self.ranks, backend)
+        divided = any(parts > 1 for parts in dims)
+        self.direct = (divided and device_aware(self.ranks, backend)) if direct is None else direct
         self._axes: list[Itself | Neighbours] = []
-        for number, axis in reversed(list(enumerate(grid.axes))):
-            if dims[number] > 1:
-                self._axes.append(
-                    Neighbours(grid, backend, self.ranks, dims, number, depth, direct)
-                )
-            elif axis.periodic:
-                self._axes.append(Itself(grid, backend, number))
+        for number in reversed(range(grid.dimension)):
+            axis = self._axis(number, grid.ghost(number, 0), (depth, depth))
+            if axis is not None:
+                self._axes.append(axis)
         # Up to the first divided axis all is copied at once, and from there on it takes time.
-        divided = [isinstance(axis, Neighbours) for axis in self._axes]
-        self._first = divided.index(True) if any(divided) else len(divided)
-        touched = {axis.number: axis.present for axis in self._axes} if any(divided) else {}
+        others = [isinstance(axis, Neighbours) for axis in self._axes]
+        self._first = others.index(True) if any(others) else len(others)
+        touched = {axis.number: axis.present for axis in self._axes} if any(others) else {}
         self.inner, self.rim = inner_and_rim(grid.interior, touched)
         facing = {a.number: a.present for a in self._axes if isinstance(a, Neighbours)}
         self._margins = [margin(grid.interior, facing, width) for width in range(depth)]
@@ -59,6 +59,36 @@ class Halo:
         own = [axis.number for axis in self._axes if isinstance(axis, Itself)]
         self.wraps = tuple(number in own for number in range(grid.dimension))
         """For each axis, whether its ghosts come from the other end of the same array."""
+
+    def _axis(
+        self, number: int, around: Region, layers: tuple[int, int]
+    ) -> "Itself | Neighbours | None":
+        """The exchange along one axis, over `around` along the others; None if there is none."""
+        grid, backend = self.grid, self._backend
+        if self.dims[number] > 1:
+            given = (self.ranks, self.dims, number, around, layers, self.direct)
+            return Neighbours(grid, backend, *given)
+        return Itself(grid, backend, number, around) if grid.axes[number].periodic else None
+
+    def along(
+        self, number: int, shape: Sequence[int], layers: tuple[int, int]
+    ) -> Callable[[Any], None]:
+        """The exchange along one axis alone, of so many layers below and above.
+
+        It is for arrays of a shape of their own, that hold this block and room for the layers.
+        """
+        axis = self._axis(number, tuple((0, extent) for extent in shape), layers)
+
+        def exchange(array: Any) -> None:
+            if axis is not None:
+                axis.start(array)
+                axis.finish(array)
+
+        return exchange
+
+    def of(self, grid: Grid) -> "Halo":
+        """The exchange of one layer among the same processes, for their blocks of another grid."""
+        return Halo(grid, self._backend, self.ranks, self.dims, direct=self.direct)
 
     def start(self, array: Any) -> None:
         """Begin the exchange: the ghosts of the fastest divided axis are on their way."""
@@ -95,6 +125,11 @@ class Halo:
         """Sweeps from sweep `number` on, that included, before the next one that must exchange."""
         divided = self._first < len(self._axes)
         return self.depth - number % self.depth if divided else math.inf
+
+
+def replaced(region: Region, number: int, bounds: tuple[int, int]) -> Region:
+    """A region with other bounds along one axis."""
+    return (*region[:number], bounds, *region[number + 1 :])
 
 
 def inner_and_rim(
@@ -167,13 +202,14 @@ class Itself:
 
     present = (True, True)
 
-    def __init__(self, grid: Grid, backend: Backend, number: int):
+    def __init__(self, grid: Grid, backend: Backend, number: int, around: Region):
         self.number, self._backend = number, backend
+        last = grid.axes[number].unknowns
         distances = [0] * grid.dimension
-        distances[number] = grid.axes[number].unknowns
+        distances[number] = last
         self._copies = (
-            (grid.ghost(number, 0), tuple(distances)),
-            (grid.ghost(number, 1), tuple(-d for d in distances)),
+            (replaced(around, number, (0, 1)), tuple(distances)),
+            (replaced(around, number, (last + 1, last + 2)), tuple(-d for d in distances)),
         )
 
     def start(self, array: Any) -> None:
@@ -194,7 +230,8 @@ class Neighbours:
         ranks: Any,
         dims: tuple[int, ...],
         number: int,
-        depth: int,
+        around: Region,
+        layers: tuple[int, int],
         direct: bool,
     ):
         self.number, self._backend = number, backend
@@ -207,15 +244,15 @@ class Neighbours:
                 other[number] %= dims[number]
             if 0 <= other[number] < dims[number]:
                 peer = int(np.ravel_multi_index(other, dims))
-                self._sides.append(
-                    Side(grid, backend, ranks.comm, number, side, peer, depth, direct)
-                )
+                own = grid.axes[number].own
+                given = (ranks.comm, number, side, peer, own, around, layers, direct)
+                self._sides.append(Side(backend, *given))
         present = [side.side for side in self._sides]
         self.present = (0 in present, 1 in present)
 
     def start(self, array: Any) -> None:
         for side in self._sides:
-            self._backend.sweep(shifted, side.leaving.array, side.packed, array, *side.to_edge)
+            self._backend.sweep(shifted, side.leaving.array, side.packed, array, *side.from_edge)
         for side in self._sides:
             side.leaving.to_buffer()
         # Only now: a device may have been unpacking what arrived last until it came to these.
@@ -236,27 +273,29 @@ class Side:
 
     def __init__(
         self,
-        grid: Grid,
         backend: Backend,
         comm: Any,
         number: int,
         side: int,
         peer: int,
-        depth: int,
+        own: tuple[int, int],
+        around: Region,
+        layers: tuple[int, int],
         direct: bool,
     ):
         self.side = side
-        first, stop = grid.axes[number].own
-        beyond = ((first - depth, first), (stop, stop + depth))[side]
-        edge = ((first, first + depth), (stop - depth, stop))[side]
-        around = grid.ghost(number, side)
-        self.ghosts = (*around[:number], beyond, *around[number + 1 :])
-        shape = tuple(high - low for low, high in self.ghosts)
-        self.leaving, self.arriving = (backend.message(shape, direct) for _ in range(2))
-        self.packed = tuple((0, extent) for extent in shape)
-        self.to_edge = tuple(
-            edge[0] if axis == number else low for axis, (low, _) in enumerate(self.ghosts)
+        (first, stop), (below, above) = own, layers
+        # What leaves at the low side is what the peer wants above its own, and the reverse.
+        edge = ((first, first + above), (stop - below, stop))[side]
+        beyond = ((first - below, first), (stop, stop + above))[side]
+        edges = replaced(around, number, edge)
+        self.ghosts = replaced(around, number, beyond)
+        self.leaving, self.arriving = (
+            backend.message([high - low for low, high in region], direct)
+            for region in (edges, self.ghosts)
         )
+        self.packed = tuple((0, high - low) for low, high in edges)
+        self.from_edge = tuple(low for low, _ in edges)
         self.from_ghosts = tuple(-low for low, _ in self.ghosts)
         self._comm, self._peer = comm, peer
         # A layer sent down arrives at an upper end: the tag is the side at which it arrives.

@@ -45,6 +45,10 @@ class Ranks:
         """The values of all processes on rank 0, None on the others."""
         return [value]
 
+    def trade(self, value: Any, to: int | None, source: int | None) -> Any:
+        """Send a value to one process, and return what another one sends; None for nobody."""
+        return value if source is not None else None
+
     def claims_device_memory(self) -> bool:
         """Whether MPI says that it reads the memory of CUDA devices."""
         return False
@@ -87,6 +91,14 @@ class World(Ranks):
 
     def collect(self, value: Any) -> list[Any] | None:
         return self.comm.gather(value)
+
+    def trade(self, value: Any, to: int | None, source: int | None) -> Any:
+        nobody = self._mpi.PROC_NULL
+        return self.comm.sendrecv(
+            value,
+            nobody if to is None else to,
+            source=nobody if source is None else source,
+        )
 
     def claims_device_memory(self) -> bool:
         library, answer = ctypes.CDLL(self._mpi.__file__), ctypes.c_int(0)

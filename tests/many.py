@@ -27,7 +27,7 @@ SWEPT = ("jacobi", "sor", "chebyshev", "explicit")
 def texts():
     """Names and case texts: all methods on all kinds of grids and walls, all time schemes."""
     for name, (grid, walls, source) in PROBLEMS.items():
-        for method in ("cg", "jacobi", "sor", "chebyshev"):
+        for method in ("cg", "jacobi", "sor", "chebyshev", "multigrid", "mgcg"):
             solver = f"method = '{method}'\nrelative = true\ntolerance = 1e-5"
             weight = "\nweight = 0.9" if method == "jacobi" else ""
             model = "" if "value" in name else "conductivity = '1 + x'"

@@ -10,11 +10,11 @@ from test_solvers import PROBLEMS, TIGHT, case_text, solve
 from heatsolve.backends.choice import make
 from heatsolve.case import parse
 from heatsolve.conduction import Conduction
-from heatsolve.errors import InputError, Interrupted
-from heatsolve.linear.levels import REVERSED, hierarchy
+from heatsolve.errors import Interrupted
+from heatsolve.linear.levels import hierarchy
 from heatsolve.linear.mgcg import MultigridCG
 from heatsolve.linear.multigrid import Multigrid, solve_from_zero
-from heatsolve.ranks import Ranks
+from heatsolve.linear.smoothers import smoother_of
 from heatsolve.restart import Start
 from heatsolve.run import run
 from heatsolve.study.noise import noise_inside
@@ -201,7 +201,8 @@ def test_a_cycle_is_symmetric_and_positive(name, conductivity):
     """In the volume-weighted product: else it is no preconditioner of conjugate gradients."""
     system, _ = noisy_system(*SYMMETRIC[name], conductivity, "numpy")
     backend, shape = system.backend, system.grid.shape
-    levels = hierarchy(system, backend.zeros(shape), backend.zeros(shape))
+    smoother = smoother_of("red-black", system.grid.dimension, symmetric=True)
+    levels = hierarchy(system, backend.zeros(shape), backend.zeros(shape), smoother)
     volume = 1.0
     for ratio in system.ratios:
         volume = volume / backend.to_host(ratio)
@@ -212,7 +213,7 @@ def test_a_cycle_is_symmetric_and_positive(name, conductivity):
         b = np.zeros(shape)
         b[inside] = rng.normal(size=b[inside].shape)
         system.b[...] = b
-        solve_from_zero(levels, REVERSED)
+        solve_from_zero(levels, 1)
         given.append(b)
         found.append(backend.to_host(levels[0].other))
     cross = [np.sum((volume * given[n] * found[1 - n])[inside]) for n in (0, 1)]
@@ -266,16 +267,3 @@ def test_goes_on_bit_for_bit(method, monitor, tmp_path):
     resumed = run(case, "numpy", tmp_path / "two.h5", start=start)
     assert resumed.outcome.history == alone.outcome.history
     assert resumed.fields["temperature"].tobytes() == alone.fields["temperature"].tobytes()
-
-
-class Two(Ranks):
-    """One of two processes, as far as multigrid can see."""
-
-    size = 2
-
-
-def test_several_processes_are_refused():
-    system, u = noisy_system("cells = [8, 8]", "vvvv")
-    system.halo.ranks = Two()
-    with pytest.raises(InputError, match="one process"):
-        Multigrid(system, u)

@@ -8,94 +8,103 @@ A. Schueller, "Multigrid", 2001, section 5.1).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-import numpy as np
-
-from heatsolve.errors import InputError
+from heatsolve.assembly import Assembly
+from heatsolve.backends import Backend
 from heatsolve.grid import Grid
 from heatsolve.halo import Halo
 from heatsolve.linear import System
-from heatsolve.linear.colours import of_colour, signs
+from heatsolve.linear.coefficients import (
+    Coefficient,
+    coefficients_of,
+    even,
+    gathered,
+    halved,
+    placed,
+    shortened,
+    strongest,
+)
+from heatsolve.linear.division import Division, division_of
 from heatsolve.linear.lines import Halving, Line, finest
-from heatsolve.linear.transfer import Transfer
-from heatsolve.points import Point, where
-
-SAME = (1.0, -1.0, 1.0, -1.0)
-"""Colours of the half-sweeps before a correction, and after it: the fastest order."""
-REVERSED = (-1.0, 1.0, -1.0, 1.0)
-"""Colours after a correction that make a cycle a symmetric operator."""
-
-JUMP = 2.0
-"""Ratio of neighbouring conductances from which no linear profile is expected between them."""
+from heatsolve.linear.smoothers import Relaxation, Smoother
+from heatsolve.linear.transfer import Cut, Transfer
+from heatsolve.points import Point, shifted, where
 
 
 class Level:
-    """One grid of the hierarchy: its system, two arrays for u, the way to the next level."""
+    """One grid of the hierarchy: its system, two arrays for u, the way to the next level.
 
-    def __init__(self, system: System, u: Any, other: Any):
+    What a cycle asks of it: sweeps before and after a correction; `restrict`, by which the next
+    level gets the residual as its b; `correct`, which adds the next level's solution, found in its
+    `other`; and on the last level `settle`.
+    """
+
+    def __init__(self, system: System, u: Any, other: Any, smoother: Smoother):
         self.system = system
         self.u, self.other = u, other
-        self.transfer: Transfer | None = None
-        self._points = points_of(system.residual, system.diagonal)
-        self._given = (*signs(system.grid, system.backend), *system.coefficients)
+        self.smoother = smoother
+        self._relaxation = Relaxation(system, smoother)
 
-    def relax(self, old: Any, new: Any, colours: tuple[float, ...]) -> None:
-        """Half-sweeps of Gauss-Seidel, from one array into the other and back."""
-        system = self.system
-        for colour in colours:
-            system.sweep(self._points["relaxed"], new, old, system.b, colour, *self._given)
-            old, new = new, old
+    def lead_to(self, coarse: "Level", transfer: Transfer, assembly: Assembly | None) -> None:
+        """Set the next level; with an `assembly` every process has all of it."""
+        self._coarse, self._transfer, self._assembly = coarse, transfer, assembly
+        self._residual = transfer.finer
+        if assembly is not None:
+            self._residual = self.system.backend.zeros(self.system.grid.shape)
 
     def begin(self) -> None:
-        """The half-sweeps before a correction, from u = 0; they end in `other`."""
+        """The sweeps before a correction, from u = 0; they end in `other`."""
+        self._relaxation.begin(self.u, self.other)
+
+    def smooth_before(self, u: Any, other: Any) -> None:
+        """The sweeps before a correction, from u into another array and back."""
+        self._relaxation.smooth(u, other, self.smoother.before)
+
+    def smooth_after(self, u: Any, other: Any) -> None:
+        """The sweeps after a correction, from u into another array and back."""
+        self._relaxation.smooth(u, other, self.smoother.after)
+
+    def restrict(self, u: Any) -> None:
+        """b of the next level is the residual b - A u, restricted."""
         system = self.system
-        sweep, interior = system.backend.sweep, system.grid.interior
-        sweep(self._points["begun"], self.u, interior, system.b, SAME[0], *self._given)
-        self.relax(self.u, self.other, SAME[1:])
+        system.sweep(system.residual, self._residual, u, system.b, *system.coefficients)
+        if self._assembly is not None:
+            self._assembly.bring(self._transfer.finer, self._residual)
+        self._transfer.restrict()
+
+    def correct(self, u: Any) -> None:
+        """u += what is interpolated from `other` of the next level."""
+        self._coarse.system.halo.exchange(self._coarse.other)
+        self._transfer.interpolate()
+        sweep, interior = self.system.backend.sweep, self.system.grid.interior
+        if self._assembly is None:
+            sweep(added, u, interior, u, self._transfer.finer)
+        else:
+            starts = [axis.start for axis in self.system.grid.axes]
+            sweep(added_from, u, interior, u, self._transfer.finer, *starts)
 
     def settle(self) -> None:
         """The solution of a system of one unknown, in `other`."""
         system = self.system
+        point = settling(system.diagonal)
         given = (system.b, *system.coefficients)
-        system.backend.sweep(self._points["settled"], self.other, system.grid.interior, *given)
-
-    def find_residual(self, u: Any) -> None:
-        """The residual, where the transfer takes it from."""
-        system, transfer = self.system, self.transfer
-        assert transfer is not None
-        system.sweep(system.residual, transfer.finer, u, system.b, *system.coefficients)
-        system.halo.exchange(transfer.finer)
-
-    def add_correction(self, u: Any) -> None:
-        """u plus what the transfer has interpolated."""
-        system, transfer = self.system, self.transfer
-        assert transfer is not None
-        system.backend.sweep(added, u, system.grid.interior, u, transfer.finer)
+        system.backend.sweep(point, self.other, system.grid.interior, *given)
 
 
 @cache
-def points_of(residual: Point, diagonal: Point) -> dict[str, Point]:
-    """The point functions of a level; made once, as backends know a sweep by its function."""
-
-    def relaxed(at, u, b, colour, *more):
-        lines, coefficients = more[: len(at)], more[len(at) :]
-        value = u[at] + residual(at, u, b, *coefficients) / diagonal(at, *coefficients)
-        return of_colour(at, colour, lines, value, u[at])
-
-    def begun(at, b, colour, *more):
-        """`relaxed` for u = 0."""
-        lines, coefficients = more[: len(at)], more[len(at) :]
-        return of_colour(at, colour, lines, b[at] / diagonal(at, *coefficients), 0.0)
+def settling(diagonal: Point) -> Point:
+    """The point function of `settle`; made once, as backends know a sweep by its function."""
 
     def settled(at, b, *coefficients):
         """0 where the only unknown is free: then b is what rounding left."""
         own = diagonal(at, *coefficients)
         return where(own > 0.0, b[at] / own, 0.0)
 
-    return {"relaxed": relaxed, "begun": begun, "settled": settled}
+    return settled
 
 
 def added(at, u, correction):
@@ -103,41 +112,60 @@ def added(at, u, correction):
     return u[at] + correction[at]
 
 
-def hierarchy(system: System, u: Any, other: Any) -> list[Level]:
-    """The levels from that of a system down to a single unknown.
+def added_from(at, u, correction, *starts):
+    """u + correction, which is found so much further on."""
+    return u[at] + shifted(at, correction, *starts)
+
+
+def hierarchy(system: System, u: Any, other: Any, smoother: Smoother) -> list[Level]:
+    """The levels from that of a system down to a single unknown (asks all processes).
 
     The coefficients of the system are those of `heat`: a capacity, its factor, and conductances
-    and ratios for x, y, z. Raises InputError on several processes.
+    and ratios for x, y, z.
     """
-    if system.halo.ranks.size > 1:
-        raise InputError("solver.method: multigrid runs on one process, not on several")
-    backend, grid = system.backend, system.grid
+    grid, backend = system.grid, system.backend
     capacity, s, *pairs = system.coefficients
-    ratios = [backend.to_host(ratio).reshape(-1) for ratio in reversed(system.ratios)]
-    lines = [finest(axis, ratio) for axis, ratio in zip(grid.axes, ratios, strict=True)]
-    arrays = [backend.to_host(array) for array in (*pairs[0::2], capacity)]
-    levels = [Level(system, u, other)]
-    linear = all(_smooth(arrays[grid.dimension - 1 - n], n) for n in range(grid.dimension))
+    arrays = [*reversed(pairs[0::2]), capacity]
+    division = division_of(system.halo)
+    lines = [finest(axis) for axis in grid.axes]
+    given = [
+        shortened(found, division, grid)
+        for found in coefficients_of(arrays, grid, division, backend)
+    ]
+    linear = even(given[:-1], division, grid)
+    coefficients = _arguments(given, s, system.ratios, division, grid, backend, arrays)
+    levels = [Level(replace(system, coefficients=coefficients), u, other, smoother)]
     while any(line.can_coarsen for line in lines):
-        halvings = {}
+        fine = levels[-1]
+        grid, halo, assembly = fine.system.grid, fine.system.halo, None
+        if division.divided and division.too_fine:
+            assembly = _assembly(fine.system, division)
+            given = [gathered(found, division) for found in given]
+            division = division.gathered()
+            grid = division.grid([line.axis for line in lines])
+            halo = Halo(grid, backend)
+        cuts = {}
         for number in _halved(lines):
-            own = grid.dimension - 1 - number
-            ends = _ends(lines[number], arrays[own], number)
-            halving = halvings[number] = Halving(lines[number], linear, ends)
-            arrays = [
-                _coarsened(array, halving, number, own=place == own)
-                for place, array in enumerate(arrays)
-            ]
-            lines[number] = halving.coarse
-        finer = levels[-1]
-        levels.append(_level(finer.system, lines, arrays, s))
-        coarse = levels[-1]
-        shape = finer.system.grid.shape
-        finer.transfer = Transfer(backend, halvings, shape, coarse.system.b, coarse.other)
+            ends = _ends(lines[number], strongest(given[number], division))
+            halving = Halving(lines[number], linear, ends)
+            after = division.halved(number, halving)
+            given = [halved(found, number, halving, division, after) for found in given]
+            lines[number], division = halving.coarse, after
+            block, below = grid.axes[number], division.blocks()[number]
+            cuts[number] = Cut(
+                halving,
+                (block.start, block.unknowns),
+                (below[0], below[1] - below[0]),
+                partial(halo.along, number, layers=(1, 2)),
+            )
+        coarse = _level(fine, lines, given, s, division, halo)
+        transfer = Transfer(backend, cuts, grid.shape, coarse.system.b, coarse.other)
+        fine.lead_to(coarse, transfer, assembly)
+        levels.append(coarse)
     return levels
 
 
-def _halved(lines: list[Line]) -> list[int]:
+def _halved(lines: Sequence[Line]) -> list[int]:
     """The axes to halve: those of the smallest spacing among those that can be."""
     least = min(line.spacing for line in lines if line.can_coarsen)
     return [
@@ -147,54 +175,73 @@ def _halved(lines: list[Line]) -> list[int]:
     ]
 
 
-def _smooth(faces: np.ndarray, number: int) -> bool:
-    """Whether no conductance, but those of walls, is much larger than those beside it."""
-    inside = np.moveaxis(faces, number, 0)[2:-1]
-    return all(
-        bool(np.all((a <= JUMP * b) & (b <= JUMP * a)))
-        for lines in (np.moveaxis(inside, n, 0) for n in range(inside.ndim))
-        for a, b in [(lines[1:], lines[:-1])]
-    )
+def _ends(line: Line, strongest: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """How far beyond the ends of a line a linear profile vanishes.
 
-
-def _ends(line: Line, faces: np.ndarray, number: int) -> tuple[float, float]:
-    """How far beyond the ends of a line a linear profile vanishes."""
+    `strongest` are the largest conductances of the wall and beside it, for both ends.
+    """
     axis, distances = line.axis, line.distances
     if axis.on_nodes:
         low, high = axis.fixed
         return (distances[1] if low else math.inf), (distances[-1] if high else math.inf)
-    along = np.moveaxis(faces, number, 0).reshape(faces.shape[number], -1)
-    ends = []
-    for wall, inside in ((1, 2), (-1, -2)):
-        most = float(along[wall].max())
-        conductivity = float(along[inside].max()) * distances[inside]
-        ends.append(conductivity / most if most > 0.0 else math.inf)
-    return ends[0], ends[1]
+    low, high = (
+        beside * distances[inside] / wall if wall > 0.0 else math.inf
+        for (wall, beside), inside in zip(strongest, (2, -2), strict=True)
+    )
+    return low, high
 
 
-def _coarsened(array: np.ndarray, halving: Halving, number: int, own: bool) -> np.ndarray:
-    """Conductances, or a capacity, with one axis halved; `own`: faces along this axis."""
-    if array.shape[number] == 1 and not own:
-        return array
-    last = np.moveaxis(array, number, -1)
-    result = halving.conductances(last) if own else halving.mean(last)
-    return np.ascontiguousarray(np.moveaxis(result, -1, number))
+def _arguments(
+    given: Sequence[Coefficient],
+    s: float,
+    ratios: Sequence[Any],
+    division: Division,
+    grid: Grid,
+    backend: Backend,
+    known: Sequence[Any] | None = None,
+) -> tuple[Any, ...]:
+    """The coefficients as point functions take them; those that are `known` are not made anew."""
+    *faces, capacity = [
+        placed(found, division, grid, backend, known and known[number])
+        for number, found in enumerate(given)
+    ]
+    pairs = zip(reversed(faces), ratios, strict=True)  # x, y, z
+    return (capacity, s, *(array for pair in pairs for array in pair))
 
 
-def _level(finer: System, lines: list[Line], arrays: list[np.ndarray], s: float) -> Level:
-    backend = finer.backend
-    grid = Grid(tuple(line.axis for line in lines))
-    ratios = [backend.to_device(grid.along(n, line.ratio)) for n, line in enumerate(lines)]
+def _level(
+    fine: Level,
+    lines: Sequence[Line],
+    given: Sequence[Coefficient],
+    s: float,
+    division: Division,
+    halo: Halo,
+) -> Level:
+    backend = fine.system.backend
+    grid = division.grid([line.axis for line in lines])
+    ratios = [
+        backend.to_device(grid.along(number, line.ratio_of(grid.axes[number])))
+        for number, line in enumerate(lines)
+    ]
     ratios.reverse()  # as the coefficients: x, y, z
-    *faces, capacity = [backend.to_device(array) for array in arrays]
-    pairs = [array for pair in zip(faces, ratios, strict=True) for array in pair]
     b, u, other = (backend.zeros(grid.shape) for _ in range(3))
     system = replace(
-        finer,
+        fine.system,
         grid=grid,
-        halo=Halo(grid, backend),
-        coefficients=(capacity, s, *pairs),
+        halo=halo.of(grid) if division.divided else Halo(grid, backend),
+        coefficients=_arguments(given, s, ratios, division, grid, backend),
         b=b,
         ratios=tuple(ratios),
     )
-    return Level(system, u, other)
+    return Level(system, u, other, fine.smoother)
+
+
+def _assembly(system: System, division: Division) -> Assembly:
+    """What brings a whole array of a level to every process, ghosts at its ends included."""
+    own = tuple(
+        (first - at_low, stop + at_high)
+        for (first, stop), axis in zip(system.grid.interior, system.grid.axes, strict=True)
+        for at_low, at_high in [axis.at_ends]
+    )
+    regions = [division.region_in_whole(rank) for rank in range(division.ranks.size)]
+    return Assembly(system.backend, division.ranks, own, regions, system.halo.direct)

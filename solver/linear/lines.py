@@ -4,12 +4,16 @@ All of it is made on the host from the points' numbers along the whole axis. Lin
 each unknown 1 ... n and each ghost; a face has the number of the point above it, 1 ... n + 1.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from heatsolve.grid import Axis
+
+Conductances = Callable[[np.ndarray], np.ndarray]
+"""Those of the fine faces with these numbers."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +39,24 @@ class Line:
         ratio[1:-1] = self.spacing / inside
         return ratio
 
+    def ratio_of(self, block: Axis) -> np.ndarray:
+        """The same for the points in the arrays of a block."""
+        ratio = self.ratio
+        return ratio if ratio.size == 1 else ratio[block.start :][: block.unknowns + 2]
+
     @property
     def can_coarsen(self) -> bool:
         return self.axis.unknowns > 1
 
 
-def finest(axis: Axis, ratio: np.ndarray) -> Line:
-    """The line of a grid's axis; `ratio` is that of a full cell to each control volume."""
+def finest(block: Axis) -> Line:
+    """The line of the whole axis of a grid, of which this process may own a block."""
+    axis = replace(block, block=None, margin=(0, 0))
     h, n = axis.spacing, axis.unknowns
-    sizes = np.zeros(n + 2)
-    sizes[1:-1] = h / (ratio[1:-1] if ratio.size > 1 else ratio)
+    sizes = np.full(n + 2, h)
+    for half, end in zip(axis.half_volumes, (1, -2), strict=True):
+        sizes[end] *= 0.5 if half else 1.0
+    sizes[[0, -1]] = 0.0
     _close(sizes, axis)
     distances = np.full(n + 2, h)
     distances[0] = 0.0
@@ -193,8 +205,11 @@ class Halving:
         twin = replace(axis, points=m + sum(axis.fixed), block=None)
         distances = np.zeros(m + 2)
         if self._on_nodes:
-            for face in range(1, m + 2):
-                distances[face] = sum(fine.distances[f] for f in self._faces(face))
+            low, lengths = self.places[:-1], np.diff(self.places)
+            for length in range(int(lengths.max())):
+                faces = np.minimum(low + 1 + length, axis.unknowns + 1)
+                faces = np.where(faces > 0, faces, faces + axis.unknowns)
+                distances[1:] += np.where(lengths > length, fine.distances[faces], 0.0)
             sizes = sum(self._taken(*self.weights), np.zeros(m + 2))
             _close(sizes, axis)
         else:
@@ -205,62 +220,65 @@ class Halving:
             distances[1:] = 0.5 * (sizes[:-1] + sizes[1:])
         return Line(twin, sizes, distances, 2.0 * fine.spacing)
 
-    def _faces(self, face: int) -> list[int]:
-        """The fine faces between two coarse nodes."""
-        n = self.fine.axis.unknowns
-        low, high = self.places[face - 1], self.places[face]
-        return [f if f > 0 else f + n for f in range(low + 1, high + 1)]
+    def conductances(self, fine: np.ndarray, first: int, block: tuple[int, int]) -> np.ndarray:
+        """Conductances of the faces below the points of a coarse block, and of the one above it.
 
-    def conductances(self, fine: np.ndarray) -> np.ndarray:
-        """Conductances of the coarse faces along this axis, which is the last one of the array.
-
-        Between nodes the fine faces lie in series. Between cells the distance grows, and with it
-        the resistance; a wall's own does not, so there only half a cell comes on top, if that is
-        less.
+        `fine` holds those of the fine faces along its last axis, from number `first` on. Between
+        nodes the fine faces lie in series. Between cells the distance grows, and with it the
+        resistance; a wall's own does not, so there only half a cell comes on top, if that is less.
         """
-        m, line, coarse = self.count, self.fine, self.coarse
-        result = np.zeros((*fine.shape[:-1], m + 2))
-        if m == 1 and line.axis.periodic:  # its own neighbour
-            return result
-        g = fine * line.spacing
-        if self._on_nodes:
-            for face in range(1, m + 2):
-                first, *others = sorted(self._faces(face))
-                total = g[..., first]
-                for other in others:
-                    total = in_series(total, g[..., other])
-                result[..., face] = total
-        else:
-            n = line.axis.unknowns
-            chosen = 2 * np.arange(1, m + 2) - 1
-            chosen[-1] = n + 1
-            farther = np.minimum(1.0, line.distances[chosen] / coarse.distances[1:])
-            result[..., 1:] = g[..., chosen] * farther
-            if not line.axis.periodic:
-                for wall, fine_wall, inside in ((1, 1, 2), (m + 1, n + 1, n)):
-                    more = coarse.distances[wall] - line.distances[fine_wall]
-                    if more > 0.0:
-                        half = g[..., inside] * line.distances[inside] / more
-                        near = in_series(g[..., fine_wall], half)
-                        result[..., wall] = np.maximum(result[..., wall], near)
-        return result / coarse.spacing
+        faces, coarse = np.arange(block[0] + 1, block[1] + 2), self.coarse
+        if self.count == 1 and self.fine.axis.periodic:  # its own neighbour
+            return np.zeros((*fine.shape[:-1], faces.size))
 
-    def mean(self, fine: np.ndarray) -> np.ndarray:
-        """Means over the coarse volumes along this axis, the last one of the array."""
-        result = np.zeros((*fine.shape[:-1], self.count + 2))
-        numbers = np.minimum(np.arange(2 * (self.count + 2)), fine.shape[-1] - 1)
-        padded = fine[..., numbers]
-        a, b, c, d = self._mean_shares
-        inside = slice(1, -1)
-        result[..., inside] = (
-            a[inside] * padded[..., 0:-4:2]
-            + b[inside] * padded[..., 1:-4:2]
-            + c[inside] * padded[..., 2:-2:2]
-            + d[inside] * padded[..., 3:-2:2]
-        )
-        if self.fine.axis.periodic:
-            result[..., 0], result[..., -1] = result[..., -2], result[..., 1]
+        def known(numbers: np.ndarray) -> np.ndarray:
+            return _taken_at(fine, numbers - first) * self.fine.spacing
+
+        rule = self._between_nodes if self._on_nodes else self._between_cells
+        return rule(known, faces) / coarse.spacing
+
+    def _between_nodes(self, known: Conductances, faces: np.ndarray) -> np.ndarray:
+        low = self.places[faces - 1]
+        lengths = self.places[faces] - low
+        total = known(low + 1)
+        for length in range(1, int(lengths.max())):
+            longer = in_series(total, known(low + 1 + length))
+            total = np.where(lengths > length, longer, total)
+        return total
+
+    def _between_cells(self, known: Conductances, faces: np.ndarray) -> np.ndarray:
+        line, coarse, m = self.fine, self.coarse, self.count
+        n = line.axis.unknowns
+        chosen = np.where(faces == m + 1, n + 1, 2 * faces - 1)
+        result = known(chosen)
+        result = result * np.minimum(1.0, line.distances[chosen] / coarse.distances[faces])
+        if line.axis.periodic:
+            return result
+        for wall, fine_wall, inside in ((1, 1, 2), (m + 1, n + 1, n)):
+            more = coarse.distances[wall] - line.distances[fine_wall]
+            if more > 0.0 and wall in faces:
+                pair = known(np.array([fine_wall, inside]))
+                near = in_series(pair[..., 0], pair[..., 1] * line.distances[inside] / more)
+                here = result[..., wall - faces[0]]
+                result[..., wall - faces[0]] = np.maximum(here, near)
         return result
+
+    def mean(self, fine: np.ndarray, first: int, block: tuple[int, int]) -> np.ndarray:
+        """Means over the volumes of a coarse block along the last axis of an array.
+
+        `fine` holds the values of the fine points from number `first` on.
+        """
+        points = np.arange(block[0] + 1, block[1] + 1)
+        a, b, c, d = (
+            share[points] * _taken_at(fine, 2 * points - 2 + place - first)
+            for place, share in enumerate(self._mean_shares)
+        )
+        return a + b + c + d
+
+
+def _taken_at(array: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Elements along the last axis; what lies beyond has no part in any sum."""
+    return array[..., np.clip(places, 0, array.shape[-1] - 1)]
 
 
 def in_series(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -5,9 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from heatsolve.backends import Accumulator
+from heatsolve.linear import System
 from heatsolve.linear.cg import SCALED, ConjugateGradients, weighted_product
-from heatsolve.linear.levels import REVERSED, hierarchy
-from heatsolve.linear.multigrid import solve_from_zero
+from heatsolve.linear.levels import hierarchy
+from heatsolve.linear.multigrid import VISITS, solve_from_zero
+from heatsolve.linear.smoothers import smoother_of
 from heatsolve.points import copy
 
 
@@ -18,12 +20,17 @@ class MultigridCG(ConjugateGradients):
     take these out one by one (O. Tatebe, Copper Mountain Conf. on Multigrid Methods 6 (1993), 621).
     """
 
+    def __init__(self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black"):
+        self._visits, self._smoother = VISITS[cycle], smoother
+        super().__init__(system, u)
+
     def _prepare(self) -> None:
         super()._prepare()
         system = self.system
         errors = replace(system, b=self._r)
         u, other = (system.backend.zeros(system.grid.shape) for _ in range(2))
-        self._levels = hierarchy(errors, u, other)
+        smoother = smoother_of(self._smoother, system.grid.dimension, symmetric=True)
+        self._levels = hierarchy(errors, u, other, smoother)
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system, interior = self.system, self.system.grid.interior
@@ -46,7 +53,7 @@ class MultigridCG(ConjugateGradients):
     def _preconditioned(self) -> tuple[Any, float]:
         """z = B r and <r, z>."""
         system, rz = self.system, self._sums[1]
-        solve_from_zero(self._levels, REVERSED)
+        solve_from_zero(self._levels, self._visits, cycles=1)
         z = self._levels[0].other
         rz.clear()
         given = (self._r, z, *system.ratios)

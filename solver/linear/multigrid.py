@@ -1,35 +1,35 @@
-"""Geometric multigrid: V(2,2) cycles with red-black Gauss-Seidel smoothing."""
+"""Geometric multigrid: cycles of smoothing and of corrections from coarser grids."""
 
 from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.linear import Method, System
-from heatsolve.linear.levels import SAME, Level, hierarchy
+from heatsolve.linear.levels import Level, hierarchy
+from heatsolve.linear.smoothers import smoother_of
 from heatsolve.points import Point
-
-Colours = tuple[float, ...]
 
 
 class Multigrid(Method):
-    """V cycles: smooth, correct by the solution of a coarser grid, smooth.
+    """V(2,2) cycles: smooth, correct by the solution of a coarser grid, smooth.
 
     Each smoothing is two sweeps of Gauss-Seidel, red points before black ones (A. Brandt, Math.
     Comp. 31 (1977), 333; U. Trottenberg, C. Oosterlee and A. Schueller, "Multigrid", 2001, section
-    2.4). Where the conductivity jumps the cycles may diverge: `mgcg` is for that.
+    2.4), or Chebyshev's four. A W cycle solves every coarser system by two cycles. Where the
+    conductivity jumps the cycles may diverge: `mgcg` is for that.
     """
 
-    def __init__(self, system: System, u: Any):
+    def __init__(self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black"):
         super().__init__(system, u)
-        self._levels = hierarchy(system, u, system.like(u))
+        smoother_here = smoother_of(smoother, system.grid.dimension, symmetric=False)
+        self._levels = hierarchy(system, u, system.like(u), smoother_here)
+        self._visits = VISITS[cycle]
         self._old: Any = None
 
     def step(self, number: int, change: Accumulator | None) -> None:
         if change is not None:
             self._old = self.system.like(self.u, self._old)
         finest = self._levels[0]
-        finest.relax(finest.u, finest.other, SAME)
-        improve(self._levels, finest.u, SAME)
-        finest.relax(finest.u, finest.other, SAME)
+        improve(self._levels, finest.u, finest.other, self._visits)
         if change is not None:
             interior = self.system.grid.interior
             self.system.backend.sweep(_changes[change.kind], change, interior, self.u, self._old)
@@ -42,33 +42,37 @@ class Multigrid(Method):
         self.system.like(self.u, self._levels[0].other)
 
 
-def solve_from_zero(levels: list[Level], after: Colours) -> None:
-    """One V cycle from u = 0 for the system of the first of these levels; ends in its `other`.
+VISITS = {"V": 1, "W": 2}
+"""Cycles by which a cycle solves each coarser system."""
 
-    With the reverse of `SAME` after each correction it is a symmetric operator on b, in the
-    volume-weighted product.
-    """
+
+def improve(levels: list[Level], u: Any, other: Any, visits: int) -> None:
+    """One cycle on these levels for u of the first one; `other` is as u outside the unknowns."""
+    level = levels[0]
+    level.smooth_before(u, other)
+    correct(levels, u, visits)
+    level.smooth_after(u, other)
+
+
+def correct(levels: list[Level], u: Any, visits: int) -> None:
+    """Correct u of the first level by what the next one finds for its residual."""
+    if len(levels) > 1:
+        levels[0].restrict(u)
+        solve_from_zero(levels[1:], visits)
+        levels[0].correct(u)
+
+
+def solve_from_zero(levels: list[Level], visits: int, cycles: int | None = None) -> None:
+    """So many cycles (by default `visits`) from zero for the first level; they end in `other`."""
     level = levels[0]
     if len(levels) == 1:
         level.settle()
         return
     level.begin()
-    improve(levels, level.other, after)
-    level.relax(level.other, level.u, after)
-
-
-def improve(levels: list[Level], u: Any, after: Colours) -> None:
-    """Correct u on the first of these levels by one V cycle on the others, if there are any."""
-    if len(levels) == 1:
-        return
-    fine, coarse = levels[:2]
-    fine.find_residual(u)
-    assert fine.transfer is not None
-    fine.transfer.restrict()
-    solve_from_zero(levels[1:], after)
-    coarse.system.halo.exchange(coarse.other)
-    fine.transfer.interpolate()
-    fine.add_correction(u)
+    correct(levels, level.other, visits)
+    level.smooth_after(level.other, level.u)
+    for _ in range((visits if cycles is None else cycles) - 1):
+        improve(levels, level.other, level.u, visits)
 
 
 def _change(at, u, old):

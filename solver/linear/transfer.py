@@ -1,17 +1,40 @@
 """Residuals to the next coarser level, corrections back: one axis after the other.
 
 A field whose extent along an axis is even is seen as pairs (before, pair, parity and after), so
-that the point 2q + p is element (q, p) of the pairs: the point language knows no index 2q.
+that its element 2p + parity is element (p, parity) of the pairs: the point language knows no index
+2q. Where a block begins decides which elements belong to the coarse point q; the shifts that lead
+to them are integers that a sweep is given.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.linear.lines import Halving
 
+Exchange = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One halved axis of a block: how it is halved, and the block's bounds on both levels.
+
+    `fine` and `coarse` are the first number in the arrays (that of their element 0) and how many
+    unknowns they hold. `exchange` brings one layer below and two above into an array of the fine
+    level.
+    """
+
+    halving: Halving
+    fine: tuple[int, int]
+    coarse: tuple[int, int]
+    exchange: Callable[[tuple[int, ...]], Exchange]
+
 
 class Transfer:
-    """Between a level and the next one; `lines` holds the axes that are halved, by their number.
+    """Between a level and the next one; `cuts` holds the axes that are halved, by their number.
 
     `finer` is the array of the fine level that is restricted and into which is interpolated; where
     the interpolation leaves it alone its ghosts stay 0. `coarse_b` and `coarse_u` belong to the
@@ -21,28 +44,28 @@ class Transfer:
     def __init__(
         self,
         backend: Backend,
-        halvings: dict[int, Halving],
+        cuts: Mapping[int, Cut],
         shape: tuple[int, ...],
         coarse_b: Any,
         coarse_u: Any,
     ):
         extents = list(shape)
-        for number, halving in halvings.items():
-            even = extents[number] + extents[number] % 2
-            extents[number] = max(even, 2 * (halving.count + 1))
+        for number, cut in cuts.items():
+            room = extents[number] + 1  # for the second layer above
+            extents[number] = max(room + room % 2, 2 * (cut.coarse[1] + 1))
         self.finer = backend.zeros(extents)
         self._steps = []
         down = self.finer
-        for step, (number, halving) in enumerate(halvings.items()):
-            extents[number] = halving.count + 2
-            last = step == len(halvings) - 1
+        for step, (number, cut) in enumerate(cuts.items()):
+            extents[number] = cut.coarse[1] + 2
+            last = step == len(cuts) - 1
             between = coarse_b if last else backend.zeros(extents)
             up = coarse_u if last else between
-            self._steps.append(Step(backend, halving, number, down, between, up))
+            self._steps.append(Step(backend, cut, number, down, between, up))
             down = between
 
     def restrict(self) -> None:
-        """b of the coarse level from the residual in `finer`, all its ghosts up to date."""
+        """b of the coarse level from the residual in `finer`."""
         for step in self._steps:
             step.restrict()
 
@@ -55,48 +78,84 @@ class Transfer:
 class Step:
     """The transfer along one axis."""
 
-    def __init__(
-        self, backend: Backend, halving: Halving, number: int, fine: Any, down: Any, up: Any
-    ):
+    def __init__(self, backend: Backend, cut: Cut, number: int, fine: Any, down: Any, up: Any):
         self._sweep = backend.sweep
         before, after = 1, 1
         for extent in fine.shape[:number]:
             before *= extent
         for extent in fine.shape[number + 1 :]:
             after *= extent
-        coarse = (before, halving.count + 2, after)
-        self._pairs = fine.reshape((before, fine.shape[number] // 2, 2 * after))
+        self._before, self._after = before, after
+        (fine_first, _), (coarse_first, self._count) = cut.fine, cut.coarse
+        pairs, coarse = fine.shape[number] // 2, (before, self._count + 2, after)
+        self._fine, self._exchange = fine, cut.exchange(fine.shape)
+        self._pairs = fine.reshape((before, pairs, 2 * after))
         self._down, self._up = down.reshape(coarse), up.reshape(coarse)
 
-        def line(values: Any) -> Any:
+        def line(values: np.ndarray) -> Any:
             return backend.to_device(values.reshape(1, -1, 1))
 
-        left, right = halving.weights
-        self._weights = [(line(left[:, parity]), line(right[:, parity])) for parity in (0, 1)]
-        self._shares = tuple(line(share) for share in halving.shares)
-        self._before, self._after, self._count = before, after, halving.count
+        # The coarse point of element c takes from the elements 2c + offset ... 2c + offset + 3.
+        offset = 2 * coarse_first - 2 - fine_first
+        held = slice(coarse_first, coarse_first + self._count + 2)
+        self._shares = [line(share[held]) for share in cut.halving.shares]
+        self._taps = [
+            shift
+            for place in range(offset, offset + 4)
+            for shift in (place // 2, place % 2 * after)
+        ]
+        self._parities = [
+            Parity(cut.halving, parity, fine_first, coarse_first, pairs, self._count, line)
+            for parity in (0, 1)
+        ]
 
     def restrict(self) -> None:
+        self._exchange(self._fine)
         region = ((0, self._before), (1, 1 + self._count), (0, self._after))
-        self._sweep(restricted, self._down, region, self._pairs, *self._shares, self._after)
+        self._sweep(restricted, self._down, region, self._pairs, *self._shares, *self._taps)
 
     def interpolate(self) -> None:
-        for parity, weights in enumerate(self._weights):
+        for parity, half in enumerate(self._parities):
             first = parity * self._after
-            region = ((0, self._before), (0, 1 + self._count), (first, first + self._after))
-            self._sweep(interpolated, self._pairs, region, self._up, *weights, -first)
+            region = ((0, self._before), half.pairs, (first, first + self._after))
+            given = (*half.weights, half.shift, half.shift + 1, -first)
+            self._sweep(interpolated, self._pairs, region, self._up, *given)
 
 
-def restricted(i, j, k, pairs, a, b, c, d, odd):
-    """The mean over a coarse volume, from the points 2j - 2 ... 2j + 1."""
+class Parity:
+    """The elements of one parity: between which coarse points they lie, and how close to each.
+
+    Element p of the `pairs` lies between the coarse elements p + shift and p + shift + 1.
+    """
+
+    def __init__(
+        self,
+        halving: Halving,
+        parity: int,
+        fine_first: int,
+        coarse_first: int,
+        pairs: int,
+        count: int,
+        line: Callable[[np.ndarray], Any],
+    ):
+        below = (parity + fine_first) // 2
+        self.shift = below - coarse_first
+        self.pairs = (max(0, -self.shift), min(pairs, count + 1 - self.shift))
+        left, right = (share[:, (parity + fine_first) % 2] for share in halving.weights)
+        numbers = np.clip(np.arange(pairs) + below, 0, left.size - 1)
+        self.weights = line(left[numbers]), line(right[numbers])
+
+
+def restricted(i, j, k, pairs, a, b, c, d, j0, k0, j1, k1, j2, k2, j3, k3):
+    """The mean over a coarse volume, from the points 2q - 2 ... 2q + 1."""
     return (
-        a[i, j, k] * pairs[i, j - 1, k]
-        + b[i, j, k] * pairs[i, j - 1, k + odd]
-        + c[i, j, k] * pairs[i, j, k]
-        + d[i, j, k] * pairs[i, j, k + odd]
+        a[i, j, k] * pairs[i, j + j0, k + k0]
+        + b[i, j, k] * pairs[i, j + j1, k + k1]
+        + c[i, j, k] * pairs[i, j + j2, k + k2]
+        + d[i, j, k] * pairs[i, j + j3, k + k3]
     )
 
 
-def interpolated(i, j, k, u, left, right, back):
-    """Between the coarse points j and j + 1."""
-    return left[i, j, k] * u[i, j, k + back] + right[i, j, k] * u[i, j + 1, k + back]
+def interpolated(i, j, k, u, left, right, below, above, back):
+    """Between the coarse points below and above."""
+    return left[i, j, k] * u[i, j + below, k + back] + right[i, j, k] * u[i, j + above, k + back]
