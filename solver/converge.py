@@ -10,6 +10,7 @@ import numpy as np
 from heatsolve import heat
 from heatsolve.backends import Accumulator
 from heatsolve.case import Case
+from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged
 from heatsolve.keeper import Keeper, Questions, State
 from heatsolve.linear import Method, System
@@ -19,7 +20,6 @@ from heatsolve.linear.jacobi import Jacobi
 from heatsolve.linear.mgcg import MultigridCG
 from heatsolve.linear.multigrid import Multigrid
 from heatsolve.linear.sor import Sor
-from heatsolve.points import fill
 
 CHECKS_PER_FLOOR = 50
 """Checks after which the rounding level of the residual is computed anew."""
@@ -59,49 +59,6 @@ class Outcome:
     @property
     def converged(self) -> bool:
         return self.ending in ("tolerance", "rounding")
-
-
-class Criterion:
-    """When an iteration ends: the norm of its update or of its residual, against a tolerance."""
-
-    def __init__(self, case: Case, system: System, u: Any, scratch: Any = None):
-        solver = case.solver
-        self.kind = "sum" if solver.norm == "l2" else "max"
-        self.monitor = solver.monitor
-        self.fixed = solver.iterations is not None
-        self.limit = solver.iterations or solver.max_iterations
-        self.every = solver.check_every
-        if self.fixed and "check_every" not in solver.model_fields_set:
-            self.every = self.limit
-        relative = solver.relative and not self.fixed
-        scale = self._norm_of_b(system, u, scratch) if relative else 1.0
-        self.threshold = 0.0 if self.fixed else solver.tolerance * scale
-
-    def norm(self, value: float) -> float:
-        return math.sqrt(value) if self.kind == "sum" else value
-
-    def check_after(self, number: int) -> int:
-        """The iteration of the first check after iteration `number`."""
-        return min(number - number % self.every + self.every, self.limit)
-
-    def met(self, norm: float) -> bool:
-        return not self.fixed and (norm < self.threshold or norm == 0.0)
-
-    @property
-    def gate(self) -> float:
-        """The threshold for the value of an accumulator."""
-        if self.fixed:
-            return -1.0
-        # A product: a power of floats raises an error where it overflows.
-        return self.threshold * self.threshold if self.kind == "sum" else self.threshold
-
-    def _norm_of_b(self, system: System, u: Any, scratch: Any) -> float:
-        """The norm of b with the walls' values moved into it: the residual of u = 0 inside."""
-        bare = system.like(u, scratch)
-        system.backend.sweep(fill, bare, system.grid.interior, 0.0)
-        accumulator = system.backend.accumulator(self.kind)
-        system.residual_norm(bare, accumulator)
-        return self.norm(accumulator.value)
 
 
 def method_name(case: Case) -> str:
@@ -146,7 +103,7 @@ def iterate(
     """
     backend = method.system.backend
     judge = Judge(method, criterion)
-    accumulator = backend.accumulator(criterion.kind)
+    queue = Queue(method, criterion)
     questions = questions or Keeper()
     done, ahead = 0, 1
 
@@ -159,27 +116,32 @@ def iterate(
         method.recall(resumed.record["method"])
         judge.recall(Course(**resumed.record["judge"]), resumed.lists)
     elif criterion.monitor == "residual" and not criterion.fixed:
-        method.residual_norm(0, accumulator)
-        judge.judge(0, accumulator.value)
-        accumulator.clear()
+        initial = backend.accumulator(criterion.kind)
+        method.residual_norm(0, initial)
+        judge.judge(Look(0, 0, 0), initial.value)
     questions.begin(done, resumed is not None and resumed.finished)
     while not judge.ending and done < criterion.limit:
         if done >= questions.next:
             questions.attend(done, capture)
         until = min(criterion.limit, questions.next)
         if criterion.check_after(done) > until:  # a question comes before the next check
-            for number in range(done, until):
-                method.step(number, None)
+            queue.march(done, until)
             backend.sync()
             done = until
             continue
         began = clock.perf_counter()
-        numbers = _queue(method, criterion, accumulator, done, until, judge.most_checks(ahead))
-        for number, value in zip(numbers, backend.ledger(), strict=False):
-            done = number
-            judge.judge(done, value)
+        looks = queue.look(done, until, judge.most_checks(ahead) if method.queues else 1)
+        values = backend.ledger()
+        for look, value in zip(looks, values, strict=False):
+            judge.judge(look, value)
             if judge.ending:
                 break
+        if judge.ending or len(values) < len(looks):  # a gate closed, perhaps a little early
+            queue.clear()
+            look.go_back(method)
+            done = look.number
+        else:
+            done = look.stop
         watcher.progress(done, judge.norm)
         if clock.perf_counter() - began < LONGEST_QUEUE:
             ahead = min(2 * ahead, backend.lookahead)
@@ -190,33 +152,67 @@ def iterate(
     return Outcome(ending, done, course.norm, course.floor, criterion.threshold, judge.history)
 
 
-def _queue(
-    method: Method,
-    criterion: Criterion,
-    accumulator: Accumulator,
-    done: int,
-    until: int,
-    checks: int,
-) -> list[int]:
-    """Queue the steps of so many checks up to `until`; the iterations at which the checks stand."""
-    backend = method.system.backend
-    if not method.queues:
-        checks = 1
-    numbers = []
-    backend.open_gate()
-    for _ in range(checks):
-        following = criterion.check_after(done)
-        if following == done or following > until:
-            break
-        for number in range(done, following):
-            looks = criterion.monitor == "update" and number + 1 == following
-            method.step(number, accumulator if looks else None)
-        done = following
-        if criterion.monitor == "residual":
-            method.residual_norm(done, accumulator)
-        backend.check(accumulator, criterion.gate)
-        numbers.append(done)
-    return numbers
+@dataclass(frozen=True)
+class Look:
+    """A check after iteration `number`, made in a pass from iteration `start` to `stop`."""
+
+    number: int
+    start: int
+    stop: int
+
+    def go_back(self, method: Method) -> None:
+        """Bring the method from the end of the pass to the check."""
+        if self.number < self.stop:
+            for number in range(self.start, self.number):
+                method.step(number, None)
+
+
+class Queue:
+    """Makes iterations on the way to the next checks; a device may be behind its host.
+
+    There is an accumulator for each iteration of the longest pass: each may be one to check.
+    """
+
+    def __init__(self, method: Method, criterion: Criterion):
+        self._method, self._criterion = method, criterion
+        new = method.system.backend.accumulator
+        self.accumulators = [new(criterion.kind) for _ in range(method.longest)]
+
+    def clear(self) -> None:
+        """Forget what a pass found beyond the check at which the gate closed."""
+        for accumulator in self.accumulators:
+            accumulator.clear()
+
+    def march(self, done: int, until: int) -> None:
+        """The iterations from `done` to `until`, unchecked."""
+        while done < until:
+            done += self._method.advance(done, [None] * min(self._method.longest, until - done))
+
+    def look(self, done: int, until: int, checks: int) -> list[Look]:
+        """Iterations from `done` on, until so many checks are made, or those up to `until`.
+
+        A pass may bring more checks than were asked for; the last pass holds the last check.
+        """
+        method, criterion, backend = self._method, self._criterion, self._method.system.backend
+        by_residual = criterion.monitor == "residual"
+        looks: list[Look] = []
+        backend.open_gate()
+        while len(looks) < checks and done < (following := criterion.check_after(done)) <= until:
+            count = min(method.longest, (following if by_residual else until) - done)
+            changes: list[Accumulator | None] = [None] * count
+            if not by_residual:
+                for n, accumulator in zip(range(count), self.accumulators, strict=False):
+                    changes[n] = accumulator if criterion.checks(done + n + 1) else None
+            stop = done + method.advance(done, changes)
+            if by_residual and stop == following:
+                method.residual_norm(stop, self.accumulators[0])
+                changes[stop - done - 1] = self.accumulators[0]
+            for number, change in enumerate(changes[: stop - done], done + 1):
+                if change is not None:
+                    backend.check(change, criterion.gate)
+                    looks.append(Look(number, done, stop))
+            done = stop
+        return looks
 
 
 @dataclass
@@ -270,15 +266,15 @@ class Judge:
         until_floor = CHECKS_PER_FLOOR - course.checks % CHECKS_PER_FLOOR
         return min(wanted, until_floor, CHECKS_WITHOUT_FALL - course.without_fall)
 
-    def judge(self, number: int, value: float) -> None:
-        """Take the value of the check after iteration `number`."""
-        criterion, course = self._criterion, self.course
+    def judge(self, look: Look, value: float) -> None:
+        """Take the value of a check."""
+        criterion, course, number = self._criterion, self.course, look.number
         course.norm = criterion.norm(value)
         self.history["iteration"].append(number)
         self.history["residual"].append(course.norm)
         if course.checks == 0:
             course.first = course.norm
-        self._demand_finite(number)
+        self._demand_finite(look)
         course.checks += 1
         if criterion.met(course.norm) and not self._method.recurrent:
             course.ending = "tolerance"
@@ -320,11 +316,12 @@ class Judge:
             course.ending = "rounding"
         course.confirmed = course.norm
 
-    def _demand_finite(self, number: int) -> None:
+    def _demand_finite(self, look: Look) -> None:
         norm, first = self.course.norm, self.course.first
         if math.isfinite(norm) and not norm > GROWTH * first > 0.0:
             return
-        what = self._criterion.monitor
+        what, number = self._criterion.monitor, look.number
+        look.go_back(self._method)
         place = first_not_finite(self._method.system, self._method.solution(number))
         where = place or f"the {what} grew from {first:g} to {norm:g}"
         raise Diverged(f"diverged by iteration {number}: {where}")

@@ -10,6 +10,7 @@ A process can then make d sweeps before the next exchange, each over a margin on
 than the one before; every point is computed from the same values as by its owner, to the same bits.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,10 @@ class Halo:
         self.inner, self.rim = inner_and_rim(grid.interior, touched)
         facing = {a.number: a.present for a in self._axes if isinstance(a, Neighbours)}
         self._margins = [margin(grid.interior, facing, width) for width in range(depth)]
+        self._widened = [widened(grid.interior, facing, width) for width in range(depth)]
+        own = [axis.number for axis in self._axes if isinstance(axis, Itself)]
+        self.wraps = tuple(number in own for number in range(grid.dimension))
+        """For each axis, whether its ghosts come from the other end of the same array."""
 
     def start(self, array: Any) -> None:
         """Begin the exchange: the ghosts of the fastest divided axis are on their way."""
@@ -82,6 +87,15 @@ class Halo:
         """The slabs of the margin that sweep `number` after an exchange can still update."""
         return self._margins[self.depth - 1 - number]
 
+    def around(self, number: int) -> Region:
+        """All unknowns that sweep `number` after an exchange can still update: own and margin."""
+        return self._widened[self.depth - 1 - number]
+
+    def sweeps_left(self, number: int) -> float:
+        """Sweeps from sweep `number` on, that included, before the next one that must exchange."""
+        divided = self._first < len(self._axes)
+        return self.depth - number % self.depth if divided else math.inf
+
 
 def inner_and_rim(
     interior: Region, touched: dict[int, tuple[bool, bool]]
@@ -102,14 +116,23 @@ def margin(
     interior: Region, facing: dict[int, tuple[bool, bool]], width: int
 ) -> tuple[Region, ...]:
     """The points up to so many layers beyond the interior on the sides that face others."""
-    around, slabs = list(interior), []
+    around, slabs = interior, []
     for number, sides in facing.items() if width else ():
         low, high = around[number]
         for present, slab in zip(sides, ((low - width, low), (high, high + width)), strict=True):
             if present:
                 slabs.append((*around[:number], slab, *around[number + 1 :]))
-        around[number] = (low - width * sides[0], high + width * sides[1])
+        around = widened(around, {number: sides}, width)
     return tuple(slabs)
+
+
+def widened(interior: Region, facing: dict[int, tuple[bool, bool]], width: int) -> Region:
+    """The interior and so many layers beyond it on the sides that face others."""
+    around = list(interior)
+    for number, sides in facing.items():
+        low, high = around[number]
+        around[number] = (low - width * sides[0], high + width * sides[1])
+    return tuple(around)
 
 
 PROVING = (64, 1 << 17)

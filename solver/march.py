@@ -13,13 +13,13 @@ from heatsolve.case import Case
 from heatsolve.conduction import Conduction
 from heatsolve.converge import (
     GROWTH,
-    Criterion,
     Outcome,
     Watcher,
     first_not_finite,
     iterate,
     make_method,
 )
+from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged, InputError, NotConverged
 from heatsolve.keeper import Keeper, Questions, State, Stopped
 from heatsolve.linear import Method, System, weighted, weighted_magnitude

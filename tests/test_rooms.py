@@ -105,9 +105,11 @@ ALLOWED = {
         INTERFACE,
         "errors",
     ),
-    "converge": ("case", "keeper", "heat", "linear", "linear.*", "points", INTERFACE, "errors"),
+    "criterion": ("case", "linear", "points", "errors"),
+    "converge": ("case", "criterion", "keeper", "heat", "linear", "linear.*", INTERFACE, "errors"),
     "march": (
         "converge",
+        "criterion",
         "case",
         "keeper",
         "conduction",

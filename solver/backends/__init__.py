@@ -6,62 +6,22 @@ ghosts; a *region* is `((low, high), ...)`, a half-open range of array indices f
 slowest axis first.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from heatsolve.backends import sums
-from heatsolve.backends.tape import ARRAY, INTEGER, REAL, Tape, record
+from heatsolve.backends.signature import Signature, describe, place_of
+from heatsolve.backends.tape import INTEGER, REAL, Tape
 from heatsolve.points import Point
 
 Region = tuple[tuple[int, int], ...]
 
-
-@dataclass(frozen=True)
-class Signature:
-    """What a compiled sweep depends on besides its point function.
-
-    `arguments`: for each argument REAL, INTEGER, or for an array a tuple that tells for each axis
-    whether the array is constant along it. `outputs`: for each result "array", "sum" or "max".
-    `in_place`: for each output, the number of the argument that is the same array, or None.
-    `gated`: whether the sweep does nothing once the device's gate is closed. `apart`: the arrays,
-    by their names in generated code, whose extents are not those that the others share.
-    """
-
-    arguments: tuple[Any, ...]
-    outputs: tuple[str, ...]
-    in_place: tuple[int | None, ...]
-    precision: str
-    dimension: int
-    gated: bool = False
-    apart: tuple[str, ...] = ()
-
-    def tape(self, point: Point) -> Tape:
-        kinds = [argument if isinstance(argument, str) else ARRAY for argument in self.arguments]
-        tape = record(point, kinds, self.dimension)
-        if len(tape.results) != len(self.outputs):
-            raise TypeError(
-                f"{point.__name__} returns {len(tape.results)} values, "
-                f"the sweep has {len(self.outputs)} outputs"
-            )
-        return tape
-
-    def target(self, output: int) -> str:
-        """The name by which generated code writes an array output: one name for one array."""
-        argument = self.in_place[output]
-        return f"o{output}" if argument is None else f"a{argument}"
-
-    def suffix(self, name: str) -> str:
-        """What generated code appends to the names of an array's extents, strides and place."""
-        return f"_{name}" if name in self.apart else ""
-
-    def arrays_touched(self, tape: Tape) -> int:
-        """How many full arrays one sweep moves through memory, read plus written."""
-        read = {number for number, _ in tape.loads() if not any(self.arguments[number])}
-        return len(read) + self.outputs.count("array")
+LONGEST_PASS = 15
+"""Sweeps that one pass through memory makes at most."""
 
 
 class Accumulator:
@@ -112,11 +72,20 @@ class Prepared(NamedTuple):
     arrays_touched: int
 
 
+class PreparedPass(NamedTuple):
+    """Several compiled sweeps in one pass through memory; see `Prepared`."""
+
+    run: Callable[[Any, Any, Region, Sequence[Sequence[Any]], Sequence[Any], Region], None]
+    converts: tuple[Callable[[Any], Any] | None, ...]
+    arrays_touched: int
+
+
 class Backend(ABC):
     """A machine that sweeps point functions over regions of arrays.
 
     `points_updated` and `bytes_moved` count what its sweeps have done: a point once for each
-    sweep, a byte for each array element that a sweep must read or write at least once.
+    sweep, a byte for each array element that a sweep, or a pass of several sweeps, must read or
+    write at least once.
     """
 
     name: str
@@ -133,6 +102,7 @@ class Backend(ABC):
         self.points_updated = 0
         self.bytes_moved = 0
         self._sweeps: dict[Any, Prepared] = {}
+        self._passes: dict[Any, PreparedPass] = {}
         self.combine: Callable[[np.ndarray], np.ndarray] = _alone
 
     def join(self, combine: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -199,8 +169,8 @@ class Backend(ABC):
         """
         outputs = out if isinstance(out, tuple) else (out,)
         kinds = tuple([o.kind if isinstance(o, Accumulator) else "array" for o in outputs])
-        in_place = tuple([_place_of(o, arguments) for o in outputs])
-        described = tuple([_describe(a) for a in arguments])
+        in_place = tuple([place_of(o, arguments) for o in outputs])
+        described = tuple([describe(a) for a in arguments])
         key = (point, described, kinds, in_place, len(region), self.gated)
         known = self._sweeps.get(key)
         if known is None:
@@ -221,13 +191,92 @@ class Backend(ABC):
                 if high > extent:
                     raise ValueError(f"region {region} does not fit an output of {output.shape}")
             targets.append(output)
-        given = [
-            a if convert is None else convert(a)
-            for a, convert in zip(arguments, converts, strict=True)
-        ]
-        run(region, targets, given)
+        run(region, targets, _converted(arguments, converts))
         self.points_updated += points
         self.bytes_moved += points * arrays_touched * self.dtype.itemsize
+
+    def most_sweeps(
+        self,
+        point: Point,
+        u: Any,
+        region: Region,
+        stages: Sequence[Sequence[Any]],
+        wraps: Sequence[bool],
+        changes: Sequence[Accumulator | None],
+    ) -> int:
+        """How many of these sweeps it pays to make in one pass through memory; 1: none is gained.
+
+        The arguments are those of `sweeps`. The answer changes no bits.
+        """
+        return 1
+
+    def sweeps(
+        self,
+        point: Point,
+        new: Any,
+        u: Any,
+        region: Region,
+        stages: Sequence[Sequence[Any]],
+        wraps: Sequence[bool],
+        changes: Sequence[Accumulator | None],
+        counted: Region,
+    ) -> None:
+        """new = the result of several sweeps in turn, each from the one before; u is left alone.
+
+        Sweep n is point(p, u_n, *stages[n]) at the points p of `region`; the stages differ in
+        numbers only. Outside the region every u_n keeps the values of u, but along an axis in
+        `wraps` (a bool for each axis) u_n is periodic: index 0 is the image of index n, and index
+        n + 1 that of index 1. The ghosts of u are up to date; `new` is written inside the region
+        only. changes[n], an Accumulator or None, takes the norm of u_{n+1} - u_n (the sum of its
+        squares, or its largest magnitude) over the region `counted`. Called for at most as many
+        sweeps as `most_sweeps` says, if more than 1. Raises ValueError when `new` is read, too, or
+        is too small.
+        """
+        if any(high <= low for low, high in region):
+            return
+        for (_, high), extent in zip(region, new.shape, strict=True):
+            if high > extent:
+                raise ValueError(f"region {region} does not fit an output of {new.shape}")
+        if place_of(new, (u, *stages[0])) is not None:
+            raise ValueError(f"{point.__name__}: a pass does not write what it reads")
+        described = tuple([describe(a) for a in (u, *stages[0])])
+        kinds = tuple([None if change is None else change.kind for change in changes])
+        key = (point, described, kinds, tuple(wraps), self.gated)
+        known = self._passes.get(key)
+        if known is None:
+            known = self._passes[key] = self._prepare_pass(*key)
+        run, converts, arrays_touched = known
+        given = [_converted(stage, converts) for stage in stages]
+        registers = [None if change is None else change.register for change in changes]
+        run(new, u, region, given, registers, counted)
+        points = math.prod([high - low for low, high in region])
+        self.points_updated += points * len(stages)
+        self.bytes_moved += points * arrays_touched * self.dtype.itemsize
+
+    def _prepare_pass(
+        self, point: Point, described: Any, kinds: Any, wraps: tuple[bool, ...], gated: bool
+    ) -> PreparedPass:
+        axes = len(wraps)
+        signature = Signature(described, ("array",), (None,), self.precision, axes, gated)
+        tape = signature.tape(point)
+        run = self._compile_pass(point, signature, tape, wraps, kinds)
+        converts = self._converts(described[1:])
+        return PreparedPass(run, converts, signature.arrays_touched(tape))
+
+    def _compile_pass(
+        self,
+        point: Point,
+        signature: Signature,
+        tape: Tape,
+        wraps: tuple[bool, ...],
+        kinds: tuple[str | None, ...],
+    ) -> Any:
+        """A callable (new, u, region, stages, registers, counted) that makes the sweeps of a pass.
+
+        `kinds` tells for each sweep which norm of its change is taken, if any; its register is
+        None where it is not. Needed where `most_sweeps` is ever more than 1.
+        """
+        raise NotImplementedError(f"{self.name} makes one sweep at a time")
 
     gated = False
     """Whether sweeps now obey the gate; only devices that queue work have one."""
@@ -258,10 +307,12 @@ class Backend(ABC):
         tape = signature.tape(point)
         if any(tape.read_at_a_shift(number) for number in in_place if number is not None):
             raise ValueError(f"{point.__name__} reads its output at a shift")
-        types: dict[Any, Callable[[Any], Any]] = {REAL: self.dtype.type, INTEGER: self.integer}
-        converts = tuple(types.get(argument) for argument in described)
         run = self._compile(point, signature, tape)
-        return Prepared(run, converts, signature.arrays_touched(tape))
+        return Prepared(run, self._converts(described), signature.arrays_touched(tape))
+
+    def _converts(self, described: Any) -> tuple[Callable[[Any], Any] | None, ...]:
+        types: dict[Any, Callable[[Any], Any]] = {REAL: self.dtype.type, INTEGER: self.integer}
+        return tuple(types.get(argument) for argument in described)
 
     def reduce(self, kind: str, point: Point, region: Region, *arguments: Any) -> float:
         """The sum, or the largest magnitude, of a point function over a region.
@@ -278,18 +329,10 @@ def _alone(register: np.ndarray) -> np.ndarray:
     return register
 
 
-def _place_of(output: Any, arguments: Sequence[Any]) -> int | None:
-    for number, argument in enumerate(arguments):
-        if argument is output:
-            return number
-    return None
+def _converted(arguments: Sequence[Any], converts: Sequence[Any]) -> list[Any]:
+    return [
+        a if convert is None else convert(a) for a, convert in zip(arguments, converts, strict=True)
+    ]
 
 
-def _describe(argument: Any) -> Any:
-    shape = getattr(argument, "shape", None)
-    if shape:
-        return tuple([extent == 1 for extent in shape])
-    return INTEGER if isinstance(argument, int) else REAL
-
-
-__all__ = ["Accumulator", "Backend", "Message", "Region", "Signature"]
+__all__ = ["LONGEST_PASS", "Accumulator", "Backend", "Message", "Region", "Signature"]

@@ -8,11 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Accumulator, Backend, Message, Region, Signature, sums
+from heatsolve.backends import (
+    LONGEST_PASS,
+    Accumulator,
+    Backend,
+    Message,
+    Region,
+    Signature,
+    sums,
+)
 from heatsolve.backends.device_launch import SPREAD, Launch, launches, rows_of
 from heatsolve.backends.tape import Tape
 from heatsolve.points import Point
 
+BEYOND = LONGEST_PASS
+"""Checks that the last pass of a queue may bring beyond those that were asked for."""
 GATE_MARGIN = 1e-6
 """The gate closes this much (relative) above a threshold; the host decides with exact sums."""
 
@@ -177,7 +187,7 @@ class DeviceBackend(Backend):
 
     def _make_gate(self) -> None:
         self._gate = self.integers(2)
-        self._rows = self.integers(self.lookahead * sums.WIDTH)
+        self._rows = self.integers((self.lookahead + BEYOND) * sums.WIDTH)
         self._kinds = []
 
     def new_register(self) -> Any:
@@ -201,8 +211,8 @@ class DeviceBackend(Backend):
         if self.lookahead == 1:
             super().check(accumulator, threshold)
             return
-        if len(self._kinds) == self.lookahead:
-            raise ValueError(f"a ledger holds {self.lookahead} checks")
+        if len(self._kinds) == self.lookahead + BEYOND:
+            raise ValueError(f"a ledger holds {self.lookahead + BEYOND} checks")
         self._kinds.append(accumulator.kind)
         limit = threshold * (1.0 + GATE_MARGIN) if threshold >= 0.0 else -1.0
         self._queue_check(accumulator.register, accumulator.kind == "sum", limit)
@@ -212,5 +222,5 @@ class DeviceBackend(Backend):
             return super().ledger()
         self.gated = False
         passed = int(self.read_integers(self._gate)[1])
-        rows = self.read_integers(self._rows).reshape(self.lookahead, sums.WIDTH)
+        rows = self.read_integers(self._rows).reshape(-1, sums.WIDTH)
         return [sums.VALUE_OF[kind](row) for kind, row in zip(self._kinds, rows[:passed])]  # noqa: B905

@@ -2,11 +2,11 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from heatsolve.backends import Accumulator, Backend
+from heatsolve.backends import LONGEST_PASS, Accumulator, Backend
 from heatsolve.grid import Grid
 from heatsolve.halo import Halo
 from heatsolve.points import Point, copy, evaluate, fill, magnitude
@@ -67,6 +67,51 @@ class System:
             sweep(changed, out, self.grid.interior, u, *arguments)
         for slab in halo.margin(since_exchange):
             sweep(point, new, slab, u, *arguments)
+
+    def updates(
+        self,
+        point: Point,
+        new: Any,
+        u: Any,
+        stages: Sequence[Sequence[Any]],
+        changes: Sequence[Accumulator | None],
+        number: int = 0,
+    ) -> int:
+        """As many of a sequence of updates as pay in one pass through memory; how many were made.
+
+        Update n takes the arguments stages[n] after u, and puts a norm of its change into
+        changes[n]; those of the last one made are in `new`. Their number is odd, so that this is
+        the array in which single updates, back and forth, would have left it; u is left alone.
+        """
+        halo, grid = self.halo, self.grid
+        since_exchange = number % halo.depth
+        most = self._most(point, u, stages, changes, number)
+        if most == 1:
+            self.update(point, new, u, *stages[0], change=changes[0], number=number)
+            return 1
+        # A stale ghost spoils one layer a sweep: a margin, and after all of them nothing more.
+        if since_exchange == 0:
+            halo.exchange(u)
+        else:
+            halo.wrap(u)
+        region, given = halo.around(since_exchange), (stages[:most], halo.wraps, changes[:most])
+        self.backend.sweeps(point, new, u, region, *given, grid.interior)
+        return most
+
+    def longest_pass(self, point: Point, u: Any, arguments: Sequence[Any]) -> int:
+        """The most updates that one call of `updates` makes, where no norm is wanted."""
+        stages = [arguments] * LONGEST_PASS
+        return self._most(point, u, stages, [None] * LONGEST_PASS, 0)
+
+    def _most(self, point: Point, u: Any, stages: Any, changes: Any, number: int) -> int:
+        """How many of these updates one pass makes, an odd number."""
+        halo = self.halo
+        most = _odd(int(min(len(stages), LONGEST_PASS, halo.sweeps_left(number))))
+        if most == 1:
+            return 1
+        region = halo.around(number % halo.depth)
+        given = (stages[:most], halo.wraps, changes[:most])
+        return _odd(min(most, self.backend.most_sweeps(point, u, region, *given)))
 
     def reduce(self, kind: str, point: Point, u: Any, *arguments: Any) -> float:
         """The sum, or largest magnitude, of point(p, u, *arguments) over all unknowns."""
@@ -131,6 +176,11 @@ class System:
         return low, (2.0 - low if two_coloured and not self.singular else 2.0)
 
 
+def _odd(number: int) -> int:
+    """The largest odd number that is not larger."""
+    return number - 1 + number % 2
+
+
 def term_of(point: Point, kind: str) -> Point:
     """The point function whose sum is the square of the l2 norm, or whose maximum the max norm."""
 
@@ -179,6 +229,8 @@ class Method(ABC):
 
     queues = True
     recurrent = False
+    longest = 1
+    """Iterations that one `advance` makes at most."""
 
     def __init__(self, system: System, u: Any):
         self.system = system
@@ -189,6 +241,15 @@ class Method(ABC):
     @abstractmethod
     def step(self, number: int, change: Accumulator | None) -> None:
         """Iteration `number` (from 0); a norm of its change goes into `change`."""
+
+    def advance(self, number: int, changes: Sequence[Accumulator | None]) -> int:
+        """One or more iterations from `number` on, as far as `changes` goes; how many were made.
+
+        A norm of the change of each goes into its accumulator. If there were several, the array
+        that held the solution before them still does: `step` can make some of them once more.
+        """
+        self.step(number, changes[0])
+        return 1
 
     @abstractmethod
     def solution(self, steps: int) -> Any:

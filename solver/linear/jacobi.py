@@ -30,8 +30,14 @@ class Jacobi(Pairwise):
 
         self.point = update or jacobi
         self.given = tuple(arguments) if update else (system.b, weight, *system.coefficients)
+        self.longest = system.longest_pass(self.point, u, self.given)
 
     def step(self, number: int, change: Accumulator | None) -> None:
         old, new = self.solution(number), self.solution(number + 1)
         given = self.given
         self.system.update(self.point, new, old, *given, change=change, number=number)
+
+    def advance(self, number: int, changes: Sequence[Accumulator | None]) -> int:
+        old, new = self.solution(number), self.solution(number + 1)
+        stages = [self.given] * len(changes)
+        return self.system.updates(self.point, new, old, stages, changes, number)

@@ -1,0 +1,55 @@
+"""When an iteration is looked at, and when it ends."""
+
+import math
+from typing import Any
+
+from heatsolve.case import Case
+from heatsolve.linear import System
+from heatsolve.points import fill
+
+
+class Criterion:
+    """When an iteration ends: the norm of its update or of its residual, against a tolerance."""
+
+    def __init__(self, case: Case, system: System, u: Any, scratch: Any = None):
+        solver = case.solver
+        self.kind = "sum" if solver.norm == "l2" else "max"
+        self.monitor = solver.monitor
+        self.fixed = solver.iterations is not None
+        self.limit = solver.iterations or solver.max_iterations
+        self.every = solver.check_every
+        if self.fixed and "check_every" not in solver.model_fields_set:
+            self.every = self.limit
+        relative = solver.relative and not self.fixed
+        scale = self._norm_of_b(system, u, scratch) if relative else 1.0
+        self.threshold = 0.0 if self.fixed else solver.tolerance * scale
+
+    def norm(self, value: float) -> float:
+        return math.sqrt(value) if self.kind == "sum" else value
+
+    def check_after(self, number: int) -> int:
+        """The iteration of the first check after iteration `number`."""
+        return min(number - number % self.every + self.every, self.limit)
+
+    def checks(self, number: int) -> bool:
+        """Whether there is a check after iteration `number`."""
+        return number % self.every == 0 or number == self.limit
+
+    def met(self, norm: float) -> bool:
+        return not self.fixed and (norm < self.threshold or norm == 0.0)
+
+    @property
+    def gate(self) -> float:
+        """The threshold for the value of an accumulator."""
+        if self.fixed:
+            return -1.0
+        # A product: a power of floats raises an error where it overflows.
+        return self.threshold * self.threshold if self.kind == "sum" else self.threshold
+
+    def _norm_of_b(self, system: System, u: Any, scratch: Any) -> float:
+        """The norm of b with the walls' values moved into it: the residual of u = 0 inside."""
+        bare = system.like(u, scratch)
+        system.backend.sweep(fill, bare, system.grid.interior, 0.0)
+        accumulator = system.backend.accumulator(self.kind)
+        system.residual_norm(bare, accumulator)
+        return self.norm(accumulator.value)
