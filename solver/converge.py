@@ -108,6 +108,7 @@ def iterate(
     judge = Judge(method, criterion)
     queue = Queue(method, criterion)
     questions = questions or Keeper()
+    questions.stride = method.longest
     done, ahead = 0, 1
 
     def capture() -> State:

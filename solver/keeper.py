@@ -18,6 +18,8 @@ from heatsolve.wish import Wish
 
 PAUSE = 0.25
 """Seconds of computing between two questions."""
+PATIENCE = 1.0
+"""Seconds that a question waits for the end of a pass of several sweeps, at most."""
 
 
 @dataclass
@@ -55,6 +57,9 @@ class Stopped(Exception):
 class Questions:
     """When to ask next, and what all answer."""
 
+    stride = 1
+    """Iterations that are made in one go: questions stand so many apart, if that is not long."""
+
     def __init__(self, ranks: Ranks, wish: Wish):
         self._ranks, self._wish = ranks, wish
         self._gap = 1
@@ -73,9 +78,13 @@ class Questions:
         now = clock.perf_counter()
         pace = (number - self._asked_at) / max(now - self._asked, 1e-9)
         gap = max(1, min(2 * self._gap, int(pace * PAUSE)))
+        if gap < self.stride <= pace * PATIENCE:
+            gap = self.stride
         answers = np.array([not self._wish.made, not due, gap], float)
         no_wish, not_due, gap_of_all = self._ranks.smallest(answers)
         self._gap = int(gap_of_all)
+        if self._gap > self.stride:
+            self._gap -= self._gap % self.stride
         self._asked_at, self._asked = number, now
         self.next = number + self._gap
         return not no_wish, not not_due

@@ -1,16 +1,19 @@
 """Run under mpiexec: every problem, method and process grid, against one process, bit by bit.
 
-many.py BACKEND bits | restarts | all-restarts
+many.py BACKEND bits | passes | restarts | all-restarts
 """
 
 import itertools
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from test_solvers import PROBLEMS, case_text
 
+import heatsolve.backends.numba
+from heatsolve.backends.numba_tiles import Tiling
 from heatsolve.blocks import factorisations
 from heatsolve.case import parse
 from heatsolve.errors import InputError, Interrupted
@@ -19,6 +22,8 @@ from heatsolve.ranks import Ranks, World
 from heatsolve.restart import Start
 from heatsolve.run import run
 
+SMALL_TILES = partial(Tiling, worth=0, depth=(5, 5, 3), row=(7, 5, 3), ring=2000, height=4)
+"""Passes even on small grids, with many tiles in each."""
 MARCH = "end = 0.02\nstep = 0.0017\nscheme = '{}'"
 SWEPT = ("jacobi", "sor", "chebyshev", "explicit")
 """What may make several sweeps for each exchange."""
@@ -65,15 +70,22 @@ def assert_same(ours, wanted, where):
         assert a.attributes.get(name) == b.attributes.get(name), (where, name)
 
 
-def same_bits(world, backend, folder):
-    """All process grids, and halos of several layers, against one process."""
+def same_bits(world, backend, folder, passes=False):
+    """All process grids, and halos of several layers, against one process.
+
+    passes: Jacobi's method only, with several sweeps in each pass through memory.
+    """
     compared = 0
     for name, text in texts():
+        if passes and not name.endswith("jacobi"):
+            continue
+        if passes:
+            text = text.replace("method =", "monitor = 'update'\nmethod =")
         case = parse(text, "case")
         alone = folder / "alone.h5"
         if world.rank == 0:
-            run(case, backend, alone, ranks=Ranks())
-        depths = (1, 2, 3) if name.endswith(SWEPT) else (1,)
+            run(case, "numpy" if passes else backend, alone, ranks=Ranks())
+        depths = (3, 4) if passes else (1, 2, 3) if name.endswith(SWEPT) else (1,)
         for dims in factorisations(world.size, case.grid.dimension):
             depth = depths[compared % len(depths)]
             settings = [f"parallel.ranks={list(dims)}", f"parallel.halo={depth}"]
@@ -132,8 +144,10 @@ def main(backend, what):
     world = World()
     name = tempfile.mkdtemp(prefix="heatsolve-many-") if world.rank == 0 else None
     folder = Path(world.comm.bcast(name))
-    if what == "bits":
-        compared = same_bits(world, backend, folder)
+    if what == "passes":
+        heatsolve.backends.numba.Tiling = SMALL_TILES
+    if what in ("bits", "passes"):
+        compared = same_bits(world, backend, folder, passes=what == "passes")
     else:
         compared = restarts(world, backend, folder, complete=what == "all-restarts")
     if world.rank == 0:

@@ -5,7 +5,6 @@ by Numba, which keeps the machine code beside it, so that a second run compiles 
 """
 
 import importlib.util
-import inspect
 import math
 import os
 import sys
@@ -21,19 +20,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numba
 
-from heatsolve.backends import Backend, Region, Signature, cache, sums
-from heatsolve.backends import numba_reductions as reductions
+from heatsolve.backends import Accumulator, Backend, Region, Signature, cache, sums
 from heatsolve.backends.library import ArrayLibrary
-from heatsolve.backends.tape import Tape
-from heatsolve.points import INDEX_NAMES, Point
+from heatsolve.backends.numba_passes import KINDS, pass_source, radii
+from heatsolve.backends.numba_source import SEGMENT, loop_nest
+from heatsolve.backends.numba_tiles import Tiling
+from heatsolve.backends.signature import describe
+from heatsolve.backends.tape import INTEGER, REAL, Tape
+from heatsolve.points import Point
 
-SEGMENT = 2048
-"""Points of the innermost axis that one task sweeps: their terms of a sum stay in cache."""
 THREADED_FROM = 1 << 16
 """Points below which waking a second thread costs more than it brings."""
 CHUNKS_PER_THREAD = 4
-DIGEST = cache.digest(inspect.getsource(reductions), inspect.getsource(sums))
-"""Of the reductions: without it Numba would not notice that a function it has inlined changed."""
 
 
 class NumbaBackend(Backend):
@@ -47,6 +45,8 @@ class NumbaBackend(Backend):
         self.threads = min(threads or most, most)
         self._chunks = CHUNKS_PER_THREAD * self.threads if self.threads > 1 else 1
         self._threads_set = False
+        self.tiling = Tiling()
+        self._radii: dict[Any, tuple[int, ...] | None] = {}
 
     def zeros(self, shape: Sequence[int]) -> np.ndarray:
         return np.zeros(shape, self.dtype)
@@ -84,103 +84,93 @@ class NumbaBackend(Backend):
             if threaded not in compiled:
                 source = loop_nest(point.__name__, signature, tape, threaded)
                 compiled[threaded] = _load(source).loops
-            if threaded and not self._threads_set:
-                numba.set_num_threads(self.threads)
-                self._threads_set = True
+            self._wake(threaded)
             bounds = [bound for pair in region for bound in pair]
             chunks = self._chunks if threaded else 1
             compiled[threaded](chunks, scratch, *bounds, *targets, *arguments)
 
         return run
 
+    def _wake(self, threaded: bool) -> None:
+        if threaded and not self._threads_set:
+            numba.set_num_threads(self.threads)
+            self._threads_set = True
 
-# ---- the generated module ---------------------------------------------------------------------
+    def most_sweeps(
+        self,
+        point: Point,
+        u: Any,
+        region: Region,
+        stages: Sequence[Sequence[Any]],
+        wraps: Sequence[bool],
+        changes: Sequence[Accumulator | None],
+    ) -> int:
+        if u.nbytes <= self.tiling.worth:
+            return 1
+        described = tuple([describe(a) for a in (u, *stages[0])])
+        key = point, described
+        if key not in self._radii:
+            signature = Signature(described, ("array",), (None,), self.precision, len(region))
+            whole = INTEGER not in described
+            self._radii[key] = radii(signature.tape(point)) if whole else None
+        reach = self._radii[key]
+        extents = [high - low for low, high in region]
+        return 1 if reach is None else self.tiling.levels(extents, reach, wraps, len(stages))
 
+    def _compile_pass(
+        self,
+        point: Point,
+        signature: Signature,
+        tape: Tape,
+        wraps: tuple[bool, ...],
+        kinds: tuple[str | None, ...],
+    ) -> Any:
+        reach = radii(tape)
+        assert reach is not None
+        compiled: dict[bool, Any] = {}
+        levels, size, chunks = len(kinds), self.dtype.itemsize, self._chunks
+        numbered = np.array([KINDS[kind] for kind in kinds], np.int64)
+        reals = [n - 1 for n, a in enumerate(signature.arguments) if a == REAL]
+        arrays = [n - 1 for n, a in enumerate(signature.arguments) if n and a != REAL]
+        found = np.zeros((chunks, levels, sums.WIDTH), np.int64)
+        room: dict[Any, Any] = {}
 
-def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool) -> str:
-    """The source of a module whose `loops` sweeps the point function over a region.
+        def run(
+            new: Any,
+            u: Any,
+            region: Region,
+            stages: Sequence[Sequence[Any]],
+            registers: Sequence[Any],
+            counted: Region,
+        ) -> None:
+            extents = tuple([high - low for low, high in region])
+            threaded = self.threads > 1 and math.prod(extents) >= THREADED_FROM
+            if threaded not in compiled:
+                source = pass_source(point.__name__, signature, tape, wraps, threaded)
+                compiled[threaded] = _load(source).loops
+            self._wake(threaded)
+            if extents not in room:
+                tile = self.tiling.tile(extents, levels, reach, size, chunks)
+                ring = self.tiling.ring_shape(tile, levels, reach, size)
+                terms = np.empty((chunks, tile[-1]))
+                room[extents] = tile, np.empty((chunks, *ring), self.dtype), terms
+            tile, rings, terms = room[extents]
+            numbers = np.empty((levels, len(reals)), self.dtype)
+            numbers[:] = [[stage[n] for n in reals] for stage in stages]
+            bounds = [bound for pair in (*region, *counted) for bound in pair]
+            for level, register in enumerate(registers):
+                if register is not None:
+                    found[:, level] = register
+            given = [stages[0][n] for n in arrays]
+            compiled[threaded](
+                chunks, levels, *tile, rings, terms, found, numbered, numbers, *bounds, new, u,
+                *given,
+            )  # fmt: skip
+            for level, register in enumerate(registers):
+                if register is not None:
+                    register[:] = found[:, level]
 
-    A task is one segment of one row (innermost axis); the tasks are dealt to `chunks` in order.
-    Indices are unsigned, because Numba tests signed ones for wrap-around in every access.
-    """
-    axes = INDEX_NAMES[: tape.dimension]
-    outer, inner = axes[:-1], axes[-1]
-    arguments = [f"a{n}" for n in range(len(signature.arguments))]
-    targets = [f"o{n}" for n in range(len(signature.outputs))]
-    bounds = [f"{end}_{axis}" for axis in axes for end in ("low", "high")]
-    loop = "prange" if threaded else "range"
-    lines = [
-        f"@njit(parallel={threaded}, nogil=True, cache=True, error_model='numpy')",
-        f"def loops({', '.join(['chunks', 'scratch', *bounds, *targets, *arguments])}):",
-        f'    """{name}"""',
-        f"    segments = (high_{inner} - low_{inner} + {SEGMENT - 1}) // {SEGMENT}",
-        "    tasks = segments" + "".join(f" * (high_{a} - low_{a})" for a in outer),
-        f"    for chunk in {loop}(chunks):",
-        "        for task in range(tasks * chunk // chunks, tasks * (chunk + 1) // chunks):",
-        f"            start = uint64(low_{inner} + task % segments * {SEGMENT})",
-        f"            stop = min(start + uint64({SEGMENT}), uint64(high_{inner}))",
-        "            row = task // segments",
-    ]
-    for axis in reversed(outer):
-        lines.append(f"            {axis} = uint64(low_{axis} + row % (high_{axis} - low_{axis}))")
-        lines.append(f"            row //= high_{axis} - low_{axis}")
-    terms = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
-    lines += [f"            t{n} = scratch[chunk, {m}]" for m, n in enumerate(terms)]
-    lines.append(f"            for {inner} in range(start, stop):")
-    lines += [f"                {line}" for line in _body(signature, tape, inner)]
-    for n in terms:
-        bits = f"t{n}.view(np.int64), int64(stop - start), o{n}[chunk]"
-        call = f"add_sum(t{n}, {bits})" if signature.outputs[n] == "sum" else f"add_largest({bits})"
-        lines.append(f"            {call}")
-    imports = ["import numpy as np", "from numba import int64, njit, prange, uint64", ""]
-    if terms:
-        imports.append(f"from {reductions.__name__} import add_largest, add_sum  # {DIGEST}")
-    imports.append(f"real = np.{signature.precision}")
-    return "\n".join([*imports, "", "", *lines]) + "\n"
-
-
-def _body(signature: Signature, tape: Tape, inner: str) -> list[str]:
-    lines = [
-        f"v{place} = {python_expression(signature, tape, place)}"
-        for place in range(len(tape.operations))
-    ]
-    here = ", ".join(INDEX_NAMES[: tape.dimension])
-    for n, (kind, place) in enumerate(zip(signature.outputs, tape.results, strict=True)):
-        array, term = f"{signature.target(n)}[{here}]", f"t{n}[{inner} - start]"
-        lines.append(f"{array if kind == 'array' else term} = v{place}")
-    return lines
-
-
-def python_expression(signature: Signature, tape: Tape, place: int) -> str:
-    """One operation of a tape as Python for Numba."""
-    name, operands = tape.operations[place].name, tape.operations[place].operands
-    if name == "constant":
-        return f"real({float.fromhex(operands[0])!r})"
-    if name == "scalar":
-        return f"a{operands[0]}"
-    if name == "load":
-        number, subscript = operands
-        constant = signature.arguments[number]
-        indices = [
-            "0" if constant[axis] else _index(INDEX_NAMES[axis], shift, added)
-            for axis, (shift, added) in enumerate(subscript)
-        ]
-        return f"a{number}[{', '.join(indices)}]"
-    values = [f"v{operand}" for operand in operands]
-    if name == "where":
-        return f"{values[1]} if {values[0]} else {values[2]}"
-    if name == "sqrt":
-        return f"np.sqrt({values[0]})"
-    if name == "neg":
-        return f"-{values[0]}"
-    return f"{values[0]} {name} {values[1]}"
-
-
-def _index(axis: str, shift: int, added: tuple[int, ...]) -> str:
-    index = axis
-    if shift:
-        index += f" {'+' if shift > 0 else '-'} uint64({abs(shift)})"
-    return index + "".join(f" + uint64(a{number})" for number in added)
+        return run
 
 
 # ---- the folder of generated modules ----------------------------------------------------------

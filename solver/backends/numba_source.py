@@ -1,0 +1,99 @@
+"""Loop nests for Numba: the source of a module that sweeps a point function over a region."""
+
+import inspect
+
+from heatsolve.backends import Signature, cache, sums
+from heatsolve.backends import numba_reductions as reductions
+from heatsolve.backends.tape import Tape
+from heatsolve.points import INDEX_NAMES
+
+SEGMENT = 2048
+"""Points of the innermost axis that one task sweeps: their terms of a sum stay in cache."""
+DIGEST = cache.digest(inspect.getsource(reductions), inspect.getsource(sums))
+"""Of the reductions: without it Numba would not notice that a function it has inlined changed."""
+
+
+def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool) -> str:
+    """The source of a module whose `loops` sweeps the point function over a region.
+
+    A task is one segment of one row (innermost axis); the tasks are dealt to `chunks` in order.
+    Indices are unsigned, because Numba tests signed ones for wrap-around in every access.
+    """
+    axes = INDEX_NAMES[: tape.dimension]
+    outer, inner = axes[:-1], axes[-1]
+    arguments = [f"a{n}" for n in range(len(signature.arguments))]
+    targets = [f"o{n}" for n in range(len(signature.outputs))]
+    bounds = [f"{end}_{axis}" for axis in axes for end in ("low", "high")]
+    loop = "prange" if threaded else "range"
+    lines = [
+        f"@njit(parallel={threaded}, nogil=True, cache=True, error_model='numpy')",
+        f"def loops({', '.join(['chunks', 'scratch', *bounds, *targets, *arguments])}):",
+        f'    """{name}"""',
+        f"    segments = (high_{inner} - low_{inner} + {SEGMENT - 1}) // {SEGMENT}",
+        "    tasks = segments" + "".join(f" * (high_{a} - low_{a})" for a in outer),
+        f"    for chunk in {loop}(chunks):",
+        "        for task in range(tasks * chunk // chunks, tasks * (chunk + 1) // chunks):",
+        f"            start = uint64(low_{inner} + task % segments * {SEGMENT})",
+        f"            stop = min(start + uint64({SEGMENT}), uint64(high_{inner}))",
+        "            row = task // segments",
+    ]
+    for axis in reversed(outer):
+        lines.append(f"            {axis} = uint64(low_{axis} + row % (high_{axis} - low_{axis}))")
+        lines.append(f"            row //= high_{axis} - low_{axis}")
+    terms = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
+    lines += [f"            t{n} = scratch[chunk, {m}]" for m, n in enumerate(terms)]
+    lines.append(f"            for {inner} in range(start, stop):")
+    lines += [f"                {line}" for line in _body(signature, tape, inner)]
+    for n in terms:
+        bits = f"t{n}.view(np.int64), int64(stop - start), o{n}[chunk]"
+        call = f"add_sum(t{n}, {bits})" if signature.outputs[n] == "sum" else f"add_largest({bits})"
+        lines.append(f"            {call}")
+    imports = ["import numpy as np", "from numba import int64, njit, prange, uint64", ""]
+    if terms:
+        imports.append(f"from {reductions.__name__} import add_largest, add_sum  # {DIGEST}")
+    imports.append(f"real = np.{signature.precision}")
+    return "\n".join([*imports, "", "", *lines]) + "\n"
+
+
+def _body(signature: Signature, tape: Tape, inner: str) -> list[str]:
+    lines = [
+        f"v{place} = {python_expression(signature, tape, place)}"
+        for place in range(len(tape.operations))
+    ]
+    here = ", ".join(INDEX_NAMES[: tape.dimension])
+    for n, (kind, place) in enumerate(zip(signature.outputs, tape.results, strict=True)):
+        array, term = f"{signature.target(n)}[{here}]", f"t{n}[{inner} - start]"
+        lines.append(f"{array if kind == 'array' else term} = v{place}")
+    return lines
+
+
+def python_expression(signature: Signature, tape: Tape, place: int) -> str:
+    """One operation of a tape as Python for Numba."""
+    name, operands = tape.operations[place].name, tape.operations[place].operands
+    if name == "constant":
+        return f"real({float.fromhex(operands[0])!r})"
+    if name == "scalar":
+        return f"a{operands[0]}"
+    if name == "load":
+        number, subscript = operands
+        constant = signature.arguments[number]
+        indices = [
+            "0" if constant[axis] else _index(INDEX_NAMES[axis], shift, added)
+            for axis, (shift, added) in enumerate(subscript)
+        ]
+        return f"a{number}[{', '.join(indices)}]"
+    values = [f"v{operand}" for operand in operands]
+    if name == "where":
+        return f"{values[1]} if {values[0]} else {values[2]}"
+    if name == "sqrt":
+        return f"np.sqrt({values[0]})"
+    if name == "neg":
+        return f"-{values[0]}"
+    return f"{values[0]} {name} {values[1]}"
+
+
+def _index(axis: str, shift: int, added: tuple[int, ...]) -> str:
+    index = axis
+    if shift:
+        index += f" {'+' if shift > 0 else '-'} uint64({abs(shift)})"
+    return index + "".join(f" + uint64(a{number})" for number in added)

@@ -1,0 +1,269 @@
+"""Several sweeps in one pass through memory: the bits of single sweeps, norms and ends included."""
+
+import itertools
+import math
+from contextlib import suppress
+from functools import cache
+
+import numpy as np
+import pytest
+from conformance import PRECISIONS, random_field
+from many import SMALL_TILES, Impatient, assert_same, texts
+from test_ranks import launch, mpi
+
+import heatsolve.backends.numba
+from heatsolve import heat
+from heatsolve.backends import LONGEST_PASS
+from heatsolve.backends.numba import NumbaBackend
+from heatsolve.backends.numba_tiles import Tiling
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.case import parse
+from heatsolve.errors import Diverged, Interrupted
+from heatsolve.linear import with_change
+from heatsolve.restart import Start
+from heatsolve.run import run
+
+SHAPES = {1: (23,), 2: (14, 19), 3: (9, 8, 11)}
+JACOBI = {name: text for name, text in texts() if name.endswith("jacobi")}
+
+
+def far(i, j, u, f):
+    """Reads u two rows and three columns away, and diagonally."""
+    return 0.25 * (u[i - 2, j] + u[i + 1, j + 1]) + 0.5 * (u[i, j + 3] - f[i, j - 1])
+
+
+def sideways(i, j, u, f):
+    """Reads u along rows only."""
+    return 0.5 * u[i, j - 1] + 0.25 * u[i, j + 1] + f[i, j]
+
+
+def scaled(at, u, f, factor):
+    """Reads u at the point itself only."""
+    return factor * u[at] + f[at]
+
+
+# Made once for each: backends know a compiled sweep by its point function.
+with_norm = cache(with_change)
+
+
+def conduction(d, rng):
+    """The arguments of an explicit step, conductances and ratios of every kind of variation."""
+
+    def positive(*axes):
+        return rng.uniform(0.5, 1.5, [n if a in axes else 1 for a, n in enumerate(SHAPES[d])])
+
+    faces = [(positive(*range(d)), positive(d - 1)), (positive(d - 2), positive()),
+             (positive(*range(d)), positive(0))]  # fmt: skip
+    return (positive(*range(d)), 0.05, positive(), *sum(faces[:d], ()))
+
+
+POINTS = {
+    **{f"explicit step {d}D": (d, heat.explicit_step, conduction) for d in (1, 2, 3)},
+    "laplace": (2, heat.laplace, lambda d, rng: (rng.random(SHAPES[2]), 0.1)),
+    "mean": (2, heat.five_point_mean, lambda d, rng: (rng.random((1, 1)), 0.1)),
+    "far": (2, far, lambda d, rng: (rng.random(SHAPES[2]),)),
+    "sideways": (2, sideways, lambda d, rng: (rng.random(SHAPES[2]),)),
+    "scaled": (3, scaled, lambda d, rng: (rng.random(SHAPES[3]), 0.9)),
+}
+WRAPS = {
+    name: [w for w in itertools.product((False, True), repeat=d) if name != "far" or not any(w)]
+    for name, (d, _, _) in POINTS.items()
+}
+CASES = [
+    # Each point function and each way to wrap is compiled: the small type for one way only.
+    (name, wraps, precision)
+    for name in POINTS
+    for wraps in WRAPS[name]
+    for precision in (PRECISIONS if wraps == WRAPS[name][-1] else PRECISIONS[:1])
+    if name == "explicit step 2D" or wraps in (WRAPS[name][0], WRAPS[name][-1])
+]
+
+
+def wrap(u, wraps):
+    """Bring the ghosts of the periodic axes up to date, corners included."""
+    for axis in reversed(range(u.ndim)):
+        if wraps[axis]:
+            view = np.moveaxis(u, axis, 0)
+            view[0], view[-1] = view[-2], view[1]
+
+
+def one_by_one(point, u, region, stages, wraps, kinds, counted, precision):
+    """The result of the sweeps, one after the other, and the norms of their changes."""
+    backend = NumpyBackend(precision)
+    old, norms = u.copy(), []
+    for stage, kind in zip(stages, kinds, strict=True):
+        new = old.copy()
+        backend.sweep(point, new, region, old, *stage)
+        if kind is not None:
+            change = backend.accumulator(kind)
+            backend.sweep(with_norm(point, kind), (new.copy(), change), counted, old, *stage)
+            norms.append(change.value)
+        wrap(new, wraps)
+        old = new
+    return old, norms
+
+
+@pytest.mark.parametrize(("name", "wraps", "precision"), CASES)
+def test_same_bits_as_single_sweeps(name, wraps, precision):
+    """Any number of sweeps of any point function, each with other numbers and its own norm."""
+    d, point, make = POINTS[name]
+    rng, shape = np.random.default_rng(len(name)), SHAPES[d]
+    dtype = np.dtype(precision)
+    given = [a.astype(dtype) if isinstance(a, np.ndarray) else a for a in make(d, rng)]
+    u = random_field(shape, dtype, rng, wild=False)
+    wrap(u, wraps)
+    margin = 3 if name == "far" else 1
+    region = tuple((margin, n - margin) for n in shape)
+    counted = tuple(
+        pair if wrapped else (pair[0] + 1, pair[1] - 2)
+        for pair, wrapped in zip(region, wraps, strict=True)
+    )
+    backend = NumbaBackend(precision)
+    for count, height in ((3, 4), (5, 100)):
+        backend.tiling = SMALL_TILES(height=height)
+        stages = [
+            [a * (1 + 0.1 * n) if isinstance(a, float) else a for a in given] for n in range(count)
+        ]
+        kinds = ["sum", None, "max", "sum", "max"][:count]
+        changes = [None if kind is None else backend.accumulator(kind) for kind in kinds]
+        most = backend.most_sweeps(point, u, region, stages, wraps, changes)
+        assert most == min(count, SMALL_TILES().depth[d - 1])
+        given_stages, given_changes = stages[:most], changes[:most]
+        before, new = u.copy(), u.copy()
+        for _ in range(2):  # an accumulator goes on where it was: norms twice
+            backend.sweeps(point, new, u, region, given_stages, wraps, given_changes, counted)
+        inside = tuple(slice(*pair) for pair in region)
+        expected, norms = one_by_one(
+            point, u, region, given_stages, wraps, kinds[:most], counted, precision
+        )
+        assert new[inside].tobytes() == expected[inside].tobytes()
+        assert u.tobytes() == before.tobytes()
+        found = [(c.kind, c.value) for c in given_changes if c is not None]
+        twice = [2.0 * v if kind == "sum" else v for (kind, _), v in zip(found, norms, strict=True)]
+        assert [value for _, value in found] == twice
+        ghosts = np.ones(shape, bool)
+        ghosts[inside] = False
+        assert new[ghosts].tobytes() == u[ghosts].tobytes()
+
+
+def test_refuses_arrays_that_do_not_fit():
+    backend, u = NumbaBackend(), np.zeros((9, 9))
+    region, stages = ((1, 8), (1, 8)), [(u, 1.0)] * 3
+    given = (region, stages, (False, False), [None] * 3, region)
+    with pytest.raises(ValueError, match="does not write what it reads"):
+        backend.sweeps(heat.laplace, u, np.ones((9, 9)), *given)
+    with pytest.raises(ValueError, match="does not fit"):
+        backend.sweeps(heat.laplace, np.zeros((7, 9)), u, *given)
+
+
+def test_only_fields_beyond_the_cache_gain():
+    """And a point function whose reach depends on an argument makes single sweeps."""
+    backend = NumbaBackend()
+    backend.tiling = Tiling(worth=8 * 40 * 40)
+    for n, most in ((40, 1), (41, 11)):
+        u, inner = np.zeros((n, n)), ((1, n - 1),) * 2
+        stages = [(np.zeros((1, 1)), 1.0)] * LONGEST_PASS
+        given = (inner, stages, (False, False), [None] * LONGEST_PASS)
+        assert backend.most_sweeps(heat.laplace, u, *given) == most
+
+    def moved(at, u, distance):
+        return u[(at[0] + distance, at[1])]
+
+    given = (((5, 20),) * 2, [(1,)] * 9, (False, False), [None] * 9)
+    assert backend.most_sweeps(moved, np.zeros((50, 50)), *given) == 1
+
+
+def test_a_tile_fits_the_cache_and_there_is_one_for_each_chunk():
+    tiling = Tiling(worth=0, ring=1 << 20)
+    for extents in ((8192, 8192), (384, 384, 384), (5000, 100), (1 << 24,)):
+        levels, reach = tiling.depth[len(extents) - 1], (1,) * len(extents)
+        tile = tiling.tile(extents, levels, reach, 8, 8)
+        parts = [math.ceil(n / part) for n, part in zip(extents, tile, strict=True)]
+        assert math.prod(parts) >= 8
+        assert 8 * math.prod(tiling.ring_shape(tile, levels, reach, 8)) <= tiling.ring
+
+
+# ---- whole runs --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Passes of the numba backend on small grids; how many sweeps each pass made."""
+    made = []
+    single = NumbaBackend.sweeps
+
+    def noted(self, point, new, u, region, stages, *rest):
+        made.append(len(stages))
+        single(self, point, new, u, region, stages, *rest)
+
+    monkeypatch.setattr(heatsolve.backends.numba, "Tiling", SMALL_TILES)
+    monkeypatch.setattr(NumbaBackend, "sweeps", noted)
+    return made
+
+
+RULES = {
+    "each update": "monitor = 'update'",
+    "each fourth": "monitor = 'update'\ncheck_every = 4",
+    "largest change": "monitor = 'update'\nnorm = 'max'",
+    "residual": "monitor = 'residual'\ncheck_every = 7",
+    "limit": "monitor = 'update'\nmax_iterations = 29",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [(name, "each update") for name in JACOBI]
+    + [(name, rule) for name in ("torus, jacobi", "3D cells, jacobi") for rule in list(RULES)[1:]],
+)
+def test_a_run_ends_as_with_single_sweeps(name, rule, passes, tmp_path):
+    """At the same iteration, also inside a pass, with the same history and field."""
+    text = JACOBI[name].replace("method =", f"{RULES[rule]}\nmethod =")
+    case = parse(text, "case")
+    run(case, "numpy", tmp_path / "single.h5")
+    run(case, "numba", tmp_path / "passes.h5")
+    assert passes and all(count % 2 == 1 and count > 1 for count in passes)
+    assert_same(tmp_path / "passes.h5", tmp_path / "single.h5", name)
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+def test_a_fixed_number_of_iterations(count, passes, tmp_path):
+    text = JACOBI["cells, mixed, jacobi"].replace("relative = true\ntolerance = 1e-5", "")
+    rule = f"iterations = {count}\ncheck_every = 1\nmonitor = 'update'"
+    text = text.replace("method =", f"{rule}\nmethod =")
+    for backend in ("numpy", "numba"):
+        run(parse(text, "case"), backend, tmp_path / f"{backend}.h5")
+    assert_same(tmp_path / "numba.h5", tmp_path / "numpy.h5", count)
+
+
+def test_goes_on_after_an_interruption(passes, tmp_path):
+    """Interrupted again and again, at iterations at which no pass of the whole run ends."""
+    text = JACOBI["3D cells, jacobi"].replace("method =", "monitor = 'update'\nmethod =")
+    case = parse(text, "case")
+    run(case, "numpy", tmp_path / "alone.h5")
+    for questions in (1, 2, 3, 2, 4, 1000):
+        with suppress(Interrupted):
+            run(case, "numba", tmp_path / "often.h5", start=Start(restart=True),
+                wish=Impatient(questions))  # fmt: skip
+    assert passes
+    assert_same(tmp_path / "often.h5", tmp_path / "alone.h5", "interrupted")
+
+
+def test_a_growing_iteration_says_the_same(passes, tmp_path):
+    """Divergence found inside a pass names the place that single sweeps name."""
+    text = JACOBI["cells, mixed, jacobi"].replace(
+        "weight = 0.9", "weight = 2.0\nmonitor = 'update'"
+    )
+    said = []
+    for backend in ("numpy", "numba"):
+        with pytest.raises(Diverged) as caught:
+            run(parse(text, "case"), backend, tmp_path / "case.h5")
+        said.append(str(caught.value))
+    assert passes and said[0] == said[1]
+
+
+@mpi
+def test_passes_between_two_exchanges():
+    """Deep halos: as many sweeps in a pass as there are layers, on every process grid."""
+    done = launch(2, "many.py", "numba", "passes")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split("compared")[1]) > 10
