@@ -123,8 +123,12 @@ class Halo:
 
     def sweeps_left(self, number: int) -> float:
         """Sweeps from sweep `number` on, that included, before the next one that must exchange."""
-        divided = self._first < len(self._axes)
-        return self.depth - number % self.depth if divided else math.inf
+        return self.depth - number % self.depth if self.divided else math.inf
+
+    @property
+    def divided(self) -> bool:
+        """Whether ghosts come from other processes."""
+        return self._first < len(self._axes)
 
 
 def replaced(region: Region, number: int, bounds: tuple[int, int]) -> Region:

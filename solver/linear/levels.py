@@ -14,7 +14,7 @@ from functools import cache, partial
 from typing import Any
 
 from heatsolve.assembly import Assembly
-from heatsolve.backends import Backend
+from heatsolve.backends import Backend, HalfCycle
 from heatsolve.grid import Grid
 from heatsolve.halo import Halo
 from heatsolve.linear import System
@@ -38,9 +38,9 @@ from heatsolve.points import Point, shifted, where
 class Level:
     """One grid of the hierarchy: its system, two arrays for u, the way to the next level.
 
-    What a cycle asks of it: sweeps before and after a correction; `restrict`, by which the next
-    level gets the residual as its b; `correct`, which adds the next level's solution, found in its
-    `other`; and on the last level `settle`.
+    What a cycle asks of it: `descend`, sweeps after which the next level gets the residual as its
+    b; `ascend`, which adds the next level's solution, found in its `other`, before more sweeps; and
+    on the last level `settle`. A backend may do either in one pass through memory.
     """
 
     def __init__(self, system: System, u: Any, other: Any, smoother: Smoother):
@@ -48,6 +48,7 @@ class Level:
         self.u, self.other = u, other
         self.smoother = smoother
         self._relaxation = Relaxation(system, smoother)
+        self._passes: dict[str, Any] = {}
 
     def lead_to(self, coarse: "Level", transfer: Transfer, assembly: Assembly | None) -> None:
         """Set the next level; with an `assembly` every process has all of it."""
@@ -55,20 +56,67 @@ class Level:
         self._residual = transfer.finer
         if assembly is not None:
             self._residual = self.system.backend.zeros(self.system.grid.shape)
+        elif transfer.halves_all and not self.system.halo.divided:
+            self._passes = self._fused()
 
-    def begin(self) -> None:
-        """The sweeps before a correction, from u = 0; they end in `other`."""
-        self._relaxation.begin(self.u, self.other)
+    def _fused(self) -> dict[str, Any]:
+        """What the backend does in one pass; nothing, unless it is all."""
+        system, transfer, smoother = self.system, self._transfer, self.smoother
+        down, up = self._coarse.system.b, self._coarse.other
+        residual, operands = system.residual, (system.b, *system.coefficients)
 
-    def smooth_before(self, u: Any, other: Any) -> None:
-        """The sweeps before a correction, from u into another array and back."""
+        def half(numbers: Sequence[float], coarse: Any, lines: Any, **more: Any) -> Any:
+            point, stages, colours = self._relaxation.uncoloured(numbers)
+            where = (system.grid.shape, system.grid.interior, system.halo.wraps)
+            cycle = HalfCycle(point, stages, colours, *where, coarse, lines, **more)
+            return system.backend.half_cycle(cycle)
+
+        found = {
+            "ascend": half(smoother.after, up, transfer.weights),
+            "descend": half(
+                smoother.before, down, transfer.shares, residual=residual, operands=operands
+            ),
+            "descend from zero": half(
+                smoother.before, down, transfer.shares, residual=residual, operands=operands,
+                from_zero=True,
+            ),
+        }  # fmt: skip
+        return found if all(found.values()) else {}
+
+    def descend(self, u: Any, other: Any) -> Any:
+        """Sweeps of u, and b of the next level; which of the two arrays holds u then."""
+        if self._passes:
+            self._passes["descend"](other, u)
+            return other
         self._relaxation.smooth(u, other, self.smoother.before)
+        self._restrict(u)
+        return u
 
-    def smooth_after(self, u: Any, other: Any) -> None:
-        """The sweeps after a correction, from u into another array and back."""
-        self._relaxation.smooth(u, other, self.smoother.after)
+    def descend_from_zero(self) -> Any:
+        """The same from u = 0."""
+        if self._passes:
+            self._passes["descend from zero"](self.u, None)
+            return self.u
+        self._relaxation.begin(self.u, self.other)
+        self._restrict(self.other)
+        return self.other
 
-    def restrict(self, u: Any) -> None:
+    def ascend(self, u: Any, result: Any) -> None:
+        """u plus the next level's solution, after more sweeps, in `result`."""
+        self._coarse.system.halo.exchange(self._coarse.other)
+        if self._passes:
+            self._passes["ascend"](result, u)
+            return
+        assert u is result
+        self._correct(u)
+        self._relaxation.smooth(u, self.other if u is self.u else self.u, self.smoother.after)
+
+    def relax(self, u: Any, other: Any) -> None:
+        """All sweeps of u, where there is no other level."""
+        for numbers in (self.smoother.before, self.smoother.after):
+            self._relaxation.smooth(u, other, numbers)
+
+    def _restrict(self, u: Any) -> None:
         """b of the next level is the residual b - A u, restricted."""
         system = self.system
         system.sweep(system.residual, self._residual, u, system.b, *system.coefficients)
@@ -76,9 +124,8 @@ class Level:
             self._assembly.bring(self._transfer.finer, self._residual)
         self._transfer.restrict()
 
-    def correct(self, u: Any) -> None:
+    def _correct(self, u: Any) -> None:
         """u += what is interpolated from `other` of the next level."""
-        self._coarse.system.halo.exchange(self._coarse.other)
         self._transfer.interpolate()
         sweep, interior = self.system.backend.sweep, self.system.grid.interior
         if self._assembly is None:

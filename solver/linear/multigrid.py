@@ -23,16 +23,22 @@ class Multigrid(Method):
         smoother_here = smoother_of(smoother, system.grid.dimension, symmetric=False)
         self._levels = hierarchy(system, u, system.like(u), smoother_here)
         self._visits = VISITS[cycle]
+        # Messages to other processes are no work of the device's own.
+        alone = system.halo.ranks.size == 1
+        self._cycle = system.backend.replayed(self._improve) if alone else self._improve
         self._old: Any = None
 
     def step(self, number: int, change: Accumulator | None) -> None:
         if change is not None:
             self._old = self.system.like(self.u, self._old)
-        finest = self._levels[0]
-        improve(self._levels, finest.u, finest.other, self._visits)
+        self._cycle()
         if change is not None:
             interior = self.system.grid.interior
             self.system.backend.sweep(_changes[change.kind], change, interior, self.u, self._old)
+
+    def _improve(self) -> None:
+        finest = self._levels[0]
+        improve(self._levels, finest.u, finest.other, self._visits)
 
     def solution(self, steps: int) -> Any:
         return self.u
@@ -48,18 +54,12 @@ VISITS = {"V": 1, "W": 2}
 
 def improve(levels: list[Level], u: Any, other: Any, visits: int) -> None:
     """One cycle on these levels for u of the first one; `other` is as u outside the unknowns."""
-    level = levels[0]
-    level.smooth_before(u, other)
-    correct(levels, u, visits)
-    level.smooth_after(u, other)
-
-
-def correct(levels: list[Level], u: Any, visits: int) -> None:
-    """Correct u of the first level by what the next one finds for its residual."""
-    if len(levels) > 1:
-        levels[0].restrict(u)
-        solve_from_zero(levels[1:], visits)
-        levels[0].correct(u)
+    if len(levels) == 1:
+        levels[0].relax(u, other)
+        return
+    smoothed = levels[0].descend(u, other)
+    solve_from_zero(levels[1:], visits)
+    levels[0].ascend(smoothed, u)
 
 
 def solve_from_zero(levels: list[Level], visits: int, cycles: int | None = None) -> None:
@@ -68,9 +68,9 @@ def solve_from_zero(levels: list[Level], visits: int, cycles: int | None = None)
     if len(levels) == 1:
         level.settle()
         return
-    level.begin()
-    correct(levels, level.other, visits)
-    level.smooth_after(level.other, level.u)
+    smoothed = level.descend_from_zero()
+    solve_from_zero(levels[1:], visits)
+    level.ascend(smoothed, level.other)
     for _ in range((visits if cycles is None else cycles) - 1):
         improve(levels, level.other, level.u, visits)
 

@@ -1,5 +1,6 @@
 """What makes the error smooth on a level of multigrid: sweeps that differ by one number each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import cos, pi
@@ -88,6 +89,18 @@ class Relaxation:
         for number in numbers:
             system.sweep(self._relaxed, new, old, system.b, number, *more)
             old, new = new, old
+
+    def uncoloured(
+        self, numbers: Sequence[float]
+    ) -> tuple[Point, list[tuple[Any, ...]], tuple[int, ...]]:
+        """The same sweeps, told by a point function of all points, its arguments, and colours."""
+        system, coloured = self.system, self.smoother.coloured
+        points = points_of(system.residual, system.diagonal, False)
+        weights = [1.0] * len(numbers) if coloured else numbers
+        colours = tuple(int(number) if coloured else 0 for number in numbers)
+        more = (*self._inverse, *system.coefficients)
+        stages = [(system.b, weight, *more) for weight in weights]
+        return points["relaxed by" if self._inverse else "relaxed"], stages, colours
 
     def begin(self, new: Any, old: Any) -> None:
         """The sweeps before a correction, from zero; they end in `old`."""

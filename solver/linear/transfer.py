@@ -54,7 +54,8 @@ class Transfer:
             room = extents[number] + 1  # for the second layer above
             extents[number] = max(room + room % 2, 2 * (cut.coarse[1] + 1))
         self.finer = backend.zeros(extents)
-        self._steps = []
+        self.halves_all = len(cuts) == len(shape)
+        self._steps: list[Step] = []
         down = self.finer
         for step, (number, cut) in enumerate(cuts.items()):
             extents[number] = cut.coarse[1] + 2
@@ -63,6 +64,16 @@ class Transfer:
             up = coarse_u if last else between
             self._steps.append(Step(backend, cut, number, down, between, up))
             down = between
+
+    @property
+    def shares(self) -> list[Any]:
+        """For each axis, what a coarse point takes of the four points 2q - 2 ... 2q + 1."""
+        return [line for step in self._steps for line in step.shares]
+
+    @property
+    def weights(self) -> list[Any]:
+        """For each axis, what the points 2q, and 2q + 1, take of the coarse points q and q + 1."""
+        return [line for step in self._steps for line in step.weights]
 
     def restrict(self) -> None:
         """b of the coarse level from the residual in `finer`."""
@@ -98,7 +109,7 @@ class Step:
         # The coarse point of element c takes from the elements 2c + offset ... 2c + offset + 3.
         offset = 2 * coarse_first - 2 - fine_first
         held = slice(coarse_first, coarse_first + self._count + 2)
-        self._shares = [line(share[held]) for share in cut.halving.shares]
+        self.shares = [line(share[held]) for share in cut.halving.shares]
         self._taps = [
             shift
             for place in range(offset, offset + 4)
@@ -109,10 +120,15 @@ class Step:
             for parity in (0, 1)
         ]
 
+    @property
+    def weights(self) -> list[Any]:
+        """Of both parities."""
+        return [weight for half in self._parities for weight in half.weights]
+
     def restrict(self) -> None:
         self._exchange(self._fine)
         region = ((0, self._before), (1, 1 + self._count), (0, self._after))
-        self._sweep(restricted, self._down, region, self._pairs, *self._shares, *self._taps)
+        self._sweep(restricted, self._down, region, self._pairs, *self.shares, *self._taps)
 
     def interpolate(self) -> None:
         for parity, half in enumerate(self._parities):
