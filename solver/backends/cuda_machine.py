@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,10 @@ class DeviceArray:
     shape: tuple[int, ...]
     memory: Any
     pointer: int
+
+    def reshape(self, shape: tuple[int, ...]) -> "DeviceArray":
+        """The same memory, seen as an array of another shape."""
+        return replace(self, shape=shape)
 
 
 @dataclass(frozen=True)

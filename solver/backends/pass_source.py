@@ -178,11 +178,6 @@ __device__ __forceinline__ integer magnitude(double value) {
     return __double_as_longlong(value) & MAGNITUDE;
 }
 
-// Take a value into the largest magnitude seen so far, given as such bits. Few are larger; NaN is.
-__device__ __forceinline__ void take_largest(integer& most, double value) {
-    if (!(fabs(value) <= __longlong_as_double(most))) most = max(most, magnitude(value));
-}
-
 // The largest magnitude that a warp has seen.
 __device__ void add_largest(integer mine, integer* reg) {
     for (int step = 16; step; step >>= 1)

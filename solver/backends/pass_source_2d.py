@@ -348,7 +348,7 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
             state.append(f"integer most{t} = 0;")
             each.append(
                 f"if (t == {t} && {here}) for (int k = 0; k < C; k++) if (!EDGE || within[k]) "
-                f"take_largest(most{t}, value[k] - newer[t][k]);"
+                f"most{t} = max(most{t}, magnitude(value[k] - newer[t][k]));"
             )
             last.append(f"add_largest(mine ? most{t} : 0, reg{t} + copy * WIDTH);")
         elif kind == "sum":

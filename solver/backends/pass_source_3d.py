@@ -20,7 +20,7 @@ class Shape:
 
     columns: int = 2
     """Points of a thread along x."""
-    rows: int = 2
+    rows: int = 3
     """Points of a thread along y."""
     warps: int = 16
     """Warps of a block, one below the other along y."""
@@ -304,7 +304,7 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
             state.append(f"integer most{t} = 0;")
             each.append(
                 f"if (t == {t} && {where}) {loop} if (within[r][k]) "
-                f"take_largest(most{t}, value[r][k] - newer[t][r][k]);"
+                f"most{t} = max(most{t}, magnitude(value[r][k] - newer[t][r][k]));"
             )
             last.append(f"add_largest(most{t}, reg{t} + copy * WIDTH);")
         elif kind == "sum":
