@@ -21,10 +21,6 @@ from heatsolve.linear.multigrid import Multigrid
 from heatsolve.linear.sor import Sor
 from heatsolve.points import fill
 
-CHECKS_PER_FLOOR = 50
-"""Checks after which the rounding level of the residual is computed anew."""
-CHECKS_WITHOUT_FALL = 10
-"""Checks below the rounding level without a new lowest residual that end an iteration."""
 GROWTH = 1e12
 """Growth of a norm beyond its first value that counts as divergence."""
 LONGEST_QUEUE = 0.25
@@ -105,10 +101,15 @@ class Criterion:
 
 
 def method_name(case: Case) -> str:
-    """The method that a case asks for; `auto` is the fastest one for the case."""
+    """The method that a case asks for; `auto` is the fastest one for the case.
+
+    A literal update is Jacobi's. Multigrid alone is enough where the conductivity is constant.
+    """
     if case.solver.update is not None:
         return "jacobi"
-    return "cg" if case.solver.method == "auto" else case.solver.method
+    if case.solver.method != "auto":
+        return case.solver.method
+    return "mgcg" if case.model.conductivity.names else "multigrid"
 
 
 def make_method(case: Case, system: System, u: Any) -> Method:
@@ -125,9 +126,10 @@ def make_method(case: Case, system: System, u: Any) -> Method:
         return Sor(system, u, solver.omega)
     if name == "chebyshev":
         return Chebyshev(system, u)
-    if name == "multigrid":
-        return Multigrid(system, u)
-    return (MultigridCG if name == "mgcg" else ConjugateGradients)(system, u)
+    if name in ("multigrid", "mgcg"):
+        make = Multigrid if name == "multigrid" else MultigridCG
+        return make(system, u, solver.cycle, solver.smoother)
+    return ConjugateGradients(system, u)
 
 
 def iterate(
@@ -267,8 +269,9 @@ class Judge:
         if self._criterion.monitor == "update":
             return wanted
         course = self.course
-        until_floor = CHECKS_PER_FLOOR - course.checks % CHECKS_PER_FLOOR
-        return min(wanted, until_floor, CHECKS_WITHOUT_FALL - course.without_fall)
+        method = self._method
+        until_floor = method.checks_per_floor - course.checks % method.checks_per_floor
+        return min(wanted, until_floor, method.checks_without_fall - course.without_fall)
 
     def judge(self, number: int, value: float) -> None:
         """Take the value of the check after iteration `number`."""
@@ -289,7 +292,7 @@ class Judge:
 
     def _judge_rounding(self, number: int) -> None:
         course = self.course
-        if course.checks % CHECKS_PER_FLOOR == 0:
+        if course.checks % self._method.checks_per_floor == 0:
             self._find_floor(number)
         if self._method.recurrent:
             if self._criterion.met(course.norm) or course.norm < 0.25 * course.floor:
@@ -298,7 +301,7 @@ class Judge:
         if course.norm <= course.floor and course.norm >= course.lowest:
             course.without_fall += 1
         course.lowest = min(course.lowest, course.norm)
-        if course.without_fall == CHECKS_WITHOUT_FALL:
+        if course.without_fall == self._method.checks_without_fall:
             course.ending = "rounding"
 
     def _find_floor(self, number: int) -> None:

@@ -30,6 +30,8 @@ SEGMENT = 2048
 """Points of the innermost axis that one task sweeps: their terms of a sum stay in cache."""
 THREADED_FROM = 1 << 16
 """Points below which waking a second thread costs more than it brings."""
+LONG_FROM = 1 << 12
+"""Points from which it pays to compile a loop nest of its own for regions one point wide."""
 CHUNKS_PER_THREAD = 4
 DIGEST = cache.digest(inspect.getsource(reductions), inspect.getsource(sums))
 """Of the reductions: without it Numba would not notice that a function it has inlined changed."""
@@ -71,21 +73,22 @@ class NumbaBackend(Backend):
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         terms = sum(kind != "array" for kind in signature.outputs)
         scratch = np.empty((self._chunks, max(1, terms), SEGMENT))
-        compiled: dict[bool, Any] = {}
+        compiled: dict[tuple[bool, int], Any] = {}
 
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
             points = math.prod([high - low for low, high in region])
             # Threaded loops take three times as long to compile: only where they bring something.
             threaded = self.threads > 1 and points >= THREADED_FROM
-            if threaded not in compiled:
-                source = loop_nest(point.__name__, signature, tape, threaded)
-                compiled[threaded] = _load(source).loops
+            inner = innermost(region) if points >= LONG_FROM else len(region) - 1
+            if (threaded, inner) not in compiled:
+                source = loop_nest(point.__name__, signature, tape, threaded, inner)
+                compiled[threaded, inner] = _load(source).loops
             if threaded and not self._threads_set:
                 numba.set_num_threads(self.threads)
                 self._threads_set = True
             bounds = [bound for pair in region for bound in pair]
             chunks = self._chunks if threaded else 1
-            compiled[threaded](chunks, scratch, *bounds, *targets, *arguments)
+            compiled[threaded, inner](chunks, scratch, *bounds, *targets, *arguments)
 
         return run
 
@@ -93,14 +96,21 @@ class NumbaBackend(Backend):
 # ---- the generated module ---------------------------------------------------------------------
 
 
-def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool) -> str:
+def innermost(region: Region) -> int:
+    """The axis of the innermost loop: the last one along which there is more than one point."""
+    axes = [axis for axis, (low, high) in enumerate(region) if high - low > 1]
+    return axes[-1] if axes else len(region) - 1
+
+
+def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool, innermost: int) -> str:
     """The source of a module whose `loops` sweeps the point function over a region.
 
     A task is one segment of one row (innermost axis); the tasks are dealt to `chunks` in order.
     Indices are unsigned, because Numba tests signed ones for wrap-around in every access.
     """
     axes = INDEX_NAMES[: tape.dimension]
-    outer, inner = axes[:-1], axes[-1]
+    inner = axes[innermost]
+    outer = tuple(axis for axis in axes if axis != inner)
     arguments = [f"a{n}" for n in range(len(signature.arguments))]
     targets = [f"o{n}" for n in range(len(signature.outputs))]
     bounds = [f"{end}_{axis}" for axis in axes for end in ("low", "high")]

@@ -175,10 +175,14 @@ class Method(ABC):
 
     `queues`: whether steps need nothing from the host, so that a device can run ahead of it.
     `recurrent`: whether the residual is updated by a recurrence, which `confirm` corrects.
+    `checks_per_floor`: checks after which the rounding level of the residual is computed anew.
+    `checks_without_fall`: checks below that level without a new lowest residual that end it all.
     """
 
     queues = True
     recurrent = False
+    checks_per_floor = 50
+    checks_without_fall = 10
 
     def __init__(self, system: System, u: Any):
         self.system = system
