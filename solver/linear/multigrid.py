@@ -34,9 +34,11 @@ class Multigrid(Method):
         if change is not None:
             self._old = self.system.like(self.u, self._old)
         finest = self._levels[0]
+        visits = self._visits
         if self._nested and number == 0:
             begin_nested(self._levels)
-        improve(self._levels, finest.u, finest.other, self._visits)
+            visits = VISITS["W"]
+        improve(self._levels, finest.u, finest.other, visits)
         if change is not None:
             interior = self.system.grid.interior
             self.system.backend.sweep(_changes[change.kind], change, interior, self.u, self._old)
@@ -57,7 +59,8 @@ def begin_nested(levels: list[Level]) -> None:
     """Full multigrid: u of the first level from the solution of the next one, found likewise.
 
     From the coarsest level up, each level begins with the solution of the one below and improves
-    it by one cycle; that of the first level is left to the caller (A. Brandt, Math. Comp. 31
+    it by one W cycle; that of the first level is left to the caller. After V cycles the error
+    would stay above half of that of the discretisation (A. Brandt, Math. Comp. 31
     (1977), 333; Trottenberg, Oosterlee and Schueller, section 2.6).
     """
     for level in levels[:-1]:
@@ -67,8 +70,7 @@ def begin_nested(levels: list[Level]) -> None:
         for number in range(len(levels) - 2, 0, -1):
             level = levels[number]
             level.take_up(level.other)
-            for _ in range(2):
-                improve(levels[number:], level.other, level.u, VISITS["FMG"])
+            improve(levels[number:], level.other, level.u, VISITS["W"])
         levels[0].take_up(levels[0].u)
 
 
