@@ -16,16 +16,11 @@ from heatsolve.keeper import Keeper, Questions, State
 from heatsolve.linear import Method, System
 from heatsolve.linear.cg import ConjugateGradients
 from heatsolve.linear.chebyshev import Chebyshev
-from heatsolve.linear.fft import Fourier
 from heatsolve.linear.jacobi import Jacobi
 from heatsolve.linear.mgcg import MultigridCG
 from heatsolve.linear.multigrid import Multigrid
 from heatsolve.linear.sor import Sor
 
-CHECKS_PER_FLOOR = 50
-"""Checks after which the rounding level of the residual is computed anew."""
-CHECKS_WITHOUT_FALL = 10
-"""Checks below the rounding level without a new lowest residual that end an iteration."""
 GROWTH = 1e12
 """Growth of a norm beyond its first value that counts as divergence."""
 LONGEST_QUEUE = 0.25
@@ -63,10 +58,15 @@ class Outcome:
 
 
 def method_name(case: Case) -> str:
-    """The method that a case asks for; `auto` is the fastest one for the case."""
+    """The method that a case asks for; `auto` is the fastest one for the case.
+
+    A literal update is Jacobi's. Multigrid alone is enough where the conductivity is constant.
+    """
     if case.solver.update is not None:
         return "jacobi"
-    return "cg" if case.solver.method == "auto" else case.solver.method
+    if case.solver.method != "auto":
+        return case.solver.method
+    return "mgcg" if case.model.conductivity.names else "multigrid"
 
 
 def make_method(case: Case, system: System, u: Any) -> Method:
@@ -83,11 +83,10 @@ def make_method(case: Case, system: System, u: Any) -> Method:
         return Sor(system, u, solver.omega)
     if name == "chebyshev":
         return Chebyshev(system, u)
-    if name == "multigrid":
-        return Multigrid(system, u)
-    if name == "fft":
-        return Fourier(system, u)
-    return (MultigridCG if name == "mgcg" else ConjugateGradients)(system, u)
+    if name in ("multigrid", "mgcg"):
+        make = Multigrid if name == "multigrid" else MultigridCG
+        return make(system, u, solver.cycle, solver.smoother)
+    return ConjugateGradients(system, u)
 
 
 def iterate(
@@ -267,8 +266,9 @@ class Judge:
         if self._criterion.monitor == "update":
             return wanted
         course = self.course
-        until_floor = CHECKS_PER_FLOOR - course.checks % CHECKS_PER_FLOOR
-        return min(wanted, until_floor, CHECKS_WITHOUT_FALL - course.without_fall)
+        method = self._method
+        until_floor = method.checks_per_floor - course.checks % method.checks_per_floor
+        return min(wanted, until_floor, method.checks_without_fall - course.without_fall)
 
     def judge(self, look: Look, value: float) -> None:
         """Take the value of a check."""
@@ -288,10 +288,11 @@ class Judge:
             course.ending = "tolerance"
 
     def _judge_rounding(self, number: int) -> None:
-        course, direct = self.course, self._method.direct
-        if course.checks % CHECKS_PER_FLOOR == 0 or (direct and number > 0):
+        course, method = self.course, self._method
+        direct = method.direct
+        if course.checks % method.checks_per_floor == 0 or (direct and number > 0):
             self._find_floor(number)
-        if self._method.recurrent:
+        if method.recurrent:
             if self._criterion.met(course.norm) or course.norm < 0.25 * course.floor:
                 self._confirm(number)
             return
@@ -300,7 +301,7 @@ class Judge:
         if course.norm <= course.floor and not falls:
             course.without_fall += 1
         course.lowest = min(course.lowest, course.norm)
-        if course.without_fall == (1 if direct else CHECKS_WITHOUT_FALL):
+        if course.without_fall == method.checks_without_fall:
             course.ending = "rounding"
 
     def _find_floor(self, number: int) -> None:

@@ -37,7 +37,7 @@ METHODS = {
     "sor": "red-black successive over-relaxation",
     "chebyshev": "the Chebyshev semi-iteration",
     "cg": "conjugate gradients, preconditioned with the diagonal",
-    "multigrid": "geometric multigrid, V(2,2) cycles with red-black smoothing",
+    "multigrid": "geometric multigrid",
     "mgcg": "conjugate gradients, preconditioned with a multigrid cycle",
     "fft": "a direct solver by fast sine, cosine and Fourier transforms",
 }
@@ -233,7 +233,9 @@ def _method(case: Case) -> str:
     name = method_name(case)
     update = f', the literal update "{case.solver.update}"' if case.solver.update else ""
     chosen = "auto chooses " if case.solver.method == "auto" else ""
-    return f"{chosen}{name}: {METHODS[name]}{update}"
+    cycles = f", {case.solver.cycle} cycles with {case.solver.smoother} smoothing"
+    kind = cycles if name in ("multigrid", "mgcg") else ""
+    return f"{chosen}{name}: {METHODS[name]}{kind}{update}"
 
 
 def _criterion(case: Case) -> str:

@@ -284,11 +284,22 @@ class Boundary(Section):
     front: Wall | None = None
 
 
+OPTIONS = {
+    "weight": ("jacobi",),
+    "omega": ("sor",),
+    "cycle": ("multigrid", "mgcg"),
+    "smoother": ("multigrid", "mgcg"),
+}
+"""Keys of `[solver]` that only some methods have."""
+
+
 class Solver(Section):
     """`[solver]`: how a steady case, or one implicit step, is solved."""
 
     method: Literal["auto", "jacobi", "sor", "chebyshev", "cg", "multigrid", "mgcg", "fft"] = "auto"
     update: Literal["laplace", "five-point-mean", "four-point-mean"] | None = None
+    cycle: Literal["V", "W", "FMG"] = "V"
+    smoother: Literal["red-black", "chebyshev"] = "red-black"
     weight: Annotated[PositiveReal, Le(2)] = 1.0
     omega: Annotated[PositiveReal, Lt(2)] | None = None
     tolerance: PositiveReal = 1e-8
@@ -307,9 +318,12 @@ class Solver(Section):
             yield ("monitor",), 'must be "update" with solver.update, which defines no residual'
         if self.update and "weight" in self.model_fields_set:
             yield ("weight",), "has no effect with solver.update"
-        for key, method in (("weight", "jacobi"), ("omega", "sor")):
-            if key in self.model_fields_set and self.method != method:
-                yield (key,), f'only for method = "{method}", not "{self.method}"'
+        for key, methods in OPTIONS.items():
+            if key in self.model_fields_set and self.method not in methods:
+                names = " or ".join(f'"{method}"' for method in methods)
+                yield (key,), f'only for method = {names}, not "{self.method}"'
+        if self.cycle == "FMG" and self.method == "mgcg":
+            yield ("cycle",), '"FMG" is only for method = "multigrid", not "mgcg"'
 
 
 class Time(Section):

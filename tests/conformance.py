@@ -23,7 +23,11 @@ from heatsolve.linear.cg import ConjugateGradients
 from heatsolve.linear.chebyshev import Chebyshev
 from heatsolve.linear.fft import Fourier
 from heatsolve.linear.jacobi import Jacobi
+from heatsolve.linear.levels import added_from
+from heatsolve.linear.mgcg import MultigridCG
+from heatsolve.linear.multigrid import Multigrid
 from heatsolve.linear.sor import Sor
+from heatsolve.linear.transfer import interpolated, restricted
 from heatsolve.points import Point, evaluate
 
 DIMENSIONS = (1, 2, 3)
@@ -138,7 +142,9 @@ def registry() -> tuple[Entry, ...]:
     """All entries, in every dimension in which their point functions exist."""
     return tuple(
         entry for d in DIMENSIONS
-        for entry in (*_of_points(d), *_of_heat(d), *_of_walls(d), *_of_methods(d))
+        for entry in (
+            *_of_points(d), *_of_heat(d), *_of_walls(d), *_of_methods(d), *_of_transfers(d)
+        )
     )  # fmt: skip
 
 
@@ -209,6 +215,20 @@ def _of_walls(d: int) -> list[Entry]:
     ]  # fmt: skip
 
 
+def _of_transfers(d: int) -> list[Entry]:
+    """What leads from one level of multigrid to another: shifts stand for places of pairs."""
+    u = _mixed(d)
+    entries = [Entry(f"{d}d-added-from", added_from, d, (u, u, *(1, -1, 0)[:d]))]
+    if d == 3:
+        line = _along(3, 1, positive=False)
+        taps = (-1, 0, -1, 1, 0, 0, 1, -1)
+        entries += [
+            Entry("3d-restricted", restricted, 3, (u, *[line] * 4, *taps)),
+            Entry("3d-interpolated", interpolated, 3, (u, line, line, -1, 1, 1)),
+        ]
+    return entries
+
+
 class Recorder(NumpyBackend):
     """A backend that notes every point function that it is asked to sweep, once for each use."""
 
@@ -219,8 +239,8 @@ class Recorder(NumpyBackend):
 
     def sweep(self, point: Point, out: Any, region: Region, *arguments: Any) -> None:
         super().sweep(point, out, region, *arguments)
-        if point.__module__ == points.__name__:
-            return
+        if point.__module__ in (points.__name__, "heatsolve.linear.transfer"):
+            return  # listed by hand, with shifts that fit any field
         outputs = out if isinstance(out, tuple) else (out,)
         kinds = tuple(self._kind(output, arguments) for output in outputs)
         if (point, kinds) in self.entries:
@@ -228,7 +248,7 @@ class Recorder(NumpyBackend):
         words = [f"{len(region)}d", self.label, point.__name__.strip("_"), *map(str, kinds)]
         name = "-".join(words)
         if any(entry.name == name for entry in self.entries.values()):
-            name += "-again"  # the square of another point function
+            name += f"-{len(self.entries)}"  # the square of another point function
         given = tuple(self._describe(argument) for argument in arguments)
         self.entries[point, kinds] = Entry(name, point, len(region), given, kinds)
 
@@ -263,7 +283,20 @@ def _of_methods(d: int) -> list[Entry]:
     literal = [Jacobi(system, u, update=heat.laplace, arguments=(b, 1.0))] if d == 2 else []
     backend.label = "cg"
     conjugate = ConjugateGradients(system, u)
-    for method in (Jacobi(system, u), Sor(system, u), Chebyshev(system, u), conjugate, *literal):
+    backend.label = "mg"
+    cycles = [
+        make(*given)
+        for given in _of_multigrid(system, u, array)
+        for make in (Multigrid, MultigridCG)
+    ]
+    for method in (
+        Jacobi(system, u),
+        Sor(system, u),
+        Chebyshev(system, u),
+        conjugate,
+        *cycles,
+        *literal,
+    ):
         backend.label = type(method).__name__.lower()
         if method in literal:
             backend.label = "literal"
@@ -282,6 +315,16 @@ def _of_methods(d: int) -> list[Entry]:
     backend.label = "system"
     system.remove_mean(u)
     return list(backend.entries.values())
+
+
+def _of_multigrid(system: System, u: Any, array: Callable[[Field], np.ndarray]) -> Iterator[Any]:
+    """Arguments of Multigrid: with coefficients that vary, and that are constant."""
+    d = system.grid.dimension
+    one = array(_along(d))
+    constant = replace(system, coefficients=(one, 1.0, *[one] * (2 * d)), ratios=(one,) * d)
+    for given in (system, constant):
+        for smoother in ("red-black", "chebyshev"):
+            yield given, u, "V", smoother
 
 
 # ---- the oracles ------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Run under mpiexec: every problem, method and process grid, against one process, bit by bit.
 
-many.py BACKEND bits | passes | restarts | all-restarts
+many.py BACKEND bits | passes | levels | restarts | all-restarts
 """
 
 import itertools
@@ -17,6 +17,7 @@ from heatsolve.backends.numba_tiles import Tiling
 from heatsolve.blocks import factorisations
 from heatsolve.case import parse
 from heatsolve.errors import InputError, Interrupted
+from heatsolve.linear import division
 from heatsolve.output import read
 from heatsolve.ranks import Ranks, World
 from heatsolve.restart import Start
@@ -31,8 +32,9 @@ SWEPT = ("jacobi", "sor", "chebyshev", "explicit")
 
 def texts():
     """Names and case texts: all methods on all kinds of grids and walls, all time schemes."""
-    for name, (grid, walls, source) in PROBLEMS.items():
-        for method in ("cg", "jacobi", "sor", "chebyshev", "multigrid", "mgcg"):
+    for number, (name, (grid, walls, source)) in enumerate(PROBLEMS.items()):
+        cycles = ("multigrid", "mgcg")[number % 2]  # they differ little in what they exchange
+        for method in ("cg", "jacobi", "sor", "chebyshev", cycles):
             solver = f"method = '{method}'\nrelative = true\ntolerance = 1e-5"
             weight = "\nweight = 0.9" if method == "jacobi" else ""
             model = "" if "value" in name else "conductivity = '1 + x'"
@@ -57,6 +59,31 @@ class Impatient:
         return self._left < 0
 
 
+LEVELS = {
+    "nodes": ("nodes = [67, 50]", "gvrv"),
+    "nodes, free": ("nodes = [50, 67]", "gggv"),
+    "cells": ("cells = [65, 50]", "vrgv"),
+    "nodes, periodic": ("nodes = [50, 41]\nperiodic = ['y']", "vr--"),
+    "cells, periodic": ("cells = [41, 50]\nperiodic = ['x']", "--vg"),
+    "stretched": ("cells = [33, 90]\nupper = [1, 1.5]", "vvgg"),
+    "3D nodes": ("nodes = [26, 27, 21]", "vgrvgv"),
+    "3D cells": ("cells = [25, 20, 31]", "vgrvgv"),
+    "1D": ("nodes = [98]", "vr"),
+}
+CONDUCTIVITIES = {"even": "1", "smooth": "1 + x", "jump": "where(x < 0.4, 100, 1)"}
+
+
+def texts_of_levels():
+    """Multigrid on grids large enough for several levels in blocks of the processes."""
+    for (name, (grid, walls)), (kind, conductivity) in itertools.product(
+        LEVELS.items(), CONDUCTIVITIES.items()
+    ):
+        method = "multigrid" if kind == "even" else "mgcg"
+        solver = f"method = '{method}'\nrelative = true\ntolerance = 1e-9"
+        source, model = "x - 0.3*cos(7*x)", f"conductivity = '{conductivity}'"
+        yield f"{name}, {kind}", case_text(grid, walls, source, solver, model)
+
+
 def assert_same(ours, wanted, where):
     """Two files hold the same run: fields, history, times and counts."""
     a, b = read(ours), read(wanted)
@@ -70,13 +97,13 @@ def assert_same(ours, wanted, where):
         assert a.attributes.get(name) == b.attributes.get(name), (where, name)
 
 
-def same_bits(world, backend, folder, passes=False):
+def same_bits(world, backend, folder, texts, passes=False):
     """All process grids, and halos of several layers, against one process.
 
     passes: Jacobi's method only, with several sweeps in each pass through memory.
     """
     compared = 0
-    for name, text in texts():
+    for name, text in texts:
         if passes and not name.endswith("jacobi"):
             continue
         if passes:
@@ -147,7 +174,10 @@ def main(backend, what):
     if what == "passes":
         heatsolve.backends.numba.Tiling = SMALL_TILES
     if what in ("bits", "passes"):
-        compared = same_bits(world, backend, folder, passes=what == "passes")
+        compared = same_bits(world, backend, folder, texts(), passes=what == "passes")
+    elif what == "levels":
+        division.LEAST, division.GATHERED_UP_TO = 4, 1  # blocks of as many levels as can be
+        compared = same_bits(world, backend, folder, texts_of_levels())
     else:
         compared = restarts(world, backend, folder, complete=what == "all-restarts")
     if world.rank == 0:

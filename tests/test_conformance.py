@@ -16,10 +16,22 @@ from heatsolve.backends.tape import ARRAY, INTEGER, REAL, PointRuleError, record
 from heatsolve.errors import InputError
 from heatsolve.grid import make_grid
 from heatsolve.halo import Halo
-from heatsolve.linear import cg, chebyshev, fft, jacobi, sor
+from heatsolve.linear import (
+    cg,
+    chebyshev,
+    fft,
+    jacobi,
+    levels,
+    mgcg,
+    multigrid,
+    smoothers,
+    sor,
+    transfer,
+)
 from heatsolve.points import INDEX_NAMES, maximum, minimum, shifted, where
 
-MODULES = (points, heat, boundary, linear, cg, chebyshev, fft, jacobi, sor)
+MODULES = (points, heat, boundary, linear, cg, chebyshev, fft, jacobi, sor, multigrid, mgcg, levels,
+           smoothers, transfer)  # fmt: skip
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
 NAMES = ("numba-1", "numba-2", "cupy", "cuda")
 MARKS = {"cupy": [pytest.mark.gpu], "cuda": [pytest.mark.gpu]}

@@ -42,11 +42,11 @@ def residual(system, u):
     return norm.value**0.5
 
 
-def cycles(method, grid, walls, conductivity="1"):
+def cycles(method, grid, walls, conductivity="1", options=()):
     """Cycles until l2(b - A u) is at most 1e-10 l2(b), or at rounding level."""
     system, u = noisy_system(grid, walls, conductivity)
     first = residual(system, u)
-    iteration = METHODS[method](system, u)
+    iteration = METHODS[method](system, u, *options)
     for number in range(MOST):
         iteration.step(number, None)
         floor = system.residual_floor(iteration.solution(number + 1), "sum")
@@ -134,6 +134,40 @@ def test_cycles_with_jumps_of_the_conductivity(name, walls):
 def test_cycles_with_jumps_on_nodes(name):
     conductivity, most = JUMPS[name]
     assert cycles("mgcg", "nodes = [129, 129]", "gvrg", conductivity) <= most
+
+
+@pytest.mark.parametrize("options", [("W", "red-black"), ("V", "chebyshev"), ("W", "chebyshev")])
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+def test_cycles_of_other_kinds(kind, options):
+    for method in METHODS:
+        assert cycles(method, f"{kind} = [129, 97]", "gvrv", options=options) <= 14
+
+
+EXACT = "exp(x*y)*sin(3*x+1)*cos(5*y)"
+MINUS_LAPLACIAN = (
+    "-((x*x + y*y - 34)*exp(x*y)*sin(3*x+1)*cos(5*y) + 6*y*exp(x*y)*cos(3*x+1)*cos(5*y)"
+    " - 10*x*exp(x*y)*sin(3*x+1)*sin(5*y))"
+)
+
+
+@pytest.mark.parametrize("n", [257, 1025])
+def test_full_multigrid_finds_the_solution_in_one_pass(n, tmp_path):
+    """What it leaves is at most half the error of the discretisation."""
+    walls = ("left", "right", "bottom", "top")
+    boundary = "\n".join(f'{wall}.temperature = {{ value = "{EXACT}" }}' for wall in walls)
+
+    def field(end):
+        solver = f"method = 'multigrid'\ncycle = 'FMG'\n{end}"
+        text = case_text(f"nodes = [{n}, {n}]", "", MINUS_LAPLACIAN, solver, boundary=boundary)
+        return solve(text, tmp_path, "numba").fields["temperature"]
+
+    x = np.linspace(0.0, 1.0, n)
+    y = x[:, None]
+    solution = field("relative = true\ntolerance = 1e-12")
+    left = field("iterations = 1") - solution
+    error = solution - np.exp(x * y) * np.sin(3 * x + 1) * np.cos(5 * y)
+    assert np.linalg.norm(left) <= 0.5 * np.linalg.norm(error)
+    assert np.abs(left).max() <= 0.5 * np.abs(error).max()
 
 
 # ---- what they find ----------------------------------------------------------------------------

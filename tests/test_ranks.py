@@ -63,6 +63,15 @@ def test_goes_on_with_other_processes(ranks, backend, pairs):
 
 
 @mpi
+@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_same_bits_of_multigrid_in_blocks(ranks):
+    """Several levels in blocks of the processes, before they are gathered."""
+    done = launch(ranks, "many.py", "numpy", "levels")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split("compared")[1]) > 50
+
+
+@mpi
 def test_hotspot_on_four_ranks(tmp_path):
     import hashlib
 

@@ -122,10 +122,10 @@ cells = ["2**3"]
 
 
 def test_auto_is_what_it_chooses():
-    compare(MARCH, MARCH, "solver.method=cg")
-    compare(MARCH + "[solver]\nmethod = 'cg'\n", MARCH)
+    compare(MARCH, MARCH, "solver.method=multigrid")
+    compare(MARCH + "[solver]\nmethod = 'multigrid'\n", MARCH)
     assert refusal(MARCH, "solver.method=sor") == (
-        '--set solver.method=sor: solver.method: was "cg" in the checkpoint, is "sor" now'
+        '--set solver.method=sor: solver.method: was "multigrid" in the checkpoint, is "sor" now'
     )
 
 

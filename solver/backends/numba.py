@@ -31,6 +31,8 @@ from heatsolve.points import Point
 
 THREADED_FROM = 1 << 16
 """Points below which waking a second thread costs more than it brings."""
+LONG_FROM = 1 << 12
+"""Points from which it pays to compile a loop nest of its own for regions one point wide."""
 CHUNKS_PER_THREAD = 4
 
 
@@ -75,19 +77,22 @@ class NumbaBackend(Backend):
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         terms = sum(kind != "array" for kind in signature.outputs)
         scratch = np.empty((self._chunks, max(1, terms), SEGMENT))
-        compiled: dict[bool, Any] = {}
+        compiled: dict[tuple[bool, int], Any] = {}
 
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
             points = math.prod([high - low for low, high in region])
             # Threaded loops take three times as long to compile: only where they bring something.
             threaded = self.threads > 1 and points >= THREADED_FROM
-            if threaded not in compiled:
-                source = loop_nest(point.__name__, signature, tape, threaded)
-                compiled[threaded] = _load(source).loops
-            self._wake(threaded)
+            inner = innermost(region) if points >= LONG_FROM else len(region) - 1
+            if (threaded, inner) not in compiled:
+                source = loop_nest(point.__name__, signature, tape, threaded, inner)
+                compiled[threaded, inner] = _load(source).loops
+            if threaded and not self._threads_set:
+                numba.set_num_threads(self.threads)
+                self._threads_set = True
             bounds = [bound for pair in region for bound in pair]
             chunks = self._chunks if threaded else 1
-            compiled[threaded](chunks, scratch, *bounds, *targets, *arguments)
+            compiled[threaded, inner](chunks, scratch, *bounds, *targets, *arguments)
 
         return run
 
@@ -171,6 +176,12 @@ class NumbaBackend(Backend):
                     register[:] = found[:, level]
 
         return run
+
+
+def innermost(region: Region) -> int:
+    """The axis of the innermost loop: the last one along which there is more than one point."""
+    axes = [axis for axis, (low, high) in enumerate(region) if high - low > 1]
+    return axes[-1] if axes else len(region) - 1
 
 
 # ---- the folder of generated modules ----------------------------------------------------------

@@ -13,14 +13,15 @@ DIGEST = cache.digest(inspect.getsource(reductions), inspect.getsource(sums))
 """Of the reductions: without it Numba would not notice that a function it has inlined changed."""
 
 
-def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool) -> str:
+def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool, innermost: int) -> str:
     """The source of a module whose `loops` sweeps the point function over a region.
 
-    A task is one segment of one row (innermost axis); the tasks are dealt to `chunks` in order.
+    A task is one segment of one row (along axis `innermost`); the tasks are dealt to `chunks`.
     Indices are unsigned, because Numba tests signed ones for wrap-around in every access.
     """
     axes = INDEX_NAMES[: tape.dimension]
-    outer, inner = axes[:-1], axes[-1]
+    inner = axes[innermost]
+    outer = tuple(axis for axis in axes if axis != inner)
     arguments = [f"a{n}" for n in range(len(signature.arguments))]
     targets = [f"o{n}" for n in range(len(signature.outputs))]
     bounds = [f"{end}_{axis}" for axis in axes for end in ("low", "high")]

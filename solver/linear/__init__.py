@@ -226,6 +226,8 @@ class Method(ABC):
     `queues`: whether steps need nothing from the host, so that a device can run ahead of it.
     `recurrent`: whether the residual is updated by a recurrence, which `confirm` corrects.
     `direct`: whether a single step solves the system, so that others only refine its rounding.
+    `checks_per_floor`: checks after which the rounding level of the residual is computed anew.
+    `checks_without_fall`: checks below that level without a new lowest residual that end it all.
     """
 
     queues = True
@@ -233,6 +235,8 @@ class Method(ABC):
     longest = 1
     """Iterations that one `advance` makes at most."""
     direct = False
+    checks_per_floor = 50
+    checks_without_fall = 10
 
     def __init__(self, system: System, u: Any):
         self.system = system

@@ -161,7 +161,8 @@ def gathered(given: Coefficient, division: Division) -> Coefficient:
 
 def even(faces: Sequence[Coefficient], division: Division, grid: Grid) -> bool:
     """Whether no conductance is much larger than those beside it, walls apart (asks all)."""
-    return all(division.ranks.gather(all(_even(given, division, grid) for given in faces)))
+    found = [_even(given, division, grid) for given in faces]  # every one: all are asked
+    return all(division.ranks.gather(all(found)))
 
 
 def _even(given: Coefficient, division: Division, grid: Grid) -> bool:

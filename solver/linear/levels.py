@@ -30,9 +30,9 @@ from heatsolve.linear.coefficients import (
 )
 from heatsolve.linear.division import Division, division_of
 from heatsolve.linear.lines import Halving, Line, finest
-from heatsolve.linear.smoothers import Relaxation, Smoother
+from heatsolve.linear.smoothers import Relaxation, Smoother, zero
 from heatsolve.linear.transfer import Cut, Transfer
-from heatsolve.points import Point, shifted, where
+from heatsolve.points import Point, copy, fill, shifted, where
 
 
 class Level:
@@ -120,36 +120,71 @@ class Level:
         """b of the next level is the residual b - A u, restricted."""
         system = self.system
         system.sweep(system.residual, self._residual, u, system.b, *system.coefficients)
-        if self._assembly is not None:
-            self._assembly.bring(self._transfer.finer, self._residual)
+        self._assemble()
         self._transfer.restrict()
 
     def _correct(self, u: Any) -> None:
         """u += what is interpolated from `other` of the next level."""
-        self._transfer.interpolate()
+        self._interpolate()
         sweep, interior = self.system.backend.sweep, self.system.grid.interior
         if self._assembly is None:
             sweep(added, u, interior, u, self._transfer.finer)
         else:
-            starts = [axis.start for axis in self.system.grid.axes]
-            sweep(added_from, u, interior, u, self._transfer.finer, *starts)
+            sweep(added_from, u, interior, u, self._transfer.finer, *self._starts)
 
     def settle(self) -> None:
         """The solution of a system of one unknown, in `other`."""
         system = self.system
-        point = settling(system.diagonal)
-        given = (system.b, *system.coefficients)
-        system.backend.sweep(point, self.other, system.grid.interior, *given)
+        point = settling(system.residual, system.diagonal)
+        given = (self.u, system.b, *system.coefficients)
+        system.sweep(point, self.other, *given)
+
+    # ---- full multigrid: not corrections, but solutions, with the walls' values ----
+
+    def pass_down(self) -> None:
+        """The next level gets b, restricted, and the values at the walls in both its arrays."""
+        sweep, grid, coarse = self.system.backend.sweep, self.system.grid, self._coarse
+        sweep(copy, self._residual, grid.everything, self.u)
+        self._assemble()
+        self._transfer.average(walls=True)
+        for array in (coarse.u, coarse.other):
+            sweep(copy, array, coarse.system.grid.everything, coarse.system.b)
+        sweep(copy, self._residual, grid.interior, self.system.b)
+        self._assemble()
+        self._transfer.average(walls=False)
+
+    def take_up(self, u: Any) -> None:
+        """u is interpolated from `other` of the next level, which is for corrections from now."""
+        self._interpolate()
+        sweep, coarse = self.system.backend.sweep, self._coarse
+        sweep(shifted, u, self.system.grid.interior, self._transfer.finer, *self._starts)
+        for array in (coarse.u, coarse.other):
+            sweep(fill, array, coarse.system.grid.everything, 0.0)
+
+    def _assemble(self) -> None:
+        if self._assembly is not None:
+            self._assembly.bring(self._transfer.finer, self._residual)
+
+    def _interpolate(self) -> None:
+        self._coarse.system.halo.exchange(self._coarse.other)
+        self._transfer.interpolate()
+
+    @property
+    def _starts(self) -> list[int]:
+        """Where the arrays of this level begin in that of the transfer."""
+        axes = self.system.grid.axes
+        return [0 if self._assembly is None else axis.start for axis in axes]
 
 
 @cache
-def settling(diagonal: Point) -> Point:
+def settling(residual: Point, diagonal: Point) -> Point:
     """The point function of `settle`; made once, as backends know a sweep by its function."""
 
-    def settled(at, b, *coefficients):
+    def settled(at, u, b, *coefficients):
         """0 where the only unknown is free: then b is what rounding left."""
         own = diagonal(at, *coefficients)
-        return where(own > 0.0, b[at] / own, 0.0)
+        solution = u[at] + residual(at, u, b, *coefficients) / own
+        return where(own > 0.0, solution, zero(b[at]))
 
     return settled
 

@@ -177,8 +177,8 @@ class Halving:
         return self._over_sizes(self._taken(*self.weights))
 
     @cached_property
-    def _mean_shares(self) -> tuple[np.ndarray, ...]:
-        """The same in means of coefficients: a cell consists of fine cells."""
+    def mean_shares(self) -> tuple[np.ndarray, ...]:
+        """The same in means of given quantities: a cell consists of fine cells."""
         return self.shares if self._on_nodes else replace(self, linear=False).shares
 
     def _over_sizes(self, taken: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
@@ -271,7 +271,7 @@ class Halving:
         points = np.arange(block[0] + 1, block[1] + 1)
         a, b, c, d = (
             share[points] * _taken_at(fine, 2 * points - 2 + place - first)
-            for place, share in enumerate(self._mean_shares)
+            for place, share in enumerate(self.mean_shares)
         )
         return a + b + c + d
 

@@ -116,28 +116,28 @@ def points_of(residual: Point, diagonal: Point, coloured: bool) -> dict[str, Poi
     """The point functions of a smoother; made once, as backends know a sweep by its function."""
     moved = one_colour if coloured else all_points
 
-    def divided(at, *more):
+    def divided(more, at):
         lines = len(at) if coloured else 0
         return more[:lines], more[lines:]
 
     def relaxed(at, u, b, number, *more):
-        lines, coefficients = divided(at, *more)
+        lines, coefficients = divided(more, at)
         step = residual(at, u, b, *coefficients) / diagonal(at, *coefficients)
-        return moved(at, u[at], step, number, lines)
+        return moved(u[at], step, number, at, lines)
 
     def relaxed_by(at, u, b, number, inverse, *more):
-        lines, coefficients = divided(at, *more)
+        lines, coefficients = divided(more, at)
         step = residual(at, u, b, *coefficients) * inverse[at]
-        return moved(at, u[at], step, number, lines)
+        return moved(u[at], step, number, at, lines)
 
     def begun(at, b, number, *more):
         """`relaxed` for u = 0."""
-        lines, coefficients = divided(at, *more)
-        return moved(at, 0.0, b[at] / diagonal(at, *coefficients), number, lines)
+        lines, coefficients = divided(more, at)
+        return moved(zero(b[at]), b[at] / diagonal(at, *coefficients), number, at, lines)
 
     def begun_by(at, b, number, inverse, *more):
-        lines, _ = divided(at, *more)
-        return moved(at, 0.0, b[at] * inverse[at], number, lines)
+        lines, _ = divided(more, at)
+        return moved(zero(b[at]), b[at] * inverse[at], number, at, lines)
 
     def inverted(at, *coefficients):
         return 1.0 / diagonal(at, *coefficients)
@@ -151,11 +151,16 @@ def points_of(residual: Point, diagonal: Point, coloured: bool) -> dict[str, Poi
     }
 
 
-def one_colour(at, u, step, colour, lines):
+def zero(value):
+    """0 in the precision of a field: one that `where` chooses is not converted."""
+    return value - value
+
+
+def one_colour(u, step, colour, at, lines):
     """u + step at the points of one colour."""
     return of_colour(at, colour, lines, u + step, u)
 
 
-def all_points(at, u, step, weight, lines):
+def all_points(u, step, weight, at, lines):
     """u + weight step."""
     return u + weight * step

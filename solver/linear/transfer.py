@@ -6,7 +6,7 @@ that its element 2p + parity is element (p, parity) of the pairs: the point lang
 to them are integers that a sweep is given.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.linear.lines import Halving
+from heatsolve.points import shifted
 
 Exchange = Callable[[Any], None]
 
@@ -31,6 +32,11 @@ class Cut:
     fine: tuple[int, int]
     coarse: tuple[int, int]
     exchange: Callable[[tuple[int, ...]], Exchange]
+
+    @property
+    def offset(self) -> int:
+        """The coarse element c takes from the elements 2c + offset ... 2c + offset + 3."""
+        return 2 * self.coarse[0] - 2 - self.fine[0]
 
 
 class Transfer:
@@ -52,7 +58,8 @@ class Transfer:
         extents = list(shape)
         for number, cut in cuts.items():
             room = extents[number] + 1  # for the second layer above
-            extents[number] = max(room + room % 2, 2 * (cut.coarse[1] + 1))
+            reach = cut.coarse[1] + (cut.offset + 3) // 2  # the pair of the last element taken
+            extents[number] = max(room + room % 2, 2 * (reach + 1))
         self.finer = backend.zeros(extents)
         self.halves_all = len(cuts) == len(shape)
         self._steps: list[Step] = []
@@ -78,7 +85,17 @@ class Transfer:
     def restrict(self) -> None:
         """b of the coarse level from the residual in `finer`."""
         for step in self._steps:
-            step.restrict()
+            step.restrict(step.shares)
+
+    def average(self, walls: bool) -> None:
+        """b of the coarse level from means of `finer` over coarse volumes.
+
+        With `walls` ghosts are carried over, too, and along a wall averaged like points.
+        """
+        for step in self._steps:
+            step.restrict(step.means)
+            if walls:
+                step.carry_ghosts()
 
     def interpolate(self) -> None:
         """`finer` from u of the coarse level, all its ghosts up to date."""
@@ -97,22 +114,22 @@ class Step:
         for extent in fine.shape[number + 1 :]:
             after *= extent
         self._before, self._after = before, after
-        (fine_first, _), (coarse_first, self._count) = cut.fine, cut.coarse
+        (fine_first, self._fine_count), (coarse_first, self._count) = cut.fine, cut.coarse
         pairs, coarse = fine.shape[number] // 2, (before, self._count + 2, after)
         self._fine, self._exchange = fine, cut.exchange(fine.shape)
+        self._number, self._whole_down = number, down
         self._pairs = fine.reshape((before, pairs, 2 * after))
         self._down, self._up = down.reshape(coarse), up.reshape(coarse)
 
         def line(values: np.ndarray) -> Any:
             return backend.to_device(values.reshape(1, -1, 1))
 
-        # The coarse point of element c takes from the elements 2c + offset ... 2c + offset + 3.
-        offset = 2 * coarse_first - 2 - fine_first
         held = slice(coarse_first, coarse_first + self._count + 2)
         self.shares = [line(share[held]) for share in cut.halving.shares]
+        self.means = [line(share[held]) for share in cut.halving.mean_shares]
         self._taps = [
             shift
-            for place in range(offset, offset + 4)
+            for place in range(cut.offset, cut.offset + 4)
             for shift in (place // 2, place % 2 * after)
         ]
         self._parities = [
@@ -125,10 +142,19 @@ class Step:
         """Of both parities."""
         return [weight for half in self._parities for weight in half.weights]
 
-    def restrict(self) -> None:
+    def restrict(self, shares: Sequence[Any]) -> None:
         self._exchange(self._fine)
         region = ((0, self._before), (1, 1 + self._count), (0, self._after))
-        self._sweep(restricted, self._down, region, self._pairs, *self.shares, *self._taps)
+        self._sweep(restricted, self._down, region, self._pairs, *shares, *self._taps)
+
+    def carry_ghosts(self) -> None:
+        """The ghosts at both ends of the axis."""
+        around = [(0, extent) for extent in self._whole_down.shape]
+        for coarse, fine in ((0, 0), (self._count + 1, self._fine_count + 1)):
+            around[self._number] = (coarse, coarse + 1)
+            distances = [0] * len(around)
+            distances[self._number] = fine - coarse
+            self._sweep(shifted, self._whole_down, tuple(around), self._fine, *distances)
 
     def interpolate(self) -> None:
         for parity, half in enumerate(self._parities):
