@@ -79,9 +79,8 @@ RESTRICTION = """\
                     down[k] = line_i0[p] * past[2][k] + line_i1[p] * past[1][k]
                             + line_i2[p] * past[0][k] + line_i3[p] * left_over[k];
                 const real even = from_left(down[0]), odd = from_left(down[1]);
-                if (mine && q >= 1 && q <= last_q)
-                    coarse[p * coarse_j + q] =
-                        share0 * even + share1 * odd + share2 * down[0] + share3 * down[1];
+                store_if(mine && q >= 1 && q <= last_q, coarse + p * coarse_j + q,
+                         share0 * even + share1 * odd + share2 * down[0] + share3 * down[1]);
             }
             for (int k = 0; k < C; k++) {
                 past[2][k] = past[1][k];

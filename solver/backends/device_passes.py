@@ -21,11 +21,11 @@ SHAPES_2D = {
 SHAPE_OF_CYCLE = pass_source_2d.Shape(ahead=4, warps=4, blocks=3)
 SHAPES_3D = {3: pass_source_3d.Shape()}
 """Shapes by the number of sweeps, and that of half a cycle, measured on an H200."""
-ROWS = (16, 256)
+ROWS = (4, 256)
 """Fewest and most rows that a warp goes down."""
 PLANES = (8, 110)
 """Fewest and most planes that a block goes up."""
-WARPS_WANTED, BLOCKS_WANTED = 4000, 1000
+WARPS_WANTED, BLOCKS_WANTED = 1500, 1000
 """Warps (2D) and blocks (3D) of a launch that keep a large device busy, also at its end."""
 LARGEST = 1 << 30
 """Extents above which a kernel's 32-bit indices might not do."""

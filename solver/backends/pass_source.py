@@ -173,6 +173,25 @@ template <typename V> __device__ __forceinline__ V from_right(V value) {
     return __shfl_down_sync(EVERY_LANE, value, 1);
 }
 
+// Stores where a condition holds, without a branch: behind one that may divide a warp the compiler
+// looks before every shuffle whether it is whole again, and moves nothing across.
+__device__ __forceinline__ void store_if(bool wanted, double* to, double a) {
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.cs.f64 [%1], %2;}"
+                 ::"r"(int(wanted)), "l"(to), "d"(a) : "memory");
+}
+__device__ __forceinline__ void store_if(bool wanted, float* to, float a) {
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.cs.f32 [%1], %2;}"
+                 ::"r"(int(wanted)), "l"(to), "f"(a) : "memory");
+}
+__device__ __forceinline__ void store_if(bool wanted, double* to, double a, double b) {
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.cs.v2.f64 [%1], {%2, %3};}"
+                 ::"r"(int(wanted)), "l"(to), "d"(a), "d"(b) : "memory");
+}
+__device__ __forceinline__ void store_if(bool wanted, float* to, float a, float b) {
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.cs.v2.f32 [%1], {%2, %3};}"
+                 ::"r"(int(wanted)), "l"(to), "f"(a), "f"(b) : "memory");
+}
+
 // |value| as the bits of a double, which order like integers.
 __device__ __forceinline__ integer magnitude(double value) {
     return __double_as_longlong(value) & MAGNITUDE;

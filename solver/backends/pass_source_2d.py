@@ -114,7 +114,7 @@ template <bool EDGE> __device__ __forceinline__ void strip(
     };
     for (int n = 0; n < AHEAD - 1; n++) issue(n);
     int slot = 0;  // the slot of the row that arrives
-    real* to = o0 + (size_t)begin * extent_j + column;
+    real* to = o0 + (start - 2 * T) * (integer)extent_j + column;
     auto advance = [&](int n, auto turn) {
         constexpr int TURN = decltype(turn)::value;
         await_all_but<AHEAD - 2>();
@@ -145,22 +145,17 @@ template <bool EDGE> __device__ __forceinline__ void strip(
         @ARRIVE@
         issue(n + AHEAD - 1);
         @SLOT_NEXT@
-        if (n < REACH + 2 * T) return;
-        if (mine && y - 2 * T < min(end, region_i.high)) {
-            if (ALIGNED &&
-                (!EDGE || column >= region_j.low && column + C <= region_j.high)) {
-                #pragma unroll
-                for (int k = 0; k < C; k += 2) {
-                    pack values;
-                    values.x = result[k];
-                    values.y = result[k + 1];
-                    __stcs(reinterpret_cast<pack*>(to + k), values);
+        const int out = y - 2 * T;
+        const bool stored = mine && out >= begin && out < min(end, region_i.high);
+        const bool whole = !EDGE || (column >= region_j.low && column + C <= region_j.high);
+        #pragma unroll
+        for (int k = 0; k < C; k += 2) {
+            if (ALIGNED) store_if(stored && whole, to + k, result[k], result[k + 1]);
+            if (!ALIGNED || EDGE)
+                for (int l = k; l < k + 2; l++) {
+                    const bool inside = column + l >= region_j.low && column + l < region_j.high;
+                    store_if(stored && (!EDGE || inside) && !(ALIGNED && whole), to + l, result[l]);
                 }
-            } else {
-                for (int k = 0; k < C; k++)
-                    if (column + k >= region_j.low && column + k < region_j.high)
-                        __stcs(to + k, result[k]);
-            }
         }
         to += extent_j;
     };
@@ -179,7 +174,8 @@ sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer
     const Range counted_i{int(count_low_i), int(count_high_i)};
     const Range counted_j{int(count_low_j), int(count_high_j)};
     extern __shared__ __align__(16) unsigned char shared[];
-    const int warp = threadIdx.x >> 5;
+    // A shuffle tells the compiler that the number is the same in all lanes.
+    const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
     const int first = (region_j.low & ~1) + (blockIdx.x * WARPS + warp) * STRIP;
     if (first >= @LAST_COLUMN@) return;
     const int column = first - HALO;
@@ -251,8 +247,9 @@ COLOURED = """\
 constexpr int colours[] = {@COLOURS@};
                 // In a strip that is no edge the compiler knows the colour of every point.
                 const int chess = EDGE ? (of_row(row) + at[k]) & 1 : (ODD + TURN + k) & 1;
-                value[k] = newer[t][k];
-                if (colours[t] == 2 || colours[t] == chess) @POINT@"""
+                const bool moves = colours[t] == 2 || colours[t] == chess;
+                @POINT@
+                if (!moves) value[k] = newer[t][k];"""
 
 
 class Reads:
