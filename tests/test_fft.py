@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import scipy.fft
 from many import Impatient
-from test_multigrid import Two
 from test_solvers import TIGHT, case_text, solve
 
 from heatsolve.backends.choice import make
@@ -22,6 +21,7 @@ from heatsolve.linear.modes import modes_of
 from heatsolve.linear.real_transforms import RealTransforms
 from heatsolve.points import fill
 from heatsolve.preview import preview
+from heatsolve.ranks import Ranks
 from heatsolve.restart import Start
 from heatsolve.run import run
 
@@ -29,6 +29,13 @@ PAIRS = ("vv", "vg", "gv", "gg", "--")
 """What the two ends of an axis may be: a given value, insulated, or periodic."""
 
 MARCH = {"time": "end = 1\nstep = 0.5\nscheme = 'backward-euler'"}
+
+
+class Two(Ranks):
+    """As if there were another process."""
+
+    size = 2
+
 
 
 def grid_text(kind, size, pairs):
