@@ -218,7 +218,8 @@ def _conflicts(case: Document) -> Found:
     if case.parallel.halo > 1 and not (case.time and case.time.scheme == "explicit"):
         method = "jacobi" if case.solver.update else case.solver.method
         if method not in SWEPT:
-            yield ("parallel", "halo"), f'must be 1 with method "{method}"'
+            why = ", which is for one process" if method in ONE_PROCESS else ""
+            yield ("parallel", "halo"), f'must be 1 with method "{method}"{why}'
     if case.solver.update and not (steady and grid.dimension == 2):
         yield ("solver", "update"), "only for a steady case in 2D"
     elif case.solver.update:

@@ -16,6 +16,7 @@ from heatsolve.keeper import Keeper, Questions, State
 from heatsolve.linear import Method, System
 from heatsolve.linear.cg import ConjugateGradients
 from heatsolve.linear.chebyshev import Chebyshev
+from heatsolve.linear.fft import Fourier
 from heatsolve.linear.jacobi import Jacobi
 from heatsolve.linear.mgcg import MultigridCG
 from heatsolve.linear.multigrid import Multigrid
@@ -86,7 +87,7 @@ def make_method(case: Case, system: System, u: Any) -> Method:
     if name in ("multigrid", "mgcg"):
         make = Multigrid if name == "multigrid" else MultigridCG
         return make(system, u, solver.cycle, solver.smoother)
-    return ConjugateGradients(system, u)
+    return (Fourier if name == "fft" else ConjugateGradients)(system, u)
 
 
 def iterate(
