@@ -33,7 +33,7 @@ from heatsolve.points import Point
 
 BEYOND = LONGEST_PASS
 """Checks that the last pass of a queue may bring beyond those that were asked for."""
-MOST_WITH_NORMS = 5
+MOST_WITH_NORMS = 7
 """Sweeps of a pass that takes the norms of most of them: they need registers, too."""
 GATE_MARGIN = 1e-6
 """The gate closes this much (relative) above a threshold; the host decides with exact sums."""

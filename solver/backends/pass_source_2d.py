@@ -44,7 +44,9 @@ class Shape:
     def bytes_shared(self, work: Pass) -> int:
         """Shared memory of a block."""
         rows = self.ahead + len(kept(work)) * self.kept_rows(work)
-        return rows * 32 * self.columns * self.warps * work.bytes
+        interpolates = work.transfer is not None and not restricts(work)
+        coarse = cycle_source.COARSE_ROWS * 2 if interpolates else 0
+        return (rows * self.columns + coarse) * 32 * self.warps * work.bytes
 
     def width(self, work: Pass) -> int:
         """Columns of a strip that are right in the end."""
@@ -107,6 +109,7 @@ template <bool EDGE> __device__ __forceinline__ void strip(
         if (n < loads) {
             const size_t row = EDGE ? (size_t)of_row(start + n) * extent_j : from;
             @FETCHES@
+            @FETCH_COARSE@
             from += extent_j;
         }
         @KEPT_NEXT@
@@ -145,6 +148,7 @@ template <bool EDGE> __device__ __forceinline__ void strip(
         @ARRIVE@
         issue(n + AHEAD - 1);
         @SLOT_NEXT@
+        @LOOK_AHEAD@
         const int out = y - 2 * T;
         const bool stored = mine && out >= begin && out < min(end, region_i.high);
         const bool whole = !EDGE || (column >= region_j.low && column + C <= region_j.high);
@@ -181,7 +185,8 @@ sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer
     const int column = first - HALO;
     const int begin = region_i.low + blockIdx.y * rows;
     const int end = min(begin + int(rows), @LAST_ROW@);
-    real* ring = reinterpret_cast<real*>(shared) + warp * ((RING + KEPT * KEPT_ROWS) * 32 * C);
+    const int share = ((RING + KEPT * KEPT_ROWS) * C + COARSE) * 32;
+    real* ring = reinterpret_cast<real*>(shared) + warp * share;
     const bool edge = column < region_j.low || column + 32 * C > region_j.high ||
                       begin - REACH - 1 < region_i.low || end + REACH + TURNS > region_i.high ||
                       column + HALO < counted_j.low || column + 32 * C - HALO > counted_j.high ||
@@ -222,6 +227,8 @@ def source(work: Pass, shape: Shape) -> str:
         "BLOCKS": shape.blocks, "HALO": shape.halo(work), "STRIP": shape.width(work),
         "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1], "ALIGNED": work.aligned,
         "KEPT": len(keeps), "KEPT_ROWS": shape.kept_rows(work), "TURNS": turns, "ODD": work.odd,
+        "COARSE_ROWS": cycle_source.COARSE_ROWS,
+        "COARSE": 2 * cycle_source.COARSE_ROWS if transfer.fetch else 0,
     }  # fmt: skip
     point = f"value[k] = point({', '.join(reads.given)});"
     if coloured:
@@ -239,7 +246,8 @@ def source(work: Pass, shape: Shape) -> str:
         TURNS=" ".join(f"advance(n + {turn}, Number<{turn}>());" for turn in range(turns)),
         NORM_STATE="\n    ".join(state), NORMS="\n            ".join(each),
         NORM_END="\n    ".join(last), TRANSFER_STATE=transfer.state, RESTRICT=transfer.restrict,
-        ARRIVE=transfer.arrive, LAST_COLUMN=transfer.last_column, LAST_ROW=transfer.last_row,
+        ARRIVE=transfer.arrive, FETCH_COARSE=transfer.fetch, LOOK_AHEAD=transfer.look_ahead,
+        LAST_COLUMN=transfer.last_column, LAST_ROW=transfer.last_row,
     )  # fmt: skip
 
 

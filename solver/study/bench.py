@@ -55,6 +55,8 @@ BENCHMARKS = {
     "multigrid2d": Benchmark(solving(method="multigrid"), SOLVED, LARGE_SOLVED),
     "multigrid2d-pyamg": Benchmark(algebraic, SOLVED, SOLVED),
     "multigrid3d": Benchmark(solving(method="multigrid"), SOLVED_SPACE, LARGE_SOLVED_SPACE),
+    "fmg2d": Benchmark(solving(method="multigrid", cycle="FMG"), SOLVED, LARGE_SOLVED),
+    "fft3d": Benchmark(solving(periodic=True, method="fft"), SOLVED_SPACE, LARGE_SOLVED_SPACE),
     "launch": Benchmark(launch, (64, 64), (64, 64)),
 }
 NAMES = ("copy", *BENCHMARKS)
