@@ -37,7 +37,6 @@ class Two(Ranks):
     size = 2
 
 
-
 def grid_text(kind, size, pairs):
     periodic = [axis for axis, pair in zip("xyz", pairs, strict=False) if pair == "--"]
     return f"{kind} = {list(size)}\nperiodic = {periodic}"

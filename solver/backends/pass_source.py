@@ -110,7 +110,8 @@ def filled(template: str, work: Pass, defines: Mapping[str, int], **pieces: str)
     functions = c_function("point", work.tape, work.signature.precision)
     if work.transfer is not None and work.transfer.residual is not None:
         functions += c_function("residual", work.transfer.residual, work.signature.precision)
-    return constants() + head + types + PREAMBLE + functions + template
+    preamble = PREAMBLE.replace("@PTX@", PTX)
+    return constants() + head + types + preamble + functions + template
 
 
 def c_function(name: str, tape: Tape, precision: str) -> str:
@@ -140,22 +141,7 @@ def c_function(name: str, tape: Tape, precision: str) -> str:
     )
 
 
-PREAMBLE = """
-#define EVERY_LANE 0xffffffffu
-typedef long long integer;
-typedef unsigned long long word;
-#define MAGNITUDE 0x7FFFFFFFFFFFFFFFll
-#define INFINITE 0x7FF0000000000000ll
-
-template <int N> struct Number { static constexpr int value = N; };
-struct Range { int low, high; };
-
-// The index among 1 ... n of which an index is the periodic image.
-__device__ __forceinline__ int wrapped(int index, int n) {
-    const int rest = (index - 1) % n;
-    return (rest < 0 ? rest + n : rest) + 1;
-}
-
+PTX = """
 template <int N> __device__ __forceinline__ void fetch(unsigned to, const void* from) {
     if constexpr (N == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
@@ -166,13 +152,6 @@ __device__ __forceinline__ void fetched() { asm volatile("cp.async.commit_group;
 template <int N> __device__ __forceinline__ void await_all_but() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-template <typename V> __device__ __forceinline__ V from_left(V value) {
-    return __shfl_up_sync(EVERY_LANE, value, 1);
-}
-template <typename V> __device__ __forceinline__ V from_right(V value) {
-    return __shfl_down_sync(EVERY_LANE, value, 1);
-}
-
 // Stores where a condition holds, without a branch: behind one that may divide a warp the compiler
 // looks before every shuffle whether it is whole again, and moves nothing across.
 __device__ __forceinline__ void store_if(bool wanted, double* to, double a) {
@@ -190,6 +169,31 @@ __device__ __forceinline__ void store_if(bool wanted, double* to, double a, doub
 __device__ __forceinline__ void store_if(bool wanted, float* to, float a, float b) {
     asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.cs.v2.f32 [%1], {%2, %3};}"
                  ::"r"(int(wanted)), "l"(to), "f"(a), "f"(b) : "memory");
+}
+"""
+"""What only the machine's own words say: asynchronous copies, and stores without a branch."""
+
+PREAMBLE = """
+#define EVERY_LANE 0xffffffffu
+typedef long long integer;
+typedef unsigned long long word;
+#define MAGNITUDE 0x7FFFFFFFFFFFFFFFll
+#define INFINITE 0x7FF0000000000000ll
+
+template <int N> struct Number { static constexpr int value = N; };
+struct Range { int low, high; };
+
+// The index among 1 ... n of which an index is the periodic image.
+__device__ __forceinline__ int wrapped(int index, int n) {
+    const int rest = (index - 1) % n;
+    return (rest < 0 ? rest + n : rest) + 1;
+}
+
+@PTX@template <typename V> __device__ __forceinline__ V from_left(V value) {
+    return __shfl_up_sync(EVERY_LANE, value, 1);
+}
+template <typename V> __device__ __forceinline__ V from_right(V value) {
+    return __shfl_down_sync(EVERY_LANE, value, 1);
 }
 
 // |value| as the bits of a double, which order like integers.

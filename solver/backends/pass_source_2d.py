@@ -202,14 +202,16 @@ sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer
 
 
 def kept(work: Pass) -> list[int]:
-    """The arguments that all sweeps read point by point: their rows are fetched once, and kept."""
-    return sorted(
-        {
-            number
-            for number, ((di, _), (dj, _)) in work.tape.loads()
-            if number > 0 and not any(work.signature.arguments[number]) and dj == 0 and abs(di) <= 1
-        }
-    )
+    """The arguments that all sweeps read point by point: their rows are fetched once, and kept.
+
+    Rows are fetched where a periodic field has them; a ghost row of the array itself is another.
+    """
+    arguments, wraps = work.signature.arguments, work.wraps[0]
+    found: dict[int, bool] = {}
+    for number, ((di, _), (dj, _)) in work.tape.loads():
+        if number > 0 and not any(arguments[number]) and dj == 0:
+            found[number] = found.get(number, True) and (di == 0 or not wraps)
+    return sorted(number for number, all_rows in found.items() if all_rows)
 
 
 def source(work: Pass, shape: Shape) -> str:

@@ -1,0 +1,156 @@
+"""Several sweeps in one pass on a GPU, without one: the kernels emulated on the CPU, to the bit."""
+
+import shutil
+
+import numpy as np
+import pytest
+from emulated import Emulated
+from test_solvers import case_text
+
+from heatsolve import heat
+from heatsolve.backends.device_passes import SHAPES_2D
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.case import parse
+from heatsolve.conduction import Conduction
+from heatsolve.converge import make_method
+from heatsolve.linear import with_change
+from heatsolve.points import shifted
+from heatsolve.study.noise import noise_inside
+
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
+COPIES = {"early": False, "late": True}
+
+
+def mean_of_nine(i, j, u, weights):
+    """All neighbours, the diagonal ones too, weighted from row to row."""
+    near = u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1]
+    far = (u[i - 1, j - 1] + u[i + 1, j + 1]) + (u[i - 1, j + 1] + u[i + 1, j - 1])
+    return 0.2 * near + weights[i, j] * far + 0.1 * u[i, j]
+
+
+def jacobi(at, u, b, weight, m, s, *faces):
+    residual = heat.residual(at, u, b, m, s, *faces)
+    return u[at] + weight * residual / heat.diagonal(at, m, s, *faces)
+
+
+def mean_of_six(i, j, k, u, sixth):
+    near = u[i - 1, j, k] + u[i + 1, j, k] + u[i, j - 1, k] + u[i, j + 1, k]
+    return sixth * (near + u[i, j, k - 1] + u[i, j, k + 1])
+
+
+def heat_arguments(shape, rng, varies):
+    """What `jacobi` takes after u, with conductances that vary along their own axis, or all."""
+    faces = []
+    for axis in reversed(range(len(shape))):
+        line = [n if varies or a == axis else 1 for a, n in enumerate(shape)]
+        faces += [rng.random(line) + 0.5, np.ones([1] * len(shape))]
+    return [rng.standard_normal(shape), 0.9, np.ones([1] * len(shape)), 0.3, *faces]
+
+
+CASES = {
+    "mean of nine": (mean_of_nine, lambda shape, rng: [rng.random((shape[0], 1))], (41, 131), 7),
+    "laplace": (heat.laplace, lambda shape, rng: [rng.standard_normal(shape), 0.1], (70, 90), 7),
+    "heat": (jacobi, lambda shape, rng: heat_arguments(shape, rng, False), (45, 130), 3),
+    "heat, varying": (jacobi, lambda shape, rng: heat_arguments(shape, rng, True), (33, 71), 3),
+    "tiny": (heat.four_point_mean, lambda shape, rng: [0.0, 0.0], (4, 5), 5),
+    "mean of six": (mean_of_six, lambda shape, rng: [1.0 / 6.0], (19, 53, 70), 3),
+}
+WALLS = {"walls": (), "periodic": (0,), "torus": (0, 1)}
+
+
+def wrap(backend, u, wraps):
+    """The images of both ends, one axis after the other."""
+    for axis, periodic in enumerate(wraps):
+        n = u.shape[axis] - 2
+        for ghost, distance in ((0, n), (n + 1, -n)) if periodic else ():
+            region = [(0, extent) for extent in u.shape]
+            region[axis] = (ghost, ghost + 1)
+            distances = [distance if a == axis else 0 for a in range(u.ndim)]
+            backend.sweep(shifted, u, tuple(region), u, *distances)
+
+
+@pytest.mark.parametrize("copies", COPIES)
+@pytest.mark.parametrize("walls", WALLS)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_passes_have_the_bits_of_single_sweeps(precision, name, walls, copies):
+    point, arguments, shape, sweeps = CASES[name]
+    if precision == "float32" and (walls == "walls" or copies == "late"):
+        pytest.skip("other combinations tell as much")
+    rng = np.random.default_rng(1)
+    backend = Emulated(precision, COPIES[copies])
+    given = [
+        backend.to_device(a) if isinstance(a, np.ndarray) else a for a in arguments(shape, rng)
+    ]
+    stages = [list(given) for _ in range(sweeps)]
+    for number, stage in enumerate(stages):
+        if point is jacobi:
+            stage[1] = 0.5 + 0.1 * number
+    wraps = tuple(axis in WALLS[walls] for axis in range(len(shape)))
+    region = tuple((1, extent - 1) for extent in shape)
+    counted = tuple((2, extent - 1) for extent in shape)
+    u = backend.to_device(rng.standard_normal(shape))
+    wrap(backend, u, wraps)
+    old, new, got = u.copy(), u.copy(), u.copy()
+    kinds = ["max", None, *["max"] * (sweeps - 3), "sum"]
+    changes = [kind and backend.accumulator(kind) for kind in kinds]
+    assert backend.most_sweeps(point, u, region, stages, wraps, changes) == sweeps
+    backend.sweeps(point, got, u, region, stages, wraps, changes, counted)
+    assert backend.launched == 1
+    for kind, change, stage in zip(kinds, changes, stages, strict=True):
+        wrap(backend, old, wraps)
+        if kind is not None:
+            expected = backend.accumulator(kind)
+            backend.sweep(with_change(point, kind), (new.copy(), expected), counted, old, *stage)
+            assert change.value == expected.value
+        backend.sweep(point, new, region, old, *stage)
+        old, new = new, old
+    inside = tuple(slice(*pair) for pair in region)
+    assert got[inside].tobytes() == old[inside].tobytes()
+
+
+def test_a_sum_ends_a_pass():
+    """An exact sum costs as much as many sweeps."""
+    backend = Emulated()
+    u, region = np.zeros((20, 20)), ((1, 19),) * 2
+    changes = [None, None, backend.accumulator("sum"), None, None]
+    given = (heat.four_point_mean, u, region, [(0.0, 0.0)] * 5, (False, False), changes)
+    assert backend.most_sweeps(*given) == 3
+    assert max(SHAPES_2D) == 7
+
+
+# ---- multigrid ---------------------------------------------------------------------------------
+
+GRIDS = {
+    "nodes": ("nodes = [131, 98]", "gvrv", ""),
+    "even rows": ("nodes = [98, 66]", "vvvv", ""),
+    "cells": ("cells = [97, 65]", "rgvg", "smoother = 'chebyshev'"),
+    "periodic": ("nodes = [67, 98]\nperiodic = ['y']", "vg--", ""),
+    "odd torus": ("nodes = [99, 67]\nperiodic = ['x', 'y']", "----", ""),
+    "stretched": ("nodes = [150, 41]\nupper = [3, 1]", "vgvv", "cycle = 'W'"),
+}
+
+
+def two_steps(backend, grid, walls, solver, method):
+    """The field after two iterations from zero, white noise on the right side, and the method."""
+    text = case_text(grid, walls, solver=f"method = '{method}'\n{solver}")
+    case = parse(text, "case")
+    problem = Conduction(case, backend)
+    system = problem.system(backend.to_device(noise_inside(problem.grid.shape)))
+    if system.singular:
+        system.remove_mean(system.b)
+    iteration = make_method(case, system, problem.temperature)
+    for number in range(2):
+        iteration.step(number, None)
+    return iteration.solution(2)
+
+
+@pytest.mark.parametrize("copies", COPIES)
+@pytest.mark.parametrize("method", ["multigrid", "mgcg"])
+@pytest.mark.parametrize("name", GRIDS)
+def test_half_cycles_have_the_bits_of_single_sweeps(name, method, copies):
+    emulated = Emulated(late=COPIES[copies])
+    expected = two_steps(NumpyBackend(), *GRIDS[name], method)
+    got = two_steps(emulated, *GRIDS[name], method)
+    assert emulated.launched > 10
+    assert got.tobytes() == expected.tobytes()
