@@ -18,7 +18,7 @@ SHAPES_2D = {
     5: pass_source_2d.Shape(ahead=8, warps=4, blocks=4),
     3: pass_source_2d.Shape(ahead=8, warps=4, blocks=4),
 }
-SHAPE_OF_CYCLE = pass_source_2d.Shape(ahead=8, warps=4, blocks=3)
+SHAPE_OF_CYCLE = pass_source_2d.Shape(ahead=4, warps=4, blocks=4)
 SHAPES_3D = {3: pass_source_3d.Shape()}
 """Shapes by the number of sweeps, and that of half a cycle, measured on an H200."""
 ROWS = (4, 256)

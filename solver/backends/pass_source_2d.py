@@ -218,8 +218,9 @@ def source(work: Pass, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`."""
     reads = Reads(work, work.tape, range(len(work.signature.arguments)), "t")
     coloured = any(work.colours)
-    # The rows of a window take turns in the registers, and those of a chessboard in their colours.
-    turns = 6 if coloured else 3
+    # The rows of a window take turns in three registers. Where rows differ in their colours, too,
+    # six rows at a time would be more text than the instruction cache holds.
+    turns = 2 if coloured else 3
     state, each, last = _norms(work)
     transfer = cycle_source.pieces(work, reads.keeps) if work.transfer else cycle_source.NO_PIECES
     keeps = reads.keeps
