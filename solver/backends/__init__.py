@@ -10,18 +10,17 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from heatsolve.backends import sums
+from heatsolve.backends.half_cycle import HalfCycle
 from heatsolve.backends.library import ArrayLibrary
-from heatsolve.backends.signature import Signature, describe, place_of
+from heatsolve.backends.message import Message
+from heatsolve.backends.signature import Region, Signature, describe, place_of
 from heatsolve.backends.tape import INTEGER, REAL, Tape
 from heatsolve.points import Point
-
-Region = tuple[tuple[int, int], ...]
 
 LONGEST_PASS = 15
 """Sweeps that one pass through memory makes at most."""
@@ -44,55 +43,6 @@ class Accumulator:
     def clear(self) -> None:
         """Begin anew."""
         self._backend.clear_register(self.register)
-
-
-class Message:
-    """An array on its way between processes: packed by a sweep, moved by MPI, unpacked by a sweep.
-
-    `array` is what sweeps write and read, `buffer` is what MPI sends or receives. On a host they
-    are the same, and nothing is to be done between packing and sending.
-    """
-
-    def __init__(self, array: Any, buffer: Any):
-        self.array, self.buffer = array, buffer
-
-    def to_buffer(self) -> None:
-        """Bring the packed array into the buffer; once this returns, MPI may send it."""
-
-    def from_buffer(self) -> None:
-        """Bring what MPI has received into the array, for the sweeps that follow.
-
-        A device does so in its own time: MPI may receive into the buffer again only after a later
-        `to_buffer`, of any message of the backend, has returned.
-        """
-
-
-@dataclass(frozen=True, eq=False)
-class HalfCycle:
-    """What a cycle of multigrid does on one level before the correction, or after it.
-
-    Sweep n is u[p] = point(p, u, *stages[n]) at the points p of `region` whose colour is
-    colours[n]: 1 red, where the sum of the indices is even, -1 black, 0 both. `shape` is that of
-    the field; along an axis in `wraps` it is periodic.
-
-    Before the correction there is a `residual`: after the sweeps, which begin at u = 0 where
-    `from_zero`, residual(p, u, *operands) is restricted into the array `coarse`. After it the
-    sweeps begin at u plus what is interpolated from `coarse`. `lines` holds four for each axis,
-    slowest first: what a coarse point takes of the points 2q - 2 ... 2q + 1, or what the points 2q
-    and then 2q + 1 take of the coarse points q and q + 1.
-    """
-
-    point: Point
-    stages: Sequence[Sequence[Any]]
-    colours: Sequence[int]
-    shape: tuple[int, ...]
-    region: Region
-    wraps: Sequence[bool]
-    coarse: Any
-    lines: Sequence[Any]
-    residual: Point | None = None
-    operands: Sequence[Any] = ()
-    from_zero: bool = False
 
 
 class Prepared(NamedTuple):

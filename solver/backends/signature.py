@@ -7,6 +7,8 @@ from typing import Any
 from heatsolve.backends.tape import ARRAY, INTEGER, REAL, Tape, record
 from heatsolve.points import Point
 
+Region = tuple[tuple[int, int], ...]
+
 
 @dataclass(frozen=True)
 class Signature:

@@ -1,0 +1,36 @@
+"""Half a cycle of multigrid, as a backend may do it in one pass through memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heatsolve.backends.signature import Region
+from heatsolve.points import Point
+
+
+@dataclass(frozen=True, eq=False)
+class HalfCycle:
+    """What a cycle of multigrid does on one level before the correction, or after it.
+
+    Sweep n is u[p] = point(p, u, *stages[n]) at the points p of `region` whose colour is
+    colours[n]: 1 red, where the sum of the indices is even, -1 black, 0 both. `shape` is that of
+    the field; along an axis in `wraps` it is periodic.
+
+    Before the correction there is a `residual`: after the sweeps, which begin at u = 0 where
+    `from_zero`, residual(p, u, *operands) is restricted into the array `coarse`. After it the
+    sweeps begin at u plus what is interpolated from `coarse`. `lines` holds four for each axis,
+    slowest first: what a coarse point takes of the points 2q - 2 ... 2q + 1, or what the points 2q
+    and then 2q + 1 take of the coarse points q and q + 1.
+    """
+
+    point: Point
+    stages: Sequence[Sequence[Any]]
+    colours: Sequence[int]
+    shape: tuple[int, ...]
+    region: Region
+    wraps: Sequence[bool]
+    coarse: Any
+    lines: Sequence[Any]
+    residual: Point | None = None
+    operands: Sequence[Any] = ()
+    from_zero: bool = False
