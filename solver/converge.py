@@ -290,15 +290,13 @@ class Judge:
 
     def _judge_rounding(self, number: int) -> None:
         course, method = self.course, self._method
-        direct = method.direct
-        if course.checks % method.checks_per_floor == 0 or (direct and number > 0):
+        if course.checks % method.checks_per_floor == 0 or (method.direct and number > 0):
             self._find_floor(number)
         if method.recurrent:
             if self._criterion.met(course.norm) or course.norm < 0.25 * course.floor:
                 self._confirm(number)
             return
-        # A direct method is at its end once to refine gains less than a digit.
-        falls = course.norm < (0.1 if direct else 1.0) * course.lowest
+        falls = course.norm < method.fall * course.lowest
         if course.norm <= course.floor and not falls:
             course.without_fall += 1
         course.lowest = min(course.lowest, course.norm)

@@ -227,7 +227,8 @@ class Method(ABC):
     `recurrent`: whether the residual is updated by a recurrence, which `confirm` corrects.
     `direct`: whether a single step solves the system, so that others only refine its rounding.
     `checks_per_floor`: checks after which the rounding level of the residual is computed anew.
-    `checks_without_fall`: checks below that level without a new lowest residual that end it all.
+    `checks_without_fall`: checks below that level without a new lowest residual that end it all;
+    `fall`: a residual is a new lowest one if it is less than so much of the lowest before.
     """
 
     queues = True
@@ -237,6 +238,7 @@ class Method(ABC):
     direct = False
     checks_per_floor = 50
     checks_without_fall = 10
+    fall = 1.0
 
     def __init__(self, system: System, u: Any):
         self.system = system

@@ -25,6 +25,7 @@ class Fourier(Method):
     queues = False
     direct = True
     checks_without_fall = 1
+    fall = 0.1
 
     def __init__(self, system: System, u: Any):
         super().__init__(system, u)

@@ -22,6 +22,7 @@ class Multigrid(Method):
     # A cycle is worth many sweeps, and a run needs about ten.
     checks_per_floor = 4
     checks_without_fall = 2
+    fall = 0.5
 
     def __init__(self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black"):
         super().__init__(system, u)
