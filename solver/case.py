@@ -215,6 +215,12 @@ def _conflicts(case: Document) -> Found:
         yield ("time",), "only for a transient case (model.steady = false)"
     if not steady and not case.time:
         yield ("time",), "missing, a transient case needs it"
+    if case.solver.precision == "mixed":
+        if case.time and case.time.scheme == "explicit":
+            yield ("solver", "precision"), '"mixed" needs a system to solve, not explicit steps'
+        elif case.solver.method == "auto" and case.model.conductivity.names:
+            sentence = '"mixed" is only for method = "multigrid", and auto means "mgcg" here'
+            yield ("solver", "precision"), sentence
     if case.parallel.halo > 1 and not (case.time and case.time.scheme == "explicit"):
         method = "jacobi" if case.solver.update else case.solver.method
         if method not in SWEPT:

@@ -19,6 +19,7 @@ from heatsolve.linear.chebyshev import Chebyshev
 from heatsolve.linear.fft import Fourier
 from heatsolve.linear.jacobi import Jacobi
 from heatsolve.linear.mgcg import MultigridCG
+from heatsolve.linear.mixed import Refinement
 from heatsolve.linear.multigrid import Multigrid
 from heatsolve.linear.sor import Sor
 
@@ -86,6 +87,8 @@ def make_method(case: Case, system: System, u: Any) -> Method:
         return Chebyshev(system, u)
     if name in ("multigrid", "mgcg"):
         make = Multigrid if name == "multigrid" else MultigridCG
+        if solver.precision == "mixed":
+            make = Refinement
         return make(system, u, solver.cycle, solver.smoother)
     return (Fourier if name == "fft" else ConjugateGradients)(system, u)
 

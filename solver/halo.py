@@ -86,9 +86,13 @@ class Halo:
 
         return exchange
 
-    def of(self, grid: Grid) -> "Halo":
-        """The exchange of one layer among the same processes, for their blocks of another grid."""
-        return Halo(grid, self._backend, self.ranks, self.dims, direct=self.direct)
+    def of(self, grid: Grid, backend: Backend | None = None) -> "Halo":
+        """The exchange of one layer among the same processes, for their blocks of another grid.
+
+        The `backend` may be that of another precision.
+        """
+        machine = backend or self._backend
+        return Halo(grid, machine, self.ranks, self.dims, direct=self.direct)
 
     def start(self, array: Any) -> None:
         """Begin the exchange: the ghosts of the fastest divided axis are on their way."""

@@ -30,6 +30,8 @@ OWN_FIELDS = {"cg": 3, "multigrid": 4, "mgcg": 8, "fft": 4}
 
 Coarse levels of multigrid count together, as in 2D: a third of what the finest one needs.
 """
+OWN_FIELDS_MIXED = 3
+"""The same of multigrid in mixed precision, whose own arrays are of single precision."""
 SCRATCH = 4
 """Arrays of grid shape that the numpy backend needs for its whole-array operations."""
 METHODS = {
@@ -64,14 +66,14 @@ def preview(case: Case, backend: str | None = None, ranks: int = 1) -> Iterator[
     """
     solver = case.solver
     machine, reason = choose(
-        backend or case.parallel.backend, solver.precision, case.parallel.threads
+        backend or case.parallel.backend, solver.field_precision, case.parallel.threads
     )
     grid = grid_of(case)
     # One process stands for all, whatever process grid the case wants.
     alone = case.model_copy(update={"parallel": case.parallel.model_copy(update={"ranks": "auto"})})
     # The same precision as the run's, so that the limit of stability has the same bits.
     with np.errstate(all="ignore"):
-        problem = Conduction(alone, NumpyBackend(solver.precision), thinned(case, grid))
+        problem = Conduction(alone, NumpyBackend(solver.field_precision), thinned(case, grid))
     yield f"{case.name}: {case.about.title or 'untitled'}"
     yield _row("equation", _equation(case))
     yield _row("grid", _grid(case, grid))
@@ -151,7 +153,7 @@ def thinned(case: Case, grid: Grid) -> Grid:
 @np.errstate(all="ignore")
 def rehearse(case: Case, grid: Grid) -> None:
     """Evaluate what a run evaluates before its first step, so that its refusals come now."""
-    problem = Conduction(case, NumpyBackend(case.solver.precision), grid)
+    problem = Conduction(case, NumpyBackend(case.solver.field_precision), grid)
     assert np.shape(problem.temperature) == problem.grid.shape
     source = np.broadcast_to(problem.source(0.0), problem.grid.shape)
     system = problem.system(problem.backend.to_device(source))
@@ -224,7 +226,7 @@ def _halo(case: Case, block: Grid, dims: Sequence[int]) -> str:
         layer = math.prod(high - low for low, high in block.ghost(number, 0))
         values += ends * depth * layer
     layers = "1 layer" if depth == 1 else f"{depth} layers"
-    sent = size(values * np.dtype(case.solver.precision).itemsize)
+    sent = size(values * np.dtype(case.solver.field_precision).itemsize)
     often = "" if depth == 1 else f", once in {depth} sweeps"
     return f"{layers}, at most {sent} to {neighbours} neighbours in each exchange{often}"
 
@@ -258,12 +260,12 @@ def _points_of(expressions: Sequence[Expression], grid: Grid) -> int:
 
 
 def _field_bytes(case: Case, grid: Grid) -> int:
-    return math.prod(grid.shape) * np.dtype(case.solver.precision).itemsize
+    return math.prod(grid.shape) * np.dtype(case.solver.field_precision).itemsize
 
 
 def _memory(problem: Conduction, grid: Grid, count: int) -> tuple[int, int]:
     """Bytes of the arrays of a run, those of its backend and those of the host beside it."""
-    case, item = problem.case, np.dtype(problem.case.solver.precision).itemsize
+    case, item = problem.case, np.dtype(problem.case.solver.field_precision).itemsize
     arrays = (*problem.faces, problem.capacity)
     coefficients = sum(
         math.prod(full for extent, full in zip(a.shape, grid.shape, strict=True) if extent > 1)
@@ -275,6 +277,8 @@ def _memory(problem: Conduction, grid: Grid, count: int) -> tuple[int, int]:
     source = case.source.temperature
     b = math.prod(grid.shape) if everywhere else _points_of([source], grid)
     own = OWN_FIELDS.get(method_name(case), 1)
+    if case.solver.precision == "mixed":
+        own = OWN_FIELDS_MIXED
     if case.time is None:
         fields = 1 + own
     elif case.time.scheme == "explicit":
@@ -300,7 +304,7 @@ def _files(case: Case, grid: Grid, count: int) -> str:
     if case.time is not None:
         frames = 1 + math.ceil(count / (case.output.every or count))
     points = [axis.points for axis in grid.axes]
-    stored = math.prod(points) * np.dtype(case.solver.precision).itemsize * frames
+    stored = math.prod(points) * np.dtype(case.solver.field_precision).itemsize * frames
     h5 = f"{case.name}.h5 (about {size(H5_BYTES + stored + 8 * sum(points))}"
     h5 += f", {frames} frames)" if case.time is not None else ")"
     if grid.dimension == 1:

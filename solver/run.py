@@ -75,7 +75,7 @@ def _run(
     threads = case.parallel.threads or (1 if ranks.size > 1 else None)
     machine, reason = choose(
         backend or case.parallel.backend,
-        case.solver.precision,
+        case.solver.field_precision,
         threads,
         ranks.local_rank,
         ranks.gather,

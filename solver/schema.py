@@ -309,7 +309,12 @@ class Solver(Section):
     max_iterations: PositiveInteger = 1_000_000
     iterations: PositiveInteger | None = None
     check_every: PositiveInteger = 1
-    precision: Literal["float64", "float32"] = "float64"
+    precision: Literal["float64", "float32", "mixed"] = "float64"
+
+    @property
+    def field_precision(self) -> str:
+        """That of fields and of the residual; only a solver's own arrays may have another."""
+        return "float64" if self.precision == "mixed" else self.precision
 
     def mistakes(self) -> Found:
         if self.update and self.method not in ("auto", "jacobi"):
@@ -324,6 +329,12 @@ class Solver(Section):
                 yield (key,), f'only for method = {names}, not "{self.method}"'
         if self.cycle == "FMG" and self.method == "mgcg":
             yield ("cycle",), '"FMG" is only for method = "multigrid", not "mgcg"'
+        if self.precision == "mixed":
+            if self.method not in ("auto", "multigrid") or self.update:
+                method = "jacobi" if self.update else self.method
+                yield ("precision",), f'"mixed" is only for method = "multigrid", not "{method}"'
+            if self.cycle == "FMG":
+                yield ("cycle",), 'must be "V" or "W" with precision = "mixed"'
 
 
 class Time(Section):

@@ -25,6 +25,7 @@ from heatsolve.linear.fft import Fourier
 from heatsolve.linear.jacobi import Jacobi
 from heatsolve.linear.levels import added_from
 from heatsolve.linear.mgcg import MultigridCG
+from heatsolve.linear.mixed import Refinement
 from heatsolve.linear.multigrid import Multigrid
 from heatsolve.linear.sor import Sor
 from heatsolve.linear.transfer import interpolated, restricted
@@ -287,7 +288,7 @@ def _of_methods(d: int) -> list[Entry]:
     cycles = [
         make(*given)
         for given in _of_multigrid(system, u, array)
-        for make in (Multigrid, MultigridCG)
+        for make in (Multigrid, MultigridCG, Refinement)
     ]
     for method in (
         Jacobi(system, u),

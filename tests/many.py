@@ -82,6 +82,11 @@ def texts_of_levels():
         solver = f"method = '{method}'\nrelative = true\ntolerance = 1e-9"
         source, model = "x - 0.3*cos(7*x)", f"conductivity = '{conductivity}'"
         yield f"{name}, {kind}", case_text(grid, walls, source, solver, model)
+        if kind == "even" and name in ("nodes", "cells, periodic", "3D cells"):
+            yield (
+                f"{name}, mixed",
+                case_text(grid, walls, source, f"precision = 'mixed'\n{solver}", model),
+            )
 
 
 def assert_same(ours, wanted, where):

@@ -23,6 +23,7 @@ from heatsolve.linear import (
     jacobi,
     levels,
     mgcg,
+    mixed,
     multigrid,
     smoothers,
     sor,
@@ -30,8 +31,8 @@ from heatsolve.linear import (
 )
 from heatsolve.points import INDEX_NAMES, maximum, minimum, shifted, where
 
-MODULES = (points, heat, boundary, linear, cg, chebyshev, fft, jacobi, sor, multigrid, mgcg, levels,
-           smoothers, transfer)  # fmt: skip
+MODULES = (points, heat, boundary, linear, cg, chebyshev, fft, jacobi, sor, multigrid, mgcg, mixed,
+           levels, smoothers, transfer)  # fmt: skip
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
 NAMES = ("numba-1", "numba-2", "cupy", "cuda")
 MARKS = {"cupy": [pytest.mark.gpu], "cuda": [pytest.mark.gpu]}

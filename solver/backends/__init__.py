@@ -10,6 +10,8 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy as duplicate
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,11 +48,11 @@ class Accumulator:
 
 
 class Prepared(NamedTuple):
-    """A compiled sweep, the types that its arguments are converted to, and its memory traffic."""
+    """A compiled sweep, the types its arguments are converted to, and its bytes for each point."""
 
     run: Callable[[Region, Sequence[Any], Sequence[Any]], None]
     converts: tuple[Callable[[Any], Any] | None, ...]
-    arrays_touched: int
+    bytes_touched: int
 
 
 class PreparedPass(NamedTuple):
@@ -59,6 +61,15 @@ class PreparedPass(NamedTuple):
     run: Callable[[Any, Any, Region, Sequence[Sequence[Any]], Sequence[Any], Region], None]
     converts: tuple[Callable[[Any], Any] | None, ...]
     arrays_touched: int
+
+
+@dataclass
+class Course:
+    """What the sweeps of a machine have done, and whether they now obey its gate."""
+
+    points_updated: int = 0
+    bytes_moved: int = 0
+    gated: bool = False
 
 
 class Backend(ABC):
@@ -80,8 +91,8 @@ class Backend(ABC):
     def __init__(self, precision: str = "float64"):
         self.precision = precision
         self.dtype = np.dtype(precision)
-        self.points_updated = 0
-        self.bytes_moved = 0
+        self._course = Course()
+        self._single: Backend | None = None
         self._sweeps: dict[Any, Prepared] = {}
         self._passes: dict[Any, PreparedPass] = {}
         self.combine: Callable[[np.ndarray], np.ndarray] = _alone
@@ -93,6 +104,45 @@ class Backend(ABC):
         """
         self.combine = combine
         self.lookahead = 1
+
+    def single(self) -> "Backend":
+        """The same machine in single precision.
+
+        Its sweeps come in turn with those of this one, obey the same gate and count as the same
+        work. Sweeps of this one take its arrays, too: they read them exactly, compute in double
+        precision, and round what they write.
+        """
+        if self._single is None:
+            single = duplicate(self)
+            single.precision, single.dtype = "float32", np.dtype("float32")
+            single._sweeps, single._passes = {}, {}
+            self._single = single
+        return self._single
+
+    @property
+    def points_updated(self) -> int:
+        return self._course.points_updated
+
+    @points_updated.setter
+    def points_updated(self, points: int) -> None:
+        self._course.points_updated = points
+
+    @property
+    def bytes_moved(self) -> int:
+        return self._course.bytes_moved
+
+    @bytes_moved.setter
+    def bytes_moved(self, moved: int) -> None:
+        self._course.bytes_moved = moved
+
+    @property
+    def gated(self) -> bool:
+        """Whether sweeps now obey the gate; only devices that queue work have one."""
+        return self._course.gated
+
+    @gated.setter
+    def gated(self, gated: bool) -> None:
+        self._course.gated = gated
 
     @abstractmethod
     def zeros(self, shape: Sequence[int]) -> Any:
@@ -178,11 +228,13 @@ class Backend(ABC):
         kinds = tuple([o.kind if isinstance(o, Accumulator) else "array" for o in outputs])
         in_place = tuple([place_of(o, arguments) for o in outputs])
         described = tuple([describe(a) for a in arguments])
-        key = (point, described, kinds, in_place, len(region), self.gated)
+        course = self._course
+        narrow = () if self._single is None else _narrow(outputs, arguments)
+        key = (point, described, kinds, in_place, len(region), course.gated, narrow)
         known = self._sweeps.get(key)
         if known is None:
             known = self._sweeps[key] = self._prepare(*key)
-        run, converts, arrays_touched = known
+        run, converts, bytes_touched = known
         points = 1
         for low, high in region:
             if high <= low:
@@ -199,8 +251,8 @@ class Backend(ABC):
                     raise ValueError(f"region {region} does not fit an output of {output.shape}")
             targets.append(output)
         run(region, targets, _converted(arguments, converts))
-        self.points_updated += points
-        self.bytes_moved += points * arrays_touched * self.dtype.itemsize
+        course.points_updated += points
+        course.bytes_moved += points * bytes_touched
 
     def most_sweeps(
         self,
@@ -293,9 +345,6 @@ class Backend(ABC):
         """
         raise NotImplementedError(f"{self.name} makes one sweep at a time")
 
-    gated = False
-    """Whether sweeps now obey the gate; only devices that queue work have one."""
-
     def open_gate(self) -> None:
         """Begin a ledger of checks.
 
@@ -316,14 +365,23 @@ class Backend(ABC):
         return self._checks
 
     def _prepare(
-        self, point: Point, described: Any, kinds: Any, in_place: Any, axes: int, gated: bool
+        self,
+        point: Point,
+        described: Any,
+        kinds: Any,
+        in_place: Any,
+        axes: int,
+        gated: bool,
+        narrow: tuple[str, ...],
     ) -> Prepared:
-        signature = Signature(described, kinds, in_place, self.precision, axes, gated)
+        signature = Signature(
+            described, kinds, in_place, self.precision, axes, gated, narrow=narrow
+        )
         tape = signature.tape(point)
         if any(tape.read_at_a_shift(number) for number in in_place if number is not None):
             raise ValueError(f"{point.__name__} reads its output at a shift")
         run = self._compile(point, signature, tape)
-        return Prepared(run, self._converts(described), signature.arrays_touched(tape))
+        return Prepared(run, self._converts(described), signature.bytes_touched(tape))
 
     def _converts(self, described: Any) -> tuple[Callable[[Any], Any] | None, ...]:
         types: dict[Any, Callable[[Any], Any]] = {REAL: self.dtype.type, INTEGER: self.integer}
@@ -338,6 +396,21 @@ class Backend(ABC):
         accumulator = self.accumulator(kind)
         self.sweep(point, accumulator, region, *arguments)
         return accumulator.value
+
+
+SINGLE = np.dtype("float32")
+
+
+def _narrow(outputs: Sequence[Any], arguments: Sequence[Any]) -> tuple[str, ...]:
+    """The arrays in single precision, by their names in generated code."""
+    return tuple(
+        [
+            f"{letter}{number}"
+            for letter, operands in (("o", outputs), ("a", arguments))
+            for number, operand in enumerate(operands)
+            if getattr(operand, "dtype", None) is not None and operand.dtype == SINGLE
+        ]
+    )
 
 
 def _alone(register: np.ndarray) -> np.ndarray:

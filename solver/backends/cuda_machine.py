@@ -95,6 +95,10 @@ class DeviceArray:
     memory: Any
     pointer: int
 
+    @property
+    def dtype(self) -> np.dtype:
+        return self.memory.dtype
+
     def reshape(self, shape: tuple[int, ...]) -> "DeviceArray":
         """The same memory, seen as an array of another shape."""
         return replace(self, shape=shape)

@@ -14,6 +14,7 @@ PYTHON_DIALECT = Dialect(
     assign="{name} = {value}",
     assign_integer="{name} = {value}",
     wide="int64({0})",
+    real="float64({0})",
     launch="cuda.",
     constants={"float64": "{value!r}", "float32": "np.float32({value!r})"},
 )
@@ -81,17 +82,20 @@ def parameter_types(signature: Signature) -> tuple[Any, ...]:
     """Numba types of a kernel's parameters: pointers, but registers as arrays for their atomics."""
     from numba import types
 
-    real = getattr(types, signature.precision)
-    named = {REAL: real, INTEGER: types.int64}
+    named = {REAL: getattr(types, signature.precision), INTEGER: types.int64}
+
+    def pointer(name: str) -> Any:
+        return types.CPointer(getattr(types, signature.real_of(name)))
+
     return (
         types.CPointer(types.int64),
         *[types.int64] * (2 * signature.dimension + len(extent_names(signature))),
         *[
-            types.CPointer(real) if kind == "array" else types.int64[::1]
-            for kind in signature.outputs
+            pointer(f"o{n}") if kind == "array" else types.int64[::1]
+            for n, kind in enumerate(signature.outputs)
         ],
         *[
-            named[kind] if isinstance(kind, str) else types.CPointer(real)
-            for kind in signature.arguments
+            named[kind] if isinstance(kind, str) else pointer(f"a{n}")
+            for n, kind in enumerate(signature.arguments)
         ],
     )

@@ -10,12 +10,15 @@ from heatsolve.points import INDEX_NAMES
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
 """As on a CPU: a * b + c rounds twice, denormals are kept, division and root are exact."""
 
+REAL_OF = {"float64": "double", "float32": "float"}
+
 C_DIALECT = Dialect(
     where="({0} ? {1} : {2})",
     sqrt="sqrt({0})",
     assign="const auto {name} = {value}",
     assign_integer="const long long {name} = {value}",
     wide="(long long){0}",
+    real="(double){0}",
     launch="",
     constants={"float64": "{hex}", "float32": "{hex}f"},
 )
@@ -127,18 +130,21 @@ def constants() -> str:
 def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     """CUDA C of the kernel `sweep` for a point function."""
     axes = INDEX_NAMES[: tape.dimension]
-    real = {"float64": "double", "float32": "float"}[signature.precision]
+    real = REAL_OF[signature.precision]
     parameters = ["const long long* gate"]
     parameters += [f"long long {end}_{axis}" for axis in axes for end in ("low", "high")]
     parameters += [f"long long {name}" for name in extent_names(signature)]
     parameters += [
-        f"{real}* __restrict__ o{n}" if kind == "array" else f"long long* o{n}"
+        f"{REAL_OF[signature.real_of(f'o{n}')]}* __restrict__ o{n}"
+        if kind == "array"
+        else f"long long* o{n}"
         for n, kind in enumerate(signature.outputs)
     ]
     for n, kind in enumerate(signature.arguments):
         types = {REAL: real, INTEGER: "long long"}
         constant = "" if n in signature.in_place else "const "
-        kind_type = types[kind] if isinstance(kind, str) else f"{constant}{real}* __restrict__"
+        element = REAL_OF[signature.real_of(f"a{n}")]
+        kind_type = types[kind] if isinstance(kind, str) else f"{constant}{element}* __restrict__"
         parameters.append(f"{kind_type} a{n}")
     x, y = BLOCK[tape.dimension]
     rows = rows_of(signature)

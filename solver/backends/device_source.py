@@ -31,6 +31,8 @@ class Dialect:
     assign_integer: str
     wide: str
     """A conversion to 64 bits: threads of a launch are counted in 32."""
+    real: str
+    """A conversion to double precision, which is exact."""
     launch: str
     """What precedes the names of a thread's place in its launch."""
     constants: dict[str, str]
@@ -150,8 +152,10 @@ def _expression(tape: Tape, place: int, signature: Signature, dialect: Dialect) 
         return f"a{operands[0]}"
     if name == "load":
         number, subscript = operands
-        suffix = signature.suffix(f"a{number}")
-        return f"a{number}[{_address(subscript, signature.arguments[number], suffix)}]"
+        name = f"a{number}"
+        address = _address(subscript, signature.arguments[number], signature.suffix(name))
+        element = f"{name}[{address}]"
+        return dialect.real.format(element) if name in signature.narrow else element
     values = [f"v{operand}" for operand in operands]
     if name == "where":
         return dialect.where.format(*values)

@@ -82,7 +82,8 @@ def python_expression(signature: Signature, tape: Tape, place: int) -> str:
             "0" if constant[axis] else _index(INDEX_NAMES[axis], shift, added)
             for axis, (shift, added) in enumerate(subscript)
         ]
-        return f"a{number}[{', '.join(indices)}]"
+        element = f"a{number}[{', '.join(indices)}]"
+        return f"real({element})" if f"a{number}" in signature.narrow else element
     values = [f"v{operand}" for operand in operands]
     if name == "where":
         return f"{values[1]} if {values[0]} else {values[2]}"

@@ -124,7 +124,8 @@ class NumpyBackend(Backend):
         if operation.name == "load":
             number, subscript = operation.operands
             shifts = [shift + sum(arguments[n] for n in added) for shift, added in subscript]
-            return _view(arguments[number], region, shifts)
+            view = _view(arguments[number], region, shifts)
+            return view if view.dtype == self.dtype else view.astype(self.dtype)
         return None
 
     def _scratch_array(self, step: Step, shape: tuple[int, ...]) -> np.ndarray:

@@ -7,14 +7,12 @@ same for every sweep, but for numbers. See `pass_source_2d` and `pass_source_3d`
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from heatsolve.backends.cupy_source import C_DIALECT, OPTIONS, constants
-from heatsolve.backends.signature import Signature
+from heatsolve.backends.cupy_source import C_DIALECT, OPTIONS, REAL_OF, constants
+from heatsolve.backends.signature import BYTES_OF, Signature
 from heatsolve.backends.tape import Tape
 
 PASS_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
 """Lambdas in kernels count as functions of the host otherwise."""
-REAL_OF = {"float64": "double", "float32": "float"}
-BYTES_OF = {"float64": 8, "float32": 4}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from heatsolve.backends.tape import ARRAY, INTEGER, REAL, Tape, record
 from heatsolve.points import Point
 
 Region = tuple[tuple[int, int], ...]
+BYTES_OF = {"float64": 8, "float32": 4}
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class Signature:
     whether the array is constant along it. `outputs`: for each result "array", "sum" or "max".
     `in_place`: for each output, the number of the argument that is the same array, or None.
     `gated`: whether the sweep does nothing once the device's gate is closed. `apart`: the arrays,
-    by their names in generated code, whose extents are not those that the others share.
+    by their names in generated code, whose extents are not those that the others share. `narrow`:
+    the arrays in single precision, by the same names, of a sweep that computes in double.
     """
 
     arguments: tuple[Any, ...]
@@ -28,6 +30,7 @@ class Signature:
     dimension: int
     gated: bool = False
     apart: tuple[str, ...] = ()
+    narrow: tuple[str, ...] = ()
 
     def tape(self, point: Point) -> Tape:
         kinds = [argument if isinstance(argument, str) else ARRAY for argument in self.arguments]
@@ -48,10 +51,23 @@ class Signature:
         """What generated code appends to the names of an array's extents, strides and place."""
         return f"_{name}" if name in self.apart else ""
 
+    def real_of(self, name: str) -> str:
+        """The precision of an array, by its name in generated code."""
+        return "float32" if name in self.narrow else self.precision
+
+    def _touched(self, tape: Tape) -> list[str]:
+        """The full arrays that one sweep moves through memory: those read, and those written."""
+        read = {number for number, _ in tape.loads() if not any(self.arguments[number])}
+        written = [f"o{n}" for n, kind in enumerate(self.outputs) if kind == "array"]
+        return [*[f"a{number}" for number in read], *written]
+
     def arrays_touched(self, tape: Tape) -> int:
         """How many full arrays one sweep moves through memory, read plus written."""
-        read = {number for number, _ in tape.loads() if not any(self.arguments[number])}
-        return len(read) + self.outputs.count("array")
+        return len(self._touched(tape))
+
+    def bytes_touched(self, tape: Tape) -> int:
+        """How many bytes of full arrays one sweep moves through memory for each point."""
+        return sum(BYTES_OF[self.real_of(name)] for name in self._touched(tape))
 
 
 def place_of(output: Any, arguments: Sequence[Any]) -> int | None:

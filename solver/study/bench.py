@@ -53,8 +53,14 @@ BENCHMARKS = {
     "jacobi3d-blocked": Benchmark(blocked, SPACE, LARGE_SPACE),
     "jacobi3d-slices": Benchmark(slices, SPACE, LARGE_SPACE),
     "multigrid2d": Benchmark(solving(method="multigrid"), SOLVED, LARGE_SOLVED),
+    "multigrid2d-mixed": Benchmark(
+        solving(method="multigrid", precision="mixed"), SOLVED, LARGE_SOLVED
+    ),
     "multigrid2d-pyamg": Benchmark(algebraic, SOLVED, SOLVED),
     "multigrid3d": Benchmark(solving(method="multigrid"), SOLVED_SPACE, LARGE_SOLVED_SPACE),
+    "multigrid3d-mixed": Benchmark(
+        solving(method="multigrid", precision="mixed"), SOLVED_SPACE, LARGE_SOLVED_SPACE
+    ),
     "fmg2d": Benchmark(solving(method="multigrid", cycle="FMG"), SOLVED, LARGE_SOLVED),
     "fft3d": Benchmark(solving(periodic=True, method="fft"), SOLVED_SPACE, LARGE_SOLVED_SPACE),
     "launch": Benchmark(launch, (64, 64), (64, 64)),
