@@ -252,9 +252,11 @@ const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(c
     };
     // What a coarse plane gives to a point once it is interpolated along x and y.
     auto along = [&](int r, int k, real v00, real v01, real v10, real v11) {
-        const real low = share_k[k][0] * v00 + share_k[k][1] * v01;
-        const real high = share_k[k][0] * v10 + share_k[k][1] * v11;
-        return share_j[r][0] * low + share_j[r][1] * high;
+        const real left = EDGE ? share_k[k][0] : (k ? line_k2[ss[0]] : line_k0[ss[0]]);
+        const real right = EDGE ? share_k[k][1] : (k ? line_k3[ss[0]] : line_k1[ss[0]]);
+        const real below = EDGE ? share_j[r][0] : (r ? line_j2[qs[0]] : line_j0[qs[0]]);
+        const real above = EDGE ? share_j[r][1] : (r ? line_j3[qs[0]] : line_j1[qs[0]]);
+        return below * (left * v00 + right * v01) + above * (left * v10 + right * v11);
     };
     auto given = [&](int p, int r, int k) {
         return along(r, k, value_at(p, qs[r], ss[k]), value_at(p, qs[r], ss[k] + 1),

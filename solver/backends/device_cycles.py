@@ -1,8 +1,8 @@
 """How a GPU does half a cycle of multigrid: in one pass, or in three dimensions in two.
 
-In three dimensions a pass of four sweeps writes 24 bytes a point with its reads, and one of the
-residual and its restriction reads 16. All in one pass would need a halo of 7 points around a tile of
-64 x 32, and so do 2.5 times the work; [2 sweeps][2 sweeps and all else] would move 48 bytes.
+In three dimensions a pass of four sweeps moves 24 bytes a point, one of the residual and its
+restriction 16. All in one pass would need a halo of up to 8 points around a tile of 64 x 32, and
+so do 2.7 times the work; [2 sweeps] [2 sweeps and all else] would move 48 bytes.
 """
 
 import math
@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 
 from heatsolve.backends import HalfCycle, cycle_source_3d, pass_source_2d
 from heatsolve.backends.device_launch import Launch
-from heatsolve.backends.device_passes import LARGEST, Compiled, PassKernel, deepest, work_of
+from heatsolve.backends.device_passes import (
+    LARGEST,
+    Compiled,
+    PassKernel,
+    deepest,
+    reads_neighbours,
+    work_of,
+)
 from heatsolve.backends.pass_source import Pass, Transfer
 from heatsolve.backends.signature import Signature, describe
 
@@ -25,7 +32,8 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
     """Whether passes can do half a cycle: if points read neighbours only.
 
     In three dimensions sweeps are made in place: they must be coloured, and a periodic axis must
-    have an even number of points, or two of one colour meet at its ends.
+    have an even number of points, or two of one colour meet at its ends. All arrays but b are
+    constant along some axis, as the passes read them again at each sweep.
     """
     if len(half.shape) not in (2, 3) or max(half.shape) > LARGEST:
         return False
@@ -33,12 +41,14 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
         odd = any(w and n % 2 for w, n in zip(half.wraps, half.shape, strict=True))
         if odd or not all(half.colours):
             return False
-    works = list(works_of(half, precision, False))
-    tapes = [work.tape for work in works]
-    tapes += [w.transfer.residual for w in works if w.transfer and w.transfer.residual]
-    if len(half.shape) == 3 and not all(cycle_source_3d.fetched_along(work) for work in works):
-        return False
-    return all(deepest(tape, works[0].signature) > 1 for tape in tapes)
+    *_, work = works_of(half, precision, False)
+    assert work.transfer is not None
+    tapes = [work.tape, *([work.transfer.residual] if work.transfer.residual else [])]
+    if len(half.shape) == 2:
+        return all(deepest(tape, work.signature) > 1 for tape in tapes)
+    whole = [n for n, kind in enumerate(work.signature.arguments) if n and not any(kind)]
+    near = all(reads_neighbours(tape, work.signature) for tape in tapes)
+    return near and whole == [cycle_source_3d.fetched_along(work)]
 
 
 def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:

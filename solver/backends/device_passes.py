@@ -29,21 +29,26 @@ LARGEST = 1 << 30
 """Extents above which a kernel's 32-bit indices might not do."""
 
 
+def reads_neighbours(tape: Tape, signature: Signature) -> bool:
+    """Whether a pass has all that a point function reads."""
+    if signature.dimension == 1:
+        return False
+    for number, subscript in tape.loads():
+        shifts = [abs(shift) for shift, _ in subscript]
+        if any(added for _, added in subscript) or max(shifts) > 1:
+            return False
+        if number == 0 and signature.dimension == 3 and sum(shifts) > 1:
+            return False
+    return True
+
+
 def deepest(tape: Tape, signature: Signature) -> int:
     """The most sweeps that one pass makes of a point function; 1 where it makes none.
 
     The field may be read at the neighbours (in two dimensions also the diagonal ones).
     """
-    if signature.dimension == 1:
+    if not reads_neighbours(tape, signature):
         return 1
-    for number, subscript in tape.loads():
-        if any(added for _, added in subscript):
-            return 1
-        shifts = [abs(shift) for shift, _ in subscript]
-        if number == 0 and (max(shifts) > 1 or (signature.dimension == 3 and sum(shifts) > 1)):
-            return 1
-        if max(shifts) > 1:
-            return 1
     cost = sum(
         {"/": 10, "sqrt": 10, "load": 0, "scalar": 0, "constant": 0}.get(operation.name, 1)
         for operation in tape.operations

@@ -22,7 +22,8 @@ class Transfer:
     """What a pass of a multigrid cycle does besides its sweeps.
 
     With a `residual` it restricts that of the result to the coarse level; without one it first
-    adds what is interpolated from the coarse level. `operands`: the numbers of the pass's arguments that the residual takes after the field.
+    adds what is interpolated from the coarse level. `operands`: the numbers of the pass's arguments
+    that the residual takes after the field.
     """
 
     residual: Tape | None
