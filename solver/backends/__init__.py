@@ -313,10 +313,10 @@ class Backend(ABC):
         self.bytes_moved += points * arrays_touched * self.dtype.itemsize
 
     def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
-        """A callable (new, u) that does half a cycle in one pass; None where there is none.
+        """A callable (new, u) that does half a cycle in a pass or two; None where there is none.
 
         It writes the result to `new` and leaves u alone; the ghosts of u, and those of the coarse
-        array, are up to date.
+        array, are up to date, and at walls those of `new` are as those of u (0 for `from_zero`).
         """
         return None
 

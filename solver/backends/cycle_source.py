@@ -46,7 +46,7 @@ def pieces(work: Pass, keeps: list[int]) -> Pieces:
         .replace("@SHUFFLES@", "\n            ".join(sorted(reads.shuffles)))
         .replace("@GIVEN@", ", ".join(reads.given))
     )
-    arrive = "for (int k = 0; k < C; k++) newest[0][k] = 0;" if transfer.from_zero else ARRIVE
+    arrive = "for (int k = 0; k < C; k++) newest[0][k] = 0;" if work.from_zero else ARRIVE
     # Coarse points may lie one beyond the last unknown.
     last_row, last_column = (
         f"max(region_{axis}.high, 2 * int(coarse_{axis}) - 3)" for axis in "ij"

@@ -18,13 +18,12 @@ from heatsolve.backends import (
     Signature,
     sums,
 )
+from heatsolve.backends.device_cycles import CyclePasses, can_halve
 from heatsolve.backends.device_launch import SPREAD, Launch, launches, rows_of
 from heatsolve.backends.device_passes import (
     LARGEST,
     Compiled,
-    CyclePass,
     DevicePasses,
-    can_halve,
     deepest,
 )
 from heatsolve.backends.signature import describe
@@ -234,11 +233,11 @@ class DeviceBackend(Backend):
     def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
         if not self.compiles_c or not can_halve(half, self.precision):
             return None
-        kernels: dict[bool, CyclePass] = {}
+        kernels: dict[bool, CyclePasses] = {}
 
         def run(new: Any, u: Any) -> None:
             if self.gated not in kernels:
-                kernels[self.gated] = CyclePass(self, half, self.gated)
+                kernels[self.gated] = CyclePasses(self, half, self.gated)
             points, arrays = kernels[self.gated](new, u)
             self.points_updated += points
             self.bytes_moved += arrays * self.dtype.itemsize

@@ -1,14 +1,13 @@
 """How a GPU makes several sweeps in one pass: which it can, how many, and how they are launched."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from heatsolve.backends import HalfCycle, Region, pass_source_2d, pass_source_3d
+from heatsolve.backends import Region, pass_source_2d, pass_source_3d
 from heatsolve.backends.device_launch import Launch
-from heatsolve.backends.pass_source import Pass, Transfer
-from heatsolve.backends.signature import Signature, describe
+from heatsolve.backends.pass_source import Pass
+from heatsolve.backends.signature import Signature
 from heatsolve.backends.tape import Tape
 
 LIGHT, HEAVY = 12, 30
@@ -18,9 +17,8 @@ SHAPES_2D = {
     5: pass_source_2d.Shape(ahead=8, warps=4, blocks=4),
     3: pass_source_2d.Shape(ahead=8, warps=4, blocks=4),
 }
-SHAPE_OF_CYCLE = pass_source_2d.Shape(ahead=4, warps=4, blocks=4)
 SHAPES_3D = {3: pass_source_3d.Shape()}
-"""Shapes by the number of sweeps, and that of half a cycle, measured on an H200."""
+"""Shapes by the number of sweeps, measured on an H200."""
 ROWS = (4, 256)
 """Fewest and most rows that a warp goes down."""
 PLANES = (8, 110)
@@ -31,21 +29,26 @@ LARGEST = 1 << 30
 """Extents above which a kernel's 32-bit indices might not do."""
 
 
+def reads_neighbours(tape: Tape, signature: Signature) -> bool:
+    """Whether a pass has all that a point function reads."""
+    if signature.dimension == 1:
+        return False
+    for number, subscript in tape.loads():
+        shifts = [abs(shift) for shift, _ in subscript]
+        if any(added for _, added in subscript) or max(shifts) > 1:
+            return False
+        if number == 0 and signature.dimension == 3 and sum(shifts) > 1:
+            return False
+    return True
+
+
 def deepest(tape: Tape, signature: Signature) -> int:
     """The most sweeps that one pass makes of a point function; 1 where it makes none.
 
     The field may be read at the neighbours (in two dimensions also the diagonal ones).
     """
-    if signature.dimension == 1:
+    if not reads_neighbours(tape, signature):
         return 1
-    for number, subscript in tape.loads():
-        if any(added for _, added in subscript):
-            return 1
-        shifts = [abs(shift) for shift, _ in subscript]
-        if number == 0 and (max(shifts) > 1 or (signature.dimension == 3 and sum(shifts) > 1)):
-            return 1
-        if max(shifts) > 1:
-            return 1
     cost = sum(
         {"/": 10, "sqrt": 10, "load": 0, "scalar": 0, "constant": 0}.get(operation.name, 1)
         for operation in tape.operations
@@ -75,24 +78,25 @@ def work_of(
 class PassKernel:
     """The kernel of a pass: its source, and its launches."""
 
-    def __init__(self, work: Pass, shape: Any = None):
+    def __init__(self, work: Pass, shape: Any = None, room: Any = None):
+        """`shape` and `room`: how it is cut, and whose text it is, if not those of plain sweeps."""
         self.work = work
         self._two = work.signature.dimension == 2
         self._shape = shape or (SHAPES_2D if self._two else SHAPES_3D)[work.sweeps]
-        room = pass_source_2d if self._two else pass_source_3d
+        room = room or (pass_source_2d if self._two else pass_source_3d)
         self.source = room.source(work, self._shape)
         self.bytes_shared = self._shape.bytes_shared(work)
 
     def launch(self, region: Region) -> tuple[Launch, int]:
         """The launch that covers a region, and the rows or planes of each of its pieces."""
-        sweeps, shape, last = self.work.sweeps, self._shape, region[-1]
+        shape, last = self._shape, region[-1]
         extents = [high - low for low, high in region]
         if self._two:
             strips = _pieces(last[1] - last[0] // 2 * 2, shape.width(self.work))
             rows = _length(extents[0], strips, WARPS_WANTED, ROWS)
             grid = (_pieces(strips, shape.warps), _pieces(extents[0], rows), 1)
         else:
-            down, across = shape.right(sweeps)
+            down, across = shape.right(self.work)
             tiles = _pieces(extents[1], down), _pieces(last[1] - last[0] // 2 * 2, across)
             rows = _length(extents[0], tiles[0] * tiles[1], BLOCKS_WANTED, PLANES)
             grid = (tiles[1], tiles[0], _pieces(extents[0], rows))
@@ -169,83 +173,3 @@ class DevicePasses:
         bounds = [bound for where in (region, counted) for pair in where for bound in pair]
         operands = kernel.operands(new, u, stages, registers)
         queue(replace(launch, bounds=(*bounds, rows, *u.shape)), tuple(operands))
-
-
-def can_halve(half: HalfCycle, precision: str) -> bool:
-    """Whether a pass can do half a cycle: in two dimensions, if points read neighbours only."""
-    if len(half.shape) != 2 or max(half.shape) > LARGEST:
-        return False
-    work = half_work(half, precision, False)
-    assert work.transfer is not None
-    tapes = [work.tape, *([work.transfer.residual] if work.transfer.residual else [])]
-    return all(deepest(tape, work.signature) > 1 for tape in tapes)
-
-
-def half_work(half: HalfCycle, precision: str, gated: bool) -> Pass:
-    """The pass that does half a cycle."""
-    axes = len(half.shape)
-
-    def signature(arguments: Sequence[Any]) -> Signature:
-        described = ((False,) * axes, *[describe(a) for a in arguments])
-        return Signature(described, ("array",), (None,), precision, axes, gated)
-
-    transfer = Transfer(None)
-    if half.residual is not None:
-        tape = signature(half.operands).tape(half.residual)
-        transfer = Transfer(tape, _numbers(half), half.from_zero)
-    own = signature(half.stages[0])
-    norms = [None] * len(half.stages)
-    work = work_of(own.tape(half.point), own, half.stages, norms, half.wraps, half.shape)
-    work = replace(work, colours=tuple(half.colours), transfer=transfer)
-    odd = (half.region[0][0] - pass_source_2d.reach(work)) % 2 == 1
-    return replace(work, odd=odd)
-
-
-def _numbers(half: HalfCycle) -> tuple[int, ...]:
-    """For each operand of the residual, the number of the argument of a sweep that it is."""
-    given = half.stages[0]
-    found = []
-    for operand in half.operands:
-        same = (
-            n
-            for n, argument in enumerate(given, 1)
-            if argument is operand
-            or (isinstance(operand, float) and isinstance(argument, float) and argument == operand)
-        )
-        found.append(next(same))
-    return tuple(found)
-
-
-class CyclePass:
-    """Half a cycle of multigrid on a device."""
-
-    def __init__(self, backend: Any, half: HalfCycle, gated: bool):
-        work = half_work(half, backend.precision, gated)
-        kernel = PassKernel(work, SHAPE_OF_CYCLE)
-        self._queue = backend.c_kernel(kernel.source, kernel.bytes_shared)
-        self._kernel, self._from_zero = kernel, half.from_zero
-        extents = half.coarse.shape
-        covered = half.region
-        if half.residual is not None:  # coarse points may lie one beyond the last unknown
-            covered = tuple(
-                (low, max(high, 2 * extent - 3))
-                for (low, high), extent in zip(half.region, extents, strict=True)
-            )
-        launch, rows = kernel.launch(covered)
-        bounds = [bound for pair in (*half.region, *half.region) for bound in pair]
-        self._launch = replace(launch, bounds=(*bounds, rows, *half.shape))
-        convert = backend.dtype.type
-        self._stages = [
-            [convert(a) if isinstance(a, float) else a for a in stage] for stage in half.stages
-        ]
-        self._more = (half.coarse, *half.lines, *[backend.integer(extent) for extent in extents])
-        points = math.prod(high - low for low, high in half.region)
-        arrays = work.signature.arrays_touched(work.tape) - half.from_zero
-        # One coarse array is read or written, too.
-        self._work = points * work.sweeps, points * arrays + math.prod(extents)
-
-    def __call__(self, new: Any, u: Any) -> tuple[int, int]:
-        """Queue it; how many points it updates, and how many array elements it moves."""
-        operands = self._kernel.operands(new, new if self._from_zero else u, self._stages, ())
-        self._queue(self._launch, (*operands, *self._more))
-        return self._work

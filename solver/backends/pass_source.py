@@ -19,14 +19,13 @@ PASS_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
 class Transfer:
     """What a pass of a multigrid cycle does besides its sweeps.
 
-    With a `residual` it restricts that of the result to the coarse level, and where `from_zero`
-    the sweeps begin at zero; without one it first adds what is interpolated from the coarse level.
-    `operands`: the numbers of the pass's arguments that the residual takes after the field.
+    With a `residual` it restricts that of the result to the coarse level; without one it first
+    adds what is interpolated from the coarse level. `operands`: the numbers of the pass's arguments
+    that the residual takes after the field.
     """
 
     residual: Tape | None
     operands: tuple[int, ...] = ()
-    from_zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,8 @@ class Pass:
     `varying`: the numbers of the scalar arguments that differ from sweep to sweep; `norms`: for
     each sweep None, "max" or "sum"; `aligned`: whether rows begin at multiples of two elements.
     `colours`: for each sweep 1 or -1 if it updates only the red or black points, else 0; `odd`:
-    whether the first row that a warp reads is odd. `transfer`: see `cycle_source`.
+    whether the first row, or plane, that is read is odd. `from_zero`: whether the sweeps begin at 0
+    wherever they read. `transfer`: see `cycle_source` and `cycle_source_3d`.
     """
 
     tape: Tape
@@ -47,7 +47,8 @@ class Pass:
     aligned: bool
     colours: tuple[int, ...] = ()
     odd: bool = False
-    transfer: "Transfer | None" = None
+    from_zero: bool = False
+    transfer: Transfer | None = None
 
     @property
     def sweeps(self) -> int:

@@ -326,7 +326,7 @@ def _fetches(work: Pass, keeps: list[int]) -> list[str]:
     piece = 2 * work.bytes
     found = []
     for n, name in enumerate(["a0", *[f"a{number}" for number in keeps]]):
-        if n == 0 and work.transfer is not None and work.transfer.from_zero:
+        if n == 0 and work.from_zero:
             continue
         slot = "n % RING" if n == 0 else f"RING + {n - 1} * KEPT_ROWS + into"
         found += [

@@ -33,8 +33,9 @@ class Shape:
         """Columns at each side of a tile that are wrong in the end."""
         return -(-reach // self.columns) * self.columns
 
-    def right(self, reach: int) -> tuple[int, int]:
+    def right(self, work: Pass) -> tuple[int, int]:
         """Rows and columns of a tile that are right in the end."""
+        reach = work.sweeps
         return self.rows * self.warps - 2 * reach, 32 * self.columns - 2 * self.halo(reach)
 
     def bytes_shared(self, work: Pass) -> int:
@@ -245,7 +246,7 @@ def source(work: Pass, shape: Shape) -> str:
             planes.append(f"const real {name} = {array}[{INDEX[0]} + {di}];")
             given.append(name)
         else:
-            given.append(f"{array}[{_place(constant, shift)}]")
+            given.append(f"{array}[{place_of(constant, shift)}]")
     width, height = 32 * shape.columns, shape.rows * shape.warps
     state, each, last = _norms(work)
     defines = {
@@ -274,7 +275,7 @@ FIELD = {
 """The field at a point and at its six neighbours: no others are at hand."""
 
 
-def _place(constant: tuple[bool, ...], shift: tuple[int, ...]) -> str:
+def place_of(constant: tuple[bool, ...], shift: tuple[int, ...]) -> str:
     """The place of an element of an array that varies along two axes or three."""
     terms = []
     for axis in range(3):

@@ -1,0 +1,486 @@
+"""CUDA C of passes of a multigrid cycle in three dimensions: coloured sweeps of one plane in place.
+
+A block owns a tile of 64 columns along z and goes up the planes; a thread owns two by two of them.
+Points of one colour have neighbours of the other colour only, so a sweep needs no second copy of
+the field: as plane z arrives, sweep 1 updates plane z - 1, sweep 2 plane z - 2, and so on, each in
+place. A thread keeps its own points of all these planes in registers; what others read is in a ring
+of planes in shared memory. Nobody reads there what is written in the same step, because it has the
+other colour, so one barrier a step is enough. Which points move is known when the text is compiled:
+tiles begin at even columns and rows. The outermost points of a tile, one layer for each sweep, are
+wrong and are made again by the tile beside it, as in `pass_source_3d`.
+
+A pass may begin with the interpolation of a correction and may end with the residual and its
+restriction. Restriction widens a tile's halo by three, which would leave less than half of it right
+behind four sweeps; so it is a pass of its own, without sweeps (see `device_cycles`).
+"""
+
+from dataclasses import dataclass
+
+from heatsolve.backends.pass_source import Pass, filled
+from heatsolve.backends.pass_source_3d import place_of
+from heatsolve.backends.tape import Tape
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a kernel is cut: tuned for a device."""
+
+    warps: int = 16
+    """Warps of a block, one below the other along y, each with two rows."""
+    ahead: int = 3
+    """Planes that are on their way."""
+
+    def right(self, work: Pass) -> tuple[int, int]:
+        """Rows and columns of a tile that are right in the end."""
+        low, high = halo(work)
+        return 2 * self.warps - low - high, 64 - low - high
+
+    def planes(self, work: Pass) -> tuple[int, int]:
+        """Planes in shared memory of the field, and of the array that is fetched with it."""
+        return levels(work) + 1 + self.ahead, self.ahead + 1
+
+    def bytes_shared(self, work: Pass) -> int:
+        """Shared memory of a block."""
+        return 128 * self.warps * (sum(self.planes(work)) + restricts(work)) * work.bytes
+
+
+def restricts(work: Pass) -> bool:
+    """Whether the residual of the result is restricted, too."""
+    return work.transfer is not None and work.transfer.residual is not None
+
+
+def levels(work: Pass) -> int:
+    """Planes on which a step works: one for each sweep, and one for the residual."""
+    return work.sweeps + restricts(work)
+
+
+def reach(work: Pass) -> tuple[int, int]:
+    """Points below and above a piece of the result on which it depends.
+
+    A coarse point q takes from the points 2q - 2 ... 2q + 1, a residual from its neighbours.
+    """
+    return (work.sweeps + 3, work.sweeps + 2) if restricts(work) else (work.sweeps, work.sweeps)
+
+
+def halo(work: Pass) -> tuple[int, int]:
+    """Rows and columns at both sides of a tile that are wrong in the end: threads have pairs."""
+    low, high = reach(work)
+    return low + low % 2, high + high % 2
+
+
+KERNEL = """
+template <bool EDGE> __device__ __forceinline__ void tile(
+    @PARAMETERS@, Range region_i, Range region_j, Range region_k, int extent_i, int extent_j,
+    int extent_k, int first_j, int first_k, int warp, int begin, int end, real* shared
+) {
+    const int lane = threadIdx.x & 31;
+    const int x = first_k + 2 * lane, y = first_j + 2 * warp;
+    const int last_i = extent_i - 1, last_j = extent_j - 1, last_k = extent_k - 1;
+    auto of = [&](int n, int last, bool wraps) {
+        return !EDGE ? n : wraps ? wrapped(n, last - 1) : min(max(n, 0), last);
+    };
+    auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
+    int xs[2], ys[2];
+    bool fixed_x[2], fixed_y[2];
+    // Aligned pairs of columns are in the array or outside, where any values will do.
+    constexpr bool WHOLE = ALIGNED && (!EDGE || !WRAPS_K);
+    for (int n = 0; n < 2; n++) {
+        xs[n] = WHOLE && EDGE ? min(max(x, 0), last_k - 1) + n : of(x + n, last_k, WRAPS_K);
+        ys[n] = of(y + n, last_j, WRAPS_J);
+        fixed_x[n] = EDGE && !WRAPS_K && (x + n < region_k.low || x + n >= region_k.high);
+        fixed_y[n] = EDGE && !WRAPS_J && (y + n < region_j.low || y + n >= region_j.high);
+    }
+    const bool mine = 2 * lane >= LOW && 2 * lane < X - HIGH && 2 * warp >= LOW &&
+                      2 * warp < Y - HIGH;
+    const int start = begin - BEFORE, loads = end - begin + BEFORE + AFTER;
+    @LINES@
+    // Of plane z - n; of the array fetched with the field, of plane z - n - 1.
+    real u[LEVELS + 2][2][2], b[LEVELS][2][2];
+    for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+        for (int n = 0; n < LEVELS + 2; n++) u[n][r][k] = 0;
+        for (int n = 0; n < LEVELS; n++) b[n][r][k] = 0;
+    }
+    real* const own = shared + warp * 2 * X + lane * 2;
+    const unsigned place = (unsigned)__cvta_generic_to_shared(own);
+    const size_t plane = (size_t)extent_j * extent_k;
+    const size_t corner = EDGE ? 0 : (size_t)y * extent_k + x;
+    auto fetch_plane = [&](const real* array, int i, int into) {
+        const real* const base = array + of(i, last_i, WRAPS_I) * plane + corner;
+        const unsigned to = place + into * (TILE * sizeof(real));
+        for (int r = 0; r < 2; r++) {
+            const real* const row = base + (size_t)(EDGE ? ys[r] : r) * extent_k;
+            if (WHOLE) fetch<2 * sizeof(real)>(to + r * X * sizeof(real), row + (EDGE ? xs[0] : 0));
+            else
+                for (int k = 0; k < 2; k++)
+                    fetch<sizeof(real)>(to + (r * X + k) * sizeof(real), row + (EDGE ? xs[k] : k));
+        }
+    };
+    auto issue = [&](int n, int into, int beside) {
+        if (n < loads) {
+            @FETCHES@
+        }
+        fetched();
+    };
+    for (int n = 0; n < AHEAD; n++) issue(n, n, n);
+    // The rows beside a thread's own; a tile has none beyond its ends.
+    const int up = warp == 0 ? 0 : -X, down = warp == WARPS - 1 ? X : 2 * X;
+    int slot = 0, beside = 0;  // where the planes lie that arrive
+    real* to = o0 + begin * (integer)plane + (integer)y * extent_k + x;
+    @TRANSFER_STATE@
+    auto advance = [&](int n, auto turn) {
+        constexpr int PARITY = (ODD + decltype(turn)::value) & 1;  // that of z
+        await_all_but<AHEAD - 1>();
+        __syncthreads();
+        const int z = start + n;
+        int next = slot + AHEAD, next_beside = beside + AHEAD;
+        if (next >= RING) next -= RING;
+        if (next_beside > AHEAD) next_beside -= AHEAD + 1;
+        issue(n + AHEAD, next, next_beside);
+        #pragma unroll
+        for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+            for (int t = LEVELS - 1; t > 0; t--) b[t][r][k] = b[t - 1][r][k];
+            b[0][r][k] = own[(RING + beside) * TILE + r * X + k];
+            for (int m = LEVELS + 1; m > 0; m--) u[m][r][k] = u[m - 1][r][k];
+            u[0][r][k] = @ARRIVED@;
+        }
+        @CORRECT@
+        @SWEEPS@
+        @RESTRICT@
+        if (++slot == RING) slot = 0;
+        if (++beside > AHEAD) beside = 0;
+        @STORE@
+    };
+    for (int n = 0; n < loads + RESTRICTS; n += 2) {
+        advance(n, Number<0>());
+        advance(n + 1, Number<1>());
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,
+       integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
+       integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
+       integer planes, integer extent_i, integer extent_j, integer extent_k) {
+    @GATE@
+    const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
+    const Range region_k{int(low_k), int(high_k)};
+    extern __shared__ __align__(16) unsigned char memory[];
+    real* shared = reinterpret_cast<real*>(memory);
+    // A shuffle tells the compiler that the number is the same in all lanes.
+    const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
+    const int first_k = (region_k.low & ~1) + blockIdx.x * (X - LOW - HIGH) - LOW;
+    const int first_j = (region_j.low & ~1) + blockIdx.y * (Y - LOW - HIGH) - LOW;
+    const int begin = region_i.low + blockIdx.z * int(planes);
+    const int end = min(begin + int(planes), @LAST_PLANE@);
+    const bool edge = first_k < region_k.low || first_k + X > region_k.high ||
+                      first_j < region_j.low || first_j + Y > region_j.high ||
+                      begin - BEFORE - 1 < region_i.low || end + AFTER + 2 > region_i.high;
+    if (edge)
+        tile<true>(@NAMES@, region_i, region_j, region_k, extent_i, extent_j, extent_k, first_j,
+                   first_k, warp, begin, end, shared);
+    else
+        tile<false>(@NAMES@, region_i, region_j, region_k, extent_i, extent_j, extent_k, first_j,
+                    first_k, warp, begin, end, shared);
+}
+"""
+
+PLANE = """\
+const int here = z - t - 1;
+            real* const near = own + (slot > t ? slot - t - 1 : slot - t - 1 + RING) * TILE;
+            const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
+            @PLANES@"""
+
+SWEEPS = """\
+#pragma unroll
+        for (int t = 0; t < T; t++) {
+            @PLANE@
+            #pragma unroll
+            for (int r = 0; r < 2; r++) {
+                constexpr int black[] = {@BLACK@};
+                const int k = (PARITY + t + 1 + r + black[t]) & 1;  // the column that moves
+                @NEIGHBOURS@
+                real value = point(@GIVEN@);
+                if (EDGE && (still || fixed_y[r] || fixed_x[k])) value = u[t + 1][r][k];
+                u[t + 1][r][k] = near[r * X + k] = value;
+            }
+        }"""
+
+NEIGHBOURS = """\
+const real below = r == 0 ? near[up + k] : u[t + 1][0][k];
+                const real above = r == 1 ? near[down + k] : u[t + 1][1][k];
+                const real left = k == 0 ? from_left(u[t + 1][r][1]) : u[t + 1][r][0];
+                const real right = k == 1 ? from_right(u[t + 1][r][0]) : u[t + 1][r][1];"""
+
+FROM_ZERO = """\
+for (int r = 0; r < 2; r++)
+            for (int k = 0; k < 2; k++) own[slot * TILE + r * X + k] = 0;"""
+
+STORE = """\
+const int out = z - T;
+        const bool stored = mine && out >= begin && out < min(end, region_i.high);
+        for (int r = 0; r < 2; r++) {
+            const bool row = stored && !(EDGE && (y + r < region_j.low || y + r >= region_j.high));
+            const bool whole = !EDGE || (x >= region_k.low && x + 2 <= region_k.high);
+            real* const at = to + r * (integer)extent_k;
+            if (ALIGNED) store_if(row && whole, at, u[T][r][0], u[T][r][1]);
+            if (!ALIGNED || EDGE)
+                for (int k = 0; k < 2; k++) {
+                    const bool column = x + k >= region_k.low && x + k < region_k.high;
+                    store_if(row && column && !(ALIGNED && whole), at + k, u[T][r][k]);
+                }
+        }
+        if (out >= begin) to += plane;"""
+
+INTERPOLATION = """\
+const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(coarse_k) - 2;
+    // The coarse points below those of a thread along y and x, and the shares of both neighbours.
+    int qs[2], ss[2];
+    real share_j[2][2], share_k[2][2];
+    for (int n = 0; n < 2; n++) {
+        const int q = (EDGE ? ys[n] : y + n) >> 1, s = (EDGE ? xs[n] : x + n) >> 1;
+        const bool odd_j = EDGE ? ys[n] & 1 : n, odd_k = EDGE ? xs[n] & 1 : n;
+        qs[n] = EDGE ? min(q, last_q) : y >> 1;
+        ss[n] = EDGE ? min(s, last_s) : x >> 1;
+        share_j[n][0] = EDGE && q > last_q ? 0 : (odd_j ? line_j2 : line_j0)[qs[n]];
+        share_j[n][1] = EDGE && q > last_q ? 0 : (odd_j ? line_j3 : line_j1)[qs[n]];
+        share_k[n][0] = EDGE && s > last_s ? 0 : (odd_k ? line_k2 : line_k0)[ss[n]];
+        share_k[n][1] = EDGE && s > last_s ? 0 : (odd_k ? line_k3 : line_k1)[ss[n]];
+    }
+    const size_t coarse_plane = (size_t)coarse_j * coarse_k;
+    auto value_at = [&](int p, int q, int s) {
+        return coarse[min(p, last_p + 1) * coarse_plane + (size_t)q * coarse_k + s];
+    };
+    // What a coarse plane gives to a point once it is interpolated along x and y.
+    auto along = [&](int r, int k, real v00, real v01, real v10, real v11) {
+        const real left = EDGE ? share_k[k][0] : (k ? line_k2[ss[0]] : line_k0[ss[0]]);
+        const real right = EDGE ? share_k[k][1] : (k ? line_k3[ss[0]] : line_k1[ss[0]]);
+        const real below = EDGE ? share_j[r][0] : (r ? line_j2[qs[0]] : line_j0[qs[0]]);
+        const real above = EDGE ? share_j[r][1] : (r ? line_j3[qs[0]] : line_j1[qs[0]]);
+        return below * (left * v00 + right * v01) + above * (left * v10 + right * v11);
+    };
+    auto given = [&](int p, int r, int k) {
+        return along(r, k, value_at(p, qs[r], ss[k]), value_at(p, qs[r], ss[k] + 1),
+                     value_at(p, qs[r] + 1, ss[k]), value_at(p, qs[r] + 1, ss[k] + 1));
+    };
+    // Of the coarse planes around z, and the values of the next one: they take a while to come. In
+    // a tile that is an edge, where planes may wrap, they are read as they are needed.
+    real around[2][2][2], coming[2][2];
+    auto look_ahead = [&](int p) {
+        for (int a = 0; a < 2; a++) for (int c = 0; c < 2; c++)
+            coming[a][c] = value_at(p, qs[0] + a, ss[0] + c);
+    };
+    if (!EDGE) {
+        for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++)
+            for (int side = 0; side < 2; side++)
+                around[side][r][k] = given((start >> 1) + (ODD ? side : 0), r, k);
+        look_ahead((start >> 1) + 1 + ODD);
+    }"""
+
+CORRECTION = """\
+{
+            const int i = of(z, last_i, WRAPS_I), p = EDGE ? min(i >> 1, last_p) : i >> 1;
+            const bool odd = EDGE ? i & 1 : PARITY, none = EDGE && (i >> 1) > last_p;
+            const int known = min(p, last_p + 1);
+            const real share_below = none ? 0 : odd ? line_i2[known] : line_i0[known];
+            const real share_above = none ? 0 : odd ? line_i3[known] : line_i1[known];
+            const bool unknown = !EDGE || WRAPS_I || (z >= region_i.low && z < region_i.high);
+            #pragma unroll
+            for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+                if (EDGE) {
+                    around[0][r][k] = given(p, r, k);
+                    around[1][r][k] = given(p + 1, r, k);
+                } else if (PARITY == 0) {
+                    around[0][r][k] = around[1][r][k];
+                    around[1][r][k] =
+                        along(r, k, coming[0][0], coming[0][1], coming[1][0], coming[1][1]);
+                }
+                const real correction =
+                    share_below * around[0][r][k] + share_above * around[1][r][k];
+                if (unknown && !fixed_y[r] && !fixed_x[k]) u[0][r][k] += correction;
+                own[slot * TILE + r * X + k] = u[0][r][k];
+            }
+            if (!EDGE && PARITY == 0) look_ahead(p + 2);
+        }"""
+
+RESTRICTION_STATE = """\
+const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(coarse_k) - 2;
+    const int q = y >> 1, s = x >> 1;
+    const int known_q = min(max(q, 0), last_q + 1), known_s = min(max(s, 0), last_s + 1);
+    const real share_j0 = line_j0[known_q], share_j1 = line_j1[known_q];
+    const real share_j2 = line_j2[known_q], share_j3 = line_j3[known_q];
+    const real share_k0 = line_k0[known_s], share_k1 = line_k1[known_s];
+    const real share_k2 = line_k2[known_s], share_k3 = line_k3[known_s];
+    const bool coarse_mine = mine && q >= 1 && q <= last_q && s >= 1 && s <= last_s;
+    // What is restricted along z is left here for the warp below, which needs it a step later.
+    real* const sheet = own + (RING + AHEAD + 1) * TILE;
+    const int before = warp == 0 ? 0 : -2 * X;
+    real past[3][2][2];
+    for (int n = 0; n < 3; n++)
+        for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) past[n][r][k] = 0;"""
+
+RESTRICTION = """\
+{
+            constexpr int t = T;
+            @PLANE@
+            real left_over[2][2];
+            #pragma unroll
+            for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+                @NEIGHBOURS@
+                left_over[r][k] = residual(@GIVEN@);
+                if (EDGE && (still || fixed_y[r] || fixed_x[k])) left_over[r][k] = 0;
+            }
+            if (((PARITY + T + 1) & 1) == 1) {  // planes are complete, here >> 1 in the coarse grid
+                const int p = min(max(here >> 1, 0), last_p + 1);
+                const real share_i0 = line_i0[p], share_i1 = line_i1[p];
+                const real share_i2 = line_i2[p], share_i3 = line_i3[p];
+                for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++)
+                    sheet[r * X + k] = share_i0 * past[2][r][k] + share_i1 * past[1][r][k]
+                                     + share_i2 * past[0][r][k] + share_i3 * left_over[r][k];
+            } else {  // the sheet is that of the step before
+                const int p = (here - 1) >> 1;
+                real down[2];
+                for (int k = 0; k < 2; k++)
+                    down[k] = share_j0 * sheet[before + k] + share_j1 * sheet[before + X + k]
+                            + share_j2 * sheet[k] + share_j3 * sheet[X + k];
+                const real even = from_left(down[0]), odd = from_left(down[1]);
+                store_if(coarse_mine && 2 * p >= begin && 2 * p < end && p <= last_p,
+                         coarse + ((integer)p * coarse_j + q) * coarse_k + s,
+                         share_k0 * even + share_k1 * odd + share_k2 * down[0]
+                         + share_k3 * down[1]);
+            }
+            for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+                past[2][r][k] = past[1][r][k];
+                past[1][r][k] = past[0][r][k];
+                past[0][r][k] = left_over[r][k];
+            }
+        }"""
+
+FIELD = {
+    (0, 0, 0): "u[t + 1][r][k]",
+    (-1, 0, 0): "u[t + 2][r][k]",
+    (1, 0, 0): "u[t][r][k]",
+    (0, -1, 0): "below",
+    (0, 1, 0): "above",
+    (0, 0, -1): "left",
+    (0, 0, 1): "right",
+}
+"""The field at a point and at its six neighbours: no others are at hand."""
+INDEX = (
+    "inside(of(here, last_i, WRAPS_I), last_i)",
+    "inside(ys[r], last_j)",
+    "inside(xs[k], last_k)",
+)
+"""The indices of a point in the arrays, never those of a ghost."""
+
+
+def source(work: Pass, shape: Shape) -> str:
+    """CUDA C of the kernel `sweeps`."""
+    along = fetched_along(work)
+    lines = work.numbers()
+    state = correct = sweeps = restriction = ""
+    last_plane = "region_i.high"
+    if work.sweeps:
+        reads = Reads(work, work.tape, range(len(work.signature.arguments)), along, "l")
+        lines += reads.lines
+        black = ", ".join(str(int(colour < 0)) for colour in work.colours)
+        sweeps = reads.filled(SWEEPS).replace("@BLACK@", black)
+    if restricts(work):
+        assert work.transfer is not None and work.transfer.residual is not None
+        reads = Reads(work, work.transfer.residual, (0, *work.transfer.operands), along, "m")
+        lines += reads.lines
+        state, restriction = RESTRICTION_STATE, reads.filled(RESTRICTION)
+        # Coarse points may lie one beyond the last unknown.
+        last_plane = "max(region_i.high, 2 * int(coarse_i) - 3)"
+    elif work.transfer is not None:
+        state, correct = INTERPOLATION, CORRECTION
+    fetches = [f"fetch_plane(a{along}, start + n - 1, RING + beside);"]
+    if work.from_zero:
+        correct = FROM_ZERO
+    else:
+        fetches.append("fetch_plane(a0, start + n, into);")
+    before, after = reach(work)
+    low, high = halo(work)
+    defines = {
+        "T": work.sweeps, "LEVELS": levels(work), "RESTRICTS": restricts(work),
+        "WARPS": shape.warps, "X": 64, "Y": 2 * shape.warps, "TILE": 128 * shape.warps,
+        "AHEAD": shape.ahead, "RING": shape.planes(work)[0], "LOW": low, "HIGH": high,
+        "BEFORE": before, "AFTER": after, "ODD": work.odd, "WRAPS_I": work.wraps[0],
+        "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2], "ALIGNED": work.aligned,
+    }  # fmt: skip
+    return filled(
+        KERNEL, work, defines,
+        LINES="\n    ".join(lines), FETCHES="\n            ".join(fetches),
+        ARRIVED="0" if work.from_zero else "own[slot * TILE + r * X + k]",
+        TRANSFER_STATE=state, CORRECT=correct, SWEEPS=sweeps, RESTRICT=restriction,
+        STORE=STORE if work.sweeps else "", LAST_PLANE=last_plane,
+    )  # fmt: skip
+
+
+def fetched_along(work: Pass) -> int:
+    """The number of the array whose planes are fetched with the field: b; 0 if there is none."""
+    arguments = work.signature.arguments
+    for number, shift in work.tape.loads():
+        if number and not any(arguments[number]) and not any(distance for distance, _ in shift):
+            return number
+    return 0
+
+
+class Reads:
+    """What a point function reads, as statements before it and as its arguments.
+
+    `arguments` are the numbers of the kernel's arguments that it takes, `along` that of the array
+    fetched with the field; `letter` begins its names.
+    """
+
+    def __init__(
+        self, work: Pass, tape: Tape, arguments: "range | tuple[int, ...]", along: int, letter: str
+    ):
+        self.lines: list[str] = []
+        self.planes: list[str] = []
+        self.given: list[str] = []
+        for place, operation in enumerate(tape.operations):
+            if operation.name == "scalar":
+                self.given.append(work.scalar(arguments[operation.operands[0]]))
+            elif operation.name == "load":
+                number, subscript = operation.operands
+                shift = tuple(distance for distance, _ in subscript)
+                if number == 0:
+                    self.given.append(FIELD[shift])
+                elif arguments[number] == along and not any(shift):
+                    self.given.append("b[t][r][k]")
+                else:
+                    kind = work.signature.arguments[arguments[number]]
+                    self._add(f"{letter}{place}", f"a{arguments[number]}", kind, shift)
+
+    def _add(self, name: str, array: str, constant: tuple[bool, ...], shift: tuple[int, ...]):
+        """One element of an array: held by a thread if it is the same on all planes."""
+        di, dj, dk = shift
+        if all(constant):
+            self.lines.append(f"const real {name} = {array}[0];")
+            self.given.append(name)
+        elif constant == (True, True, False):
+            self.lines.append(f"real {name}[2];")
+            self.lines.append(
+                f"for (int k = 0; k < 2; k++) {name}[k] = {array}[{INDEX[2]} + {dk}];"
+            )
+            self.given.append(f"{name}[k]")
+        elif constant == (True, False, True):
+            self.lines.append(f"real {name}[2];")
+            self.lines.append(
+                f"for (int r = 0; r < 2; r++) {name}[r] = {array}[{INDEX[1]} + {dj}];"
+            )
+            self.given.append(f"{name}[r]")
+        elif constant == (False, True, True):
+            self.planes.append(f"const real {name} = {array}[{INDEX[0]} + {di}];")
+            self.given.append(name)
+        else:
+            self.given.append(f"{array}[{place_of(constant, shift)}]")
+
+    def filled(self, template: str) -> str:
+        """A template with what is read."""
+        return (
+            template.replace("@PLANE@", PLANE)
+            .replace("@PLANES@", "\n            ".join(self.planes))
+            .replace("@NEIGHBOURS@", NEIGHBOURS)
+            .replace("@GIVEN@", ", ".join(self.given))
+        )

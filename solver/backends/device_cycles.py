@@ -1,0 +1,154 @@
+"""How a GPU does half a cycle of multigrid: in one pass, or in three dimensions in two.
+
+In three dimensions a pass of four sweeps moves 24 bytes a point, one of the residual and its
+restriction 16. All in one pass would need a halo of up to 8 points around a tile of 64 x 32, and
+so do 2.7 times the work; [2 sweeps] [2 sweeps and all else] would move 48 bytes.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from heatsolve.backends import HalfCycle, cycle_source_3d, pass_source_2d
+from heatsolve.backends.device_launch import Launch
+from heatsolve.backends.device_passes import (
+    LARGEST,
+    Compiled,
+    PassKernel,
+    deepest,
+    reads_neighbours,
+    work_of,
+)
+from heatsolve.backends.pass_source import Pass, Transfer
+from heatsolve.backends.signature import Signature, describe
+
+SHAPE_2D = pass_source_2d.Shape(ahead=4, warps=4, blocks=4)
+"""Measured on an H200."""
+SHAPE_3D = cycle_source_3d.Shape()
+
+
+def can_halve(half: HalfCycle, precision: str) -> bool:
+    """Whether passes can do half a cycle: if points read neighbours only.
+
+    In three dimensions sweeps are made in place: they must be coloured, and a periodic axis must
+    have an even number of points, or two of one colour meet at its ends. All arrays but b are
+    constant along some axis, as the passes read them again at each sweep.
+    """
+    if len(half.shape) not in (2, 3) or max(half.shape) > LARGEST:
+        return False
+    if len(half.shape) == 3:
+        odd = any(w and n % 2 for w, n in zip(half.wraps, half.shape, strict=True))
+        if odd or not all(half.colours):
+            return False
+    *_, work = works_of(half, precision, False)
+    assert work.transfer is not None
+    tapes = [work.tape, *([work.transfer.residual] if work.transfer.residual else [])]
+    if len(half.shape) == 2:
+        return all(deepest(tape, work.signature) > 1 for tape in tapes)
+    whole = [n for n, kind in enumerate(work.signature.arguments) if n and not any(kind)]
+    near = all(reads_neighbours(tape, work.signature) for tape in tapes)
+    return near and whole == [cycle_source_3d.fetched_along(work)]
+
+
+def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
+    """The passes that do half a cycle, in turn."""
+    axes = len(half.shape)
+
+    def signature(arguments: Sequence[Any]) -> Signature:
+        described = ((False,) * axes, *[describe(a) for a in arguments])
+        return Signature(described, ("array",), (None,), precision, axes, gated)
+
+    transfer = Transfer(None)
+    if half.residual is not None:
+        transfer = Transfer(signature(half.operands).tape(half.residual), _numbers(half))
+    own = signature(half.stages[0])
+    norms = [None] * len(half.stages)
+    work = work_of(own.tape(half.point), own, half.stages, norms, half.wraps, half.shape)
+    work = replace(work, colours=tuple(half.colours), from_zero=half.from_zero)
+    first = half.region[0][0]
+    if axes == 2:
+        work = replace(work, transfer=transfer)
+        yield replace(work, odd=(first - pass_source_2d.reach(work)) % 2 == 1)
+        return
+    parts = [replace(work, transfer=transfer)]
+    if half.residual is not None:
+        restricting = replace(work, norms=(), colours=(), from_zero=False, transfer=transfer)
+        parts = [work, restricting]
+    for part in parts:
+        yield replace(part, odd=(first - cycle_source_3d.reach(part)[0]) % 2 == 1)
+
+
+def _numbers(half: HalfCycle) -> tuple[int, ...]:
+    """For each operand of the residual, the number of the argument of a sweep that it is."""
+    given = half.stages[0]
+    found = []
+    for operand in half.operands:
+        same = (
+            n
+            for n, argument in enumerate(given, 1)
+            if argument is operand
+            or (isinstance(operand, float) and isinstance(argument, float) and argument == operand)
+        )
+        found.append(next(same))
+    return tuple(found)
+
+
+class Ready(NamedTuple):
+    """A pass that can be queued: its kernel, its launch, and what it takes after the sweeps'."""
+
+    kernel: PassKernel
+    queue: Compiled
+    launch: Launch
+    more: tuple[Any, ...]
+
+
+class CyclePasses:
+    """Half a cycle of multigrid on a device."""
+
+    def __init__(self, backend: Any, half: HalfCycle, gated: bool):
+        works = list(works_of(half, backend.precision, gated))
+        self._passes = [self._ready(backend, half, work) for work in works]
+        convert = backend.dtype.type
+        self._stages = [
+            [convert(a) if isinstance(a, float) else a for a in stage] for stage in half.stages
+        ]
+        points = math.prod(high - low for low, high in half.region)
+        # The passes read and write the field; one coarse array is read or written, too.
+        arrays = sum(
+            work.signature.arrays_touched(work.tape) - work.from_zero - (work.sweeps == 0)
+            for work in works
+        )
+        coarse = math.prod(half.coarse.shape)
+        self._work = points * len(half.stages), points * arrays + coarse
+
+    @staticmethod
+    def _ready(backend: Any, half: HalfCycle, work: Pass) -> Ready:
+        if len(half.shape) == 2:
+            kernel = PassKernel(work, SHAPE_2D)
+        else:
+            kernel = PassKernel(work, SHAPE_3D, cycle_source_3d)
+        extents, covered, more = half.coarse.shape, half.region, ()
+        if work.transfer is not None:
+            more = (half.coarse, *half.lines, *[backend.integer(extent) for extent in extents])
+            if work.transfer.residual is not None:
+                # Coarse points may lie one beyond the last unknown.
+                covered = tuple(
+                    (low, max(high, 2 * extent - 3))
+                    for (low, high), extent in zip(half.region, extents, strict=True)
+                )
+        if len(half.shape) == 3:  # tiles begin at even rows
+            rows = covered[1][0] // 2 * 2, covered[1][1]
+            covered = (covered[0], rows, covered[2])
+        launch, rows = kernel.launch(covered)
+        bounds = [bound for pair in (*half.region, *half.region) for bound in pair]
+        launch = replace(launch, bounds=(*bounds, rows, *half.shape))
+        return Ready(kernel, backend.c_kernel(kernel.source, kernel.bytes_shared), launch, more)
+
+    def __call__(self, new: Any, u: Any) -> tuple[int, int]:
+        """Queue it; how many points it updates, and how many array elements it moves."""
+        for kernel, queue, launch, more in self._passes:
+            # A pass without sweeps is the last one: it looks at the result.
+            field = new if kernel.work.from_zero or not kernel.work.sweeps else u
+            queue(launch, (*kernel.operands(new, field, self._stages, ()), *more))
+        return self._work
