@@ -78,10 +78,14 @@ def texts_of_levels():
     for (name, (grid, walls)), (kind, conductivity) in itertools.product(
         LEVELS.items(), CONDUCTIVITIES.items()
     ):
-        method = "multigrid" if kind == "even" else "mgcg"
-        solver = f"method = '{method}'\nrelative = true\ntolerance = 1e-9"
+        nested = "method = 'multigrid'\ncycle = 'FMG'"  # and V cycles after it
+        solver = nested if kind == "even" else "method = 'mgcg'"
+        end = "relative = true\ntolerance = 1e-9"
         source, model = "x - 0.3*cos(7*x)", f"conductivity = '{conductivity}'"
-        yield f"{name}, {kind}", case_text(grid, walls, source, solver, model)
+        yield f"{name}, {kind}", case_text(grid, walls, source, f"{solver}\n{end}", model)
+        if kind != "even":
+            once = f"{nested}\niterations = 1"
+            yield f"{name}, {kind}, nested", case_text(grid, walls, source, once, model)
 
 
 def assert_same(ours, wanted, where):
