@@ -210,13 +210,32 @@ class Halving:
         return tuple(weights)
 
     @property
+    def end_shares(self) -> tuple[float | None, float | None]:
+        """By how much of the last interval a wall lies further on, for both ends.
+
+        None where no value holds at the wall, or where the last point is a node on the wall.
+        """
+        if self.fine.axis.on_nodes or self.fine.axis.periodic:
+            return None, None
+        apart = np.diff(self._positions[1])
+
+        def share(beyond: float, last: float) -> float | None:
+            if not np.isfinite(beyond):
+                return None
+            return float(beyond / last) if self.count > 1 else 0.0
+
+        return share(apart[0], apart[1]), share(apart[-1], apart[-2])
+
+    @property
     def off_centre(self) -> list[tuple[int, int]]:
-        """Coarse nodes that are not in the middle of their volumes, and their fine numbers."""
+        """Coarse nodes that are not in the middle of their volumes, and their fine numbers.
+
+        They lie at a wall, or beside a short last interval: their volumes are no full cells.
+        """
         if not self._on_nodes:
             return []
-        ends = sorted({1, self.count})
-        sizes, full = self.coarse.sizes, self.coarse.spacing
-        return [(q, int(self.places[q])) for q in ends if sizes[q] != full]
+        others = ~np.isclose(self.coarse.sizes[1:-1], self.coarse.spacing, rtol=1e-6)
+        return [(int(q), int(self.places[q])) for q in np.flatnonzero(others) + 1]
 
     @cached_property
     def shares(self) -> tuple[np.ndarray, ...]:

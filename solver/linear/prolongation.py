@@ -10,12 +10,12 @@ part; the weights see to that by the points' numbers along the whole axis, so th
 not depend on the blocks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Backend
+from heatsolve.backends import Backend, Region
 from heatsolve.linear.transfer import Cut, Exchange, Parity
 from heatsolve.points import shifted
 
@@ -46,7 +46,8 @@ class Prolongation:
             last = len(self._steps) == len(cuts) - 1
             result = finer if last else backend.zeros(extents)
             exchange = across(number, source.shape)
-            self._steps.append(Step(backend, cut, number, source, result, exchange))
+            walls = [other for other in cuts if other < number]  # their turn is yet to come
+            self._steps.append(Step(backend, cut, number, source, result, exchange, walls))
             source = result
 
     def interpolate(self) -> None:
@@ -58,10 +59,17 @@ class Prolongation:
 
 
 class Step:
-    """The interpolation along one axis."""
+    """The interpolation along one axis, also in the ghosts of the axes `walls`."""
 
     def __init__(
-        self, backend: Backend, cut: Cut, number: int, source: Any, result: Any, exchange: Exchange
+        self,
+        backend: Backend,
+        cut: Cut,
+        number: int,
+        source: Any,
+        result: Any,
+        exchange: Exchange,
+        walls: Sequence[int],
     ):
         self._sweep, self._exchange, self._source = backend.sweep, exchange, source
         shape = result.shape
@@ -77,14 +85,47 @@ class Step:
         bounds = (cut.fine[0], cut.coarse[0], pairs, cut.coarse[1])
         weights = cut.halving.solution_weights
         self._parities = [Parity(weights, parity, *bounds, line) for parity in (0, 1)]
+        self._corners = list(_corners(cut, number, source.shape, walls))
 
     def interpolate(self) -> None:
         self._exchange(self._source)
+        for region, share, steps in self._corners:
+            self._sweep(extrapolated, self._source, region, self._source, share, *steps)
         for parity, half in enumerate(self._parities):
             first = parity * self._after
             region = ((0, self._before), half.pairs, (first, first + self._after))
             places = range(half.shift, half.shift + 4)  # one layer more stands before them
             self._sweep(cubic, self._pairs, region, self._seen, *half.weights, *places, -first)
+
+
+def _corners(
+    cut: Cut, number: int, shape: Sequence[int], walls: Sequence[int]
+) -> Iterator[tuple[Region, float, tuple[int, ...]]]:
+    """Where walls of other axes end at those of this one: regions, shares, steps to two points.
+
+    There cells have no value of their own: the ghost holds that of half a cell before.
+    """
+    first, count = cut.coarse
+    at_ends = (first == 0, first + count == cut.halving.count)
+    ends = zip(at_ends, cut.halving.end_shares, (1, count + 2), (1, -1), strict=True)
+    for here, share, place, inward in ends:
+        if not here or share is None:
+            continue
+        steps = [0] * (2 * len(shape))
+        steps[number] = inward
+        steps[len(shape) + number] = 2 * inward
+        for wall in walls:
+            for ghost in (1, shape[wall] - 2):
+                region = [(0, extent) for extent in shape]
+                region[number], region[wall] = (place, place + 1), (ghost, ghost + 1)
+                yield tuple(region), share, tuple(steps)
+
+
+def extrapolated(at, u, share, *steps):
+    """The line through two points, so much of their distance further on."""
+    near = shifted(at, u, *steps[: len(at)])
+    far = shifted(at, u, *steps[len(at) :])
+    return near + share * (near - far)
 
 
 def cubic(i, j, k, u, a, b, c, d, j0, j1, j2, j3, back):
