@@ -6,6 +6,7 @@ the ghost beside a wall of given value *is* the wall's node; on every other wall
 grids, it lies outside.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -177,6 +178,12 @@ class Grid:
         region.append((0, 1) if side == 0 else (extents[number] - 1, extents[number]))
         region += [(0, extent) for extent in extents[number + 1 :]]
         return tuple(region)
+
+    @property
+    def ghosts(self) -> tuple[Region, ...]:
+        """All ghosts."""
+        walls = itertools.product(range(self.dimension), (0, 1))
+        return tuple(self.ghost(number, side) for number, side in walls)
 
     def along(self, number: int, values: np.ndarray) -> np.ndarray:
         """A line of values, shaped to vary along one axis and be constant along the others."""

@@ -12,6 +12,7 @@ than the one before; every point is computed from the same values as by its owne
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,25 @@ class Halo:
         """
         machine = backend or self._backend
         return Halo(grid, machine, self.ranks, self.dims, direct=self.direct)
+
+    def across(self, number: int, shape: Sequence[int]) -> Callable[[Any], None]:
+        """The exchange of two layers on both sides, along one axis if that is divided.
+
+        It is for arrays of a shape of their own, that hold this block and two layers around it.
+        """
+        if self.dims[number] == 1:
+            return lambda array: None
+        axes = list(self.grid.axes)
+        axes[number] = replace(axes[number], margin=(1, 1))
+        around = tuple((0, extent) for extent in shape)
+        given = (self.ranks, self.dims, number, around, (2, 2), self.direct)
+        axis = Neighbours(Grid(tuple(axes)), self._backend, *given)
+
+        def exchange(array: Any) -> None:
+            axis.start(array)
+            axis.finish(array)
+
+        return exchange
 
     def start(self, array: Any) -> None:
         """Begin the exchange: the ghosts of the fastest divided axis are on their way."""

@@ -78,15 +78,19 @@ def texts_of_levels():
     for (name, (grid, walls)), (kind, conductivity) in itertools.product(
         LEVELS.items(), CONDUCTIVITIES.items()
     ):
-        method = "multigrid" if kind == "even" else "mgcg"
-        solver = f"method = '{method}'\nrelative = true\ntolerance = 1e-9"
+        nested = "method = 'multigrid'\ncycle = 'FMG'"  # and V cycles after it
+        solver = nested if kind == "even" else "method = 'mgcg'"
+        end = "relative = true\ntolerance = 1e-9"
         source, model = "x - 0.3*cos(7*x)", f"conductivity = '{conductivity}'"
-        yield f"{name}, {kind}", case_text(grid, walls, source, solver, model)
         if kind == "even" and name in ("nodes", "cells, periodic", "3D cells"):
             yield (
                 f"{name}, mixed",
-                case_text(grid, walls, source, f"precision = 'mixed'\n{solver}", model),
+                case_text(grid, walls, source, f"precision = 'mixed'\n{solver}\n{end}", model),
             )
+        yield f"{name}, {kind}", case_text(grid, walls, source, f"{solver}\n{end}", model)
+        if kind == "jump":
+            once = f"{nested}\niterations = 1"
+            yield f"{name}, {kind}, nested", case_text(grid, walls, source, once, model)
 
 
 def assert_same(ours, wanted, where):

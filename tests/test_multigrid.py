@@ -150,24 +150,79 @@ MINUS_LAPLACIAN = (
 )
 
 
-@pytest.mark.parametrize("n", [257, 1025])
-def test_full_multigrid_finds_the_solution_in_one_pass(n, tmp_path):
+ALONG_X = "y*exp(x*y)*sin(3*x+1)*cos(5*y) + 3*exp(x*y)*cos(3*x+1)*cos(5*y)"
+ALONG_Y = "x*exp(x*y)*sin(3*x+1)*cos(5*y) - 5*exp(x*y)*sin(3*x+1)*sin(5*y)"
+OUTWARD = {"left": f"-({ALONG_X})", "right": ALONG_X, "bottom": f"-({ALONG_Y})", "top": ALONG_Y}
+EXACT_WALLS = {
+    "v": '{{ value = "{0}" }}',
+    "g": '{{ gradient = "{1}" }}',
+    "r": '{{ robin = {{ h = 2, ambient = "{0} + ({1})/2" }} }}',
+}
+
+
+def nested_ratios(grid, walls):
+    """What one pass leaves over the error of the discretisation: l2, and max."""
+    boundary = "\n".join(
+        f"{name}.temperature = {EXACT_WALLS[letter].format(EXACT, slope)}"
+        for letter, (name, slope) in zip(walls, OUTWARD.items(), strict=True)
+    )
+    text = case_text(grid, "", MINUS_LAPLACIAN, boundary=boundary)
+    problem = Conduction(parse(text, "case"), make("numba"))
+    b = np.ascontiguousarray(np.broadcast_to(problem.source(0.0), problem.grid.shape))
+    system, u = problem.system(problem.backend.to_device(b)), problem.temperature
+    iteration = Multigrid(system, u, "FMG")
+    iteration.step(0, None)
+    once = problem.own(u)
+    for number in range(1, 14):
+        iteration.step(number, None)
+    solution = problem.own(u)
+    x, y = problem.grid.positions()["x"], problem.grid.positions()["y"]
+    exact = np.exp(x * y) * np.sin(3 * x + 1) * np.cos(5 * y)
+    left, error = once - solution, solution - exact[1:-1, 1:-1]
+    return np.linalg.norm(left) / np.linalg.norm(error), np.abs(left).max() / np.abs(error).max()
+
+
+@pytest.mark.parametrize("n", [256, 512, 1024])
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+def test_full_multigrid_finds_the_solution_in_one_pass(kind, n):
     """What it leaves is at most half the error of the discretisation."""
-    walls = ("left", "right", "bottom", "top")
-    boundary = "\n".join(f'{wall}.temperature = {{ value = "{EXACT}" }}' for wall in walls)
+    points = n + (kind == "nodes")
+    assert max(nested_ratios(f"{kind} = [{points}, {points}]", "vvvv")) <= 0.5
 
-    def field(end):
-        solver = f"method = 'multigrid'\ncycle = 'FMG'\n{end}"
-        text = case_text(f"nodes = [{n}, {n}]", "", MINUS_LAPLACIAN, solver, boundary=boundary)
-        return solve(text, tmp_path, "numba").fields["temperature"]
 
-    x = np.linspace(0.0, 1.0, n)
-    y = x[:, None]
-    solution = field("relative = true\ntolerance = 1e-12")
-    left = field("iterations = 1") - solution
-    error = solution - np.exp(x * y) * np.sin(3 * x + 1) * np.cos(5 * y)
-    assert np.linalg.norm(left) <= 0.5 * np.linalg.norm(error)
-    assert np.abs(left).max() <= 0.5 * np.abs(error).max()
+@pytest.mark.parametrize("walls", ["vvvv", "gvrv", "gggv", "rrrr"])
+@pytest.mark.parametrize("size", [(129, 129), (128, 128), (200, 131), (97, 333)])
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+def test_full_multigrid_with_other_walls_and_sizes(kind, size, walls):
+    """Errors of first order at a wall, an end of it, or a short interval would show here."""
+    assert max(nested_ratios(f"{kind} = {list(size)}", walls)) <= 0.6
+
+
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+@pytest.mark.parametrize("n", [9, 12, 15, 16, 31])
+def test_solutions_are_interpolated_by_cubics(kind, n):
+    """Inside exactly; beside a wall quadratics are, because there only three points are near."""
+    text = case_text(f"{kind} = [{n}]", "vv")
+    problem = Conduction(parse(text, "case"), make("numpy"))
+    system, u = problem.system(problem.backend.zeros(problem.grid.shape)), problem.temperature
+    fine, coarse, *_ = hierarchy(system, u, system.like(u), smoother_of("red-black", 1, False))
+    halving = fine._transfer.cuts[0].halving
+    position, others = halving._positions
+    for power, inside in ((1, 0), (2, 0), (3, 3)):
+        coarse.other[...] = others**power
+        fine.take_up(u)
+        known = slice(1 + inside, position.size - 1 - inside)
+        assert np.abs(u[known] - position[known] ** power).max() < 1e-14
+
+
+@pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "torus"])
+def test_full_multigrid_has_the_same_bits_on_backends(problem, backend, tmp_path):
+    grid, walls, source = PROBLEMS[problem]
+    for conductivity in ("1", "where(x < 0.4, 100, 1)") if "3D" not in problem else ("1",):
+        solver = "method = 'multigrid'\ncycle = 'FMG'\niterations = 1"
+        text = case_text(grid, walls, source, solver, f"conductivity = '{conductivity}'")
+        reference, other = (solve(text, tmp_path, name) for name in ("numpy", backend))
+        assert other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()
 
 
 # ---- what they find ----------------------------------------------------------------------------

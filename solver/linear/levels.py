@@ -10,7 +10,7 @@ A. Schueller, "Multigrid", 2001, section 5.1).
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 from heatsolve.assembly import Assembly
@@ -30,6 +30,7 @@ from heatsolve.linear.coefficients import (
 )
 from heatsolve.linear.division import Division, division_of
 from heatsolve.linear.lines import Halving, Line, finest
+from heatsolve.linear.prolongation import Prolongation
 from heatsolve.linear.smoothers import Relaxation, Smoother, zero
 from heatsolve.linear.transfer import Cut, Transfer
 from heatsolve.points import Point, copy, fill, shifted, where
@@ -144,22 +145,30 @@ class Level:
     def pass_down(self) -> None:
         """The next level gets b, restricted, and the values at the walls in both its arrays."""
         sweep, grid, coarse = self.system.backend.sweep, self.system.grid, self._coarse
-        sweep(copy, self._residual, grid.everything, self.u)
-        self._assemble()
-        self._transfer.average(walls=True)
-        for array in (coarse.u, coarse.other):
-            sweep(copy, array, coarse.system.grid.everything, coarse.system.b)
+        for ghosts in grid.ghosts:
+            sweep(copy, self._residual, ghosts, self.u)
         sweep(copy, self._residual, grid.interior, self.system.b)
         self._assemble()
-        self._transfer.average(walls=False)
+        self._transfer.average()
+        for array in (coarse.u, coarse.other):
+            for ghosts in coarse.system.grid.ghosts:
+                sweep(copy, array, ghosts, coarse.system.b)
 
     def take_up(self, u: Any) -> None:
         """u is interpolated from `other` of the next level, which is for corrections from now."""
-        self._interpolate()
         sweep, coarse = self.system.backend.sweep, self._coarse
+        coarse.system.halo.exchange(coarse.other)
+        self._prolongation.interpolate()
         sweep(shifted, u, self.system.grid.interior, self._transfer.finer, *self._starts)
         for array in (coarse.u, coarse.other):
-            sweep(fill, array, coarse.system.grid.everything, 0.0)
+            for ghosts in coarse.system.grid.ghosts:
+                sweep(fill, array, ghosts, 0.0)
+
+    @cached_property
+    def _prolongation(self) -> Prolongation:
+        coarse, transfer = self._coarse, self._transfer
+        given = (transfer.cuts, transfer.finer, coarse.other, coarse.system.halo.across)
+        return Prolongation(self.system.backend, *given)
 
     def _assemble(self) -> None:
         if self._assembly is not None:

@@ -149,6 +149,22 @@ class Halving:
     def _linear_shares(self, numbers: np.ndarray) -> np.ndarray:
         """How far each point is on the way from the coarse point q to q + 1."""
         fine, m = self.fine, self.count
+        position, others = self._positions
+        known = position[np.minimum(numbers[: m + 1], position.size - 1)]
+        low, high = others[: m + 1, None], others[1:, None]
+        shares = np.ones(numbers.shape)
+        with np.errstate(invalid="ignore"):
+            shares[: m + 1] = np.where(low == -np.inf, 1.0, (known - low) / (high - low))
+        if fine.axis.periodic and self._joins:
+            # An image further away than the next pair is out of the restriction's reach.
+            shares[m, 0] = 0.0
+            shares[0, 1] = 1.0
+        return np.clip(shares, 0.0, 1.0)
+
+    @cached_property
+    def _positions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the fine and the coarse points lie; a coarse ghost, where its value holds."""
+        fine = self.fine
         position = np.cumsum(fine.distances)
         if self._on_nodes:
             others = position[self.places]
@@ -160,16 +176,66 @@ class Halving:
             others += position[1] - 0.5 * fine.sizes[1] - others[1] + 0.5 * coarse.sizes[1]
         others[0] = others[0] if fine.axis.periodic else position[1] - self.ends[0]
         others[-1] = others[-1] if fine.axis.periodic else position[-2] + self.ends[1]
-        known = position[np.minimum(numbers[: m + 1], position.size - 1)]
-        low, high = others[: m + 1, None], others[1:, None]
-        shares = np.ones(numbers.shape)
-        with np.errstate(invalid="ignore"):
-            shares[: m + 1] = np.where(low == -np.inf, 1.0, (known - low) / (high - low))
-        if fine.axis.periodic and self._joins:
-            # An image further away than the next pair is out of the restriction's reach.
-            shares[m, 0] = 0.0
-            shares[0, 1] = 1.0
-        return np.clip(shares, 0.0, 1.0)
+        return position, others
+
+    @cached_property
+    def solution_weights(self) -> tuple[np.ndarray, ...]:
+        """What the points 2q and 2q + 1 take of a solution at q - 1 ... q + 2: [q, parity] each.
+
+        Lagrange's cubic through the four, w_a = prod_b (x - x_b) / (x_a - x_b), at their true
+        places; a polynomial through the fewer that there are beside a wall. The ghost of a wall
+        is one of them, where the wall's value holds, but not that of an insulated wall, which has
+        no value. Where the conductivity jumps, the two nearest ones alone.
+        """
+        n, m = self.fine.axis.unknowns, self.count
+        position, others = self._positions
+        numbers = np.arange(2 * (m + 2)).reshape(-1, 2)
+        here = position[np.minimum(numbers, n + 1)]
+        taken = np.arange(m + 2)[:, None] + np.arange(-1, 3)  # [q, place]
+        there = others[np.clip(taken, 0, m + 1)]
+        known = (taken >= 0) & (taken <= m + 1) & np.isfinite(there)
+        if not self.linear:
+            known[:, [0, 3]] = False
+        weights = []
+        for a in range(4):
+            weight = known[:, a, None] & (numbers >= 1) & (numbers <= n)
+            weight = weight.astype(float)
+            for b in set(range(4)) - {a}:
+                both = known[:, a] & known[:, b]
+                with np.errstate(invalid="ignore"):
+                    apart = np.where(both, there[:, a] - there[:, b], 1.0)[:, None]
+                    way = np.where(both[:, None], here - there[:, b, None], apart)
+                weight *= way / apart
+            weights.append(weight)
+        return tuple(weights)
+
+    @property
+    def end_shares(self) -> tuple[float | None, float | None]:
+        """By how much of the last interval a wall lies further on, for both ends.
+
+        None where no value holds at the wall, or where the last point is a node on the wall.
+        """
+        if self.fine.axis.on_nodes or self.fine.axis.periodic:
+            return None, None
+        apart = np.diff(self._positions[1])
+
+        def share(beyond: float, last: float) -> float | None:
+            if not np.isfinite(beyond):
+                return None
+            return float(beyond / last) if self.count > 1 else 0.0
+
+        return share(apart[0], apart[1]), share(apart[-1], apart[-2])
+
+    @property
+    def off_centre(self) -> list[tuple[int, int]]:
+        """Coarse nodes that are not in the middle of their volumes, and their fine numbers.
+
+        They lie at a wall, or beside a short last interval: their volumes are no full cells.
+        """
+        if not self._on_nodes:
+            return []
+        others = ~np.isclose(self.coarse.sizes[1:-1], self.coarse.spacing, rtol=1e-6)
+        return [(int(q), int(self.places[q])) for q in np.flatnonzero(others) + 1]
 
     @cached_property
     def shares(self) -> tuple[np.ndarray, ...]:

@@ -1,5 +1,6 @@
 """Geometric multigrid: cycles of smoothing and of corrections from coarser grids."""
 
+from collections.abc import Callable
 from typing import Any
 
 from heatsolve.backends import Accumulator
@@ -31,15 +32,15 @@ class Multigrid(Method):
         self._visits, self._nested = VISITS[cycle], cycle == "FMG"
         # Messages to other processes are no work of the device's own.
         alone = system.halo.ranks.size == 1
-        self._cycle = system.backend.replayed(self._improve) if alone else self._improve
+        replayed = system.backend.replayed if alone else _as_it_is
+        self._cycle, self._begin = replayed(self._improve), replayed(self._solve)
         self._old: Any = None
 
     def step(self, number: int, change: Accumulator | None) -> None:
         if change is not None:
             self._old = self.system.like(self.u, self._old)
         if self._nested and number == 0:
-            begin_nested(self._levels)
-            improve(self._levels, self.u, self._levels[0].other, VISITS["W"])
+            self._begin()
         else:
             self._cycle()
         if change is not None:
@@ -49,6 +50,10 @@ class Multigrid(Method):
     def _improve(self) -> None:
         finest = self._levels[0]
         improve(self._levels, finest.u, finest.other, self._visits)
+
+    def _solve(self) -> None:
+        begin_nested(self._levels)
+        self._improve()
 
     def solution(self, steps: int) -> Any:
         return self.u
@@ -65,10 +70,11 @@ VISITS = {"V": 1, "W": 2, "FMG": 1}
 def begin_nested(levels: list[Level]) -> None:
     """Full multigrid: u of the first level from the solution of the next one, found likewise.
 
-    From the coarsest level up, each level begins with the solution of the one below and improves
-    it by one W cycle; that of the first level is left to the caller. After V cycles the error
-    would stay above half of that of the discretisation (A. Brandt, Math. Comp. 31
-    (1977), 333; Trottenberg, Oosterlee and Schueller, section 2.6).
+    From the coarsest level up, each level begins with the solution of the one below, interpolated
+    by cubics, and improves it by one V cycle; that of the first level is left to the caller. The
+    next level's error of discretisation is four times this one's, so a cycle that leaves a tenth
+    brings it below half (A. Brandt, Math. Comp. 31 (1977), 333; Trottenberg, Oosterlee and
+    Schueller, section 2.6).
     """
     for level in levels[:-1]:
         level.pass_down()
@@ -77,7 +83,7 @@ def begin_nested(levels: list[Level]) -> None:
         for number in range(len(levels) - 2, 0, -1):
             level = levels[number]
             level.take_up(level.other)
-            improve(levels[number:], level.other, level.u, VISITS["W"])
+            improve(levels[number:], level.other, level.u, VISITS["FMG"])
         levels[0].take_up(levels[0].u)
 
 
@@ -102,6 +108,10 @@ def solve_from_zero(levels: list[Level], visits: int, cycles: int | None = None)
     level.ascend(smoothed, level.other)
     for _ in range((visits if cycles is None else cycles) - 1):
         improve(levels, level.other, level.u, visits)
+
+
+def _as_it_is(work: Callable[[], None]) -> Callable[[], None]:
+    return work
 
 
 def _change(at, u, old):

@@ -1,4 +1,4 @@
-"""Residuals to the next coarser level, corrections back: one axis after the other.
+"""Residuals to the next coarser level, corrections and solutions back: one axis after the other.
 
 A field whose extent along an axis is even is seen as pairs (before, pair, parity and after), so
 that its element 2p + parity is element (p, parity) of the pairs: the point language knows no index
@@ -55,7 +55,8 @@ class Transfer:
         coarse_b: Any,
         coarse_u: Any,
     ):
-        extents = list(shape)
+        extents, held = list(shape), list(shape)
+        self.cuts = cuts
         for number, cut in cuts.items():
             room = extents[number] + 1  # for the second layer above
             reach = cut.coarse[1] + (cut.offset + 3) // 2  # the pair of the last element taken
@@ -69,7 +70,8 @@ class Transfer:
             last = step == len(cuts) - 1
             between = coarse_b if last else backend.zeros(extents)
             up = coarse_u if last else between
-            self._steps.append(Step(backend, cut, number, down, between, up))
+            self._steps.append(Step(backend, cut, number, down, between, up, held))
+            held[number] = cut.coarse[1] + 2
             down = between
 
     @property
@@ -87,15 +89,15 @@ class Transfer:
         for step in self._steps:
             step.restrict(step.shares)
 
-    def average(self, walls: bool) -> None:
-        """b of the coarse level from means of `finer` over coarse volumes.
+    def average(self) -> None:
+        """b of the coarse level, ghosts included, from means of `finer` over coarse volumes.
 
-        With `walls` ghosts are carried over, too, and along a wall averaged like points.
+        No mean takes a ghost along with a point: ghosts are carried over, and along a wall
+        averaged like points. So one array brings a right side and the values at the walls.
         """
         for step in self._steps:
             step.restrict(step.means)
-            if walls:
-                step.carry_ghosts()
+            step.carry_ghosts()
 
     def interpolate(self) -> None:
         """`finer` from u of the coarse level, all its ghosts up to date."""
@@ -104,10 +106,19 @@ class Transfer:
 
 
 class Step:
-    """The transfer along one axis."""
+    """The transfer along one axis; along the others the arrays hold so much, ghosts included."""
 
-    def __init__(self, backend: Backend, cut: Cut, number: int, fine: Any, down: Any, up: Any):
-        self._sweep = backend.sweep
+    def __init__(
+        self,
+        backend: Backend,
+        cut: Cut,
+        number: int,
+        fine: Any,
+        down: Any,
+        up: Any,
+        held: Sequence[int],
+    ):
+        self._sweep, self._around = backend.sweep, tuple(held)
         before, after = 1, 1
         for extent in fine.shape[:number]:
             before *= extent
@@ -118,24 +129,27 @@ class Step:
         pairs, coarse = fine.shape[number] // 2, (before, self._count + 2, after)
         self._fine, self._exchange = fine, cut.exchange(fine.shape)
         self._number, self._whole_down = number, down
+        self._off_centre = [
+            (coarse - coarse_first, place - fine_first)
+            for coarse, place in cut.halving.off_centre
+            if 1 <= coarse - coarse_first <= self._count
+        ]
         self._pairs = fine.reshape((before, pairs, 2 * after))
         self._down, self._up = down.reshape(coarse), up.reshape(coarse)
 
         def line(values: np.ndarray) -> Any:
             return backend.to_device(values.reshape(1, -1, 1))
 
-        held = slice(coarse_first, coarse_first + self._count + 2)
-        self.shares = [line(share[held]) for share in cut.halving.shares]
-        self.means = [line(share[held]) for share in cut.halving.mean_shares]
+        own = slice(coarse_first, coarse_first + self._count + 2)
+        self.shares = [line(share[own]) for share in cut.halving.shares]
+        self.means = [line(share[own]) for share in cut.halving.mean_shares]
         self._taps = [
             shift
             for place in range(cut.offset, cut.offset + 4)
             for shift in (place // 2, place % 2 * after)
         ]
-        self._parities = [
-            Parity(cut.halving, parity, fine_first, coarse_first, pairs, self._count, line)
-            for parity in (0, 1)
-        ]
+        bounds = (fine_first, coarse_first, pairs, self._count)
+        self._parities = [Parity(cut.halving.weights, parity, *bounds, line) for parity in (0, 1)]
 
     @property
     def weights(self) -> list[Any]:
@@ -148,13 +162,23 @@ class Step:
         self._sweep(restricted, self._down, region, self._pairs, *shares, *self._taps)
 
     def carry_ghosts(self) -> None:
-        """The ghosts at both ends of the axis."""
+        """The ghosts at both ends of the axis, and those along walls that a mean would displace."""
         around = [(0, extent) for extent in self._whole_down.shape]
+        for coarse, fine in self._off_centre:
+            for number, extent in enumerate(self._around):
+                for ghost in (0, extent - 1) if number != self._number else ():
+                    beside = list(around)
+                    beside[number] = (ghost, ghost + 1)
+                    self._carry(beside, coarse, fine)
         for coarse, fine in ((0, 0), (self._count + 1, self._fine_count + 1)):
-            around[self._number] = (coarse, coarse + 1)
-            distances = [0] * len(around)
-            distances[self._number] = fine - coarse
-            self._sweep(shifted, self._whole_down, tuple(around), self._fine, *distances)
+            self._carry(around, coarse, fine)
+
+    def _carry(self, around: Sequence[tuple[int, int]], coarse: int, fine: int) -> None:
+        """A layer across the axis as it is."""
+        region, distances = list(around), [0] * len(around)
+        region[self._number] = (coarse, coarse + 1)
+        distances[self._number] = fine - coarse
+        self._sweep(shifted, self._whole_down, tuple(region), self._fine, *distances)
 
     def interpolate(self) -> None:
         for parity, half in enumerate(self._parities):
@@ -165,14 +189,14 @@ class Step:
 
 
 class Parity:
-    """The elements of one parity: between which coarse points they lie, and how close to each.
+    """The elements of one parity: between which coarse points they lie, what they take of each.
 
     Element p of the `pairs` lies between the coarse elements p + shift and p + shift + 1.
     """
 
     def __init__(
         self,
-        halving: Halving,
+        shares: Sequence[np.ndarray],
         parity: int,
         fine_first: int,
         coarse_first: int,
@@ -183,9 +207,9 @@ class Parity:
         below = (parity + fine_first) // 2
         self.shift = below - coarse_first
         self.pairs = (max(0, -self.shift), min(pairs, count + 1 - self.shift))
-        left, right = (share[:, (parity + fine_first) % 2] for share in halving.weights)
-        numbers = np.clip(np.arange(pairs) + below, 0, left.size - 1)
-        self.weights = line(left[numbers]), line(right[numbers])
+        taken = [share[:, (parity + fine_first) % 2] for share in shares]
+        numbers = np.clip(np.arange(pairs) + below, 0, taken[0].size - 1)
+        self.weights = [line(share[numbers]) for share in taken]
 
 
 def restricted(i, j, k, pairs, a, b, c, d, j0, k0, j1, k1, j2, k2, j3, k3):

@@ -1,0 +1,138 @@
+"""The solution of a coarse level on the next finer one, by cubics along one axis after the other.
+
+A correction is interpolated linearly; a solution needs two orders more, or its interpolation adds
+high frequencies as large as the error of the discretisation, and one cycle would not remove them
+(U. Trottenberg, C. Oosterlee and A. Schueller, "Multigrid", 2001, section 2.6).
+
+A cubic takes two coarse points on each side. A block has one layer of ghosts, so the solution is
+copied to an array with one layer more around it. Beyond an end of an axis that layer takes no
+part; the weights see to that by the points' numbers along the whole axis, so that the result does
+not depend on the blocks.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Backend, Region
+from heatsolve.linear.transfer import Cut, Exchange, Parity
+from heatsolve.points import shifted
+
+
+class Prolongation:
+    """From a coarse level to the next finer one; `cuts` holds the axes that are halved.
+
+    `coarse` is the array of the solution, `finer` that into which is interpolated. `across` makes
+    for an axis and a shape the exchange of two layers with the neighbours there.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        cuts: Mapping[int, Cut],
+        finer: Any,
+        coarse: Any,
+        across: Callable[[int, Sequence[int]], Exchange],
+    ):
+        self._sweep, self._coarse = backend.sweep, coarse
+        more = [int(number in cuts) for number in range(len(coarse.shape))]
+        extents = [extent + 2 * m for extent, m in zip(coarse.shape, more, strict=True)]
+        self._copied = tuple((m, extent - m) for extent, m in zip(extents, more, strict=True))
+        self._wide = source = backend.zeros(extents)
+        self._steps: list[Step] = []
+        for number, cut in reversed(list(cuts.items())):
+            extents[number] = finer.shape[number]
+            last = len(self._steps) == len(cuts) - 1
+            result = finer if last else backend.zeros(extents)
+            exchange = across(number, source.shape)
+            walls = [other for other in cuts if other < number]  # their turn is yet to come
+            self._steps.append(Step(backend, cut, number, source, result, exchange, walls))
+            source = result
+
+    def interpolate(self) -> None:
+        """`finer` from the coarse solution, its ghosts up to date."""
+        distances = [-low for low, _ in self._copied]
+        self._sweep(shifted, self._wide, self._copied, self._coarse, *distances)
+        for step in self._steps:
+            step.interpolate()
+
+
+class Step:
+    """The interpolation along one axis, also in the ghosts of the axes `walls`."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        cut: Cut,
+        number: int,
+        source: Any,
+        result: Any,
+        exchange: Exchange,
+        walls: Sequence[int],
+    ):
+        self._sweep, self._exchange, self._source = backend.sweep, exchange, source
+        shape = result.shape
+        self._before = int(np.prod(shape[:number], dtype=int))
+        self._after = int(np.prod(shape[number + 1 :], dtype=int))
+        pairs = shape[number] // 2
+        self._seen = source.reshape((self._before, source.shape[number], self._after))
+        self._pairs = result.reshape((self._before, pairs, 2 * self._after))
+
+        def line(values: np.ndarray) -> Any:
+            return backend.to_device(values.reshape(1, -1, 1))
+
+        bounds = (cut.fine[0], cut.coarse[0], pairs, cut.coarse[1])
+        weights = cut.halving.solution_weights
+        self._parities = [Parity(weights, parity, *bounds, line) for parity in (0, 1)]
+        self._corners = list(_corners(cut, number, source.shape, walls))
+
+    def interpolate(self) -> None:
+        self._exchange(self._source)
+        for region, share, steps in self._corners:
+            self._sweep(extrapolated, self._source, region, self._source, share, *steps)
+        for parity, half in enumerate(self._parities):
+            first = parity * self._after
+            region = ((0, self._before), half.pairs, (first, first + self._after))
+            places = range(half.shift, half.shift + 4)  # one layer more stands before them
+            self._sweep(cubic, self._pairs, region, self._seen, *half.weights, *places, -first)
+
+
+def _corners(
+    cut: Cut, number: int, shape: Sequence[int], walls: Sequence[int]
+) -> Iterator[tuple[Region, float, tuple[int, ...]]]:
+    """Where walls of other axes end at those of this one: regions, shares, steps to two points.
+
+    There cells have no value of their own: the ghost holds that of half a cell before.
+    """
+    first, count = cut.coarse
+    at_ends = (first == 0, first + count == cut.halving.count)
+    ends = zip(at_ends, cut.halving.end_shares, (1, count + 2), (1, -1), strict=True)
+    for here, share, place, inward in ends:
+        if not here or share is None:
+            continue
+        steps = [0] * (2 * len(shape))
+        steps[number] = inward
+        steps[len(shape) + number] = 2 * inward
+        for wall in walls:
+            for ghost in (1, shape[wall] - 2):
+                region = [(0, extent) for extent in shape]
+                region[number], region[wall] = (place, place + 1), (ghost, ghost + 1)
+                yield tuple(region), share, tuple(steps)
+
+
+def extrapolated(at, u, share, *steps):
+    """The line through two points, so much of their distance further on."""
+    near = shifted(at, u, *steps[: len(at)])
+    far = shifted(at, u, *steps[len(at) :])
+    return near + share * (near - far)
+
+
+def cubic(i, j, k, u, a, b, c, d, j0, j1, j2, j3, back):
+    """Between the second and the third of four coarse points."""
+    return (
+        a[i, j, k] * u[i, j + j0, k + back]
+        + b[i, j, k] * u[i, j + j1, k + back]
+        + c[i, j, k] * u[i, j + j2, k + back]
+        + d[i, j, k] * u[i, j + j3, k + back]
+    )
