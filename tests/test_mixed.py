@@ -10,14 +10,13 @@ from many import Impatient
 from test_multigrid import residual
 from test_solvers import PROBLEMS, TIGHT, case_text, solve
 
-from heatsolve import heat
 from heatsolve.backends.choice import make
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import parse
 from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method
 from heatsolve.errors import InputError, Interrupted
-from heatsolve.linear.mixed import CORRECTED, corrected, scaled_residual
+from heatsolve.linear.mixed import corrected
 from heatsolve.restart import Start
 from heatsolve.run import run
 from heatsolve.study.noise import noise_inside
@@ -98,22 +97,6 @@ def test_work_in_both_precisions_counts_as_one(backend):
     single.sweep(corrected, e, region, e, e, 1.0)
     assert machine.points_updated == 2 * 24
     assert machine.bytes_moved == 24 * (8 + 4 + 8) + 24 * (4 + 4 + 4)
-
-
-def test_kernels_of_gpus_read_and_write_both_precisions():
-    """The text that is generated; test_cuda_source compiles it."""
-    from heatsolve.backends import Signature, cupy_source
-
-    full, constant = (False, False), (True, True)
-    given = (full, full, "real", constant, "real", *[constant] * 4)
-    signature = Signature(given, ("array",), (None,), "float64", 2, narrow=("o0",))
-    point = scaled_residual(heat.residual, None)
-    source = cupy_source.kernel_source("residual", signature, signature.tape(point))
-    assert re.findall(r"float\* __restrict__ (\w+)", source) == ["o0"]
-    signature = Signature((full, full, "real"), ("array",), (0,), "float64", 2, narrow=("a1",))
-    source = cupy_source.kernel_source("corrected", signature, signature.tape(CORRECTED[None]))
-    assert re.findall(r"float\* __restrict__ (\w+)", source) == ["a1"]
-    assert all("(double)" in line for line in source.splitlines() if "= a1" in line)
 
 
 # ---- how many corrections, and how good --------------------------------------------------------
