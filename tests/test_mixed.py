@@ -17,6 +17,7 @@ from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method
 from heatsolve.errors import InputError, Interrupted
 from heatsolve.linear.mixed import corrected
+from heatsolve.preview import preview
 from heatsolve.restart import Start
 from heatsolve.run import run
 from heatsolve.study.noise import noise_inside
@@ -266,3 +267,18 @@ def test_refused_where_single_precision_is_too_narrow(tmp_path):
     model = "conductivity = 'where(x < 0.5, 1, 1e25)'"
     with pytest.raises(InputError, match="too much for single precision"):
         solve(case_text("cells = [8, 8]", "vvvv", "1", MIXED, model), tmp_path)
+
+
+def test_check_tells_of_it():
+    """Its own arrays need less memory than those of double precision."""
+    mixed, double = (
+        list(preview(parse(case_text("nodes = [99, 99]", "vvvv", "1", solver), "case"), "numpy"))
+        for solver in (MIXED, "method = 'multigrid'")
+    )
+    assert any("in single precision, corrections in double" in line for line in mixed)
+    assert any(line.startswith("backend") and line.endswith("mixed") for line in mixed)
+    memory = [
+        next(line for line in lines if line.startswith("memory")) for lines in (mixed, double)
+    ]
+    amounts = [float(re.search(r"[\d.]+", line).group()) for line in memory]
+    assert amounts[0] < amounts[1]
