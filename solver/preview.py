@@ -237,6 +237,8 @@ def _method(case: Case) -> str:
     chosen = "auto chooses " if case.solver.method == "auto" else ""
     cycles = f", {case.solver.cycle} cycles with {case.solver.smoother} smoothing"
     kind = cycles if name in ("multigrid", "mgcg") else ""
+    if case.solver.precision == "mixed":
+        kind += " in single precision, corrections in double"
     return f"{chosen}{name}: {METHODS[name]}{kind}{update}"
 
 

@@ -13,6 +13,7 @@ from conformance import compare_packing, registry, same, sweep
 
 from heatsolve.backends import cuda
 from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.linear.mixed import CORRECTED
 from heatsolve.points import copy
 
 SHAPES = {1: (20,), 2: (7, 19), 3: (5, 4, 9)}
@@ -88,6 +89,20 @@ def compare_gate(device):
     assert len(device.ledger()) == 1
 
 
+def compare_both_precisions(host, device):
+    """A sweep in double precision that reads an array in single precision and writes another."""
+    values = np.random.default_rng(4).normal(size=(6, 9)) * np.logspace(-45, 30, 9)
+    results = []
+    for machine in (host, device):
+        single = machine.single()
+        u, e, out = machine.to_device(values), single.to_device(values), single.zeros((6, 9))
+        norm = machine.accumulator("max")
+        machine.sweep(CORRECTED["max"], (out, norm), ((1, 5), (1, 8)), u, e, 1.0 / 3.0)
+        results.append((machine.to_host(out), norm.value))
+    (ours, norm), (wanted, other) = results
+    assert ours.dtype == np.float32 and same(ours, wanted) and norm == other
+
+
 def main():
     assert cuda.simulated()
     entries = {entry.name: entry for entry in registry()}
@@ -98,6 +113,7 @@ def main():
     host, device = NumpyBackend(), cuda.CudaBackend()
     compare_blocks(host, device)
     compare_gate(device)
+    compare_both_precisions(host, device)
     compare_packing(device, (6, 7), depth=1, inset=1)
     compare_packing(device, (8, 9, 10), depth=2, inset=0)
 

@@ -12,7 +12,11 @@ from types import SimpleNamespace
 import pytest
 from conformance import PRECISIONS, registry
 
+from heatsolve import heat
+from heatsolve.backends import Signature
 from heatsolve.backends import cupy_source as cuda_c
+from heatsolve.backends.tape import REAL
+from heatsolve.linear.mixed import CORRECTED, scaled_residual
 
 HOPPER = (9, 0)
 FUSED = re.compile(r"\bfma\.|\bmad\.(rn|rz|rm|rp)|\.ftz|\.approx")
@@ -80,6 +84,33 @@ def test_cuda_c_of_arrays_apart_compiles(entry, signature):
     assert b"sweep" in nvrtc(source)
 
 
+FULL, ONE = (False, False), (True, True)
+NARROW = {
+    "residual": (
+        scaled_residual(heat.residual, None),
+        Signature(
+            (FULL, FULL, REAL, ONE, REAL, *[ONE] * 4), ("array",), (None,), "float64", 2, True,
+            narrow=("o0",),
+        ),
+    ),
+    "correction": (
+        CORRECTED["max"],
+        Signature(
+            (FULL, FULL, REAL), ("array", "max"), (0, None), "float64", 2, True, narrow=("a1",)
+        ),
+    ),
+}  # fmt: skip
+"""Sweeps in double precision, of arrays some of which are in single."""
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_cuda_c_of_both_precisions_compiles(name):
+    point, signature = NARROW[name]
+    source = cuda_c.kernel_source(name, signature, signature.tape(point))
+    assert re.findall(r"float\* __restrict__ (\w+)", source) == list(signature.narrow)
+    assert b"sweep" in nvrtc(source)
+
+
 def test_check_compiles():
     assert b"check" in nvrtc(cuda_c.check_source())
 
@@ -123,6 +154,17 @@ def test_numba_cuda_compiles_without_contraction(python, name, precision):
     assert not FUSED.findall(ptx)
     if precision == "float32" and "sum" not in entry.outputs:
         assert not re.search(r"\b(add|sub|mul|div|sqrt)\S*\.f64", ptx)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_numba_cuda_of_both_precisions_compiles(python, name):
+    point, signature = NARROW[name]
+    source = python.kernel_source(name, signature, signature.tape(point))
+    types = python.parameter_types(signature)
+    ptx = python.ptx_of(python.kernel_function(source), types, HOPPER)
+    assert not FUSED.findall(ptx)
+    assert not re.search(r"\b(add|sub|mul)\S*\.f32", ptx)
+    assert "cvt.rn.f32.f64" in ptx if "o0" in signature.narrow else "cvt.f64.f32" in ptx
 
 
 @pytest.mark.parametrize("entry, signature", LAYERS)

@@ -10,14 +10,14 @@ from many import Impatient
 from test_multigrid import residual
 from test_solvers import PROBLEMS, TIGHT, case_text, solve
 
-from heatsolve import heat
 from heatsolve.backends.choice import make
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import parse
 from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method
 from heatsolve.errors import InputError, Interrupted
-from heatsolve.linear.mixed import CORRECTED, corrected, scaled_residual
+from heatsolve.linear.mixed import corrected
+from heatsolve.preview import preview
 from heatsolve.restart import Start
 from heatsolve.run import run
 from heatsolve.study.noise import noise_inside
@@ -98,22 +98,6 @@ def test_work_in_both_precisions_counts_as_one(backend):
     single.sweep(corrected, e, region, e, e, 1.0)
     assert machine.points_updated == 2 * 24
     assert machine.bytes_moved == 24 * (8 + 4 + 8) + 24 * (4 + 4 + 4)
-
-
-def test_kernels_of_gpus_read_and_write_both_precisions():
-    """The text that is generated; test_cuda_source compiles it."""
-    from heatsolve.backends import Signature, cupy_source
-
-    full, constant = (False, False), (True, True)
-    given = (full, full, "real", constant, "real", *[constant] * 4)
-    signature = Signature(given, ("array",), (None,), "float64", 2, narrow=("o0",))
-    point = scaled_residual(heat.residual, None)
-    source = cupy_source.kernel_source("residual", signature, signature.tape(point))
-    assert re.findall(r"float\* __restrict__ (\w+)", source) == ["o0"]
-    signature = Signature((full, full, "real"), ("array",), (0,), "float64", 2, narrow=("a1",))
-    source = cupy_source.kernel_source("corrected", signature, signature.tape(CORRECTED[None]))
-    assert re.findall(r"float\* __restrict__ (\w+)", source) == ["a1"]
-    assert all("(double)" in line for line in source.splitlines() if "= a1" in line)
 
 
 # ---- how many corrections, and how good --------------------------------------------------------
@@ -283,3 +267,18 @@ def test_refused_where_single_precision_is_too_narrow(tmp_path):
     model = "conductivity = 'where(x < 0.5, 1, 1e25)'"
     with pytest.raises(InputError, match="too much for single precision"):
         solve(case_text("cells = [8, 8]", "vvvv", "1", MIXED, model), tmp_path)
+
+
+def test_check_tells_of_it():
+    """Its own arrays need less memory than those of double precision."""
+    mixed, double = (
+        list(preview(parse(case_text("nodes = [99, 99]", "vvvv", "1", solver), "case"), "numpy"))
+        for solver in (MIXED, "method = 'multigrid'")
+    )
+    assert any("in single precision, corrections in double" in line for line in mixed)
+    assert any(line.startswith("backend") and line.endswith("mixed") for line in mixed)
+    memory = [
+        next(line for line in lines if line.startswith("memory")) for lines in (mixed, double)
+    ]
+    amounts = [float(re.search(r"[\d.]+", line).group()) for line in memory]
+    assert amounts[0] < amounts[1]
