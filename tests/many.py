@@ -83,10 +83,8 @@ def texts_of_levels():
         end = "relative = true\ntolerance = 1e-9"
         source, model = "x - 0.3*cos(7*x)", f"conductivity = '{conductivity}'"
         if kind == "even" and name in ("nodes", "cells, periodic", "3D cells"):
-            yield (
-                f"{name}, mixed",
-                case_text(grid, walls, source, f"precision = 'mixed'\n{solver}\n{end}", model),
-            )
+            mixed = f"method = 'multigrid'\nprecision = 'mixed'\n{end}"
+            yield f"{name}, mixed", case_text(grid, walls, source, mixed, model)
         yield f"{name}, {kind}", case_text(grid, walls, source, f"{solver}\n{end}", model)
         if kind == "jump":
             once = f"{nested}\niterations = 1"
