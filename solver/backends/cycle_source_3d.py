@@ -262,19 +262,12 @@ const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(c
         return along(r, k, value_at(p, qs[r], ss[k]), value_at(p, qs[r], ss[k] + 1),
                      value_at(p, qs[r] + 1, ss[k]), value_at(p, qs[r] + 1, ss[k] + 1));
     };
-    // Of the coarse planes around z, and the values of the next one: they take a while to come. In
-    // a tile that is an edge, where planes may wrap, they are read as they are needed.
-    real around[2][2][2], coming[2][2];
-    auto look_ahead = [&](int p) {
-        for (int a = 0; a < 2; a++) for (int c = 0; c < 2; c++)
-            coming[a][c] = value_at(p, qs[0] + a, ss[0] + c);
-    };
-    if (!EDGE) {
-        for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++)
-            for (int side = 0; side < 2; side++)
-                around[side][r][k] = given((start >> 1) + (ODD ? side : 0), r, k);
-        look_ahead((start >> 1) + 1 + ODD);
-    }"""
+    // Of the coarse planes around z; in a tile that is an edge, where planes may wrap, they are made
+    // anew for each z.
+    real around[2][2][2];
+    for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++)
+        for (int side = 0; side < 2; side++)
+            around[side][r][k] = EDGE ? 0 : given((start >> 1) + (ODD ? side : 0), r, k);"""
 
 CORRECTION = """\
 {
@@ -291,15 +284,13 @@ CORRECTION = """\
                     around[1][r][k] = given(p + 1, r, k);
                 } else if (PARITY == 0) {
                     around[0][r][k] = around[1][r][k];
-                    around[1][r][k] =
-                        along(r, k, coming[0][0], coming[0][1], coming[1][0], coming[1][1]);
+                    around[1][r][k] = given(p + 1, r, k);
                 }
                 const real correction =
                     share_below * around[0][r][k] + share_above * around[1][r][k];
                 if (unknown && !fixed_y[r] && !fixed_x[k]) u[0][r][k] += correction;
                 own[slot * TILE + r * X + k] = u[0][r][k];
             }
-            if (!EDGE && PARITY == 0) look_ahead(p + 2);
         }"""
 
 RESTRICTION_STATE = """\
