@@ -167,3 +167,45 @@ def test_half_cycles_have_the_bits_of_single_sweeps(grid, method, name):
     got = two_steps(backend, *GRIDS[grid], method)
     assert not isinstance(backend, Emulated) or backend.launched > 10
     assert got.tobytes() == expected.tobytes()
+
+
+SPACES = {
+    "nodes": ("nodes = [33, 33, 33]", "vvvvvv", "", "multigrid"),
+    "with a tile inside": (
+        "nodes = [132, 66, 33]\nupper = [4, 2, 1]", "vgvrvv", "", "multigrid",
+    ),
+    "odd, insulated": ("nodes = [30, 29, 31]", "vgrggg", "cycle = 'W'", "multigrid"),
+    "cells": ("cells = [19, 20, 21]", "rgvvgr", "", "mgcg"),
+    "periodic": ("cells = [26, 24, 25]\nperiodic = ['x', 'y']", "----vg", "", "mgcg"),
+    "torus": ("nodes = [24, 24, 24]\nperiodic = ['x', 'y', 'z']", "------", "", "multigrid"),
+    "small": ("cells = [4, 3, 5]\nupper = [4, 3, 5]", "vvgrvv", "", "multigrid"),
+}  # fmt: skip
+
+
+INSIDE = (slice(1, -1),) * 3
+"""Of an array; only single sweeps need ghosts of a periodic axis."""
+
+
+@pytest.mark.parametrize("copies", COPIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n == "with a tile inside" else ()) for n in SPACES],
+)
+def test_half_cycles_in_space_have_the_bits_of_single_sweeps(name, copies):
+    emulated = Emulated(late=COPIES[copies])
+    expected = two_steps(NumpyBackend(), *SPACES[name])
+    got = two_steps(emulated, *SPACES[name])
+    assert emulated.launched >= 6  # two passes before a correction and one after, twice
+    assert got[INSIDE].tobytes() == expected[INSIDE].tobytes()
+
+
+def test_no_sweeps_in_place_where_neighbours_have_one_colour():
+    given = "nodes = [16, 16, 15]\nperiodic = ['x', 'y', 'z']\nupper = [16, 16, 15]"
+    expected = two_steps(NumpyBackend(), given, "------", "", "multigrid")
+    got = two_steps(Emulated(), given, "------", "", "multigrid")
+    assert got[INSIDE].tobytes() == expected[INSIDE].tobytes()
+    emulated = Emulated()
+    given = "cells = [8, 8, 8]", "vvvvvv", "smoother = 'chebyshev'", "multigrid"
+    expected = two_steps(NumpyBackend(), *given)
+    assert two_steps(emulated, *given).tobytes() == expected.tobytes()
+    assert emulated.launched == 0

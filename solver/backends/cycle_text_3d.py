@@ -1,0 +1,282 @@
+"""Text of CUDA C that `cycle_source_3d` puts together: a tile going up the planes, and its stages.
+
+u[n] is the field on plane z - n; level t works on plane z - t - 1 in place.
+"""
+
+KERNEL = """
+template <bool EDGE> __device__ __forceinline__ void tile(
+    @PARAMETERS@, Range region_i, Range region_j, Range region_k, int extent_i, int extent_j,
+    int extent_k, int first_j, int first_k, int warp, int begin, int end, real* shared
+) {
+    const int lane = threadIdx.x & 31;
+    const int x = first_k + 2 * lane, y = first_j + 2 * warp;
+    const int last_i = extent_i - 1, last_j = extent_j - 1, last_k = extent_k - 1;
+    auto of = [&](int n, int last, bool wraps) {
+        return !EDGE ? n : wraps ? wrapped(n, last - 1) : min(max(n, 0), last);
+    };
+    auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
+    int xs[2], ys[2];
+    bool fixed_x[2], fixed_y[2];
+    // Aligned pairs of columns are in the array or outside, where any values will do.
+    constexpr bool WHOLE = ALIGNED && (!EDGE || !WRAPS_K);
+    for (int n = 0; n < 2; n++) {
+        xs[n] = WHOLE && EDGE ? min(max(x, 0), last_k - 1) + n : of(x + n, last_k, WRAPS_K);
+        ys[n] = of(y + n, last_j, WRAPS_J);
+        fixed_x[n] = EDGE && !WRAPS_K && (x + n < region_k.low || x + n >= region_k.high);
+        fixed_y[n] = EDGE && !WRAPS_J && (y + n < region_j.low || y + n >= region_j.high);
+    }
+    const bool mine = 2 * lane >= LOW && 2 * lane < X - HIGH && 2 * warp >= LOW &&
+                      2 * warp < Y - HIGH;
+    const int start = begin - BEFORE, loads = end - begin + BEFORE + AFTER;
+    @LINES@
+    // Of plane z - n; of the array fetched with the field, of plane z - n - 1.
+    real u[LEVELS + 2][2][2], b[LEVELS][2][2];
+    for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+        for (int n = 0; n < LEVELS + 2; n++) u[n][r][k] = 0;
+        for (int n = 0; n < LEVELS; n++) b[n][r][k] = 0;
+    }
+    real* const own = shared + warp * 2 * X + lane * 2;
+    const unsigned place = (unsigned)__cvta_generic_to_shared(own);
+    const size_t plane = (size_t)extent_j * extent_k;
+    const size_t corner = EDGE ? 0 : (size_t)y * extent_k + x;
+    auto fetch_plane = [&](const real* array, int i, int into) {
+        const real* const base = array + of(i, last_i, WRAPS_I) * plane + corner;
+        const unsigned to = place + into * (TILE * sizeof(real));
+        for (int r = 0; r < 2; r++) {
+            const real* const row = base + (size_t)(EDGE ? ys[r] : r) * extent_k;
+            if (WHOLE) fetch<2 * sizeof(real)>(to + r * X * sizeof(real), row + (EDGE ? xs[0] : 0));
+            else
+                for (int k = 0; k < 2; k++)
+                    fetch<sizeof(real)>(to + (r * X + k) * sizeof(real), row + (EDGE ? xs[k] : k));
+        }
+    };
+    auto issue = [&](int n, int into, int beside) {
+        if (n < loads) {
+            @FETCHES@
+        }
+        fetched();
+    };
+    for (int n = 0; n < AHEAD; n++) issue(n, n, n);
+    // The rows beside a thread's own; a tile has none beyond its ends.
+    const int up = warp == 0 ? 0 : -X, down = warp == WARPS - 1 ? X : 2 * X;
+    int slot = 0, beside = 0;  // where the planes lie that arrive
+    real* to = o0 + begin * (integer)plane + (integer)y * extent_k + x;
+    @TRANSFER_STATE@
+    auto advance = [&](int n, auto turn) {
+        constexpr int PARITY = (ODD + decltype(turn)::value) & 1;  // that of z
+        await_all_but<AHEAD - 1>();
+        __syncthreads();
+        const int z = start + n;
+        int next = slot + AHEAD, next_beside = beside + AHEAD;
+        if (next >= RING) next -= RING;
+        if (next_beside > AHEAD) next_beside -= AHEAD + 1;
+        issue(n + AHEAD, next, next_beside);
+        #pragma unroll
+        for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+            for (int t = LEVELS - 1; t > 0; t--) b[t][r][k] = b[t - 1][r][k];
+            b[0][r][k] = own[(RING + beside) * TILE + r * X + k];
+            for (int m = LEVELS + 1; m > 0; m--) u[m][r][k] = u[m - 1][r][k];
+            u[0][r][k] = @ARRIVED@;
+        }
+        @CORRECT@
+        @SWEEPS@
+        @RESTRICT@
+        if (++slot == RING) slot = 0;
+        if (++beside > AHEAD) beside = 0;
+        @STORE@
+    };
+    for (int n = 0; n < loads + RESTRICTS; n += 2) {
+        advance(n, Number<0>());
+        advance(n + 1, Number<1>());
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,
+       integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
+       integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
+       integer planes, integer extent_i, integer extent_j, integer extent_k) {
+    @GATE@
+    const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
+    const Range region_k{int(low_k), int(high_k)};
+    extern __shared__ __align__(16) unsigned char memory[];
+    real* shared = reinterpret_cast<real*>(memory);
+    // A shuffle tells the compiler that the number is the same in all lanes.
+    const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
+    const int first_k = (region_k.low & ~1) + blockIdx.x * (X - LOW - HIGH) - LOW;
+    const int first_j = (region_j.low & ~1) + blockIdx.y * (Y - LOW - HIGH) - LOW;
+    const int begin = region_i.low + blockIdx.z * int(planes);
+    const int end = min(begin + int(planes), @LAST_PLANE@);
+    const bool edge = first_k < region_k.low || first_k + X > region_k.high ||
+                      first_j < region_j.low || first_j + Y > region_j.high ||
+                      begin - BEFORE - 1 < region_i.low || end + AFTER + 2 > region_i.high;
+    if (edge)
+        tile<true>(@NAMES@, region_i, region_j, region_k, extent_i, extent_j, extent_k, first_j,
+                   first_k, warp, begin, end, shared);
+    else
+        tile<false>(@NAMES@, region_i, region_j, region_k, extent_i, extent_j, extent_k, first_j,
+                    first_k, warp, begin, end, shared);
+}
+"""
+
+PLANE = """\
+const int here = z - t - 1;
+            real* const near = own + (slot > t ? slot - t - 1 : slot - t - 1 + RING) * TILE;
+            const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
+            @PLANES@"""
+
+SWEEPS = """\
+#pragma unroll
+        for (int t = 0; t < T; t++) {
+            @PLANE@
+            #pragma unroll
+            for (int r = 0; r < 2; r++) {
+                constexpr int black[] = {@BLACK@};
+                const int k = (PARITY + t + 1 + r + black[t]) & 1;  // the column that moves
+                @NEIGHBOURS@
+                real value = point(@GIVEN@);
+                if (EDGE && (still || fixed_y[r] || fixed_x[k])) value = u[t + 1][r][k];
+                u[t + 1][r][k] = near[r * X + k] = value;
+            }
+        }"""
+
+NEIGHBOURS = """\
+const real below = r == 0 ? near[up + k] : u[t + 1][0][k];
+                const real above = r == 1 ? near[down + k] : u[t + 1][1][k];
+                const real left = k == 0 ? from_left(u[t + 1][r][1]) : u[t + 1][r][0];
+                const real right = k == 1 ? from_right(u[t + 1][r][0]) : u[t + 1][r][1];"""
+
+FROM_ZERO = """\
+for (int r = 0; r < 2; r++)
+            for (int k = 0; k < 2; k++) own[slot * TILE + r * X + k] = 0;"""
+
+STORE = """\
+const int out = z - T;
+        const bool stored = mine && out >= begin && out < min(end, region_i.high);
+        for (int r = 0; r < 2; r++) {
+            const bool row = stored && !(EDGE && (y + r < region_j.low || y + r >= region_j.high));
+            const bool whole = !EDGE || (x >= region_k.low && x + 2 <= region_k.high);
+            real* const at = to + r * (integer)extent_k;
+            if (ALIGNED) store_if(row && whole, at, u[T][r][0], u[T][r][1]);
+            if (!ALIGNED || EDGE)
+                for (int k = 0; k < 2; k++) {
+                    const bool column = x + k >= region_k.low && x + k < region_k.high;
+                    store_if(row && column && !(ALIGNED && whole), at + k, u[T][r][k]);
+                }
+        }
+        if (out >= begin) to += plane;"""
+
+INTERPOLATION = """\
+const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(coarse_k) - 2;
+    // The coarse points below those of a thread along y and x, and the shares of both neighbours.
+    int qs[2], ss[2];
+    real share_j[2][2], share_k[2][2];
+    for (int n = 0; n < 2; n++) {
+        const int q = (EDGE ? ys[n] : y + n) >> 1, s = (EDGE ? xs[n] : x + n) >> 1;
+        const bool odd_j = EDGE ? ys[n] & 1 : n, odd_k = EDGE ? xs[n] & 1 : n;
+        qs[n] = EDGE ? min(q, last_q) : y >> 1;
+        ss[n] = EDGE ? min(s, last_s) : x >> 1;
+        share_j[n][0] = EDGE && q > last_q ? 0 : (odd_j ? line_j2 : line_j0)[qs[n]];
+        share_j[n][1] = EDGE && q > last_q ? 0 : (odd_j ? line_j3 : line_j1)[qs[n]];
+        share_k[n][0] = EDGE && s > last_s ? 0 : (odd_k ? line_k2 : line_k0)[ss[n]];
+        share_k[n][1] = EDGE && s > last_s ? 0 : (odd_k ? line_k3 : line_k1)[ss[n]];
+    }
+    const size_t coarse_plane = (size_t)coarse_j * coarse_k;
+    auto value_at = [&](int p, int q, int s) {
+        return coarse[min(p, last_p + 1) * coarse_plane + (size_t)q * coarse_k + s];
+    };
+    // What a coarse plane gives to a point once it is interpolated along x and y.
+    auto along = [&](int r, int k, real v00, real v01, real v10, real v11) {
+        const real left = EDGE ? share_k[k][0] : (k ? line_k2[ss[0]] : line_k0[ss[0]]);
+        const real right = EDGE ? share_k[k][1] : (k ? line_k3[ss[0]] : line_k1[ss[0]]);
+        const real below = EDGE ? share_j[r][0] : (r ? line_j2[qs[0]] : line_j0[qs[0]]);
+        const real above = EDGE ? share_j[r][1] : (r ? line_j3[qs[0]] : line_j1[qs[0]]);
+        return below * (left * v00 + right * v01) + above * (left * v10 + right * v11);
+    };
+    auto given = [&](int p, int r, int k) {
+        return along(r, k, value_at(p, qs[r], ss[k]), value_at(p, qs[r], ss[k] + 1),
+                     value_at(p, qs[r] + 1, ss[k]), value_at(p, qs[r] + 1, ss[k] + 1));
+    };
+    // Of the coarse planes around z; in a tile that is an edge, where planes may wrap, they are
+    // made anew for each z.
+    real around[2][2][2];
+    for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++)
+        for (int side = 0; side < 2; side++)
+            around[side][r][k] = EDGE ? 0 : given((start >> 1) + (ODD ? side : 0), r, k);"""
+
+CORRECTION = """\
+{
+            const int i = of(z, last_i, WRAPS_I), p = EDGE ? min(i >> 1, last_p) : i >> 1;
+            const bool odd = EDGE ? i & 1 : PARITY, none = EDGE && (i >> 1) > last_p;
+            const int known = min(p, last_p + 1);
+            const real share_below = none ? 0 : odd ? line_i2[known] : line_i0[known];
+            const real share_above = none ? 0 : odd ? line_i3[known] : line_i1[known];
+            const bool unknown = !EDGE || WRAPS_I || (z >= region_i.low && z < region_i.high);
+            #pragma unroll
+            for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+                if (EDGE) {
+                    around[0][r][k] = given(p, r, k);
+                    around[1][r][k] = given(p + 1, r, k);
+                } else if (PARITY == 0) {
+                    around[0][r][k] = around[1][r][k];
+                    around[1][r][k] = given(p + 1, r, k);
+                }
+                const real correction =
+                    share_below * around[0][r][k] + share_above * around[1][r][k];
+                if (unknown && !fixed_y[r] && !fixed_x[k]) u[0][r][k] += correction;
+                own[slot * TILE + r * X + k] = u[0][r][k];
+            }
+        }"""
+
+RESTRICTION_STATE = """\
+const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(coarse_k) - 2;
+    const int q = y >> 1, s = x >> 1;
+    const int known_q = min(max(q, 0), last_q + 1), known_s = min(max(s, 0), last_s + 1);
+    const real share_j0 = line_j0[known_q], share_j1 = line_j1[known_q];
+    const real share_j2 = line_j2[known_q], share_j3 = line_j3[known_q];
+    const real share_k0 = line_k0[known_s], share_k1 = line_k1[known_s];
+    const real share_k2 = line_k2[known_s], share_k3 = line_k3[known_s];
+    const bool coarse_mine = mine && q >= 1 && q <= last_q && s >= 1 && s <= last_s;
+    // What is restricted along z is left here for the warp below, which needs it a step later.
+    real* const sheet = own + (RING + AHEAD + 1) * TILE;
+    const int before = warp == 0 ? 0 : -2 * X;
+    real past[3][2][2];
+    for (int n = 0; n < 3; n++)
+        for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) past[n][r][k] = 0;"""
+
+RESTRICTION = """\
+{
+            constexpr int t = T;
+            @PLANE@
+            real left_over[2][2];
+            #pragma unroll
+            for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+                @NEIGHBOURS@
+                left_over[r][k] = residual(@GIVEN@);
+                if (EDGE && (still || fixed_y[r] || fixed_x[k])) left_over[r][k] = 0;
+            }
+            if (((PARITY + T + 1) & 1) == 1) {  // planes are complete, here >> 1 in the coarse grid
+                const int p = min(max(here >> 1, 0), last_p + 1);
+                const real share_i0 = line_i0[p], share_i1 = line_i1[p];
+                const real share_i2 = line_i2[p], share_i3 = line_i3[p];
+                for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++)
+                    sheet[r * X + k] = share_i0 * past[2][r][k] + share_i1 * past[1][r][k]
+                                     + share_i2 * past[0][r][k] + share_i3 * left_over[r][k];
+            } else {  // the sheet is that of the step before
+                const int p = (here - 1) >> 1;
+                real down[2];
+                for (int k = 0; k < 2; k++)
+                    down[k] = share_j0 * sheet[before + k] + share_j1 * sheet[before + X + k]
+                            + share_j2 * sheet[k] + share_j3 * sheet[X + k];
+                const real even = from_left(down[0]), odd = from_left(down[1]);
+                store_if(coarse_mine && 2 * p >= begin && 2 * p < end && p <= last_p,
+                         coarse + ((integer)p * coarse_j + q) * coarse_k + s,
+                         share_k0 * even + share_k1 * odd + share_k2 * down[0]
+                         + share_k3 * down[1]);
+            }
+            for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+                past[2][r][k] = past[1][r][k];
+                past[1][r][k] = past[0][r][k];
+                past[0][r][k] = left_over[r][k];
+            }
+        }"""
