@@ -33,7 +33,7 @@ ARRIVE = "for (int k = 0; k < C; k++) newest[0][k] = own[n % RING * (32 * C) + k
 NO_PIECES = Pieces([], "", "", ARRIVE, "region_i.high", "region_j.high")
 
 
-def pieces(work: Pass, keeps: list[int]) -> Pieces:
+def pieces(work: Pass) -> Pieces:
     """The pieces of a transfer."""
     transfer = work.transfer
     assert transfer is not None

@@ -53,17 +53,12 @@ class Shape:
 
     def bytes_shared(self, work: Pass) -> int:
         """Shared memory of a block."""
-        return 128 * self.warps * (sum(self.planes(work)) + restricts(work)) * work.bytes
-
-
-def restricts(work: Pass) -> bool:
-    """Whether the residual of the result is restricted, too."""
-    return work.transfer is not None and work.transfer.residual is not None
+        return 128 * self.warps * (sum(self.planes(work)) + work.restricts) * work.bytes
 
 
 def levels(work: Pass) -> int:
     """Planes on which a step works: one for each sweep, and one for the residual."""
-    return work.sweeps + restricts(work)
+    return work.sweeps + work.restricts
 
 
 def reach(work: Pass) -> tuple[int, int]:
@@ -71,7 +66,7 @@ def reach(work: Pass) -> tuple[int, int]:
 
     A coarse point q takes from the points 2q - 2 ... 2q + 1, a residual from its neighbours.
     """
-    return (work.sweeps + 3, work.sweeps + 2) if restricts(work) else (work.sweeps, work.sweeps)
+    return (work.sweeps + 3, work.sweeps + 2) if work.restricts else (work.sweeps, work.sweeps)
 
 
 def halo(work: Pass) -> tuple[int, int]:
@@ -109,7 +104,7 @@ def source(work: Pass, shape: Shape) -> str:
         lines += reads.lines
         black = ", ".join(str(int(colour < 0)) for colour in work.colours)
         sweeps = reads.filled(SWEEPS).replace("@BLACK@", black)
-    if restricts(work):
+    if work.restricts:
         assert work.transfer is not None and work.transfer.residual is not None
         reads = Reads(work, work.transfer.residual, (0, *work.transfer.operands), along, "m")
         lines += reads.lines
@@ -126,7 +121,7 @@ def source(work: Pass, shape: Shape) -> str:
     before, after = reach(work)
     low, high = halo(work)
     defines = {
-        "T": work.sweeps, "LEVELS": levels(work), "RESTRICTS": restricts(work),
+        "T": work.sweeps, "LEVELS": levels(work), "RESTRICTS": work.restricts,
         "WARPS": shape.warps, "X": 64, "Y": 2 * shape.warps, "TILE": 128 * shape.warps,
         "AHEAD": shape.ahead, "RING": shape.planes(work)[0], "LOW": low, "HIGH": high,
         "BEFORE": before, "AFTER": after, "ODD": work.odd, "WRAPS_I": work.wraps[0],

@@ -87,9 +87,7 @@ class NumbaBackend(Backend):
             if (threaded, inner) not in compiled:
                 source = loop_nest(point.__name__, signature, tape, threaded, inner)
                 compiled[threaded, inner] = _load(source).loops
-            if threaded and not self._threads_set:
-                numba.set_num_threads(self.threads)
-                self._threads_set = True
+            self._wake(threaded)
             bounds = [bound for pair in region for bound in pair]
             chunks = self._chunks if threaded else 1
             compiled[threaded, inner](chunks, scratch, *bounds, *targets, *arguments)

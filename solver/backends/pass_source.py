@@ -55,6 +55,11 @@ class Pass:
         return len(self.norms)
 
     @property
+    def restricts(self) -> bool:
+        """Whether the residual of the result is restricted, too."""
+        return self.transfer is not None and self.transfer.residual is not None
+
+    @property
     def real(self) -> str:
         return REAL_OF[self.signature.precision]
 

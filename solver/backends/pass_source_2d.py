@@ -30,8 +30,6 @@ class Shape:
     """Warps of a block, each with a strip of its own."""
     blocks: int = 4
     """Blocks that shall fit a multiprocessor: bounds the registers of a thread."""
-    rows: int = 128
-    """Rows that a warp goes down."""
 
     def halo(self, work: Pass) -> int:
         """Columns at each side of a strip that are wrong in the end."""
@@ -39,12 +37,12 @@ class Shape:
 
     def kept_rows(self, work: Pass) -> int:
         """Rows of an array that all sweeps read: on their way, and down to the last sweep's."""
-        return self.ahead + 2 * (work.sweeps + restricts(work)) + 1
+        return self.ahead + 2 * (work.sweeps + work.restricts) + 1
 
     def bytes_shared(self, work: Pass) -> int:
         """Shared memory of a block."""
         rows = self.ahead + len(kept(work)) * self.kept_rows(work)
-        interpolates = work.transfer is not None and not restricts(work)
+        interpolates = work.transfer is not None and not work.restricts
         coarse = cycle_source.COARSE_ROWS * 2 if interpolates else 0
         return (rows * self.columns + coarse) * 32 * self.warps * work.bytes
 
@@ -53,14 +51,9 @@ class Shape:
         return 32 * self.columns - 2 * self.halo(work)
 
 
-def restricts(work: Pass) -> bool:
-    """Whether the residual of the result is restricted, too."""
-    return work.transfer is not None and work.transfer.residual is not None
-
-
 def reach(work: Pass) -> int:
     """Points around a piece of the result on which it depends."""
-    return work.sweeps + (3 if restricts(work) else 0)
+    return work.sweeps + (3 if work.restricts else 0)
 
 
 KERNEL = """
@@ -222,10 +215,10 @@ def source(work: Pass, shape: Shape) -> str:
     # six rows at a time would be more text than the instruction cache holds.
     turns = 2 if coloured else 3
     state, each, last = _norms(work)
-    transfer = cycle_source.pieces(work, reads.keeps) if work.transfer else cycle_source.NO_PIECES
+    transfer = cycle_source.pieces(work) if work.transfer else cycle_source.NO_PIECES
     keeps = reads.keeps
     defines = {
-        "T": work.sweeps, "LEVELS": work.sweeps + restricts(work), "REACH": reach(work),
+        "T": work.sweeps, "LEVELS": work.sweeps + work.restricts, "REACH": reach(work),
         "C": shape.columns, "AHEAD": shape.ahead, "RING": shape.ahead, "WARPS": shape.warps,
         "BLOCKS": shape.blocks, "HALO": shape.halo(work), "STRIP": shape.width(work),
         "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1], "ALIGNED": work.aligned,
@@ -235,8 +228,7 @@ def source(work: Pass, shape: Shape) -> str:
     }  # fmt: skip
     point = f"value[k] = point({', '.join(reads.given)});"
     if coloured:
-        colours = ", ".join(str(colour < 0) if colour else "2" for colour in work.colours)
-        colours = colours.replace("True", "1").replace("False", "0")
+        colours = ", ".join({1: "0", -1: "1", 0: "2"}[colour] for colour in work.colours)
         point = COLOURED.replace("@COLOURS@", colours).replace("@POINT@", point)
     return filled(
         KERNEL, work, defines,

@@ -26,8 +26,6 @@ class Shape:
     """Warps of a block, one below the other along y."""
     ahead: int = 3
     """Planes that are on their way."""
-    planes: int = 64
-    """Planes that a block goes up."""
 
     def halo(self, reach: int) -> int:
         """Columns at each side of a tile that are wrong in the end."""
