@@ -29,8 +29,7 @@ from heatsolve.backends.cycle_text_3d import (
     SWEEPS,
 )
 from heatsolve.backends.pass_source import Pass, filled
-from heatsolve.backends.pass_source_3d import place_of
-from heatsolve.backends.tape import Tape
+from heatsolve.backends.pass_source_3d import Reads
 
 
 @dataclass(frozen=True)
@@ -85,12 +84,6 @@ FIELD = {
     (0, 0, 1): "right",
 }
 """The field at a point and at its six neighbours: no others are at hand."""
-INDEX = (
-    "inside(of(here, last_i, WRAPS_I), last_i)",
-    "inside(ys[r], last_j)",
-    "inside(xs[k], last_k)",
-)
-"""The indices of a point in the arrays, never those of a ghost."""
 
 
 def source(work: Pass, shape: Shape) -> str:
@@ -100,15 +93,17 @@ def source(work: Pass, shape: Shape) -> str:
     state = correct = sweeps = restriction = ""
     last_plane = "region_i.high"
     if work.sweeps:
-        reads = Reads(work, work.tape, range(len(work.signature.arguments)), along, "l")
+        own = {number: number for number in range(len(work.signature.arguments))}
+        reads = Reads(work, work.tape, own, FIELD, along=along, across=("2", "2"))
         lines += reads.lines
         black = ", ".join(str(int(colour < 0)) for colour in work.colours)
-        sweeps = reads.filled(SWEEPS).replace("@BLACK@", black)
+        sweeps = _with(reads, SWEEPS).replace("@BLACK@", black)
     if work.restricts:
         assert work.transfer is not None and work.transfer.residual is not None
-        reads = Reads(work, work.transfer.residual, (0, *work.transfer.operands), along, "m")
+        taken = dict(enumerate(work.transfer.operands, 1))
+        reads = Reads(work, work.transfer.residual, taken, FIELD, "m", along, ("2", "2"))
         lines += reads.lines
-        state, restriction = RESTRICTION_STATE, reads.filled(RESTRICTION)
+        state, restriction = RESTRICTION_STATE, _with(reads, RESTRICTION)
         # Coarse points may lie one beyond the last unknown.
         last_plane = "max(region_i.high, 2 * int(coarse_i) - 3)"
     elif work.transfer is not None:
@@ -145,62 +140,11 @@ def fetched_along(work: Pass) -> int:
     return 0
 
 
-class Reads:
-    """What a point function reads, as statements before it and as its arguments.
-
-    `arguments` are the numbers of the kernel's arguments that it takes, `along` that of the array
-    fetched with the field; `letter` begins its names.
-    """
-
-    def __init__(
-        self, work: Pass, tape: Tape, arguments: "range | tuple[int, ...]", along: int, letter: str
-    ):
-        self.lines: list[str] = []
-        self.planes: list[str] = []
-        self.given: list[str] = []
-        for place, operation in enumerate(tape.operations):
-            if operation.name == "scalar":
-                self.given.append(work.scalar(arguments[operation.operands[0]]))
-            elif operation.name == "load":
-                number, subscript = operation.operands
-                shift = tuple(distance for distance, _ in subscript)
-                if number == 0:
-                    self.given.append(FIELD[shift])
-                elif arguments[number] == along and not any(shift):
-                    self.given.append("b[t][r][k]")
-                else:
-                    kind = work.signature.arguments[arguments[number]]
-                    self._add(f"{letter}{place}", f"a{arguments[number]}", kind, shift)
-
-    def _add(self, name: str, array: str, constant: tuple[bool, ...], shift: tuple[int, ...]):
-        """One element of an array: held by a thread if it is the same on all planes."""
-        di, dj, dk = shift
-        if all(constant):
-            self.lines.append(f"const real {name} = {array}[0];")
-            self.given.append(name)
-        elif constant == (True, True, False):
-            self.lines.append(f"real {name}[2];")
-            self.lines.append(
-                f"for (int k = 0; k < 2; k++) {name}[k] = {array}[{INDEX[2]} + {dk}];"
-            )
-            self.given.append(f"{name}[k]")
-        elif constant == (True, False, True):
-            self.lines.append(f"real {name}[2];")
-            self.lines.append(
-                f"for (int r = 0; r < 2; r++) {name}[r] = {array}[{INDEX[1]} + {dj}];"
-            )
-            self.given.append(f"{name}[r]")
-        elif constant == (False, True, True):
-            self.planes.append(f"const real {name} = {array}[{INDEX[0]} + {di}];")
-            self.given.append(name)
-        else:
-            self.given.append(f"{array}[{place_of(constant, shift)}]")
-
-    def filled(self, template: str) -> str:
-        """A template with what is read."""
-        return (
-            template.replace("@PLANE@", PLANE)
-            .replace("@PLANES@", "\n            ".join(self.planes))
-            .replace("@NEIGHBOURS@", NEIGHBOURS)
-            .replace("@GIVEN@", ", ".join(self.given))
-        )
+def _with(reads: Reads, template: str) -> str:
+    """A template with what is read."""
+    return (
+        template.replace("@PLANE@", PLANE)
+        .replace("@PLANES@", "\n            ".join(reads.planes))
+        .replace("@NEIGHBOURS@", NEIGHBOURS)
+        .replace("@GIVEN@", ", ".join(reads.given))
+    )

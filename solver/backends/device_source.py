@@ -17,7 +17,7 @@ import numpy as np
 
 from heatsolve.backends import Signature
 from heatsolve.backends.device_launch import ALIGNMENT
-from heatsolve.backends.tape import Tape
+from heatsolve.backends.tape import Tape, spelled
 from heatsolve.points import INDEX_NAMES
 
 
@@ -156,14 +156,7 @@ def _expression(tape: Tape, place: int, signature: Signature, dialect: Dialect) 
         address = _address(subscript, signature.arguments[number], signature.suffix(name))
         element = f"{name}[{address}]"
         return dialect.real.format(element) if name in signature.narrow else element
-    values = [f"v{operand}" for operand in operands]
-    if name == "where":
-        return dialect.where.format(*values)
-    if name == "sqrt":
-        return dialect.sqrt.format(*values)
-    if name == "neg":
-        return f"-{values[0]}"
-    return f"{values[0]} {name} {values[1]}"
+    return spelled(operation, dialect.where, dialect.sqrt)
 
 
 def _element(signature: Signature, output: int, row: int) -> str:

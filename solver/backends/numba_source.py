@@ -4,7 +4,7 @@ import inspect
 
 from heatsolve.backends import Signature, cache, sums
 from heatsolve.backends import numba_reductions as reductions
-from heatsolve.backends.tape import Tape
+from heatsolve.backends.tape import Tape, spelled
 from heatsolve.points import INDEX_NAMES
 
 SEGMENT = 2048
@@ -70,7 +70,8 @@ def _body(signature: Signature, tape: Tape, inner: str) -> list[str]:
 
 def python_expression(signature: Signature, tape: Tape, place: int) -> str:
     """One operation of a tape as Python for Numba."""
-    name, operands = tape.operations[place].name, tape.operations[place].operands
+    operation = tape.operations[place]
+    name, operands = operation.name, operation.operands
     if name == "constant":
         return f"real({float.fromhex(operands[0])!r})"
     if name == "scalar":
@@ -84,14 +85,7 @@ def python_expression(signature: Signature, tape: Tape, place: int) -> str:
         ]
         element = f"a{number}[{', '.join(indices)}]"
         return f"real({element})" if f"a{number}" in signature.narrow else element
-    values = [f"v{operand}" for operand in operands]
-    if name == "where":
-        return f"{values[1]} if {values[0]} else {values[2]}"
-    if name == "sqrt":
-        return f"np.sqrt({values[0]})"
-    if name == "neg":
-        return f"-{values[0]}"
-    return f"{values[0]} {name} {values[1]}"
+    return spelled(operation, "{1} if {0} else {2}", "np.sqrt({0})")
 
 
 def _index(axis: str, shift: int, added: tuple[int, ...]) -> str:

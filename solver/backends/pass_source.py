@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from heatsolve.backends.cupy_source import C_DIALECT, OPTIONS, REAL_OF, constants
 from heatsolve.backends.signature import BYTES_OF, Signature
-from heatsolve.backends.tape import Tape
+from heatsolve.backends.tape import Tape, spelled
 
 PASS_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
 """Lambdas in kernels count as functions of the host otherwise."""
@@ -122,21 +122,13 @@ def c_function(name: str, tape: Tape, precision: str) -> str:
     """A point function as a C function of all that it reads, in the order of the tape."""
     parameters, lines = [], []
     for place, operation in enumerate(tape.operations):
-        kind, operands = operation.name, operation.operands
-        if kind in ("load", "scalar"):
+        if operation.name in ("load", "scalar"):
             parameters.append(f"const real v{place}")
             continue
-        values = [f"v{operand}" for operand in operands]
-        if kind == "constant":
-            value = C_DIALECT.constant(float.fromhex(operands[0]), precision)
-        elif kind == "where":
-            value = C_DIALECT.where.format(*values)
-        elif kind == "sqrt":
-            value = C_DIALECT.sqrt.format(*values)
-        elif kind == "neg":
-            value = f"-{values[0]}"
+        if operation.name == "constant":
+            value = C_DIALECT.constant(float.fromhex(operation.operands[0]), precision)
         else:
-            value = f"{values[0]} {kind} {values[1]}"
+            value = spelled(operation, C_DIALECT.where, C_DIALECT.sqrt)
         lines.append(f"    const auto v{place} = {value};\n")
     (result,) = tape.results
     return (

@@ -9,9 +9,11 @@ layer for each sweep, are wrong and are made again by the tile beside it (A. Ngu
 Blocking Optimization for Stencil Computations", SC 2010).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from heatsolve.backends.pass_source import Pass, filled
+from heatsolve.backends.tape import Tape
 
 
 @dataclass(frozen=True)
@@ -217,34 +219,8 @@ INDEX = (
 
 def source(work: Pass, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`."""
-    lines, planes, given = work.numbers(), [], []
-    for place, operation in enumerate(work.tape.operations):
-        if operation.name == "scalar":
-            given.append(work.scalar(operation.operands[0]))
-        if operation.name != "load":
-            continue
-        number, subscript = operation.operands
-        di, dj, dk = shift = tuple(distance for distance, _ in subscript)
-        if number == 0:
-            given.append(FIELD[shift])
-            continue
-        name, array, constant = f"l{place}", f"a{number}", work.signature.arguments[number]
-        if all(constant):
-            lines.append(f"const real {name} = {array}[0];")
-            given.append(name)
-        elif constant == (True, True, False):
-            lines.append(f"real {name}[C];")
-            lines.append(f"for (int k = 0; k < C; k++) {name}[k] = {array}[{INDEX[2]} + {dk}];")
-            given.append(f"{name}[k]")
-        elif constant == (True, False, True):
-            lines.append(f"real {name}[R];")
-            lines.append(f"for (int r = 0; r < R; r++) {name}[r] = {array}[{INDEX[1]} + {dj}];")
-            given.append(f"{name}[r]")
-        elif constant == (False, True, True):
-            planes.append(f"const real {name} = {array}[{INDEX[0]} + {di}];")
-            given.append(name)
-        else:
-            given.append(f"{array}[{place_of(constant, shift)}]")
+    own = {number: number for number in range(len(work.signature.arguments))}
+    reads = Reads(work, work.tape, own, FIELD)
     width, height = 32 * shape.columns, shape.rows * shape.warps
     state, each, last = _norms(work)
     defines = {
@@ -255,7 +231,8 @@ def source(work: Pass, shape: Shape) -> str:
     }  # fmt: skip
     return filled(
         KERNEL, work, defines,
-        LINES="\n    ".join(lines), PLANES="\n            ".join(planes), GIVEN=", ".join(given),
+        LINES="\n    ".join([*work.numbers(), *reads.lines]),
+        PLANES="\n            ".join(reads.planes), GIVEN=", ".join(reads.given),
         NORM_STATE="\n    ".join(state), NORMS="\n            ".join(each),
         NORM_END="\n    ".join(last),
     )  # fmt: skip
@@ -273,7 +250,69 @@ FIELD = {
 """The field at a point and at its six neighbours: no others are at hand."""
 
 
-def place_of(constant: tuple[bool, ...], shift: tuple[int, ...]) -> str:
+class Reads:
+    """What a point function reads, as statements before it and as its arguments.
+
+    `numbers`: for each argument that it takes after the field, its number among the kernel's;
+    `field`: the field at a point and at its neighbours. `letter` begins its names. `along`: the
+    number of an array that is fetched with the field and read at the point itself; `across`: rows
+    and columns of a thread.
+    """
+
+    def __init__(
+        self,
+        work: Pass,
+        tape: Tape,
+        numbers: Mapping[int, int],
+        field: Mapping[tuple[int, ...], str],
+        letter: str = "l",
+        along: int = 0,
+        across: tuple[str, str] = ("R", "C"),
+    ):
+        self._across = across
+        self.lines: list[str] = []
+        self.planes: list[str] = []
+        self.given: list[str] = []
+        for place, operation in enumerate(tape.operations):
+            if operation.name == "scalar":
+                self.given.append(work.scalar(numbers[operation.operands[0]]))
+            elif operation.name == "load":
+                number, subscript = operation.operands
+                shift = tuple(distance for distance, _ in subscript)
+                if number == 0:
+                    self.given.append(field[shift])
+                elif numbers[number] == along and not any(shift):
+                    self.given.append("b[t][r][k]")
+                else:
+                    kind = work.signature.arguments[numbers[number]]
+                    element = self._element(f"{letter}{place}", f"a{numbers[number]}", kind, shift)
+                    self.given.append(element)
+
+    def _element(
+        self, name: str, array: str, constant: tuple[bool, ...], shift: tuple[int, ...]
+    ) -> str:
+        """An element of an array: held by a thread if it is the same on all planes."""
+        (rows, columns), (di, dj, dk) = self._across, shift
+        if all(constant):
+            self.lines.append(f"const real {name} = {array}[0];")
+            return name
+        if constant == (True, True, False):
+            value = f"{array}[{INDEX[2]} + {dk}]"
+            self.lines.append(f"real {name}[{columns}];")
+            self.lines.append(f"for (int k = 0; k < {columns}; k++) {name}[k] = {value};")
+            return f"{name}[k]"
+        if constant == (True, False, True):
+            value = f"{array}[{INDEX[1]} + {dj}]"
+            self.lines.append(f"real {name}[{rows}];")
+            self.lines.append(f"for (int r = 0; r < {rows}; r++) {name}[r] = {value};")
+            return f"{name}[r]"
+        if constant == (False, True, True):
+            self.planes.append(f"const real {name} = {array}[{INDEX[0]} + {di}];")
+            return name
+        return f"{array}[{_place_of(constant, shift)}]"
+
+
+def _place_of(constant: tuple[bool, ...], shift: tuple[int, ...]) -> str:
     """The place of an element of an array that varies along two axes or three."""
     terms = []
     for axis in range(3):

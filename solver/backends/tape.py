@@ -58,6 +58,21 @@ class Tape:
         )
 
 
+def spelled(operation: Operation, where: str, sqrt: str) -> str:
+    """An operation on other places of the tape, in the text that all generators have in common.
+
+    Their values are called `v{place}`; `where` and `sqrt` are what languages spell differently.
+    """
+    values = [f"v{operand}" for operand in operation.operands]
+    if operation.name == "where":
+        return where.format(*values)
+    if operation.name == "sqrt":
+        return sqrt.format(*values)
+    if operation.name == "neg":
+        return f"-{values[0]}"
+    return f"{values[0]} {operation.name} {values[1]}"
+
+
 class PointRuleError(TypeError):
     """A point function breaks a rule of the point language."""
 
