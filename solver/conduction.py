@@ -22,7 +22,7 @@ from heatsolve.grid import WALLS, Axis, Grid, Region, make_grid
 from heatsolve.halo import Halo
 from heatsolve.linear import System
 from heatsolve.linear.spectrum import lowest_eigenvalue
-from heatsolve.points import copy, fill
+from heatsolve.points import NOTHING, copy, fill
 from heatsolve.ranks import Ranks
 
 
@@ -99,7 +99,7 @@ class Conduction:
         faces = [self._conductances(number) for number in range(self.grid.dimension)]
         self._host_faces = faces
         place = backend.to_device
-        self.device_ratios = tuple(place(ratio) for ratio in reversed(self.ratios))
+        self.device_ratios = tuple(map(backend.factor, reversed(self.ratios)))
         # The point functions take the axes in the order x, y, z.
         self.faces = tuple(
             array
@@ -186,8 +186,11 @@ class Conduction:
 
     # ---- linear systems ----
 
-    def system(self, b: Any, s: float = 0.0) -> System:
-        """A T = b with A T = rho c s T - div(k grad T); b is a device array, s in 1/s."""
+    def system(self, b: Any, s: float = NOTHING) -> System:
+        """A T = b with A T = rho c s T - div(k grad T); b is a device array, s in 1/s.
+
+        Without s the problem is steady.
+        """
         return System(
             grid=self.grid,
             backend=self.backend,

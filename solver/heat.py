@@ -8,11 +8,12 @@ the *ratio* r of a full cell to the point's volume is 1 or 2. `cx[i, j]` is the 
 face between j - 1 and j.
 
 The linear system is A T = b with A T = m s T - div(k grad T), m = rho c, and s = 0 (steady) or
-s = 1 / (theta dt) (one implicit time step). Source: S. V. Patankar, "Numerical Heat Transfer and
+s = 1 / (theta dt) (one implicit time step). Where s is NOTHING its term costs nothing, as does a
+ratio that is ONES. Source: S. V. Patankar, "Numerical Heat Transfer and
 Fluid Flow" (1980), chapter 4.
 """
 
-from heatsolve.points import by_dimension, magnitude, neighbour, where
+from heatsolve.points import NOTHING, by_dimension, magnitude, neighbour, where
 
 
 def harmonic_mean(a, b):
@@ -75,12 +76,14 @@ conductance = by_dimension(conductance_1d, conductance_2d, conductance_3d)
 
 def residual(at, t, b, m, s, *faces):
     """b - A T = b + div(k grad T) - m s T (W/m3)."""
-    return b[at] + exchange[len(at)](*at, t, *faces) - m[at] * s * t[at]
+    gained = b[at] + exchange[len(at)](*at, t, *faces)
+    return gained if s is NOTHING else gained - m[at] * s * t[at]
 
 
 def diagonal(at, m, s, *faces):
     """The diagonal of A."""
-    return m[at] * s + conductance[len(at)](*at, *faces)
+    around = conductance[len(at)](*at, *faces)
+    return around if s is NOTHING else m[at] * s + around
 
 
 class MagnitudesAround:
@@ -97,8 +100,8 @@ class MagnitudesAround:
 
 def rounding(at, t, b, m, s, *faces):
     """|A| |T| + |b|: its rounding error is the least residual that a computer can reach."""
-    around = exchange[len(at)](*at, MagnitudesAround(t, at), *faces)
-    return magnitude(b[at]) + around + m[at] * s * magnitude(t[at])
+    total = magnitude(b[at]) + exchange[len(at)](*at, MagnitudesAround(t, at), *faces)
+    return total if s is NOTHING else total + m[at] * s * magnitude(t[at])
 
 
 def gershgorin(at, one, m, *faces):

@@ -60,6 +60,19 @@ def magnitude(a: Any) -> Any:
     return where(a < 0.0, -a, a)
 
 
+class Known(float):
+    """A number that is known when a sweep is compiled, or an array of it that nobody stores."""
+
+    def __getitem__(self, _: Any) -> float:
+        return float(self)
+
+
+ONES = Known(1.0)
+"""A factor that is 1: no backend multiplies by it."""
+NOTHING = Known(0.0)
+"""A factor that is 0: a point function leaves its terms out where it finds this very object."""
+
+
 @cache
 def dimension(point: Point) -> int:
     """The number of leading index parameters of a point function, 0 if it takes `at`."""

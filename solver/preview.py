@@ -22,6 +22,7 @@ from heatsolve.errors import InputError
 from heatsolve.expressions import Expression
 from heatsolve.grid import Axis, Grid
 from heatsolve.linear.modes import ALONE, modes_of
+from heatsolve.points import NOTHING, ONES
 
 EVALUATED_UP_TO = 1 << 22
 """Unknowns up to which sources and initial values are evaluated, too: half a second."""
@@ -126,7 +127,7 @@ def demand_direct(problem: Conduction, machine: Backend, ranks: int) -> None:
         raise InputError(ALONE)
     machine.library()
     b = problem.backend.zeros((1,) * problem.grid.dimension)
-    modes_of(problem.system(b, 0.0 if problem.case.model.steady else 1.0))
+    modes_of(problem.system(b, NOTHING if problem.case.model.steady else 1.0))
 
 
 def thinned(case: Case, grid: Grid) -> Grid:
@@ -268,7 +269,7 @@ def _field_bytes(case: Case, grid: Grid) -> int:
 def _memory(problem: Conduction, grid: Grid, count: int) -> tuple[int, int]:
     """Bytes of the arrays of a run, those of its backend and those of the host beside it."""
     case, item = problem.case, np.dtype(problem.case.solver.field_precision).itemsize
-    arrays = (*problem.faces, problem.capacity)
+    arrays = [a for a in (*problem.faces, problem.capacity) if a is not ONES]
     coefficients = sum(
         math.prod(full for extent, full in zip(a.shape, grid.shape, strict=True) if extent > 1)
         for a in arrays

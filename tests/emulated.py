@@ -72,6 +72,7 @@ static void meet(int group, int count) {
     while (turn[group] == mine) yield();
 }
 static void __syncthreads() { meet(63, live); }
+static void __syncwarp() { meet(now / 32, 32); }
 template <typename V> V exchange(V value, int lane) {
     Fiber& fiber = fibers[now];
     uint64_t* slot = slots[fiber.shuffles++ & 1];
@@ -216,6 +217,7 @@ class Emulated(NumpyBackend):
 
     name = "emulated"
     compiles_c = True
+    processors = 2
     integer = int
     lookahead = 1
 

@@ -452,7 +452,7 @@ def repeated(i, j, u):
 ], ids=lambda point: point.__name__)  # fmt: skip
 def test_rules(point):
     with pytest.raises(PointRuleError):
-        record(point, [ARRAY], points.dimension(point) or 1)
+        record(point, (ARRAY,), points.dimension(point) or 1)
 
 
 def integer_as_number(at, u, n):
@@ -466,7 +466,7 @@ def integer_compared(at, u, n):
 @pytest.mark.parametrize("point", [integer_as_number, integer_compared])
 def test_integers_only_shift(point):
     with pytest.raises(PointRuleError):
-        record(point, [ARRAY, INTEGER], 1)
+        record(point, (ARRAY, INTEGER), 1)
 
 
 def test_wrong_dimension():

@@ -21,8 +21,8 @@ from heatsolve.backends.half_cycle import HalfCycle
 from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.message import Message
 from heatsolve.backends.signature import Region, Signature, describe, place_of
-from heatsolve.backends.tape import INTEGER, REAL, Tape
-from heatsolve.points import Point
+from heatsolve.backends.tape import INTEGER, Tape
+from heatsolve.points import ONES, Point
 
 LONGEST_PASS = 15
 """Sweeps that one pass through memory makes at most."""
@@ -151,6 +151,10 @@ class Backend(ABC):
     @abstractmethod
     def to_device(self, host: np.ndarray) -> Any:
         """A copy of a host array on the device, in the backend's precision."""
+
+    def factor(self, host: np.ndarray) -> Any:
+        """The same of an array that is only multiplied and divided by; ONES where it is 1."""
+        return ONES if np.all(host == 1.0) else self.to_device(host)
 
     @abstractmethod
     def to_host(self, array: Any) -> np.ndarray:
@@ -384,8 +388,12 @@ class Backend(ABC):
         return Prepared(run, self._converts(described), signature.bytes_touched(tape))
 
     def _converts(self, described: Any) -> tuple[Callable[[Any], Any] | None, ...]:
-        types: dict[Any, Callable[[Any], Any]] = {REAL: self.dtype.type, INTEGER: self.integer}
-        return tuple(types.get(argument) for argument in described)
+        """What makes numbers what loops take; arrays stay as they are."""
+        return tuple(
+            None if not isinstance(argument, str)
+            else self.integer if argument == INTEGER else self.dtype.type
+            for argument in described
+        )  # fmt: skip
 
     def reduce(self, kind: str, point: Point, region: Region, *arguments: Any) -> float:
         """The sum, or the largest magnitude, of a point function over a region.

@@ -40,6 +40,7 @@ class CudaBackend(DeviceBackend):
             ) from None
         self._machine: Device | Simulator
         self._machine = Simulator() if simulated() else Device(cuda, device)
+        self.processors = self._machine.processors
         from heatsolve.backends.cuda_reductions import check
 
         self._check = self._machine.compile(check, check_types(), "check")
@@ -108,7 +109,7 @@ class CudaBackend(DeviceBackend):
     def compiles_c(self) -> bool:  # type: ignore[override]
         return isinstance(self._machine, Device)
 
-    def c_kernel(self, source: str, bytes_shared: int) -> Compiled:
+    def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
         assert isinstance(self._machine, Device)
         kernel = self._machine.compile_c(source, "sweeps", PASS_OPTIONS, bytes_shared)
 

@@ -147,6 +147,7 @@ class Device:
             self._core = core
             self._device = core.Device(number)
             self._device.set_current()
+            self.processors = self._device.properties.multiprocessor_count
             self._stream = self._device.create_stream()
             self._numba_stream = cuda.external_stream(int(self._stream.handle))
             cuda.current_context()
@@ -290,6 +291,8 @@ def _flat(arguments: tuple) -> Iterator[Any]:
 
 class Simulator:
     """Numba's CUDA simulator: kernels run as Python threads, about a millisecond each."""
+
+    processors = 1
 
     def __init__(self) -> None:
         from numba import cuda

@@ -5,7 +5,7 @@ from typing import Any
 from heatsolve.backends import Signature, sums
 from heatsolve.backends.device_launch import THREADS, rows_of
 from heatsolve.backends.device_source import Dialect, body, extent_names, thread_indices
-from heatsolve.backends.tape import INTEGER, REAL, Tape
+from heatsolve.backends.tape import INTEGER, Tape
 from heatsolve.points import INDEX_NAMES
 
 PYTHON_DIALECT = Dialect(
@@ -82,7 +82,7 @@ def parameter_types(signature: Signature) -> tuple[Any, ...]:
     """Numba types of a kernel's parameters: pointers, but registers as arrays for their atomics."""
     from numba import types
 
-    named = {REAL: getattr(types, signature.precision), INTEGER: types.int64}
+    real = getattr(types, signature.precision)
 
     def pointer(name: str) -> Any:
         return types.CPointer(getattr(types, signature.real_of(name)))
@@ -95,7 +95,11 @@ def parameter_types(signature: Signature) -> tuple[Any, ...]:
             for n, kind in enumerate(signature.outputs)
         ],
         *[
-            named[kind] if isinstance(kind, str) else pointer(f"a{n}")
+            pointer(f"a{n}")
+            if not isinstance(kind, str)
+            else types.int64
+            if kind == INTEGER
+            else real
             for n, kind in enumerate(signature.arguments)
         ],
     )

@@ -39,6 +39,7 @@ class CupyBackend(DeviceBackend):
             reason = str(error).splitlines()[0]
             raise InputError(f"the cupy backend found no usable CUDA GPU ({reason})") from None
         self._cupy, self._cupyx = cupy, cupyx
+        self.processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
         self._check = self._load(check_source(), "check")
         self._make_gate()
 
@@ -116,7 +117,7 @@ class CupyBackend(DeviceBackend):
 
         return queue
 
-    def c_kernel(self, source: str, bytes_shared: int) -> Compiled:
+    def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
         kernel = self._load(source, "sweeps", PASS_OPTIONS)
         kernel.max_dynamic_shared_size_bytes = bytes_shared
 

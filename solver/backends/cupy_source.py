@@ -3,7 +3,7 @@
 from heatsolve.backends import Signature, sums
 from heatsolve.backends.device_launch import BLOCK, SPREAD, rows_of
 from heatsolve.backends.device_source import Dialect, body, extent_names, thread_indices
-from heatsolve.backends.tape import INTEGER, REAL, Tape
+from heatsolve.backends.tape import INTEGER, Tape
 from heatsolve.points import INDEX_NAMES
 
 # CuPy's RawKernel is of no use: it adds -ftz=true to its options, which loses denormals.
@@ -141,10 +141,10 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
         for n, kind in enumerate(signature.outputs)
     ]
     for n, kind in enumerate(signature.arguments):
-        types = {REAL: real, INTEGER: "long long"}
         constant = "" if n in signature.in_place else "const "
         element = REAL_OF[signature.real_of(f"a{n}")]
-        kind_type = types[kind] if isinstance(kind, str) else f"{constant}{element}* __restrict__"
+        number = "long long" if kind == INTEGER else real
+        kind_type = number if isinstance(kind, str) else f"{constant}{element}* __restrict__"
         parameters.append(f"{kind_type} a{n}")
     x, y = BLOCK[tape.dimension]
     rows = rows_of(signature)

@@ -15,6 +15,7 @@ behind four sweeps; so it is a pass of its own, without sweeps (see `device_cycl
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 from heatsolve.backends.cycle_text_3d import (
     CORRECTION,
@@ -74,7 +75,7 @@ def halo(work: Pass) -> tuple[int, int]:
     return low + low % 2, high + high % 2
 
 
-FIELD = {
+FIELD: dict[tuple[int, ...], str] = {
     (0, 0, 0): "u[t + 1][r][k]",
     (-1, 0, 0): "u[t + 2][r][k]",
     (1, 0, 0): "u[t][r][k]",
@@ -86,8 +87,9 @@ FIELD = {
 """The field at a point and at its six neighbours: no others are at hand."""
 
 
+@cache
 def source(work: Pass, shape: Shape) -> str:
-    """CUDA C of the kernel `sweeps`."""
+    """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     along = fetched_along(work)
     lines = work.numbers()
     state = correct = sweeps = restriction = ""

@@ -130,6 +130,8 @@ class DeviceBackend(Backend):
     on_device = True
     compiles_c = True
     """Whether there is a compiler of CUDA C, in which the kernels of passes are written."""
+    processors: int
+    """Multiprocessors of the device."""
     _gate: Any
     _rows: Any
     _kinds: list[str]
@@ -193,9 +195,15 @@ class DeviceBackend(Backend):
 
         return run
 
-    @abstractmethod
     def c_kernel(self, source: str, bytes_shared: int) -> Compiled:
-        """The kernel `sweeps` of a CUDA C source, and what a block needs of shared memory."""
+        """The kernel `sweeps` of a CUDA C source, where a block needs so much shared memory."""
+        if source not in self._c_kernels:
+            self._c_kernels[source] = self._compile_c(source, bytes_shared)
+        return self._c_kernels[source]
+
+    @abstractmethod
+    def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
+        """The same, compiled and loaded anew."""
 
     def most_sweeps(
         self,
@@ -228,7 +236,7 @@ class DeviceBackend(Backend):
         wraps: tuple[bool, ...],
         kinds: tuple[str | None, ...],
     ) -> Any:
-        return DevicePasses(self.c_kernel, tape, signature, kinds, wraps)
+        return DevicePasses(self.c_kernel, tape, signature, kinds, wraps, self.processors)
 
     def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
         if not self.compiles_c or not can_halve(half, self.precision):
@@ -258,6 +266,7 @@ class DeviceBackend(Backend):
         return StagedMessage(array, self.pinned(shape), self)
 
     def _make_gate(self) -> None:
+        self._c_kernels: dict[str, Compiled] = {}
         self._depths: dict[Any, int] = {}
         self._gate = self.integers(2)
         self._rows = self.integers((self.lookahead + BEYOND) * sums.WIDTH)

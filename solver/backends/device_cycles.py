@@ -66,11 +66,10 @@ def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
     norms = [None] * len(half.stages)
     work = work_of(own.tape(half.point), own, half.stages, norms, half.wraps, half.shape)
     work = replace(work, colours=tuple(half.colours), from_zero=half.from_zero)
-    first = half.region[0][0]
     if axes == 2:
-        work = replace(work, transfer=transfer)
-        yield replace(work, odd=(first - pass_source_2d.reach(work)) % 2 == 1)
+        yield replace(work, transfer=transfer)
         return
+    first = half.region[0][0]
     parts = [replace(work, transfer=transfer)]
     if half.residual is not None:
         restricting = replace(work, norms=(), colours=(), from_zero=False, transfer=transfer)
@@ -140,9 +139,9 @@ class CyclePasses:
         if len(half.shape) == 3:  # tiles begin at even rows
             rows = covered[1][0] // 2 * 2, covered[1][1]
             covered = (covered[0], rows, covered[2])
-        launch, rows = kernel.launch(covered)
+        launch, pieces = kernel.launch(covered, backend.processors)
         bounds = [bound for pair in (*half.region, *half.region) for bound in pair]
-        launch = replace(launch, bounds=(*bounds, rows, *half.shape))
+        launch = replace(launch, bounds=(*bounds, *pieces, *half.shape))
         return Ready(kernel, backend.c_kernel(kernel.source, kernel.bytes_shared), launch, more)
 
     def __call__(self, new: Any, u: Any) -> tuple[int, int]:

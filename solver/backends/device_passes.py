@@ -1,7 +1,9 @@
 """How a GPU makes several sweeps in one pass: which it can, how many, and how they are launched."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from heatsolve.backends import Region, pass_source_2d, pass_source_3d
@@ -19,12 +21,16 @@ SHAPES_2D = {
 }
 SHAPES_3D = {3: pass_source_3d.Shape()}
 """Shapes by the number of sweeps, measured on an H200."""
-ROWS = (4, 256)
+ROWS = (4, 1024)
 """Fewest and most rows that a warp goes down."""
+EDGE_ROWS = 16
+"""Rows of a piece at the upper and lower edge, where each takes longer than inside."""
+BLOCKS_TO_SATURATE = 2
+"""Blocks of a multiprocessor in two dimensions from which on another one costs its own time."""
 PLANES = (8, 110)
 """Fewest and most planes that a block goes up."""
-WARPS_WANTED, BLOCKS_WANTED = 1500, 1000
-"""Warps (2D) and blocks (3D) of a launch that keep a large device busy, also at its end."""
+BLOCKS_WANTED = 1000
+"""Blocks in three dimensions that keep a large device busy, also at its end."""
 LARGEST = 1 << 30
 """Extents above which a kernel's 32-bit indices might not do."""
 
@@ -87,20 +93,28 @@ class PassKernel:
         self.source = room.source(work, self._shape)
         self.bytes_shared = self._shape.bytes_shared(work)
 
-    def launch(self, region: Region) -> tuple[Launch, int]:
-        """The launch that covers a region, and the rows or planes of each of its pieces."""
+    def launch(self, region: Region, processors: int) -> tuple[Launch, tuple[int, ...]]:
+        """The launch that covers a region, and what tells a block its piece of it.
+
+        That is, in three dimensions, the planes of each piece; in two the rows, and how many of
+        them the first piece lacks. The device has so many multiprocessors.
+        """
         shape, last = self._shape, region[-1]
         extents = [high - low for low, high in region]
+        block = (32 * shape.warps, 1, 1)
         if self._two:
+            low, high = region[0]
+            extent = high - (low // 2 * 2 if pass_source_2d.even(self.work) else low)
             strips = _pieces(last[1] - last[0] // 2 * 2, shape.width(self.work))
-            rows = _length(extents[0], strips, WARPS_WANTED, ROWS)
-            grid = (_pieces(strips, shape.warps), _pieces(extents[0], rows), 1)
-        else:
-            down, across = shape.right(self.work)
-            tiles = _pieces(extents[1], down), _pieces(last[1] - last[0] // 2 * 2, across)
-            rows = _length(extents[0], tiles[0] * tiles[1], BLOCKS_WANTED, PLANES)
-            grid = (tiles[1], tiles[0], _pieces(extents[0], rows))
-        return Launch(grid, (32 * shape.warps, 1, 1), ()), rows
+            across = _pieces(strips, shape.warps)
+            more = pass_source_2d.lead(self.work) + self.work.sweeps + self.work.restricts
+            rows, fewer = rows_of_pieces(extent, across, more, shape.blocks, processors)
+            return Launch((across, _pieces(extent + fewer, rows), 1), block, ()), (rows, fewer)
+        down, across = shape.right(self.work)
+        tiles = _pieces(extents[1], down), _pieces(last[1] - last[0] // 2 * 2, across)
+        planes = _length(extents[0], tiles[0] * tiles[1], BLOCKS_WANTED, PLANES)
+        grid = (tiles[1], tiles[0], _pieces(extents[0], planes))
+        return Launch(grid, block, ()), (planes,)
 
     def operands(
         self,
@@ -131,6 +145,33 @@ def _length(extent: int, across: int, wanted: int, bounds: tuple[int, int]) -> i
     return length + length % 2  # so that all pieces begin at rows of one colour
 
 
+@cache
+def rows_of_pieces(
+    extent: int, across: int, more: int, blocks: int, processors: int
+) -> tuple[int, int]:
+    """The rows of each piece of an extent, and how many of them the first piece lacks.
+
+    There are `across` blocks beside each other; each goes down `more` rows besides its own, and so
+    many `blocks` fit a multiprocessor. Waves of blocks shall be full: of all cuts the one that
+    takes least time, where a full multiprocessor takes as long as its blocks one after the other,
+    and one with few blocks as long as BLOCKS_TO_SATURATE.
+    """
+    edges = 2 * EDGE_ROWS if extent > 4 * EDGE_ROWS else 0
+    best = (math.inf, 0)
+    for pieces in range(1, _pieces(extent, ROWS[0]) + 1):
+        rows = _pieces(extent - edges, pieces)
+        rows += rows % 2
+        if rows > ROWS[1]:
+            continue
+        inside = _pieces(extent - edges, rows) * across
+        at_edges = 2 * across * 2.0 * (EDGE_ROWS + more) / (rows + more) if edges else 0.0
+        waves, rest = divmod(inside + at_edges, blocks * processors)
+        last = max(BLOCKS_TO_SATURATE, math.ceil(rest / processors)) if rest else 0
+        best = min(best, ((waves * blocks + last) * (rows + more), rows))
+    rows = best[1]
+    return rows, max(rows - EDGE_ROWS, 0) if edges else 0
+
+
 Compiled = Callable[[Launch, tuple[Any, ...]], None]
 """Takes a launch and all that the kernel takes after the gate."""
 
@@ -138,7 +179,8 @@ Compiled = Callable[[Launch, tuple[Any, ...]], None]
 class DevicePasses:
     """The passes of one point function on a device, for arrays of any extents.
 
-    `compiled` makes the kernel of a source with so much shared memory for a block.
+    `compiled` makes the kernel of a source with so much shared memory for a block; the device has
+    so many multiprocessors.
     """
 
     def __init__(
@@ -148,7 +190,9 @@ class DevicePasses:
         signature: Signature,
         norms: Sequence[str | None],
         wraps: Sequence[bool],
+        processors: int,
     ):
+        self._processors = processors
         self._compiled, self._tape, self._signature = compiled, tape, signature
         self._norms, self._wraps = norms, wraps
         self._known: dict[Any, tuple[PassKernel, Compiled]] = {}
@@ -169,7 +213,7 @@ class DevicePasses:
             kernel = PassKernel(work)
             self._known[key] = kernel, self._compiled(kernel.source, kernel.bytes_shared)
         kernel, queue = self._known[key]
-        launch, rows = kernel.launch(region)
+        launch, pieces = kernel.launch(region, self._processors)
         bounds = [bound for where in (region, counted) for pair in where for bound in pair]
         operands = kernel.operands(new, u, stages, registers)
-        queue(replace(launch, bounds=(*bounds, rows, *u.shape)), tuple(operands))
+        queue(replace(launch, bounds=(*bounds, *pieces, *u.shape)), tuple(operands))

@@ -26,7 +26,7 @@ from heatsolve.backends.numba_passes import KINDS, pass_source, radii
 from heatsolve.backends.numba_source import SEGMENT, loop_nest
 from heatsolve.backends.numba_tiles import Tiling
 from heatsolve.backends.signature import describe
-from heatsolve.backends.tape import INTEGER, REAL, Tape
+from heatsolve.backends.tape import INTEGER, Tape
 from heatsolve.points import Point
 
 THREADED_FROM = 1 << 16
@@ -133,8 +133,8 @@ class NumbaBackend(Backend):
         compiled: dict[bool, Any] = {}
         levels, size, chunks = len(kinds), self.dtype.itemsize, self._chunks
         numbered = np.array([KINDS[kind] for kind in kinds], np.int64)
-        reals = [n - 1 for n, a in enumerate(signature.arguments) if a == REAL]
-        arrays = [n - 1 for n, a in enumerate(signature.arguments) if n and a != REAL]
+        reals = [n - 1 for n, a in enumerate(signature.arguments) if isinstance(a, str)]
+        arrays = [n - 1 for n, a in enumerate(signature.arguments) if n and not isinstance(a, str)]
         found = np.zeros((chunks, levels, sums.WIDTH), np.int64)
         room: dict[Any, Any] = {}
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from heatsolve.backends import Signature
 from heatsolve.backends import numba_reductions as reductions
 from heatsolve.backends.numba_source import DIGEST, python_expression
-from heatsolve.backends.tape import REAL, Tape
+from heatsolve.backends.tape import Tape
 from heatsolve.points import INDEX_NAMES
 
 KINDS = {None: 0, "sum": 1, "max": 2}
@@ -40,7 +40,7 @@ def pass_source(
     """The source of a module whose `loops` makes the sweeps of a pass."""
     reach = radii(tape)
     assert reach is not None
-    arrays = [f"a{n}" for n, a in enumerate(signature.arguments) if n and a != REAL]
+    arrays = [f"a{n}" for n, a in enumerate(signature.arguments) if n and not isinstance(a, str)]
     lines = [_line(part, signature, tape, reach, arrays) for part in ("first", "middle", "last")]
     imports = f"""\
         import numpy as np
@@ -86,7 +86,7 @@ def _line(
             f"    s{m} = (in_i + uint64({m - reach[0] + rows})) % uint64({rows})"
             for m in range(rows)
         ]
-    scalars = [n for n, argument in enumerate(signature.arguments) if argument == REAL]
+    scalars = [n for n, argument in enumerate(signature.arguments) if isinstance(argument, str)]
     lines += [f"    a{n} = numbers[level, {m}]" for m, n in enumerate(scalars)]
     fixed, varying = _body(part, signature, tape, reach)
     lines += [f"    {line}" for line in fixed]

@@ -35,7 +35,7 @@ class Pass:
     `varying`: the numbers of the scalar arguments that differ from sweep to sweep; `norms`: for
     each sweep None, "max" or "sum"; `aligned`: whether rows begin at multiples of two elements.
     `colours`: for each sweep 1 or -1 if it updates only the red or black points, else 0; `odd`:
-    whether the first row, or plane, that is read is odd. `from_zero`: whether the sweeps begin at 0
+    whether the first plane that is read is odd. `from_zero`: whether the sweeps begin at 0
     wherever they read. `transfer`: see `cycle_source` and `cycle_source_3d`.
     """
 

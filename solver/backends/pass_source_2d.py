@@ -1,21 +1,25 @@
 """CUDA C of several sweeps in one pass through memory: a warp marches down a strip of columns.
 
-Temporal blocking in two dimensions. A warp owns a strip of 32 C columns and goes down the rows.
-Row y of the field arrives; sweep 1 then has all it needs for row y - 1, sweep 2 for row y - 2, and
-so on: each sweep keeps the last two rows of what it reads in registers, the neighbours to the left
-and right come from the other lanes. The outermost columns of a strip, one for each sweep, are
-wrong and are made again by the strip beside it. Rows arrive ahead of time by `cp.async` in a ring
-in shared memory, each lane reading only what it has fetched itself, so nobody waits for others.
+Temporal blocking in two dimensions. A warp owns a strip of 32 C columns and goes down the rows, two
+at a time. Rows y and y + 1 of the field arrive; sweep 1 then has all it needs for the rows y - 1
+and y, sweep 2 for y - 2 and y - 1, and so on: each sweep keeps the last two rows of what it reads
+in registers, the neighbours to the left and right come from the other lanes. The outermost columns
+of a strip, one for each sweep, are wrong and are made again by the strip beside it. Rows arrive
+ahead of time by `cp.async` in a ring in shared memory, of the own warp, so nobody waits for others.
 The idea of one strip for a warp: K. Matsumura et al., "AN5D", CGO 2020; of registers for levels:
 L. Zhang et al., "Revisiting Temporal Blocking Stencil Optimizations", ICS 2023.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from heatsolve.backends import cycle_source
 from heatsolve.backends.pass_source import Pass, filled
 from heatsolve.backends.tape import Tape
+
+PAIR = 2
+"""Rows that a warp goes down at a time."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Shape:
     columns: int = 2
     """Columns of a lane."""
     ahead: int = 8
-    """Rows that are on their way."""
+    """Rows of the ring: those that have just arrived, and those on their way."""
     warps: int = 4
     """Warps of a block, each with a strip of its own."""
     blocks: int = 4
@@ -36,8 +40,12 @@ class Shape:
         return -(-reach(work) // self.columns) * self.columns
 
     def kept_rows(self, work: Pass) -> int:
-        """Rows of an array that all sweeps read: on their way, and down to the last sweep's."""
-        return self.ahead + 2 * (work.sweeps + work.restricts) + 1
+        """Rows of an array that all sweeps read, on their way and down to the last sweep's.
+
+        A power of two, so that the place of a row is a matter of bits.
+        """
+        rows = self.ahead + work.sweeps + work.restricts + 1
+        return 1 << (rows - 1).bit_length()
 
     def bytes_shared(self, work: Pass) -> int:
         """Shared memory of a block."""
@@ -54,6 +62,21 @@ class Shape:
 def reach(work: Pass) -> int:
     """Points around a piece of the result on which it depends."""
     return work.sweeps + (3 if work.restricts else 0)
+
+
+def even(work: Pass) -> bool:
+    """Whether pieces begin at even rows: where rows differ by colour, or belong to coarse ones."""
+    return any(work.colours) or work.transfer is not None
+
+
+def lead(work: Pass) -> int:
+    """Rows above a piece at which a warp begins.
+
+    The pairs of rows whose residual is restricted then begin at even rows, as do the pairs that
+    arrive where a correction is interpolated.
+    """
+    rows = reach(work)
+    return rows + rows % PAIR if even(work) and not work.restricts else rows
 
 
 KERNEL = """
@@ -77,87 +100,107 @@ template <bool EDGE> __device__ __forceinline__ void strip(
         return min(max(i, 0), last_i);
     };
     auto inner_row = [&](int i) { return EDGE ? min(max(of_row(i), 1), last_i - 1) : i; };
-    int at[C], inner[C];
+    int at[C], inner[C], side_by_side[C];
     bool fixed[C];
     // Aligned groups of columns are all in the array or all outside, where any values will do.
+    // Elsewhere lanes fetch and store single elements, side by side, for one another.
     constexpr bool WHOLE = ALIGNED && (!EDGE || !WRAPS_J);
     for (int k = 0; k < C; k++) {
         at[k] = WHOLE && EDGE ? min(max(column + k - k % 2, 0), last_j - 1) + k % 2
                               : of_column(column + k);
         inner[k] = EDGE ? min(max(at[k], 1), last_j - 1) : at[k];
         fixed[k] = EDGE && !WRAPS_J && (column + k < region_j.low || column + k >= region_j.high);
+        side_by_side[k] = of_column(first_column + lane + 32 * k);
     }
+    const int start = begin - LEAD, pairs = (end + TAIL - start + 1) / 2;
     @LINES@
     @TRANSFER_STATE@
-    real older[LEVELS][C], newer[LEVELS][C], newest[LEVELS][C];
+    // The rows that a level reads: the two before, and those that have come to it.
+    real before[LEVELS][2][C], current[2][C];
     for (int t = 0; t < LEVELS; t++)
-        for (int k = 0; k < C; k++) older[t][k] = newer[t][k] = newest[t][k] = 0;
+        for (int r = 0; r < 2; r++) for (int k = 0; k < C; k++) before[t][r][k] = 0;
     @NORM_STATE@
-    const int start = begin - REACH, loads = end - begin + 2 * REACH, steps = loads + LEVELS;
     real* const own = ring + lane * C;
-    const unsigned place = (unsigned)__cvta_generic_to_shared(own);
-    size_t from = EDGE ? 0 : (size_t)start * extent_j + column;
-    int into = 0;  // the slot of the kept arrays that is filled next
+    const unsigned place = (unsigned)__cvta_generic_to_shared(WHOLE ? own : ring + lane);
+    size_t from = EDGE ? 0 : (size_t)start * extent_j + (WHOLE ? column : first_column + lane);
     auto issue = [&](int n) {
-        if (n < loads) {
-            const size_t row = EDGE ? (size_t)of_row(start + n) * extent_j : from;
-            @FETCHES@
+        if (n < pairs) {
+            #pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int i = start + 2 * n + r;
+                const size_t row = EDGE ? (size_t)of_row(i) * extent_j : from;
+                @FETCHES@
+                from += extent_j;
+            }
             @FETCH_COARSE@
-            from += extent_j;
         }
-        @KEPT_NEXT@
         fetched();
     };
-    for (int n = 0; n < AHEAD - 1; n++) issue(n);
-    int slot = 0;  // the slot of the row that arrives
-    real* to = o0 + (start - 2 * T) * (integer)extent_j + column;
-    auto advance = [&](int n, auto turn) {
-        constexpr int TURN = decltype(turn)::value;
-        await_all_but<AHEAD - 2>();
-        const int y = start + n;
-        real result[C];
-        @RESTRICT@
+    for (int n = 0; n < PAIRS - 1; n++) issue(n);
+    real* to = o0 + (start - T) * (integer)extent_j + (ALIGNED ? column : first_column + lane);
+    for (int n = 0; n < pairs; n++) {
+        await_all_but<PAIRS - 2>();
+        __syncwarp();  // what others have fetched is here, what they read before may be replaced
+        const int y = start + 2 * n;
+        real* const arrived = own + n % PAIRS * (2 * 32 * C);
+        @ARRIVE@
+        issue(n + PAIRS - 1);
         #pragma unroll
-        for (int t = T - 1; t >= 0; t--) {
-            const int row = y - 2 * (t + 1);
-            @ROWS@
-            @SHUFFLES@
-            const bool still = EDGE && !WRAPS_I && (row < region_i.low || row >= region_i.high);
-            real value[C];
+        for (int t = 0; t < T; t++) {
+            real moved[2][C];
             #pragma unroll
-            for (int k = 0; k < C; k++) {
-                @POINT@
-                if (EDGE && (still || fixed[k])) value[k] = newer[t][k];
+            for (int r = 0; r < 2; r++) {
+                const int row = y - t - 1 + r;
+                @WINDOW@
+                @ROWS@
+                @SHUFFLES@
+                const bool still =
+                    EDGE && !WRAPS_I && (row < region_i.low || row >= region_i.high);
+                real value[C];
+                #pragma unroll
+                for (int k = 0; k < C; k++) {
+                    @POINT@
+                    if (EDGE && (still || fixed[k])) value[k] = newer[k];
+                    moved[r][k] = value[k];
+                }
+                @NORMS@
             }
-            @NORMS@
             #pragma unroll
-            for (int k = 0; k < C; k++) {
-                older[t][k] = newer[t][k];
-                newer[t][k] = newest[t][k];
-                if (t == T - 1) result[k] = value[k];
-                if (t < LEVELS - 1) newest[t + 1][k] = value[k];
+            for (int r = 0; r < 2; r++) for (int k = 0; k < C; k++) {
+                before[t][r][k] = current[r][k];
+                current[r][k] = moved[r][k];
             }
         }
-        @ARRIVE@
-        issue(n + AHEAD - 1);
-        @SLOT_NEXT@
-        @LOOK_AHEAD@
-        const int out = y - 2 * T;
-        const bool stored = mine && out >= begin && out < min(end, region_i.high);
+        @RESTRICT@
+        if (!ALIGNED) {  // the elements change lanes where they came in
+            for (int r = 0; r < 2; r++) for (int k = 0; k < C; k++)
+                arrived[r * (32 * C) + k] = current[r][k];
+            __syncwarp();
+        }
         const bool whole = !EDGE || (column >= region_j.low && column + C <= region_j.high);
         #pragma unroll
-        for (int k = 0; k < C; k += 2) {
-            if (ALIGNED) store_if(stored && whole, to + k, result[k], result[k + 1]);
-            if (!ALIGNED || EDGE)
-                for (int l = k; l < k + 2; l++) {
-                    const bool inside = column + l >= region_j.low && column + l < region_j.high;
-                    store_if(stored && (!EDGE || inside) && !(ALIGNED && whole), to + l, result[l]);
+        for (int r = 0; r < 2; r++) {
+            const int out = y - T + r;
+            const bool stored = out >= (EDGE ? max(begin, region_i.low) : begin) &&
+                                out < (EDGE ? min(end, region_i.high) : end);
+            #pragma unroll
+            for (int k = 0; k < C; k++) {
+                if (ALIGNED) {
+                    if (k % 2 == 0)
+                        store_if(stored && mine && whole, to + k, current[r][k], current[r][k + 1]);
+                    if (!EDGE) continue;
+                    const bool inside = column + k >= region_j.low && column + k < region_j.high;
+                    store_if(stored && mine && inside && !whole, to + k, current[r][k]);
+                } else {
+                    const int place = lane + 32 * k, j = first_column + place;
+                    const bool inside = place >= HALO && place < 32 * C - HALO &&
+                                        (!EDGE || (j >= region_j.low && j < region_j.high));
+                    const real* const row = arrived - lane * C + r * (32 * C);
+                    store_if(stored && inside, to + 32 * k, row[place]);
                 }
+            }
+            to += extent_j;
         }
-        to += extent_j;
-    };
-    for (int n = 0; n < steps; n += TURNS) {
-        @TURNS@
     }
     @NORM_END@
 }
@@ -165,7 +208,7 @@ template <bool EDGE> __device__ __forceinline__ void strip(
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,
        integer high_j, integer count_low_i, integer count_high_i, integer count_low_j,
-       integer count_high_j, integer rows, integer extent_i, integer extent_j) {
+       integer count_high_j, integer rows, integer fewer, integer extent_i, integer extent_j) {
     @GATE@
     const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
     const Range counted_i{int(count_low_i), int(count_high_i)};
@@ -176,12 +219,14 @@ sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer
     const int first = (region_j.low & ~1) + (blockIdx.x * WARPS + warp) * STRIP;
     if (first >= @LAST_COLUMN@) return;
     const int column = first - HALO;
-    const int begin = region_i.low + blockIdx.y * rows;
-    const int end = min(begin + int(rows), @LAST_ROW@);
+    const int top = EVEN ? region_i.low & ~1 : region_i.low, piece = blockIdx.y * int(rows);
+    const int begin = top + max(piece - int(fewer), 0);
+    const int end = min(top + piece + int(rows) - int(fewer), @LAST_ROW@);
     const int share = ((RING + KEPT * KEPT_ROWS) * C + COARSE) * 32;
     real* ring = reinterpret_cast<real*>(shared) + warp * share;
     const bool edge = column < region_j.low || column + 32 * C > region_j.high ||
-                      begin - REACH - 1 < region_i.low || end + REACH + TURNS > region_i.high ||
+                      begin - LEAD - LEVELS - 1 < region_i.low ||
+                      end + TAIL + 2 > region_i.high ||
                       column + HALO < counted_j.low || column + 32 * C - HALO > counted_j.high ||
                       begin < counted_i.low || end > counted_i.high;
     if (edge)
@@ -192,6 +237,15 @@ sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer
                      begin, end, ring);
 }
 """
+
+WINDOW = """\
+real older[C], newer[C], newest[C];
+                for (int k = 0; k < C; k++) {
+                    older[k] = before[@LEVEL@][r][k];
+                    newer[k] = r == 0 ? before[@LEVEL@][1][k] : current[0][k];
+                    newest[k] = current[r][k];
+                }"""
+"""The rows above a row, of it, and below it, as a level reads them."""
 
 
 def kept(work: Pass) -> list[int]:
@@ -207,52 +261,48 @@ def kept(work: Pass) -> list[int]:
     return sorted(number for number, all_rows in found.items() if all_rows)
 
 
+@cache
 def source(work: Pass, shape: Shape) -> str:
-    """CUDA C of the kernel `sweeps`."""
+    """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     reads = Reads(work, work.tape, range(len(work.signature.arguments)), "t")
-    coloured = any(work.colours)
-    # The rows of a window take turns in three registers. Where rows differ in their colours, too,
-    # six rows at a time would be more text than the instruction cache holds.
-    turns = 2 if coloured else 3
     state, each, last = _norms(work)
     transfer = cycle_source.pieces(work) if work.transfer else cycle_source.NO_PIECES
     keeps = reads.keeps
     defines = {
-        "T": work.sweeps, "LEVELS": work.sweeps + work.restricts, "REACH": reach(work),
-        "C": shape.columns, "AHEAD": shape.ahead, "RING": shape.ahead, "WARPS": shape.warps,
+        "T": work.sweeps, "LEVELS": work.sweeps + work.restricts, "LEAD": lead(work),
+        "TAIL": work.sweeps + work.restricts, "EVEN": even(work), "C": shape.columns,
+        "RING": shape.ahead, "PAIRS": shape.ahead // PAIR, "WARPS": shape.warps,
         "BLOCKS": shape.blocks, "HALO": shape.halo(work), "STRIP": shape.width(work),
         "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1], "ALIGNED": work.aligned,
-        "KEPT": len(keeps), "KEPT_ROWS": shape.kept_rows(work), "TURNS": turns, "ODD": work.odd,
+        "KEPT": len(keeps), "KEPT_ROWS": shape.kept_rows(work),
         "COARSE_ROWS": cycle_source.COARSE_ROWS,
         "COARSE": 2 * cycle_source.COARSE_ROWS if transfer.fetch else 0,
     }  # fmt: skip
     point = f"value[k] = point({', '.join(reads.given)});"
-    if coloured:
+    if any(work.colours):
         colours = ", ".join({1: "0", -1: "1", 0: "2"}[colour] for colour in work.colours)
         point = COLOURED.replace("@COLOURS@", colours).replace("@POINT@", point)
     return filled(
         KERNEL, work, defines,
         LINES="\n    ".join([*work.numbers(), *reads.lines, *transfer.lines]),
-        ROWS="\n            ".join(reads.rows),
-        SHUFFLES="\n            ".join(sorted(reads.shuffles)), POINT=point,
-        FETCHES="\n            ".join(_fetches(work, keeps)),
-        KEPT_NEXT="if (++into == KEPT_ROWS) into = 0;" if keeps else "",
-        SLOT_NEXT="if (++slot == KEPT_ROWS) slot = 0;" if keeps else "",
-        TURNS=" ".join(f"advance(n + {turn}, Number<{turn}>());" for turn in range(turns)),
-        NORM_STATE="\n    ".join(state), NORMS="\n            ".join(each),
+        ROWS="\n                ".join(reads.rows),
+        SHUFFLES="\n                ".join(sorted(reads.shuffles)), POINT=point,
+        WINDOW=WINDOW.replace("@LEVEL@", "t"),
+        FETCHES="\n                ".join(_fetches(work, keeps)),
+        NORM_STATE="\n    ".join(state), NORMS="\n                ".join(each),
         NORM_END="\n    ".join(last), TRANSFER_STATE=transfer.state, RESTRICT=transfer.restrict,
-        ARRIVE=transfer.arrive, FETCH_COARSE=transfer.fetch, LOOK_AHEAD=transfer.look_ahead,
+        ARRIVE=transfer.arrive, FETCH_COARSE=transfer.fetch,
         LAST_COLUMN=transfer.last_column, LAST_ROW=transfer.last_row,
     )  # fmt: skip
 
 
 COLOURED = """\
 constexpr int colours[] = {@COLOURS@};
-                // In a strip that is no edge the compiler knows the colour of every point.
-                const int chess = EDGE ? (of_row(row) + at[k]) & 1 : (ODD + TURN + k) & 1;
-                const bool moves = colours[t] == 2 || colours[t] == chess;
-                @POINT@
-                if (!moves) value[k] = newer[t][k];"""
+                    // In a strip that is no edge the compiler knows the colour of every point.
+                    const int chess = EDGE ? (of_row(row) + at[k]) & 1 : (LEAD + t + 1 + r + k) & 1;
+                    const bool moves = colours[t] == 2 || colours[t] == chess;
+                    @POINT@
+                    if (!moves) value[k] = newer[k];"""
 
 
 class Reads:
@@ -292,8 +342,8 @@ class Reads:
             self.rows.append(f"const real {name} = {array}[inner_row(row) + {di}];")
             return name
         if number in self.keeps and dj == 0:
-            self.rows.append(f"int {name} = slot - 2 * ({self._level} + 1) + {di};")
-            self.rows.append(f"if ({name} < 0) {name} += KEPT_ROWS;")
+            behind = f"r - {self._level} - 1 + {di}"
+            self.rows.append(f"const int {name} = (2 * n + ({behind})) & (KEPT_ROWS - 1);")
             slot = f"RING + {self.keeps.index(number)} * KEPT_ROWS + {name}"
             return f"own[({slot}) * (32 * C) + k]"
         row = f"(size_t)(inner_row(row) + {di}) * extent_j + {dj}"
@@ -303,13 +353,12 @@ class Reads:
     def _of_field(self, di: int, dj: int) -> str:
         """An element of the field: of the own columns, or by a shuffle of those beside them."""
         window = {-1: "older", 0: "newer", 1: "newest"}[di]
-        rows = f"{window}[{self._level}]"
         if dj == 0:
-            return f"{rows}[k]"
+            return f"{window}[k]"
         side = {-1: "left", 1: "right"}[dj]
         name, edge = f"{side}_{window}", "C - 1" if dj < 0 else "0"
-        self.shuffles.add(f"const real {name} = from_{side}({rows}[{edge}]);")
-        inside = f"{rows}[k {'-' if dj < 0 else '+'} 1]"
+        self.shuffles.add(f"const real {name} = from_{side}({window}[{edge}]);")
+        inside = f"{window}[k {'-' if dj < 0 else '+'} 1]"
         return f"(k == {'0' if dj < 0 else 'C - 1'} ? {name} : {inside})"
 
 
@@ -320,13 +369,16 @@ def _fetches(work: Pass, keeps: list[int]) -> list[str]:
     for n, name in enumerate(["a0", *[f"a{number}" for number in keeps]]):
         if n == 0 and work.from_zero:
             continue
-        slot = "n % RING" if n == 0 else f"RING + {n - 1} * KEPT_ROWS + into"
+        slot = "n % PAIRS * 2 + r"
+        if n > 0:
+            slot = f"RING + {n - 1} * KEPT_ROWS + ((2 * n + r) & (KEPT_ROWS - 1))"
         found += [
             f"const unsigned to{n} = place + ({slot}) * (32 * C * sizeof(real));",
+            f"const real* const from{n} = {name} + row;",
             f"if (WHOLE) for (int k = 0; k < C; k += {piece // work.bytes})",
-            f"    fetch<{piece}>(to{n} + k * sizeof(real), {name} + row + (EDGE ? at[k] : k));",
+            f"    fetch<{piece}>(to{n} + k * sizeof(real), from{n} + (EDGE ? at[k] : k));",
             "else for (int k = 0; k < C; k++) fetch<sizeof(real)>(",
-            f"    to{n} + k * sizeof(real), {name} + row + (EDGE ? at[k] : k));",
+            f"    to{n} + 32 * k * sizeof(real), from{n} + (EDGE ? side_by_side[k] : 32 * k));",
         ]
     return found
 
@@ -348,17 +400,17 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
             state.append(f"integer most{t} = 0;")
             each.append(
                 f"if (t == {t} && {here}) for (int k = 0; k < C; k++) if (!EDGE || within[k]) "
-                f"most{t} = max(most{t}, magnitude(value[k] - newer[t][k]));"
+                f"most{t} = max(most{t}, magnitude(value[k] - newer[k]));"
             )
             last.append(f"add_largest(mine ? most{t} : 0, reg{t} + copy * WIDTH);")
         elif kind == "sum":
-            state.append(f"double terms{t}[TURNS * C];")
+            state.append(f"double terms{t}[2 * C];")
             each += [
                 f"if (t == {t}) for (int k = 0; k < C; k++) {{",
-                "    const real change = value[k] - newer[t][k];",
+                "    const real change = value[k] - newer[k];",
                 f"    const bool counts = {here} && (EDGE ? within[k] : mine);",
-                f"    terms{t}[TURN * C + k] = counts ? (double)(change * change) : 0.0;",
+                f"    terms{t}[r * C + k] = counts ? (double)(change * change) : 0.0;",
                 "}",
-                f"if (t == {t} && TURN == TURNS - 1) add_sum(terms{t}, reg{t} + copy * WIDTH);",
+                f"if (t == {t} && r == 1) add_sum(terms{t}, reg{t} + copy * WIDTH);",
             ]
     return state, each, last

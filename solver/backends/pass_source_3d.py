@@ -11,6 +11,7 @@ Blocking Optimization for Stencil Computations", SC 2010).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from heatsolve.backends.pass_source import Pass, filled
 from heatsolve.backends.tape import Tape
@@ -217,8 +218,9 @@ INDEX = (
 """The indices of a point in the arrays, never those of a ghost."""
 
 
+@cache
 def source(work: Pass, shape: Shape) -> str:
-    """CUDA C of the kernel `sweeps`."""
+    """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     own = {number: number for number in range(len(work.signature.arguments))}
     reads = Reads(work, work.tape, own, FIELD)
     width, height = 32 * shape.columns, shape.rows * shape.warps
@@ -238,7 +240,7 @@ def source(work: Pass, shape: Shape) -> str:
     )  # fmt: skip
 
 
-FIELD = {
+FIELD: dict[tuple[int, ...], str] = {
     (0, 0, 0): "newer[t][r][k]",
     (-1, 0, 0): "older[t][r][k]",
     (1, 0, 0): "arrived[r][k]",

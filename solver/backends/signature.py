@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heatsolve.backends.tape import ARRAY, INTEGER, REAL, Tape, record
-from heatsolve.points import Point
+from heatsolve.points import ONES, Known, Point
 
 Region = tuple[tuple[int, int], ...]
 BYTES_OF = {"float64": 8, "float32": 4}
@@ -15,12 +15,13 @@ BYTES_OF = {"float64": 8, "float32": 4}
 class Signature:
     """What a compiled sweep depends on besides its point function.
 
-    `arguments`: for each argument REAL, INTEGER, or for an array a tuple that tells for each axis
-    whether the array is constant along it. `outputs`: for each result "array", "sum" or "max".
-    `in_place`: for each output, the number of the argument that is the same array, or None.
-    `gated`: whether the sweep does nothing once the device's gate is closed. `apart`: the arrays,
-    by their names in generated code, whose extents are not those that the others share. `narrow`:
-    the arrays in single precision, by the same names, of a sweep that computes in double.
+    `arguments`: for each argument REAL, INTEGER, one of KNOWN (passed as a real that nobody reads),
+    or for an array a tuple that tells for each axis whether the array is constant along it.
+    `outputs`: for each result "array", "sum" or "max". `in_place`: for each output, the number of
+    the argument that is the same array, or None. `gated`: whether the sweep does nothing once the
+    device's gate is closed. `apart`: the arrays, by their names in generated code, whose extents
+    are not those that the others share. `narrow`: the arrays in single precision, by the same
+    names, of a sweep that computes in double.
     """
 
     arguments: tuple[Any, ...]
@@ -34,7 +35,7 @@ class Signature:
 
     def tape(self, point: Point) -> Tape:
         kinds = [argument if isinstance(argument, str) else ARRAY for argument in self.arguments]
-        tape = record(point, kinds, self.dimension)
+        tape = record(point, tuple(kinds), self.dimension)
         if len(tape.results) != len(self.outputs):
             raise TypeError(
                 f"{point.__name__} returns {len(tape.results)} values, "
@@ -83,4 +84,6 @@ def describe(argument: Any) -> Any:
     shape = getattr(argument, "shape", None)
     if shape:
         return tuple([extent == 1 for extent in shape])
+    if type(argument) is Known:
+        return "ones" if argument is ONES else "nothing"
     return INTEGER if isinstance(argument, int) else REAL

@@ -6,14 +6,15 @@ its operands, without repeats. The generators only translate this list, so that 
 change the order of operations, and a point function that breaks the rules is found here.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from heatsolve.points import Point, dimension, evaluate
+from heatsolve.points import NOTHING, ONES, Known, Point, dimension, evaluate
 
 ARRAY, REAL, INTEGER = "array", "real", "integer"
-"""The kinds of argument of a point function."""
+KNOWN: dict[str, Known] = {"ones": ONES, "nothing": NOTHING}
+"""The kinds of argument of a point function; those known beforehand are on no tape."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,11 @@ class Operation:
     operands: tuple[Any, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class Tape:
     """The operations of a point function and the places of its results.
+
+    There is one for each function and kinds of arguments, so a tape equals itself only.
 
     Entries: `("load", (argument, subscript))`, `("scalar", (argument,))`, `("constant", (value,))`,
     `("+ - * /", (a, b))`, `("neg", (a,))`, `("sqrt", (a,))`, comparisons, `("&", (a, b))`,
@@ -112,13 +115,13 @@ class Symbol:
         return self._applied("-", other)
 
     def __mul__(self, other):
-        return self._apply("*", other)
+        return self if _is_one(other) else self._apply("*", other)
 
     def __rmul__(self, other):
-        return self._applied("*", other)
+        return self if _is_one(other) else self._applied("*", other)
 
     def __truediv__(self, other):
-        return self._apply("/", other)
+        return self if _is_one(other) else self._apply("/", other)
 
     def __rtruediv__(self, other):
         return self._applied("/", other)
@@ -167,6 +170,11 @@ class Symbol:
 
     def sqrt_point(self) -> "Symbol":
         return Symbol(self.tape, self.tape.add("sqrt", self.place))
+
+
+def _is_one(factor: Any) -> bool:
+    """Whether it is the literal 1, by which a product is exactly what it was."""
+    return isinstance(factor, float) and factor == 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,9 +240,11 @@ class ArrayArgument:
         return Symbol(self.tape, self.tape.add("load", self.number, places))
 
 
-def record(point: Point, kinds: Sequence[str], axes: int) -> Tape:
+@cache
+def record(point: Point, kinds: tuple[str, ...], axes: int) -> Tape:
     """The tape of a point function on a grid of so many axes, for arguments of the given kinds.
 
+    All who ask get the same tape: nobody changes it.
     Raises PointRuleError where the function breaks a rule of the point language.
     """
     if dimension(point) not in (0, axes):
@@ -246,6 +256,8 @@ def record(point: Point, kinds: Sequence[str], axes: int) -> Tape:
             arguments.append(ArrayArgument(tape, number))
         elif kind == INTEGER:
             arguments.append(ShiftArgument(number))
+        elif kind in KNOWN:
+            arguments.append(KNOWN[kind])
         else:
             arguments.append(Symbol(tape, tape.add("scalar", number)))
     indices = [Index(axis) for axis in range(tape.dimension)]

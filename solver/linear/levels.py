@@ -311,7 +311,7 @@ def _level(
     backend = fine.system.backend
     grid = division.grid([line.axis for line in lines])
     ratios = [
-        backend.to_device(grid.along(number, line.ratio_of(grid.axes[number])))
+        backend.factor(grid.along(number, line.ratio_of(grid.axes[number])))
         for number, line in enumerate(lines)
     ]
     ratios.reverse()  # as the coefficients: x, y, z

@@ -12,7 +12,7 @@ from heatsolve.linear import Method, System, with_change
 from heatsolve.linear.levels import hierarchy
 from heatsolve.linear.multigrid import VISITS, solve_from_zero
 from heatsolve.linear.smoothers import smoother_of
-from heatsolve.points import Point, where
+from heatsolve.points import NOTHING, ONES, Point, where
 
 CYCLES = 3
 """Cycles for each correction.
@@ -130,6 +130,8 @@ def in_single(system: System) -> tuple[System, int]:
     exponent = math.frexp(largest)[1]
 
     def rounded(array: Any, factor: float) -> Any:
+        if array is ONES:
+            return array
         result = single.zeros(array.shape)
         region = tuple((0, extent) for extent in array.shape)
         backend.sweep(scaled, result, region, array, factor)
@@ -144,7 +146,7 @@ def in_single(system: System) -> tuple[System, int]:
         system,
         backend=single,
         halo=system.halo.of(grid, single),
-        coefficients=(rounded(capacity, s * share), 1.0, *faces),
+        coefficients=(rounded(capacity, s * share), s if s is NOTHING else 1.0, *faces),
         b=single.zeros(grid.shape),
         ratios=ratios,
     )

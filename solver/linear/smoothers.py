@@ -8,7 +8,7 @@ from typing import Any
 
 from heatsolve.linear import System
 from heatsolve.linear.colours import of_colour, signs
-from heatsolve.points import Point
+from heatsolve.points import ONES, Point
 
 SWEEPS = 4
 """Sweeps of a smoothing: two over all points, as two over the points of each colour."""
@@ -96,7 +96,7 @@ class Relaxation:
         """The same sweeps, told by a point function of all points, its arguments, and colours."""
         system, coloured = self.system, self.smoother.coloured
         points = points_of(system.residual, system.diagonal, False)
-        weights = [1.0] * len(numbers) if coloured else numbers
+        weights = [ONES] * len(numbers) if coloured else numbers
         colours = tuple(int(number) if coloured else 0 for number in numbers)
         more = (*self._inverse, *system.coefficients)
         stages = [(system.b, weight, *more) for weight in weights]
