@@ -8,6 +8,7 @@ from emulated import Emulated
 from test_solvers import case_text
 
 from heatsolve import heat
+from heatsolve.backends import device_cycles
 from heatsolve.backends.choice import make
 from heatsolve.backends.device_passes import SHAPES_2D
 from heatsolve.backends.numpy import NumpyBackend
@@ -191,7 +192,8 @@ INSIDE = (slice(1, -1),) * 3
     "grid",
     [pytest.param(g, marks=pytest.mark.slow if g == "with a tile inside" else ()) for g in SPACES],
 )
-def test_half_cycles_in_space_have_the_bits_of_single_sweeps(grid, name):
+def test_half_cycles_in_space_have_the_bits_of_single_sweeps(grid, name, monkeypatch):
+    monkeypatch.setattr(device_cycles, "FEWEST_POINTS_3D", 0)
     backend = machine(name)
     expected = two_steps(NumpyBackend(), *SPACES[grid])
     got = two_steps(backend, *SPACES[grid])
@@ -201,7 +203,8 @@ def test_half_cycles_in_space_have_the_bits_of_single_sweeps(grid, name):
 
 
 @COMPILER
-def test_no_sweeps_in_place_where_neighbours_have_one_colour():
+def test_no_sweeps_in_place_where_neighbours_have_one_colour(monkeypatch):
+    monkeypatch.setattr(device_cycles, "FEWEST_POINTS_3D", 0)
     given = "nodes = [16, 16, 15]\nperiodic = ['x', 'y', 'z']\nupper = [16, 16, 15]"
     expected = two_steps(NumpyBackend(), given, "------", "", "multigrid")
     got = two_steps(Emulated(), given, "------", "", "multigrid")

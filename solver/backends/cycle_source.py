@@ -83,11 +83,11 @@ RESTRICTION = """\
                 @ROWS@
                 @SHUFFLES@
                 const bool still =
-                    EDGE && !WRAPS_I && (row < region_i.low || row >= region_i.high);
+                    ENDS && !WRAPS_I && (row < region_i.low || row >= region_i.high);
                 #pragma unroll
                 for (int k = 0; k < C; k++) {
                     left_over[r][k] = residual(@GIVEN@);
-                    if (EDGE && (still || fixed[k])) left_over[r][k] = 0;
+                    if (SIDES && (still || fixed[k])) left_over[r][k] = 0;
                 }
             }
             const int first = y - T - 1, p = first >> 1;  // an even row
@@ -112,33 +112,35 @@ const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2;
     int across[C];
     real share_left[C], share_right[C];
     for (int k = 0; k < C; k++) {
-        const int j = EDGE ? at[k] : column + k;
-        across[k] = EDGE ? min(j >> 1, last_q) : column >> 1;
-        const bool odd = EDGE ? j & 1 : k & 1;
-        const bool none = EDGE && (j >> 1) > last_q;
+        const int j = SIDES ? at[k] : column + k;
+        across[k] = SIDES ? min(j >> 1, last_q) : column >> 1;
+        const bool odd = SIDES ? j & 1 : k & 1;
+        const bool none = SIDES && (j >> 1) > last_q;
         share_left[k] = none ? 0 : (odd ? line_j2 : line_j0)[across[k]];
         share_right[k] = none ? 0 : (odd ? line_j3 : line_j1)[across[k]];
     }
     auto widened = [&](int k, real left, real right) {
         return share_left[k] * left + share_right[k] * right;
     };
-    // A pair of rows lies at and above the coarse row p and below p + 1. In a strip that is no edge
-    // the latter comes by a ring that is filled as the field's, and is the former of the next pair.
+    // A pair of rows lies at and above the coarse row p and below p + 1. The latter comes by a ring
+    // that is filled as the field's, and is the former of the next pair; except at the ends, and
+    // where a lane may have columns of two coarse ones.
+    constexpr bool BY_RING = !ENDS && !(SIDES && WRAPS_J);
     real below[C], up_share[4];
     real* const coarse_ring = ring + (RING + KEPT * KEPT_ROWS) * (32 * C) + lane;
     const unsigned coarse_place = (unsigned)__cvta_generic_to_shared(coarse_ring);
-    const real* coarse_from = coarse + (start >> 1) * coarse_j + (column >> 1);
+    const real* coarse_from = coarse + (start >> 1) * coarse_j + across[0];
     auto look_at_shares = [&](int p) {
         up_share[0] = line_i0[p], up_share[1] = line_i1[p];
         up_share[2] = line_i2[p], up_share[3] = line_i3[p];
     };
-    if (!EDGE) {
+    if (BY_RING) {
         look_at_shares(start >> 1);
         for (int k = 0; k < C; k++) below[k] = widened(k, coarse_from[0], coarse_from[1]);
     }"""
 
 FETCH_COARSE = """\
-if (!EDGE) {
+if (BY_RING) {
                 coarse_from += coarse_j;
                 const unsigned to = coarse_place + n % COARSE_ROWS * (64 * sizeof(real));
                 fetch<sizeof(real)>(to, coarse_from);
@@ -146,7 +148,7 @@ if (!EDGE) {
             }"""
 
 CORRECTED = """\
-if (EDGE) {
+if (!BY_RING) {
             for (int r = 0; r < 2; r++) {
                 const int row = of_row(y + r), p = min(row >> 1, last_p);
                 const bool odd = row & 1, none = (row >> 1) > last_p;
@@ -168,9 +170,12 @@ if (EDGE) {
             const real* const coarse_row = coarse_ring + n % COARSE_ROWS * 64;
             for (int k = 0; k < C; k++) {
                 const real above = widened(k, coarse_row[0], coarse_row[32]);
-                for (int r = 0; r < 2; r++)
-                    current[r][k] = arrived[r * (32 * C) + k] +
-                                    (up_share[2 * r] * below[k] + up_share[2 * r + 1] * above);
+                for (int r = 0; r < 2; r++) {
+                    const real here = arrived[r * (32 * C) + k];
+                    const real corrected =
+                        here + (up_share[2 * r] * below[k] + up_share[2 * r + 1] * above);
+                    current[r][k] = fixed[k] ? here : corrected;
+                }
                 below[k] = above;
             }
             look_at_shares((y >> 1) + 1);

@@ -47,6 +47,10 @@ class Shape:
         low, high = halo(work)
         return 2 * self.warps - low - high, 64 - low - high
 
+    def more_planes(self, work: Pass) -> int:
+        """Planes that a block goes up besides those of its piece."""
+        return sum(reach(work)) + work.restricts
+
     def planes(self, work: Pass) -> tuple[int, int]:
         """Planes in shared memory of the field, and of the array that is fetched with it."""
         return levels(work) + 1 + self.ahead, self.ahead + 1

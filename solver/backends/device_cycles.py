@@ -26,10 +26,13 @@ from heatsolve.backends.signature import Signature, describe
 SHAPE_2D = pass_source_2d.Shape(ahead=4, warps=4, blocks=4)
 """Measured on an H200."""
 SHAPE_3D = cycle_source_3d.Shape()
+FEWEST_POINTS_3D = 1_000_000
+"""Points of a grid in space below which single sweeps are faster: a plane takes a block its time,
+and there are few blocks."""
 
 
 def can_halve(half: HalfCycle, precision: str) -> bool:
-    """Whether passes can do half a cycle: if points read neighbours only.
+    """Whether passes do half a cycle: if points read neighbours only.
 
     In three dimensions sweeps are made in place: they must be coloured, and a periodic axis must
     have an even number of points, or two of one colour meet at its ends. All arrays but b are
@@ -38,6 +41,8 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
     if len(half.shape) not in (2, 3) or max(half.shape) > LARGEST:
         return False
     if len(half.shape) == 3:
+        if math.prod(half.shape) < FEWEST_POINTS_3D:
+            return False
         odd = any(w and n % 2 for w, n in zip(half.wraps, half.shape, strict=True))
         if odd or not all(half.colours):
             return False

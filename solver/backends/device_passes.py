@@ -21,16 +21,14 @@ SHAPES_2D = {
 }
 SHAPES_3D = {3: pass_source_3d.Shape()}
 """Shapes by the number of sweeps, measured on an H200."""
-ROWS = (4, 1024)
-"""Fewest and most rows that a warp goes down."""
+LENGTHS = (4, 1024)
+"""Fewest and most rows that a warp goes down, or planes that a block goes up."""
 EDGE_ROWS = 16
 """Rows of a piece at the upper and lower edge, where each takes longer than inside."""
-BLOCKS_TO_SATURATE = 2
+AT_EDGES, AT_SIDES = 2.0, 0.3
+"""How much longer a row takes there, and how much longer a piece at the sides."""
+SATURATING = 2
 """Blocks of a multiprocessor in two dimensions from which on another one costs its own time."""
-PLANES = (8, 110)
-"""Fewest and most planes that a block goes up."""
-BLOCKS_WANTED = 1000
-"""Blocks in three dimensions that keep a large device busy, also at its end."""
 LARGEST = 1 << 30
 """Extents above which a kernel's 32-bit indices might not do."""
 
@@ -108,13 +106,13 @@ class PassKernel:
             strips = _pieces(last[1] - last[0] // 2 * 2, shape.width(self.work))
             across = _pieces(strips, shape.warps)
             more = pass_source_2d.lead(self.work) + self.work.sweeps + self.work.restricts
-            rows, fewer = rows_of_pieces(extent, across, more, shape.blocks, processors)
+            rows, fewer = cut(extent, across, more, shape.blocks, processors, EDGE_ROWS)
             return Launch((across, _pieces(extent + fewer, rows), 1), block, ()), (rows, fewer)
         down, across = shape.right(self.work)
         tiles = _pieces(extents[1], down), _pieces(last[1] - last[0] // 2 * 2, across)
-        planes = _length(extents[0], tiles[0] * tiles[1], BLOCKS_WANTED, PLANES)
-        grid = (tiles[1], tiles[0], _pieces(extents[0], planes))
-        return Launch(grid, block, ()), (planes,)
+        more = shape.more_planes(self.work)
+        planes, _ = cut(extents[0], tiles[0] * tiles[1], more, 1, processors, 0)
+        return Launch((tiles[1], tiles[0], _pieces(extents[0], planes)), block, ()), (planes,)
 
     def operands(
         self,
@@ -138,38 +136,34 @@ def _pieces(extent: int, length: int) -> int:
     return -(-extent // length)
 
 
-def _length(extent: int, across: int, wanted: int, bounds: tuple[int, int]) -> int:
-    """The length of each piece of an extent, so that there are as many pieces as wanted."""
-    pieces = max(1, _pieces(wanted, across))
-    length = min(max(_pieces(extent, pieces), bounds[0]), bounds[1])
-    return length + length % 2  # so that all pieces begin at rows of one colour
-
-
 @cache
-def rows_of_pieces(
-    extent: int, across: int, more: int, blocks: int, processors: int
+def cut(
+    extent: int, across: int, more: int, blocks: int, processors: int, at_edge: int
 ) -> tuple[int, int]:
-    """The rows of each piece of an extent, and how many of them the first piece lacks.
+    """The length of each piece of an extent, and how much of it the first piece lacks.
 
     There are `across` blocks beside each other; each goes down `more` rows besides its own, and so
-    many `blocks` fit a multiprocessor. Waves of blocks shall be full: of all cuts the one that
-    takes least time, where a full multiprocessor takes as long as its blocks one after the other,
-    and one with few blocks as long as BLOCKS_TO_SATURATE.
+    many `blocks` fit a multiprocessor. The first piece has `at_edge` rows, the last one about as
+    many, unless that is 0. Of all cuts this one takes least time, where a full multiprocessor takes
+    as long as its blocks one after the other, one with few blocks as long as SATURATING ones, and
+    the last pieces at the sides keep the others waiting.
     """
-    edges = 2 * EDGE_ROWS if extent > 4 * EDGE_ROWS else 0
+    edges = 2 * at_edge if extent > 4 * at_edge else 0
+    saturating = min(SATURATING, blocks)
     best = (math.inf, 0)
-    for pieces in range(1, _pieces(extent, ROWS[0]) + 1):
-        rows = _pieces(extent - edges, pieces)
-        rows += rows % 2
-        if rows > ROWS[1]:
+    for pieces in range(1, _pieces(extent, LENGTHS[0]) + 1):
+        length = _pieces(extent - edges, pieces)
+        length += length % 2  # all pieces begin at rows of one colour
+        if length > LENGTHS[1]:
             continue
-        inside = _pieces(extent - edges, rows) * across
-        at_edges = 2 * across * 2.0 * (EDGE_ROWS + more) / (rows + more) if edges else 0.0
-        waves, rest = divmod(inside + at_edges, blocks * processors)
-        last = max(BLOCKS_TO_SATURATE, math.ceil(rest / processors)) if rest else 0
-        best = min(best, ((waves * blocks + last) * (rows + more), rows))
-    rows = best[1]
-    return rows, max(rows - EDGE_ROWS, 0) if edges else 0
+        inside = _pieces(extent - edges, length) * across
+        outside = 2 * across * AT_EDGES * (at_edge + more) / (length + more) if edges else 0.0
+        waves, rest = divmod(inside + outside, blocks * processors)
+        last = max(saturating, math.ceil(rest / processors)) if rest else 0
+        time = (waves * blocks + last + AT_SIDES * blocks) * (length + more)
+        best = min(best, (time, length))
+    length = best[1]
+    return length, max(length - at_edge, 0) if edges else 0
 
 
 Compiled = Callable[[Launch, tuple[Any, ...]], None]

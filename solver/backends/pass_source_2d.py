@@ -80,7 +80,8 @@ def lead(work: Pass) -> int:
 
 
 KERNEL = """
-template <bool EDGE> __device__ __forceinline__ void strip(
+// ENDS: rows at the upper or lower end of the region; SIDES: columns at the left or right one.
+template <bool ENDS, bool SIDES> __device__ __forceinline__ void strip(
     @PARAMETERS@, Range region_i, Range region_j, Range counted_i, Range counted_j, int extent_i,
     int extent_j, int first_column, int begin, int end, real* ring
 ) {
@@ -90,26 +91,26 @@ template <bool EDGE> __device__ __forceinline__ void strip(
     const bool mine = lane * C >= HALO && lane * C < 32 * C - HALO;
     // Where a column, or a row, lies in the arrays.
     auto of_column = [&](int j) {
-        if (!EDGE) return j;
+        if (!SIDES) return j;
         if (WRAPS_J) return wrapped(j, last_j - 1);
         return min(max(j, 0), last_j);
     };
     auto of_row = [&](int i) {
-        if (!EDGE) return i;
+        if (!ENDS) return i;
         if (WRAPS_I) return wrapped(i, last_i - 1);
         return min(max(i, 0), last_i);
     };
-    auto inner_row = [&](int i) { return EDGE ? min(max(of_row(i), 1), last_i - 1) : i; };
+    auto inner_row = [&](int i) { return ENDS ? min(max(of_row(i), 1), last_i - 1) : i; };
     int at[C], inner[C], side_by_side[C];
     bool fixed[C];
     // Aligned groups of columns are all in the array or all outside, where any values will do.
     // Elsewhere lanes fetch and store single elements, side by side, for one another.
-    constexpr bool WHOLE = ALIGNED && (!EDGE || !WRAPS_J);
+    constexpr bool WHOLE = ALIGNED && (!SIDES || !WRAPS_J);
     for (int k = 0; k < C; k++) {
-        at[k] = WHOLE && EDGE ? min(max(column + k - k % 2, 0), last_j - 1) + k % 2
+        at[k] = WHOLE && SIDES ? min(max(column + k - k % 2, 0), last_j - 1) + k % 2
                               : of_column(column + k);
-        inner[k] = EDGE ? min(max(at[k], 1), last_j - 1) : at[k];
-        fixed[k] = EDGE && !WRAPS_J && (column + k < region_j.low || column + k >= region_j.high);
+        inner[k] = SIDES ? min(max(at[k], 1), last_j - 1) : at[k];
+        fixed[k] = SIDES && !WRAPS_J && (column + k < region_j.low || column + k >= region_j.high);
         side_by_side[k] = of_column(first_column + lane + 32 * k);
     }
     const int start = begin - LEAD, pairs = (end + TAIL - start + 1) / 2;
@@ -122,13 +123,14 @@ template <bool EDGE> __device__ __forceinline__ void strip(
     @NORM_STATE@
     real* const own = ring + lane * C;
     const unsigned place = (unsigned)__cvta_generic_to_shared(WHOLE ? own : ring + lane);
-    size_t from = EDGE ? 0 : (size_t)start * extent_j + (WHOLE ? column : first_column + lane);
+    // Of a row that lies where it seems to; and of the first column, unless those are looked up.
+    size_t from = (size_t)start * extent_j + (SIDES ? 0 : WHOLE ? column : first_column + lane);
     auto issue = [&](int n) {
         if (n < pairs) {
             #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int i = start + 2 * n + r;
-                const size_t row = EDGE ? (size_t)of_row(i) * extent_j : from;
+                const size_t row = ENDS ? (size_t)of_row(i) * extent_j : from;
                 @FETCHES@
                 from += extent_j;
             }
@@ -155,12 +157,12 @@ template <bool EDGE> __device__ __forceinline__ void strip(
                 @ROWS@
                 @SHUFFLES@
                 const bool still =
-                    EDGE && !WRAPS_I && (row < region_i.low || row >= region_i.high);
+                    ENDS && !WRAPS_I && (row < region_i.low || row >= region_i.high);
                 real value[C];
                 #pragma unroll
                 for (int k = 0; k < C; k++) {
                     @POINT@
-                    if (EDGE && (still || fixed[k])) value[k] = newer[k];
+                    if (SIDES && (still || fixed[k])) value[k] = newer[k];
                     moved[r][k] = value[k];
                 }
                 @NORMS@
@@ -177,24 +179,24 @@ template <bool EDGE> __device__ __forceinline__ void strip(
                 arrived[r * (32 * C) + k] = current[r][k];
             __syncwarp();
         }
-        const bool whole = !EDGE || (column >= region_j.low && column + C <= region_j.high);
+        const bool whole = !SIDES || (column >= region_j.low && column + C <= region_j.high);
         #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int out = y - T + r;
-            const bool stored = out >= (EDGE ? max(begin, region_i.low) : begin) &&
-                                out < (EDGE ? min(end, region_i.high) : end);
+            const bool stored = out >= (ENDS ? max(begin, region_i.low) : begin) &&
+                                out < (ENDS ? min(end, region_i.high) : end);
             #pragma unroll
             for (int k = 0; k < C; k++) {
                 if (ALIGNED) {
                     if (k % 2 == 0)
                         store_if(stored && mine && whole, to + k, current[r][k], current[r][k + 1]);
-                    if (!EDGE) continue;
+                    if (!SIDES) continue;
                     const bool inside = column + k >= region_j.low && column + k < region_j.high;
                     store_if(stored && mine && inside && !whole, to + k, current[r][k]);
                 } else {
                     const int place = lane + 32 * k, j = first_column + place;
                     const bool inside = place >= HALO && place < 32 * C - HALO &&
-                                        (!EDGE || (j >= region_j.low && j < region_j.high));
+                                        (!SIDES || (j >= region_j.low && j < region_j.high));
                     const real* const row = arrived - lane * C + r * (32 * C);
                     store_if(stored && inside, to + 32 * k, row[place]);
                 }
@@ -224,17 +226,19 @@ sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer
     const int end = min(top + piece + int(rows) - int(fewer), @LAST_ROW@);
     const int share = ((RING + KEPT * KEPT_ROWS) * C + COARSE) * 32;
     real* ring = reinterpret_cast<real*>(shared) + warp * share;
-    const bool edge = column < region_j.low || column + 32 * C > region_j.high ||
-                      begin - LEAD - LEVELS - 1 < region_i.low ||
-                      end + TAIL + 2 > region_i.high ||
-                      column + HALO < counted_j.low || column + 32 * C - HALO > counted_j.high ||
+    const bool ends = begin - LEAD - LEVELS - 1 < region_i.low || end + TAIL + 2 > region_i.high ||
                       begin < counted_i.low || end > counted_i.high;
-    if (edge)
-        strip<true>(@NAMES@, region_i, region_j, counted_i, counted_j, extent_i, extent_j, column,
-                    begin, end, ring);
+    const bool sides = column < region_j.low || column + 32 * C > region_j.high ||
+                       column + HALO < counted_j.low || column + 32 * C - HALO > counted_j.high;
+    if (ends)
+        strip<true, true>(@NAMES@, region_i, region_j, counted_i, counted_j, extent_i, extent_j,
+                          column, begin, end, ring);
+    else if (sides)
+        strip<false, true>(@NAMES@, region_i, region_j, counted_i, counted_j, extent_i, extent_j,
+                           column, begin, end, ring);
     else
-        strip<false>(@NAMES@, region_i, region_j, counted_i, counted_j, extent_i, extent_j, column,
-                     begin, end, ring);
+        strip<false, false>(@NAMES@, region_i, region_j, counted_i, counted_j, extent_i, extent_j,
+                            column, begin, end, ring);
 }
 """
 
@@ -298,8 +302,9 @@ def source(work: Pass, shape: Shape) -> str:
 
 COLOURED = """\
 constexpr int colours[] = {@COLOURS@};
-                    // In a strip that is no edge the compiler knows the colour of every point.
-                    const int chess = EDGE ? (of_row(row) + at[k]) & 1 : (LEAD + t + 1 + r + k) & 1;
+                    // Where points lie where they seem to, the compiler knows their colours.
+                    const int chess = ENDS || (SIDES && WRAPS_J)
+                        ? (of_row(row) + at[k]) & 1 : (LEAD + t + 1 + r + k) & 1;
                     const bool moves = colours[t] == 2 || colours[t] == chess;
                     @POINT@
                     if (!moves) value[k] = newer[k];"""
@@ -376,9 +381,9 @@ def _fetches(work: Pass, keeps: list[int]) -> list[str]:
             f"const unsigned to{n} = place + ({slot}) * (32 * C * sizeof(real));",
             f"const real* const from{n} = {name} + row;",
             f"if (WHOLE) for (int k = 0; k < C; k += {piece // work.bytes})",
-            f"    fetch<{piece}>(to{n} + k * sizeof(real), from{n} + (EDGE ? at[k] : k));",
+            f"    fetch<{piece}>(to{n} + k * sizeof(real), from{n} + (SIDES ? at[k] : k));",
             "else for (int k = 0; k < C; k++) fetch<sizeof(real)>(",
-            f"    to{n} + 32 * k * sizeof(real), from{n} + (EDGE ? side_by_side[k] : 32 * k));",
+            f"    to{n} + 32 * k * sizeof(real), from{n} + (SIDES ? side_by_side[k] : 32 * k));",
         ]
     return found
 
@@ -388,18 +393,18 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
     if not any(work.norms):
         return [], [], []
     state = [
-        "bool within[C];  // in a strip that is no edge, where the columns are its own",
+        "bool within[C];  // at the sides",
         "for (int k = 0; k < C; k++)",
         "    within[k] = mine && column + k >= counted_j.low && column + k < counted_j.high;",
         "const int copy = (blockIdx.x * WARPS + (threadIdx.x >> 5) + blockIdx.y * 7) % SPREAD;",
     ]
     each, last = [], []
-    here = "row >= begin && row < end && (!EDGE || row >= counted_i.low && row < counted_i.high)"
+    here = "row >= begin && row < end && (!ENDS || row >= counted_i.low && row < counted_i.high)"
     for t, kind in enumerate(work.norms):
         if kind == "max":
             state.append(f"integer most{t} = 0;")
             each.append(
-                f"if (t == {t} && {here}) for (int k = 0; k < C; k++) if (!EDGE || within[k]) "
+                f"if (t == {t} && {here}) for (int k = 0; k < C; k++) if (!SIDES || within[k]) "
                 f"most{t} = max(most{t}, magnitude(value[k] - newer[k]));"
             )
             last.append(f"add_largest(mine ? most{t} : 0, reg{t} + copy * WIDTH);")
@@ -408,7 +413,7 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
             each += [
                 f"if (t == {t}) for (int k = 0; k < C; k++) {{",
                 "    const real change = value[k] - newer[k];",
-                f"    const bool counts = {here} && (EDGE ? within[k] : mine);",
+                f"    const bool counts = {here} && (SIDES ? within[k] : mine);",
                 f"    terms{t}[r * C + k] = counts ? (double)(change * change) : 0.0;",
                 "}",
                 f"if (t == {t} && r == 1) add_sum(terms{t}, reg{t} + copy * WIDTH);",

@@ -39,6 +39,10 @@ class Shape:
         reach = work.sweeps
         return self.rows * self.warps - 2 * reach, 32 * self.columns - 2 * self.halo(reach)
 
+    def more_planes(self, work: Pass) -> int:
+        """Planes that a block goes up besides those of its piece."""
+        return 3 * work.sweeps
+
     def bytes_shared(self, work: Pass) -> int:
         """Shared memory of a block: planes on their way, and rims of each further sweep."""
         row = 32 * self.columns * self.warps * work.bytes
