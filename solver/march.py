@@ -9,16 +9,10 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.case import Case
 from heatsolve.conduction import Conduction
-from heatsolve.converge import (
-    GROWTH,
-    Outcome,
-    Watcher,
-    first_not_finite,
-    iterate,
-    make_method,
-)
+from heatsolve.converge import Outcome, Watcher, iterate, make_method
 from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged, InputError, NotConverged
+from heatsolve.judge import GROWTH, first_not_finite
 from heatsolve.keeper import Keeper, State, Stopped
 from heatsolve.linear import System, weighted, weighted_magnitude
 from heatsolve.steppers import Explicit, Implicit, Stepper, Substep

@@ -118,7 +118,8 @@ ALLOWED = {
         "errors",
     ),
     "criterion": ("case", "linear", "points", "errors"),
-    "converge": ("case", "criterion", "keeper", "heat", "linear", "linear.*", INTERFACE, "errors"),
+    "judge": ("criterion", "linear", "errors"),
+    "converge": ("case", "criterion", "judge", "keeper", "heat", "linear", "linear.*", INTERFACE),
     "steppers": (
         "converge",
         "criterion",
@@ -133,6 +134,7 @@ ALLOWED = {
     "march": (
         "steppers",
         "converge",
+        "judge",
         "criterion",
         "case",
         "keeper",
