@@ -19,8 +19,9 @@ from pydantic_core import ErrorDetails
 from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.expressions import Expression, show, suggestion
 from heatsolve.grid import WALLS, make_grid
-from heatsolve.schema import Document, Found, Grid, Mistake, PointSource, Section
+from heatsolve.schema import Document, Grid, PointSource, Section
 from heatsolve.toml import KeyPath, dotted, dump, lines_of
+from heatsolve.values import Found, Mistake
 
 # Keys that exclude each other in the table of this path: setting one drops the others.
 RIVALS = {
