@@ -40,6 +40,11 @@ class Section(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
+    @classmethod
+    def attributes(cls) -> dict[str, str]:
+        """The attribute of each key."""
+        return {info.alias or name: name for name, info in cls.model_fields.items()}
+
     def mistakes(self) -> Found:
         """Yield what no single value shows: key path below this section, sentence."""
         yield from ()
