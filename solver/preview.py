@@ -16,12 +16,13 @@ from heatsolve.backends.choice import choose
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.blocks import largest_block, most_neighbours
 from heatsolve.case import Case
-from heatsolve.conduction import Conduction, Wall, dims_of, grid_of
+from heatsolve.conduction import Conduction, dims_of, grid_of
 from heatsolve.converge import method_name
 from heatsolve.errors import InputError
 from heatsolve.expressions import Expression
 from heatsolve.grid import Axis, Grid
 from heatsolve.linear.modes import ALONE, modes_of
+from heatsolve.volumes import Wall
 
 EVALUATED_UP_TO = 1 << 22
 """Unknowns up to which sources and initial values are evaluated, too: half a second."""

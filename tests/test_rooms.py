@@ -105,10 +105,11 @@ ALLOWED = {
     ),
     "resume": ("case", "converge", "expressions", "schema", "toml", "errors"),
     "report": ("errors",),
+    "volumes": ("case", "heat", "boundary", "grid", "errors"),
     "conduction": (
+        "volumes",
         "case",
         "heat",
-        "boundary",
         "halo",
         "blocks",
         "ranks",
