@@ -154,15 +154,12 @@ class Judge:
 
 def first_not_finite(system: System, u: Any) -> str:
     """Where a field is not finite, in words; empty if it is finite (asks all processes)."""
-    own = system.grid.interior
-    inside = system.backend.to_host(u)[tuple(slice(*pair) for pair in own)]
-    bad = ~np.isfinite(inside)
+    grid, host = system.grid, system.backend.to_host(u)
+    own = tuple(slice(*pair) for pair in grid.interior)
+    bad = np.zeros(grid.shape, bool)
+    bad[own] = ~np.isfinite(host[own])
     found = ""
     if bad.any():
-        place = np.unravel_index(int(np.argmax(bad)), bad.shape)
-        position = [
-            f"{axis.name} = {axis.coordinates[first + index]:g}"
-            for axis, (first, _), index in zip(system.grid.axes, own, place, strict=True)
-        ]
-        found = f"temperature is {inside[place]:g} at {', '.join(reversed(position))}"
+        index = np.unravel_index(int(np.argmax(bad)), bad.shape)
+        found = f"temperature is {host[index]:g} at {grid.place(index, grid.shape)}"
     return next((words for words in system.halo.ranks.gather(found) if words), "")

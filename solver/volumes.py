@@ -165,14 +165,10 @@ class Volumes:
     def _demand(self, holds: np.ndarray, values: np.ndarray, path: str, what: str) -> None:
         if holds.all():
             return
-        place = np.unravel_index(int(np.argmin(holds)), values.shape)
-        where = [
-            f"{axis.name} = {axis.coordinates[index]:g}"
-            for axis, index, extent in zip(self.grid.axes, place, values.shape, strict=True)
-            if extent > 1
-        ]
-        at = f" at {', '.join(reversed(where))}" if where else ""
-        raise InputError(f"{path}: must {what}, but is {values[place]:g}{at}")
+        index = np.unravel_index(int(np.argmin(holds)), values.shape)
+        where = self.grid.place(index, values.shape)
+        at = f" at {where}" if where else ""
+        raise InputError(f"{path}: must {what}, but is {values[index]:g}{at}")
 
     def _find_walls(self) -> Iterator[Wall]:
         for number, axis in enumerate(self.grid.axes):
