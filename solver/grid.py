@@ -195,6 +195,18 @@ class Grid:
         """Coordinates by axis name, each shaped to vary along its own axis."""
         return {axis.name: self.along(n, axis.coordinates) for n, axis in enumerate(self.axes)}
 
+    def place(self, index: Sequence[int], shape: Sequence[int]) -> str:
+        """Where an element of an array of this shape is, such as "x = 0.5, y = 0.25".
+
+        An axis along which the array does not vary is left out.
+        """
+        words = [
+            f"{axis.name} = {axis.coordinates[number]:g}"
+            for axis, number, extent in zip(self.axes, index, shape, strict=True)
+            if extent > 1
+        ]
+        return ", ".join(reversed(words))
+
 
 def make_grid(
     points: Sequence[int],

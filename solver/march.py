@@ -3,27 +3,19 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
-from heatsolve import heat
-from heatsolve.backends import Accumulator
+from heatsolve.backends import Backend
 from heatsolve.case import Case
 from heatsolve.conduction import Conduction
-from heatsolve.converge import (
-    GROWTH,
-    Outcome,
-    Watcher,
-    first_not_finite,
-    iterate,
-    make_method,
-)
+from heatsolve.converge import Outcome, Watcher, iterate, make_method
 from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged, InputError, NotConverged
-from heatsolve.keeper import Keeper, Questions, State, Stopped
-from heatsolve.linear import Method, System, weighted, weighted_magnitude
-from heatsolve.points import copy
+from heatsolve.judge import GROWTH, first_not_finite
+from heatsolve.keeper import Keeper, State, Stopped
+from heatsolve.linear import System, weighted, weighted_magnitude
+from heatsolve.steppers import Explicit, Implicit, Stepper, Substep
 
 MOST_STEPS = 2.0**53
 SHORTEST_STEP = 1e-290
@@ -83,15 +75,6 @@ def make_compatible(system: System) -> None:
 # ---- transient ---------------------------------------------------------------------------------
 
 Frame = Callable[[float], None]
-
-
-@dataclass(frozen=True)
-class Substep:
-    """One step of the theta scheme, from `start` over `length`; theta = 0 is explicit Euler."""
-
-    start: float
-    length: float
-    theta: float
 
 
 def step_length(problem: Conduction) -> tuple[float, str]:
@@ -177,213 +160,100 @@ def transient(
 
     From a `resumed` state it goes on as if it had not stopped.
     """
-    case, backend = problem.case, problem.backend
+    case = problem.case
     assert case.time is not None
     count = count_steps(case.time.end, step)
     every = case.output.every
     look = max(case.solver.check_every, count // 1000)
     keeper = keeper or Keeper()
-    number, course = 0, Course()
-    history: dict[str, list[float]] = {"iteration": [], "residual": [], "time": [], "dt": []}
-    if resumed is not None:
-        number, course = resumed.number, Course(**resumed.record["march"])
-        history = resumed.lists
-        problem.restore(problem.temperature, resumed.fields["temperature"])
-        problem.set_walls(problem.temperature, course.time)
-    stepper = (Explicit if case.time.scheme == "explicit" else Implicit)(problem, course.time)
-    change = backend.accumulator("sum")
+    number, log, stepper = begin(problem, resumed)
+
+    def write(time: float) -> None:
+        stepper.finish()
+        frame(time)
 
     def capture() -> State:
-        record = {"unit": "steps", "march": asdict(course)}
-        return State(number, record, history, {"temperature": stepper.field})
+        record = {"unit": "steps", "march": asdict(log.course)}
+        return State(number, record, log.history, {"temperature": stepper.field})
 
     if resumed is None:
-        frame(0.0)
+        write(0.0)
     keeper.begin(number, resumed is not None and resumed.finished)
     while number < count:
         if number >= keeper.next:
-            backend.sync()
+            problem.backend.sync()
             keeper.attend(number, capture)
         looks = number + 1 == count or (number + 1) % look == 0
+        parts = list(substeps(problem, number, step, count))
         try:
-            parts = list(substeps(problem, number, step, count))
-            stepper.begin(len(parts))
-            for part in parts:
-                stepper.advance(part, change if looks else None, keeper.inside)
+            stepper.step(parts, log.change if looks else None, keeper.inside)
         except Stopped:
             stepper.undo()
             keeper.interrupt(capture)
         except NotConverged as error:
             watcher.warn(str(error))
-            stepper.finish()
-            frame(part.start + part.length)
-            return Outcome("limit", number + 1, stepper.norm, history=history)
+            write(stepper.time)
+            return Outcome("limit", number + 1, stepper.norm, history=log.history)
         number += 1
-        course.time = part.start + part.length
-        course.shortened = number == count and part.length < step * (1.0 - FUZZ)
+        length = parts[-1].length
+        log.course.time = stepper.time
+        log.course.shortened = number == count and length < step * (1.0 - FUZZ)
         if looks:
-            course.norm = math.sqrt(change.value)
-            change.clear()
-            # Heat that grows without bound has an unstable step: what it began with is small.
-            if len(history["residual"]) < LOOKS_AT_START:
-                course.largest = max(course.largest, course.norm)
-            bound = GROWTH * course.largest or math.inf
-            _demand_bounded(stepper, course.norm, bound, number, course.time)
-            row = {"iteration": number, "residual": course.norm}
-            row |= {"time": course.time, "dt": part.length}
-            for name, value in row.items():
-                history[name].append(value)
-            watcher.progress(number, course.norm)
+            log.look(stepper, number, length)
+            watcher.progress(number, log.course.norm)
         if every and number % every == 0:
-            stepper.finish()
-            frame(course.time if number < count else case.time.end)
+            write(stepper.time if number < count else case.time.end)
     # A last frame that a march to a later end would not have is not kept for one.
     keeper.conclude(capture)
     if not (every and number % every == 0):
+        write(case.time.end)
+    return Outcome("count", number, log.course.norm, history=log.history)
+
+
+def begin(problem: Conduction, resumed: State | None) -> tuple[int, "Log", Stepper]:
+    """The number of steps that are done, the log of them, and who makes the others."""
+    log = Log(problem.backend)
+    if resumed is not None:
+        log.recall(resumed)
+        problem.restore(problem.temperature, resumed.fields["temperature"])
+        problem.set_walls(problem.temperature, log.course.time)
+    assert problem.case.time is not None
+    make = Explicit if problem.case.time.scheme == "explicit" else Implicit
+    return resumed.number if resumed is not None else 0, log, make(problem, log.course.time)
+
+
+class Log:
+    """Keeps the course of a march and the history of the steps that are looked at."""
+
+    def __init__(self, backend: Backend):
+        self.course = Course()
+        self.history: dict[str, list[float]]
+        self.history = {"iteration": [], "residual": [], "time": [], "dt": []}
+        self.change = backend.accumulator("sum")
+        """Takes the squares of the changes in a step that is looked at."""
+
+    def recall(self, state: State) -> None:
+        """Go on from an earlier march."""
+        self.course, self.history = Course(**state.record["march"]), state.lists
+
+    def look(self, stepper: Stepper, number: int, dt: float) -> None:
+        """Take the change in step `number`. Raises Diverged where it grew without bound."""
+        course = self.course
+        course.norm = math.sqrt(self.change.value)
+        self.change.clear()
+        # Heat that grows without bound has an unstable step: what it began with is small.
+        if len(self.history["residual"]) < LOOKS_AT_START:
+            course.largest = max(course.largest, course.norm)
+        self._demand_bounded(stepper, number)
+        row = {"iteration": number, "residual": course.norm, "time": course.time, "dt": dt}
+        for name, value in row.items():
+            self.history[name].append(value)
+
+    def _demand_bounded(self, stepper: Stepper, number: int) -> None:
+        norm, bound = self.course.norm, GROWTH * self.course.largest or math.inf
+        if math.isfinite(norm) and norm <= bound:
+            return
         stepper.finish()
-        frame(case.time.end)
-    return Outcome("count", number, course.norm, history=history)
-
-
-def _demand_bounded(
-    stepper: "Explicit | Implicit", norm: float, bound: float, number: int, time: float
-) -> None:
-    """Refuse to go on with a field that is not finite or has grown beyond any bound."""
-    if math.isfinite(norm) and norm <= bound:
-        return
-    stepper.finish()
-    where = first_not_finite(stepper.system, stepper.problem.temperature)
-    where = where or f"the field changes by {norm:.3g} in one step"
-    raise Diverged(f"diverged by step {number} (t = {time:g}): {where}")
-
-
-class Explicit:
-    """Explicit Euler: T + dt (div(k grad T) + q) / (rho c), from one array into another."""
-
-    norm = math.nan
-
-    def __init__(self, problem: Conduction, time: float):
-        self.problem = problem
-        place = problem.backend.to_device
-        self.system = problem.system(place(problem.source(time)))
-        self._b = self.system.b
-        self.field = problem.temperature
-        self._next = self.system.like(self.field)
-        self._sweeps = 0
-
-    def advance(self, part: Substep, change: Accumulator | None, questions: Any) -> None:
-        problem = self.problem
-        if problem.walls_vary:
-            problem.set_walls(self.field, part.start)
-        if problem.source_varies:
-            self._b = problem.backend.to_device(problem.source(part.start))
-        given = (self._b, part.length, problem.capacity, *problem.faces)
-        self.system.update(
-            heat.explicit_step, self._next, self.field, *given, change=change, number=self._sweeps
-        )
-        self._sweeps += 1
-        self.field, self._next = self._next, self.field
-        if problem.walls_vary:
-            problem.set_walls(self.field, part.start + part.length)
-
-    def begin(self, parts: int) -> None:
-        """A step begins, of so many parts."""
-
-    def undo(self) -> None:
-        """An explicit step is never left half done."""
-
-    def finish(self) -> None:
-        """Leave the newest field in `problem.temperature`."""
-        if self.field is not self.problem.temperature:
-            everything = self.problem.grid.everything
-            self.problem.backend.sweep(copy, self._next, everything, self.field)
-            self.field, self._next = self._next, self.field
-
-
-class Implicit:
-    """The theta scheme: each step solves rho c s T - div(k grad T) = b, s = 1 / (theta dt)."""
-
-    def __init__(self, problem: Conduction, time: float):
-        self.problem = problem
-        backend = problem.backend
-        self.field = problem.temperature
-        self._right = backend.zeros(problem.grid.shape)
-        self._old = backend.zeros(problem.grid.shape)
-        relative = problem.case.solver.relative
-        self._scratch = backend.zeros(problem.grid.shape) if relative else None
-        self._b = backend.to_device(problem.source(time))
-        self._solvers: dict[float, tuple[Method, System]] = {}
-        self.norm = math.nan
-
-    def advance(
-        self, part: Substep, change: Accumulator | None, questions: Questions | None
-    ) -> None:
-        problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
-        t, end = problem.temperature, part.start + part.length
-        s = 1.0 / (part.theta * part.length)
-        self._restore(self._old, t)
-        b_new = self._b
-        if problem.source_varies:
-            b_new = backend.to_device(problem.source(end))
-        given = (self._b, b_new, problem.capacity, s, 1.0 / part.theta - 1.0, *problem.faces)
-        problem.halo.exchange(t)
-        backend.sweep(heat.implicit_source, self._right, grid.interior, t, *given)
-        if problem.halo.depth > 1:
-            problem.halo.exchange(self._right)  # the margin reads it, too
-        self._b = b_new
-        if problem.walls_vary:
-            problem.set_walls(t, end)
-        method, self.system = self._solver(s)
-        method.restart()
-        criterion = Criterion(problem.case, self.system, t, self._scratch)
-        outcome = iterate(method, criterion, Silent(), questions)
-        self.norm = outcome.norm
-        if outcome.ending == "limit":
-            raise NotConverged(
-                f"the step to t = {end:g} did not converge in {outcome.count} iterations "
-                f"(norm {outcome.norm:.3g})"
-            )
-        if change is not None:
-            backend.sweep(squared_difference, change, grid.interior, t, self._old)
-
-    def begin(self, parts: int) -> None:
-        """A step begins, of so many parts."""
-        self._before = self._old
-        if parts > 1:  # each of which overwrites the old field
-            self._before = self.problem.backend.zeros(self.problem.grid.shape)
-            self._restore(self._before, self.field)
-
-    def undo(self) -> None:
-        """Go back to the field before the step that was left half done."""
-        self._restore(self.field, self._before)
-
-    def _restore(self, array: Any, source: Any) -> None:
-        self.problem.backend.sweep(copy, array, self.problem.grid.everything, source)
-
-    def _solver(self, s: float) -> tuple[Method, System]:
-        if s not in self._solvers:
-            system = self.problem.system(self._right, s)
-            method = make_method(self.problem.case, system, self.problem.temperature)
-            self._solvers[s] = (method, system)
-        return self._solvers[s]
-
-    def finish(self) -> None:
-        """The newest field is always in `problem.temperature`."""
-
-
-class Silent:
-    """A watcher of the iterations inside a time step."""
-
-    def warn(self, sentence: str) -> None:
-        pass
-
-    def aim(self, threshold: float) -> None:
-        pass
-
-    def progress(self, number: int, norm: float | None) -> None:
-        pass
-
-
-def squared_difference(at, u, v):
-    difference = u[at] - v[at]
-    return difference * difference
+        where = first_not_finite(stepper.system, stepper.problem.temperature)
+        where = where or f"the field changes by {norm:.3g} in one step"
+        raise Diverged(f"diverged by step {number} (t = {self.course.time:g}): {where}")

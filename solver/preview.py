@@ -5,7 +5,7 @@ whose axes are thinned out wherever nothing varies along them.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,13 +16,14 @@ from heatsolve.backends.choice import choose
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.blocks import largest_block, most_neighbours
 from heatsolve.case import Case
-from heatsolve.conduction import Conduction, Wall, dims_of, grid_of
+from heatsolve.conduction import Conduction, dims_of, grid_of
 from heatsolve.converge import method_name
 from heatsolve.errors import InputError
 from heatsolve.expressions import Expression
 from heatsolve.grid import Axis, Grid
 from heatsolve.linear.modes import ALONE, modes_of
 from heatsolve.points import NOTHING, ONES
+from heatsolve.volumes import Wall
 
 EVALUATED_UP_TO = 1 << 22
 """Unknowns up to which sources and initial values are evaluated, too: half a second."""
@@ -77,12 +78,7 @@ def preview(case: Case, backend: str | None = None, ranks: int = 1) -> Iterator[
         problem = Conduction(alone, NumpyBackend(solver.field_precision), thinned(case, grid))
     yield f"{case.name}: {case.about.title or 'untitled'}"
     yield _row("equation", _equation(case))
-    yield _row("grid", _grid(case, grid))
-    for axis in reversed(grid.axes):
-        if axis.periodic:
-            yield _row(axis.name, "periodic")
-    for wall in sorted(problem.walls, key=lambda wall: -wall.number):
-        yield _row(wall.name, _wall(wall))
+    yield from _places(problem, grid)
     if case.time is not None:
         yield _row("scheme", SCHEMES[case.time.scheme])
     if case.time is None or case.time.scheme != "explicit":
@@ -92,28 +88,9 @@ def preview(case: Case, backend: str | None = None, ranks: int = 1) -> Iterator[
         yield _row("criterion", _criterion(case))
     count = 1
     if case.time is not None:
-        limit = problem.largest_step() if case.time.scheme == "explicit" else math.inf
-        if limit < math.inf:
-            yield _row("stability", f"a step of at most {limit:.6g}")
-        step, unstable = march.step_length(problem)
-        count = march.count_steps(case.time.end, step)
-        warning = ", UNSTABLE but allowed" if unstable else ""
-        yield _row("steps", f"{count} of {step:.6g} to t = {case.time.end:g}{warning}")
+        count = yield from _steps(problem)
     yield _row("backend", f"{machine.name} ({reason}), {solver.precision}")
-    block = grid
-    if ranks > 1:
-        dims = dims_of(case, grid, ranks)
-        block = largest_block(grid, dims, case.parallel.halo)
-        yield _row("processes", _processes(block, dims))
-        yield _row("halo", _halo(case, block, dims))
-    device, host = _memory(problem, block, count)
-    each = "" if ranks == 1 else " for each process"
-    if machine.name in ("cupy", "cuda"):
-        yield _row("memory", f"about {size(device)} on the device, {size(host)} on the host{each}")
-    else:
-        extra = SCRATCH * _field_bytes(case, block) if machine.name == "numpy" else 0
-        total = size(device + host + extra)
-        yield _row("memory", f"about {total} on the host{each}, there is no device")
+    yield from _memories(case, problem, machine, grid, ranks, count)
     yield _row("files", _files(case, grid, count))
     if grid.all_unknowns <= EVALUATED_UP_TO:
         rehearse(alone, grid)
@@ -172,6 +149,49 @@ def size(count: float) -> str:
 
 def _row(label: str, text: str) -> str:
     return f"{label:<12}{text}"
+
+
+def _places(problem: Conduction, grid: Grid) -> Iterator[str]:
+    """The grid and what holds at each of its ends."""
+    yield _row("grid", _grid(problem.case, grid))
+    for axis in reversed(grid.axes):
+        if axis.periodic:
+            yield _row(axis.name, "periodic")
+    for wall in sorted(problem.walls, key=lambda wall: -wall.number):
+        yield _row(wall.name, _wall(wall))
+
+
+def _steps(problem: Conduction) -> Generator[str, None, int]:
+    """The limit of stability and the steps; returns how many there are."""
+    time = problem.case.time
+    assert time is not None
+    limit = problem.largest_step() if time.scheme == "explicit" else math.inf
+    if limit < math.inf:
+        yield _row("stability", f"a step of at most {limit:.6g}")
+    step, unstable = march.step_length(problem)
+    count = march.count_steps(time.end, step)
+    warning = ", UNSTABLE but allowed" if unstable else ""
+    yield _row("steps", f"{count} of {step:.6g} to t = {time.end:g}{warning}")
+    return count
+
+
+def _memories(
+    case: Case, problem: Conduction, machine: Backend, grid: Grid, ranks: int, count: int
+) -> Iterator[str]:
+    """The processes, and the memory of each."""
+    block, each = grid, ""
+    if ranks > 1:
+        dims = dims_of(case, grid, ranks)
+        block, each = largest_block(grid, dims, case.parallel.halo), " for each process"
+        yield _row("processes", _processes(block, dims))
+        yield _row("halo", _halo(case, block, dims))
+    device, host = _memory(problem, block, count)
+    if machine.name in ("cupy", "cuda"):
+        yield _row("memory", f"about {size(device)} on the device, {size(host)} on the host{each}")
+    else:
+        extra = SCRATCH * _field_bytes(case, block) if machine.name == "numpy" else 0
+        total = size(device + host + extra)
+        yield _row("memory", f"about {total} on the host{each}, there is no device")
 
 
 def _words(expression: Expression) -> str:

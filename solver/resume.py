@@ -71,10 +71,10 @@ def _differences(old: Any, new: Any, path: KeyPath = ()) -> Iterator[Change]:
     """Yield the keys of two values, sections or tables in arrays that differ in meaning."""
     if isinstance(old, Section) and isinstance(new, Section):
         kind = Document if isinstance(old, Document) else type(old)
-        for name, info in kind.model_fields.items():
-            key = (*path, info.alias or name)
-            if key not in MAY_CHANGE:
-                yield from _differences(getattr(old, name), getattr(new, name), key)
+        for key, name in kind.attributes().items():
+            below = (*path, key)
+            if below not in MAY_CHANGE:
+                yield from _differences(getattr(old, name), getattr(new, name), below)
     elif _are_tables(old) and _are_tables(new) and len(old) == len(new):
         for number, pair in enumerate(zip(old, new, strict=True)):
             yield from _differences(*pair, (*path, number))

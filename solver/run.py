@@ -14,6 +14,7 @@ from heatsolve import __version__, march
 from heatsolve.backends.choice import choose
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case, locating
+from heatsolve.checkpoint import Store
 from heatsolve.conduction import Conduction
 from heatsolve.converge import Outcome
 from heatsolve.errors import HeatsolveError
@@ -72,6 +73,39 @@ def _run(
     wish: Wish,
 ) -> Result:
     began = clock.perf_counter()
+    problem = set_up(case, backend, report, ranks)
+    step, warning = (0.0, "") if case.model.steady else march.step_length(problem)
+    if warning:
+        report.warn(warning)
+    store = store_of(problem, path)
+    resumed = find_state(problem, store, start, step, report)
+    frames = resumed.record["frames"] if resumed is not None else []
+    with results_of(problem, path, frames) as results:
+        if resumed is None:
+            store.clear()
+        keeper = keeper_of(problem, store, results, start, wish)
+        outcome, seconds = solve(problem, step, results, report, keeper, resumed)
+        fields = {"temperature": stored_block(problem)}
+        done_before = resumed is not None and resumed.number == outcome.count
+        if done_before and holds(path, case, outcome, ranks):
+            report.line(f"{path} holds this already, nothing to do")
+            return Result(path, fields, outcome, exit_code(outcome))
+        errors = error_norms(problem, fields["temperature"])
+        attributes = attributes_of(problem, outcome) | errors
+        attributes["wall_seconds"] = clock.perf_counter() - began
+        results.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
+    machine = problem.backend
+    work = ranks.gather((machine.points_updated, machine.bytes_moved))
+    points, moved = np.sum(work, axis=0)
+    solved = systems_solved(case, outcome, resumed) * problem.whole.all_unknowns
+    summarise(report, case, outcome, errors)
+    report.line(speed(seconds, points, moved, solved))
+    report.line(f"wrote {path}")
+    return Result(path, fields, outcome, exit_code(outcome))
+
+
+def set_up(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Conduction:
+    """The case on the machine that it asks for, or that is best for it; says what both are."""
     threads = case.parallel.threads or (1 if ranks.size > 1 else None)
     machine, reason = choose(
         backend or case.parallel.backend,
@@ -87,62 +121,53 @@ def _run(
     report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")
     if ranks.size > 1:
         report.line(f"{ranks.size} processes as {' x '.join(map(str, reversed(problem.dims)))}")
-    step, warning = (0.0, "") if case.model.steady else march.step_length(problem)
-    if warning:
-        report.warn(warning)
-    store = store_of(problem, path)
-    resumed = find_state(problem, store, start, step, report)
-    frames = resumed.record["frames"] if resumed is not None else []
-    with results_of(problem, path, frames) as results:
-        if resumed is None:
-            store.clear()
+    return problem
 
-        def frame(time: float | None) -> None:
-            results.append({"temperature": stored_block(problem)}, time)
 
-        def save(state: State) -> Path:
-            record = state.record | {
-                "case": case.text,
-                "frames": results.secure() if not case.model.steady else [],
-            }
-            fields = {name: problem.own(array) for name, array in state.fields.items()}
-            return store.save(replace(state, record=record, fields=fields))
+def keeper_of(
+    problem: Conduction, store: Store, results: Results, start: Start, wish: Wish
+) -> Keeper:
+    """Who saves the run as the case plans it; with each state goes what the file holds by then."""
+    case, plan = problem.case, problem.case.checkpoint
 
-        plan = case.checkpoint
-        keeper = Keeper(
-            ranks,
-            wish,
-            save,
-            plan.every_steps,
-            plan.every_seconds,
-            at_end=plan.every is not None or start.restart or start.checkpoint is not None,
-        )
-        machine.points_updated = machine.bytes_moved = 0  # by the set-up
-        if case.model.steady:
-            report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
-            outcome = march.steady(problem, report, keeper, resumed)
-            seconds = finish(problem, report)
-            frame(None)
-        else:
-            report.begin("step", march.count_steps(case.time.end, step))
-            outcome = march.transient(problem, step, report, frame, keeper, resumed)
-            seconds = finish(problem, report)
-        fields = {"temperature": stored_block(problem)}
-        done_before = resumed is not None and resumed.number == outcome.count
-        if done_before and holds(path, case, outcome, ranks):
-            report.line(f"{path} holds this already, nothing to do")
-            return Result(path, fields, outcome, exit_code(outcome))
-        errors = error_norms(problem, fields["temperature"])
-        attributes = attributes_of(problem, outcome) | errors
-        attributes["wall_seconds"] = clock.perf_counter() - began
-        results.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
-    work = ranks.gather((machine.points_updated, machine.bytes_moved))
-    points, moved = np.sum(work, axis=0)
-    solved = systems_solved(case, outcome, resumed) * problem.whole.all_unknowns
-    summarise(report, case, outcome, errors)
-    report.line(speed(seconds, points, moved, solved))
-    report.line(f"wrote {path}")
-    return Result(path, fields, outcome, exit_code(outcome))
+    def save(state: State) -> Path:
+        record = state.record | {
+            "case": case.text,
+            "frames": results.secure() if not case.model.steady else [],
+        }
+        fields = {name: problem.own(array) for name, array in state.fields.items()}
+        return store.save(replace(state, record=record, fields=fields))
+
+    at_end = plan.every is not None or start.restart or start.checkpoint is not None
+    return Keeper(problem.ranks, wish, save, plan.every_steps, plan.every_seconds, at_end)
+
+
+def solve(
+    problem: Conduction,
+    step: float,
+    results: Results,
+    report: Report,
+    keeper: Keeper,
+    resumed: State | None,
+) -> tuple[Outcome, float]:
+    """Iterate, or march in steps, to the end; the fields go to `results`. How, and how long."""
+    case, machine = problem.case, problem.backend
+
+    def frame(time: float | None) -> None:
+        results.append({"temperature": stored_block(problem)}, time)
+
+    machine.points_updated = machine.bytes_moved = 0  # by the set-up
+    if case.model.steady:
+        report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
+        outcome = march.steady(problem, report, keeper, resumed)
+    else:
+        report.begin("step", march.count_steps(case.time.end, step))
+        outcome = march.transient(problem, step, report, frame, keeper, resumed)
+    machine.sync()
+    seconds = report.end()
+    if case.model.steady:
+        frame(None)
+    return outcome, seconds
 
 
 def exit_code(outcome: Outcome) -> int:
@@ -170,11 +195,6 @@ def holds(path: Path, case: Case, outcome: Outcome, ranks: Ranks) -> bool:
             count = found.get("iterations" if case.model.steady else "steps")
             same = (found.get("case"), count) == (case.text, outcome.count)
     return ranks.gather(same)[0]
-
-
-def finish(problem: Conduction, report: Report) -> float:
-    problem.backend.sync()
-    return report.end()
 
 
 def stored_block(problem: Conduction) -> np.ndarray:

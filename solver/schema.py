@@ -1,121 +1,37 @@
 """The sections and keys of a case file, and what may stand in each.
 
 One class a section; an attribute is a key (`alias` where the key would be a poor attribute
-name). Wherever a number may stand, an expression in the constants of the case may stand too.
-Values are validated against a context `{"constants": {}, "faulty": []}`, which the
-`[constants]` section fills in before all the others are read.
+name). What a value is made of is in `values`.
 """
 
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
-from annotated_types import Gt, Le, Lt
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, ValidationInfo
+from annotated_types import Le, Lt
+from pydantic import BeforeValidator, Field, StrictBool
 
-from heatsolve.expressions import (
-    Expression,
-    ExpressionError,
-    check_constant_name,
-    compile_expression,
-    finite,
-    show,
-)
+from heatsolve.expressions import Expression, compile_expression, show
 from heatsolve.grid import AXIS_NAMES
-from heatsolve.toml import KeyPath
+from heatsolve.values import (
+    Constants,
+    Found,
+    Integer,
+    Interval,
+    Mistakes,
+    PositiveInteger,
+    PositiveReal,
+    Real,
+    SpaceField,
+    SpaceTimeField,
+    real,
+    seconds_of,
+)
 
 MAX_POINTS = 2**40
-MAX_INTEGER = 2**53  # up to here every whole number is a float64 too
-WALL_TIME = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", re.ASCII)
-UNITS_OF_TIME = {"s": 1.0, "min": 60.0, "h": 3600.0}
 ZERO, ONE = (compile_expression(text, (), {}) for text in ("0.0", "1.0"))
 
-Mistake = tuple[KeyPath, str]  # a key path, below what is checked, and a sentence
-Found = Iterator[Mistake]
-
-
-class Mistakes(ValueError):
-    """Mistakes in one section; none at all if the cause is a mistake reported elsewhere."""
-
-    def __init__(self, *found: Mistake):
-        super().__init__("; ".join(sentence for _, sentence in found))
-        self.found = found
-
-
-def _compile(text: str, variables: Sequence[str], info: ValidationInfo) -> Expression:
-    context: Any = info.context
-    # A constant that is itself a mistake stands in as a variable: its value is unknown.
-    return compile_expression(text, (*variables, *context["faulty"]), context["constants"])
-
-
-def _real(value: Any, info: ValidationInfo) -> float:
-    if isinstance(value, str):
-        expression = _compile(value, (), info)
-        if expression.names:
-            raise Mistakes()
-        value = expression()
-    return finite(value)
-
-
-def _field(variables: Sequence[str], value: Any, info: ValidationInfo) -> Expression:
-    if not isinstance(value, str):
-        value = repr(finite(value, "a number or an expression"))
-    expression = _compile(value, variables, info)
-    if not expression.names:
-        finite(expression())
-    return expression
-
-
-def _seconds(value: Any) -> float | None:
-    """The seconds of a wall time such as "30 min"; None if it is none."""
-    parts = WALL_TIME.fullmatch(value) if isinstance(value, str) else None
-    return float(parts[1]) * UNITS_OF_TIME[parts[2]] if parts else None
-
-
-def _interval(value: Any, info: ValidationInfo) -> int | str:
-    """A number of iterations or steps, or the text of a wall time."""
-    seconds = _seconds(value)
-    if seconds is not None and 0.0 < seconds < math.inf:
-        return value
-    with suppress(ExpressionError):
-        number = _real(value, info)
-        if number.is_integer() and 0 < number <= MAX_INTEGER:
-            return int(number)
-    raise ExpressionError(
-        "must be a number of iterations or steps, such as 1000, or a time, such as "
-        f'"30 min", "2 h" or "90 s", not {show(value)}'
-    )
-
-
-def _constants(table: Any, info: ValidationInfo) -> dict[str, float]:
-    """Evaluate the constants in their order, each in terms of those before it."""
-    if not isinstance(table, dict):
-        raise Mistakes(((), f"must be a table, not {show(table)}"))
-    context: Any = info.context
-    found: list[Mistake] = []
-    for name, value in table.items():
-        try:
-            check_constant_name(name)
-            context["constants"][name] = _real(value, info)
-        except ValueError as error:
-            context["faulty"].append(name)
-            found += [((name,), str(error))] if str(error) else []
-    if found:
-        raise Mistakes(*found)
-    return context["constants"]
-
-
-Real = Annotated[float, BeforeValidator(_real)]
-PositiveReal = Annotated[Real, Gt(0)]
-Integer = Annotated[int, BeforeValidator(_real), Le(MAX_INTEGER)]
-PositiveInteger = Annotated[Integer, Gt(0)]
-SpaceField = Annotated[Expression, PlainValidator(partial(_field, AXIS_NAMES))]
-SpaceTimeField = Annotated[Expression, PlainValidator(partial(_field, (*AXIS_NAMES, "t")))]
-Constants = Annotated[dict[str, float], PlainValidator(_constants)]
 FieldName = Literal["temperature"]
 
 
@@ -123,6 +39,11 @@ class Section(pydantic.BaseModel):
     """A table of the case file: frozen, and without any key but its own."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def attributes(cls) -> dict[str, str]:
+        """The attribute of each key."""
+        return {info.alias or name: name for name, info in cls.model_fields.items()}
 
     def mistakes(self) -> Found:
         """Yield what no single value shows: key path below this section, sentence."""
@@ -362,7 +283,7 @@ class Output(Section):
 class Checkpoint(Section):
     """`[checkpoint]`: how often the state of a run is saved, and how many states are kept."""
 
-    every: Annotated[int | str, PlainValidator(_interval)] | None = None
+    every: Interval | None = None
     keep: PositiveInteger = 2
 
     @property
@@ -373,7 +294,7 @@ class Checkpoint(Section):
     @property
     def every_seconds(self) -> float | None:
         """Seconds of wall time from one checkpoint to the next."""
-        return _seconds(self.every)
+        return seconds_of(self.every)
 
 
 class Parallel(Section):
@@ -409,7 +330,7 @@ class Document(Section):
     """A whole case file. `[constants]` comes first, because the others are read in terms of it."""
 
     constants: Constants = Field(default_factory=dict)
-    schema_version: Annotated[Literal[1], BeforeValidator(_real)] = Field(default=1, alias="schema")
+    schema_version: Annotated[Literal[1], BeforeValidator(real)] = Field(default=1, alias="schema")
     about: About = Field(default=About(), alias="case")
     model: Model = Model()
     grid: Grid

@@ -281,6 +281,11 @@ def test_check_of_many_processes(heatsolve, folder):
                               "--set", "solver.method=jacobi")  # fmt: skip
     assert code == 0
     assert "3 layers" in said and "once in 3 sweeps" in said
+    code, said, _ = heatsolve(
+        "check", "plate.toml", "--ranks", "6", "--set", "parallel.ranks=[6, 1]"
+    )
+    assert code == 0
+    assert "processes   6 as 6 x 1, blocks of at most 2 x 9 unknowns" in said
     code, _, complaint = heatsolve("check", "plate.toml", "--ranks", "100")
     assert code == 2
     assert "100 processes are too many for 7 x 9 unknowns" in complaint

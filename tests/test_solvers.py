@@ -198,6 +198,20 @@ def test_divergence_is_told(tmp_path):
     assert not (tmp_path / "case.h5").exists()
 
 
+def test_the_first_value_that_is_not_finite_is_named():
+    from heatsolve.backends.choice import make
+    from heatsolve.conduction import Conduction
+    from heatsolve.judge import first_not_finite
+
+    problem = Conduction(parse(case_text("cells = [6, 5]", "vvvv"), "case"), make("numpy"))
+    system = problem.system(problem.backend.to_device(problem.source(0.0)))
+    field = problem.temperature
+    field[0, 3] = np.nan  # a ghost is nobody's value
+    assert first_not_finite(system, field) == ""
+    field[2, 2], field[3, 1] = -np.inf, np.nan
+    assert first_not_finite(system, field) == "temperature is -inf at x = 0.25, y = 0.3"
+
+
 def test_unstable_step_is_refused(tmp_path):
     time = {"time": "end = 1\nstep = 0.1"}
     text = case_text("cells = [8, 8]", "vvvv", model="steady = false", **time)

@@ -6,95 +6,46 @@ ghosts; a *region* is `((low, high), ...)`, a half-open range of array indices f
 slowest axis first.
 """
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from copy import copy as duplicate
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from heatsolve.backends import sums
+from heatsolve.backends.accumulator import Accumulator
 from heatsolve.backends.half_cycle import HalfCycle
 from heatsolve.backends.library import ArrayLibrary
+from heatsolve.backends.machine import Converts, converted
 from heatsolve.backends.message import Message
+from heatsolve.backends.passes import LONGEST_PASS, Passes
 from heatsolve.backends.signature import Region, Signature, describe, place_of
-from heatsolve.backends.tape import INTEGER, Tape
+from heatsolve.backends.tape import Tape
 from heatsolve.points import ONES, Point
-
-LONGEST_PASS = 15
-"""Sweeps that one pass through memory makes at most."""
-
-
-class Accumulator:
-    """Where a sweep puts the sum, or the largest magnitude, of a value over its region.
-
-    A device keeps it without telling the host; `value` waits for it.
-    """
-
-    def __init__(self, kind: str, register: Any, backend: "Backend"):
-        self.kind, self.register, self._backend = kind, register, backend
-
-    @property
-    def value(self) -> float:
-        register = self._backend.read_register(self.register)
-        return sums.VALUE_OF[self.kind](self._backend.combine(register))
-
-    def clear(self) -> None:
-        """Begin anew."""
-        self._backend.clear_register(self.register)
 
 
 class Prepared(NamedTuple):
-    """A compiled sweep, the types its arguments are converted to, and its bytes for each point."""
+    """A compiled sweep, and the bytes of full arrays that it moves for each point."""
 
     run: Callable[[Region, Sequence[Any], Sequence[Any]], None]
-    converts: tuple[Callable[[Any], Any] | None, ...]
+    converts: Converts
     bytes_touched: int
 
 
-class PreparedPass(NamedTuple):
-    """Several compiled sweeps in one pass through memory; see `Prepared`."""
-
-    run: Callable[[Any, Any, Region, Sequence[Sequence[Any]], Sequence[Any], Region], None]
-    converts: tuple[Callable[[Any], Any] | None, ...]
-    arrays_touched: int
-
-
-@dataclass
-class Course:
-    """What the sweeps of a machine have done, and whether they now obey its gate."""
-
-    points_updated: int = 0
-    bytes_moved: int = 0
-    gated: bool = False
-
-
-class Backend(ABC):
+class Backend(Passes, ABC):
     """A machine that sweeps point functions over regions of arrays.
 
-    `points_updated` and `bytes_moved` count what its sweeps have done: a point once for each
-    sweep, a byte for each array element that a sweep, or a pass of several sweeps, must read or
-    write at least once.
+    Its precision and the count of its work are those of a `Machine`. What is not abstract has a
+    meaning for every machine; `Passes` are a gain that only some have.
     """
 
-    name: str
     lookahead = 1
     """How many steps it pays to queue before the host looks at a result."""
     on_device = False
     """Whether arrays lie in the memory of a device, which not every MPI can read."""
-    integer: Callable[[Any], Any] = int
-    """The type in which compiled sweeps take an integer argument."""
 
     def __init__(self, precision: str = "float64"):
-        self.precision = precision
-        self.dtype = np.dtype(precision)
-        self._course = Course()
-        self._single: Backend | None = None
-        self._sweeps: dict[Any, Prepared] = {}
-        self._passes: dict[Any, PreparedPass] = {}
+        super().__init__(precision)
         self.combine: Callable[[np.ndarray], np.ndarray] = _alone
 
     def join(self, combine: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -104,45 +55,6 @@ class Backend(ABC):
         """
         self.combine = combine
         self.lookahead = 1
-
-    def single(self) -> "Backend":
-        """The same machine in single precision.
-
-        Its sweeps come in turn with those of this one, obey the same gate and count as the same
-        work. Sweeps of this one take its arrays, too: they read them exactly, compute in double
-        precision, and round what they write.
-        """
-        if self._single is None:
-            single = duplicate(self)
-            single.precision, single.dtype = "float32", np.dtype("float32")
-            single._sweeps, single._passes = {}, {}
-            self._single = single
-        return self._single
-
-    @property
-    def points_updated(self) -> int:
-        return self._course.points_updated
-
-    @points_updated.setter
-    def points_updated(self, points: int) -> None:
-        self._course.points_updated = points
-
-    @property
-    def bytes_moved(self) -> int:
-        return self._course.bytes_moved
-
-    @bytes_moved.setter
-    def bytes_moved(self, moved: int) -> None:
-        self._course.bytes_moved = moved
-
-    @property
-    def gated(self) -> bool:
-        """Whether sweeps now obey the gate; only devices that queue work have one."""
-        return self._course.gated
-
-    @gated.setter
-    def gated(self, gated: bool) -> None:
-        self._course.gated = gated
 
     @abstractmethod
     def zeros(self, shape: Sequence[int]) -> Any:
@@ -235,9 +147,9 @@ class Backend(ABC):
         course = self._course
         narrow = () if self._single is None else _narrow(outputs, arguments)
         key = (point, described, kinds, in_place, len(region), course.gated, narrow)
-        known = self._sweeps.get(key)
+        known = self._compiled.get(key)
         if known is None:
-            known = self._sweeps[key] = self._prepare(*key)
+            known = self._compiled[key] = self._prepare(*key)
         run, converts, bytes_touched = known
         points = 1
         for low, high in region:
@@ -254,100 +166,9 @@ class Backend(ABC):
                 if high > extent:
                     raise ValueError(f"region {region} does not fit an output of {output.shape}")
             targets.append(output)
-        run(region, targets, _converted(arguments, converts))
+        run(region, targets, converted(arguments, converts))
         course.points_updated += points
         course.bytes_moved += points * bytes_touched
-
-    def most_sweeps(
-        self,
-        point: Point,
-        u: Any,
-        region: Region,
-        stages: Sequence[Sequence[Any]],
-        wraps: Sequence[bool],
-        changes: Sequence[Accumulator | None],
-    ) -> int:
-        """How many of these sweeps it pays to make in one pass through memory; 1: none is gained.
-
-        The arguments are those of `sweeps`. The answer changes no bits.
-        """
-        return 1
-
-    def sweeps(
-        self,
-        point: Point,
-        new: Any,
-        u: Any,
-        region: Region,
-        stages: Sequence[Sequence[Any]],
-        wraps: Sequence[bool],
-        changes: Sequence[Accumulator | None],
-        counted: Region,
-    ) -> None:
-        """new = the result of several sweeps in turn, each from the one before; u is left alone.
-
-        Sweep n is point(p, u_n, *stages[n]) at the points p of `region`; the stages differ in
-        numbers only. Outside the region every u_n keeps the values of u, but along an axis in
-        `wraps` (a bool for each axis) u_n is periodic: index 0 is the image of index n, and index
-        n + 1 that of index 1. The ghosts of u are up to date; `new` is written inside the region
-        only. changes[n], an Accumulator or None, takes the norm of u_{n+1} - u_n (the sum of its
-        squares, or its largest magnitude) over the region `counted`. Called for at most as many
-        sweeps as `most_sweeps` says, if more than 1. Raises ValueError when `new` is read, too, or
-        is too small.
-        """
-        if any(high <= low for low, high in region):
-            return
-        for (_, high), extent in zip(region, new.shape, strict=True):
-            if high > extent:
-                raise ValueError(f"region {region} does not fit an output of {new.shape}")
-        if place_of(new, (u, *stages[0])) is not None:
-            raise ValueError(f"{point.__name__}: a pass does not write what it reads")
-        described = tuple([describe(a) for a in (u, *stages[0])])
-        kinds = tuple([None if change is None else change.kind for change in changes])
-        key = (point, described, kinds, tuple(wraps), self.gated)
-        known = self._passes.get(key)
-        if known is None:
-            known = self._passes[key] = self._prepare_pass(*key)
-        run, converts, arrays_touched = known
-        given = [_converted(stage, converts) for stage in stages]
-        registers = [None if change is None else change.register for change in changes]
-        run(new, u, region, given, registers, counted)
-        points = math.prod([high - low for low, high in region])
-        self.points_updated += points * len(stages)
-        self.bytes_moved += points * arrays_touched * self.dtype.itemsize
-
-    def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
-        """A callable (new, u) that does half a cycle in a pass or two; None where there is none.
-
-        It writes the result to `new` and leaves u alone; the ghosts of u, and those of the coarse
-        array, are up to date, and at walls those of `new` are as those of u (0 for `from_zero`).
-        """
-        return None
-
-    def _prepare_pass(
-        self, point: Point, described: Any, kinds: Any, wraps: tuple[bool, ...], gated: bool
-    ) -> PreparedPass:
-        axes = len(wraps)
-        signature = Signature(described, ("array",), (None,), self.precision, axes, gated)
-        tape = signature.tape(point)
-        run = self._compile_pass(point, signature, tape, wraps, kinds)
-        converts = self._converts(described[1:])
-        return PreparedPass(run, converts, signature.arrays_touched(tape))
-
-    def _compile_pass(
-        self,
-        point: Point,
-        signature: Signature,
-        tape: Tape,
-        wraps: tuple[bool, ...],
-        kinds: tuple[str | None, ...],
-    ) -> Any:
-        """A callable (new, u, region, stages, registers, counted) that makes the sweeps of a pass.
-
-        `kinds` tells for each sweep which norm of its change is taken, if any; its register is
-        None where it is not. Needed where `most_sweeps` is ever more than 1.
-        """
-        raise NotImplementedError(f"{self.name} makes one sweep at a time")
 
     def open_gate(self) -> None:
         """Begin a ledger of checks.
@@ -387,14 +208,6 @@ class Backend(ABC):
         run = self._compile(point, signature, tape)
         return Prepared(run, self._converts(described), signature.bytes_touched(tape))
 
-    def _converts(self, described: Any) -> tuple[Callable[[Any], Any] | None, ...]:
-        """What makes numbers what loops take; arrays stay as they are."""
-        return tuple(
-            None if not isinstance(argument, str)
-            else self.integer if argument == INTEGER else self.dtype.type
-            for argument in described
-        )  # fmt: skip
-
     def reduce(self, kind: str, point: Point, region: Region, *arguments: Any) -> float:
         """The sum, or the largest magnitude, of a point function over a region.
 
@@ -423,12 +236,6 @@ def _narrow(outputs: Sequence[Any], arguments: Sequence[Any]) -> tuple[str, ...]
 
 def _alone(register: np.ndarray) -> np.ndarray:
     return register
-
-
-def _converted(arguments: Sequence[Any], converts: Sequence[Any]) -> list[Any]:
-    return [
-        a if convert is None else convert(a) for a, convert in zip(arguments, converts, strict=True)
-    ]
 
 
 __all__ = [

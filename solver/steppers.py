@@ -1,0 +1,195 @@
+"""The steps of a march in time: explicit Euler, and the theta scheme with a system to solve."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heatsolve import heat
+from heatsolve.backends import Accumulator
+from heatsolve.conduction import Conduction
+from heatsolve.converge import iterate, make_method
+from heatsolve.criterion import Criterion
+from heatsolve.errors import NotConverged
+from heatsolve.keeper import Questions
+from heatsolve.linear import Method, System
+from heatsolve.points import copy
+
+
+@dataclass(frozen=True)
+class Substep:
+    """One step of the theta scheme, from `start` over `length`; theta = 0 is explicit Euler."""
+
+    start: float
+    length: float
+    theta: float
+
+    @property
+    def end(self) -> float:
+        return self.start + self.length
+
+
+class Stepper(ABC):
+    """Takes a problem from one time to the next.
+
+    `field` is the newest field, `time` the end of the part of a step that was begun last, `system`
+    what its equations are now, `norm` that at which the last iteration inside a step ended.
+    """
+
+    system: System
+    norm = math.nan
+
+    def __init__(self, problem: Conduction, time: float):
+        self.problem, self.time = problem, time
+        self.field = problem.temperature
+
+    def step(
+        self, parts: Sequence[Substep], change: Accumulator | None, questions: Questions | None
+    ) -> None:
+        """One step, in its parts; `change` takes the sum of squares of what they change.
+
+        Raises NotConverged, and Stopped where `questions` say so.
+        """
+        self._begin(len(parts))
+        for part in parts:
+            self.time = part.end
+            self._advance(part, change, questions)
+
+    def _begin(self, parts: int) -> None:
+        """A step begins, of so many parts."""
+
+    @abstractmethod
+    def _advance(
+        self, part: Substep, change: Accumulator | None, questions: Questions | None
+    ) -> None:
+        """One part of a step."""
+
+    def undo(self) -> None:
+        """Go back to the field before the step, if a step can be left half done."""
+
+    def finish(self) -> None:
+        """Leave the newest field in `problem.temperature`."""
+
+
+class Explicit(Stepper):
+    """Explicit Euler: T + dt (div(k grad T) + q) / (rho c), from one array into another.
+
+    Its step has one part, which is never left half done.
+    """
+
+    def __init__(self, problem: Conduction, time: float):
+        super().__init__(problem, time)
+        place = problem.backend.to_device
+        self.system = problem.system(place(problem.source(time)))
+        self._b = self.system.b
+        self._next = self.system.like(self.field)
+        self._sweeps = 0
+
+    def _advance(
+        self, part: Substep, change: Accumulator | None, questions: Questions | None
+    ) -> None:
+        problem = self.problem
+        if problem.walls_vary:
+            problem.set_walls(self.field, part.start)
+        if problem.source_varies:
+            self._b = problem.backend.to_device(problem.source(part.start))
+        given = (self._b, part.length, problem.capacity, *problem.faces)
+        self.system.update(
+            heat.explicit_step, self._next, self.field, *given, change=change, number=self._sweeps
+        )
+        self._sweeps += 1
+        self.field, self._next = self._next, self.field
+        if problem.walls_vary:
+            problem.set_walls(self.field, part.end)
+
+    def finish(self) -> None:
+        if self.field is not self.problem.temperature:
+            everything = self.problem.grid.everything
+            self.problem.backend.sweep(copy, self._next, everything, self.field)
+            self.field, self._next = self._next, self.field
+
+
+class Implicit(Stepper):
+    """The theta scheme: each step solves rho c s T - div(k grad T) = b, s = 1 / (theta dt).
+
+    The newest field is always in `problem.temperature`.
+    """
+
+    def __init__(self, problem: Conduction, time: float):
+        super().__init__(problem, time)
+        backend = problem.backend
+        self._right = backend.zeros(problem.grid.shape)
+        self._old = backend.zeros(problem.grid.shape)
+        relative = problem.case.solver.relative
+        self._scratch = backend.zeros(problem.grid.shape) if relative else None
+        self._b = backend.to_device(problem.source(time))
+        self._solvers: dict[float, tuple[Method, System]] = {}
+
+    def _begin(self, parts: int) -> None:
+        self._before = self._old
+        if parts > 1:  # each of which overwrites the old field
+            self._before = self.problem.backend.zeros(self.problem.grid.shape)
+            self._restore(self._before, self.field)
+
+    def undo(self) -> None:
+        self._restore(self.field, self._before)
+
+    def _advance(
+        self, part: Substep, change: Accumulator | None, questions: Questions | None
+    ) -> None:
+        problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
+        t, end = problem.temperature, part.end
+        s = 1.0 / (part.theta * part.length)
+        self._restore(self._old, t)
+        b_new = self._b
+        if problem.source_varies:
+            b_new = backend.to_device(problem.source(end))
+        given = (self._b, b_new, problem.capacity, s, 1.0 / part.theta - 1.0, *problem.faces)
+        problem.halo.exchange(t)
+        backend.sweep(heat.implicit_source, self._right, grid.interior, t, *given)
+        if problem.halo.depth > 1:
+            problem.halo.exchange(self._right)  # the margin reads it, too
+        self._b = b_new
+        if problem.walls_vary:
+            problem.set_walls(t, end)
+        method, self.system = self._solver(s)
+        method.restart()
+        criterion = Criterion(problem.case, self.system, t, self._scratch)
+        outcome = iterate(method, criterion, Silent(), questions)
+        self.norm = outcome.norm
+        if outcome.ending == "limit":
+            raise NotConverged(
+                f"the step to t = {end:g} did not converge in {outcome.count} iterations "
+                f"(norm {outcome.norm:.3g})"
+            )
+        if change is not None:
+            backend.sweep(squared_difference, change, grid.interior, t, self._old)
+
+    def _restore(self, array: Any, source: Any) -> None:
+        self.problem.backend.sweep(copy, array, self.problem.grid.everything, source)
+
+    def _solver(self, s: float) -> tuple[Method, System]:
+        if s not in self._solvers:
+            system = self.problem.system(self._right, s)
+            method = make_method(self.problem.case, system, self.problem.temperature)
+            self._solvers[s] = (method, system)
+        return self._solvers[s]
+
+
+class Silent:
+    """A watcher of the iterations inside a time step."""
+
+    def warn(self, sentence: str) -> None:
+        pass
+
+    def aim(self, threshold: float) -> None:
+        pass
+
+    def progress(self, number: int, norm: float | None) -> None:
+        pass
+
+
+def squared_difference(at, u, v):
+    difference = u[at] - v[at]
+    return difference * difference
