@@ -5,7 +5,7 @@ from typing import Any
 
 from heatsolve.case import Case
 from heatsolve.linear import System
-from heatsolve.points import fill
+from heatsolve.points import copy, fill
 
 
 class Criterion:
@@ -48,8 +48,11 @@ class Criterion:
 
     def _norm_of_b(self, system: System, u: Any, scratch: Any) -> float:
         """The norm of b with the walls' values moved into it: the residual of u = 0 inside."""
-        bare = system.like(u, scratch)
-        system.backend.sweep(fill, bare, system.grid.interior, 0.0)
+        bare = system.backend.zeros(system.grid.shape) if scratch is None else scratch
+        if scratch is not None:
+            system.backend.sweep(fill, bare, system.grid.interior, 0.0)
+        for ghosts in system.grid.ghosts:
+            system.backend.sweep(copy, bare, ghosts, u)
         accumulator = system.backend.accumulator(self.kind)
         system.residual_norm(bare, accumulator)
         return self.norm(accumulator.value)

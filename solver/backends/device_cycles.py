@@ -26,9 +26,12 @@ from heatsolve.backends.signature import Signature, describe
 SHAPE_2D = pass_source_2d.Shape(ahead=4, warps=4, blocks=4)
 """Measured on an H200."""
 SHAPE_3D = cycle_source_3d.Shape()
-FEWEST_POINTS_3D = 1_000_000
-"""Points of a grid in space below which single sweeps are faster: a plane takes a block its time,
-and there are few blocks."""
+FEWEST_POINTS = {2: 300_000, 3: 1_000_000}
+"""Points of a grid below which single sweeps are faster, by dimension.
+
+There are too few blocks then to hide what a row or a plane takes, and the text of a pass, which is
+long, comes from memory again for each pass.
+"""
 
 
 def can_halve(half: HalfCycle, precision: str) -> bool:
@@ -40,9 +43,9 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
     """
     if len(half.shape) not in (2, 3) or max(half.shape) > LARGEST:
         return False
+    if math.prod(half.shape) < FEWEST_POINTS[len(half.shape)]:
+        return False
     if len(half.shape) == 3:
-        if math.prod(half.shape) < FEWEST_POINTS_3D:
-            return False
         odd = any(w and n % 2 for w, n in zip(half.wraps, half.shape, strict=True))
         if odd or not all(half.colours):
             return False

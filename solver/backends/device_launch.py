@@ -47,9 +47,13 @@ def launches(region: Region, rows: int) -> Iterator[Launch]:
     """
     dimension = len(region)
     x, y = BLOCK[dimension]
+    width = region[-1][1] - region[-1][0] // ALIGNMENT * ALIGNMENT
+    if dimension == 3 and width < x:  # few points along the innermost axis: threads for the next
+        x = 1 << (max(width, 1) - 1).bit_length()
+        y = THREADS // x
     (low, high), *rest = region
     block = (x, y, 1)
-    across = -(-(region[-1][1] - region[-1][0] // ALIGNMENT * ALIGNMENT) // x)
+    across = -(-width // x)
     # The slowest axis is cut so that the launch stays within MOST_BLOCKS.
     deep = rows * (y if dimension == 2 else 1) * MOST_BLOCKS if dimension > 1 else high - low
     for start in range(low, high, max(1, deep)):

@@ -27,6 +27,8 @@ EDGE_ROWS = 16
 """Rows of a piece at the upper and lower edge, where each takes longer than inside."""
 AT_EDGES, AT_SIDES = 2.0, 0.3
 """How much longer a row takes there, and how much longer a piece at the sides."""
+SHARED, RESERVED = 228 << 10, 1 << 10
+"""Bytes of shared memory of a multiprocessor, and what each of its blocks takes besides its own."""
 SATURATING = 2
 """Blocks of a multiprocessor in two dimensions from which on another one costs its own time."""
 LARGEST = 1 << 30
@@ -106,7 +108,8 @@ class PassKernel:
             strips = _pieces(last[1] - last[0] // 2 * 2, shape.width(self.work))
             across = _pieces(strips, shape.warps)
             more = pass_source_2d.lead(self.work) + self.work.sweeps + self.work.restricts
-            rows, fewer = cut(extent, across, more, shape.blocks, processors, EDGE_ROWS)
+            blocks = min(shape.blocks, SHARED // (self.bytes_shared + RESERVED))
+            rows, fewer = cut(extent, across, more, blocks, processors, EDGE_ROWS)
             return Launch((across, _pieces(extent + fewer, rows), 1), block, ()), (rows, fewer)
         down, across = shape.right(self.work)
         tiles = _pieces(extents[1], down), _pieces(last[1] - last[0] // 2 * 2, across)

@@ -37,6 +37,7 @@ class Fourier(Method):
         self._transforms = transforms_of(self._library)
         self._everywhere = tuple((0, n) for n in self._lengths)
         self._right = backend.zeros(self._lengths)
+        self._is_packed = False
         self._share = 1.0 / math.prod(modes.factor for modes in self._modes)
         self._lines = [
             backend.to_device(system.grid.along(number, line))
@@ -45,14 +46,34 @@ class Fourier(Method):
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system, sweep = self.system, self.system.backend.sweep
-        system.halo.exchange(self.u)
-        given = (self.u, system.b, *system.coefficients)
-        sweep(packed(system.residual), self._right, self._everywhere, *given)
+        if not self._is_packed:
+            self._pack(None)
+        self._is_packed = False
         with self._library.queue():
             correction = self._solve(self._library.view(self._right))
             out = self.u if change is None else (self.u, change)
             point = CORRECTED[change.kind if change else None]
             sweep(point, out, system.grid.interior, self.u, correction)
+
+    def _pack(self, norm: Accumulator | None) -> None:
+        """The residual into the array of the transforms; terms of its norm into `norm`."""
+        system = self.system
+        system.halo.exchange(self.u)
+        given = (self.u, system.b, *system.coefficients)
+        out = self._right if norm is None else (self._right, norm)
+        point = packed(system.residual, norm and norm.kind)
+        system.backend.sweep(point, out, self._everywhere, *given)
+
+    def residual_norm(self, steps: int, into: Accumulator) -> None:
+        """Before the first step, which always follows, the residual stays for it."""
+        if steps > 0:
+            super().residual_norm(steps, into)
+            return
+        self._pack(into)
+        self._is_packed = True
+
+    def restart(self) -> None:
+        self._is_packed = False
 
     def solution(self, steps: int) -> Any:
         return self.u
@@ -119,14 +140,18 @@ def transforms_of(library: ArrayLibrary) -> SciPyTransforms | RealTransforms:
 
 
 @cache
-def packed(residual: Point) -> Point:
+def packed(residual: Point, kind: str | None) -> Point:
     """The residual for an array without ghosts: one point further on along each axis.
 
-    Made once for each system, as backends know a sweep by its function.
+    With the term of its norm where a kind is given. Made once for each system, as backends know a
+    sweep by its function.
     """
 
     def residual_inside(at, u, b, *coefficients):
-        return residual(tuple([index + 1 for index in at]), u, b, *coefficients)
+        value = residual(tuple([index + 1 for index in at]), u, b, *coefficients)
+        if kind is None:
+            return value
+        return value, (value * value if kind == "sum" else value)
 
     return residual_inside
 
