@@ -7,6 +7,7 @@ import pytest
 from many import Impatient
 from test_solvers import PROBLEMS, TIGHT, case_text, solve
 
+from heatsolve.backends import numba
 from heatsolve.backends.choice import make
 from heatsolve.case import parse
 from heatsolve.conduction import Conduction
@@ -343,6 +344,27 @@ def test_backends_give_the_same_bits(problem, backend, tmp_path):
             assert (
                 other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()
             )
+
+
+@pytest.mark.parametrize(
+    ("grid", "walls"),
+    [
+        ("cells = [19, 17, 14]", "vgrgvr"),
+        # A quick run of test_conformance has each point function of 2D in threads.
+        pytest.param("nodes = [67, 50]", "gvrv", marks=pytest.mark.slow),
+    ],
+)
+def test_threads_give_the_same_bits(grid, walls, monkeypatch):
+    """The finest levels on all threads, those after them on one, as on large grids."""
+    monkeypatch.setattr(numba, "THREADED_FROM", 1 << 9)
+    found = []
+    for name in ("numpy", "numba"):
+        system, u = noisy_system(grid, walls, backend=name)
+        iteration = Multigrid(system, u)
+        for number in range(2):
+            iteration.step(number, None)
+        found.append(system.backend.to_host(iteration.solution(2)))
+    assert found[0].tobytes() == found[1].tobytes()
 
 
 @pytest.mark.parametrize("monitor", ["update", "residual"])
