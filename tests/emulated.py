@@ -8,6 +8,7 @@ what is right in both ways does not depend on when they do.
 import ctypes
 import functools
 import subprocess
+from pathlib import Path
 
 import numpy as np
 
@@ -17,164 +18,49 @@ from heatsolve.backends.device_launch import SPREAD
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.backends.pass_source import PTX
 
-SHIM = r"""
-#include <algorithm>
-#include <cmath>
-#include <csetjmp>
-#include <cstdint>
-#include <cstring>
-#include <functional>
-#include <ucontext.h>
-#include <vector>
-#define __device__
-#define __global__
-#define __forceinline__ inline
-#define __launch_bounds__(...)
-#define __shared__
-#define __align__(n) alignas(n)
-using std::max;
-using std::min;
-struct double2 { double x, y; };
-struct float2 { float x, y; };
-struct Triple { int x, y, z; };
-static Triple threadIdx, blockIdx, blockDim;
-alignas(16) unsigned char shared[1 << 18];
-alignas(16) unsigned char memory[1 << 18];
-
-struct Copy { unsigned to; const void* from; int bytes; };
-struct Fiber {
-    ucontext_t start;
-    jmp_buf here;
-    std::vector<char> stack = std::vector<char>(1 << 16);
-    bool begun = false, done = false;
-    int shuffles = 0;
-    std::vector<Copy> open;
-    std::vector<std::vector<Copy>> groups;
-};
-static std::vector<Fiber> fibers;
-static std::function<void()> work;
-static jmp_buf scheduler;
-static int now, live;
-static int arrived[64], turn[64];  // of each warp; the last one is for the block
-static uint64_t slots[2][2048];
-static bool late;
-static unsigned char* base;
-
-static void yield() {
-    if (!_setjmp(fibers[now].here)) _longjmp(scheduler, 1);
-}
-static void meet(int group, int count) {
-    const int mine = turn[group];
-    if (++arrived[group] == count) {
-        arrived[group] = 0;
-        turn[group]++;
-    }
-    while (turn[group] == mine) yield();
-}
-static void __syncthreads() { meet(63, live); }
-static void __syncwarp() { meet(now / 32, 32); }
-template <typename V> V exchange(V value, int lane) {
-    Fiber& fiber = fibers[now];
-    uint64_t* slot = slots[fiber.shuffles++ & 1];
-    std::memcpy(slot + now, &value, sizeof value);
-    const int me = now;
-    meet(me / 32, 32);
-    std::memcpy(&value, slot + me / 32 * 32 + lane, sizeof value);
-    return value;
-}
-template <typename V> V __shfl_up_sync(unsigned, V v, int n) {
-    const int lane = now % 32;
-    return exchange(v, lane < n ? lane : lane - n);
-}
-template <typename V> V __shfl_down_sync(unsigned, V v, int n) {
-    const int lane = now % 32;
-    return exchange(v, lane + n > 31 ? lane : lane + n);
-}
-template <typename V> V __shfl_xor_sync(unsigned, V v, int n) { return exchange(v, now % 32 ^ n); }
-template <typename V> V __shfl_sync(unsigned, V v, int lane) { return exchange(v, lane); }
-static int __reduce_max_sync(unsigned, int v) {
-    for (int n = 16; n; n >>= 1) v = max(v, __shfl_xor_sync(0u, v, n));
-    return v;
-}
-static long long __double_as_longlong(double v) { long long r; std::memcpy(&r, &v, 8); return r; }
-static double __longlong_as_double(long long v) { double r; std::memcpy(&r, &v, 8); return r; }
-static int __double2hiint(double v) { return (int)(__double_as_longlong(v) >> 32); }
-template <typename A> void atomicAdd(A* to, A v) { *to += v; }
-template <typename A> void atomicMax(A* to, A v) { *to = max(*to, v); }
-static size_t __cvta_generic_to_shared(const void* p) { return (const unsigned char*)p - base; }
-template <int N> void fetch(unsigned to, const void* from) {
-    if ((N == 16 || N == 8) && (uintptr_t)from % N) __builtin_trap();  // misaligned on the device
-    if (late) fibers[now].open.push_back({to, from, N});
-    else std::memcpy(base + to, from, N);
-}
-static void fetched() {
-    fibers[now].groups.push_back(fibers[now].open);
-    fibers[now].open.clear();
-}
-template <int N> void await_all_but() {
-    auto& groups = fibers[now].groups;
-    while ((int)groups.size() > N) {
-        for (const Copy& c : groups.front()) std::memcpy(base + c.to, c.from, c.bytes);
-        groups.erase(groups.begin());
-    }
-}
-template <typename V> void store_if(bool wanted, V* to, V a) { if (wanted) *to = a; }
-template <typename V> void store_if(bool wanted, V* to, V a, V b) {
-    if (!wanted) return;
-    if ((uintptr_t)to % (2 * sizeof(V))) __builtin_trap();
-    to[0] = a, to[1] = b;
-}
-template <typename V> void __stcs(V* to, V value) { *to = value; }
-
-static void entry() {
-    work();
-    fibers[now].done = true;
-    live--;
-    _longjmp(scheduler, 1);
-}
-static void run_block(int threads) {
-    fibers.clear();
-    fibers.resize(threads);
-    live = threads;
-    std::fill(arrived, arrived + 64, 0);
-    for (Fiber& fiber : fibers) {
-        getcontext(&fiber.start);
-        fiber.start.uc_stack.ss_sp = fiber.stack.data();
-        fiber.start.uc_stack.ss_size = fiber.stack.size();
-        makecontext(&fiber.start, entry, 0);
-    }
-    for (bool any = true; any;) {
-        any = false;
-        for (volatile int n = 0; n < threads; n++) {
-            if (fibers[n].done) continue;
-            any = true;
-            now = n;
-            threadIdx = {n, 0, 0};
-            if (_setjmp(scheduler)) continue;
-            if (fibers[n].begun) _longjmp(fibers[n].here, 1);
-            fibers[n].begun = true;
-            setcontext(&fibers[n].start);
-        }
-    }
-}
-"""
-
 DRIVER = r"""
 extern "C" void launch(
-    int x, int y, int z, int threads, int waits, unsigned char noise, @PARAMETERS@
+    int x, int y, int z, int threads, int late, unsigned char noise, @PARAMETERS@
 ) {
-    late = waits;
-    base = @SHARED@;
+    prepare(late, @SHARED@);
     blockDim = {threads, 1, 1};
+    auto kernel = [&] { sweeps(@NAMES@); };
+    auto call = [](void* given) { (*static_cast<decltype(kernel)*>(given))(); };
     for (blockIdx.z = 0; blockIdx.z < z; blockIdx.z++)
         for (blockIdx.y = 0; blockIdx.y < y; blockIdx.y++)
             for (blockIdx.x = 0; blockIdx.x < x; blockIdx.x++) {
-                std::memset(base, noise, 1 << 18);
-                work = [&] { sweeps(@NAMES@); };
-                run_block(threads);
+                memset(@SHARED@, noise, 1 << 18);
+                run_block(threads, call, &kernel);
             }
 }
 """
+HERE = Path(__file__).parent
+OPTIONS = ["-std=c++17", "-w", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing"]
+# The machine jumps between stacks, which the fortified longjmp refuses.
+OPTIONS += ["-U_FORTIFY_SOURCE", f"-I{HERE}"]
+
+
+def compiled(kind, source, *options):
+    """The file that g++ makes of a text, kept in the cache."""
+    path = cache.folder() / f"emulated_{cache.digest(header(), source, *options)}.{kind}"
+    if not path.exists():
+        file = path.with_suffix(".cpp")
+        file.write_text(source)
+        command = ["g++", *OPTIONS, *options, str(file), "-o", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:3000]
+    return path
+
+
+@functools.cache
+def header():
+    return (HERE / "emulated.h").read_text()
+
+
+@functools.cache
+def machine():
+    """Of emulated.cpp, once for all kernels: it takes longer to compile than they do."""
+    return compiled("o", (HERE / "emulated.cpp").read_text(), "-O2", "-c")
 
 
 @functools.cache
@@ -192,15 +78,8 @@ def library(source):
         .replace("@NAMES@", ", ".join(names))
         .replace("@SHARED@", "memory" if "char memory[]" in source else "shared")
     )
-    whole = SHIM + text + driver
-    path = cache.folder() / f"emulated_{cache.digest(whole)}.so"
-    if not path.exists():
-        file = path.with_suffix(".cpp")
-        file.write_text(whole)
-        command = ["g++", "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off"]
-        command += ["-U_FORTIFY_SOURCE", "-fno-strict-aliasing", str(file), "-o", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[:3000]
+    source = f'#include "emulated.h"\n{text}{driver}'
+    path = compiled("so", source, "-O1", "-shared", "-Wl,-Bsymbolic", str(machine()))
     function = ctypes.CDLL(str(path)).launch
     function.restype = None
     kinds = [

@@ -1,6 +1,6 @@
 """Run under mpiexec: every problem, method and process grid, against one process, bit by bit.
 
-many.py BACKEND bits | passes | levels | restarts | all-restarts
+many.py BACKEND bits | all-bits | passes | levels | all-levels | restarts | all-restarts
 """
 
 import itertools
@@ -26,6 +26,8 @@ from heatsolve.run import run
 SMALL_TILES = partial(Tiling, worth=0, depth=(5, 5, 3), row=(7, 5, 3), ring=2000, height=4)
 """Passes even on small grids, with many tiles in each."""
 MARCH = "end = 0.02\nstep = 0.0017\nscheme = '{}'"
+SHARES = {2: (2, 3, 5), 3: (1, 4), 4: (0,)}
+"""Of every six texts those that so many processes run, the fewer the more: together all."""
 SWEPT = ("jacobi", "sor", "chebyshev", "explicit")
 """What may make several sweeps for each exchange."""
 
@@ -73,11 +75,16 @@ LEVELS = {
 CONDUCTIVITIES = {"even": "1", "smooth": "1 + x", "jump": "where(x < 0.4, 100, 1)"}
 
 
-def texts_of_levels():
-    """Multigrid on grids large enough for several levels in blocks of the processes."""
+def texts_of_levels(complete):
+    """Multigrid on grids large enough for several levels in blocks of the processes.
+
+    complete: with another conductivity, which varies as the one that jumps does.
+    """
     for (name, (grid, walls)), (kind, conductivity) in itertools.product(
         LEVELS.items(), CONDUCTIVITIES.items()
     ):
+        if kind == "smooth" and not complete:
+            continue
         nested = "method = 'multigrid'\ncycle = 'FMG'"  # and V cycles after it
         solver = nested if kind == "even" else "method = 'mgcg'"
         end = "relative = true\ntolerance = 1e-9"
@@ -137,12 +144,14 @@ def same_bits(world, backend, folder, texts, passes=False):
 def restarts(world, backend, folder, complete):
     """Interrupted on some processes, continued on others, interrupted again, against one run.
 
-    Pairwise: each text with one pair of numbers of processes; complete: with all.
+    Every second text with one pair of numbers of processes; complete: every text with all pairs.
     """
     compared = 0
     sizes = range(1, world.size + 1)
     groups = {size: group_of(world, size) for size in sizes}
     for number, (name, text) in enumerate(texts()):
+        if number % 2 and not complete:
+            continue
         case = parse(text, "case")
         if world.rank == 0:
             run(case, backend, folder / "alone.h5", ranks=Ranks())
@@ -180,11 +189,14 @@ def main(backend, what):
     folder = Path(world.comm.bcast(name))
     if what == "passes":
         heatsolve.backends.numba.Tiling = SMALL_TILES
-    if what in ("bits", "passes"):
+    if what == "bits":
+        share = [text for n, text in enumerate(texts()) if n % 6 in SHARES[world.size]]
+        compared = same_bits(world, backend, folder, share)
+    elif what in ("all-bits", "passes"):
         compared = same_bits(world, backend, folder, texts(), passes=what == "passes")
-    elif what == "levels":
+    elif what in ("levels", "all-levels"):
         division.LEAST, division.GATHERED_UP_TO = 4, 1  # blocks of as many levels as can be
-        compared = same_bits(world, backend, folder, texts_of_levels())
+        compared = same_bits(world, backend, folder, texts_of_levels(what == "all-levels"))
     else:
         compared = restarts(world, backend, folder, complete=what == "all-restarts")
     if world.rank == 0:

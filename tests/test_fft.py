@@ -19,7 +19,7 @@ from heatsolve.errors import CaseError, InputError, Interrupted
 from heatsolve.linear.fft import Fourier
 from heatsolve.linear.modes import modes_of
 from heatsolve.linear.real_transforms import RealTransforms
-from heatsolve.points import fill
+from heatsolve.points import ONES, fill
 from heatsolve.preview import preview
 from heatsolve.ranks import Ranks
 from heatsolve.restart import Start
@@ -116,6 +116,8 @@ def dense_solution(system, u):
         inside(system, probe)[place] = 0.0
     volume = np.ones(inside(system, probe).shape)
     for ratio in system.ratios:
+        if ratio is ONES:
+            continue
         line = tuple(slice(None) if n == 1 else slice(1, -1) for n in ratio.shape)
         volume = volume / ratio[line]
     roots = np.sqrt(volume.ravel())

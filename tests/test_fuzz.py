@@ -15,7 +15,6 @@ from heatsolve.errors import HeatsolveError
 from heatsolve.run import run
 from heatsolve.toml import dump
 
-EXAMPLES = 2000
 MOST_UNKNOWNS = 2000
 MOST_POINTS = {1: 2000, 2: 44, 3: 12}
 MOST_STEPS = 200
@@ -290,12 +289,13 @@ def test_the_seeds_run(text, tmp_path):
     assert run(case, "numpy", tmp_path / "a.h5").exit_code in (0, 3)
 
 
-def test_mutants(tmp_path):
-    """2,000 mutants, the same ones each time."""
+@pytest.mark.parametrize("examples", [500, pytest.param(2000, marks=pytest.mark.slow)])
+def test_mutants(examples, tmp_path):
+    """So many mutants, the same ones each time."""
     endings: dict[object, int] = {}
 
     @settings(
-        max_examples=EXAMPLES, derandomize=True, deadline=None, database=None,
+        max_examples=examples, derandomize=True, deadline=None, database=None,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(mutants())
@@ -313,4 +313,4 @@ def test_mutants(tmp_path):
     look()
     print(f"{time.perf_counter() - began:.0f} s, exit codes {endings}")
     assert set(endings) == {0, 2, 3, 4}
-    assert sum(endings.values()) >= EXAMPLES
+    assert sum(endings.values()) >= examples

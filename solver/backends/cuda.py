@@ -118,5 +118,6 @@ class CudaBackend(DeviceBackend):
 
         return queue
 
-    def _captured(self, work: Callable[[], None]) -> Callable[[], None] | None:
-        return self._machine.captured(work) if isinstance(self._machine, Device) else None
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        assert isinstance(self._machine, Device)
+        return self._machine.captured(work)

@@ -128,7 +128,7 @@ class CupyBackend(DeviceBackend):
 
         return queue
 
-    def _captured(self, work: Callable[[], None]) -> Callable[[], None]:
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
         stream = self._cupy.cuda.Stream(non_blocking=True)  # the default one cannot be captured
         with stream:
             stream.begin_capture()

@@ -132,6 +132,8 @@ class DeviceBackend(Backend):
     """Whether there is a compiler of CUDA C, in which the kernels of passes are written."""
     processors: int
     """Multiprocessors of the device."""
+    rehearses = False
+    """Whether sweeps are only made ready, but not made."""
     _gate: Any
     _rows: Any
     _kinds: list[str]
@@ -190,7 +192,7 @@ class DeviceBackend(Backend):
             if shapes not in known:
                 known[shapes] = of_shapes(shapes)
             kernel, extents = known[shapes]
-            for launch in launches(region, rows):
+            for launch in () if self.rehearses else launches(region, rows):
                 kernel(launch, extents, operands)
 
         return run
@@ -199,7 +201,13 @@ class DeviceBackend(Backend):
         """The kernel `sweeps` of a CUDA C source, where a block needs so much shared memory."""
         if source not in self._c_kernels:
             self._c_kernels[source] = self._compile_c(source, bytes_shared)
-        return self._c_kernels[source]
+        compiled = self._c_kernels[source]
+
+        def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
+            if not self.rehearses:
+                compiled(launch, operands)
+
+        return queue
 
     @abstractmethod
     def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
@@ -253,11 +261,11 @@ class DeviceBackend(Backend):
         return run
 
     @abstractmethod
-    def _captured(self, work: Callable[[], None]) -> Callable[[], None] | None:
-        """A graph of what `work` queues; None where there are no graphs."""
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A graph of what `work` queues; asked only where C is compiled."""
 
     def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
-        return Replay(self, work)
+        return Replay(self, work) if self.compiles_c else work
 
     def message(self, shape: Sequence[int], direct: bool = False) -> Message:
         array = self.zeros(shape)
@@ -314,29 +322,36 @@ class DeviceBackend(Backend):
 class Replay:
     """Work that a device plays back from a graph: about a microsecond for each kernel.
 
-    The first call compiles what must be, the second one is noted down; a gate has its own kernels.
+    It is rehearsed first, so that all kernels are there when it is noted down; the host does both
+    once, ahead of the first call. A gate has its own kernels.
     """
 
     def __init__(self, backend: DeviceBackend, work: Callable[[], None]):
         self._backend, self._work = backend, work
-        self._calls: dict[bool, int] = {}
         self._graphs: dict[bool, tuple[Callable[[], None], int, int]] = {}
+        self._prepare(backend.lookahead > 1)
+
+    def _prepare(self, gated: bool) -> None:
+        backend, before = self._backend, self._backend.gated
+        points, moved = backend.points_updated, backend.bytes_moved
+        backend.gated = gated
+        try:
+            backend.rehearses = True
+            self._work()
+            backend.rehearses = False
+            points_twice, moved_twice = backend.points_updated, backend.bytes_moved
+            graph = backend.captured(self._work)
+            counts = backend.points_updated - points_twice, backend.bytes_moved - moved_twice
+        finally:
+            backend.rehearses, backend.gated = False, before
+            backend.points_updated, backend.bytes_moved = points, moved
+        self._graphs[gated] = (graph, *counts)
 
     def __call__(self) -> None:
         backend = self._backend
-        gated = backend.gated
-        if gated not in self._graphs:
-            points, moved = backend.points_updated, backend.bytes_moved
-            self._calls[gated] = self._calls.get(gated, 0) + 1
-            graph = backend._captured(self._work) if self._calls[gated] == 2 else None
-            if graph is None:
-                self._work()
-                return
-            self._graphs[gated] = (
-                graph, backend.points_updated - points, backend.bytes_moved - moved
-            )  # fmt: skip
-            backend.points_updated, backend.bytes_moved = points, moved
-        play, points, moved = self._graphs[gated]
+        if backend.gated not in self._graphs:
+            self._prepare(backend.gated)
+        play, points, moved = self._graphs[backend.gated]
         play()
         backend.points_updated += points
         backend.bytes_moved += moved

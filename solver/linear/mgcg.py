@@ -31,6 +31,12 @@ class MultigridCG(ConjugateGradients):
         u, other = (system.backend.zeros(system.grid.shape) for _ in range(2))
         smoother = smoother_of(self._smoother, system.grid.dimension, symmetric=True)
         self._levels = hierarchy(errors, u, other, smoother)
+        # Messages to other processes are no work of the device's own.
+        alone = system.halo.ranks.size == 1
+        self._cycle = system.backend.replayed(self._solve) if alone else self._solve
+
+    def _solve(self) -> None:
+        solve_from_zero(self._levels, self._visits, cycles=1)
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system, interior = self.system, self.system.grid.interior
@@ -53,7 +59,7 @@ class MultigridCG(ConjugateGradients):
     def _preconditioned(self) -> tuple[Any, float]:
         """z = B r and <r, z>."""
         system, rz = self.system, self._sums[1]
-        solve_from_zero(self._levels, self._visits, cycles=1)
+        self._cycle()
         z = self._levels[0].other
         rz.clear()
         given = (self._r, z, *system.ratios)

@@ -33,16 +33,14 @@ class Multigrid(Method):
         # Messages to other processes are no work of the device's own.
         alone = system.halo.ranks.size == 1
         replayed = system.backend.replayed if alone else _as_it_is
-        self._cycle, self._begin = replayed(self._improve), replayed(self._solve)
+        self._cycle = replayed(self._improve)
+        self._begin = replayed(self._solve) if self._nested else self._cycle
         self._old: Any = None
 
     def step(self, number: int, change: Accumulator | None) -> None:
         if change is not None:
             self._old = self.system.like(self.u, self._old)
-        if self._nested and number == 0:
-            self._begin()
-        else:
-            self._cycle()
+        (self._cycle if number else self._begin)()
         if change is not None:
             interior = self.system.grid.interior
             self.system.backend.sweep(_changes[change.kind], change, interior, self.u, self._old)

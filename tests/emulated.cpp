@@ -1,0 +1,109 @@
+// The machine that runs a kernel without a GPU: a fiber for each thread of a block.
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "emulated.h"
+
+
+Triple threadIdx, blockIdx, blockDim;
+alignas(16) unsigned char shared[1 << 18], memory[1 << 18];
+
+struct Copy { unsigned to; const void* from; int bytes; };
+struct Fiber {
+    ucontext_t start;
+    jmp_buf here;
+    std::vector<char> stack = std::vector<char>(1 << 16);
+    bool begun = false, done = false;
+    int shuffles = 0;
+    std::vector<Copy> open;
+    std::vector<std::vector<Copy>> groups;
+};
+static std::vector<Fiber> fibers;
+static void (*work)(void*);
+static void* given;
+static jmp_buf scheduler;
+static int now, live;
+static int arrived[64], turn[64];  // of each warp; the last one is for the block
+static uint64_t slots[2][2048];
+static bool late;
+static unsigned char* base;
+
+void prepare(bool copies_come_late, unsigned char* of_shared_memory) {
+    late = copies_come_late;
+    base = of_shared_memory;
+}
+
+static void yield() {
+    if (!_setjmp(fibers[now].here)) _longjmp(scheduler, 1);
+}
+static void meet(int group, int count) {
+    const int mine = turn[group];
+    if (++arrived[group] == count) {
+        arrived[group] = 0;
+        turn[group]++;
+    }
+    while (turn[group] == mine) yield();
+}
+void __syncthreads() { meet(63, live); }
+void __syncwarp() { meet(now / 32, 32); }
+uint64_t exchange(uint64_t value, int lane) {
+    uint64_t* slot = slots[fibers[now].shuffles++ & 1];
+    slot[now] = value;
+    const int warp = now / 32;
+    meet(warp, 32);
+    return slot[warp * 32 + lane];
+}
+
+unsigned place_of(const void* p) { return (const unsigned char*)p - base; }
+void begin_copy(unsigned to, const void* from, int bytes) {
+    if (late) fibers[now].open.push_back({to, from, bytes});
+    else memcpy(base + to, from, bytes);
+}
+void close_group() {
+    fibers[now].groups.push_back(fibers[now].open);
+    fibers[now].open.clear();
+}
+void await_groups(int all_but) {
+    auto& groups = fibers[now].groups;
+    while ((int)groups.size() > all_but) {
+        for (const Copy& c : groups.front()) memcpy(base + c.to, c.from, c.bytes);
+        groups.erase(groups.begin());
+    }
+}
+
+static void entry() {
+    work(given);
+    fibers[now].done = true;
+    live--;
+    _longjmp(scheduler, 1);
+}
+void run_block(int threads, void (*kernel)(void*), void* operands) {
+    work = kernel;
+    given = operands;
+    fibers.clear();
+    fibers.resize(threads);
+    live = threads;
+    std::fill(arrived, arrived + 64, 0);
+    for (Fiber& fiber : fibers) {
+        getcontext(&fiber.start);
+        fiber.start.uc_stack.ss_sp = fiber.stack.data();
+        fiber.start.uc_stack.ss_size = fiber.stack.size();
+        makecontext(&fiber.start, entry, 0);
+    }
+    for (bool any = true; any;) {
+        any = false;
+        for (volatile int n = 0; n < threads; n++) {
+            if (fibers[n].done) continue;
+            any = true;
+            now = n;
+            threadIdx = {n, 0, 0};
+            if (_setjmp(scheduler)) continue;
+            if (fibers[n].begun) _longjmp(fibers[n].here, 1);
+            fibers[n].begun = true;
+            setcontext(&fibers[n].start);
+        }
+    }
+}

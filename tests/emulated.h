@@ -1,0 +1,75 @@
+// What CUDA C needs to be C++: the words of a kernel, kept by the machine of emulated.cpp.
+// It includes next to nothing, because it is read again for every kernel.
+#include <stdint.h>
+#include <string.h>
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__
+#define __align__(n) alignas(n)
+
+struct double2 { double x, y; };
+struct float2 { float x, y; };
+struct Triple { int x, y, z; };
+extern Triple threadIdx, blockIdx, blockDim;
+extern unsigned char shared[1 << 18], memory[1 << 18];
+
+void prepare(bool copies_come_late, unsigned char* of_shared_memory);
+void run_block(int threads, void (*kernel)(void*), void* operands);
+uint64_t exchange(uint64_t value, int lane);
+unsigned place_of(const void* in_shared_memory);
+void begin_copy(unsigned to, const void* from, int bytes);
+void close_group();
+void await_groups(int all_but);
+void __syncthreads();
+void __syncwarp();
+
+template <typename V> V min(V a, V b) { return b < a ? b : a; }
+template <typename V> V max(V a, V b) { return a < b ? b : a; }
+inline float sqrt(float v) { return __builtin_sqrtf(v); }
+inline double sqrt(double v) { return __builtin_sqrt(v); }
+
+template <typename V> V from_lane(V value, int lane) {
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    bits = exchange(bits, lane);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+template <typename V> V __shfl_up_sync(unsigned, V v, int n) {
+    const int lane = threadIdx.x % 32;
+    return from_lane(v, lane < n ? lane : lane - n);
+}
+template <typename V> V __shfl_down_sync(unsigned, V v, int n) {
+    const int lane = threadIdx.x % 32;
+    return from_lane(v, lane + n > 31 ? lane : lane + n);
+}
+template <typename V> V __shfl_xor_sync(unsigned, V v, int n) {
+    return from_lane(v, threadIdx.x % 32 ^ n);
+}
+template <typename V> V __shfl_sync(unsigned, V v, int lane) { return from_lane(v, lane); }
+inline int __reduce_max_sync(unsigned, int v) {
+    for (int n = 16; n; n >>= 1) v = max(v, __shfl_xor_sync(0u, v, n));
+    return v;
+}
+inline long long __double_as_longlong(double v) { long long r; memcpy(&r, &v, 8); return r; }
+inline double __longlong_as_double(long long v) { double r; memcpy(&r, &v, 8); return r; }
+inline int __double2hiint(double v) { return (int)(__double_as_longlong(v) >> 32); }
+template <typename A> void atomicAdd(A* to, A v) { *to += v; }
+template <typename A> void atomicMax(A* to, A v) { *to = max(*to, v); }
+
+inline size_t __cvta_generic_to_shared(const void* p) { return place_of(p); }
+template <int N> void fetch(unsigned to, const void* from) {
+    if ((N == 16 || N == 8) && (uintptr_t)from % N) __builtin_trap();  // misaligned on the device
+    begin_copy(to, from, N);
+}
+inline void fetched() { close_group(); }
+template <int N> void await_all_but() { await_groups(N); }
+template <typename V> void store_if(bool wanted, V* to, V a) { if (wanted) *to = a; }
+template <typename V> void store_if(bool wanted, V* to, V a, V b) {
+    if (!wanted) return;
+    if ((uintptr_t)to % (2 * sizeof(V))) __builtin_trap();
+    to[0] = a, to[1] = b;
+}
+template <typename V> void __stcs(V* to, V value) { *to = value; }
