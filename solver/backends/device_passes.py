@@ -15,7 +15,7 @@ from heatsolve.backends.tape import Tape
 LIGHT, HEAVY = 12, 30
 """Operations of a point up to which it is light, and from which it is heavy; a division is ten."""
 SHAPES_2D = {
-    7: pass_source_2d.Shape(ahead=8, warps=4, blocks=3),
+    7: pass_source_2d.Shape(ahead=8, warps=4, blocks=4),
     5: pass_source_2d.Shape(ahead=8, warps=4, blocks=4),
     3: pass_source_2d.Shape(ahead=8, warps=4, blocks=4),
 }
