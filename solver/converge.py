@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from heatsolve import heat
 from heatsolve.backends import Accumulator
 from heatsolve.case import Case
-from heatsolve.criterion import Criterion
+from heatsolve.criterion import Criterion, kind_of
 from heatsolve.judge import Course, Judge, Look
 from heatsolve.keeper import Keeper, Questions, State
 from heatsolve.linear import Method, System
@@ -82,11 +82,11 @@ def make_method(case: Case, system: System, u: Any) -> Method:
         return Sor(system, u, solver.omega)
     if name == "chebyshev":
         return Chebyshev(system, u)
+    given = (system, u, solver.cycle, solver.smoother)
+    if name == "multigrid" and solver.precision != "mixed":
+        return Multigrid(*given, kind_of(solver.norm) if solver.monitor == "residual" else None)
     if name in ("multigrid", "mgcg"):
-        make = Multigrid if name == "multigrid" else MultigridCG
-        if solver.precision == "mixed":
-            make = Refinement
-        return make(system, u, solver.cycle, solver.smoother)
+        return (MultigridCG if name == "mgcg" else Refinement)(*given)
     return (Fourier if name == "fft" else ConjugateGradients)(system, u)
 
 
@@ -152,8 +152,7 @@ class Queue:
 
     def __init__(self, method: Method, criterion: Criterion):
         self._method, self._criterion = method, criterion
-        new = method.system.backend.accumulator
-        self.accumulators = [new(criterion.kind) for _ in range(method.longest)]
+        self.accumulators = [method.accumulator(criterion.kind) for _ in range(method.longest)]
 
     def march(self, done: int, until: int) -> None:
         """The iterations from `done` to `until`, unchecked."""

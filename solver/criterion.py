@@ -8,12 +8,17 @@ from heatsolve.linear import System
 from heatsolve.points import copy, fill
 
 
+def kind_of(norm: str) -> str:
+    """The kind of accumulator that finds a norm."""
+    return "sum" if norm == "l2" else "max"
+
+
 class Criterion:
     """When an iteration ends: the norm of its update or of its residual, against a tolerance."""
 
     def __init__(self, case: Case, system: System, u: Any, scratch: Any = None):
         solver = case.solver
-        self.kind = "sum" if solver.norm == "l2" else "max"
+        self.kind = kind_of(solver.norm)
         self.monitor = solver.monitor
         self.fixed = solver.iterations is not None
         self.limit = solver.iterations or solver.max_iterations

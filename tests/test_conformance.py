@@ -474,7 +474,7 @@ def test_integers_only_shift(point):
 
 def test_wrong_dimension():
     with pytest.raises(PointRuleError):
-        record(heat.laplace, [ARRAY, ARRAY, REAL], 3)
+        record(heat.laplace, (ARRAY, ARRAY, REAL), 3)
 
 
 def test_no_point_function():

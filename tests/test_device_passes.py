@@ -15,9 +15,11 @@ from heatsolve.backends.device_passes import SHAPES_2D
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import parse
 from heatsolve.conduction import Conduction
-from heatsolve.converge import make_method
+from heatsolve.converge import iterate, make_method
+from heatsolve.criterion import Criterion, kind_of
 from heatsolve.linear import with_change
 from heatsolve.points import shifted
+from heatsolve.report import Report
 from heatsolve.study.noise import noise_inside
 
 COMPILER = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
@@ -180,6 +182,40 @@ def test_half_cycles_have_the_bits_of_single_sweeps(grid, method, name):
     got = two_steps(backend, *GRIDS[grid], method)
     assert not isinstance(backend, Emulated) or backend.launched > 10
     assert got.tobytes() == expected.tobytes()
+
+
+LOOKED_AT = {
+    "nodes": ("nodes = [131, 98]", "gvrv", "norm = 'l2'"),
+    "even rows, largest": ("nodes = [98, 66]\nupper = [97, 65]", "vvvv", "norm = 'max'"),
+    "cells": ("cells = [97, 65]\nupper = [97, 65]", "rgvg", "smoother = 'chebyshev'"),
+    "periodic": ("nodes = [67, 98]\nupper = [66, 98]\nperiodic = ['y']", "vg--", "cycle = 'FMG'"),
+    "odd torus": (
+        "nodes = [99, 67]\nupper = [99, 67]\nperiodic = ['x', 'y']", "----", "norm = 'max'"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("grid", LOOKED_AT)
+def test_norms_that_cycles_find_on_their_way(grid, name):
+    """Every check of a run is that of the residual, whoever computes it."""
+
+    def history(backend):
+        given, walls, solver = LOOKED_AT[grid]
+        solver += "\nmethod = 'multigrid'\nmonitor = 'residual'\nmax_iterations = 3"
+        case = parse(case_text(given, walls, solver=solver), "case")
+        problem = Conduction(case, backend)
+        system = problem.system(backend.to_device(noise_inside(problem.grid.shape)))
+        iteration = make_method(case, system, problem.temperature)
+        looks = iteration.accumulator(kind_of(case.solver.norm))
+        assert (looks is iteration.accumulator(kind_of(case.solver.norm))) == (
+            backend.name != "numpy"
+        )
+        criterion = Criterion(case, system, problem.temperature)
+        return iterate(iteration, criterion, Report(quiet=True, mute=True)).history
+
+    assert len(history(NumpyBackend())["residual"]) == 4
+    assert history(machine(name)) == history(NumpyBackend())
 
 
 SPACES = {

@@ -22,6 +22,7 @@ class Pieces:
     last_row: str
     last_column: str
     fetch: str = ""
+    end: str = ""
 
 
 COARSE_ROWS = 8
@@ -39,22 +40,28 @@ def pieces(work: Pass) -> Pieces:
     """The pieces of a transfer."""
     transfer = work.transfer
     assert transfer is not None
+    ends = "region_i.high", "region_j.high"
     if transfer.residual is None:
-        ends = "region_i.high", "region_j.high"
         return Pieces([], INTERPOLATION, "", CORRECTED, *ends, FETCH_COARSE)
     reads = pass_source_2d.Reads(work, transfer.residual, (0, *transfer.operands), "T")
-    restrict = (
-        RESTRICTION.replace("@WINDOW@", pass_source_2d.WINDOW.replace("@LEVEL@", "T"))
+    look = (
+        (RESTRICTION if transfer.norm is None else NORM)
+        .replace("@WINDOW@", pass_source_2d.WINDOW.replace("@LEVEL@", "T"))
         .replace("@ROWS@", "\n                ".join(reads.rows))
         .replace("@SHUFFLES@", "\n                ".join(sorted(reads.shuffles)))
         .replace("@GIVEN@", ", ".join(reads.given))
     )
+    if transfer.norm is not None:
+        state, each, after, end = NORMS[transfer.norm]
+        look = look.replace("@TERM@", each).replace("@AFTER@", after)
+        given = reads.lines, INTERPOLATION + NORM_STATE + state, look, CORRECTED
+        return Pieces(*given, *ends, FETCH_COARSE, end)
     arrive = ZERO if work.from_zero else ARRIVE
     # Coarse points may lie one beyond the last unknown.
     last_row, last_column = (
         f"max(region_{axis}.high, 2 * int(coarse_{axis}) - 3)" for axis in "ij"
     )
-    return Pieces(reads.lines, SHARES, restrict, arrive, last_row, last_column)
+    return Pieces(reads.lines, SHARES, look, arrive, last_row, last_column)
 
 
 SHARES = """\
@@ -106,6 +113,52 @@ RESTRICTION = """\
                 past[r][k] = left_over[r][k];
             }
         }"""
+
+NORM_STATE = """
+    const int copy = (blockIdx.x * WARPS + (threadIdx.x >> 5) + blockIdx.y * 7) % SPREAD;
+    """
+
+NORM = """\
+{
+            double terms[2 * C];
+            #pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int row = y - T - 1 + r;
+                @WINDOW@
+                @ROWS@
+                @SHUFFLES@
+                const bool counted = mine && row >= begin && row < end &&
+                                     (!ENDS || in_range(row, region_i));
+                #pragma unroll
+                for (int k = 0; k < C; k++) {
+                    const real left_over = residual(@GIVEN@);
+                    const bool counts =
+                        counted && (!SIDES || in_range(column + k, region_j));
+                    @TERM@
+                }
+            }
+            @AFTER@
+            #pragma unroll
+            for (int r = 0; r < 2; r++)
+                for (int k = 0; k < C; k++) before[T][r][k] = current[r][k];
+        }"""
+"""The norm of the residual, one more level behind the last sweep."""
+
+NORMS = {
+    "sum": (
+        "",
+        "terms[r * C + k] = counts ? (double)(left_over * left_over) : 0.0;",
+        "add_sum(terms, reg_residual + copy * WIDTH);",
+        "",
+    ),
+    "max": (
+        "integer most = 0;",
+        "if (counts) most = max(most, magnitude(left_over));",
+        "",
+        "add_largest(most, reg_residual + copy * WIDTH);",
+    ),
+}
+"""By the kind of a norm: what is kept, the term of a point, after a pair of rows, at the end."""
 
 INTERPOLATION = """\
 const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2;

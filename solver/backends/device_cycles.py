@@ -46,6 +46,8 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
     if math.prod(half.shape) < FEWEST_POINTS[len(half.shape)]:
         return False
     if len(half.shape) == 3:
+        if half.norm is not None:
+            return False
         odd = any(w and n % 2 for w, n in zip(half.wraps, half.shape, strict=True))
         if odd or not all(half.colours):
             return False
@@ -69,7 +71,8 @@ def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
 
     transfer = Transfer(None)
     if half.residual is not None:
-        transfer = Transfer(signature(half.operands).tape(half.residual), _numbers(half))
+        tape = signature(half.operands).tape(half.residual)
+        transfer = Transfer(tape, _numbers(half), half.norm and half.norm.kind)
     own = signature(half.stages[0])
     norms = [None] * len(half.stages)
     work = work_of(own.tape(half.point), own, half.stages, norms, half.wraps, half.shape)
@@ -116,6 +119,7 @@ class CyclePasses:
     def __init__(self, backend: Any, half: HalfCycle, gated: bool):
         works = list(works_of(half, backend.precision, gated))
         self._passes = [self._ready(backend, half, work) for work in works]
+        self._registers = [] if half.norm is None else [half.norm.register]
         convert = backend.dtype.type
         self._stages = [
             [convert(a) if isinstance(a, float) else a for a in stage] for stage in half.stages
@@ -138,7 +142,7 @@ class CyclePasses:
         extents, covered, more = half.coarse.shape, half.region, ()
         if work.transfer is not None:
             more = (half.coarse, *half.lines, *[backend.integer(extent) for extent in extents])
-            if work.transfer.residual is not None:
+            if work.restricts:
                 # Coarse points may lie one beyond the last unknown.
                 covered = tuple(
                     (low, max(high, 2 * extent - 3))
@@ -157,5 +161,5 @@ class CyclePasses:
         for kernel, queue, launch, more in self._passes:
             # A pass without sweeps is the last one: it looks at the result.
             field = new if kernel.work.from_zero or not kernel.work.sweeps else u
-            queue(launch, (*kernel.operands(new, field, self._stages, ()), *more))
+            queue(launch, (*kernel.operands(new, field, self._stages, self._registers), *more))
         return self._work

@@ -107,7 +107,7 @@ class PassKernel:
             extent = high - (low // 2 * 2 if pass_source_2d.even(self.work) else low)
             strips = _pieces(last[1] - last[0] // 2 * 2, shape.width(self.work))
             across = _pieces(strips, shape.warps)
-            more = pass_source_2d.lead(self.work) + self.work.sweeps + self.work.restricts
+            more = pass_source_2d.lead(self.work) + self.work.sweeps + self.work.looks
             blocks = min(shape.blocks, SHARED // (self.bytes_shared + RESERVED))
             rows, fewer = cut(extent, across, more, blocks, processors, EDGE_ROWS)
             return Launch((across, _pieces(extent + fewer, rows), 1), block, ()), (rows, fewer)

@@ -18,7 +18,8 @@ class HalfCycle:
 
     Before the correction there is a `residual`: after the sweeps, which begin at u = 0 where
     `from_zero`, residual(p, u, *operands) is restricted into the array `coarse`. After it the
-    sweeps begin at u plus what is interpolated from `coarse`. `lines` holds four for each axis,
+    sweeps begin at u plus what is interpolated from `coarse`; with a `norm`, an Accumulator, its
+    terms of the residual of the result are added to it. `lines` holds four for each axis,
     slowest first: what a coarse point takes of the points 2q - 2 ... 2q + 1, or what the points 2q
     and then 2q + 1 take of the coarse points q and q + 1.
     """
@@ -34,3 +35,4 @@ class HalfCycle:
     residual: Point | None = None
     operands: Sequence[Any] = ()
     from_zero: bool = False
+    norm: Any = None

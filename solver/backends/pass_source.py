@@ -19,13 +19,14 @@ PASS_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
 class Transfer:
     """What a pass of a multigrid cycle does besides its sweeps.
 
-    With a `residual` it restricts that of the result to the coarse level; without one it first
-    adds what is interpolated from the coarse level. `operands`: the numbers of the pass's arguments
-    that the residual takes after the field.
+    With a `residual` it restricts that of the result to the coarse level; without one, or with the
+    kind of its `norm`, it first adds what is interpolated from the coarse level. `operands`: the
+    numbers of the pass's arguments that the residual takes after the field.
     """
 
     residual: Tape | None
     operands: tuple[int, ...] = ()
+    norm: str | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Pass:
     @property
     def restricts(self) -> bool:
         """Whether the residual of the result is restricted, too."""
+        return self.looks and self.transfer is not None and self.transfer.norm is None
+
+    @property
+    def looks(self) -> bool:
+        """Whether the residual of the result is computed, to be restricted or for its norm."""
         return self.transfer is not None and self.transfer.residual is not None
 
     @property
@@ -80,8 +86,10 @@ class Pass:
                 found.append((self.real, f"a{number}"))
         found += [("integer*", f"reg{t}") for t, kind in enumerate(self.norms) if kind]
         if self.transfer is not None:
+            if self.transfer.norm is not None:
+                found.append(("integer*", "reg_residual"))
             coarse = f"{self.real}* __restrict__"
-            found.append((coarse if self.transfer.residual else f"const {coarse}", "coarse"))
+            found.append((coarse if self.restricts else f"const {coarse}", "coarse"))
             axes = "ijk"[: self.signature.dimension]
             found += [(array, f"line_{axis}{n}") for axis in axes for n in range(4)]
             found += [("integer", f"coarse_{axis}") for axis in axes]
@@ -178,6 +186,9 @@ typedef unsigned long long word;
 
 template <int N> struct Number { static constexpr int value = N; };
 struct Range { int low, high; };
+__device__ __forceinline__ bool in_range(int index, Range range) {
+    return index >= range.low && index < range.high;
+}
 
 // The index among 1 ... n of which an index is the periodic image.
 __device__ __forceinline__ int wrapped(int index, int n) {

@@ -44,7 +44,7 @@ class Shape:
 
         A power of two, so that the place of a row is a matter of bits.
         """
-        rows = self.ahead + work.sweeps + work.restricts + 1
+        rows = self.ahead + work.sweeps + work.looks + 1
         return 1 << (rows - 1).bit_length()
 
     def bytes_shared(self, work: Pass) -> int:
@@ -61,7 +61,7 @@ class Shape:
 
 def reach(work: Pass) -> int:
     """Points around a piece of the result on which it depends."""
-    return work.sweeps + (3 if work.restricts else 0)
+    return work.sweeps + (3 if work.restricts else work.looks)
 
 
 def even(work: Pass) -> bool:
@@ -273,8 +273,8 @@ def source(work: Pass, shape: Shape) -> str:
     transfer = cycle_source.pieces(work) if work.transfer else cycle_source.NO_PIECES
     keeps = reads.keeps
     defines = {
-        "T": work.sweeps, "LEVELS": work.sweeps + work.restricts, "LEAD": lead(work),
-        "TAIL": work.sweeps + work.restricts, "EVEN": even(work), "C": shape.columns,
+        "T": work.sweeps, "LEVELS": work.sweeps + work.looks, "LEAD": lead(work),
+        "TAIL": work.sweeps + work.looks, "EVEN": even(work), "C": shape.columns,
         "RING": shape.ahead, "PAIRS": shape.ahead // PAIR, "WARPS": shape.warps,
         "BLOCKS": shape.blocks, "HALO": shape.halo(work), "STRIP": shape.width(work),
         "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1], "ALIGNED": work.aligned,
@@ -294,8 +294,8 @@ def source(work: Pass, shape: Shape) -> str:
         WINDOW=WINDOW.replace("@LEVEL@", "t"),
         FETCHES="\n                ".join(_fetches(work, keeps)),
         NORM_STATE="\n    ".join(state), NORMS="\n                ".join(each),
-        NORM_END="\n    ".join(last), TRANSFER_STATE=transfer.state, RESTRICT=transfer.restrict,
-        ARRIVE=transfer.arrive, FETCH_COARSE=transfer.fetch,
+        NORM_END="\n    ".join([*last, transfer.end]), TRANSFER_STATE=transfer.state,
+        RESTRICT=transfer.restrict, ARRIVE=transfer.arrive, FETCH_COARSE=transfer.fetch,
         LAST_COLUMN=transfer.last_column, LAST_ROW=transfer.last_row,
     )  # fmt: skip
 

@@ -271,6 +271,10 @@ class Method(ABC):
         """Go on with these numbers, and with what was put into the arrays of `memory`."""
         self.scalars = dict(scalars)
 
+    def accumulator(self, kind: str) -> Accumulator:
+        """One for the norms of changes or residuals that will be asked for."""
+        return self.system.backend.accumulator(kind)
+
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         """Add the terms of a norm of the residual after so many steps."""
         self.system.residual_norm(self.solution(steps), into)

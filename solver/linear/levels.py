@@ -14,7 +14,7 @@ from functools import cache, cached_property, partial
 from typing import Any
 
 from heatsolve.assembly import Assembly
-from heatsolve.backends import Backend, HalfCycle
+from heatsolve.backends import Accumulator, Backend, HalfCycle
 from heatsolve.grid import Grid
 from heatsolve.halo import Halo
 from heatsolve.linear import System
@@ -63,26 +63,36 @@ class Level:
     def _fused(self) -> dict[str, Any]:
         """What the backend does in one pass; nothing, unless it is all."""
         system, transfer, smoother = self.system, self._transfer, self.smoother
-        down, up = self._coarse.system.b, self._coarse.other
-        residual, operands = system.residual, (system.b, *system.coefficients)
-
-        def half(numbers: Sequence[float], coarse: Any, lines: Any, **more: Any) -> Any:
-            point, stages, colours = self._relaxation.uncoloured(numbers)
-            where = (system.grid.shape, system.grid.interior, system.halo.wraps)
-            cycle = HalfCycle(point, stages, colours, *where, coarse, lines, **more)
-            return system.backend.half_cycle(cycle)
-
-        found = {
-            "ascend": half(smoother.after, up, transfer.weights),
-            "descend": half(
-                smoother.before, down, transfer.shares, residual=residual, operands=operands
-            ),
-            "descend from zero": half(
-                smoother.before, down, transfer.shares, residual=residual, operands=operands,
-                from_zero=True,
-            ),
+        down = self._coarse.system.b
+        given: dict[str, Any] = {
+            "residual": system.residual, "operands": (system.b, *system.coefficients)
         }  # fmt: skip
+        before = smoother.before, down, transfer.shares
+        found = {
+            "ascend": self._half(smoother.after, self._coarse.other, transfer.weights),
+            "descend": self._half(*before, **given),
+            "descend from zero": self._half(*before, **given, from_zero=True),
+        }
         return found if all(found.values()) else {}
+
+    def _half(self, numbers: Sequence[float], coarse: Any, lines: Any, **more: Any) -> Any:
+        """Half a cycle in one pass, if the backend has it."""
+        system = self.system
+        point, stages, colours = self._relaxation.uncoloured(numbers)
+        where = (system.grid.shape, system.grid.interior, system.halo.wraps)
+        cycle = HalfCycle(point, stages, colours, *where, coarse, lines, **more)
+        return system.backend.half_cycle(cycle)
+
+    def look_on_the_way(self, norm: Accumulator) -> bool:
+        """Have `ascend` add the terms of a norm of its residual, if a pass can do that, too."""
+        system = self.system
+        found = self._passes and self._half(
+            self.smoother.after, self._coarse.other, self._transfer.weights, norm=norm,
+            residual=system.residual, operands=(system.b, *system.coefficients),
+        )  # fmt: skip
+        if found:
+            self._passes["ascend"] = found
+        return bool(found)
 
     def descend(self, u: Any, other: Any) -> Any:
         """Sweeps of u, and b of the next level; which of the two arrays holds u then."""

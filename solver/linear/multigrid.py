@@ -25,11 +25,21 @@ class Multigrid(Method):
     checks_without_fall = 2
     fall = 0.5
 
-    def __init__(self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black"):
+    def __init__(
+        self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black",
+        norm: str | None = None,
+    ):  # fmt: skip
+        """`norm`: the kind of that of the residual, if it will be asked for after cycles."""
         super().__init__(system, u)
         smoother_here = smoother_of(smoother, system.grid.dimension, symmetric=False)
         self._levels = hierarchy(system, u, system.like(u), smoother_here)
         self._visits, self._nested = VISITS[cycle], cycle == "FMG"
+        # The norm that a cycle finds on its way, and the number of cycles whose norm it is.
+        self._norm: Accumulator | None = None
+        self._known = 0
+        if norm is not None:
+            found = system.backend.accumulator(norm)
+            self._norm = found if self._levels[0].look_on_the_way(found) else None
         # Messages to other processes are no work of the device's own.
         alone = system.halo.ranks.size == 1
         replayed = system.backend.replayed if alone else _as_it_is
@@ -38,9 +48,12 @@ class Multigrid(Method):
         self._old: Any = None
 
     def step(self, number: int, change: Accumulator | None) -> None:
+        self._forget()
         if change is not None:
             self._old = self.system.like(self.u, self._old)
         (self._cycle if number else self._begin)()
+        if self._norm is not None:
+            self._known = number + 1
         if change is not None:
             interior = self.system.grid.interior
             self.system.backend.sweep(_changes[change.kind], change, interior, self.u, self._old)
@@ -53,12 +66,31 @@ class Multigrid(Method):
         begin_nested(self._levels)
         self._improve()
 
+    def accumulator(self, kind: str) -> Accumulator:
+        """That of the cycles themselves, once, if it is of this kind."""
+        if self._norm is None or kind != self._norm.kind:
+            return super().accumulator(kind)
+        return self._norm
+
+    def residual_norm(self, steps: int, into: Accumulator) -> None:
+        if into is self._norm and self._known == steps > 0:
+            self._known = 0  # it has all terms already
+            return
+        super().residual_norm(steps, into)
+
     def solution(self, steps: int) -> Any:
         return self.u
 
     def restart(self) -> None:
         """Walls may have new values: both arrays hold them."""
         self.system.like(self.u, self._levels[0].other)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nobody asked for the norm of the last cycle."""
+        if self._norm is not None and self._known:
+            self._norm.clear()
+            self._known = 0
 
 
 VISITS = {"V": 1, "W": 2, "FMG": 1}
