@@ -12,6 +12,8 @@ from heatsolve.linear import Method, System
 
 GROWTH = 1e12
 """Growth of a norm beyond its first value that counts as divergence."""
+FAST = 1e-2
+"""A residual that fell by this since the last look at its rounding level cannot be there yet."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,16 @@ class Look:
 class Course:
     """How an iteration went so far: what the judge of its checks remembers.
 
-    `floor` is the rounding level of the residual, `first` and `lowest` are norms; `confirmed` is
-    the last true residual of a method that updates it by recurrence.
+    `floor` is the rounding level of the residual as far as somebody had to look for it; `first` and
+    `lowest` are norms, `before` that of the last time to look; `confirmed` is the last true
+    residual of a method that updates it by recurrence.
     """
 
     norm: float = math.nan
     floor: float = math.nan
     checks: int = 0
     first: float = math.nan
+    before: float = math.nan
     lowest: float = math.inf
     without_fall: int = 0
     confirmed: float = math.inf
@@ -84,6 +88,8 @@ class Judge:
         course = self.course
         method = self._method
         until_floor = method.checks_per_floor - course.checks % method.checks_per_floor
+        if math.isnan(course.floor):  # until it is known nothing counts as being there
+            return min(wanted, until_floor)
         return min(wanted, until_floor, method.checks_without_fall - course.without_fall)
 
     def judge(self, look: Look, value: float) -> None:
@@ -93,7 +99,7 @@ class Judge:
         self.history["iteration"].append(number)
         self.history["residual"].append(course.norm)
         if course.checks == 0:
-            course.first = course.norm
+            course.first = course.before = course.norm
         self._demand_finite(look)
         course.checks += 1
         if criterion.met(course.norm) and not self._method.recurrent:
@@ -105,8 +111,12 @@ class Judge:
 
     def _judge_rounding(self, number: int) -> None:
         course, method = self.course, self._method
-        if course.checks % method.checks_per_floor == 0 or (method.direct and number > 0):
+        if method.direct and number > 0:
             self._find_floor(number)
+        elif course.checks % method.checks_per_floor == 0:
+            if method.recurrent or not course.norm < FAST * course.before:
+                self._find_floor(number)
+            course.before = course.norm
         if method.recurrent:
             if self._criterion.met(course.norm) or course.norm < 0.25 * course.floor:
                 self._confirm(number)
