@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from heatsolve.backends import pass_source_2d
 from heatsolve.backends.pass_source import Pass
+from heatsolve.backends.pass_text_2d import WINDOW
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def pieces(work: Pass) -> Pieces:
     reads = pass_source_2d.Reads(work, transfer.residual, (0, *transfer.operands), "T")
     look = (
         (RESTRICTION if transfer.norm is None else NORM)
-        .replace("@WINDOW@", pass_source_2d.WINDOW.replace("@LEVEL@", "T"))
+        .replace("@WINDOW@", WINDOW.replace("@LEVEL@", "T"))
         .replace("@ROWS@", "\n                ".join(reads.rows))
         .replace("@SHUFFLES@", "\n                ".join(sorted(reads.shuffles)))
         .replace("@GIVEN@", ", ".join(reads.given))
