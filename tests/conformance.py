@@ -15,6 +15,7 @@ import numpy as np
 from heatsolve import boundary, heat, points
 from heatsolve.backends import Accumulator, Backend, Region, Signature, sums
 from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.backends.signature import describe
 from heatsolve.backends.tape import INTEGER, REAL
 from heatsolve.grid import make_grid
 from heatsolve.halo import Halo
@@ -77,6 +78,7 @@ class Entry:
         """What a backend would compile, without an array."""
         arguments = tuple(
             tuple(not varies for varies in a.varies) if isinstance(a, Field)
+            else describe(a) if isinstance(a, points.Known)
             else REAL if a == REAL else INTEGER
             for a in self.arguments
         )  # fmt: skip
@@ -194,6 +196,13 @@ def _of_heat(d: int) -> list[Entry]:
         (heat.implicit_source, (t, t, t, m, REAL, REAL, *faces)),
     ]
     entries = [Entry(f"{d}d-{point.__name__}", point, d, given) for point, given in listed]
+    # What is known beforehand: full cells, and nothing stored.
+    known = [points.ONES if n % 2 else face for n, face in enumerate(faces)]
+    entries += [
+        Entry(f"{d}d-steady-residual", heat.residual, d, (t, t, m, points.NOTHING, *known)),
+        Entry(f"{d}d-steady-diagonal", heat.diagonal, d, (m, points.NOTHING, *known)),
+        Entry(f"{d}d-steady-rounding", heat.rounding, d, (t, t, m, points.NOTHING, *known)),
+    ]
     for axis in range(d):
         for side in (0, 1):
             given = (t, faces[2 * axis], t, faces[2 * axis + 1], *faces[1::2])
@@ -366,7 +375,7 @@ def sweep_plainly(entry: Entry, given: list[Any], before: np.ndarray, region: Re
     """The same as a loop over indices that calls the point function with NumPy's scalars."""
     real = before.dtype.type
     arrays = [a.copy() if isinstance(a, np.ndarray) else a for a in given]
-    arguments = [Spread(a) if isinstance(a, np.ndarray) else real(a) if isinstance(a, float) else a
+    arguments = [Spread(a) if isinstance(a, np.ndarray) else real(a) if type(a) is float else a
                  for a in arrays]  # fmt: skip
     outputs: list[Any] = [
         arrays[kind] if isinstance(kind, int) else before.copy() if kind == "array" else []
