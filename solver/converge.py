@@ -84,7 +84,9 @@ def make_method(case: Case, system: System, u: Any) -> Method:
         return Chebyshev(system, u)
     given = (system, u, solver.cycle, solver.smoother)
     if name == "multigrid" and solver.precision != "mixed":
-        return Multigrid(*given, kind_of(solver.norm) if solver.monitor == "residual" else None)
+        every = solver.check_every == 1 and solver.iterations in (None, 1)
+        looks = solver.monitor == "residual" and every
+        return Multigrid(*given, kind_of(solver.norm) if looks else None)
     if name in ("multigrid", "mgcg"):
         return (MultigridCG if name == "mgcg" else Refinement)(*given)
     return (Fourier if name == "fft" else ConjugateGradients)(system, u)

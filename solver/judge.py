@@ -12,8 +12,8 @@ from heatsolve.linear import Method, System
 
 GROWTH = 1e12
 """Growth of a norm beyond its first value that counts as divergence."""
-FAST = 1e-2
-"""A residual that fell by this since the last look at its rounding level cannot be there yet."""
+FAST = 0.5
+"""A residual that fell by this since the check before is not at its rounding level yet."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Course:
     """How an iteration went so far: what the judge of its checks remembers.
 
     `floor` is the rounding level of the residual as far as somebody had to look for it; `first` and
-    `lowest` are norms, `before` that of the last time to look; `confirmed` is the last true
-    residual of a method that updates it by recurrence.
+    `lowest` are norms, `before` that of the check before; `confirmed` is the last true residual of
+    a method that updates it by recurrence.
     """
 
     norm: float = math.nan
@@ -111,12 +111,12 @@ class Judge:
 
     def _judge_rounding(self, number: int) -> None:
         course, method = self.course, self._method
-        if method.direct and number > 0:
+        fast = course.norm < FAST * course.before and not method.recurrent
+        course.before = course.norm
+        if (method.direct and number > 0) or (
+            course.checks % method.checks_per_floor == 0 and not fast
+        ):
             self._find_floor(number)
-        elif course.checks % method.checks_per_floor == 0:
-            if method.recurrent or not course.norm < FAST * course.before:
-                self._find_floor(number)
-            course.before = course.norm
         if method.recurrent:
             if self._criterion.met(course.norm) or course.norm < 0.25 * course.floor:
                 self._confirm(number)

@@ -66,6 +66,10 @@ class Known(float):
     def __getitem__(self, _: Any) -> float:
         return float(self)
 
+    def __reduce__(self) -> str:
+        """Copies are the very object."""
+        return "ONES" if self == 1.0 else "NOTHING"
+
 
 ONES = Known(1.0)
 """A factor that is 1: no backend multiplies by it."""

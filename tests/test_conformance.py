@@ -1,7 +1,9 @@
 """Same bits everywhere: every point function, on random fields, on every backend of the machine."""
 
 import ast
+import copy
 import inspect
+import pickle
 from functools import cache
 from itertools import product
 
@@ -470,6 +472,13 @@ def integer_compared(at, u, n):
 def test_integers_only_shift(point):
     with pytest.raises(PointRuleError):
         record(point, (ARRAY, INTEGER), 1)
+
+
+def test_copies_of_what_is_known_are_the_very_object():
+    for known in (points.ONES, points.NOTHING):
+        assert (
+            copy.deepcopy(known) is copy.copy(known) is pickle.loads(pickle.dumps(known)) is known
+        )
 
 
 def test_wrong_dimension():

@@ -90,18 +90,13 @@ def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
 
 
 def _numbers(half: HalfCycle) -> tuple[int, ...]:
-    """For each operand of the residual, the number of the argument of a sweep that it is."""
-    given = half.stages[0]
-    found = []
-    for operand in half.operands:
-        same = (
-            n
-            for n, argument in enumerate(given, 1)
-            if argument is operand
-            or (isinstance(operand, float) and isinstance(argument, float) and argument == operand)
-        )
-        found.append(next(same))
-    return tuple(found)
+    """For each operand of the residual, the number of the argument of a sweep that it is.
+
+    Both begin with b and end with the coefficients; a sweep has its weight between them.
+    """
+    _, *coefficients = half.operands
+    last = len(half.stages[0])
+    return (1, *range(last - len(coefficients) + 1, last + 1))
 
 
 class Ready(NamedTuple):

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from heatsolve.backends import Region, pass_source_2d, pass_source_3d
-from heatsolve.backends.device_launch import Launch
+from heatsolve.backends.device_launch import MOST_BLOCKS, Launch
 from heatsolve.backends.pass_source import Pass
 from heatsolve.backends.signature import Signature
 from heatsolve.backends.tape import Tape
@@ -31,8 +31,8 @@ SHARED, RESERVED = 228 << 10, 1 << 10
 """Bytes of shared memory of a multiprocessor, and what each of its blocks takes besides its own."""
 SATURATING = 2
 """Blocks of a multiprocessor in two dimensions from which on another one costs its own time."""
-LARGEST = 1 << 30
-"""Extents above which a kernel's 32-bit indices might not do."""
+LARGEST = 1 << 25
+"""Extents above which a launch may have too few blocks, or a kernel's 32-bit indices not do."""
 
 
 def reads_neighbours(tape: Tape, signature: Signature) -> bool:
@@ -154,18 +154,17 @@ def cut(
     edges = 2 * at_edge if extent > 4 * at_edge else 0
     saturating = min(SATURATING, blocks)
     best = (math.inf, 0)
-    for pieces in range(1, _pieces(extent, LENGTHS[0]) + 1):
-        length = _pieces(extent - edges, pieces)
-        length += length % 2  # all pieces begin at rows of one colour
-        if length > LENGTHS[1]:
+    least, most = (min(bound, extent + extent % 2) for bound in LENGTHS)
+    for length in range(least, most + 1, 2):  # all pieces begin at rows of one colour
+        if _pieces(extent, length) >= MOST_BLOCKS:
             continue
         inside = _pieces(extent - edges, length) * across
         outside = 2 * across * AT_EDGES * (at_edge + more) / (length + more) if edges else 0.0
         waves, rest = divmod(inside + outside, blocks * processors)
         last = max(saturating, math.ceil(rest / processors)) if rest else 0
         time = (waves * blocks + last + AT_SIDES * blocks) * (length + more)
-        best = min(best, (time, length))
-    length = best[1]
+        best = min(best, (time, -length))
+    length = -best[1]
     return length, max(length - at_edge, 0) if edges else 0
 
 

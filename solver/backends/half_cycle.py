@@ -16,10 +16,12 @@ class HalfCycle:
     colours[n]: 1 red, where the sum of the indices is even, -1 black, 0 both. `shape` is that of
     the field; along an axis in `wraps` it is periodic.
 
-    Before the correction there is a `residual`: after the sweeps, which begin at u = 0 where
-    `from_zero`, residual(p, u, *operands) is restricted into the array `coarse`. After it the
-    sweeps begin at u plus what is interpolated from `coarse`; with a `norm`, an Accumulator, its
-    terms of the residual of the result are added to it. `lines` holds four for each axis,
+    With a `residual` and no `norm` it is the half before the correction: after the sweeps, which
+    begin at u = 0 where `from_zero`, residual(p, u, *operands) is restricted into the array
+    `coarse`. Otherwise it is the one after it: the sweeps begin at u plus what is interpolated from
+    `coarse`; and the terms of a `norm`, an Accumulator, of the residual of the result are added to
+    it. Operands are b and the coefficients; a stage is b, a weight, perhaps the inverse of the
+    diagonal, and the coefficients. `lines` holds four for each axis,
     slowest first: what a coarse point takes of the points 2q - 2 ... 2q + 1, or what the points 2q
     and then 2q + 1 take of the coarse points q and q + 1.
     """

@@ -11,7 +11,8 @@ class Replay:
     """Work that a device plays back from a graph: about a microsecond for each kernel.
 
     It is rehearsed first, so that all kernels are there when it is noted down; the host does both
-    once, ahead of the first call. A gate has its own kernels.
+    once, ahead of the first call. Without the gate there are other kernels, which it notes down
+    where they are first called for.
     """
 
     def __init__(self, backend: "DeviceBackend", work: Callable[[], None]):

@@ -7,14 +7,17 @@ change the order of operations, and a point function that breaks the rules is fo
 """
 
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from heatsolve.points import NOTHING, ONES, Known, Point, dimension, evaluate
 
 ARRAY, REAL, INTEGER = "array", "real", "integer"
 KNOWN: dict[str, Known] = {"ones": ONES, "nothing": NOTHING}
-"""The kinds of argument of a point function; those known beforehand are on no tape."""
+"""The kinds of argument of a point function; those known beforehand are on no tape.
+
+A product with ONES is what it was. NOTHING is left out by those point functions that look for it.
+"""
 
 
 @dataclass(frozen=True)
@@ -240,7 +243,7 @@ class ArrayArgument:
         return Symbol(self.tape, self.tape.add("load", self.number, places))
 
 
-@cache
+@lru_cache(4096)
 def record(point: Point, kinds: tuple[str, ...], axes: int) -> Tape:
     """The tape of a point function on a grid of so many axes, for arguments of the given kinds.
 

@@ -65,7 +65,7 @@ class Fourier(Method):
         system.backend.sweep(point, out, self._everywhere, *given)
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
-        """Before the first step, which always follows, the residual stays for it."""
+        """Before the first step the residual stays for it; `restart` forgets it."""
         if steps > 0:
             super().residual_norm(steps, into)
             return

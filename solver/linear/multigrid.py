@@ -1,6 +1,7 @@
 """Geometric multigrid: cycles of smoothing and of corrections from coarser grids."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from heatsolve.backends import Accumulator
@@ -29,7 +30,7 @@ class Multigrid(Method):
         self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black",
         norm: str | None = None,
     ):  # fmt: skip
-        """`norm`: the kind of that of the residual, if it will be asked for after cycles."""
+        """`norm`: the kind of that of the residual, if it will be asked for after every cycle."""
         super().__init__(system, u)
         smoother_here = smoother_of(smoother, system.grid.dimension, symmetric=False)
         self._levels = hierarchy(system, u, system.like(u), smoother_here)
@@ -43,7 +44,7 @@ class Multigrid(Method):
         # Messages to other processes are no work of the device's own.
         alone = system.halo.ranks.size == 1
         replayed = system.backend.replayed if alone else _as_it_is
-        self._cycle = replayed(self._improve)
+        self._replayed = replayed
         self._begin = replayed(self._solve) if self._nested else self._cycle
         self._old: Any = None
 
@@ -57,6 +58,11 @@ class Multigrid(Method):
         if change is not None:
             interior = self.system.grid.interior
             self.system.backend.sweep(_changes[change.kind], change, interior, self.u, self._old)
+
+    @cached_property
+    def _cycle(self) -> Callable[[], None]:
+        """Full multigrid may need none."""
+        return self._replayed(self._improve)
 
     def _improve(self) -> None:
         finest = self._levels[0]
