@@ -113,9 +113,8 @@ class Judge:
         course, method = self.course, self._method
         fast = course.norm < FAST * course.before and not method.recurrent
         course.before = course.norm
-        if (method.direct and number > 0) or (
-            course.checks % method.checks_per_floor == 0 and not fast
-        ):
+        due = course.checks % method.checks_per_floor == 0 and not fast
+        if due or (method.direct and number > 0):
             self._find_floor(number)
         if method.recurrent:
             if self._criterion.met(course.norm) or course.norm < 0.25 * course.floor:

@@ -476,9 +476,8 @@ def test_integers_only_shift(point):
 
 def test_copies_of_what_is_known_are_the_very_object():
     for known in (points.ONES, points.NOTHING):
-        assert (
-            copy.deepcopy(known) is copy.copy(known) is pickle.loads(pickle.dumps(known)) is known
-        )
+        assert copy.copy(known) is copy.deepcopy(known) is known
+        assert pickle.loads(pickle.dumps(known)) is known
 
 
 def test_wrong_dimension():
