@@ -1,6 +1,11 @@
 """What all tests share: backends by name, and a place of their own for compiled loops."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast texts are drawn says nothing of the program: the first draw on a machine builds tables.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(
