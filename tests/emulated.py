@@ -104,7 +104,6 @@ class Emulated(NumpyBackend):
         super().__init__(precision)
         self.late = late
         self.launched = 0
-        self._depths = {}
 
     most_sweeps = DeviceBackend.most_sweeps
     half_cycle = DeviceBackend.half_cycle

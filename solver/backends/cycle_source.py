@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from heatsolve.backends import pass_source_2d
 from heatsolve.backends.pass_source import Pass
-from heatsolve.backends.pass_text_2d import WINDOW
+from heatsolve.backends.pass_text_2d import COPY, WINDOW
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def pieces(work: Pass) -> Pieces:
     if transfer.norm is not None:
         state, each, after, end = NORMS[transfer.norm]
         look = look.replace("@TERM@", each).replace("@AFTER@", after)
-        given = reads.lines, INTERPOLATION + NORM_STATE + state, look, CORRECTED
+        given = reads.lines, f"{INTERPOLATION}\n    {COPY}\n    {state}", look, CORRECTED
         return Pieces(*given, *ends, FETCH_COARSE, end)
     arrive = ZERO if work.from_zero else ARRIVE
     # Coarse points may lie one beyond the last unknown.
@@ -114,10 +114,6 @@ RESTRICTION = """\
                 past[r][k] = left_over[r][k];
             }
         }"""
-
-NORM_STATE = """
-    const int copy = (blockIdx.x * WARPS + (threadIdx.x >> 5) + blockIdx.y * 7) % SPREAD;
-    """
 
 NORM = """\
 {

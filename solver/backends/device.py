@@ -27,7 +27,6 @@ from heatsolve.backends.device_passes import (
     deepest,
 )
 from heatsolve.backends.replay import Replay
-from heatsolve.backends.signature import describe
 from heatsolve.backends.tape import Tape
 from heatsolve.points import Point
 
@@ -225,12 +224,7 @@ class DeviceBackend(Backend):
     ) -> int:
         if not self.compiles_c or max(u.shape) > LARGEST:
             return 1
-        described = tuple([describe(a) for a in (u, *stages[0])])
-        key = point, described
-        if key not in self._depths:
-            signature = Signature(described, ("array",), (None,), self.precision, len(region))
-            self._depths[key] = deepest(signature.tape(point), signature)
-        most = min(self._depths[key], len(stages))
+        most = min(self._told(deepest, point, u, stages), len(stages))
         if sum(change is not None for change in changes[:most]) > 2:
             most = min(most, MOST_WITH_NORMS)
         # An exact sum costs as much as many sweeps: it pays in the last of a pass only.
@@ -276,7 +270,6 @@ class DeviceBackend(Backend):
 
     def _make_gate(self) -> None:
         self._c_kernels: dict[str, Compiled] = {}
-        self._depths: dict[Any, int] = {}
         self._gate = self.integers(2)
         self._rows = self.integers((self.lookahead + BEYOND) * sums.WIDTH)
         self._kinds = []

@@ -38,7 +38,8 @@ class Machine:
         self.precision = precision
         self.dtype = np.dtype(precision)
         self._course = Course()
-        # Sweeps and passes, each by all that it depends on; their keys differ in length.
+        # Sweeps, passes, and what was told of sweeps, each by all that it depends on; their keys
+        # differ in length.
         self._compiled: dict[Any, Any] = {}
         self._single: Self | None = None
 

@@ -25,7 +25,6 @@ from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.numba_passes import KINDS, pass_source, radii
 from heatsolve.backends.numba_source import SEGMENT, loop_nest
 from heatsolve.backends.numba_tiles import Tiling
-from heatsolve.backends.signature import describe
 from heatsolve.backends.tape import INTEGER, Tape
 from heatsolve.points import Point
 
@@ -48,7 +47,6 @@ class NumbaBackend(Backend):
         self._chunks = CHUNKS_PER_THREAD * self.threads if self.threads > 1 else 1
         self._threads_set = False
         self.tiling = Tiling()
-        self._radii: dict[Any, tuple[int, ...] | None] = {}
 
     def zeros(self, shape: Sequence[int]) -> np.ndarray:
         return np.zeros(shape, self.dtype)
@@ -110,13 +108,7 @@ class NumbaBackend(Backend):
     ) -> int:
         if u.nbytes <= self.tiling.worth:
             return 1
-        described = tuple([describe(a) for a in (u, *stages[0])])
-        key = point, described
-        if key not in self._radii:
-            signature = Signature(described, ("array",), (None,), self.precision, len(region))
-            whole = INTEGER not in described
-            self._radii[key] = radii(signature.tape(point)) if whole else None
-        reach = self._radii[key]
+        reach = self._told(_reach, point, u, stages)
         extents = [high - low for low, high in region]
         return 1 if reach is None else self.tiling.levels(extents, reach, wraps, len(stages))
 
@@ -174,6 +166,11 @@ class NumbaBackend(Backend):
                     register[:] = found[:, level]
 
         return run
+
+
+def _reach(tape: Tape, signature: Signature) -> tuple[int, ...] | None:
+    """How far a pass must read along each axis; None where it cannot be known beforehand."""
+    return None if INTEGER in signature.arguments else radii(tape)
 
 
 def innermost(region: Region) -> int:

@@ -16,7 +16,7 @@ from functools import cache
 
 from heatsolve.backends import cycle_source
 from heatsolve.backends.pass_source import Pass, filled
-from heatsolve.backends.pass_text_2d import COLOURED, KERNEL, WINDOW
+from heatsolve.backends.pass_text_2d import COLOURED, COPY, KERNEL, WINDOW
 from heatsolve.backends.tape import Tape
 
 PAIR = 2
@@ -214,7 +214,7 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
         "bool within[C];  // at the sides",
         "for (int k = 0; k < C; k++)",
         "    within[k] = mine && column + k >= counted_j.low && column + k < counted_j.high;",
-        "const int copy = (blockIdx.x * WARPS + (threadIdx.x >> 5) + blockIdx.y * 7) % SPREAD;",
+        COPY,
     ]
     each, last = [], []
     here = "row >= begin && row < end && (!ENDS || row >= counted_i.low && row < counted_i.high)"

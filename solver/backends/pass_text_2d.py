@@ -175,6 +175,9 @@ real older[C], newer[C], newest[C];
                 }"""
 """The rows above a row, of it, and below it, as a level reads them."""
 
+COPY = "const int copy = (blockIdx.x * WARPS + (threadIdx.x >> 5) + blockIdx.y * 7) % SPREAD;"
+"""The copy of a register to which a warp adds its norms."""
+
 COLOURED = """\
 constexpr int colours[] = {@COLOURS@};
                     // Where points lie where they seem to, the compiler knows their colours.

@@ -93,6 +93,22 @@ class Passes(Machine):
         self.points_updated += points * len(stages)
         self.bytes_moved += points * arrays_touched * self.dtype.itemsize
 
+    def _told(
+        self,
+        find: Callable[[Tape, Signature], Any],
+        point: Point,
+        u: Any,
+        stages: Sequence[Sequence[Any]],
+    ) -> Any:
+        """What `find` tells of a sweep, for `most_sweeps`: it is asked once for each kind."""
+        described = tuple([describe(a) for a in (u, *stages[0])])
+        key = point, described
+        if key not in self._compiled:
+            axes = len(u.shape)
+            signature = Signature(described, ("array",), (None,), self.precision, axes)
+            self._compiled[key] = find(signature.tape(point), signature)
+        return self._compiled[key]
+
     def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
         """A callable (new, u) that does half a cycle in a pass or two; None where there is none.
 

@@ -126,6 +126,13 @@ class System:
         self.backend.sweep(copy, array, self.grid.everything, u)
         return array
 
+    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
+        """What does `work`, played back where the backend can.
+
+        Not so with other processes: messages to them are no work of the device's own.
+        """
+        return work if self.halo.ranks.size > 1 else self.backend.replayed(work)
+
     def residual_norm(self, u: Any, into: Accumulator) -> None:
         """Add the terms of a norm of b - A u: squares for a sum, values for a maximum."""
         self.sweep(self._residual_term(into.kind), into, u, self.b, *self.coefficients)
@@ -181,12 +188,16 @@ def _odd(number: int) -> int:
     return number - 1 + number % 2
 
 
+def term(value: Any, kind: str) -> Any:
+    """The term of a norm: a square for the sum of an l2 norm, the value itself for a maximum."""
+    return value * value if kind == "sum" else value
+
+
 def term_of(point: Point, kind: str) -> Point:
     """The point function whose sum is the square of the l2 norm, or whose maximum the max norm."""
 
     def squared(at, *arguments):
-        value = evaluate(point, at, *arguments)
-        return value * value
+        return term(evaluate(point, at, *arguments), kind)
 
     return squared if kind == "sum" else point
 
@@ -196,8 +207,7 @@ def with_change(point: Point, kind: str) -> Point:
 
     def updated(at, u, *arguments):
         value = evaluate(point, at, u, *arguments)
-        change = value - u[at]
-        return value, (change * change if kind == "sum" else change)
+        return value, term(value - u[at], kind)
 
     return updated
 

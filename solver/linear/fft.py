@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from heatsolve.backends import Accumulator, ArrayLibrary
-from heatsolve.linear import Method, System, with_change
+from heatsolve.linear import Method, System, term, with_change
 from heatsolve.linear.modes import Modes, modes_of
 from heatsolve.linear.real_transforms import RealTransforms
 from heatsolve.points import Point, where
@@ -149,9 +149,7 @@ def packed(residual: Point, kind: str | None) -> Point:
 
     def residual_inside(at, u, b, *coefficients):
         value = residual(tuple([index + 1 for index in at]), u, b, *coefficients)
-        if kind is None:
-            return value
-        return value, (value * value if kind == "sum" else value)
+        return value if kind is None else (value, term(value, kind))
 
     return residual_inside
 

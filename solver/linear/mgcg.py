@@ -31,9 +31,7 @@ class MultigridCG(ConjugateGradients):
         u, other = (system.backend.zeros(system.grid.shape) for _ in range(2))
         smoother = smoother_of(self._smoother, system.grid.dimension, symmetric=True)
         self._levels = hierarchy(errors, u, other, smoother)
-        # Messages to other processes are no work of the device's own.
-        alone = system.halo.ranks.size == 1
-        self._cycle = system.backend.replayed(self._solve) if alone else self._solve
+        self._cycle = system.replayed(self._solve)
 
     def _solve(self) -> None:
         solve_from_zero(self._levels, self._visits, cycles=1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.errors import InputError
-from heatsolve.linear import Method, System, with_change
+from heatsolve.linear import Method, System, term, with_change
 from heatsolve.linear.levels import hierarchy
 from heatsolve.linear.multigrid import VISITS, solve_from_zero
 from heatsolve.linear.smoothers import smoother_of
@@ -53,9 +53,7 @@ class Refinement(Method):
         arrays = (single.zeros(shape) for _ in range(2))
         smoother_here = smoother_of(smoother, system.grid.dimension, symmetric=False)
         self._levels, self._visits = hierarchy(self._errors, *arrays, smoother_here), VISITS[cycle]
-        # Messages to other processes are no work of the device's own.
-        alone = system.halo.ranks.size == 1
-        self._cycles = single.replayed(self._solve) if alone else self._solve
+        self._cycles = self._errors.replayed(self._solve)
         self._known: int | None = None
 
     def _solve(self) -> None:
@@ -178,7 +176,7 @@ def scaled_residual(residual: Point, kind: str | None) -> Point:
 
     def with_norm(at, u, b, factor, *coefficients):
         value = residual(at, u, b, *coefficients)
-        return factor * value, (value * value if kind == "sum" else value)
+        return factor * value, term(value, kind)
 
     return alone if kind is None else with_norm
 

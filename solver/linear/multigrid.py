@@ -5,10 +5,9 @@ from functools import cached_property
 from typing import Any
 
 from heatsolve.backends import Accumulator
-from heatsolve.linear import Method, System
+from heatsolve.linear import Method, System, term_of
 from heatsolve.linear.levels import Level, hierarchy
 from heatsolve.linear.smoothers import smoother_of
-from heatsolve.points import Point
 
 
 class Multigrid(Method):
@@ -41,11 +40,7 @@ class Multigrid(Method):
         if norm is not None:
             found = system.backend.accumulator(norm)
             self._norm = found if self._levels[0].look_on_the_way(found) else None
-        # Messages to other processes are no work of the device's own.
-        alone = system.halo.ranks.size == 1
-        replayed = system.backend.replayed if alone else _as_it_is
-        self._replayed = replayed
-        self._begin = replayed(self._solve) if self._nested else self._cycle
+        self._begin = system.replayed(self._solve) if self._nested else self._cycle
         self._old: Any = None
 
     def step(self, number: int, change: Accumulator | None) -> None:
@@ -62,7 +57,7 @@ class Multigrid(Method):
     @cached_property
     def _cycle(self) -> Callable[[], None]:
         """Full multigrid may need none."""
-        return self._replayed(self._improve)
+        return self.system.replayed(self._improve)
 
     def _improve(self) -> None:
         finest = self._levels[0]
@@ -146,16 +141,8 @@ def solve_from_zero(levels: list[Level], visits: int, cycles: int | None = None)
         improve(levels, level.other, level.u, visits)
 
 
-def _as_it_is(work: Callable[[], None]) -> Callable[[], None]:
-    return work
-
-
 def _change(at, u, old):
     return u[at] - old[at]
 
 
-def _squared_change(at, u, old):
-    return (u[at] - old[at]) * (u[at] - old[at])
-
-
-_changes: dict[str, Point] = {"sum": _squared_change, "max": _change}
+_changes = {kind: term_of(_change, kind) for kind in ("sum", "max")}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Backend, Region
-from heatsolve.linear.transfer import Cut, Exchange, Parity
+from heatsolve.linear.transfer import Cut, Exchange, Parity, around
 from heatsolve.points import shifted
 
 
@@ -73,8 +73,7 @@ class Step:
     ):
         self._sweep, self._exchange, self._source = backend.sweep, exchange, source
         shape = result.shape
-        self._before = int(np.prod(shape[:number], dtype=int))
-        self._after = int(np.prod(shape[number + 1 :], dtype=int))
+        self._before, self._after = around(shape, number)
         pairs = shape[number] // 2
         self._seen = source.reshape((self._before, source.shape[number], self._after))
         self._pairs = result.reshape((self._before, pairs, 2 * self._after))

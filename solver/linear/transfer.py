@@ -6,6 +6,7 @@ that its element 2p + parity is element (p, parity) of the pairs: the point lang
 to them are integers that a sweep is given.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,6 +106,11 @@ class Transfer:
             step.interpolate()
 
 
+def around(shape: Sequence[int], number: int) -> tuple[int, int]:
+    """How many elements an index along one axis stands for: those of the axes before, and after."""
+    return math.prod(shape[:number]), math.prod(shape[number + 1 :])
+
+
 class Step:
     """The transfer along one axis; along the others the arrays hold so much, ghosts included."""
 
@@ -119,11 +125,7 @@ class Step:
         held: Sequence[int],
     ):
         self._sweep, self._around = backend.sweep, tuple(held)
-        before, after = 1, 1
-        for extent in fine.shape[:number]:
-            before *= extent
-        for extent in fine.shape[number + 1 :]:
-            after *= extent
+        before, after = around(fine.shape, number)
         self._before, self._after = before, after
         (fine_first, self._fine_count), (coarse_first, self._count) = cut.fine, cut.coarse
         pairs, coarse = fine.shape[number] // 2, (before, self._count + 2, after)

@@ -1,0 +1,165 @@
+"""Text of CUDA C that `pass_source_3d` puts together: a tile going up the planes."""
+
+KERNEL = """
+template <bool EDGE> __device__ __forceinline__ void tile(
+    @PARAMETERS@, Range region_i, Range region_j, Range region_k, Range counted_i, Range counted_j,
+    Range counted_k, int extent_i, int extent_j, int extent_k, int first_j, int first_k, int begin,
+    int end, real* shared
+) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int x = first_k + lane * C, y = first_j + warp * R;
+    const int last_i = extent_i - 1, last_j = extent_j - 1, last_k = extent_k - 1;
+    auto of = [&](int n, int last, bool wraps) {
+        return !EDGE ? n : wraps ? wrapped(n, last - 1) : min(max(n, 0), last);
+    };
+    auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
+    int xs[C], ys[R];
+    bool fixed_x[C], fixed_y[R];
+    // Aligned groups of columns are all in the array or all outside, where any values will do.
+    constexpr bool WHOLE = ALIGNED && (!EDGE || !WRAPS_K);
+    for (int k = 0; k < C; k++) {
+        xs[k] = WHOLE && EDGE ? min(max(x, 0), last_k + 1 - C) + k : of(x + k, last_k, WRAPS_K);
+        fixed_x[k] = EDGE && !WRAPS_K && (x + k < region_k.low || x + k >= region_k.high);
+    }
+    for (int r = 0; r < R; r++) {
+        ys[r] = of(y + r, last_j, WRAPS_J);
+        fixed_y[r] = EDGE && !WRAPS_J && (y + r < region_j.low || y + r >= region_j.high);
+    }
+    @LINES@
+    real older[T][R][C], newer[T][R][C];
+    for (int t = 0; t < T; t++) for (int r = 0; r < R; r++)
+        for (int k = 0; k < C; k++) older[t][r][k] = newer[t][r][k] = 0;
+    @NORM_STATE@
+    const int start = begin - T, loads = end - begin + 2 * T;
+    real* const own = shared + warp * R * X + lane * C;
+    real* const rim = shared + RING * TILE + warp * 2 * X + lane * C;
+    const unsigned place = (unsigned)__cvta_generic_to_shared(own);
+    const size_t plane = (size_t)extent_j * extent_k;
+    const real* from = EDGE ? a0 : a0 + start * plane + (size_t)y * extent_k + x;
+    auto issue = [&](int n, int into) {
+        if (n < loads) {
+            const real* base = EDGE ? a0 + of(start + n, last_i, WRAPS_I) * plane : from;
+            const unsigned to = place + into * (TILE * sizeof(real));
+            for (int r = 0; r < R; r++) {
+                const real* row = base + (size_t)(EDGE ? ys[r] : r) * extent_k;
+                if (WHOLE)
+                    fetch<C * sizeof(real)>(to + r * X * sizeof(real), row + (EDGE ? xs[0] : 0));
+                else
+                    for (int k = 0; k < C; k++)
+                        fetch<sizeof(real)>(to + (r * X + k) * sizeof(real),
+                                            row + (EDGE ? xs[k] : k));
+            }
+            from += plane;
+        }
+        fetched();
+    };
+    // The rows beside a thread's own, for whoever has them: in a plane, and among the rims.
+    const bool first = warp == 0, last = warp == WARPS - 1;
+    const int up = first ? 0 : -X, down = last ? (R - 1) * X : R * X;
+    const int rim_up = first ? 0 : -X, rim_down = last ? X : 2 * X;
+    for (int n = 0; n < AHEAD; n++) issue(n, n);
+    int slot = 0;  // where the plane lies that arrives
+    real* to = o0 + begin * plane + (size_t)y * extent_k + x;
+    auto advance = [&](int n, auto turn) {
+        constexpr int TURN = decltype(turn)::value;
+        await_all_but<AHEAD - 1>();
+        __syncthreads();
+        const int z = start + n;
+        const int before = slot == 0 ? RING - 1 : slot - 1;
+        int next = slot + AHEAD;
+        if (next >= RING) next -= RING;
+        issue(n + AHEAD, next);
+        real arrived[R][C];
+        for (int r = 0; r < R; r++) for (int k = 0; k < C; k++)
+            arrived[r][k] = own[slot * TILE + r * X + k];
+        #pragma unroll
+        for (int t = 0; t < T; t++) {
+            const int here = z - t - 1;
+            real above[C], below[C];
+            for (int k = 0; k < C; k++) {
+                above[k] = t == 0 ? own[before * TILE + up + k]
+                                  : rim[(2 * (t - 1) + 1 - TURN) * RIMS + rim_up + k];
+                below[k] = t == 0 ? own[before * TILE + down + k]
+                                  : rim[(2 * (t - 1) + 1 - TURN) * RIMS + rim_down + k];
+            }
+            @PLANES@
+            const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
+            real value[R][C];
+            #pragma unroll
+            for (int r = 0; r < R; r++) {
+                const real left = from_left(newer[t][r][C - 1]);
+                const real right = from_right(newer[t][r][0]);
+                #pragma unroll
+                for (int k = 0; k < C; k++) {
+                    value[r][k] = point(@GIVEN@);
+                    if (EDGE && (still || fixed_y[r] || fixed_x[k])) value[r][k] = newer[t][r][k];
+                }
+            }
+            @NORMS@
+            #pragma unroll
+            for (int r = 0; r < R; r++) for (int k = 0; k < C; k++) {
+                older[t][r][k] = newer[t][r][k];
+                newer[t][r][k] = arrived[r][k];
+                arrived[r][k] = value[r][k];
+            }
+            if (t < T - 1)
+                for (int k = 0; k < C; k++) {
+                    rim[(2 * t + TURN) * RIMS + k] = arrived[0][k];
+                    rim[(2 * t + TURN) * RIMS + X + k] = arrived[R - 1][k];
+                }
+        }
+        if (++slot == RING) slot = 0;
+        if (n < 2 * T) return;
+        if (z - T < end && lane * C >= HALO && lane * C < X - HALO) {
+            for (int r = 0; r < R; r++) {
+                if (warp * R + r < T || warp * R + r >= Y - T || y + r >= region_j.high) continue;
+                if (ALIGNED && (!EDGE || x >= region_k.low && x + C <= region_k.high)) {
+                    for (int k = 0; k < C; k += 2) {
+                        pack values;
+                        values.x = arrived[r][k];
+                        values.y = arrived[r][k + 1];
+                        __stcs(reinterpret_cast<pack*>(to + r * extent_k + k), values);
+                    }
+                } else {
+                    for (int k = 0; k < C; k++)
+                        if (x + k >= region_k.low && x + k < region_k.high)
+                            __stcs(to + r * extent_k + k, arrived[r][k]);
+                }
+            }
+        }
+        to += plane;
+    };
+    for (int n = 0; n < loads; n += 2) {
+        advance(n, Number<0>());
+        advance(n + 1, Number<1>());
+    }
+    @NORM_END@
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,
+       integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
+       integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
+       integer planes, integer extent_i, integer extent_j, integer extent_k) {
+    @GATE@
+    const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
+    const Range region_k{int(low_k), int(high_k)}, counted_i{int(count_low_i), int(count_high_i)};
+    const Range counted_j{int(count_low_j), int(count_high_j)};
+    const Range counted_k{int(count_low_k), int(count_high_k)};
+    extern __shared__ __align__(16) unsigned char memory[];
+    real* shared = reinterpret_cast<real*>(memory);
+    const int first_k = (region_k.low & ~1) + blockIdx.x * (X - 2 * HALO) - HALO;
+    const int first_j = region_j.low + blockIdx.y * (Y - 2 * T) - T;
+    const int begin = region_i.low + blockIdx.z * int(planes);
+    const int end = min(begin + int(planes), region_i.high);
+    const bool edge = first_k < region_k.low || first_k + X > region_k.high ||
+                      first_j < region_j.low || first_j + Y > region_j.high ||
+                      begin - T - 1 < region_i.low || end + T + 2 > region_i.high;
+    if (edge)
+        tile<true>(@NAMES@, region_i, region_j, region_k, counted_i, counted_j, counted_k,
+                   extent_i, extent_j, extent_k, first_j, first_k, begin, end, shared);
+    else
+        tile<false>(@NAMES@, region_i, region_j, region_k, counted_i, counted_j, counted_k,
+                    extent_i, extent_j, extent_k, first_j, first_k, begin, end, shared);
+}
+"""
