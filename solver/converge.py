@@ -82,7 +82,7 @@ def make_method(case: Case, system: System, u: Any) -> Method:
         return Sor(system, u, solver.omega)
     if name == "chebyshev":
         return Chebyshev(system, u)
-    given = (system, u, solver.cycle, solver.smoother)
+    given = (system, u, solver.cycle, solver.smoother, solver.sweeps)
     if name == "multigrid" and solver.precision != "mixed":
         every = solver.check_every == 1 and solver.iterations in (None, 1)
         looks = solver.monitor == "residual" and every

@@ -210,6 +210,7 @@ OPTIONS = {
     "omega": ("sor",),
     "cycle": ("multigrid", "mgcg"),
     "smoother": ("multigrid", "mgcg"),
+    "sweeps": ("multigrid", "mgcg"),
 }
 """Keys of `[solver]` that only some methods have."""
 
@@ -221,6 +222,7 @@ class Solver(Section):
     update: Literal["laplace", "five-point-mean", "four-point-mean"] | None = None
     cycle: Literal["V", "W", "FMG"] = "V"
     smoother: Literal["red-black", "chebyshev"] = "red-black"
+    sweeps: Annotated[PositiveInteger, Le(8)] | None = None
     weight: Annotated[PositiveReal, Le(2)] = 1.0
     omega: Annotated[PositiveReal, Lt(2)] | None = None
     tolerance: PositiveReal = 1e-8

@@ -105,9 +105,9 @@ def test_work_in_both_precisions_counts_as_one(backend):
 
 
 @pytest.mark.parametrize("walls", ["vvvv", "gvgr", "gggg", "vg--", "----"])
-@pytest.mark.parametrize(("grid", "most"), [("nodes = [129, 128]", 3), ("cells = [97, 65]", 4)])
+@pytest.mark.parametrize(("grid", "most"), [("nodes = [129, 128]", 3), ("cells = [97, 65]", 5)])
 def test_corrections_in_2d(grid, most, walls):
-    """Of three cycles each: multigrid in double precision needs at most 10 cycles, on cells 12."""
+    """Of two cycles each: multigrid in double precision needs at most 10 cycles, on cells 12."""
     periodic = {"vg--": ["y"], "----": ["x", "y"]}.get(walls, [])
     # An odd extent makes rings whose cycles gain less.
     odd_ring = "97" in grid and walls.endswith("--")
@@ -121,7 +121,8 @@ def test_corrections_of_other_cycles(options):
 
 
 def test_corrections_in_3d():
-    assert corrections(noisy("nodes = [33, 34, 35]", "vvvvvv", NumpyBackend())) <= 4
+    """Of five cycles each."""
+    assert corrections(noisy("nodes = [33, 34, 35]", "vvvvvv", NumpyBackend())) <= 3
 
 
 def test_corrections_do_not_depend_on_the_size():

@@ -248,6 +248,7 @@ class Device:
         finally:
             graph = checked(driver.cuStreamEndCapture(stream))
         executable = checked(driver.cuGraphInstantiate(graph, 0))
+        checked(driver.cuGraphUpload(executable, stream))  # now, not at the first launch
 
         def play() -> None:
             checked(driver.cuGraphLaunch(executable, stream))

@@ -136,4 +136,5 @@ class CupyBackend(DeviceBackend):
                 work()
             finally:
                 graph = stream.end_capture()
+        graph.upload()  # now, not at the first launch
         return graph.launch

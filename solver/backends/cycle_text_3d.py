@@ -91,7 +91,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,
        integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
        integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
@@ -168,59 +168,71 @@ const int out = z - T;
 
 INTERPOLATION = """\
 const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(coarse_k) - 2;
-    // The coarse points below those of a thread along y and x, and the shares of both neighbours.
-    int qs[2], ss[2];
+    // Tiles begin at even rows and columns: the four points of a thread lie between the same coarse
+    // ones. Ghosts of the coarse array hold what periodic axes need beyond its ends.
+    auto below = [&](int n, int last, bool wraps) {  // the coarse point below n and n + 1
+        return EDGE && wraps ? wrapped((n >> 1) + 1, last) - 1 : n >> 1;
+    };
+    auto in_array = [&](int q, int last) { return EDGE ? min(max(q, 0), last + 1) : q; };
+    // Where the shares of an unknown are: those of ghosts are not there.
+    auto row_of = [&](int q, int odd, int last, bool wraps) {
+        return EDGE && wraps && !odd && q == 0 ? last : in_array(q, last);
+    };
+    const int q = below(y, last_q, WRAPS_J), s = below(x, last_s, WRAPS_K);
+    const int known_s = in_array(s, last_s);
+    // The shares of both neighbours along y and x, of even and odd points.
     real share_j[2][2], share_k[2][2];
     for (int n = 0; n < 2; n++) {
-        const int q = (EDGE ? ys[n] : y + n) >> 1, s = (EDGE ? xs[n] : x + n) >> 1;
-        const bool odd_j = EDGE ? ys[n] & 1 : n, odd_k = EDGE ? xs[n] & 1 : n;
-        qs[n] = EDGE ? min(q, last_q) : y >> 1;
-        ss[n] = EDGE ? min(s, last_s) : x >> 1;
-        share_j[n][0] = EDGE && q > last_q ? 0 : (odd_j ? line_j2 : line_j0)[qs[n]];
-        share_j[n][1] = EDGE && q > last_q ? 0 : (odd_j ? line_j3 : line_j1)[qs[n]];
-        share_k[n][0] = EDGE && s > last_s ? 0 : (odd_k ? line_k2 : line_k0)[ss[n]];
-        share_k[n][1] = EDGE && s > last_s ? 0 : (odd_k ? line_k3 : line_k1)[ss[n]];
+        const bool none_j = EDGE && q > last_q, none_k = EDGE && s > last_s;
+        const int j = row_of(q, n, last_q, WRAPS_J), k = row_of(s, n, last_s, WRAPS_K);
+        share_j[n][0] = none_j ? 0 : (n ? line_j2 : line_j0)[j];
+        share_j[n][1] = none_j ? 0 : (n ? line_j3 : line_j1)[j];
+        share_k[n][0] = none_k ? 0 : (n ? line_k2 : line_k0)[k];
+        share_k[n][1] = none_k ? 0 : (n ? line_k3 : line_k1)[k];
     }
     const size_t coarse_plane = (size_t)coarse_j * coarse_k;
-    auto value_at = [&](int p, int q, int s) {
-        return coarse[min(p, last_p + 1) * coarse_plane + (size_t)q * coarse_k + s];
+    const real* corners[2];
+    for (int n = 0; n < 2; n++)
+        corners[n] = coarse + (size_t)in_array(q + n, last_q) * coarse_k + known_s;
+    const int beside_it = in_array(s + 1, last_s) - known_s;
+    real known[2][2];  // the corners of a coarse plane
+    auto know = [&](int p) {
+        const size_t from = min(max(p, 0), last_p + 1) * coarse_plane;
+        for (int n = 0; n < 2; n++) {
+            known[n][0] = corners[n][from];
+            known[n][1] = corners[n][from + beside_it];
+        }
     };
-    // What a coarse plane gives to a point once it is interpolated along x and y.
-    auto along = [&](int r, int k, real v00, real v01, real v10, real v11) {
-        const real left = EDGE ? share_k[k][0] : (k ? line_k2[ss[0]] : line_k0[ss[0]]);
-        const real right = EDGE ? share_k[k][1] : (k ? line_k3[ss[0]] : line_k1[ss[0]]);
-        const real below = EDGE ? share_j[r][0] : (r ? line_j2[qs[0]] : line_j0[qs[0]]);
-        const real above = EDGE ? share_j[r][1] : (r ? line_j3[qs[0]] : line_j1[qs[0]]);
-        return below * (left * v00 + right * v01) + above * (left * v10 + right * v11);
-    };
-    auto given = [&](int p, int r, int k) {
-        return along(r, k, value_at(p, qs[r], ss[k]), value_at(p, qs[r], ss[k] + 1),
-                     value_at(p, qs[r] + 1, ss[k]), value_at(p, qs[r] + 1, ss[k] + 1));
-    };
-    // Of the coarse planes around z; in a tile that is an edge, where planes may wrap, they are
-    // made anew for each z.
+    // The coarse planes around z, interpolated along x and y.
     real around[2][2][2];
-    for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++)
-        for (int side = 0; side < 2; side++)
-            around[side][r][k] = EDGE ? 0 : given((start >> 1) + (ODD ? side : 0), r, k);"""
+    auto turn_up = [&]() {
+        for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+            around[0][r][k] = around[1][r][k];
+            around[1][r][k] =
+                share_j[r][0] * (share_k[k][0] * known[0][0] + share_k[k][1] * known[0][1])
+                + share_j[r][1] * (share_k[k][0] * known[1][0] + share_k[k][1] * known[1][1]);
+        }
+    };
+    for (int n = 0; n < 1 + ODD; n++) {
+        know(below(start, last_p, WRAPS_I) + n);
+        turn_up();
+    }
+    know(below(start + 1, last_p, WRAPS_I) + 1);"""
 
 CORRECTION = """\
 {
-            const int i = of(z, last_i, WRAPS_I), p = EDGE ? min(i >> 1, last_p) : i >> 1;
-            const bool odd = EDGE ? i & 1 : PARITY, none = EDGE && (i >> 1) > last_p;
-            const int known = min(p, last_p + 1);
-            const real share_below = none ? 0 : odd ? line_i2[known] : line_i0[known];
-            const real share_above = none ? 0 : odd ? line_i3[known] : line_i1[known];
+            const int p = below(z, last_p, WRAPS_I);
+            const bool none = EDGE && p > last_p;
+            const int row = row_of(p, PARITY, last_p, WRAPS_I);
+            const real share_below = none ? 0 : (PARITY ? line_i2 : line_i0)[row];
+            const real share_above = none ? 0 : (PARITY ? line_i3 : line_i1)[row];
             const bool unknown = !EDGE || WRAPS_I || (z >= region_i.low && z < region_i.high);
+            if (PARITY == 0) {
+                turn_up();
+                know(below(z + 2, last_p, WRAPS_I) + 1);
+            }
             #pragma unroll
             for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
-                if (EDGE) {
-                    around[0][r][k] = given(p, r, k);
-                    around[1][r][k] = given(p + 1, r, k);
-                } else if (PARITY == 0) {
-                    around[0][r][k] = around[1][r][k];
-                    around[1][r][k] = given(p + 1, r, k);
-                }
                 const real correction =
                     share_below * around[0][r][k] + share_above * around[1][r][k];
                 if (unknown && !fixed_y[r] && !fixed_x[k]) u[0][r][k] += correction;

@@ -30,6 +30,8 @@ class Shape:
     """Warps of a block, one below the other along y."""
     ahead: int = 3
     """Planes that are on their way."""
+    blocks: int = 1
+    """Blocks that a multiprocessor holds."""
 
     def halo(self, reach: int) -> int:
         """Columns at each side of a tile that are wrong in the end."""
@@ -66,8 +68,9 @@ def source(work: Pass, shape: Shape) -> str:
     width, height = 32 * shape.columns, shape.rows * shape.warps
     state, each, last = _norms(work)
     defines = {
-        "T": work.sweeps, "C": shape.columns, "R": shape.rows, "WARPS": shape.warps, "X": width,
-        "Y": height, "TILE": width * height, "RIMS": 2 * width * shape.warps, "AHEAD": shape.ahead,
+        "T": work.sweeps, "C": shape.columns, "R": shape.rows, "WARPS": shape.warps,
+        "BLOCKS": shape.blocks, "X": width, "Y": height, "TILE": width * height,
+        "RIMS": 2 * width * shape.warps, "AHEAD": shape.ahead,
         "RING": shape.ahead + 2, "HALO": shape.halo(work.sweeps), "WRAPS_I": work.wraps[0],
         "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2], "ALIGNED": work.aligned,
     }  # fmt: skip

@@ -136,7 +136,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     @NORM_END@
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,
        integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
        integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,

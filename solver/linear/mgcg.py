@@ -20,8 +20,12 @@ class MultigridCG(ConjugateGradients):
     take these out one by one (O. Tatebe, Copper Mountain Conf. on Multigrid Methods 6 (1993), 621).
     """
 
-    def __init__(self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black"):
-        self._visits, self._smoother = VISITS[cycle], smoother
+    def __init__(
+        self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black",
+        sweeps: int | None = None,
+    ):  # fmt: skip
+        self._visits = VISITS[cycle]
+        self._smoother = smoother_of(smoother, system.grid.dimension, True, sweeps)
         super().__init__(system, u)
 
     def _prepare(self) -> None:
@@ -29,8 +33,7 @@ class MultigridCG(ConjugateGradients):
         system = self.system
         errors = replace(system, b=self._r)
         u, other = (system.backend.zeros(system.grid.shape) for _ in range(2))
-        smoother = smoother_of(self._smoother, system.grid.dimension, symmetric=True)
-        self._levels = hierarchy(errors, u, other, smoother)
+        self._levels = hierarchy(errors, u, other, self._smoother)
         self._cycle = system.replayed(self._solve)
 
     def _solve(self) -> None:

@@ -11,13 +11,14 @@ from heatsolve.linear.smoothers import smoother_of
 
 
 class Multigrid(Method):
-    """V(2,2) cycles: smooth, correct by the solution of a coarser grid, smooth.
+    """V cycles: smooth, correct by the solution of a coarser grid, smooth.
 
-    Each smoothing is two sweeps of Gauss-Seidel, red points before black ones (A. Brandt, Math.
-    Comp. 31 (1977), 333; U. Trottenberg, C. Oosterlee and A. Schueller, "Multigrid", 2001, section
-    2.4), or Chebyshev's four. A W cycle solves every coarser system by two cycles. FMG begins with
-    full multigrid, in place of the start that it is given, and goes on with V cycles. Where the
-    conductivity jumps the cycles may diverge: `mgcg` is for that.
+    Each smoothing is a sweep or some (see `smoother_of`) of Gauss-Seidel, red points before black
+    ones and over-relaxed (A. Brandt, Math. Comp. 31 (1977), 333; U. Trottenberg, C. Oosterlee and
+    A. Schueller, "Multigrid", 2001, section 2.4), or of Chebyshev's iteration. A W cycle solves
+    every coarser system by two cycles. FMG begins with full multigrid, in place of the start that
+    it is given, and goes on with V cycles. Where the conductivity jumps the cycles may diverge:
+    `mgcg` is for that.
     """
 
     # A cycle is worth many sweeps, and a run needs about ten.
@@ -27,13 +28,15 @@ class Multigrid(Method):
 
     def __init__(
         self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black",
-        norm: str | None = None,
+        sweeps: int | None = None, norm: str | None = None,
     ):  # fmt: skip
         """`norm`: the kind of that of the residual, if it will be asked for after every cycle."""
         super().__init__(system, u)
-        smoother_here = smoother_of(smoother, system.grid.dimension, symmetric=False)
-        self._levels = hierarchy(system, u, system.like(u), smoother_here)
         self._visits, self._nested = VISITS[cycle], cycle == "FMG"
+        if self._nested and sweeps is None:
+            sweeps = 1  # a cycle that leaves a tenth is enough
+        smoother_here = smoother_of(smoother, system.grid.dimension, sweeps=sweeps)
+        self._levels = hierarchy(system, u, system.like(u), smoother_here)
         # The norm that a cycle finds on its way, and the number of cycles whose norm it is.
         self._norm: Accumulator | None = None
         self._known = 0

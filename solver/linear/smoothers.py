@@ -10,8 +10,12 @@ from heatsolve.linear import System
 from heatsolve.linear.colours import of_colour, signs
 from heatsolve.points import ONES, Point
 
-SWEEPS = 4
-"""Sweeps of a smoothing: two over all points, as two over the points of each colour."""
+WEIGHTS = {1: 1.0, 2: 1.15, 3: 1.2}
+"""Of red-black sweeps, by dimension: over-relaxation smooths better where there are many axes.
+
+I. Yavneh, SIAM J. Sci. Comput. 17 (1996), 180. To 1e-10 it takes a cycle or two less here; on a
+line the plain sweep is exact.
+"""
 
 
 @dataclass(frozen=True)
@@ -19,44 +23,57 @@ class Smoother:
     """Sweeps before a correction and after it, each told apart by its number.
 
     Where the sweeps after it are the adjoint of those before it, a cycle is a symmetric operator.
-    `coloured`: whether the number is the colour of the points that a sweep updates, or else a
-    weight of all.
+    `coloured`: whether the number is the colour of the points that a sweep updates, by `weight`
+    times their step, or else a weight of all.
     """
 
     before: tuple[float, ...]
     after: tuple[float, ...]
     coloured: bool
+    weight: float = 1.0
 
 
-RED_BLACK = Smoother((1.0, -1.0) * 2, (1.0, -1.0) * 2, True)
-"""Gauss-Seidel, red points before black ones, twice: the fastest order."""
-SYMMETRIC = Smoother((1.0, -1.0) * 2, (-1.0, 1.0) * 2, True)
-"""The same in reverse after a correction, for conjugate gradients."""
+def red_black(dimension: int, sweeps: int, symmetric: bool) -> Smoother:
+    """Gauss-Seidel, red points before black ones; if `symmetric`, in reverse after a correction.
+
+    The same order before and after is the faster one, the other one is for conjugate gradients.
+    """
+    order = (1.0, -1.0)
+    after = order[::-1] if symmetric else order
+    return Smoother(order * sweeps, after * sweeps, True, WEIGHTS[dimension])
 
 
-def chebyshev(dimension: int) -> Smoother:
+def chebyshev(dimension: int, sweeps: int) -> Smoother:
     """Jacobi's iteration, weighted with the inverse roots of a Chebyshev polynomial.
 
     It is the smallest one on the upper part of the spectrum of D^-1 A, [2 / (2 d), 2], with
     Gershgorin's bound 2: of the modes that no coarse grid knows, the lowest has the eigenvalue
     1 / d (M. Adams et al., J. Comput. Phys. 188 (2003), 593). A product of such sweeps is
-    its own adjoint.
+    its own adjoint. As the red and the black points of a sweep are two, so are its two roots.
     """
     high = 2.0
     low = high / (2.0 * dimension)
     roots = [
-        0.5 * (high + low) + 0.5 * (high - low) * cos(pi * (2 * n + 1) / (2 * SWEEPS))
-        for n in range(SWEEPS)
+        0.5 * (high + low) + 0.5 * (high - low) * cos(pi * (2 * n + 1) / (4 * sweeps))
+        for n in range(2 * sweeps)
     ]
     weights = tuple(1.0 / root for root in roots)
     return Smoother(weights, weights, False)
 
 
-def smoother_of(name: str, dimension: int, symmetric: bool) -> Smoother:
-    """A smoother by the name that cases call it by."""
+def smoother_of(
+    name: str, dimension: int, symmetric: bool = False, sweeps: int | None = None
+) -> Smoother:
+    """A smoother by the name that cases call it by, with so many sweeps on each side.
+
+    By default two; one where cycles stand alone in three dimensions: there they are ten instead of
+    seven, of half the work each.
+    """
+    if sweeps is None:
+        sweeps = 2 if symmetric or dimension < 3 else 1
     if name == "chebyshev":
-        return chebyshev(dimension)
-    return SYMMETRIC if symmetric else RED_BLACK
+        return chebyshev(dimension, sweeps)
+    return red_black(dimension, sweeps, symmetric)
 
 
 class Relaxation:
@@ -76,6 +93,7 @@ class Relaxation:
         shapes = [array.shape for array in coefficients if not isinstance(array, float)]
         varies = [any(shape[n] > 1 for shape in shapes) for n in range(grid.dimension)]
         self._inverse: tuple[Any, ...] = ()
+        self._weight: Any = smoother.weight
         self._relaxed, self._begun = points["relaxed"], points["begun"]
         lines = grid.dimension == 2 and not any(min(shape) > 1 for shape in shapes)
         if lines or not all(varies):
@@ -83,15 +101,25 @@ class Relaxation:
             shape = [n if v else 1 for n, v in zip(grid.shape, varies, strict=True)]
             region = [own if v else (0, 1) for own, v in zip(grid.interior, varies, strict=True)]
             self._inverse = (backend.zeros(shape),)
-            backend.sweep(points["inverted"], self._inverse[0], tuple(region), *coefficients)
+            given = (tuple(region), self._weight, *coefficients)
+            backend.sweep(points["inverted"], self._inverse[0], *given)
+            self._weight = 1.0
+        if self._weight == 1.0:
+            self._weight = ONES
 
     def smooth(self, old: Any, new: Any, numbers: tuple[float, ...]) -> None:
         """Sweeps from one array into the other and back; ghosts are brought before each."""
         system = self.system
-        more = (*self._inverse, *self._lines, *system.coefficients)
         for number in numbers:
-            system.sweep(self._relaxed, new, old, system.b, number, *more)
+            system.sweep(self._relaxed, new, old, system.b, *self._arguments(number))
             old, new = new, old
+
+    def _arguments(self, number: float) -> tuple[Any, ...]:
+        """What a sweep takes after b."""
+        coefficients = self.system.coefficients
+        if self.smoother.coloured:
+            return (self._weight, *self._inverse, number, *self._lines, *coefficients)
+        return (number, *self._inverse, *coefficients)
 
     def uncoloured(
         self, numbers: Sequence[float]
@@ -99,7 +127,7 @@ class Relaxation:
         """The same sweeps, told by a point function of all points, its arguments, and colours."""
         system, coloured = self.system, self.smoother.coloured
         points = points_of(system.residual, system.diagonal, False)
-        weights = [ONES] * len(numbers) if coloured else numbers
+        weights = [self._weight] * len(numbers) if coloured else numbers
         colours = tuple(int(number) if coloured else 0 for number in numbers)
         more = (*self._inverse, *system.coefficients)
         stages = [(system.b, weight, *more) for weight in weights]
@@ -108,42 +136,49 @@ class Relaxation:
     def begin(self, new: Any, old: Any) -> None:
         """The sweeps before a correction, from zero; they end in `old`."""
         system, (first, *others) = self.system, self.smoother.before
-        more = (*self._inverse, *self._lines, *system.coefficients)
-        interior = system.grid.interior
-        system.backend.sweep(self._begun, new, interior, system.b, first, *more)
+        given = (system.grid.interior, system.b, *self._arguments(first))
+        system.backend.sweep(self._begun, new, *given)
         self.smooth(new, old, tuple(others))
 
 
 @cache
 def points_of(residual: Point, diagonal: Point, coloured: bool) -> dict[str, Point]:
-    """The point functions of a smoother; made once, as backends know a sweep by its function."""
-    moved = one_colour if coloured else all_points
+    """The point functions of a smoother; made once, as backends know a sweep by its function.
+
+    After b, a weight, and the inverse if there is one, they take a colour and its lines if
+    `coloured`, and the coefficients.
+    """
 
     def divided(more, at):
-        lines = len(at) if coloured else 0
-        return more[:lines], more[lines:]
+        colour_and_lines = len(at) + 1 if coloured else 0
+        return more[:colour_and_lines], more[colour_and_lines:]
 
-    def relaxed(at, u, b, number, *more):
-        lines, coefficients = divided(more, at)
+    def moved(at, old, new, which):
+        """The new value, at the points of one colour if there is one."""
+        return of_colour(at, which[0], which[1:], new, old) if coloured else new
+
+    def relaxed(at, u, b, weight, *more):
+        which, coefficients = divided(more, at)
         step = residual(at, u, b, *coefficients) / diagonal(at, *coefficients)
-        return moved(u[at], step, number, at, lines)
+        return moved(at, u[at], u[at] + weight * step, which)
 
-    def relaxed_by(at, u, b, number, inverse, *more):
-        lines, coefficients = divided(more, at)
+    def relaxed_by(at, u, b, weight, inverse, *more):
+        which, coefficients = divided(more, at)
         step = residual(at, u, b, *coefficients) * inverse[at]
-        return moved(u[at], step, number, at, lines)
+        return moved(at, u[at], u[at] + weight * step, which)
 
-    def begun(at, b, number, *more):
+    def begun(at, b, weight, *more):
         """`relaxed` for u = 0."""
-        lines, coefficients = divided(more, at)
-        return moved(zero(b[at]), b[at] / diagonal(at, *coefficients), number, at, lines)
+        which, coefficients = divided(more, at)
+        return moved(at, zero(b[at]), weight * (b[at] / diagonal(at, *coefficients)), which)
 
-    def begun_by(at, b, number, inverse, *more):
-        lines, _ = divided(more, at)
-        return moved(zero(b[at]), b[at] * inverse[at], number, at, lines)
+    def begun_by(at, b, weight, inverse, *more):
+        which, _ = divided(more, at)
+        return moved(at, zero(b[at]), weight * (b[at] * inverse[at]), which)
 
-    def inverted(at, *coefficients):
-        return 1.0 / diagonal(at, *coefficients)
+    def inverted(at, weight, *coefficients):
+        """That of the diagonal, with the weight of all sweeps."""
+        return weight / diagonal(at, *coefficients)
 
     return {
         "relaxed": relaxed,
@@ -157,13 +192,3 @@ def points_of(residual: Point, diagonal: Point, coloured: bool) -> dict[str, Poi
 def zero(value):
     """0 in the precision of a field: one that `where` chooses is not converted."""
     return value - value
-
-
-def one_colour(u, step, colour, at, lines):
-    """u + step at the points of one colour."""
-    return of_colour(at, colour, lines, u + step, u)
-
-
-def all_points(u, step, weight, at, lines):
-    """u + weight step."""
-    return u + weight * step
