@@ -457,8 +457,8 @@ def test_all_mistakes_at_once_in_the_order_of_the_file():
         'case.toml:25: boundary.right.temperature.value: unknown name "zz", did you mean "z"? '
         "(known: x, y, z, t, bad, worse, pi, e)",
         "case.toml:27: solver.tol: unknown key (known: method, update, cycle, smoother, "
-        "sweeps, weight, omega, tolerance, relative, norm, monitor, max_iterations, iterations, check_every, "
-        "precision)",
+        "sweeps, weight, omega, tolerance, relative, norm, monitor, max_iterations, iterations, "
+        "check_every, precision)",
         '--set solver.methd=cg: solver.methd: unknown key, did you mean "method"?',
         "--set time.end=-1: time.end: must be greater than 0, not -1",
     ]

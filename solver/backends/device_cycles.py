@@ -23,7 +23,7 @@ from heatsolve.backends.device_passes import (
 from heatsolve.backends.pass_source import Pass, Transfer
 from heatsolve.backends.signature import Signature, describe
 
-SHAPE_2D = pass_source_2d.Shape(ahead=4, warps=4, blocks=4)
+SHAPE_2D = pass_source_2d.Shape(ahead=8, warps=4, blocks=4)
 """Measured on an H200."""
 SHAPE_3D = cycle_source_3d.Shape()
 FEWEST_POINTS = {2: 300_000, 3: 1_000_000}

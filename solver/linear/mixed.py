@@ -24,6 +24,8 @@ of 40 bytes a point each, pay. To 1e-10 they are three, or two.
 LARGEST_RESIDUAL = 40
 """The exponent of the residual that an iteration begins with: single precision holds what is
 2^80 times larger and, beyond the 2^53 of a double, what is 2^110 times smaller."""
+EASY = range(-20, 61)
+"""Exponents with which a residual is as good as it is: 2^60 times larger and smaller still fits."""
 WIDEST = 2.0**60
 """The ratio of diagonal elements of A up to which all of them fit into single precision."""
 MOST = 1000
@@ -39,7 +41,7 @@ class Refinement(Method):
     Strzodka and S. Turek, Int. J. Parallel Emergent Distrib. Syst. 22 (2007), 221).
 
     A and r are scaled by powers of two, which rounds nothing: the largest diagonal element of A to
-    at most 1, and the residual at the start to 2^40.
+    at most 1, and to 2^40 the residual at the start, if it is not EASY.
     Raises InputError where the elements of A differ too much for single precision.
     """
 
@@ -58,6 +60,7 @@ class Refinement(Method):
         self._levels, self._visits = hierarchy(self._errors, *arrays, smoother_here), VISITS[cycle]
         self._cycles = self._errors.replayed(self._solve)
         self._known: int | None = None
+        self._largest = system.backend.accumulator("max")
 
     def _solve(self) -> None:
         solve_from_zero(self._levels, self._visits, CYCLES[self.system.grid.dimension])
@@ -68,10 +71,10 @@ class Refinement(Method):
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system = self.system
-        if "exponent" not in self.scalars:
-            self.scalars["exponent"] = self._choose_exponent()
         if self._known != number:
             self._find_residual(None)
+        if "exponent" not in self.scalars:
+            self._choose_exponent()
         self._cycles()
         self._known = None
         out = self.u if change is None else (self.u, change)
@@ -79,29 +82,31 @@ class Refinement(Method):
         point = CORRECTED[change and change.kind]
         system.backend.sweep(point, out, system.grid.interior, self.u, self._e, back)
 
-    def _choose_exponent(self) -> float:
-        """By which the residual is scaled, for all iterations."""
-        system = self.system
-        given = (self.u, system.b, *system.coefficients)
-        largest = system.reduce("max", system.residual, *given)
-        if not 0.0 < largest < math.inf:
-            return 0.0  # and whoever iterates will say so
-        wanted = LARGEST_RESIDUAL - math.frexp(largest)[1]
-        low, high = max(-MOST, -MOST - self._exponent), min(MOST, MOST - self._exponent)
-        return float(min(max(wanted, low), high))
+    def _choose_exponent(self) -> None:
+        """By which the residual is scaled from now on; the first one was not."""
+        largest = self._largest.value
+        self._largest.clear()
+        self.scalars["exponent"] = 0.0
+        # Whoever iterates will say so if it is 0 or not finite.
+        if 0.0 < largest < math.inf and math.frexp(largest)[1] not in EASY:
+            wanted = LARGEST_RESIDUAL - math.frexp(largest)[1]
+            low, high = max(-MOST, -MOST - self._exponent), min(MOST, MOST - self._exponent)
+            self.scalars["exponent"] = float(min(max(wanted, low), high))
+            self._find_residual(None)
 
     def _find_residual(self, norm: Accumulator | None) -> None:
         """r, scaled and in single precision; terms of the norm of the unscaled one into `norm`."""
-        system, scale = self.system, math.ldexp(1.0, int(self.scalars["exponent"]))
-        point = scaled_residual(system.residual, norm and norm.kind)
-        out = self._errors.b if norm is None else (self._errors.b, norm)
+        system, scale = self.system, math.ldexp(1.0, int(self.scalars.get("exponent", 0.0)))
+        norms = [] if norm is None else [norm]
+        if "exponent" not in self.scalars:
+            self._largest.clear()
+            norms.append(self._largest)
+        point = scaled_residual(system.residual, tuple(norm.kind for norm in norms))
+        out = (self._errors.b, *norms)
         system.sweep(point, out, self.u, system.b, scale, *system.coefficients)
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         """The residual whose norm this is stays for the next step."""
-        if not self.scalars:
-            super().residual_norm(steps, into)
-            return
         self._find_residual(into)
         self._known = steps
 
@@ -171,17 +176,15 @@ CORRECTED: dict[str | None, Point] = {
 
 
 @cache
-def scaled_residual(residual: Point, kind: str | None) -> Point:
-    """factor (b - A u), with the term of a norm of b - A u where its kind is given."""
+def scaled_residual(residual: Point, kinds: tuple[str, ...]) -> Point:
+    """factor (b - A u), with the terms of norms of b - A u."""
 
-    def alone(at, u, b, factor, *coefficients):
-        return factor * residual(at, u, b, *coefficients)
-
-    def with_norm(at, u, b, factor, *coefficients):
+    def scaled_with_norms(at, u, b, factor, *coefficients):
         value = residual(at, u, b, *coefficients)
-        return factor * value, term(value, kind)
+        terms = tuple(term(value, kind) for kind in kinds)
+        return (factor * value, *terms) if terms else factor * value
 
-    return alone if kind is None else with_norm
+    return scaled_with_norms
 
 
 @cache
