@@ -30,7 +30,9 @@ def noisy_system(grid, walls, conductivity="1", backend="numpy"):
     model = f'conductivity = "{conductivity}"'
     text = case_text(grid, walls.replace("v", "0"), model=model)
     text = re.sub(r"ambient = [\d.]+", "ambient = 0", text)
-    problem = Conduction(parse(text, "case"), make(backend))
+    problem = Conduction(
+        parse(text, "case"), make(backend) if isinstance(backend, str) else backend
+    )
     b = noise_inside(problem.grid.shape)
     system = problem.system(problem.backend.to_device(b))
     if system.singular:

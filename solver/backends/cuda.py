@@ -58,7 +58,7 @@ class CudaBackend(DeviceBackend):
     def to_host(self, array: DeviceArray) -> np.ndarray:
         return self._machine.copy_out(array)
 
-    def copy(self, target: DeviceArray, source: DeviceArray) -> None:
+    def _copy(self, target: DeviceArray, source: DeviceArray) -> None:
         self._machine.copy(target, source)
 
     def pinned(self, shape: Sequence[int]) -> np.ndarray:
@@ -82,8 +82,14 @@ class CudaBackend(DeviceBackend):
     def stopwatch(self) -> Callable[[], float]:
         return self._machine.stopwatch()
 
-    def zero(self, array: DeviceArray) -> None:
+    def _zero(self, array: DeviceArray) -> None:
         self._machine.zero(array)
+
+    def stored(self, values: np.ndarray) -> DeviceArray:
+        return self._machine.copy_in(values)
+
+    def address(self, array: DeviceArray) -> int:
+        return array.pointer
 
     def read_integers(self, array: DeviceArray) -> np.ndarray:
         return self._machine.copy_out(array)

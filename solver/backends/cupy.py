@@ -63,7 +63,7 @@ class CupyBackend(DeviceBackend):
     def to_host(self, array: Any) -> np.ndarray:
         return array.get()
 
-    def copy(self, target: Any, source: Any) -> None:
+    def _copy(self, target: Any, source: Any) -> None:
         stream = self._cupy.cuda.get_current_stream()
         target.data.copy_from_device_async(source.data, source.nbytes, stream)
 
@@ -98,8 +98,14 @@ class CupyBackend(DeviceBackend):
     def integers(self, count: int) -> Any:
         return self._cupy.zeros(count, self._cupy.int64)
 
-    def zero(self, array: Any) -> None:
+    def _zero(self, array: Any) -> None:
         array.data.memset_async(0, array.nbytes)
+
+    def stored(self, values: np.ndarray) -> Any:
+        return self._cupy.asarray(values)
+
+    def address(self, array: Any) -> int:
+        return array.data.ptr
 
     def read_integers(self, array: Any) -> np.ndarray:
         return array.get()

@@ -26,7 +26,8 @@ from heatsolve.backends.device_passes import (
     DevicePasses,
     deepest,
 )
-from heatsolve.backends.replay import Replay
+from heatsolve.backends.replay import Note, Replay
+from heatsolve.backends.small_sweeps import SmallSweep, is_small
 from heatsolve.backends.tape import Tape
 from heatsolve.points import Point
 
@@ -132,8 +133,8 @@ class DeviceBackend(Backend):
     """Whether there is a compiler of CUDA C, in which the kernels of passes are written."""
     processors: int
     """Multiprocessors of the device."""
-    rehearses = False
-    """Whether sweeps are only made ready, but not made."""
+    notes: list[Note] | None = None
+    """What is queued while it is only noted down."""
     _gate: Any
     _rows: Any
     _kinds: list[str]
@@ -144,8 +145,27 @@ class DeviceBackend(Backend):
         """A device array of 64-bit zeros."""
 
     @abstractmethod
+    def stored(self, values: np.ndarray) -> Any:
+        """A device array of these 64-bit integers."""
+
+    @abstractmethod
+    def address(self, array: Any) -> int:
+        """Where an array begins in the memory of the device."""
+
     def zero(self, array: Any) -> None:
         """Queue the zeroing of an array."""
+        self.enqueue(lambda: self._zero(array))
+
+    def copy(self, target: Any, source: Any) -> None:
+        self.enqueue(lambda: self._copy(target, source))
+
+    @abstractmethod
+    def _zero(self, array: Any) -> None:
+        """Queue it now."""
+
+    @abstractmethod
+    def _copy(self, target: Any, source: Any) -> None:
+        """Queue it now."""
 
     @abstractmethod
     def read_integers(self, array: Any) -> np.ndarray:
@@ -189,13 +209,33 @@ class DeviceBackend(Backend):
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
             operands = (*targets, *arguments)
             shapes = tuple([operands[array.place].shape for array in arrays])
-            if shapes not in known:
-                known[shapes] = of_shapes(shapes)
-            kernel, extents = known[shapes]
-            for launch in () if self.rehearses else launches(region, rows):
-                kernel(launch, extents, operands)
+
+            def ready() -> Callable[[], None]:
+                if shapes not in known:
+                    known[shapes] = of_shapes(shapes)
+                kernel, extents = known[shapes]
+
+                def queue() -> None:
+                    for launch in launches(region, rows):
+                        kernel(launch, extents, operands)
+
+                return queue
+
+            if self.notes is not None and is_small(signature, region):
+                apart, extents = layout(arrays, shapes)
+                here = replace(signature, apart=apart)
+                self.notes.append(SmallSweep(here, tape, region, extents, operands, ready))
+                return
+            self.enqueue(ready())
 
         return run
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        """Queue some work now, or note it down."""
+        if self.notes is None:
+            work()
+        else:
+            self.notes.append(work)
 
     def c_kernel(self, source: str, bytes_shared: int) -> Compiled:
         """The kernel `sweeps` of a CUDA C source, where a block needs so much shared memory."""
@@ -204,8 +244,7 @@ class DeviceBackend(Backend):
         compiled = self._c_kernels[source]
 
         def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
-            if not self.rehearses:
-                compiled(launch, operands)
+            self.enqueue(lambda: compiled(launch, operands))
 
         return queue
 

@@ -65,8 +65,7 @@ def extent_names(signature: Signature) -> list[str]:
 
 def thread_indices(signature: Signature, dialect: Dialect, rows: int) -> list[str]:
     """The statements that find a thread's first point and its place in the arrays."""
-    dimension = signature.dimension
-    axes = INDEX_NAMES[:dimension]
+    axes = INDEX_NAMES[: signature.dimension]
     x = f"{dialect.thread('x')} - low_{axes[-1]} % {ALIGNMENT}"
     values = {
         1: {"i": f"low_i + {x}"},
@@ -76,7 +75,16 @@ def thread_indices(signature: Signature, dialect: Dialect, rows: int) -> list[st
             "j": f"low_j + {dialect.thread('y')}",
             "i": f"low_i + {dialect.block('z')} * {rows}",
         },
-    }[dimension]
+    }[signature.dimension]
+    indices = [dialect.integer(name, value) for name, value in values.items()]
+    return indices + places(signature, dialect)
+
+
+def places(signature: Signature, dialect: Dialect) -> list[str]:
+    """The statements that find the place of the point i, j, k in the arrays, and their strides."""
+    dimension = signature.dimension
+    axes = INDEX_NAMES[:dimension]
+    values = {}
     for suffix in ("", *[signature.suffix(name) for name in signature.apart]):
         for number in reversed(range(dimension - 1)):
             extents = [f"extent_{axis}{suffix}" for axis in axes[number + 1 :]]

@@ -1,18 +1,23 @@
 """Work that a device notes down once, and plays back without the host."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from heatsolve.backends.small_sweeps import SmallSweep, together
 
 if TYPE_CHECKING:
     from heatsolve.backends.device import DeviceBackend
+
+Note: TypeAlias = Callable[[], None] | SmallSweep
+"""What queues a kernel, or a sweep that may share one with others."""
 
 
 class Replay:
     """Work that a device plays back from a graph: about a microsecond for each kernel.
 
-    It is rehearsed first, so that all kernels are there when it is noted down; the host does both
-    once, ahead of the first call. Without the gate there are other kernels, which it notes down
-    where they are first called for.
+    Its kernels are noted down, small sweeps joined, and all of them compiled before they are
+    captured; the host does so once, ahead of the first call. Without the gate there are other
+    kernels, which it notes down where they are first called for.
     """
 
     def __init__(self, backend: "DeviceBackend", work: Callable[[], None]):
@@ -23,18 +28,20 @@ class Replay:
     def _prepare(self, gated: bool) -> None:
         backend, before = self._backend, self._backend.gated
         points, moved = backend.points_updated, backend.bytes_moved
-        backend.gated = gated
+        backend.gated, backend.notes = gated, []
         try:
-            backend.rehearses = True
             self._work()
-            backend.rehearses = False
-            points_twice, moved_twice = backend.points_updated, backend.bytes_moved
-            graph = backend.captured(self._work)
-            counts = backend.points_updated - points_twice, backend.bytes_moved - moved_twice
         finally:
-            backend.rehearses, backend.gated = False, before
-            backend.points_updated, backend.bytes_moved = points, moved
-        self._graphs[gated] = (graph, *counts)
+            notes, backend.notes, backend.gated = backend.notes, None, before
+        counts = backend.points_updated - points, backend.bytes_moved - moved
+        backend.points_updated, backend.bytes_moved = points, moved
+        queued = list(joined(backend, notes))
+
+        def queue_all() -> None:
+            for queue in queued:
+                queue()
+
+        self._graphs[gated] = (backend.captured(queue_all), *counts)
 
     def __call__(self) -> None:
         backend = self._backend
@@ -44,3 +51,23 @@ class Replay:
         play()
         backend.points_updated += points
         backend.bytes_moved += moved
+
+
+def joined(backend: "DeviceBackend", notes: Iterable[Note]) -> Iterator[Callable[[], None]]:
+    """What queues the kernels of these notes; small sweeps that follow each other share one."""
+    waiting: list[SmallSweep] = []
+
+    def waited_for() -> Iterator[Callable[[], None]]:
+        if len(waiting) > 1:
+            yield together(backend, waiting)
+        elif waiting:
+            yield waiting[0].alone()
+        waiting.clear()
+
+    for note in notes:
+        if isinstance(note, SmallSweep):
+            waiting.append(note)
+        else:
+            yield from waited_for()
+            yield note
+    yield from waited_for()
