@@ -212,8 +212,8 @@ def test_solutions_are_interpolated_by_cubics(kind, n):
     problem = Conduction(parse(text, "case"), make("numpy"))
     system, u = problem.system(problem.backend.zeros(problem.grid.shape)), problem.temperature
     fine, coarse, *_ = hierarchy(system, u, system.like(u), smoother_of("red-black", 1, False))
-    halving = fine._transfer.cuts[0].halving
-    position, others = halving._positions
+    halving, size = fine._transfer.cuts[0].halving, n
+    position, others = (numbers / size for numbers in halving._positions)
     for power, inside in ((1, 0), (2, 0), (3, 3)):
         coarse.other[...] = others**power
         fine.take_up(u)

@@ -44,7 +44,7 @@ def pieces(work: Pass) -> Pieces:
     ends = "region_i.high", "region_j.high"
     if transfer.residual is None:
         return Pieces([], INTERPOLATION, "", CORRECTED, *ends, FETCH_COARSE)
-    reads = pass_source_2d.Reads(work, transfer.residual, (0, *transfer.operands), "T")
+    reads = pass_source_2d.Reads(work, transfer.residual, (0, *transfer.operands), "T", "m")
     look = (
         (RESTRICTION if transfer.norm is None else NORM)
         .replace("@WINDOW@", WINDOW.replace("@LEVEL@", "T"))

@@ -23,6 +23,8 @@ from heatsolve.backends.cycle_text_3d import (
     INTERPOLATION,
     KERNEL,
     NEIGHBOURS,
+    NORM,
+    NORMS,
     PLANE,
     RESTRICTION,
     RESTRICTION_STATE,
@@ -64,7 +66,7 @@ class Shape:
 
 def levels(work: Pass) -> int:
     """Planes on which a step works: one for each sweep, and one for the residual."""
-    return work.sweeps + work.restricts
+    return work.sweeps + work.looks
 
 
 def reach(work: Pass) -> tuple[int, int]:
@@ -72,7 +74,8 @@ def reach(work: Pass) -> tuple[int, int]:
 
     A coarse point q takes from the points 2q - 2 ... 2q + 1, a residual from its neighbours.
     """
-    return (work.sweeps + 3, work.sweeps + 2) if work.restricts else (work.sweeps, work.sweeps)
+    alone = work.sweeps + work.looks
+    return (work.sweeps + 3, work.sweeps + 2) if work.restricts else (alone, alone)
 
 
 def halo(work: Pass) -> tuple[int, int]:
@@ -98,7 +101,7 @@ def source(work: Pass, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     along = fetched_along(work)
     lines = work.numbers()
-    state = correct = sweeps = restriction = ""
+    state = correct = sweeps = look = end = ""
     last_plane = "region_i.high"
     if work.sweeps:
         own = {number: number for number in range(len(work.signature.arguments))}
@@ -106,16 +109,22 @@ def source(work: Pass, shape: Shape) -> str:
         lines += reads.lines
         black = ", ".join(str(int(colour < 0)) for colour in work.colours)
         sweeps = _with(reads, SWEEPS).replace("@BLACK@", black)
-    if work.restricts:
-        assert work.transfer is not None and work.transfer.residual is not None
-        taken = dict(enumerate(work.transfer.operands, 1))
-        reads = Reads(work, work.transfer.residual, taken, FIELD, "m", along, ("2", "2"))
+    transfer = work.transfer
+    if transfer is not None and transfer.residual is not None:
+        taken = dict(enumerate(transfer.operands, 1))
+        reads = Reads(work, transfer.residual, taken, FIELD, "m", along, ("2", "2"))
         lines += reads.lines
-        state, restriction = RESTRICTION_STATE, _with(reads, RESTRICTION)
+        look = _with(reads, RESTRICTION if work.restricts else NORM)
+    if work.restricts:
+        state = RESTRICTION_STATE
         # Coarse points may lie one beyond the last unknown.
         last_plane = "max(region_i.high, 2 * int(coarse_i) - 3)"
-    elif work.transfer is not None:
+    elif transfer is not None:
         state, correct = INTERPOLATION, CORRECTION
+        if transfer.norm is not None:
+            kept, each, after, end = NORMS[transfer.norm]
+            state = f"{INTERPOLATION}\n    {kept}"
+            look = look.replace("@TERM@", each).replace("@AFTER@", after)
     fetches = [f"fetch_plane(a{along}, start + n - 1, RING + beside);"]
     if work.from_zero:
         correct = FROM_ZERO
@@ -127,7 +136,7 @@ def source(work: Pass, shape: Shape) -> str:
         "T": work.sweeps, "LEVELS": levels(work), "RESTRICTS": work.restricts,
         "WARPS": shape.warps, "BLOCKS": shape.blocks, "X": 64, "Y": 2 * shape.warps,
         "TILE": 128 * shape.warps, "AHEAD": shape.ahead,
-        "RING": shape.planes(work)[0], "LOW": low, "HIGH": high,
+        "MARGIN": work.margin or 0, "RING": shape.planes(work)[0], "LOW": low, "HIGH": high,
         "BEFORE": before, "AFTER": after, "ODD": work.odd, "WRAPS_I": work.wraps[0],
         "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2], "ALIGNED": work.aligned,
     }  # fmt: skip
@@ -135,7 +144,7 @@ def source(work: Pass, shape: Shape) -> str:
         KERNEL, work, defines,
         LINES="\n    ".join(lines), FETCHES="\n            ".join(fetches),
         ARRIVED="0" if work.from_zero else "own[slot * TILE + r * X + k]",
-        TRANSFER_STATE=state, CORRECT=correct, SWEEPS=sweeps, RESTRICT=restriction,
+        TRANSFER_STATE=state, CORRECT=correct, SWEEPS=sweeps, LOOK=look, NORM_END=end,
         STORE=STORE if work.sweeps else "", LAST_PLANE=last_plane,
     )  # fmt: skip
 
@@ -143,10 +152,12 @@ def source(work: Pass, shape: Shape) -> str:
 def fetched_along(work: Pass) -> int:
     """The number of the array whose planes are fetched with the field: b; 0 if there is none."""
     arguments = work.signature.arguments
-    for number, shift in work.tape.loads():
-        if number and not any(arguments[number]) and not any(distance for distance, _ in shift):
-            return number
-    return 0
+    found = [
+        number
+        for number, shift in work.tape.loads()
+        if number and not any(arguments[number]) and not any(distance for distance, _ in shift)
+    ]
+    return min(found, default=0)
 
 
 def _with(reads: Reads, template: str) -> str:

@@ -80,7 +80,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
         }
         @CORRECT@
         @SWEEPS@
-        @RESTRICT@
+        @LOOK@
         if (++slot == RING) slot = 0;
         if (++beside > AHEAD) beside = 0;
         @STORE@
@@ -89,6 +89,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
         advance(n, Number<0>());
         advance(n + 1, Number<1>());
     }
+    @NORM_END@
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
@@ -107,9 +108,10 @@ sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer
     const int first_j = (region_j.low & ~1) + blockIdx.y * (Y - LOW - HIGH) - LOW;
     const int begin = region_i.low + blockIdx.z * int(planes);
     const int end = min(begin + int(planes), @LAST_PLANE@);
-    const bool edge = first_k < region_k.low || first_k + X > region_k.high ||
-                      first_j < region_j.low || first_j + Y > region_j.high ||
-                      begin - BEFORE - 1 < region_i.low || end + AFTER + 2 > region_i.high;
+    const bool edge =
+        first_k < region_k.low + MARGIN || first_k + X > region_k.high - MARGIN ||
+        first_j < region_j.low + MARGIN || first_j + Y > region_j.high - MARGIN ||
+        begin - BEFORE - 1 < region_i.low + MARGIN || end + AFTER + 2 > region_i.high - MARGIN;
     if (edge)
         tile<true>(@NAMES@, region_i, region_j, region_k, extent_i, extent_j, extent_k, first_j,
                    first_k, warp, begin, end, shared);
@@ -292,3 +294,39 @@ RESTRICTION = """\
                 past[0][r][k] = left_over[r][k];
             }
         }"""
+
+NORM = """\
+{
+            constexpr int t = T;
+            @PLANE@
+            const bool counted = mine && here >= begin && here < min(end, region_i.high) && !still;
+            #pragma unroll
+            for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+                @NEIGHBOURS@
+                const real left_over = residual(@GIVEN@);
+                const bool counts = counted && (!EDGE || (in_range(y + r, region_j) &&
+                                                          in_range(x + k, region_k)));
+                @TERM@
+            }
+            @AFTER@
+        }"""
+"""The norm of the residual, on the plane behind the last sweep's."""
+
+NORMS = {
+    "sum": (
+        "const int copy = (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD;\n"
+        "    double terms[8] = {0};",
+        "terms[4 * (PARITY ^ ODD) + 2 * r + k] =\n"
+        "                    counts ? (double)(left_over * left_over) : 0.0;",
+        "if ((PARITY ^ ODD) == 1) add_sum(terms, reg_residual + copy * WIDTH);",
+        "",
+    ),
+    "max": (
+        "const int copy = (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD;\n"
+        "    integer most = 0;",
+        "if (counts) most = max(most, magnitude(left_over));",
+        "",
+        "add_largest(most, reg_residual + copy * WIDTH);",
+    ),
+}
+"""By the kind of a norm: what is kept, the term of a point, after two planes, at the end."""

@@ -20,12 +20,14 @@ from heatsolve.backends.device_passes import (
     reads_neighbours,
     work_of,
 )
-from heatsolve.backends.pass_source import Pass, Transfer
+from heatsolve.backends.pass_source import INVERSE, Pass, Transfer
 from heatsolve.backends.signature import Signature, describe
 
 SHAPE_2D = pass_source_2d.Shape(ahead=8, warps=4, blocks=4)
 """Measured on an H200."""
 SHAPE_3D = cycle_source_3d.Shape()
+MOST_MARGIN = 2
+"""Layers beside the walls that belong to the edge; pieces of EDGE_ROWS hold so many."""
 FEWEST_POINTS = {2: 300_000, 3: 1_000_000}
 """Points of a grid below which single sweeps are faster, by dimension.
 
@@ -46,8 +48,6 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
     if math.prod(half.shape) < FEWEST_POINTS[len(half.shape)]:
         return False
     if len(half.shape) == 3:
-        if half.norm is not None:
-            return False
         odd = any(w and n % 2 for w, n in zip(half.wraps, half.shape, strict=True))
         if odd or not all(half.colours):
             return False
@@ -56,9 +56,10 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
     tapes = [work.tape, *([work.transfer.residual] if work.transfer.residual else [])]
     if len(half.shape) == 2:
         return all(deepest(tape, work.signature) > 1 for tape in tapes)
-    whole = [n for n, kind in enumerate(work.signature.arguments) if n and not any(kind)]
     near = all(reads_neighbours(tape, work.signature) for tape in tapes)
-    return near and whole == [cycle_source_3d.fetched_along(work)]
+    whole = {n for n, kind in enumerate(work.signature.arguments) if n and not any(kind)}
+    along = cycle_source_3d.fetched_along(work)
+    return near and along > 0 and all(n == along or work.is_even(n) for n in whole)
 
 
 def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
@@ -76,13 +77,18 @@ def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
     own = signature(half.stages[0])
     norms = [None] * len(half.stages)
     work = work_of(own.tape(half.point), own, half.stages, norms, half.wraps, half.shape)
-    work = replace(work, colours=tuple(half.colours), from_zero=half.from_zero)
+    margin = half.margin if half.margin is None or half.margin <= MOST_MARGIN else None
+    work = replace(work, colours=tuple(half.colours), from_zero=half.from_zero, margin=margin)
+    if half.inverse is not None and margin is not None:
+        coefficients = signature(half.stages[0][INVERSE:])
+        made = replace(coefficients, arguments=coefficients.arguments[1:])  # it takes no field
+        work = replace(work, inverse=made.tape(half.inverse))
     if axes == 2:
         yield replace(work, transfer=transfer)
         return
     first = half.region[0][0]
     parts = [replace(work, transfer=transfer)]
-    if half.residual is not None:
+    if half.residual is not None and half.norm is None:
         restricting = replace(work, norms=(), colours=(), from_zero=False, transfer=transfer)
         parts = [work, restricting]
     for part in parts:

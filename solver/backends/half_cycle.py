@@ -21,7 +21,9 @@ class HalfCycle:
     `coarse`. Otherwise it is the one after it: the sweeps begin at u plus what is interpolated from
     `coarse`; and the terms of a `norm`, an Accumulator, of the residual of the result are added to
     it. Operands are b and the coefficients; a stage is b, a weight, perhaps the inverse of the
-    diagonal, and the coefficients. `lines` holds four for each axis,
+    diagonal, and the coefficients; inverse(p, *coefficients) is what makes that inverse. With a
+    `margin` all arrays but b are the same at points that have so many layers between them and the
+    walls. `lines` holds four for each axis,
     slowest first: what a coarse point takes of the points 2q - 2 ... 2q + 1, or what the points 2q
     and then 2q + 1 take of the coarse points q and q + 1.
     """
@@ -38,3 +40,5 @@ class HalfCycle:
     operands: Sequence[Any] = ()
     from_zero: bool = False
     norm: Any = None
+    margin: int | None = None
+    inverse: Point | None = None

@@ -15,6 +15,10 @@ PASS_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
 """Lambdas in kernels count as functions of the host otherwise."""
 
 
+INVERSE = 3
+"""The number of the inverse of the diagonal: behind the field, b, and the weight."""
+
+
 @dataclass(frozen=True)
 class Transfer:
     """What a pass of a multigrid cycle does besides its sweeps.
@@ -37,7 +41,9 @@ class Pass:
     each sweep None, "max" or "sum"; `aligned`: whether rows begin at multiples of two elements.
     `colours`: for each sweep 1 or -1 if it updates only the red or black points, else 0; `odd`:
     whether the first plane that is read is odd. `from_zero`: whether the sweeps begin at 0
-    wherever they read. `transfer`: see `cycle_source` and `cycle_source_3d`.
+    wherever they read. `margin`: layers beside the walls beyond which all arrays but that of number
+    1 are the same, if they are. `inverse`: what makes the argument of number INVERSE of those
+    behind it, if it is made of them. `transfer`: see `cycle_source` and `cycle_source_3d`.
     """
 
     tape: Tape
@@ -49,7 +55,22 @@ class Pass:
     colours: tuple[int, ...] = ()
     odd: bool = False
     from_zero: bool = False
+    margin: int | None = None
+    inverse: Tape | None = None
     transfer: Transfer | None = None
+
+    def is_even(self, number: int) -> bool:
+        """Whether an argument is the same array element at all points far from walls."""
+        return self.margin is not None and number > 1
+
+    def is_made(self, number: int) -> bool:
+        """Whether an even argument is made anew near walls: it lies in no cache there."""
+        return self.is_even(number) and number == INVERSE and self.inverse is not None
+
+    @property
+    def made_of(self) -> range:
+        """The numbers of the arguments that the inverse takes."""
+        return range(INVERSE + 1, len(self.signature.arguments))
 
     @property
     def sweeps(self) -> int:
@@ -122,6 +143,8 @@ def filled(template: str, work: Pass, defines: Mapping[str, int], **pieces: str)
     functions = c_function("point", work.tape, work.signature.precision)
     if work.transfer is not None and work.transfer.residual is not None:
         functions += c_function("residual", work.transfer.residual, work.signature.precision)
+    if work.inverse is not None:
+        functions += c_function("inverse", work.inverse, work.signature.precision)
     preamble = PREAMBLE.replace("@PTX@", PTX)
     return constants() + head + types + preamble + functions + template
 

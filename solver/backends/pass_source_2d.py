@@ -84,11 +84,12 @@ def kept(work: Pass) -> list[int]:
     """The arguments that all sweeps read point by point: their rows are fetched once, and kept.
 
     Rows are fetched where a periodic field has them; a ghost row of the array itself is another.
+    Those that are even are read at the edges only.
     """
     arguments, wraps = work.signature.arguments, work.wraps[0]
     found: dict[int, bool] = {}
     for number, ((di, _), (dj, _)) in work.tape.loads():
-        if number > 0 and not any(arguments[number]) and dj == 0:
+        if number > 0 and not any(arguments[number]) and dj == 0 and not work.is_even(number):
             found[number] = found.get(number, True) and (di == 0 or not wraps)
     return sorted(number for number, all_rows in found.items() if all_rows)
 
@@ -104,7 +105,8 @@ def source(work: Pass, shape: Shape) -> str:
         "T": work.sweeps, "LEVELS": work.sweeps + work.looks, "LEAD": lead(work),
         "TAIL": work.sweeps + work.looks, "EVEN": even(work), "C": shape.columns,
         "RING": shape.ahead, "PAIRS": shape.ahead // PAIR, "WARPS": shape.warps,
-        "BLOCKS": shape.blocks, "HALO": shape.halo(work), "STRIP": shape.width(work),
+        "BLOCKS": shape.blocks, "MARGIN": work.margin or 0, "HALO": shape.halo(work),
+        "STRIP": shape.width(work),
         "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1], "ALIGNED": work.aligned,
         "KEPT": len(keeps), "KEPT_ROWS": shape.kept_rows(work),
         "COARSE_ROWS": cycle_source.COARSE_ROWS,
@@ -131,11 +133,14 @@ def source(work: Pass, shape: Shape) -> str:
 class Reads:
     """What the point function of a level reads, as statements before it and as its arguments.
 
-    `arguments` are the numbers of the kernel's arguments that it takes; `level` is the level.
+    `arguments` are the numbers of the kernel's arguments that it takes; `level` is the level;
+    `letter` begins its names.
     """
 
-    def __init__(self, work: Pass, tape: Tape, arguments: Sequence[int], level: str):
-        self._work, self._level = work, level
+    def __init__(
+        self, work: Pass, tape: Tape, arguments: Sequence[int], level: str, letter: str = "l"
+    ):
+        self._work, self._level, self._letter = work, level, letter
         self.keeps = kept(work)
         self.lines: list[str] = []
         self.rows: list[str] = []
@@ -146,24 +151,46 @@ class Reads:
                 self.given.append(work.scalar(arguments[operation.operands[0]]))
             elif operation.name == "load":
                 number, ((di, _), (dj, _)) = operation.operands
-                if number == 0:
+                if arguments[number] == 0:
                     self.given.append(self._of_field(di, dj))
                 else:
-                    name = f"{'l' if level == 't' else 'm'}{place}"
+                    name = f"{letter}{place}"
                     self.given.append(self._of_array(name, arguments[number], di, dj))
 
     def _of_array(self, name: str, number: int, di: int, dj: int) -> str:
         array, constant = f"a{number}", self._work.signature.arguments[number]
+        even = self._work.is_even(number)
+        inside = f"{name}_inside"
+        if even and not all(constant):
+            terms = ["" if constant[0] else "extent_i / 2", "" if constant[1] else "extent_j / 2"]
+            middle = " + ".join(filter(None, terms))
+            if not any(constant):
+                middle = "(size_t)(extent_i / 2) * extent_j + extent_j / 2"
+            self.lines.append(f"const real {inside} = {array}[{middle}];")
         if constant == (True, True):
             self.lines.append(f"const real {name} = {array}[0];")
             return name
         if constant == (True, False):
             self.lines.append(f"real {name}[C];")
-            self.lines.append(f"for (int k = 0; k < C; k++) {name}[k] = {array}[inner[k] + {dj}];")
+            value = f"{array}[inner[k] + {dj}]"
+            if even:
+                value = f"SIDES ? {value} : {inside}"
+            self.lines.append(f"for (int k = 0; k < C; k++) {name}[k] = {value};")
             return f"{name}[k]"
         if constant == (False, True):
-            self.rows.append(f"const real {name} = {array}[inner_row(row) + {di}];")
+            value = f"{array}[inner_row(row) + {di}]"
+            if even:
+                value = f"ENDS ? {value} : {inside}"
+            self.rows.append(f"const real {name} = {value};")
             return name
+        if self._work.is_made(number):
+            assert self._work.inverse is not None
+            made = Reads(
+                self._work, self._work.inverse, self._work.made_of, self._level, f"{name}_"
+            )
+            self.lines += made.lines
+            self.rows += made.rows
+            return f"(SIDES ? inverse({', '.join(made.given)}) : {inside})"
         if number in self.keeps and dj == 0:
             behind = f"r - {self._level} - 1 + {di}"
             self.rows.append(f"const int {name} = (2 * n + ({behind})) & (KEPT_ROWS - 1);")
@@ -171,7 +198,8 @@ class Reads:
             return f"own[({slot}) * (32 * C) + k]"
         row = f"(size_t)(inner_row(row) + {di}) * extent_j + {dj}"
         self.rows.append(f"const real* {name} = {array} + {row};")
-        return f"{name}[inner[k]]"
+        value = f"{name}[inner[k]]"
+        return f"(SIDES ? {value} : {inside})" if even else value
 
     def _of_field(self, di: int, dj: int) -> str:
         """An element of the field: of the own columns, or by a shuffle of those beside them."""

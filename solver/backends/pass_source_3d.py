@@ -9,7 +9,7 @@ layer for each sweep, are wrong and are made again by the tile beside it (A. Ngu
 Blocking Optimization for Stencil Computations", SC 2010).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -124,46 +124,62 @@ class Reads:
             elif operation.name == "load":
                 number, subscript = operation.operands
                 shift = tuple(distance for distance, _ in subscript)
-                if number == 0:
+                if numbers.get(number, 0) == 0:
                     self.given.append(field[shift])
                 elif numbers[number] == along and not any(shift):
                     self.given.append("b[t][r][k]")
                 else:
-                    kind = work.signature.arguments[numbers[number]]
-                    element = self._element(f"{letter}{place}", f"a{numbers[number]}", kind, shift)
+                    element = self._element(f"{letter}{place}", work, numbers[number], shift)
                     self.given.append(element)
 
-    def _element(
-        self, name: str, array: str, constant: tuple[bool, ...], shift: tuple[int, ...]
-    ) -> str:
+    def _element(self, name: str, work: Pass, number: int, shift: tuple[int, ...]) -> str:
         """An element of an array: held by a thread if it is the same on all planes."""
         (rows, columns), (di, dj, dk) = self._across, shift
+        array, constant = f"a{number}", work.signature.arguments[number]
+
+        def inside(value: str) -> str:
+            """The value, or what stands everywhere far from the walls."""
+            if not work.is_even(number):
+                return value
+            middle = _joined(constant, [f"extent_{axis} / 2" for axis in "ijk"])
+            self.lines.append(f"const real {name}_inside = {array}[{middle}];")
+            return f"(EDGE ? {value} : {name}_inside)"
+
         if all(constant):
             self.lines.append(f"const real {name} = {array}[0];")
             return name
+        if work.is_made(number) and not any(constant):
+            assert work.inverse is not None
+            numbers = dict(enumerate(work.made_of))
+            made = Reads(work, work.inverse, numbers, {}, f"{name}_", across=self._across)
+            self.lines += made.lines
+            self.planes += made.planes
+            return inside(f"inverse({', '.join(made.given)})")
         if constant == (True, True, False):
-            value = f"{array}[{INDEX[2]} + {dk}]"
+            value = inside(f"{array}[{INDEX[2]} + {dk}]")
             self.lines.append(f"real {name}[{columns}];")
             self.lines.append(f"for (int k = 0; k < {columns}; k++) {name}[k] = {value};")
             return f"{name}[k]"
         if constant == (True, False, True):
-            value = f"{array}[{INDEX[1]} + {dj}]"
+            value = inside(f"{array}[{INDEX[1]} + {dj}]")
             self.lines.append(f"real {name}[{rows}];")
             self.lines.append(f"for (int r = 0; r < {rows}; r++) {name}[r] = {value};")
             return f"{name}[r]"
         if constant == (False, True, True):
-            self.planes.append(f"const real {name} = {array}[{INDEX[0]} + {di}];")
+            value = inside(f"{array}[{INDEX[0]} + {di}]")
+            self.planes.append(f"const real {name} = {value};")
             return name
-        return f"{array}[{_place_of(constant, shift)}]"
+        indices = [f"{index} + {d}" for index, d in zip(INDEX, shift, strict=True)]
+        return inside(f"{array}[{_joined(constant, indices)}]")
 
 
-def _place_of(constant: tuple[bool, ...], shift: tuple[int, ...]) -> str:
-    """The place of an element of an array that varies along two axes or three."""
+def _joined(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
+    """The place of an element of an array that may be constant along some axes."""
     terms = []
     for axis in range(3):
         if not constant[axis]:
             below = [f"extent_{'ijk'[a]}" for a in range(axis + 1, 3) if not constant[a]]
-            terms.append(" * ".join([f"(size_t)({INDEX[axis]} + {shift[axis]})", *below]))
+            terms.append(" * ".join([f"(size_t)({indices[axis]})", *below]))
     return " + ".join(terms)
 
 

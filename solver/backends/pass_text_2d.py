@@ -150,9 +150,10 @@ sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer
     const int end = min(top + piece + int(rows) - int(fewer), @LAST_ROW@);
     const int share = ((RING + KEPT * KEPT_ROWS) * C + COARSE) * 32;
     real* ring = reinterpret_cast<real*>(shared) + warp * share;
-    const bool ends = begin - LEAD - LEVELS - 1 < region_i.low || end + TAIL + 2 > region_i.high ||
+    const bool ends = begin - LEAD - LEVELS - 1 < region_i.low + MARGIN ||
+                      end + TAIL + 2 > region_i.high - MARGIN ||
                       begin < counted_i.low || end > counted_i.high;
-    const bool sides = column < region_j.low || column + 32 * C > region_j.high ||
+    const bool sides = column < region_j.low + MARGIN || column + 32 * C > region_j.high - MARGIN ||
                        column + HALO < counted_j.low || column + 32 * C - HALO > counted_j.high;
     if (ends)
         strip<true, true>(@NAMES@, region_i, region_j, counted_i, counted_j, extent_i, extent_j,

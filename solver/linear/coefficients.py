@@ -185,6 +185,22 @@ def _even(given: Coefficient, division: Division, grid: Grid) -> bool:
     return holds
 
 
+def margin(arrays: Sequence[np.ndarray]) -> int | None:
+    """Layers beside the ends of all axes beyond which each array is the same; None: there are none.
+
+    An array has an extent of 1 along axes where it is constant, and varies along one axis at most.
+    """
+    layers = 0
+    for values in arrays:
+        count = values.size
+        if count > max(values.shape):
+            return None
+        line = values.reshape(-1)
+        (others,) = np.nonzero(line != line[count // 2])
+        layers = max([layers, *(np.minimum(others, count - 1 - others) + 1)])
+    return int(layers)
+
+
 def strongest(given: Coefficient, division: Division) -> list[tuple[float, float]]:
     """For the low and the high wall across the faces: the largest conductance there and beside it.
 

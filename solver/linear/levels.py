@@ -24,6 +24,7 @@ from heatsolve.linear.coefficients import (
     even,
     gathered,
     halved,
+    margin,
     placed,
     shortened,
     strongest,
@@ -44,8 +45,11 @@ class Level:
     on the last level `settle`. A backend may do either in one pass through memory.
     """
 
-    def __init__(self, system: System, u: Any, other: Any, smoother: Smoother):
-        self.system = system
+    def __init__(
+        self, system: System, u: Any, other: Any, smoother: Smoother, margin: int | None = None
+    ):
+        """`margin`: layers beside the walls beyond which all coefficients are the same."""
+        self.system, self._margin = system, margin
         self.u, self.other = u, other
         self.smoother = smoother
         self._relaxation = Relaxation(system, smoother)
@@ -80,7 +84,10 @@ class Level:
         system = self.system
         point, stages, colours = self._relaxation.uncoloured(numbers)
         where = (system.grid.shape, system.grid.interior, system.halo.wraps)
-        cycle = HalfCycle(point, stages, colours, *where, coarse, lines, **more)
+        cycle = HalfCycle(
+            point, stages, colours, *where, coarse, lines,
+            margin=self._margin, inverse=self._relaxation.inverse, **more,
+        )  # fmt: skip
         return system.backend.half_cycle(cycle)
 
     def look_on_the_way(self, norm: Accumulator) -> bool:
@@ -235,7 +242,8 @@ def hierarchy(system: System, u: Any, other: Any, smoother: Smoother) -> list[Le
     ]
     linear = even(given[:-1], division, grid)
     coefficients = _arguments(given, s, system.ratios, division, grid, backend, arrays)
-    levels = [Level(replace(system, coefficients=coefficients), u, other, smoother)]
+    finest_system = replace(system, coefficients=coefficients)
+    levels = [Level(finest_system, u, other, smoother, _margin(given, lines, grid))]
     while any(line.can_coarsen for line in lines):
         fine = levels[-1]
         grid, halo, assembly = fine.system.grid, fine.system.halo, None
@@ -334,7 +342,14 @@ def _level(
         b=b,
         ratios=tuple(ratios),
     )
-    return Level(system, u, other, fine.smoother)
+    return Level(system, u, other, fine.smoother, _margin(given, lines, grid))
+
+
+def _margin(given: Sequence[Coefficient], lines: Sequence[Line], grid: Grid) -> int | None:
+    """Layers beside the walls of a block beyond which all coefficients are the same."""
+    ratios = [line.ratio_of(axis) for line, axis in zip(lines, grid.axes, strict=True)]
+    inside = [ratio if ratio.size == 1 else ratio[1:-1] for ratio in ratios]
+    return margin([*[found.values for found in given], *inside])
 
 
 def _assembly(system: System, division: Division) -> Assembly:

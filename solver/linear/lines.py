@@ -20,8 +20,9 @@ Conductances = Callable[[np.ndarray], np.ndarray]
 class Line:
     """The points of one axis.
 
-    `sizes`: extents of the control volumes, 0 at ghosts that are nobody's; `distances`: lengths of
-    the faces' intervals, 0 at number 0; `spacing`: the extent of a full cell.
+    `spacing`: the extent of a full cell. In units of it, so that multiples and halves are exact and
+    points that are alike have the same coefficients: `sizes`, extents of the control volumes, 0 at
+    ghosts that are nobody's; `distances`, lengths of the faces' intervals, 0 at number 0.
     """
 
     axis: Axis
@@ -33,10 +34,10 @@ class Line:
     def ratio(self) -> np.ndarray:
         """The ratio of a full cell to each control volume; one number if all are full."""
         inside = self.sizes[1:-1]
-        if np.all(inside == self.spacing):
+        if np.all(inside == 1.0):
             return np.ones(1)
         ratio = np.ones(self.sizes.size)
-        ratio[1:-1] = self.spacing / inside
+        ratio[1:-1] = 1.0 / inside
         return ratio
 
     def ratio_of(self, block: Axis) -> np.ndarray:
@@ -52,17 +53,17 @@ class Line:
 def finest(block: Axis) -> Line:
     """The line of the whole axis of a grid, of which this process may own a block."""
     axis = replace(block, block=None, margin=(0, 0))
-    h, n = axis.spacing, axis.unknowns
-    sizes = np.full(n + 2, h)
+    n = axis.unknowns
+    sizes = np.ones(n + 2)
     for half, end in zip(axis.half_volumes, (1, -2), strict=True):
         sizes[end] *= 0.5 if half else 1.0
     sizes[[0, -1]] = 0.0
     _close(sizes, axis)
-    distances = np.full(n + 2, h)
+    distances = np.ones(n + 2)
     distances[0] = 0.0
     if not (axis.on_nodes or axis.periodic):
-        distances[[1, -1]] = 0.5 * h
-    return Line(axis, sizes, distances, h)
+        distances[[1, -1]] = 0.5
+    return Line(axis, sizes, distances, axis.spacing)
 
 
 def _close(line: np.ndarray, axis: Axis) -> None:
@@ -97,13 +98,12 @@ class Halving:
     def _joins(self) -> bool:
         """Whether the last point is no coarse one, though by its number it would be."""
         fine, axis, n = self.fine, self.fine.axis, self.fine.axis.unknowns
-        half = 0.5 * fine.spacing
         if not self._on_nodes:
-            return n % 2 == 1 and bool(fine.sizes[n] <= half)
+            return n % 2 == 1 and bool(fine.sizes[n] <= 0.5)
         if axis.periodic:
-            return n % 2 == 1 and bool(fine.distances[1] <= half)
+            return n % 2 == 1 and bool(fine.distances[1] <= 0.5)
         odd = (n + axis.fixed[0]) % 2 == 0 and not axis.fixed[1]
-        return odd and (n == 2 or bool(fine.distances[n] <= half))
+        return odd and (n == 2 or bool(fine.distances[n] <= 0.5))
 
     @cached_property
     def count(self) -> int:
@@ -163,7 +163,10 @@ class Halving:
 
     @cached_property
     def _positions(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where the fine and the coarse points lie; a coarse ghost, where its value holds."""
+        """Where the fine and the coarse points lie; a coarse ghost, where its value holds.
+
+        In units of the fine line, as `ends`.
+        """
         fine = self.fine
         position = np.cumsum(fine.distances)
         if self._on_nodes:
@@ -172,8 +175,8 @@ class Halving:
                 others[0] = others[-2] - position[-2]
         else:
             coarse = self.coarse
-            others = np.cumsum(coarse.distances)
-            others += position[1] - 0.5 * fine.sizes[1] - others[1] + 0.5 * coarse.sizes[1]
+            others = 2.0 * np.cumsum(coarse.distances)
+            others += position[1] - 0.5 * fine.sizes[1] - others[1] + coarse.sizes[1]
         others[0] = others[0] if fine.axis.periodic else position[1] - self.ends[0]
         others[-1] = others[-1] if fine.axis.periodic else position[-2] + self.ends[1]
         return position, others
@@ -234,7 +237,7 @@ class Halving:
         """
         if not self._on_nodes:
             return []
-        others = ~np.isclose(self.coarse.sizes[1:-1], self.coarse.spacing, rtol=1e-6)
+        others = ~np.isclose(self.coarse.sizes[1:-1], 1.0, rtol=1e-6)
         return [(int(q), int(self.places[q])) for q in np.flatnonzero(others) + 1]
 
     @cached_property
@@ -248,7 +251,7 @@ class Halving:
         return self.shares if self._on_nodes else replace(self, linear=False).shares
 
     def _over_sizes(self, taken: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        sizes = self.coarse.sizes.copy()
+        sizes = 2.0 * self.coarse.sizes
         sizes[[0, -1]] = 1.0
         return tuple(volume / sizes for volume in taken)
 
@@ -284,7 +287,7 @@ class Halving:
             np.add.at(sizes, numbers, fine.sizes[1:-1])
             _close(sizes, axis)
             distances[1:] = 0.5 * (sizes[:-1] + sizes[1:])
-        return Line(twin, sizes, distances, 2.0 * fine.spacing)
+        return Line(twin, 0.5 * sizes, 0.5 * distances, 2.0 * fine.spacing)
 
     def conductances(self, fine: np.ndarray, first: int, block: tuple[int, int]) -> np.ndarray:
         """Conductances of the faces below the points of a coarse block, and of the one above it.
@@ -293,15 +296,15 @@ class Halving:
         nodes the fine faces lie in series. Between cells the distance grows, and with it the
         resistance; a wall's own does not, so there only half a cell comes on top, if that is less.
         """
-        faces, coarse = np.arange(block[0] + 1, block[1] + 2), self.coarse
+        faces = np.arange(block[0] + 1, block[1] + 2)
         if self.count == 1 and self.fine.axis.periodic:  # its own neighbour
             return np.zeros((*fine.shape[:-1], faces.size))
 
         def known(numbers: np.ndarray) -> np.ndarray:
-            return _taken_at(fine, numbers - first) * self.fine.spacing
+            return _taken_at(fine, numbers - first)
 
         rule = self._between_nodes if self._on_nodes else self._between_cells
-        return rule(known, faces) / coarse.spacing
+        return 0.5 * rule(known, faces)
 
     def _between_nodes(self, known: Conductances, faces: np.ndarray) -> np.ndarray:
         low = self.places[faces - 1]
@@ -313,15 +316,15 @@ class Halving:
         return total
 
     def _between_cells(self, known: Conductances, faces: np.ndarray) -> np.ndarray:
-        line, coarse, m = self.fine, self.coarse, self.count
-        n = line.axis.unknowns
+        line, m = self.fine, self.count
+        distances, n = 2.0 * self.coarse.distances, line.axis.unknowns
         chosen = np.where(faces == m + 1, n + 1, 2 * faces - 1)
         result = known(chosen)
-        result = result * np.minimum(1.0, line.distances[chosen] / coarse.distances[faces])
+        result = result * np.minimum(1.0, line.distances[chosen] / distances[faces])
         if line.axis.periodic:
             return result
         for wall, fine_wall, inside in ((1, 1, 2), (m + 1, n + 1, n)):
-            more = coarse.distances[wall] - line.distances[fine_wall]
+            more = distances[wall] - line.distances[fine_wall]
             if more > 0.0 and wall in faces:
                 pair = known(np.array([fine_wall, inside]))
                 near = in_series(pair[..., 0], pair[..., 1] * line.distances[inside] / more)

@@ -80,8 +80,8 @@ class Relaxation:
     """The sweeps of a smoother on one level.
 
     They multiply by the inverse of the diagonal where it is constant along an axis, so that it
-    needs no memory traffic; and in two dimensions where no coefficient varies along both axes, as
-    beside the last interval of coarse levels: one array more takes less time there than divisions.
+    needs no memory traffic; and where each coefficient varies along one axis at most, as beside the
+    last interval of coarse levels: one array more takes less time there than divisions.
     Elsewhere they divide by the diagonal.
     """
 
@@ -93,16 +93,17 @@ class Relaxation:
         shapes = [array.shape for array in coefficients if not isinstance(array, float)]
         varies = [any(shape[n] > 1 for shape in shapes) for n in range(grid.dimension)]
         self._inverse: tuple[Any, ...] = ()
+        self.inverse: Point | None = None
         self._weight: Any = smoother.weight
         self._relaxed, self._begun = points["relaxed"], points["begun"]
-        lines = grid.dimension == 2 and not any(min(shape) > 1 for shape in shapes)
+        lines = not any(sum(n > 1 for n in shape) > 1 for shape in shapes)
         if lines or not all(varies):
             self._relaxed, self._begun = points["relaxed by"], points["begun by"]
             shape = [n if v else 1 for n, v in zip(grid.shape, varies, strict=True)]
             region = [own if v else (0, 1) for own, v in zip(grid.interior, varies, strict=True)]
             self._inverse = (backend.zeros(shape),)
-            given = (tuple(region), self._weight, *coefficients)
-            backend.sweep(points["inverted"], self._inverse[0], *given)
+            self.inverse = inverse_of(system.diagonal, self._weight)
+            backend.sweep(self.inverse, self._inverse[0], tuple(region), *coefficients)
             self._weight = 1.0
         if self._weight == 1.0:
             self._weight = ONES
@@ -176,17 +177,22 @@ def points_of(residual: Point, diagonal: Point, coloured: bool) -> dict[str, Poi
         which, _ = divided(more, at)
         return moved(at, zero(b[at]), weight * (b[at] * inverse[at]), which)
 
-    def inverted(at, weight, *coefficients):
-        """That of the diagonal, with the weight of all sweeps."""
-        return weight / diagonal(at, *coefficients)
-
     return {
         "relaxed": relaxed,
         "relaxed by": relaxed_by,
         "begun": begun,
         "begun by": begun_by,
-        "inverted": inverted,
     }
+
+
+@cache
+def inverse_of(diagonal: Point, weight: float) -> Point:
+    """The point function of the inverse, with the weight of all sweeps."""
+
+    def inverse(at, *coefficients):
+        return weight / diagonal(at, *coefficients)
+
+    return inverse
 
 
 def zero(value):
