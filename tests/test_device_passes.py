@@ -192,11 +192,6 @@ LOOKED_AT = {
     "odd torus": (
         "nodes = [99, 67]\nupper = [99, 67]\nperiodic = ['x', 'y']", "----", "norm = 'max'"
     ),
-    "space": ("nodes = [36, 33, 18]\nupper = [35, 32, 17]", "vgvrvv", "norm = 'l2'"),
-    "space, periodic": (
-        "cells = [26, 24, 25]\nperiodic = ['x', 'y']", "----vg", "norm = 'max'\nsweeps = 2"
-    ),
-    "space, sweeps": ("cells = [19, 40, 13]\nupper = [19, 40, 13]", "rgvvgr", "norm = 'l2'"),
 }  # fmt: skip
 
 

@@ -1,6 +1,8 @@
 """Small sweeps that share a kernel have the bits of sweeps apart; the kernel is emulated."""
 
+import gc
 import shutil
+import weakref
 
 import pytest
 from emulated import Emulated
@@ -82,6 +84,27 @@ def test_the_bits_of_sweeps_apart(name, method, most, monkeypatch):
         NumpyBackend(), method, *PROBLEMS[name]
     )
     assert max(joined) > 5
+
+
+def test_tables_live_as_long_as_what_plays_them():
+    """A graph knows addresses only."""
+
+    class Forgetful(Replaying):
+        def captured(self, work):
+            return lambda: None
+
+        def stored(self, values):
+            table = super().stored(values)
+            tables.append(weakref.ref(table))
+            return table
+
+    tables = []
+    system, u = noisy_system(*PROBLEMS["line"][:2], backend=Forgetful())
+    iteration = Multigrid(system, u)
+    iteration.step(0, None)
+    assert tables
+    gc.collect()
+    assert all(table() is not None for table in tables)
 
 
 def test_passes_between_them(monkeypatch):

@@ -23,8 +23,6 @@ from heatsolve.backends.cycle_text_3d import (
     INTERPOLATION,
     KERNEL,
     NEIGHBOURS,
-    NORM,
-    NORMS,
     PLANE,
     RESTRICTION,
     RESTRICTION_STATE,
@@ -66,7 +64,7 @@ class Shape:
 
 def levels(work: Pass) -> int:
     """Planes on which a step works: one for each sweep, and one for the residual."""
-    return work.sweeps + work.looks
+    return work.sweeps + work.restricts
 
 
 def reach(work: Pass) -> tuple[int, int]:
@@ -74,8 +72,7 @@ def reach(work: Pass) -> tuple[int, int]:
 
     A coarse point q takes from the points 2q - 2 ... 2q + 1, a residual from its neighbours.
     """
-    alone = work.sweeps + work.looks
-    return (work.sweeps + 3, work.sweeps + 2) if work.restricts else (alone, alone)
+    return (work.sweeps + 3, work.sweeps + 2) if work.restricts else (work.sweeps, work.sweeps)
 
 
 def halo(work: Pass) -> tuple[int, int]:
@@ -101,7 +98,7 @@ def source(work: Pass, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     along = fetched_along(work)
     lines = work.numbers()
-    state = correct = sweeps = look = end = ""
+    state = correct = sweeps = restriction = ""
     last_plane = "region_i.high"
     if work.sweeps:
         own = {number: number for number in range(len(work.signature.arguments))}
@@ -109,22 +106,16 @@ def source(work: Pass, shape: Shape) -> str:
         lines += reads.lines
         black = ", ".join(str(int(colour < 0)) for colour in work.colours)
         sweeps = _with(reads, SWEEPS).replace("@BLACK@", black)
-    transfer = work.transfer
-    if transfer is not None and transfer.residual is not None:
-        taken = dict(enumerate(transfer.operands, 1))
-        reads = Reads(work, transfer.residual, taken, FIELD, "m", along, ("2", "2"))
-        lines += reads.lines
-        look = _with(reads, RESTRICTION if work.restricts else NORM)
     if work.restricts:
-        state = RESTRICTION_STATE
+        assert work.transfer is not None and work.transfer.residual is not None
+        taken = dict(enumerate(work.transfer.operands, 1))
+        reads = Reads(work, work.transfer.residual, taken, FIELD, "m", along, ("2", "2"))
+        lines += reads.lines
+        state, restriction = RESTRICTION_STATE, _with(reads, RESTRICTION)
         # Coarse points may lie one beyond the last unknown.
         last_plane = "max(region_i.high, 2 * int(coarse_i) - 3)"
-    elif transfer is not None:
+    elif work.transfer is not None:
         state, correct = INTERPOLATION, CORRECTION
-        if transfer.norm is not None:
-            kept, each, after, end = NORMS[transfer.norm]
-            state = f"{INTERPOLATION}\n    {kept}"
-            look = look.replace("@TERM@", each).replace("@AFTER@", after)
     fetches = [f"fetch_plane(a{along}, start + n - 1, RING + beside);"]
     if work.from_zero:
         correct = FROM_ZERO
@@ -144,7 +135,7 @@ def source(work: Pass, shape: Shape) -> str:
         KERNEL, work, defines,
         LINES="\n    ".join(lines), FETCHES="\n            ".join(fetches),
         ARRIVED="0" if work.from_zero else "own[slot * TILE + r * X + k]",
-        TRANSFER_STATE=state, CORRECT=correct, SWEEPS=sweeps, LOOK=look, NORM_END=end,
+        TRANSFER_STATE=state, CORRECT=correct, SWEEPS=sweeps, RESTRICT=restriction,
         STORE=STORE if work.sweeps else "", LAST_PLANE=last_plane,
     )  # fmt: skip
 

@@ -80,7 +80,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
         }
         @CORRECT@
         @SWEEPS@
-        @LOOK@
+        @RESTRICT@
         if (++slot == RING) slot = 0;
         if (++beside > AHEAD) beside = 0;
         @STORE@
@@ -89,7 +89,6 @@ template <bool EDGE> __device__ __forceinline__ void tile(
         advance(n, Number<0>());
         advance(n + 1, Number<1>());
     }
-    @NORM_END@
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
@@ -294,39 +293,3 @@ RESTRICTION = """\
                 past[0][r][k] = left_over[r][k];
             }
         }"""
-
-NORM = """\
-{
-            constexpr int t = T;
-            @PLANE@
-            const bool counted = mine && here >= begin && here < min(end, region_i.high) && !still;
-            #pragma unroll
-            for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
-                @NEIGHBOURS@
-                const real left_over = residual(@GIVEN@);
-                const bool counts = counted && (!EDGE || (in_range(y + r, region_j) &&
-                                                          in_range(x + k, region_k)));
-                @TERM@
-            }
-            @AFTER@
-        }"""
-"""The norm of the residual, on the plane behind the last sweep's."""
-
-NORMS = {
-    "sum": (
-        "const int copy = (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD;\n"
-        "    double terms[8] = {0};",
-        "terms[4 * (PARITY ^ ODD) + 2 * r + k] =\n"
-        "                    counts ? (double)(left_over * left_over) : 0.0;",
-        "if ((PARITY ^ ODD) == 1) add_sum(terms, reg_residual + copy * WIDTH);",
-        "",
-    ),
-    "max": (
-        "const int copy = (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD;\n"
-        "    integer most = 0;",
-        "if (counts) most = max(most, magnitude(left_over));",
-        "",
-        "add_largest(most, reg_residual + copy * WIDTH);",
-    ),
-}
-"""By the kind of a norm: what is kept, the term of a point, after two planes, at the end."""

@@ -48,6 +48,8 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
     if math.prod(half.shape) < FEWEST_POINTS[len(half.shape)]:
         return False
     if len(half.shape) == 3:
+        if half.norm is not None:  # exact sums of each plane would take longer than a sweep apart
+            return False
         odd = any(w and n % 2 for w, n in zip(half.wraps, half.shape, strict=True))
         if odd or not all(half.colours):
             return False
@@ -88,7 +90,7 @@ def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
         return
     first = half.region[0][0]
     parts = [replace(work, transfer=transfer)]
-    if half.residual is not None and half.norm is None:
+    if half.residual is not None:
         restricting = replace(work, norms=(), colours=(), from_zero=False, transfer=transfer)
         parts = [work, restricting]
     for part in parts:

@@ -24,9 +24,10 @@ SHAPES_3D = {3: pass_source_3d.Shape()}
 LENGTHS = (4, 1024)
 """Fewest and most rows that a warp goes down, or planes that a block goes up."""
 EDGE_ROWS = 16
-"""Rows of a piece at the upper and lower edge, where each takes longer than inside."""
-AT_EDGES, AT_SIDES = 2.0, 0.3
-"""How much longer a row takes there, and how much longer a piece at the sides."""
+"""Rows of the piece at the upper edge, at least: each takes longer there than inside."""
+AT_EDGES, AT_SIDES, AT_FIRST = 2.0, 0.3, 2.5
+"""How much longer a row takes there, how much longer a piece at the sides, and a row of the first
+piece, beside others."""
 SHARED, RESERVED = 228 << 10, 1 << 10
 """Bytes of shared memory of a multiprocessor, and what each of its blocks takes besides its own."""
 SATURATING = 2
@@ -109,12 +110,15 @@ class PassKernel:
             across = _pieces(strips, shape.warps)
             more = pass_source_2d.lead(self.work) + self.work.sweeps + self.work.looks
             blocks = min(shape.blocks, SHARED // (self.bytes_shared + RESERVED))
-            rows, fewer = cut(extent, across, more, blocks, processors, EDGE_ROWS)
+            # With fewer rows in the last piece the one before it is an edge, too.
+            least_last = self.work.sweeps + self.work.looks + 2 + (self.work.margin or 0)
+            edges = EDGE_ROWS, least_last
+            rows, fewer = cut(extent, across, more, blocks, processors, edges)
             return Launch((across, _pieces(extent + fewer, rows), 1), block, ()), (rows, fewer)
         down, across = shape.right(self.work)
         tiles = _pieces(extents[1], down), _pieces(last[1] - last[0] // 2 * 2, across)
         more = shape.more_planes(self.work)
-        planes, _ = cut(extents[0], tiles[0] * tiles[1], more, shape.blocks, processors, 0)
+        planes, _ = cut(extents[0], tiles[0] * tiles[1], more, shape.blocks, processors)
         return Launch((tiles[1], tiles[0], _pieces(extents[0], planes)), block, ()), (planes,)
 
     def operands(
@@ -141,31 +145,43 @@ def _pieces(extent: int, length: int) -> int:
 
 @cache
 def cut(
-    extent: int, across: int, more: int, blocks: int, processors: int, at_edge: int
+    extent: int,
+    across: int,
+    more: int,
+    blocks: int,
+    processors: int,
+    at_edges: tuple[int, int] = (0, 0),
 ) -> tuple[int, int]:
     """The length of each piece of an extent, and how much of it the first piece lacks.
 
     There are `across` blocks beside each other; each goes down `more` rows besides its own, and so
-    many `blocks` fit a multiprocessor. The first piece has `at_edge` rows, the last one about as
-    many, unless that is 0. Of all cuts this one takes least time, where a full multiprocessor takes
-    as long as its blocks one after the other, one with few blocks as long as SATURATING ones, and
-    the last pieces at the sides keep the others waiting.
+    many `blocks` fit a multiprocessor. Where there are rows `at_edges` the first piece has at least
+    the first number of them, and the last one, which is begun last, about the second. Of all cuts
+    this one takes least time, where a full multiprocessor takes as long as its blocks one after the
+    other, one with few blocks as long as SATURATING ones, the last pieces at the sides keep the
+    others waiting, and nothing is done before the first piece is.
     """
-    edges = 2 * at_edge if extent > 4 * at_edge else 0
+    least_first, least_last = at_edges
+    edges = sum(at_edges) if extent > 4 * least_first else 0
     saturating = min(SATURATING, blocks)
-    best = (math.inf, 0)
+    best = (math.inf, 0, 0)
     least, most = (min(bound, extent + extent % 2) for bound in LENGTHS)
     for length in range(least, most + 1, 2):  # all pieces begin at rows of one colour
         if _pieces(extent, length) >= MOST_BLOCKS:
             continue
-        inside = _pieces(extent - edges, length) * across
-        outside = 2 * across * AT_EDGES * (at_edge + more) / (length + more) if edges else 0.0
-        waves, rest = divmod(inside + outside, blocks * processors)
+        first, blocks_like_it = length, float(across * _pieces(extent, length))
+        if edges:
+            first = min(least_first + (extent - edges) % length // 2 * 2, length)
+            at_ends = AT_EDGES * (first + least_last + 2 * more) / (length + more)
+            blocks_like_it = across * (_pieces(extent - first - least_last, length) + at_ends)
+        waves, rest = divmod(blocks_like_it, blocks * processors)
         last = max(saturating, math.ceil(rest / processors)) if rest else 0
         time = (waves * blocks + last + AT_SIDES * blocks) * (length + more)
-        best = min(best, (time, -length))
-    length = -best[1]
-    return length, max(length - at_edge, 0) if edges else 0
+        if edges:
+            time = max(time, AT_FIRST * (blocks if waves else last) * (first + more))
+        best = min(best, (time, -length, length - first))
+    _, length, fewer = best
+    return -length, fewer
 
 
 Compiled = Callable[[Launch, tuple[Any, ...]], None]

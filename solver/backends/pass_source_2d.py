@@ -134,13 +134,14 @@ class Reads:
     """What the point function of a level reads, as statements before it and as its arguments.
 
     `arguments` are the numbers of the kernel's arguments that it takes; `level` is the level;
-    `letter` begins its names.
+    `letter` begins its names. `on_any_row`: it is far from the ends, and even arguments are asked.
     """
 
     def __init__(
-        self, work: Pass, tape: Tape, arguments: Sequence[int], level: str, letter: str = "l"
-    ):
-        self._work, self._level, self._letter = work, level, letter
+        self, work: Pass, tape: Tape, arguments: Sequence[int], level: str, letter: str = "l",
+        on_any_row: bool = False,
+    ):  # fmt: skip
+        self._work, self._level, self._on_any_row = work, level, on_any_row
         self.keeps = kept(work)
         self.lines: list[str] = []
         self.rows: list[str] = []
@@ -179,18 +180,23 @@ class Reads:
             return f"{name}[k]"
         if constant == (False, True):
             value = f"{array}[inner_row(row) + {di}]"
+            if self._on_any_row:
+                return inside
             if even:
                 value = f"ENDS ? {value} : {inside}"
             self.rows.append(f"const real {name} = {value};")
             return name
         if self._work.is_made(number):
             assert self._work.inverse is not None
-            made = Reads(
-                self._work, self._work.inverse, self._work.made_of, self._level, f"{name}_"
-            )
-            self.lines += made.lines
+            given = self._work, self._work.inverse, self._work.made_of, self._level
+            made, beside = Reads(*given, f"{name}_"), Reads(*given, f"{name}s_", True)
             self.rows += made.rows
-            return f"(SIDES ? inverse({', '.join(made.given)}) : {inside})"
+            self.lines += [
+                *made.lines, *beside.lines, f"real {name}_side[C];",
+                f"for (int k = 0; k < C; k++) "
+                f"{name}_side[k] = SIDES ? inverse({', '.join(beside.given)}) : {inside};",
+            ]  # fmt: skip
+            return f"(ENDS ? inverse({', '.join(made.given)}) : {name}_side[k])"
         if number in self.keeps and dj == 0:
             behind = f"r - {self._level} - 1 + {di}"
             self.rows.append(f"const int {name} = (2 * n + ({behind})) & (KEPT_ROWS - 1);")

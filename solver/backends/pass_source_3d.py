@@ -101,7 +101,8 @@ class Reads:
     `numbers`: for each argument that it takes after the field, its number among the kernel's;
     `field`: the field at a point and at its neighbours. `letter` begins its names. `along`: the
     number of an array that is fetched with the field and read at the point itself; `across`: rows
-    and columns of a thread.
+    and columns of a thread; `on_any_plane`: it is far from the first and the last one, and even
+    arguments are asked.
     """
 
     def __init__(
@@ -113,8 +114,9 @@ class Reads:
         letter: str = "l",
         along: int = 0,
         across: tuple[str, str] = ("R", "C"),
+        on_any_plane: bool = False,
     ):
-        self._across = across
+        self._across, self._on_any_plane = across, on_any_plane
         self.lines: list[str] = []
         self.planes: list[str] = []
         self.given: list[str] = []
@@ -150,11 +152,19 @@ class Reads:
             return name
         if work.is_made(number) and not any(constant):
             assert work.inverse is not None
-            numbers = dict(enumerate(work.made_of))
-            made = Reads(work, work.inverse, numbers, {}, f"{name}_", across=self._across)
-            self.lines += made.lines
+            taken = dict(enumerate(work.made_of))
+            given = (work, work.inverse, taken, dict[tuple[int, ...], str]())
+            made = Reads(*given, letter=f"{name}_", across=self._across)
+            beside = Reads(*given, letter=f"{name}s_", across=self._across, on_any_plane=True)
             self.planes += made.planes
-            return inside(f"inverse({', '.join(made.given)})")
+            self.lines += [
+                *made.lines, *beside.lines, f"real {name}_side[{rows}][{columns}];",
+                f"for (int r = 0; r < {rows}; r++) for (int k = 0; k < {columns}; k++)",
+                f"    {name}_side[r][k] = EDGE ? inverse({', '.join(beside.given)}) : 0;",
+            ]  # fmt: skip
+            at_ends = "(here < region_i.low + MARGIN || here >= region_i.high - MARGIN)"
+            here = f"{at_ends} ? inverse({', '.join(made.given)}) : {name}_side[r][k]"
+            return inside(f"({here})")
         if constant == (True, True, False):
             value = inside(f"{array}[{INDEX[2]} + {dk}]")
             self.lines.append(f"real {name}[{columns}];")
@@ -167,6 +177,8 @@ class Reads:
             return f"{name}[r]"
         if constant == (False, True, True):
             value = inside(f"{array}[{INDEX[0]} + {di}]")
+            if self._on_any_plane:
+                return f"{name}_inside"
             self.planes.append(f"const real {name} = {value};")
             return name
         indices = [f"{index} + {d}" for index, d in zip(INDEX, shift, strict=True)]

@@ -23,6 +23,7 @@ class Replay:
     def __init__(self, backend: "DeviceBackend", work: Callable[[], None]):
         self._backend, self._work = backend, work
         self._graphs: dict[bool, tuple[Callable[[], None], int, int]] = {}
+        self._kept: list[Callable[[], None]] = []  # with the tables that the graphs' kernels read
         self._prepare(backend.lookahead > 1)
 
     def _prepare(self, gated: bool) -> None:
@@ -36,6 +37,7 @@ class Replay:
         counts = backend.points_updated - points, backend.bytes_moved - moved
         backend.points_updated, backend.bytes_moved = points, moved
         queued = list(joined(backend, notes))
+        self._kept += queued
 
         def queue_all() -> None:
             for queue in queued:
