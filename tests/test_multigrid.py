@@ -46,9 +46,9 @@ def residual(system, u):
     return norm.value**0.5
 
 
-def cycles(method, grid, walls, conductivity="1", options=()):
+def cycles(method, grid, walls, conductivity="1", options=(), backend="numpy"):
     """Cycles until l2(b - A u) is at most 1e-10 l2(b), or at rounding level."""
-    system, u = noisy_system(grid, walls, conductivity)
+    system, u = noisy_system(grid, walls, conductivity, backend)
     first = residual(system, u)
     iteration = METHODS[method](system, u, *options)
     for number in range(MOST):
@@ -98,8 +98,9 @@ def test_cycles_of_an_awkward_size(grid):
 
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_cycles_do_not_depend_on_the_size(kind):
-    counts = [cycles("multigrid", f"{kind} = [{n}, {n}]", "vvvv") for n in (64, 128, 256, 512)]
-    assert max(counts) == min(counts)
+    most = {"nodes": 6, "cells": 8}[kind]
+    for n in (64, 512, 4096):
+        assert cycles("multigrid", f"{kind} = [{n}, {n}]", "vvvv", backend="numba") == most
 
 
 @pytest.mark.parametrize("walls", ["vvvv", "gvrv", "gggv"])
@@ -166,14 +167,14 @@ EXACT_WALLS = {
 }
 
 
-def nested_ratios(grid, walls):
+def nested_ratios(grid, walls, backend="numpy"):
     """What one pass leaves over the error of the discretisation: l2, and max."""
     boundary = "\n".join(
         f"{name}.temperature = {EXACT_WALLS[letter].format(EXACT, slope)}"
         for letter, (name, slope) in zip(walls, OUTWARD.items(), strict=True)
     )
     text = case_text(grid, "", MINUS_LAPLACIAN, boundary=boundary)
-    problem = Conduction(parse(text, "case"), make("numpy"))
+    problem = Conduction(parse(text, "case"), make(backend))
     b = np.ascontiguousarray(np.broadcast_to(problem.source(0.0), problem.grid.shape))
     system, u = problem.system(problem.backend.to_device(b)), problem.temperature
     iteration = Multigrid(system, u, "FMG")
@@ -188,12 +189,12 @@ def nested_ratios(grid, walls):
     return np.linalg.norm(left) / np.linalg.norm(error), np.abs(left).max() / np.abs(error).max()
 
 
-@pytest.mark.parametrize("n", [256, 512, 1024])
+@pytest.mark.parametrize("n", [256, 1024, pytest.param(4096, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_full_multigrid_finds_the_solution_in_one_pass(kind, n):
     """What it leaves is at most half the error of the discretisation."""
     points = n + (kind == "nodes")
-    assert max(nested_ratios(f"{kind} = [{points}, {points}]", "vvvv")) <= 0.5
+    assert max(nested_ratios(f"{kind} = [{points}, {points}]", "vvvv", "numba")) <= 0.5
 
 
 @pytest.mark.parametrize("walls", ["vvvv", "gvrv", "gggv", "rrrr"])
