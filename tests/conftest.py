@@ -1,5 +1,10 @@
 """What all tests share: backends by name, and a place of their own for compiled loops."""
 
+import os
+
+# Threads that wait by spinning would keep the other workers of a test run from working.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import pytest
 from hypothesis import HealthCheck, settings
 

@@ -104,6 +104,8 @@ class Emulated(NumpyBackend):
         super().__init__(precision)
         self.late = late
         self.launched = 0
+        self.shut = False
+        """Whether the gate is."""
 
     most_sweeps = DeviceBackend.most_sweeps
     half_cycle = DeviceBackend.half_cycle
@@ -117,10 +119,10 @@ class Emulated(NumpyBackend):
 
     def c_kernel(self, source, bytes_shared):
         function = library(source)
-        gate = np.zeros(2, np.int64)
 
         def queue(launch, operands):
             self.launched += 1
+            gate = np.array([self.shut, 0], np.int64)
             given = [
                 value.ctypes.data if isinstance(value, np.ndarray) else value
                 for value in (gate, *operands, *launch.bounds)

@@ -87,7 +87,7 @@ def test_cuda_c_of_arrays_apart_compiles(entry, signature):
 FULL, ONE = (False, False), (True, True)
 NARROW = {
     "residual": (
-        scaled_residual(heat.residual, None),
+        scaled_residual(heat.residual, ()),
         Signature(
             (FULL, FULL, REAL, ONE, REAL, *[ONE] * 4), ("array",), (None,), "float64", 2, True,
             narrow=("o0",),

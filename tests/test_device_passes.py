@@ -9,7 +9,7 @@ from emulated import Emulated
 from test_solvers import case_text
 
 from heatsolve import heat
-from heatsolve.backends import device_cycles
+from heatsolve.backends import cycle_source_3d, device_cycles, device_passes
 from heatsolve.backends.choice import make
 from heatsolve.backends.device_passes import SHAPES_2D
 from heatsolve.backends.numpy import NumpyBackend
@@ -150,6 +150,9 @@ GRIDS = {
     "periodic": ("nodes = [67, 98]\nperiodic = ['y']", "vg--", ""),
     "odd torus": ("nodes = [99, 67]\nperiodic = ['x', 'y']", "----", ""),
     "stretched": ("nodes = [150, 41]\nupper = [3, 1]", "vgvv", "cycle = 'W'"),
+    # Its second level is uneven two layers deep, where a strip ends at the right wall.
+    "uneven": ("cells = [229, 97]\nupper = [229, 97]", "rgvg", ""),
+    "three sweeps": ("cells = [66, 40]", "vvgv", "sweeps = 3"),
 }
 
 
@@ -247,6 +250,28 @@ def test_half_cycles_in_space_have_the_bits_of_single_sweeps(grid, name):
     # Two passes before a correction and one after it, twice.
     assert not isinstance(backend, Emulated) or backend.launched >= 6
     assert got[INSIDE].tobytes() == expected[INSIDE].tobytes()
+
+
+@COMPILER
+@pytest.mark.parametrize("grid", ["cells = [135, 41, 30]", "nodes = [140, 41, 32]"])
+def test_tiles_inside(grid, monkeypatch):
+    """Small blocks and short pieces, so that some touch no wall, on two levels."""
+    monkeypatch.setattr(device_cycles, "SHAPE_3D", cycle_source_3d.Shape(warps=10))
+    monkeypatch.setattr(device_passes, "cut", lambda *_: (6, 0))
+    upper = grid.replace("cells", "upper").replace("nodes", "upper")
+    given = f"{grid}\n{upper}", "vgrvvv", "", "multigrid"
+    expected, backend = two_steps(NumpyBackend(), *given), Emulated()
+    assert two_steps(backend, *given)[INSIDE].tobytes() == expected[INSIDE].tobytes()
+    assert backend.launched >= 6
+
+
+@COMPILER
+@pytest.mark.parametrize("sweeps", [4, 8])
+def test_too_many_sweeps_for_a_pass(sweeps):
+    for grid, walls in (("cells = [12, 13, 14]", "vvvvvv"), ("nodes = [40, 30]", "vvgv")):
+        given, emulated = (grid, walls, f"sweeps = {sweeps}", "multigrid"), Emulated()
+        assert two_steps(emulated, *given).tobytes() == two_steps(NumpyBackend(), *given).tobytes()
+        assert emulated.launched == 0
 
 
 @COMPILER

@@ -11,6 +11,7 @@ from heatsolve.backends import numba
 from heatsolve.backends.choice import make
 from heatsolve.case import parse
 from heatsolve.conduction import Conduction
+from heatsolve.converge import make_method
 from heatsolve.errors import Interrupted
 from heatsolve.linear.levels import hierarchy
 from heatsolve.linear.mgcg import MultigridCG
@@ -167,7 +168,7 @@ EXACT_WALLS = {
 }
 
 
-def nested_ratios(grid, walls, backend="numpy"):
+def nested_ratios(grid, walls, backend="numpy", smoother="red-black"):
     """What one pass leaves over the error of the discretisation: l2, and max."""
     boundary = "\n".join(
         f"{name}.temperature = {EXACT_WALLS[letter].format(EXACT, slope)}"
@@ -177,7 +178,7 @@ def nested_ratios(grid, walls, backend="numpy"):
     problem = Conduction(parse(text, "case"), make(backend))
     b = np.ascontiguousarray(np.broadcast_to(problem.source(0.0), problem.grid.shape))
     system, u = problem.system(problem.backend.to_device(b)), problem.temperature
-    iteration = Multigrid(system, u, "FMG")
+    iteration = Multigrid(system, u, "FMG", smoother)
     iteration.step(0, None)
     once = problem.own(u)
     for number in range(1, 14):
@@ -195,6 +196,25 @@ def test_full_multigrid_finds_the_solution_in_one_pass(kind, n):
     """What it leaves is at most half the error of the discretisation."""
     points = n + (kind == "nodes")
     assert max(nested_ratios(f"{kind} = [{points}, {points}]", "vvvv", "numba")) <= 0.5
+
+
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+def test_full_multigrid_with_the_other_smoother(kind):
+    assert max(nested_ratios(f"{kind} = [129, 129]", "vvvv", smoother="chebyshev")) <= 0.5
+
+
+@pytest.mark.parametrize(("sweeps", "steps"), [(None, 4), (1, 2), (3, 6)])
+@pytest.mark.parametrize("smoother", ["red-black", "chebyshev"])
+def test_sweeps_of_a_case(sweeps, steps, smoother):
+    """Those of two colours, or of Jacobi's iteration."""
+    solver = f"method = 'multigrid'\nsmoother = '{smoother}'\n"
+    solver += f"sweeps = {sweeps}" if sweeps else ""
+    case = parse(case_text("nodes = [9, 9]", "0000", solver=solver), "case")
+    problem = Conduction(case, make("numpy"))
+    b = problem.backend.zeros(problem.grid.shape)
+    method = make_method(case, problem.system(b), problem.temperature)
+    found = method._levels[0].smoother
+    assert len(found.before) == len(found.after) == steps
 
 
 @pytest.mark.parametrize("walls", ["vvvv", "gvrv", "gggv", "rrrr"])

@@ -4,6 +4,7 @@ import gc
 import shutil
 import weakref
 
+import numpy as np
 import pytest
 from emulated import Emulated
 from test_multigrid import noisy_system
@@ -11,7 +12,7 @@ from test_multigrid import noisy_system
 from heatsolve.backends import device_cycles, small_sweeps
 from heatsolve.backends.device import DeviceBackend
 from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.linear.mixed import Refinement
+from heatsolve.linear.mixed import Refinement, scaled
 from heatsolve.linear.multigrid import Multigrid
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
@@ -84,6 +85,20 @@ def test_the_bits_of_sweeps_apart(name, method, most, monkeypatch):
         NumpyBackend(), method, *PROBLEMS[name]
     )
     assert max(joined) > 5
+
+
+def test_a_closed_gate():
+    backend = Replaying()
+    a, b, region = backend.zeros((4, 5)), backend.to_device(np.ones((4, 5))), ((0, 4), (1, 5))
+    backend.gated, backend.notes = True, []
+    for target in (a, b):
+        backend.sweep(scaled, target, region, b, 3.0)
+    notes, backend.notes = backend.notes, None
+    play = small_sweeps.together(backend, notes)
+    for backend.shut in (True, False):
+        play()
+        assert (a[:, 1:] == (0.0 if backend.shut else 3.0)).all()
+    assert (b[:, 1:] == 3.0).all() and (b[:, 0] == 1.0).all()
 
 
 def test_tables_live_as_long_as_what_plays_them():

@@ -10,8 +10,8 @@ tiles begin at even columns and rows. The outermost points of a tile, one layer 
 wrong and are made again by the tile beside it, as in `pass_source_3d`.
 
 A pass may begin with the interpolation of a correction and may end with the residual and its
-restriction. Restriction widens a tile's halo by three, which would leave less than half of it right
-behind four sweeps; so it is a pass of its own, without sweeps (see `device_cycles`).
+restriction. Restriction widens a tile's halo by three; so it is a pass of its own, without sweeps
+(see `device_cycles`).
 """
 
 from dataclasses import dataclass

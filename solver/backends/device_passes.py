@@ -110,9 +110,10 @@ class PassKernel:
             across = _pieces(strips, shape.warps)
             more = pass_source_2d.lead(self.work) + self.work.sweeps + self.work.looks
             blocks = min(shape.blocks, SHARED // (self.bytes_shared + RESERVED))
-            # With fewer rows in the last piece the one before it is an edge, too.
-            least_last = self.work.sweeps + self.work.looks + 2 + (self.work.margin or 0)
-            edges = EDGE_ROWS, least_last
+            # With fewer rows in the first or the last piece the one beside it is an edge, too.
+            beyond = self.work.sweeps + self.work.looks + 2 + (self.work.margin or 0)
+            least_first = pass_source_2d.lead(self.work) + beyond
+            edges = max(EDGE_ROWS, least_first + least_first % 2), beyond
             rows, fewer = cut(extent, across, more, blocks, processors, edges)
             return Launch((across, _pieces(extent + fewer, rows), 1), block, ()), (rows, fewer)
         down, across = shape.right(self.work)

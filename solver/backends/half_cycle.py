@@ -22,10 +22,10 @@ class HalfCycle:
     `coarse`; and the terms of a `norm`, an Accumulator, of the residual of the result are added to
     it. Operands are b and the coefficients; a stage is b, a weight, perhaps the inverse of the
     diagonal, and the coefficients; inverse(p, *coefficients) is what makes that inverse. With a
-    `margin` all arrays but b are the same at points that have so many layers between them and the
-    walls. `lines` holds four for each axis,
-    slowest first: what a coarse point takes of the points 2q - 2 ... 2q + 1, or what the points 2q
-    and then 2q + 1 take of the coarse points q and q + 1.
+    `margin` all of them but b have the same value at all points with so many layers between them
+    and the walls. `lines` holds four for each axis, slowest first: what a coarse point takes of the
+    points 2q - 2 ... 2q + 1, or what the points 2q and then 2q + 1 take of the coarse points q and
+    q + 1.
     """
 
     point: Point

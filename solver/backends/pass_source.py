@@ -41,8 +41,8 @@ class Pass:
     each sweep None, "max" or "sum"; `aligned`: whether rows begin at multiples of two elements.
     `colours`: for each sweep 1 or -1 if it updates only the red or black points, else 0; `odd`:
     whether the first plane that is read is odd. `from_zero`: whether the sweeps begin at 0
-    wherever they read. `margin`: layers beside the walls beyond which all arrays but that of number
-    1 are the same, if they are. `inverse`: what makes the argument of number INVERSE of those
+    wherever they read. `margin`: layers beside the walls beyond which all arrays but the field and
+    b hold one value each, if they do. `inverse`: what makes the argument of number INVERSE of those
     behind it, if it is made of them. `transfer`: see `cycle_source` and `cycle_source_3d`.
     """
 
@@ -60,7 +60,7 @@ class Pass:
     transfer: Transfer | None = None
 
     def is_even(self, number: int) -> bool:
-        """Whether an argument is the same array element at all points far from walls."""
+        """Whether an argument has the same value at all points far from walls."""
         return self.margin is not None and number > 1
 
     def is_made(self, number: int) -> bool:

@@ -151,5 +151,6 @@ def together(backend: Any, sweeps: Sequence[SmallSweep]) -> Callable[[], None]:
         table[place, : len(row)] = row
     given = backend.stored(table.reshape(-1))
     kernel = backend.c_kernel(source(functions, width), 2 * width * 8)
-    one = Launch((1, 1, 1), (THREADS, 1, 1), ())
-    return lambda: kernel(one, (given, backend.integer(len(rows))))
+    one, kept = Launch((1, 1, 1), (THREADS, 1, 1), ()), [sweep.operands for sweep in sweeps]
+    # The table holds addresses: what lies there lives as long as what queues the kernel.
+    return lambda: kernel(one, (given, backend.integer(len(kept))))

@@ -33,9 +33,8 @@ class Multigrid(Method):
         """`norm`: the kind of that of the residual, if it will be asked for after every cycle."""
         super().__init__(system, u)
         self._visits, self._nested = VISITS[cycle], cycle == "FMG"
-        if self._nested and sweeps is None:
-            sweeps = 1  # a cycle that leaves a tenth is enough
-        smoother_here = smoother_of(smoother, system.grid.dimension, sweeps=sweeps)
+        given = smoother, system.grid.dimension
+        smoother_here = smoother_of(*given, sweeps=sweeps, nested=self._nested)
         self._levels = hierarchy(system, u, system.like(u), smoother_here)
         # The norm that a cycle finds on its way, and the number of cycles whose norm it is.
         self._norm: Accumulator | None = None
