@@ -100,7 +100,7 @@ def test_cycles_of_an_awkward_size(grid):
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_cycles_do_not_depend_on_the_size(kind):
     most = {"nodes": 6, "cells": 8}[kind]
-    for n in (64, 512, 4096):
+    for n in (64, 128, 256, 512, 4096):
         assert cycles("multigrid", f"{kind} = [{n}, {n}]", "vvvv", backend="numba") == most
 
 
@@ -190,7 +190,7 @@ def nested_ratios(grid, walls, backend="numpy", smoother="red-black"):
     return np.linalg.norm(left) / np.linalg.norm(error), np.abs(left).max() / np.abs(error).max()
 
 
-@pytest.mark.parametrize("n", [256, 1024, pytest.param(4096, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [256, 512, 1024, pytest.param(4096, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_full_multigrid_finds_the_solution_in_one_pass(kind, n):
     """What it leaves is at most half the error of the discretisation."""

@@ -41,8 +41,6 @@ class Shape:
     """Warps of a block, one below the other along y, each with two rows."""
     ahead: int = 3
     """Planes that are on their way."""
-    blocks: int = 1
-    """Blocks that a multiprocessor holds."""
 
     def right(self, work: Pass) -> tuple[int, int]:
         """Rows and columns of a tile that are right in the end."""
@@ -125,7 +123,7 @@ def source(work: Pass, shape: Shape) -> str:
     low, high = halo(work)
     defines = {
         "T": work.sweeps, "LEVELS": levels(work), "RESTRICTS": work.restricts,
-        "WARPS": shape.warps, "BLOCKS": shape.blocks, "X": 64, "Y": 2 * shape.warps,
+        "WARPS": shape.warps, "X": 64, "Y": 2 * shape.warps,
         "TILE": 128 * shape.warps, "AHEAD": shape.ahead,
         "MARGIN": work.margin or 0, "RING": shape.planes(work)[0], "LOW": low, "HIGH": high,
         "BEFORE": before, "AFTER": after, "ODD": work.odd, "WRAPS_I": work.wraps[0],

@@ -3,7 +3,10 @@
 u[n] is the field on plane z - n; level t works on plane z - t - 1 in place.
 """
 
-KERNEL = """
+from heatsolve.backends.pass_text_3d import ENTRY
+
+KERNEL = (
+    """
 template <bool EDGE> __device__ __forceinline__ void tile(
     @PARAMETERS@, Range region_i, Range region_j, Range region_k, int extent_i, int extent_j,
     int extent_k, int first_j, int first_k, int warp, int begin, int end, real* shared
@@ -91,13 +94,9 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
-sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,
-       integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
-       integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
-       integer planes, integer extent_i, integer extent_j, integer extent_k) {
-    @GATE@
-    const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
+"""
+    + ENTRY
+    + """    const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
     const Range region_k{int(low_k), int(high_k)};
     extern __shared__ __align__(16) unsigned char memory[];
     real* shared = reinterpret_cast<real*>(memory);
@@ -119,6 +118,7 @@ sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer
                     first_k, warp, begin, end, shared);
 }
 """
+)
 
 PLANE = """\
 const int here = z - t - 1;

@@ -119,7 +119,7 @@ class PassKernel:
         down, across = shape.right(self.work)
         tiles = _pieces(extents[1], down), _pieces(last[1] - last[0] // 2 * 2, across)
         more = shape.more_planes(self.work)
-        planes, _ = cut(extents[0], tiles[0] * tiles[1], more, shape.blocks, processors)
+        planes, _ = cut(extents[0], tiles[0] * tiles[1], more, 1, processors)
         return Launch((tiles[1], tiles[0], _pieces(extents[0], planes)), block, ()), (planes,)
 
     def operands(

@@ -4,7 +4,7 @@ The first argument of the point function is the field that the sweeps advance; a
 same for every sweep, but for numbers. See `pass_source_2d` and `pass_source_3d`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from heatsolve.backends.cupy_source import C_DIALECT, OPTIONS, REAL_OF, constants
@@ -147,6 +147,16 @@ def filled(template: str, work: Pass, defines: Mapping[str, int], **pieces: str)
         functions += c_function("inverse", work.inverse, work.signature.precision)
     preamble = PREAMBLE.replace("@PTX@", PTX)
     return constants() + head + types + preamble + functions + template
+
+
+def place_of(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
+    """The place of an element of an array that may be constant along some axes."""
+    varying = [axis for axis, same in enumerate(constant) if not same]
+    terms = []
+    for axis in varying:
+        below = [f"extent_{'ijk'[other]}" for other in varying if other > axis]
+        terms.append(" * ".join([f"(size_t)({indices[axis]})", *below]))
+    return " + ".join(terms)
 
 
 def c_function(name: str, tape: Tape, precision: str) -> str:

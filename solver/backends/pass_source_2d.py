@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from heatsolve.backends import cycle_source
-from heatsolve.backends.pass_source import Pass, filled
+from heatsolve.backends.pass_source import Pass, filled, place_of
 from heatsolve.backends.pass_text_2d import COLOURED, COPY, KERNEL, WINDOW
 from heatsolve.backends.tape import Tape
 
@@ -163,10 +163,7 @@ class Reads:
         even = self._work.is_even(number)
         inside = f"{name}_inside"
         if even and not all(constant):
-            terms = ["" if constant[0] else "extent_i / 2", "" if constant[1] else "extent_j / 2"]
-            middle = " + ".join(filter(None, terms))
-            if not any(constant):
-                middle = "(size_t)(extent_i / 2) * extent_j + extent_j / 2"
+            middle = place_of(constant, ["extent_i / 2", "extent_j / 2"])
             self.lines.append(f"const real {inside} = {array}[{middle}];")
         if constant == (True, True):
             self.lines.append(f"const real {name} = {array}[0];")

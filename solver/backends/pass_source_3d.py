@@ -9,11 +9,11 @@ layer for each sweep, are wrong and are made again by the tile beside it (A. Ngu
 Blocking Optimization for Stencil Computations", SC 2010).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from heatsolve.backends.pass_source import Pass, filled
+from heatsolve.backends.pass_source import Pass, filled, place_of
 from heatsolve.backends.pass_text_3d import KERNEL
 from heatsolve.backends.tape import Tape
 
@@ -30,8 +30,6 @@ class Shape:
     """Warps of a block, one below the other along y."""
     ahead: int = 3
     """Planes that are on their way."""
-    blocks: int = 1
-    """Blocks that a multiprocessor holds."""
 
     def halo(self, reach: int) -> int:
         """Columns at each side of a tile that are wrong in the end."""
@@ -69,7 +67,7 @@ def source(work: Pass, shape: Shape) -> str:
     state, each, last = _norms(work)
     defines = {
         "T": work.sweeps, "C": shape.columns, "R": shape.rows, "WARPS": shape.warps,
-        "BLOCKS": shape.blocks, "X": width, "Y": height, "TILE": width * height,
+        "X": width, "Y": height, "TILE": width * height,
         "RIMS": 2 * width * shape.warps, "AHEAD": shape.ahead,
         "RING": shape.ahead + 2, "HALO": shape.halo(work.sweeps), "WRAPS_I": work.wraps[0],
         "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2], "ALIGNED": work.aligned,
@@ -143,7 +141,7 @@ class Reads:
             """The value, or what stands everywhere far from the walls."""
             if not work.is_even(number):
                 return value
-            middle = _joined(constant, [f"extent_{axis} / 2" for axis in "ijk"])
+            middle = place_of(constant, [f"extent_{axis} / 2" for axis in "ijk"])
             self.lines.append(f"const real {name}_inside = {array}[{middle}];")
             return f"(EDGE ? {value} : {name}_inside)"
 
@@ -182,17 +180,7 @@ class Reads:
             self.planes.append(f"const real {name} = {value};")
             return name
         indices = [f"{index} + {d}" for index, d in zip(INDEX, shift, strict=True)]
-        return inside(f"{array}[{_joined(constant, indices)}]")
-
-
-def _joined(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
-    """The place of an element of an array that may be constant along some axes."""
-    terms = []
-    for axis in range(3):
-        if not constant[axis]:
-            below = [f"extent_{'ijk'[a]}" for a in range(axis + 1, 3) if not constant[a]]
-            terms.append(" * ".join([f"(size_t)({indices[axis]})", *below]))
-    return " + ".join(terms)
+        return inside(f"{array}[{place_of(constant, indices)}]")
 
 
 def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:

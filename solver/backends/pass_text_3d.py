@@ -1,6 +1,17 @@
 """Text of CUDA C that `pass_source_3d` puts together: a tile going up the planes."""
 
-KERNEL = """
+ENTRY = """\
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,
+       integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
+       integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
+       integer planes, integer extent_i, integer extent_j, integer extent_k) {
+    @GATE@
+"""
+"""The head of every kernel of passes in three dimensions."""
+
+KERNEL = (
+    """
 template <bool EDGE> __device__ __forceinline__ void tile(
     @PARAMETERS@, Range region_i, Range region_j, Range region_k, Range counted_i, Range counted_j,
     Range counted_k, int extent_i, int extent_j, int extent_k, int first_j, int first_k, int begin,
@@ -136,13 +147,9 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     @NORM_END@
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
-sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,
-       integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
-       integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
-       integer planes, integer extent_i, integer extent_j, integer extent_k) {
-    @GATE@
-    const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
+"""
+    + ENTRY
+    + """    const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
     const Range region_k{int(low_k), int(high_k)}, counted_i{int(count_low_i), int(count_high_i)};
     const Range counted_j{int(count_low_j), int(count_high_j)};
     const Range counted_k{int(count_low_k), int(count_high_k)};
@@ -163,3 +170,4 @@ sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer
                     extent_i, extent_j, extent_k, first_j, first_k, begin, end, shared);
 }
 """
+)

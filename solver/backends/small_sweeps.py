@@ -5,6 +5,7 @@ So of what is played back again and again, sweeps of few points that follow each
 kernel: it goes down a table, whose rows tell which point function comes next, where, and of what.
 """
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,9 +28,7 @@ THREADS = 1024
 
 def is_small(signature: Signature, region: Region) -> bool:
     """Whether a sweep may share a kernel; it must not reduce."""
-    points = 1
-    for low, high in region:
-        points *= high - low
+    points = math.prod(high - low for low, high in region)
     return points <= MOST_POINTS and all(kind == "array" for kind in signature.outputs)
 
 
@@ -51,8 +50,7 @@ class SmallSweep:
     def row(self, address: Callable[[Any], int]) -> list[int]:
         """What the kernel's table holds of it, after the number of its function."""
         words = [bound for pair in self.region for bound in pair] + list(self.extents)
-        kinds = ["array"] * len(self.signature.outputs) + list(self.signature.arguments)
-        for kind, operand in zip(kinds, self.operands, strict=True):
+        for (_, kind), operand in zip(_operands(self.signature), self.operands, strict=True):
             if kind == INTEGER:
                 words.append(int(operand))
             elif isinstance(kind, str) and kind != "array":
@@ -60,6 +58,12 @@ class SmallSweep:
             else:
                 words.append(address(operand))
         return words
+
+
+def _operands(signature: Signature) -> list[tuple[str, Any]]:
+    """The names and kinds of what a kernel takes: outputs, which are arrays, then arguments."""
+    outputs = [(f"o{n}", "array") for n in range(len(signature.outputs))]
+    return outputs + [(f"a{n}", kind) for n, kind in enumerate(signature.arguments)]
 
 
 @cache
@@ -104,10 +108,7 @@ def _function(number: int, signature: Signature, tape: Tape) -> str:
     axes = INDEX_NAMES[: tape.dimension]
     names = [f"{end}_{axis}" for axis in axes for end in ("low", "high")] + extent_names(signature)
     lines = [f"const integer {name} = row[{place}];" for place, name in enumerate(names)]
-    operands = [f"o{n}" for n in range(len(signature.outputs))]
-    operands += [f"a{n}" for n in range(len(signature.arguments))]
-    kinds = ["array"] * len(signature.outputs) + list(signature.arguments)
-    for place, (name, kind) in enumerate(zip(operands, kinds, strict=True), len(names)):
+    for place, (name, kind) in enumerate(_operands(signature), len(names)):
         if kind == INTEGER:
             lines.append(f"const integer {name} = row[{place}];")
         elif isinstance(kind, str) and kind != "array":

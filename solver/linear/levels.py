@@ -86,7 +86,7 @@ class Level:
         where = (system.grid.shape, system.grid.interior, system.halo.wraps)
         cycle = HalfCycle(
             point, stages, colours, *where, coarse, lines,
-            margin=self._margin, inverse=self._relaxation.inverse, **more,
+            margin=self._margin, inverse=self._relaxation.inverse_point, **more,
         )  # fmt: skip
         return system.backend.half_cycle(cycle)
 

@@ -99,7 +99,7 @@ class Relaxation:
         shapes = [array.shape for array in coefficients if not isinstance(array, float)]
         varies = [any(shape[n] > 1 for shape in shapes) for n in range(grid.dimension)]
         self._inverse: tuple[Any, ...] = ()
-        self.inverse: Point | None = None
+        self.inverse_point: Point | None = None
         self._weight: Any = smoother.weight
         self._relaxed, self._begun = points["relaxed"], points["begun"]
         lines = not any(sum(n > 1 for n in shape) > 1 for shape in shapes)
@@ -108,8 +108,8 @@ class Relaxation:
             shape = [n if v else 1 for n, v in zip(grid.shape, varies, strict=True)]
             region = [own if v else (0, 1) for own, v in zip(grid.interior, varies, strict=True)]
             self._inverse = (backend.zeros(shape),)
-            self.inverse = inverse_of(system.diagonal, self._weight)
-            backend.sweep(self.inverse, self._inverse[0], tuple(region), *coefficients)
+            self.inverse_point = inverse_of(system.diagonal, self._weight)
+            backend.sweep(self.inverse_point, self._inverse[0], tuple(region), *coefficients)
             self._weight = 1.0
         if self._weight == 1.0:
             self._weight = ONES
