@@ -26,7 +26,7 @@ static void (*work)(void*);
 static void* given;
 static jmp_buf scheduler;
 static int now, live;
-static int arrived[64], turn[64];  // of each warp; the last one is for the block
+static int arrived[64], turn[64];  // of each warp; of two; the last one is for the block
 static uint64_t slots[2][2048];
 static bool late;
 static unsigned char* base;
@@ -48,6 +48,7 @@ static void meet(int group, int count) {
     while (turn[group] == mine) yield();
 }
 void __syncthreads() { meet(63, live); }
+void meet(int number) { meet(32 + number, 64); }
 void __syncwarp() { meet(now / 32, 32); }
 uint64_t exchange(uint64_t value, int lane) {
     uint64_t* slot = slots[fibers[now].shuffles++ & 1];

@@ -66,10 +66,16 @@ template <int N> void fetch(unsigned to, const void* from) {
 }
 inline void fetched() { close_group(); }
 template <int N> void await_all_but() { await_groups(N); }
+void meet(int number);  // two warps
 template <typename V> void store_if(bool wanted, V* to, V a) { if (wanted) *to = a; }
 template <typename V> void store_if(bool wanted, V* to, V a, V b) {
     if (!wanted) return;
     if ((uintptr_t)to % (2 * sizeof(V))) __builtin_trap();
     to[0] = a, to[1] = b;
+}
+template <typename V> void store_if(bool wanted, V* to, V a, V b, V c, V d) {
+    if (!wanted) return;
+    if ((uintptr_t)to % (4 * sizeof(V))) __builtin_trap();
+    to[0] = a, to[1] = b, to[2] = c, to[3] = d;
 }
 template <typename V> void __stcs(V* to, V value) { *to = value; }

@@ -252,6 +252,24 @@ def test_half_cycles_in_space_have_the_bits_of_single_sweeps(grid, name):
     assert got[INSIDE].tobytes() == expected[INSIDE].tobytes()
 
 
+WIDE = {
+    "nodes": ("nodes = [36, 20, 19]\nupper = [35, 19, 18]", "vgvrvv", "", "multigrid"),
+    "pairs": ("nodes = [34, 20, 19]\nupper = [33, 19, 18]", "vgvrvv", "", "multigrid"),
+    "periodic": ("cells = [30, 24, 25]\nperiodic = ['x', 'y']", "----vg", "", "mgcg"),
+    "tiles": ("cells = [262, 20, 19]\nupper = [262, 20, 19]", "vgvrvv", "", "multigrid"),
+}
+
+
+@COMPILER
+@pytest.mark.parametrize("grid", WIDE)
+def test_half_cycles_in_single_precision(grid):
+    """Threads of four columns, where rows begin at multiples of that."""
+    expected = two_steps(NumpyBackend("float32"), *WIDE[grid])
+    backend = Emulated("float32")
+    assert two_steps(backend, *WIDE[grid])[INSIDE].tobytes() == expected[INSIDE].tobytes()
+    assert backend.launched >= 6
+
+
 @COMPILER
 @pytest.mark.parametrize("grid", ["cells = [135, 41, 30]", "nodes = [140, 41, 32]"])
 def test_tiles_inside(grid, monkeypatch):

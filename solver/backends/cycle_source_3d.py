@@ -1,10 +1,11 @@
 """CUDA C of passes of a multigrid cycle in three dimensions: coloured sweeps of one plane in place.
 
-A block owns a tile of 64 columns along z and goes up the planes; a thread owns two by two of them.
+A block owns a tile of columns along z and goes up the planes; a thread owns two rows of them, of
+sixteen bytes each if it can: what shared memory moves at once.
 Points of one colour have neighbours of the other colour only, so a sweep needs no second copy of
 the field: as plane z arrives, sweep 1 updates plane z - 1, sweep 2 plane z - 2, and so on, each in
 place. A thread keeps its own points of all these planes in registers; what others read is in a ring
-of planes in shared memory. Nobody reads there what is written in the same step, because it has the
+of planes in shared memory. Nobody needs there what changes in the same step, because it has the
 other colour, so one barrier a step is enough. Which points move is known when the text is compiled:
 tiles begin at even columns and rows. The outermost points of a tile, one layer for each sweep, are
 wrong and are made again by the tile beside it, as in `pass_source_3d`.
@@ -14,20 +15,23 @@ restriction. Restriction widens a tile's halo by three; so it is a pass of its o
 (see `device_cycles`).
 """
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
 from heatsolve.backends.cycle_text_3d import (
     CORRECTION,
-    FROM_ZERO,
     INTERPOLATION,
     KERNEL,
     NEIGHBOURS,
     PLANE,
     RESTRICTION,
+    RESTRICTION_OUTER,
     RESTRICTION_STATE,
     STORE,
     SWEEPS,
+    SWEEPS_OUTER,
+    SWEEPS_STATE,
 )
 from heatsolve.backends.pass_source import Pass, filled
 from heatsolve.backends.pass_source_3d import Reads
@@ -44,8 +48,12 @@ class Shape:
 
     def right(self, work: Pass) -> tuple[int, int]:
         """Rows and columns of a tile that are right in the end."""
-        low, high = halo(work)
-        return 2 * self.warps - low - high, 64 - low - high
+        return 2 * self.warps - sum(halo(work, 2)), width(work) - sum(halo(work, columns(work)))
+
+    def first(self, work: Pass, low: int) -> int:
+        """Where the columns begin that the first tile covers: those read begin at a sector."""
+        left, _ = halo(work, columns(work))
+        return (low - left) // (2 * columns(work)) * (2 * columns(work)) + left
 
     def more_planes(self, work: Pass) -> int:
         """Planes that a block goes up besides those of its piece."""
@@ -53,16 +61,29 @@ class Shape:
 
     def planes(self, work: Pass) -> tuple[int, int]:
         """Planes in shared memory of the field, and of the array that is fetched with it."""
-        return levels(work) + 1 + self.ahead, self.ahead + 1
+        beside = 0 if work.from_zero else 1 if corrects(work) else 2
+        return beside and self.ahead + beside, self.ahead + 1
 
     def bytes_shared(self, work: Pass) -> int:
         """Shared memory of a block."""
-        return 128 * self.warps * (sum(self.planes(work)) + work.restricts) * work.bytes
+        planes = 1 if work.restricts else work.sweeps - 1 + corrects(work)
+        planes += sum(self.planes(work))
+        return 2 * self.warps * width(work) * planes * work.bytes
 
 
-def levels(work: Pass) -> int:
-    """Planes on which a step works: one for each sweep, and one for the residual."""
-    return work.sweeps + work.restricts
+def columns(work: Pass) -> int:
+    """Columns of a thread: sixteen bytes, or a pair where rows begin anywhere else."""
+    return min(16 // work.bytes, max(work.aligned, 2))
+
+
+def width(work: Pass) -> int:
+    """Columns of a tile."""
+    return 32 * columns(work)
+
+
+def corrects(work: Pass) -> bool:
+    """Whether it begins with the interpolation of a correction."""
+    return work.transfer is not None and not work.restricts
 
 
 def reach(work: Pass) -> tuple[int, int]:
@@ -70,13 +91,13 @@ def reach(work: Pass) -> tuple[int, int]:
 
     A coarse point q takes from the points 2q - 2 ... 2q + 1, a residual from its neighbours.
     """
-    return (work.sweeps + 3, work.sweeps + 2) if work.restricts else (work.sweeps, work.sweeps)
+    return (3, 2) if work.restricts else (work.sweeps, work.sweeps)
 
 
-def halo(work: Pass) -> tuple[int, int]:
-    """Rows and columns at both sides of a tile that are wrong in the end: threads have pairs."""
-    low, high = reach(work)
-    return low + low % 2, high + high % 2
+def halo(work: Pass, own: int) -> tuple[int, int]:
+    """Points at both sides of a tile that are wrong in the end; threads have so many together."""
+    low, high = (-(-points // own) * own for points in reach(work))
+    return low, high
 
 
 FIELD: dict[tuple[int, ...], str] = {
@@ -96,45 +117,53 @@ def source(work: Pass, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     along = fetched_along(work)
     lines = work.numbers()
-    state = correct = sweeps = restriction = ""
     last_plane = "region_i.high"
-    if work.sweeps:
-        own = {number: number for number in range(len(work.signature.arguments))}
-        reads = Reads(work, work.tape, own, FIELD, along=along, across=("2", "2"))
-        lines += reads.lines
-        black = ", ".join(str(int(colour < 0)) for colour in work.colours)
-        sweeps = _with(reads, SWEEPS).replace("@BLACK@", black)
     if work.restricts:
         assert work.transfer is not None and work.transfer.residual is not None
         taken = dict(enumerate(work.transfer.operands, 1))
-        reads = Reads(work, work.transfer.residual, taken, FIELD, "m", along, ("2", "2"))
-        lines += reads.lines
-        state, restriction = RESTRICTION_STATE, _with(reads, RESTRICTION)
+        reads = Reads(work, work.transfer.residual, taken, FIELD, "m", along, ("2", "C"))
+        state, outer, correct, step = RESTRICTION_STATE, RESTRICTION_OUTER, "", RESTRICTION
+        beside = "k"
         # Coarse points may lie one beyond the last unknown.
         last_plane = "max(region_i.high, 2 * int(coarse_i) - 3)"
-    elif work.transfer is not None:
-        state, correct = INTERPOLATION, CORRECTION
-    fetches = [f"fetch_plane(a{along}, start + n - 1, RING + beside);"]
-    if work.from_zero:
-        correct = FROM_ZERO
     else:
+        own = {number: number for number in range(len(work.signature.arguments))}
+        reads = Reads(work, work.tape, own, FIELD, along=along, across=("2", "C"))
+        state, outer, correct, step = SWEEPS_STATE, SWEEPS_OUTER, "", SWEEPS
+        beside = "k / 2"
+        black = ", ".join(str(int(colour < 0)) for colour in work.colours)
+        state = state.replace("@BLACK@", black)
+        if corrects(work):
+            state, correct = f"{state}\n    {INTERPOLATION}", CORRECTION
+    lines += reads.lines
+    step = step.replace("@PLANE@", PLANE).replace("@NEIGHBOURS@", NEIGHBOURS)
+    step = step.replace("@PLANES@", "\n            ".join(reads.planes))
+    step = step.replace("@GIVEN@", ", ".join(reads.given)).replace("@BESIDE@", beside)
+    fetches = [f"fetch_plane(a{along}, start + n - 1, RING + beside);"]
+    if not work.from_zero:
         fetches.append("fetch_plane(a0, start + n, into);")
     before, after = reach(work)
-    low, high = halo(work)
+    low, high = halo(work, 2)
+    left, right = halo(work, columns(work))
+    group = math.gcd(columns(work), work.aligned)
+    group_of = ", ".join(f"u[T][r][k + {n}]" for n in range(group))
     defines = {
-        "T": work.sweeps, "LEVELS": levels(work), "RESTRICTS": work.restricts,
-        "WARPS": shape.warps, "X": 64, "Y": 2 * shape.warps,
-        "TILE": 128 * shape.warps, "AHEAD": shape.ahead,
-        "MARGIN": work.margin or 0, "RING": shape.planes(work)[0], "LOW": low, "HIGH": high,
+        "T": work.sweeps, "LEVELS": max(work.sweeps, 1), "RESTRICTS": work.restricts,
+        "WARPS": shape.warps, "C": columns(work), "X": width(work), "Y": 2 * shape.warps,
+        "TILE": 2 * shape.warps * width(work), "AHEAD": shape.ahead,
+        "FROM_ZERO": work.from_zero, "CORRECTS": corrects(work),
+        "GROUP": group, "SECTOR": 2 * columns(work),
+        "MARGIN": work.margin or 0, "RING": shape.planes(work)[0],
+        "LOW": low, "HIGH": high, "LEFT": left, "RIGHT": right,
         "BEFORE": before, "AFTER": after, "ODD": work.odd, "WRAPS_I": work.wraps[0],
-        "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2], "ALIGNED": work.aligned,
+        "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2],
     }  # fmt: skip
     return filled(
         KERNEL, work, defines,
         LINES="\n    ".join(lines), FETCHES="\n            ".join(fetches),
         ARRIVED="0" if work.from_zero else "own[slot * TILE + r * X + k]",
-        TRANSFER_STATE=state, CORRECT=correct, SWEEPS=sweeps, RESTRICT=restriction,
-        STORE=STORE if work.sweeps else "", LAST_PLANE=last_plane,
+        STATE=state, OUTER=outer, CORRECT=correct, STEP=step,
+        STORE=STORE.replace("@GROUP@", group_of) if work.sweeps else "", LAST_PLANE=last_plane,
     )  # fmt: skip
 
 
@@ -147,13 +176,3 @@ def fetched_along(work: Pass) -> int:
         if number and not any(arguments[number]) and not any(distance for distance, _ in shift)
     ]
     return min(found, default=0)
-
-
-def _with(reads: Reads, template: str) -> str:
-    """A template with what is read."""
-    return (
-        template.replace("@PLANE@", PLANE)
-        .replace("@PLANES@", "\n            ".join(reads.planes))
-        .replace("@NEIGHBOURS@", NEIGHBOURS)
-        .replace("@GIVEN@", ", ".join(reads.given))
-    )

@@ -1,44 +1,56 @@
 """Text of CUDA C that `cycle_source_3d` puts together: a tile going up the planes, and its stages.
 
-u[n] is the field on plane z - n; level t works on plane z - t - 1 in place.
+u[n] is the field on plane z - n; sweep t works on plane z - t - 1 in place.
 """
 
 from heatsolve.backends.pass_text_3d import ENTRY
 
 KERNEL = (
     """
+// Waits for the warps before and after one. No warp is ahead of those by more than a step, but of
+// others it may be: so not all read shared memory at once, and then all compute.
+__device__ __forceinline__ void meet_neighbours(int warp) {
+    const int odd = warp | 1, even = (warp + 1) & ~1;
+    if (odd < WARPS) meet(odd);
+    if (even > 0 && even < WARPS) meet(even);
+}
+
 template <bool EDGE> __device__ __forceinline__ void tile(
     @PARAMETERS@, Range region_i, Range region_j, Range region_k, int extent_i, int extent_j,
     int extent_k, int first_j, int first_k, int warp, int begin, int end, real* shared
 ) {
     const int lane = threadIdx.x & 31;
-    const int x = first_k + 2 * lane, y = first_j + 2 * warp;
+    const int x = first_k + C * lane, y = first_j + 2 * warp;
     const int last_i = extent_i - 1, last_j = extent_j - 1, last_k = extent_k - 1;
     auto of = [&](int n, int last, bool wraps) {
         return !EDGE ? n : wraps ? wrapped(n, last - 1) : min(max(n, 0), last);
     };
     auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
-    int xs[2], ys[2];
-    bool fixed_x[2], fixed_y[2];
-    // Aligned pairs of columns are in the array or outside, where any values will do.
-    constexpr bool WHOLE = ALIGNED && (!EDGE || !WRAPS_K);
-    for (int n = 0; n < 2; n++) {
-        xs[n] = WHOLE && EDGE ? min(max(x, 0), last_k - 1) + n : of(x + n, last_k, WRAPS_K);
-        ys[n] = of(y + n, last_j, WRAPS_J);
-        fixed_x[n] = EDGE && !WRAPS_K && (x + n < region_k.low || x + n >= region_k.high);
-        fixed_y[n] = EDGE && !WRAPS_J && (y + n < region_j.low || y + n >= region_j.high);
+    int xs[C], ys[2];
+    bool fixed_x[C], fixed_y[2];
+    // Aligned groups of columns are in the array or outside, where any values will do.
+    constexpr int TOGETHER = EDGE && WRAPS_K ? 1 : GROUP;
+    for (int k = 0; k < C; k++) {
+        const int rest = k % TOGETHER, most = last_k + 1 - TOGETHER;
+        xs[k] = TOGETHER > 1 && EDGE ? min(max(x + k - rest, 0), most) + rest
+                                     : of(x + k, last_k, WRAPS_K);
+        fixed_x[k] = EDGE && !WRAPS_K && (x + k < region_k.low || x + k >= region_k.high);
     }
-    const bool mine = 2 * lane >= LOW && 2 * lane < X - HIGH && 2 * warp >= LOW &&
+    for (int r = 0; r < 2; r++) {
+        ys[r] = of(y + r, last_j, WRAPS_J);
+        fixed_y[r] = EDGE && !WRAPS_J && (y + r < region_j.low || y + r >= region_j.high);
+    }
+    const bool mine = C * lane >= LEFT && C * lane < X - RIGHT && 2 * warp >= LOW &&
                       2 * warp < Y - HIGH;
     const int start = begin - BEFORE, loads = end - begin + BEFORE + AFTER;
     @LINES@
     // Of plane z - n; of the array fetched with the field, of plane z - n - 1.
-    real u[LEVELS + 2][2][2], b[LEVELS][2][2];
-    for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+    real u[LEVELS + 2][2][C], b[LEVELS][2][C];
+    for (int r = 0; r < 2; r++) for (int k = 0; k < C; k++) {
         for (int n = 0; n < LEVELS + 2; n++) u[n][r][k] = 0;
         for (int n = 0; n < LEVELS; n++) b[n][r][k] = 0;
     }
-    real* const own = shared + warp * 2 * X + lane * 2;
+    real* const own = shared + warp * 2 * X + lane * C;
     const unsigned place = (unsigned)__cvta_generic_to_shared(own);
     const size_t plane = (size_t)extent_j * extent_k;
     const size_t corner = EDGE ? 0 : (size_t)y * extent_k + x;
@@ -47,10 +59,9 @@ template <bool EDGE> __device__ __forceinline__ void tile(
         const unsigned to = place + into * (TILE * sizeof(real));
         for (int r = 0; r < 2; r++) {
             const real* const row = base + (size_t)(EDGE ? ys[r] : r) * extent_k;
-            if (WHOLE) fetch<2 * sizeof(real)>(to + r * X * sizeof(real), row + (EDGE ? xs[0] : 0));
-            else
-                for (int k = 0; k < 2; k++)
-                    fetch<sizeof(real)>(to + (r * X + k) * sizeof(real), row + (EDGE ? xs[k] : k));
+            for (int k = 0; k < C; k += TOGETHER)
+                fetch<TOGETHER * sizeof(real)>(to + (r * X + k) * sizeof(real),
+                                               row + (EDGE ? xs[k] : k));
         }
     };
     auto issue = [&](int n, int into, int beside) {
@@ -61,29 +72,30 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     };
     for (int n = 0; n < AHEAD; n++) issue(n, n, n);
     // The rows beside a thread's own; a tile has none beyond its ends.
-    const int up = warp == 0 ? 0 : -X, down = warp == WARPS - 1 ? X : 2 * X;
+    const int up = warp == 0 ? 0 : -1, down = warp == WARPS - 1 ? 1 : 2;
     int slot = 0, beside = 0;  // where the planes lie that arrive
     real* to = o0 + begin * (integer)plane + (integer)y * extent_k + x;
-    @TRANSFER_STATE@
+    @STATE@
     auto advance = [&](int n, auto turn) {
-        constexpr int PARITY = (ODD + decltype(turn)::value) & 1;  // that of z
+        constexpr int TURN = decltype(turn)::value, PARITY = (ODD + TURN) & 1;  // that of z
         await_all_but<AHEAD - 1>();
-        __syncthreads();
+        meet_neighbours(warp);
         const int z = start + n;
+        const int before = slot == 0 ? RING - 1 : slot - 1;
         int next = slot + AHEAD, next_beside = beside + AHEAD;
         if (next >= RING) next -= RING;
         if (next_beside > AHEAD) next_beside -= AHEAD + 1;
         issue(n + AHEAD, next, next_beside);
         #pragma unroll
-        for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+        for (int r = 0; r < 2; r++) for (int k = 0; k < C; k++) {
             for (int t = LEVELS - 1; t > 0; t--) b[t][r][k] = b[t - 1][r][k];
             b[0][r][k] = own[(RING + beside) * TILE + r * X + k];
             for (int m = LEVELS + 1; m > 0; m--) u[m][r][k] = u[m - 1][r][k];
             u[0][r][k] = @ARRIVED@;
         }
+        @OUTER@
         @CORRECT@
-        @SWEEPS@
-        @RESTRICT@
+        @STEP@
         if (++slot == RING) slot = 0;
         if (++beside > AHEAD) beside = 0;
         @STORE@
@@ -102,7 +114,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     real* shared = reinterpret_cast<real*>(memory);
     // A shuffle tells the compiler that the number is the same in all lanes.
     const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
-    const int first_k = (region_k.low & ~1) + blockIdx.x * (X - LOW - HIGH) - LOW;
+    const int first_k = ((region_k.low - LEFT) & -SECTOR) + blockIdx.x * (X - LEFT - RIGHT);
     const int first_j = (region_j.low & ~1) + blockIdx.y * (Y - LOW - HIGH) - LOW;
     const int begin = region_i.low + blockIdx.z * int(planes);
     const int end = min(begin + int(planes), @LAST_PLANE@);
@@ -122,54 +134,77 @@ template <bool EDGE> __device__ __forceinline__ void tile(
 
 PLANE = """\
 const int here = z - t - 1;
-            real* const near = own + (slot > t ? slot - t - 1 : slot - t - 1 + RING) * TILE;
             const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
             @PLANES@"""
+
+SWEEPS_STATE = """\
+// What a sweep or the correction leaves for the next sweep in the rows beside: of two steps, as
+    // that reads it a step later. Of the columns only those that moved, as the others move next.
+    real* const left_over = shared + (RING + AHEAD + 1) * TILE + warp * X + lane * (C / 2);
+    auto moving = [](int parity, int t, int r) {  // the first column that moves, of every two
+        constexpr int black[] = {@BLACK@};
+        return (parity + t + 1 + r + (t < 0 ? !black[0] : black[t])) & 1;
+    };
+    auto leave = [&](auto parity, auto turn, int t, const real (&plane)[2][C]) {
+        for (int r = 0; r < 2; r++) for (int m = 0; m < C / 2; m++)
+            left_over[(2 * (t + CORRECTS) + turn.value) * (TILE / 2) + r * (X / 2) + m] =
+                plane[r][2 * m + moving(parity.value, t, r)];
+    };"""
+
+SWEEPS_OUTER = """\
+// What lies beside a thread's rows for each sweep: all on its way before the first begins.
+        real outer[T][2][C / 2];
+        #pragma unroll
+        for (int t = 0; t < T; t++) for (int r = 0; r < 2; r++) for (int m = 0; m < C / 2; m++) {
+            const int row = r == 0 ? up : down;
+            const int from = (2 * (t - 1 + CORRECTS) + 1 - TURN) * (TILE / 2) + row * (X / 2);
+            if (t > 0 || CORRECTS) outer[t][r][m] = left_over[from + m];
+            else if (FROM_ZERO) outer[t][r][m] = 0;
+            else outer[t][r][m] = own[before * TILE + row * X + 2 * m + moving(PARITY, t, r)];
+        }"""
 
 SWEEPS = """\
 #pragma unroll
         for (int t = 0; t < T; t++) {
             @PLANE@
             #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                constexpr int black[] = {@BLACK@};
-                const int k = (PARITY + t + 1 + r + black[t]) & 1;  // the column that moves
-                @NEIGHBOURS@
-                real value = point(@GIVEN@);
-                if (EDGE && (still || fixed_y[r] || fixed_x[k])) value = u[t + 1][r][k];
-                u[t + 1][r][k] = near[r * X + k] = value;
-            }
+            for (int r = 0; r < 2; r++)
+                for (int k = moving(PARITY, t, r); k < C; k += 2) {
+                    @NEIGHBOURS@
+                    real value = point(@GIVEN@);
+                    if (EDGE && (still || fixed_y[r] || fixed_x[k])) value = u[t + 1][r][k];
+                    u[t + 1][r][k] = value;
+                }
+            if (t < T - 1) leave(Number<PARITY>(), turn, t, u[t + 1]);
         }"""
 
 NEIGHBOURS = """\
-const real below = r == 0 ? near[up + k] : u[t + 1][0][k];
-                const real above = r == 1 ? near[down + k] : u[t + 1][1][k];
-                const real left = k == 0 ? from_left(u[t + 1][r][1]) : u[t + 1][r][0];
-                const real right = k == 1 ? from_right(u[t + 1][r][0]) : u[t + 1][r][1];"""
-
-FROM_ZERO = """\
-for (int r = 0; r < 2; r++)
-            for (int k = 0; k < 2; k++) own[slot * TILE + r * X + k] = 0;"""
+const real below = r == 0 ? outer[t][0][@BESIDE@] : u[t + 1][0][k];
+                    const real above = r == 1 ? outer[t][1][@BESIDE@] : u[t + 1][1][k];
+                    const real left = k ? u[t + 1][r][k - 1] : from_left(u[t + 1][r][C - 1]);
+                    const real right =
+                        k < C - 1 ? u[t + 1][r][k + 1] : from_right(u[t + 1][r][0]);"""
 
 STORE = """\
 const int out = z - T;
         const bool stored = mine && out >= begin && out < min(end, region_i.high);
         for (int r = 0; r < 2; r++) {
             const bool row = stored && !(EDGE && (y + r < region_j.low || y + r >= region_j.high));
-            const bool whole = !EDGE || (x >= region_k.low && x + 2 <= region_k.high);
             real* const at = to + r * (integer)extent_k;
-            if (ALIGNED) store_if(row && whole, at, u[T][r][0], u[T][r][1]);
-            if (!ALIGNED || EDGE)
-                for (int k = 0; k < 2; k++) {
-                    const bool column = x + k >= region_k.low && x + k < region_k.high;
-                    store_if(row && column && !(ALIGNED && whole), at + k, u[T][r][k]);
-                }
+            for (int k = 0; k < C; k += GROUP) {
+                const int low = x + k, high = low + GROUP;
+                const bool whole = !EDGE || (low >= region_k.low && high <= region_k.high);
+                store_if(row && whole, at + k, @GROUP@);
+                if (EDGE && GROUP > 1)
+                    for (int n = k; n < k + GROUP; n++)
+                        store_if(row && !whole && in_range(x + n, region_k), at + n, u[T][r][n]);
+            }
         }
         if (out >= begin) to += plane;"""
 
 INTERPOLATION = """\
 const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(coarse_k) - 2;
-    // Tiles begin at even rows and columns: the four points of a thread lie between the same coarse
+    // Tiles begin at even rows and columns: a pair of rows or columns lies between the same coarse
     // ones. Ghosts of the coarse array hold what periodic axes need beyond its ends.
     auto below = [&](int n, int last, bool wraps) {  // the coarse point below n and n + 1
         return EDGE && wraps ? wrapped((n >> 1) + 1, last) - 1 : n >> 1;
@@ -179,39 +214,44 @@ const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(c
     auto row_of = [&](int q, int odd, int last, bool wraps) {
         return EDGE && wraps && !odd && q == 0 ? last : in_array(q, last);
     };
-    const int q = below(y, last_q, WRAPS_J), s = below(x, last_s, WRAPS_K);
-    const int known_s = in_array(s, last_s);
-    // The shares of both neighbours along y and x, of even and odd points.
-    real share_j[2][2], share_k[2][2];
-    for (int n = 0; n < 2; n++) {
-        const bool none_j = EDGE && q > last_q, none_k = EDGE && s > last_s;
-        const int j = row_of(q, n, last_q, WRAPS_J), k = row_of(s, n, last_s, WRAPS_K);
-        share_j[n][0] = none_j ? 0 : (n ? line_j2 : line_j0)[j];
-        share_j[n][1] = none_j ? 0 : (n ? line_j3 : line_j1)[j];
-        share_k[n][0] = none_k ? 0 : (n ? line_k2 : line_k0)[k];
-        share_k[n][1] = none_k ? 0 : (n ? line_k3 : line_k1)[k];
+    const int q = below(y, last_q, WRAPS_J);
+    int at_s[C / 2 + 1];  // what lies around a thread's columns in the coarse array
+    // The shares of both neighbours along y, of the even and the odd row, and along x.
+    real share_j[2][2], share_k[C][2];
+    for (int r = 0; r < 2; r++) {
+        const bool none = EDGE && q > last_q;
+        const int j = row_of(q, r, last_q, WRAPS_J);
+        share_j[r][0] = none ? 0 : (r ? line_j2 : line_j0)[j];
+        share_j[r][1] = none ? 0 : (r ? line_j3 : line_j1)[j];
+    }
+    for (int k = 0; k < C; k++) {
+        const int s = below(x + k, last_s, WRAPS_K), row = row_of(s, k & 1, last_s, WRAPS_K);
+        const bool none = EDGE && s > last_s;
+        share_k[k][0] = none ? 0 : (k & 1 ? line_k2 : line_k0)[row];
+        share_k[k][1] = none ? 0 : (k & 1 ? line_k3 : line_k1)[row];
+        at_s[k / 2] = in_array(s, last_s);
+        at_s[k / 2 + 1] = in_array(s + 1, last_s);
     }
     const size_t coarse_plane = (size_t)coarse_j * coarse_k;
     const real* corners[2];
     for (int n = 0; n < 2; n++)
-        corners[n] = coarse + (size_t)in_array(q + n, last_q) * coarse_k + known_s;
-    const int beside_it = in_array(s + 1, last_s) - known_s;
-    real known[2][2];  // the corners of a coarse plane
+        corners[n] = coarse + (size_t)in_array(q + n, last_q) * coarse_k + at_s[0];
+    real known[2][C / 2 + 1];  // of a coarse plane
     auto know = [&](int p) {
         const size_t from = min(max(p, 0), last_p + 1) * coarse_plane;
-        for (int n = 0; n < 2; n++) {
-            known[n][0] = corners[n][from];
-            known[n][1] = corners[n][from + beside_it];
-        }
+        for (int n = 0; n < 2; n++)
+            for (int m = 0; m <= C / 2; m++)
+                known[n][m] = corners[n][from + (EDGE ? at_s[m] - at_s[0] : m)];
     };
     // The coarse planes around z, interpolated along x and y.
-    real around[2][2][2];
+    real around[2][2][C];
     auto turn_up = [&]() {
-        for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+        for (int r = 0; r < 2; r++) for (int k = 0; k < C; k++) {
+            const int m = k / 2;
             around[0][r][k] = around[1][r][k];
             around[1][r][k] =
-                share_j[r][0] * (share_k[k][0] * known[0][0] + share_k[k][1] * known[0][1])
-                + share_j[r][1] * (share_k[k][0] * known[1][0] + share_k[k][1] * known[1][1]);
+                share_j[r][0] * (share_k[k][0] * known[0][m] + share_k[k][1] * known[0][m + 1])
+                + share_j[r][1] * (share_k[k][0] * known[1][m] + share_k[k][1] * known[1][m + 1]);
         }
     };
     for (int n = 0; n < 1 + ODD; n++) {
@@ -233,61 +273,79 @@ CORRECTION = """\
                 know(below(z + 2, last_p, WRAPS_I) + 1);
             }
             #pragma unroll
-            for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+            for (int r = 0; r < 2; r++) for (int k = 0; k < C; k++) {
                 const real correction =
                     share_below * around[0][r][k] + share_above * around[1][r][k];
                 if (unknown && !fixed_y[r] && !fixed_x[k]) u[0][r][k] += correction;
-                own[slot * TILE + r * X + k] = u[0][r][k];
             }
+            leave(Number<PARITY>(), turn, -1, u[0]);
         }"""
 
 RESTRICTION_STATE = """\
 const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(coarse_k) - 2;
     const int q = y >> 1, s = x >> 1;
-    const int known_q = min(max(q, 0), last_q + 1), known_s = min(max(s, 0), last_s + 1);
+    const int known_q = min(max(q, 0), last_q + 1);
     const real share_j0 = line_j0[known_q], share_j1 = line_j1[known_q];
     const real share_j2 = line_j2[known_q], share_j3 = line_j3[known_q];
-    const real share_k0 = line_k0[known_s], share_k1 = line_k1[known_s];
-    const real share_k2 = line_k2[known_s], share_k3 = line_k3[known_s];
-    const bool coarse_mine = mine && q >= 1 && q <= last_q && s >= 1 && s <= last_s;
+    real share_k[C / 2][4];
+    for (int m = 0; m < C / 2; m++) {
+        const int known_s = min(max(s + m, 0), last_s + 1);
+        share_k[m][0] = line_k0[known_s], share_k[m][1] = line_k1[known_s];
+        share_k[m][2] = line_k2[known_s], share_k[m][3] = line_k3[known_s];
+    }
+    const bool coarse_mine = mine && q >= 1 && q <= last_q;
     // What is restricted along z is left here for the warp below, which needs it a step later.
     real* const sheet = own + (RING + AHEAD + 1) * TILE;
-    const int before = warp == 0 ? 0 : -2 * X;
-    real past[3][2][2];
+    const int beyond = warp == 0 ? 0 : -2 * X;
+    real mine_of_sheet[2][C];
+    real past[3][2][C];
     for (int n = 0; n < 3; n++)
-        for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) past[n][r][k] = 0;"""
+        for (int r = 0; r < 2; r++) for (int k = 0; k < C; k++) past[n][r][k] = 0;"""
+
+RESTRICTION_OUTER = """\
+real outer[1][2][C];  // the rows beside a thread's own
+        for (int k = 0; k < C; k++) {
+            outer[0][0][k] = own[before * TILE + up * X + k];
+            outer[0][1][k] = own[before * TILE + down * X + k];
+        }"""
 
 RESTRICTION = """\
 {
-            constexpr int t = T;
+            constexpr int t = 0;
             @PLANE@
-            real left_over[2][2];
+            real left_over[2][C];
             #pragma unroll
-            for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
-                @NEIGHBOURS@
-                left_over[r][k] = residual(@GIVEN@);
-                if (EDGE && (still || fixed_y[r] || fixed_x[k])) left_over[r][k] = 0;
-            }
-            if (((PARITY + T + 1) & 1) == 1) {  // planes are complete, here >> 1 in the coarse grid
+            for (int r = 0; r < 2; r++)
+                for (int k = 0; k < C; k++) {
+                    @NEIGHBOURS@
+                    left_over[r][k] = residual(@GIVEN@);
+                    if (EDGE && (still || fixed_y[r] || fixed_x[k])) left_over[r][k] = 0;
+                }
+            if (PARITY == 0) {  // planes are complete, here >> 1 in the coarse grid
                 const int p = min(max(here >> 1, 0), last_p + 1);
                 const real share_i0 = line_i0[p], share_i1 = line_i1[p];
                 const real share_i2 = line_i2[p], share_i3 = line_i3[p];
-                for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++)
-                    sheet[r * X + k] = share_i0 * past[2][r][k] + share_i1 * past[1][r][k]
-                                     + share_i2 * past[0][r][k] + share_i3 * left_over[r][k];
+                for (int r = 0; r < 2; r++) for (int k = 0; k < C; k++)
+                    mine_of_sheet[r][k] = sheet[r * X + k] =
+                        share_i0 * past[2][r][k] + share_i1 * past[1][r][k]
+                        + share_i2 * past[0][r][k] + share_i3 * left_over[r][k];
             } else {  // the sheet is that of the step before
                 const int p = (here - 1) >> 1;
-                real down[2];
-                for (int k = 0; k < 2; k++)
-                    down[k] = share_j0 * sheet[before + k] + share_j1 * sheet[before + X + k]
-                            + share_j2 * sheet[k] + share_j3 * sheet[X + k];
-                const real even = from_left(down[0]), odd = from_left(down[1]);
-                store_if(coarse_mine && 2 * p >= begin && 2 * p < end && p <= last_p,
-                         coarse + ((integer)p * coarse_j + q) * coarse_k + s,
-                         share_k0 * even + share_k1 * odd + share_k2 * down[0]
-                         + share_k3 * down[1]);
+                real down[C];
+                for (int k = 0; k < C; k++)
+                    down[k] = share_j0 * sheet[beyond + k] + share_j1 * sheet[beyond + X + k]
+                            + share_j2 * mine_of_sheet[0][k] + share_j3 * mine_of_sheet[1][k];
+                real even = from_left(down[C - 2]), odd = from_left(down[C - 1]);
+                const bool plane = coarse_mine && 2 * p >= begin && 2 * p < end && p <= last_p;
+                for (int m = 0; m < C / 2; m++) {
+                    store_if(plane && s + m >= 1 && s + m <= last_s,
+                             coarse + ((integer)p * coarse_j + q) * coarse_k + s + m,
+                             share_k[m][0] * even + share_k[m][1] * odd
+                             + share_k[m][2] * down[2 * m] + share_k[m][3] * down[2 * m + 1]);
+                    even = down[2 * m], odd = down[2 * m + 1];
+                }
             }
-            for (int r = 0; r < 2; r++) for (int k = 0; k < 2; k++) {
+            for (int r = 0; r < 2; r++) for (int k = 0; k < C; k++) {
                 past[2][r][k] = past[1][r][k];
                 past[1][r][k] = past[0][r][k];
                 past[0][r][k] = left_over[r][k];

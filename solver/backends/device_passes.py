@@ -79,7 +79,7 @@ def work_of(
         for number, kind in enumerate(signature.arguments[1:], 1)
         if isinstance(kind, str) and any(s[number - 1] != stages[0][number - 1] for s in stages)
     )
-    return Pass(tape, signature, varying, tuple(norms), tuple(wraps), extents[-1] % 2 == 0)
+    return Pass(tape, signature, varying, tuple(norms), tuple(wraps), math.gcd(extents[-1], 4))
 
 
 class PassKernel:
@@ -117,7 +117,8 @@ class PassKernel:
             rows, fewer = cut(extent, across, more, blocks, processors, edges)
             return Launch((across, _pieces(extent + fewer, rows), 1), block, ()), (rows, fewer)
         down, across = shape.right(self.work)
-        tiles = _pieces(extents[1], down), _pieces(last[1] - last[0] // 2 * 2, across)
+        beside = _pieces(last[1] - shape.first(self.work, last[0]), across)
+        tiles = _pieces(extents[1], down), beside
         more = shape.more_planes(self.work)
         planes, _ = cut(extents[0], tiles[0] * tiles[1], more, 1, processors)
         return Launch((tiles[1], tiles[0], _pieces(extents[0], planes)), block, ()), (planes,)

@@ -38,9 +38,9 @@ class Pass:
     """Sweeps of one point function in one pass, as far as their text depends on it.
 
     `varying`: the numbers of the scalar arguments that differ from sweep to sweep; `norms`: for
-    each sweep None, "max" or "sum"; `aligned`: whether rows begin at multiples of two elements.
-    `colours`: for each sweep 1 or -1 if it updates only the red or black points, else 0; `odd`:
-    whether the first plane that is read is odd. `from_zero`: whether the sweeps begin at 0
+    each sweep None, "max" or "sum"; `aligned`: of so many elements, 4, 2 or 1, rows begin at a
+    multiple. `colours`: for each sweep 1 or -1 if it updates only the red or black points, else 0;
+    `odd`: whether the first plane that is read is odd. `from_zero`: whether the sweeps begin at 0
     wherever they read. `margin`: layers beside the walls beyond which all arrays but the field and
     b hold one value each, if they do. `inverse`: what makes the argument of number INVERSE of those
     behind it, if it is made of them. `transfer`: see `cycle_source` and `cycle_source_3d`.
@@ -51,7 +51,7 @@ class Pass:
     varying: tuple[int, ...]
     norms: tuple[str | None, ...]
     wraps: tuple[bool, ...]
-    aligned: bool
+    aligned: int
     colours: tuple[int, ...] = ()
     odd: bool = False
     from_zero: bool = False
@@ -189,6 +189,10 @@ __device__ __forceinline__ void fetched() { asm volatile("cp.async.commit_group;
 template <int N> __device__ __forceinline__ void await_all_but() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+// A barrier for each warp and those before and after it: odd ones first, so that all come to it.
+__device__ __forceinline__ void meet(int number) {
+    asm volatile("bar.sync %0, 64;" ::"r"(number) : "memory");
+}
 // Stores where a condition holds, without a branch: behind one that may divide a warp the compiler
 // looks before every shuffle whether it is whole again, and moves nothing across.
 __device__ __forceinline__ void store_if(bool wanted, double* to, double a) {
@@ -206,6 +210,13 @@ __device__ __forceinline__ void store_if(bool wanted, double* to, double a, doub
 __device__ __forceinline__ void store_if(bool wanted, float* to, float a, float b) {
     asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.cs.v2.f32 [%1], {%2, %3};}"
                  ::"r"(int(wanted)), "l"(to), "f"(a), "f"(b) : "memory");
+}
+__device__ __forceinline__ void store_if(
+    bool wanted, float* to, float a, float b, float c, float d
+) {
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; "
+                 "@p st.global.cs.v4.f32 [%1], {%2, %3, %4, %5};}"
+                 ::"r"(int(wanted)), "l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 """
 """What only the machine's own words say: asynchronous copies, and stores without a branch."""

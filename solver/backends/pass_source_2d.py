@@ -107,7 +107,7 @@ def source(work: Pass, shape: Shape) -> str:
         "RING": shape.ahead, "PAIRS": shape.ahead // PAIR, "WARPS": shape.warps,
         "BLOCKS": shape.blocks, "MARGIN": work.margin or 0, "HALO": shape.halo(work),
         "STRIP": shape.width(work),
-        "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1], "ALIGNED": work.aligned,
+        "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1], "ALIGNED": work.aligned > 1,
         "KEPT": len(keeps), "KEPT_ROWS": shape.kept_rows(work),
         "COARSE_ROWS": cycle_source.COARSE_ROWS,
         "COARSE": 2 * cycle_source.COARSE_ROWS if transfer.fetch else 0,

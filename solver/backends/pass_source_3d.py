@@ -40,6 +40,10 @@ class Shape:
         reach = work.sweeps
         return self.rows * self.warps - 2 * reach, 32 * self.columns - 2 * self.halo(reach)
 
+    def first(self, work: Pass, low: int) -> int:
+        """Where the columns begin that the first tile covers."""
+        return low // 2 * 2
+
     def more_planes(self, work: Pass) -> int:
         """Planes that a block goes up besides those of its piece."""
         return 3 * work.sweeps
@@ -70,7 +74,7 @@ def source(work: Pass, shape: Shape) -> str:
         "X": width, "Y": height, "TILE": width * height,
         "RIMS": 2 * width * shape.warps, "AHEAD": shape.ahead,
         "RING": shape.ahead + 2, "HALO": shape.halo(work.sweeps), "WRAPS_I": work.wraps[0],
-        "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2], "ALIGNED": work.aligned,
+        "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2], "ALIGNED": work.aligned > 1,
     }  # fmt: skip
     return filled(
         KERNEL, work, defines,
