@@ -195,6 +195,9 @@ LOOKED_AT = {
     "odd torus": (
         "nodes = [99, 67]\nupper = [99, 67]\nperiodic = ['x', 'y']", "----", "norm = 'max'"
     ),
+    "space": ("nodes = [33, 31, 20]\nupper = [32, 30, 19]", "vgvrvv", "norm = 'l2'"),
+    "space, largest": ("cells = [19, 20, 21]", "rgvvgr", "norm = 'max'\ncycle = 'W'"),
+    "torus in space": ("nodes = [24, 24, 24]\nperiodic = ['x', 'y', 'z']", "------", ""),
 }  # fmt: skip
 
 

@@ -211,10 +211,13 @@ def test_the_norm_that_is_kept_is_that_of_the_residual():
         assert kept.value == plain.value > 0.0
 
 
-def test_half_cycles_of_gpus_give_the_same_bits(monkeypatch):
-    monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0})
+@pytest.mark.parametrize(
+    ("grid", "walls"), [("nodes = [67, 50]", "gvrv"), ("cells = [30, 21, 20]", "vvgrvg")]
+)
+def test_half_cycles_of_gpus_give_the_same_bits(grid, walls, monkeypatch):
+    monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0, 3: 0})
     emulated, plain = Emulated(), NumpyBackend()
-    methods = [noisy("nodes = [67, 50]", "gvrv", machine) for machine in (emulated, plain)]
+    methods = [noisy(grid, walls, machine) for machine in (emulated, plain)]
     for method in methods:
         method.step(0, None)
     assert emulated.single().launched > 10

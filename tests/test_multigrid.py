@@ -13,7 +13,7 @@ from heatsolve.case import parse
 from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method
 from heatsolve.errors import Interrupted
-from heatsolve.linear.levels import hierarchy
+from heatsolve.linear.hierarchy import hierarchy
 from heatsolve.linear.mgcg import MultigridCG
 from heatsolve.linear.multigrid import Multigrid, solve_from_zero
 from heatsolve.linear.smoothers import smoother_of

@@ -43,16 +43,18 @@ def pieces(work: Pass) -> Pieces:
     assert transfer is not None
     ends = "region_i.high", "region_j.high"
     if transfer.residual is None:
+        assert work.corrects
         return Pieces([], INTERPOLATION, "", CORRECTED, *ends, FETCH_COARSE)
     reads = pass_source_2d.Reads(work, transfer.residual, (0, *transfer.operands), "T", "m")
     look = (
-        (RESTRICTION if transfer.norm is None else NORM)
+        (RESTRICTION if work.restricts else NORM)
         .replace("@WINDOW@", WINDOW.replace("@LEVEL@", "T"))
         .replace("@ROWS@", "\n                ".join(reads.rows))
         .replace("@SHUFFLES@", "\n                ".join(sorted(reads.shuffles)))
         .replace("@GIVEN@", ", ".join(reads.given))
     )
-    if transfer.norm is not None:
+    if not work.restricts:
+        assert transfer.norm is not None
         state, each, after, end = NORMS[transfer.norm]
         look = look.replace("@TERM@", each).replace("@AFTER@", after)
         given = reads.lines, f"{INTERPOLATION}\n    {COPY}\n    {state}", look, CORRECTED
@@ -143,10 +145,10 @@ NORM = """\
 
 NORMS = {
     "sum": (
-        "",
+        "Sum sum(reg_residual + copy * WIDTH);",
         "terms[r * C + k] = counts ? (double)(left_over * left_over) : 0.0;",
-        "add_sum(terms, reg_residual + copy * WIDTH);",
-        "",
+        "sum.add(terms);",
+        "sum.finish();",
     ),
     "max": (
         "integer most = 0;",

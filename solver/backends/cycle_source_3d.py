@@ -10,20 +10,23 @@ other colour, so one barrier a step is enough. Which points move is known when t
 tiles begin at even columns and rows. The outermost points of a tile, one layer for each sweep, are
 wrong and are made again by the tile beside it, as in `pass_source_3d`.
 
-A pass may begin with the interpolation of a correction and may end with the residual and its
-restriction. Restriction widens a tile's halo by three; so it is a pass of its own, without sweeps
-(see `device_cycles`).
+A pass may begin with the interpolation of a correction. The residual and its restriction, which
+widens a tile's halo by three, are a pass of their own, without sweeps (see `device_cycles`); it may
+find the residual's norm, too.
 """
 
 import math
 from dataclasses import dataclass
 from functools import cache
 
+from heatsolve.backends.cycle_source import NORMS
 from heatsolve.backends.cycle_text_3d import (
     CORRECTION,
     INTERPOLATION,
     KERNEL,
     NEIGHBOURS,
+    NORM,
+    NORM_STATE,
     PLANE,
     RESTRICTION,
     RESTRICTION_OUTER,
@@ -61,12 +64,12 @@ class Shape:
 
     def planes(self, work: Pass) -> tuple[int, int]:
         """Planes in shared memory of the field, and of the array that is fetched with it."""
-        beside = 0 if work.from_zero else 1 if corrects(work) else 2
+        beside = 0 if work.from_zero else 1 if work.corrects else 2
         return beside and self.ahead + beside, self.ahead + 1
 
     def bytes_shared(self, work: Pass) -> int:
         """Shared memory of a block."""
-        planes = 1 if work.restricts else work.sweeps - 1 + corrects(work)
+        planes = 1 if work.restricts else work.sweeps - 1 + work.corrects
         planes += sum(self.planes(work))
         return 2 * self.warps * width(work) * planes * work.bytes
 
@@ -79,11 +82,6 @@ def columns(work: Pass) -> int:
 def width(work: Pass) -> int:
     """Columns of a tile."""
     return 32 * columns(work)
-
-
-def corrects(work: Pass) -> bool:
-    """Whether it begins with the interpolation of a correction."""
-    return work.transfer is not None and not work.restricts
 
 
 def reach(work: Pass) -> tuple[int, int]:
@@ -117,13 +115,18 @@ def source(work: Pass, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     along = fetched_along(work)
     lines = work.numbers()
-    last_plane = "region_i.high"
+    last_plane, end = "region_i.high", ""
     if work.restricts:
         assert work.transfer is not None and work.transfer.residual is not None
         taken = dict(enumerate(work.transfer.operands, 1))
         reads = Reads(work, work.transfer.residual, taken, FIELD, "m", along, ("2", "C"))
         state, outer, correct, step = RESTRICTION_STATE, RESTRICTION_OUTER, "", RESTRICTION
-        beside = "k"
+        beside, norm = "k", ""
+        if work.transfer.norm is not None:
+            kept, each, after, end = NORMS[work.transfer.norm]
+            state = f"{state}\n    {NORM_STATE.replace('@KEPT@', kept)}"
+            norm = NORM.replace("@TERM@", each).replace("@AFTER@", after)
+        step = step.replace("@NORM@", norm)
         # Coarse points may lie one beyond the last unknown.
         last_plane = "max(region_i.high, 2 * int(coarse_i) - 3)"
     else:
@@ -133,7 +136,7 @@ def source(work: Pass, shape: Shape) -> str:
         beside = "k / 2"
         black = ", ".join(str(int(colour < 0)) for colour in work.colours)
         state = state.replace("@BLACK@", black)
-        if corrects(work):
+        if work.corrects:
             state, correct = f"{state}\n    {INTERPOLATION}", CORRECTION
     lines += reads.lines
     step = step.replace("@PLANE@", PLANE).replace("@NEIGHBOURS@", NEIGHBOURS)
@@ -151,7 +154,7 @@ def source(work: Pass, shape: Shape) -> str:
         "T": work.sweeps, "LEVELS": max(work.sweeps, 1), "RESTRICTS": work.restricts,
         "WARPS": shape.warps, "C": columns(work), "X": width(work), "Y": 2 * shape.warps,
         "TILE": 2 * shape.warps * width(work), "AHEAD": shape.ahead,
-        "FROM_ZERO": work.from_zero, "CORRECTS": corrects(work),
+        "FROM_ZERO": work.from_zero, "CORRECTS": work.corrects,
         "GROUP": group, "SECTOR": 2 * columns(work),
         "MARGIN": work.margin or 0, "RING": shape.planes(work)[0],
         "LOW": low, "HIGH": high, "LEFT": left, "RIGHT": right,
@@ -162,7 +165,7 @@ def source(work: Pass, shape: Shape) -> str:
         KERNEL, work, defines,
         LINES="\n    ".join(lines), FETCHES="\n            ".join(fetches),
         ARRIVED="0" if work.from_zero else "own[slot * TILE + r * X + k]",
-        STATE=state, OUTER=outer, CORRECT=correct, STEP=step,
+        STATE=state, OUTER=outer, CORRECT=correct, STEP=step, END=end,
         STORE=STORE.replace("@GROUP@", group_of) if work.sweeps else "", LAST_PLANE=last_plane,
     )  # fmt: skip
 

@@ -104,6 +104,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
         advance(n, Number<0>());
         advance(n + 1, Number<1>());
     }
+    @END@
 }
 
 """
@@ -184,6 +185,25 @@ const real below = r == 0 ? outer[t][0][@BESIDE@] : u[t + 1][0][k];
                     const real left = k ? u[t + 1][r][k - 1] : from_left(u[t + 1][r][C - 1]);
                     const real right =
                         k < C - 1 ? u[t + 1][r][k + 1] : from_right(u[t + 1][r][0]);"""
+
+NORM_STATE = """\
+const int copy = (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD;
+    @KEPT@"""
+
+NORM = """\
+{
+                double terms[2 * C];
+                const bool counted =
+                    mine && here >= begin && here < end && (!EDGE || in_range(here, region_i));
+                for (int r = 0; r < 2; r++)
+                    for (int k = 0; k < C; k++) {
+                        const real left_over = rest[r][k];
+                        const bool counts = counted && (!EDGE || in_range(y + r, region_j) &&
+                                                                     in_range(x + k, region_k));
+                        @TERM@
+                    }
+                @AFTER@
+            }"""
 
 STORE = """\
 const int out = z - T;
@@ -305,22 +325,23 @@ const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(c
 RESTRICTION_OUTER = """\
 real outer[1][2][C];  // the rows beside a thread's own
         for (int k = 0; k < C; k++) {
-            outer[0][0][k] = own[before * TILE + up * X + k];
-            outer[0][1][k] = own[before * TILE + down * X + k];
+            outer[0][0][k] = FROM_ZERO ? 0 : own[before * TILE + up * X + k];
+            outer[0][1][k] = FROM_ZERO ? 0 : own[before * TILE + down * X + k];
         }"""
 
 RESTRICTION = """\
 {
             constexpr int t = 0;
             @PLANE@
-            real left_over[2][C];
+            real rest[2][C];
             #pragma unroll
             for (int r = 0; r < 2; r++)
                 for (int k = 0; k < C; k++) {
                     @NEIGHBOURS@
-                    left_over[r][k] = residual(@GIVEN@);
-                    if (EDGE && (still || fixed_y[r] || fixed_x[k])) left_over[r][k] = 0;
+                    rest[r][k] = residual(@GIVEN@);
+                    if (EDGE && (still || fixed_y[r] || fixed_x[k])) rest[r][k] = 0;
                 }
+            @NORM@
             if (PARITY == 0) {  // planes are complete, here >> 1 in the coarse grid
                 const int p = min(max(here >> 1, 0), last_p + 1);
                 const real share_i0 = line_i0[p], share_i1 = line_i1[p];
@@ -328,7 +349,7 @@ RESTRICTION = """\
                 for (int r = 0; r < 2; r++) for (int k = 0; k < C; k++)
                     mine_of_sheet[r][k] = sheet[r * X + k] =
                         share_i0 * past[2][r][k] + share_i1 * past[1][r][k]
-                        + share_i2 * past[0][r][k] + share_i3 * left_over[r][k];
+                        + share_i2 * past[0][r][k] + share_i3 * rest[r][k];
             } else {  // the sheet is that of the step before
                 const int p = (here - 1) >> 1;
                 real down[C];
@@ -348,6 +369,6 @@ RESTRICTION = """\
             for (int r = 0; r < 2; r++) for (int k = 0; k < C; k++) {
                 past[2][r][k] = past[1][r][k];
                 past[1][r][k] = past[0][r][k];
-                past[0][r][k] = left_over[r][k];
+                past[0][r][k] = rest[r][k];
             }
         }"""

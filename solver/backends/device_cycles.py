@@ -8,6 +8,7 @@ a tile of 64 x 32, and so do 1.7 times the work: 2.1 ms instead of 1.9 (512 cube
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from heatsolve.backends import HalfCycle, cycle_source_3d, pass_source_2d
@@ -45,7 +46,7 @@ long, comes from memory again for each pass.
 def can_halve(half: HalfCycle, precision: str) -> bool:
     """Whether passes do half a cycle: if points read neighbours only.
 
-    In three dimensions sweeps are made in place: they must be coloured, and a periodic axis must
+    In three dimensions sweeps are made in place: colours must alternate, and a periodic axis must
     have an even number of points, or two of one colour meet at its ends. All arrays but b and
     an inverse of the diagonal are constant along some axis, as passes read them again and again,
     and sweeps are so few that a block has room for their planes.
@@ -54,18 +55,22 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
         return False
     if math.prod(half.shape) < FEWEST_POINTS[len(half.shape)]:
         return False
+    if len(half.colours) > MOST_SWEEPS:
+        return False
     if len(half.shape) == 3:
-        if half.norm is not None:  # exact sums of each plane would take longer than a sweep apart
+        if half.norm is not None and not half.restricts:  # of a result that a pass only leaves
             return False
         odd = any(w and n % 2 for w, n in zip(half.wraps, half.shape, strict=True))
-        if odd or not all(half.colours):
+        alternate = all(a * b == -1 for a, b in pairwise(half.colours))
+        if odd or not all(half.colours) or not alternate:
             return False
+    elif not half.colours or half.coarse is None:
+        return False
     works = list(works_of(half, precision, False))
     work = works[-1]
-    assert work.transfer is not None
-    if len(half.stages) > MOST_SWEEPS:
-        return False
-    tapes = [work.tape, *([work.transfer.residual] if work.transfer.residual else [])]
+    tapes = [work.tape]
+    if work.transfer is not None and work.transfer.residual is not None:
+        tapes.append(work.transfer.residual)
     if len(half.shape) == 2:
         return all(deepest(tape, work.signature) > 1 for tape in tapes)
     near = all(reads_neighbours(tape, work.signature) for tape in tapes)
@@ -86,12 +91,13 @@ def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
         described = ((False,) * axes, *[describe(a) for a in arguments])
         return Signature(described, ("array",), (None,), precision, axes, gated)
 
-    transfer = Transfer(None)
-    if half.residual is not None:
+    transfer = None if half.coarse is None else Transfer(half.restricts)
+    if transfer is not None and half.residual is not None:
         tape = signature(half.operands).tape(half.residual)
-        transfer = Transfer(tape, _numbers(half), half.norm and half.norm.kind)
+        norm = half.norm and half.norm.kind
+        transfer = Transfer(half.restricts, tape, _numbers(half), norm)
     own = signature(half.stages[0])
-    norms = [None] * len(half.stages)
+    norms = [None] * len(half.colours)
     work = work_of(own.tape(half.point), own, half.stages, norms, half.wraps, half.shape)
     margin = half.margin if half.margin is None or half.margin <= MOST_MARGIN else None
     work = replace(work, colours=tuple(half.colours), from_zero=half.from_zero, margin=margin)
@@ -104,7 +110,7 @@ def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
         return
     first = half.region[0][0]
     parts = [replace(work, transfer=transfer)]
-    if half.residual is not None:
+    if half.restricts and half.colours:
         restricting = replace(work, norms=(), colours=(), from_zero=False, transfer=transfer)
         parts = [work, restricting]
     for part in parts:
@@ -147,8 +153,8 @@ class CyclePasses:
             work.signature.arrays_touched(work.tape) - work.from_zero - (work.sweeps == 0)
             for work in works
         )
-        coarse = math.prod(half.coarse.shape)
-        self._work = points * len(half.stages), points * arrays + coarse
+        coarse = 0 if half.coarse is None else math.prod(half.coarse.shape)
+        self._work = points * len(half.colours), points * arrays + coarse
 
     @staticmethod
     def _ready(backend: Any, half: HalfCycle, work: Pass) -> Ready:
@@ -156,8 +162,9 @@ class CyclePasses:
             kernel = PassKernel(work, SHAPE_2D)
         else:
             kernel = PassKernel(work, SHAPE_3D, cycle_source_3d)
-        extents, covered, more = half.coarse.shape, half.region, ()
+        covered, more = half.region, ()
         if work.transfer is not None:
+            extents = half.coarse.shape
             more = (half.coarse, *half.lines, *[backend.integer(extent) for extent in extents])
             if work.restricts:
                 # Coarse points may lie one beyond the last unknown.
@@ -177,6 +184,8 @@ class CyclePasses:
         """Queue it; how many points it updates, and how many array elements it moves."""
         for kernel, queue, launch, more in self._passes:
             # A pass without sweeps is the last one: it looks at the result.
-            field = new if kernel.work.from_zero or not kernel.work.sweeps else u
-            queue(launch, (*kernel.operands(new, field, self._stages, self._registers), *more))
+            work = kernel.work
+            field = new if work.from_zero or not work.sweeps else u
+            registers = self._registers if work.transfer and work.transfer.norm else ()
+            queue(launch, (*kernel.operands(new, field, self._stages, registers), *more))
         return self._work

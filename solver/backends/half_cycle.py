@@ -16,16 +16,16 @@ class HalfCycle:
     colours[n]: 1 red, where the sum of the indices is even, -1 black, 0 both. `shape` is that of
     the field; along an axis in `wraps` it is periodic.
 
-    With a `residual` and no `norm` it is the half before the correction: after the sweeps, which
-    begin at u = 0 where `from_zero`, residual(p, u, *operands) is restricted into the array
-    `coarse`. Otherwise it is the one after it: the sweeps begin at u plus what is interpolated from
-    `coarse`; and the terms of a `norm`, an Accumulator, of the residual of the result are added to
-    it. Operands are b and the coefficients; a stage is b, a weight, perhaps the inverse of the
-    diagonal, and the coefficients; inverse(p, *coefficients) is what makes that inverse. With a
-    `margin` all of them but b have the same value at all points with so many layers between them
-    and the walls. `lines` holds four for each axis, slowest first: what a coarse point takes of the
-    points 2q - 2 ... 2q + 1, or what the points 2q and then 2q + 1 take of the coarse points q and
-    q + 1.
+    If it `restricts` it is the half before the correction: after the sweeps residual(p, u,
+    *operands) is restricted into the array `coarse`. Otherwise it is the one after it: the sweeps
+    begin at u plus what is interpolated from `coarse`; or it is the rest of that one, where there
+    is no `coarse`. Where `from_zero`, u is 0 at the beginning. The terms of a `norm`, an
+    Accumulator, of the residual of the result are added to it. Operands are b and the coefficients;
+    a stage is b, a weight, perhaps the inverse of the diagonal, and the coefficients (there is one
+    even without sweeps); inverse(p, *coefficients) is what makes that inverse. With a `margin` all
+    of them but b have the same value at all points with so many layers between them and the walls.
+    `lines` holds four for each axis, slowest first: what a coarse point takes of the points
+    2q - 2 ... 2q + 1, or what the points 2q and then 2q + 1 take of the coarse points q and q + 1.
     """
 
     point: Point
@@ -36,6 +36,7 @@ class HalfCycle:
     wraps: Sequence[bool]
     coarse: Any
     lines: Sequence[Any]
+    restricts: bool = False
     residual: Point | None = None
     operands: Sequence[Any] = ()
     from_zero: bool = False

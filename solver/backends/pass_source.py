@@ -23,12 +23,14 @@ INVERSE = 3
 class Transfer:
     """What a pass of a multigrid cycle does besides its sweeps.
 
-    With a `residual` it restricts that of the result to the coarse level; without one, or with the
-    kind of its `norm`, it first adds what is interpolated from the coarse level. `operands`: the
-    numbers of the pass's arguments that the residual takes after the field.
+    If it `restricts`, it ends with the residual of the result, restricted to the coarse level;
+    otherwise it begins with what is interpolated from there. `norm`: the kind of that of the
+    `residual`, if it is wanted. `operands`: the numbers of the pass's arguments that the residual
+    takes after the field.
     """
 
-    residual: Tape | None
+    restricts: bool
+    residual: Tape | None = None
     operands: tuple[int, ...] = ()
     norm: str | None = None
 
@@ -79,7 +81,12 @@ class Pass:
     @property
     def restricts(self) -> bool:
         """Whether the residual of the result is restricted, too."""
-        return self.looks and self.transfer is not None and self.transfer.norm is None
+        return self.transfer is not None and self.transfer.restricts
+
+    @property
+    def corrects(self) -> bool:
+        """Whether it begins with the interpolation of a correction."""
+        return self.transfer is not None and not self.transfer.restricts
 
     @property
     def looks(self) -> bool:
@@ -261,33 +268,54 @@ __device__ void add_largest(integer mine, integer* reg) {
     else atomicMax(reg + LARGEST, mine);
 }
 
-// The terms of a warp in slices, as in `sums`: exact, so in any order.
-template <int N> __device__ __forceinline__ void add_sum(double (&terms)[N], integer* reg) {
-    int mine = 0;  // the upper half of a double holds its exponent
-    for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
-    const int largest = __reduce_max_sync(EVERY_LANE, mine);
-    const int lane = threadIdx.x & 31;
-    if (largest >= 0x7FF00000) {
-        if (lane == 0) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
-        return;
-    }
-    const int top = max(0, (largest >> 20) - 1022 - LOWEST - 1) / SLICE_BITS;
-    const double scale = __longlong_as_double((integer)(1023 - (SLICE_BITS * top + LOWEST)) << 52);
-    double anchor = 6755399441055744.0;  // 1.5 * 2^52
-    double units = 1.0;
-    for (int n = 0; n < N; n++) terms[n] *= scale;
-    for (int k = 0; k < SLICES; k++) {
-        double sum = 0;
-        for (int n = 0; n < N; n++) {
-            const double rounded = (terms[n] + anchor) - anchor;
-            sum += rounded;
-            terms[n] -= rounded;
+// The terms of a warp in slices, as in `sums`: exact, so in any order. A thread has 2^24 at most.
+// They stay with their threads until `finish`, or until there is a larger one.
+struct Sum {
+    integer* const reg;
+    double slices[SLICES];
+    double scale;
+    int top = -1, too_large = 0;  // the top slice; the upper half of a double that it cannot hold
+
+    __device__ __forceinline__ explicit Sum(integer* reg) : reg(reg) {}
+    template <int N> __device__ __forceinline__ void add(double (&terms)[N]) {
+        int mine = 0;  // the upper half of a double holds its exponent
+        for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
+        const int largest = __reduce_max_sync(EVERY_LANE, mine);
+        if (largest >= too_large) {
+            if (largest >= INFINITE >> 32) {
+                if ((threadIdx.x & 31) == 0) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
+                return;
+            }
+            finish();
+            top = max(0, (largest >> 20) - 1022 - LOWEST - 1) / SLICE_BITS;
+            const int above = SLICE_BITS * top + LOWEST;
+            scale = __longlong_as_double((integer)(1023 - above) << 52);
+            too_large = min(2047, above + SLICE_BITS + 1023) << 20;
+            for (int k = 0; k < SLICES; k++) slices[k] = 0;
         }
-        for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(EVERY_LANE, sum, step);
-        if (lane == 0) atomicAdd((word*)(reg + top + SLICES - 1 - k), (word)(integer)(sum * units));
-        anchor *= 1.0 / (1 << SLICE_BITS);
-        units *= 1 << SLICE_BITS;
+        double anchor = 6755399441055744.0;  // 1.5 * 2^52
+        for (int n = 0; n < N; n++) terms[n] *= scale;
+        for (int k = 0; k < SLICES; k++) {
+            for (int n = 0; n < N; n++) {
+                const double rounded = (terms[n] + anchor) - anchor;
+                slices[k] += rounded;
+                terms[n] -= rounded;
+            }
+            anchor *= 1.0 / (1 << SLICE_BITS);
+        }
     }
-    if (lane == 0) atomicMax(reg + TOP, (integer)top + 1);
-}
+    __device__ void finish() {
+        if (top < 0) return;
+        const bool first = (threadIdx.x & 31) == 0;
+        double units = 1.0;
+        for (int k = 0; k < SLICES; k++) {
+            double sum = slices[k];
+            for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(EVERY_LANE, sum, step);
+            const word whole = (integer)(sum * units);
+            if (first) atomicAdd((word*)(reg + top + SLICES - 1 - k), whole);
+            units *= 1 << SLICE_BITS;
+        }
+        if (first) atomicMax(reg + TOP, (integer)top + 1);
+    }
+};
 """

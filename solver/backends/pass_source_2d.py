@@ -51,8 +51,7 @@ class Shape:
     def bytes_shared(self, work: Pass) -> int:
         """Shared memory of a block."""
         rows = self.ahead + len(kept(work)) * self.kept_rows(work)
-        interpolates = work.transfer is not None and not work.restricts
-        coarse = cycle_source.COARSE_ROWS * 2 if interpolates else 0
+        coarse = cycle_source.COARSE_ROWS * 2 if work.corrects else 0
         return (rows * self.columns + coarse) * 32 * self.warps * work.bytes
 
     def width(self, work: Pass) -> int:
@@ -259,12 +258,14 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
             last.append(f"add_largest(mine ? most{t} : 0, reg{t} + copy * WIDTH);")
         elif kind == "sum":
             state.append(f"double terms{t}[2 * C];")
+            state.append(f"Sum sum{t}(reg{t} + copy * WIDTH);")
             each += [
                 f"if (t == {t}) for (int k = 0; k < C; k++) {{",
                 "    const real change = value[k] - newer[k];",
                 f"    const bool counts = {here} && (SIDES ? within[k] : mine);",
                 f"    terms{t}[r * C + k] = counts ? (double)(change * change) : 0.0;",
                 "}",
-                f"if (t == {t} && r == 1) add_sum(terms{t}, reg{t} + copy * WIDTH);",
+                f"if (t == {t} && r == 1) sum{t}.add(terms{t});",
             ]
+            last.append(f"sum{t}.finish();")
     return state, each, last

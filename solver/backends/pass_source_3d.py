@@ -211,6 +211,7 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
             )
             last.append(f"add_largest(most{t}, reg{t} + copy * WIDTH);")
         elif kind == "sum":
+            state.append(f"Sum sum{t}(reg{t} + copy * WIDTH);")
             each += [
                 f"if (t == {t} && {where}) {{",
                 "    double terms[R * C];",
@@ -218,7 +219,8 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
                 "        const real change = value[r][k] - newer[t][r][k];",
                 "        terms[r * C + k] = within[r][k] ? (double)(change * change) : 0.0;",
                 "    }",
-                f"    add_sum(terms, reg{t} + copy * WIDTH);",
+                f"    sum{t}.add(terms);",
                 "}",
             ]
+            last.append(f"sum{t}.finish();")
     return state, each, last

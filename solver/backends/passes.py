@@ -114,6 +114,7 @@ class Passes(Machine):
 
         It writes the result to `new` and leaves u alone; the ghosts of u, and those of the coarse
         array, are up to date, and at walls those of `new` are as those of u (0 for `from_zero`).
+        Without sweeps there is nothing to write, and `new` is u.
         """
         return None
 

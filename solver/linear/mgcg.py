@@ -7,7 +7,7 @@ from typing import Any
 from heatsolve.backends import Accumulator
 from heatsolve.linear import System
 from heatsolve.linear.cg import SCALED, ConjugateGradients, weighted_product
-from heatsolve.linear.levels import hierarchy
+from heatsolve.linear.hierarchy import hierarchy
 from heatsolve.linear.multigrid import VISITS, solve_from_zero
 from heatsolve.linear.smoothers import smoother_of
 from heatsolve.points import copy

@@ -9,9 +9,9 @@ from typing import Any
 from heatsolve.backends import Accumulator
 from heatsolve.errors import InputError
 from heatsolve.linear import Method, System, term, with_change
-from heatsolve.linear.levels import hierarchy
+from heatsolve.linear.hierarchy import hierarchy
 from heatsolve.linear.multigrid import VISITS, solve_from_zero
-from heatsolve.linear.smoothers import smoother_of
+from heatsolve.linear.smoothers import first_of, smoother_of
 from heatsolve.points import NOTHING, ONES, Point, where
 
 CYCLES = {1: 2, 2: 2, 3: 5}
@@ -56,8 +56,11 @@ class Refinement(Method):
         self._errors, self._exponent = in_single(system)
         single, shape = self._errors.backend, system.grid.shape
         arrays = (single.zeros(shape) for _ in range(2))
-        smoother_here = smoother_of(smoother, system.grid.dimension, sweeps=sweeps)
-        self._levels, self._visits = hierarchy(self._errors, *arrays, smoother_here), VISITS[cycle]
+        dimension = system.grid.dimension
+        smoother_here = smoother_of(smoother, dimension, sweeps=sweeps)
+        first = first_of(smoother_here, dimension)
+        self._levels = hierarchy(self._errors, *arrays, smoother_here, first)
+        self._visits = VISITS[cycle]
         self._cycles = self._errors.replayed(self._solve)
         self._known: int | None = None
         self._largest = system.backend.accumulator("max")

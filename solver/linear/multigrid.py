@@ -6,8 +6,9 @@ from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.linear import Method, System, term_of
-from heatsolve.linear.levels import Level, hierarchy
-from heatsolve.linear.smoothers import smoother_of
+from heatsolve.linear.hierarchy import hierarchy
+from heatsolve.linear.levels import Level
+from heatsolve.linear.smoothers import first_of, smoother_of
 
 
 class Multigrid(Method):
@@ -33,15 +34,21 @@ class Multigrid(Method):
         """`norm`: the kind of that of the residual, if it will be asked for after every cycle."""
         super().__init__(system, u)
         self._visits, self._nested = VISITS[cycle], cycle == "FMG"
-        given = smoother, system.grid.dimension
-        smoother_here = smoother_of(*given, sweeps=sweeps, nested=self._nested)
-        self._levels = hierarchy(system, u, system.like(u), smoother_here)
+        dimension = system.grid.dimension
+        smoother_here = smoother_of(smoother, dimension, sweeps=sweeps, nested=self._nested)
+        first = first_of(smoother_here, dimension, self._nested)
+        self._levels = hierarchy(system, u, system.like(u), smoother_here, first)
         # The norm that a cycle finds on its way, and the number of cycles whose norm it is.
         self._norm: Accumulator | None = None
-        self._known = 0
+        self._known: int | None = None
+        # Cycles that begin with the residual find that of their start: so each is begun by the one
+        # before it. The number of cycles after which the next one is begun already.
+        self._begins_next = False
+        self._begun: int | None = None
         if norm is not None:
             found = system.backend.accumulator(norm)
             self._norm = found if self._levels[0].look_on_the_way(found) else None
+            self._begins_next = self._norm is not None and not first.before
         self._begin = system.replayed(self._solve) if self._nested else self._cycle
         self._old: Any = None
 
@@ -49,9 +56,14 @@ class Multigrid(Method):
         self._forget()
         if change is not None:
             self._old = self.system.like(self.u, self._old)
+        if self._begins_next and self._begun != number:
+            self._begin_next(number)
+            self._forget()
         (self._cycle if number else self._begin)()
         if self._norm is not None:
             self._known = number + 1
+        if self._begins_next:
+            self._begun = number + 1
         if change is not None:
             interior = self.system.grid.interior
             self.system.backend.sweep(_changes[change.kind], change, interior, self.u, self._old)
@@ -63,7 +75,17 @@ class Multigrid(Method):
 
     def _improve(self) -> None:
         finest = self._levels[0]
-        improve(self._levels, finest.u, finest.other, self._visits)
+        if self._begins_next:
+            end_begun(self._levels, self._visits)
+            finest.descend(finest.u, finest.other)
+        else:
+            improve(self._levels, finest.u, finest.other, self._visits)
+
+    def _begin_next(self, steps: int) -> None:
+        """Begin the cycle after so many, and find the norm of their residual."""
+        finest = self._levels[0]
+        finest.descend(finest.u, finest.other)
+        self._begun = self._known = steps
 
     def _solve(self) -> None:
         begin_nested(self._levels)
@@ -76,8 +98,10 @@ class Multigrid(Method):
         return self._norm
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
-        if into is self._norm and self._known == steps > 0:
-            self._known = 0  # it has all terms already
+        if into is self._norm and self._begins_next and self._begun != steps:
+            self._begin_next(steps)
+        if into is self._norm and self._known == steps:
+            self._known = None  # it has all terms already
             return
         super().residual_norm(steps, into)
 
@@ -87,13 +111,19 @@ class Multigrid(Method):
     def restart(self) -> None:
         """Walls may have new values: both arrays hold them."""
         self.system.like(self.u, self._levels[0].other)
+        self._begun = None
+        self._forget()
+
+    def recall(self, scalars: dict[str, float]) -> None:
+        super().recall(scalars)
+        self._begun = None
         self._forget()
 
     def _forget(self) -> None:
         """Nobody asked for the norm of the last cycle."""
-        if self._norm is not None and self._known:
+        if self._norm is not None and self._known is not None:
             self._norm.clear()
-            self._known = 0
+            self._known = None
 
 
 VISITS = {"V": 1, "W": 2, "FMG": 1}
@@ -128,6 +158,12 @@ def improve(levels: list[Level], u: Any, other: Any, visits: int) -> None:
     smoothed = levels[0].descend(u, other)
     solve_from_zero(levels[1:], visits)
     levels[0].ascend(smoothed, u)
+
+
+def end_begun(levels: list[Level], visits: int) -> None:
+    """The rest of a cycle for u of the first level, of which b of the next one is left already."""
+    solve_from_zero(levels[1:], visits)
+    levels[0].ascend(levels[0].u, levels[0].u)
 
 
 def solve_from_zero(levels: list[Level], visits: int, cycles: int | None = None) -> None:

@@ -1,7 +1,7 @@
 """What makes the error smooth on a level of multigrid: sweeps that differ by one number each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import cos, pi
 from typing import Any
@@ -59,6 +59,18 @@ def chebyshev(dimension: int, sweeps: int) -> Smoother:
     ]
     weights = tuple(1.0 / root for root in roots)
     return Smoother(weights, weights, False)
+
+
+def first_of(smoother: Smoother, dimension: int, nested: bool = False) -> Smoother:
+    """The smoother of the first level of cycles: in space all coloured sweeps after the correction.
+
+    With those before the correction of the next cycle they are as many, so only the beginning and
+    the end of an iteration differ; and the residual that is restricted is that of a whole cycle's
+    result, whose norm is wanted anyway. Not where a cycle stands for itself (`nested`).
+    """
+    if dimension < 3 or nested or not smoother.coloured:
+        return smoother
+    return replace(smoother, before=(), after=smoother.before + smoother.after)
 
 
 def smoother_of(

@@ -1,0 +1,178 @@
+"""The hierarchy of multigrid: coarse grids, and the same system on each.
+
+A x = b keeps its form on every level, with other conductances and ratios; so every level is
+solved by the same point functions. An axis is halved only where its spacing is among the smallest
+(h^2 < 2 h_min^2): points then stay coupled about equally along all axes that are halved, which is
+what makes a smoother of single points enough (semicoarsening; U. Trottenberg, C. Oosterlee and
+A. Schueller, "Multigrid", 2001, section 5.1).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from heatsolve.assembly import Assembly
+from heatsolve.backends import Backend
+from heatsolve.grid import Grid
+from heatsolve.halo import Halo
+from heatsolve.linear import System
+from heatsolve.linear.coefficients import (
+    Coefficient,
+    coefficients_of,
+    even,
+    gathered,
+    halved,
+    margin,
+    placed,
+    shortened,
+    strongest,
+)
+from heatsolve.linear.division import Division, division_of
+from heatsolve.linear.levels import Level
+from heatsolve.linear.lines import Halving, Line, finest
+from heatsolve.linear.smoothers import Smoother
+from heatsolve.linear.transfer import Cut, Transfer
+
+
+def hierarchy(
+    system: System, u: Any, other: Any, smoother: Smoother, first: Smoother | None = None
+) -> list[Level]:
+    """The levels from that of a system down to a single unknown (asks all processes).
+
+    `first`: the smoother of the first level, if it is another one.
+    The coefficients of the system are those of `heat`: a capacity, its factor, and conductances
+    and ratios for x, y, z.
+    """
+    grid, backend = system.grid, system.backend
+    capacity, s, *pairs = system.coefficients
+    arrays = [*reversed(pairs[0::2]), capacity]
+    division = division_of(system.halo)
+    lines = [finest(axis) for axis in grid.axes]
+    given = [
+        shortened(found, division, grid)
+        for found in coefficients_of(arrays, grid, division, backend)
+    ]
+    linear = even(given[:-1], division, grid)
+    coefficients = _arguments(given, s, system.ratios, division, grid, backend, arrays)
+    finest_system = replace(system, coefficients=coefficients)
+    levels = [Level(finest_system, u, other, first or smoother, _margin(given, lines, grid))]
+    while any(line.can_coarsen for line in lines):
+        fine = levels[-1]
+        grid, halo, assembly = fine.system.grid, fine.system.halo, None
+        if division.divided and division.too_fine:
+            assembly = _assembly(fine.system, division)
+            given = [gathered(found, division) for found in given]
+            division = division.gathered()
+            grid = division.grid([line.axis for line in lines])
+            halo = Halo(grid, backend)
+        cuts = {}
+        for number in _halved(lines):
+            ends = _ends(lines[number], strongest(given[number], division))
+            halving = Halving(lines[number], linear, ends)
+            after = division.halved(number, halving)
+            given = [halved(found, number, halving, division, after) for found in given]
+            lines[number], division = halving.coarse, after
+            block, below = grid.axes[number], division.blocks()[number]
+            cuts[number] = Cut(
+                halving,
+                (block.start, block.unknowns),
+                (below[0], below[1] - below[0]),
+                partial(halo.along, number, layers=(1, 2)),
+            )
+        coarse = _level(fine.system, smoother, lines, given, s, division, halo)
+        transfer = Transfer(backend, cuts, grid.shape, coarse.system.b, coarse.other)
+        fine.lead_to(coarse, transfer, assembly)
+        levels.append(coarse)
+    return levels
+
+
+def _halved(lines: Sequence[Line]) -> list[int]:
+    """The axes to halve: those of the smallest spacing among those that can be."""
+    least = min(line.spacing for line in lines if line.can_coarsen)
+    return [
+        number
+        for number, line in enumerate(lines)
+        if line.can_coarsen and line.spacing * line.spacing < 2.0 * least * least
+    ]
+
+
+def _ends(line: Line, strongest: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """How far beyond the ends of a line a linear profile vanishes.
+
+    `strongest` are the largest conductances of the wall and beside it, for both ends.
+    """
+    axis, distances = line.axis, line.distances
+    if axis.on_nodes:
+        low, high = axis.fixed
+        return (distances[1] if low else math.inf), (distances[-1] if high else math.inf)
+    low, high = (
+        beside * distances[inside] / wall if wall > 0.0 else math.inf
+        for (wall, beside), inside in zip(strongest, (2, -2), strict=True)
+    )
+    return low, high
+
+
+def _arguments(
+    given: Sequence[Coefficient],
+    s: float,
+    ratios: Sequence[Any],
+    division: Division,
+    grid: Grid,
+    backend: Backend,
+    known: Sequence[Any] | None = None,
+) -> tuple[Any, ...]:
+    """The coefficients as point functions take them; those that are `known` are not made anew."""
+    *faces, capacity = [
+        placed(found, division, grid, backend, known and known[number])
+        for number, found in enumerate(given)
+    ]
+    pairs = zip(reversed(faces), ratios, strict=True)  # x, y, z
+    return (capacity, s, *(array for pair in pairs for array in pair))
+
+
+def _level(
+    fine: System,
+    smoother: Smoother,
+    lines: Sequence[Line],
+    given: Sequence[Coefficient],
+    s: float,
+    division: Division,
+    halo: Halo,
+) -> Level:
+    backend = fine.backend
+    grid = division.grid([line.axis for line in lines])
+    ratios = [
+        backend.factor(grid.along(number, line.ratio_of(grid.axes[number])))
+        for number, line in enumerate(lines)
+    ]
+    ratios.reverse()  # as the coefficients: x, y, z
+    b, u, other = (backend.zeros(grid.shape) for _ in range(3))
+    system = replace(
+        fine,
+        grid=grid,
+        halo=halo.of(grid) if division.divided else Halo(grid, backend),
+        coefficients=_arguments(given, s, ratios, division, grid, backend),
+        b=b,
+        ratios=tuple(ratios),
+    )
+    return Level(system, u, other, smoother, _margin(given, lines, grid))
+
+
+def _margin(given: Sequence[Coefficient], lines: Sequence[Line], grid: Grid) -> int | None:
+    """Layers beside the walls of a block beyond which all coefficients are the same."""
+    ratios = [line.ratio_of(axis) for line, axis in zip(lines, grid.axes, strict=True)]
+    inside = [ratio if ratio.size == 1 else ratio[1:-1] for ratio in ratios]
+    return margin([*[found.values for found in given], *inside])
+
+
+def _assembly(system: System, division: Division) -> Assembly:
+    """What brings a whole array of a level to every process, ghosts at its ends included."""
+    own = tuple(
+        (first - at_low, stop + at_high)
+        for (first, stop), axis in zip(system.grid.interior, system.grid.axes, strict=True)
+        for at_low, at_high in [axis.at_ends]
+    )
+    regions = [division.region_in_whole(rank) for rank in range(division.ranks.size)]
+    return Assembly(system.backend, division.ranks, own, regions, system.halo.direct)
