@@ -57,7 +57,10 @@ class Criterion:
     def _norm_of_b(self, system: System, u: Any, scratch: Any) -> float:
         """The norm of b with the walls' values moved into it: the residual of u = 0 inside."""
         accumulator = system.backend.accumulator(self.kind)
-        if all(axis.periodic for axis in system.grid.axes):
+        at_walls = system.backend.accumulator("max")
+        for ghosts in system.grid.ghosts:
+            system.backend.sweep(TERMS["max"], at_walls, ghosts, u)
+        if at_walls.value == 0.0:
             system.backend.sweep(TERMS[self.kind], accumulator, system.grid.interior, system.b)
             return self.norm(accumulator.value)
         bare = system.backend.zeros(system.grid.shape) if scratch is None else scratch

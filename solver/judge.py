@@ -129,9 +129,11 @@ class Judge:
 
     def _residual(self, number: int) -> float:
         """The residual's sum of squares, or its largest magnitude."""
-        accumulator = self._method.system.backend.accumulator(self._criterion.kind)
+        accumulator = self._method.accumulator(self._criterion.kind)
         self._method.residual_norm(number, accumulator)
-        return accumulator.value
+        value = accumulator.value
+        accumulator.clear()
+        return value
 
     def _find_floor(self, number: int) -> None:
         method, kind = self._method, self._criterion.kind

@@ -1,7 +1,7 @@
 """Geometric multigrid: cycles of smoothing and of corrections from coarser grids."""
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 from heatsolve.backends import Accumulator
@@ -49,47 +49,57 @@ class Multigrid(Method):
             found = system.backend.accumulator(norm)
             self._norm = found if self._levels[0].look_on_the_way(found) else None
             self._begins_next = self._norm is not None and not first.before
-        self._begin = system.replayed(self._solve) if self._nested else self._cycle
+        self._arrays, self._swaps = (u, self._levels[0].other), self._levels[0].swaps
         self._old: Any = None
+        # By the array that a cycle begins with; full multigrid may need none but its first.
+        self._cycles: dict[int, Callable[[], None]] = {}
+        if self._nested:
+            self._begin = system.replayed(self._solve)
+        else:
+            for first in range(1 + self._swaps):
+                self._cycle(first)
 
     def step(self, number: int, change: Accumulator | None) -> None:
         self._forget()
-        if change is not None:
+        if change is not None and not self._swaps:
             self._old = self.system.like(self.u, self._old)
         if self._begins_next and self._begun != number:
             self._begin_next(number)
             self._forget()
-        (self._cycle if number else self._begin)()
+        (self._cycle(number) if number or not self._nested else self._begin)()
         if self._norm is not None:
             self._known = number + 1
         if self._begins_next:
             self._begun = number + 1
         if change is not None:
-            interior = self.system.grid.interior
-            self.system.backend.sweep(_changes[change.kind], change, interior, self.u, self._old)
+            interior, new = self.system.grid.interior, self.solution(number + 1)
+            old = self.solution(number) if self._swaps else self._old
+            self.system.backend.sweep(_changes[change.kind], change, interior, new, old)
 
-    @cached_property
-    def _cycle(self) -> Callable[[], None]:
-        """Full multigrid may need none."""
-        return self.system.replayed(self._improve)
+    def _cycle(self, number: int) -> Callable[[], None]:
+        """What makes cycle `number`."""
+        first = number % 2 if self._swaps else 0
+        if first not in self._cycles:
+            u, other = self._arrays[first], self._arrays[1 - first]
+            self._cycles[first] = self.system.replayed(partial(self._improve, u, other))
+        return self._cycles[first]
 
-    def _improve(self) -> None:
-        finest = self._levels[0]
-        if self._begins_next:
-            end_begun(self._levels, self._visits)
-            finest.descend(finest.u, finest.other)
-        else:
-            improve(self._levels, finest.u, finest.other, self._visits)
+    def _improve(self, u: Any, other: Any) -> None:
+        if not self._begins_next:
+            improve(self._levels, u, other, self._visits)
+            return
+        result = end(self._levels, u, u, other, self._visits)
+        self._levels[0].descend(result, other if result is u else u)
 
     def _begin_next(self, steps: int) -> None:
         """Begin the cycle after so many, and find the norm of their residual."""
-        finest = self._levels[0]
-        finest.descend(finest.u, finest.other)
+        u = self.solution(steps)
+        self._levels[0].descend(u, self._arrays[u is self.u])
         self._begun = self._known = steps
 
     def _solve(self) -> None:
         begin_nested(self._levels)
-        self._improve()
+        self._improve(*self._arrays)
 
     def accumulator(self, kind: str) -> Accumulator:
         """That of the cycles themselves, once, if it is of this kind."""
@@ -106,11 +116,11 @@ class Multigrid(Method):
         super().residual_norm(steps, into)
 
     def solution(self, steps: int) -> Any:
-        return self.u
+        return self._arrays[steps % 2 if self._swaps else 0]
 
     def restart(self) -> None:
         """Walls may have new values: both arrays hold them."""
-        self.system.like(self.u, self._levels[0].other)
+        self.system.like(self.u, self._arrays[1])
         self._begun = None
         self._forget()
 
@@ -118,6 +128,10 @@ class Multigrid(Method):
         super().recall(scalars)
         self._begun = None
         self._forget()
+
+    def finish(self, steps: int) -> None:
+        if self.solution(steps) is not self.u:
+            self.system.like(self.solution(steps), self.u)
 
     def _forget(self) -> None:
         """Nobody asked for the norm of the last cycle."""
@@ -150,20 +164,23 @@ def begin_nested(levels: list[Level]) -> None:
         levels[0].take_up(levels[0].u)
 
 
-def improve(levels: list[Level], u: Any, other: Any, visits: int) -> None:
-    """One cycle on these levels for u of the first one; `other` is as u outside the unknowns."""
+def improve(levels: list[Level], u: Any, other: Any, visits: int) -> Any:
+    """One cycle on these levels for u of the first one; which array it ends in.
+
+    `other` is as u outside the unknowns.
+    """
     if len(levels) == 1:
         levels[0].relax(u, other)
-        return
-    smoothed = levels[0].descend(u, other)
-    solve_from_zero(levels[1:], visits)
-    levels[0].ascend(smoothed, u)
+        return u
+    return end(levels, levels[0].descend(u, other), u, other, visits)
 
 
-def end_begun(levels: list[Level], visits: int) -> None:
-    """The rest of a cycle for u of the first level, of which b of the next one is left already."""
+def end(levels: list[Level], smoothed: Any, u: Any, other: Any, visits: int) -> Any:
+    """The rest of such a cycle, after b of the next level."""
     solve_from_zero(levels[1:], visits)
-    levels[0].ascend(levels[0].u, levels[0].u)
+    result = other if levels[0].swaps else u
+    levels[0].ascend(smoothed, result)
+    return result
 
 
 def solve_from_zero(levels: list[Level], visits: int, cycles: int | None = None) -> None:
@@ -172,11 +189,16 @@ def solve_from_zero(levels: list[Level], visits: int, cycles: int | None = None)
     if len(levels) == 1:
         level.settle()
         return
+    more = (visits if cycles is None else cycles) - 1
     smoothed = level.descend_from_zero()
     solve_from_zero(levels[1:], visits)
-    level.ascend(smoothed, level.other)
-    for _ in range((visits if cycles is None else cycles) - 1):
-        improve(levels, level.other, level.u, visits)
+    u, other = level.other, level.u
+    if level.swaps and more % 2:
+        u, other = other, u
+    level.ascend(smoothed, u)
+    for _ in range(more):
+        if improve(levels, u, other, visits) is other:
+            u, other = other, u
 
 
 def _change(at, u, old):
