@@ -55,7 +55,10 @@ class Criterion:
         return self.threshold * self.threshold if self.kind == "sum" else self.threshold
 
     def _norm_of_b(self, system: System, u: Any, scratch: Any) -> float:
-        """The norm of b with the walls' values moved into it: the residual of u = 0 inside."""
+        """The norm of b with the walls' values moved into it: the residual of u = 0 inside.
+
+        That is b itself where those values are 0.
+        """
         accumulator = system.backend.accumulator(self.kind)
         at_walls = system.backend.accumulator("max")
         for ghosts in system.grid.ghosts:

@@ -7,6 +7,7 @@ what is right in both ways does not depend on when they do.
 
 import ctypes
 import functools
+import os
 import subprocess
 from pathlib import Path
 
@@ -44,11 +45,15 @@ def compiled(kind, source, *options):
     """The file that g++ makes of a text, kept in the cache."""
     path = cache.folder() / f"emulated_{cache.digest(header(), source, *options)}.{kind}"
     if not path.exists():
-        file = path.with_suffix(".cpp")
+        # Another process may want the same file: it sees all of it or nothing.
+        own = path.with_suffix(f".{os.getpid()}.{kind}")
+        file = own.with_suffix(".cpp")
         file.write_text(source)
-        command = ["g++", *OPTIONS, *options, str(file), "-o", str(path)]
+        command = ["g++", *OPTIONS, *options, str(file), "-o", str(own)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:3000]
+        own.replace(path)
+        file.unlink()
     return path
 
 

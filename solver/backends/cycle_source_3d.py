@@ -15,7 +15,6 @@ widens a tile's halo by three, are a pass of their own, without sweeps (see `dev
 find the residual's norm, too.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -32,6 +31,7 @@ from heatsolve.backends.cycle_text_3d import (
     RESTRICTION_OUTER,
     RESTRICTION_STATE,
     STORE,
+    STORE_APART,
     SWEEPS,
     SWEEPS_OUTER,
     SWEEPS_STATE,
@@ -148,8 +148,10 @@ def source(work: Pass, shape: Shape) -> str:
     before, after = reach(work)
     low, high = halo(work, 2)
     left, right = halo(work, columns(work))
-    group = math.gcd(columns(work), work.aligned)
-    group_of = ", ".join(f"u[T][r][k + {n}]" for n in range(group))
+    # A pair where rows begin anywhere comes and goes by single elements.
+    group = columns(work) if work.aligned > 1 else 1
+    row = ", ".join(f"u[T][r][{k}]" for k in range(columns(work)))
+    store = "" if work.restricts else STORE.replace("@ROW@", row) if group > 1 else STORE_APART
     defines = {
         "T": work.sweeps, "LEVELS": max(work.sweeps, 1), "RESTRICTS": work.restricts,
         "WARPS": shape.warps, "C": columns(work), "X": width(work), "Y": 2 * shape.warps,
@@ -166,7 +168,7 @@ def source(work: Pass, shape: Shape) -> str:
         LINES="\n    ".join(lines), FETCHES="\n            ".join(fetches),
         ARRIVED="0" if work.from_zero else "own[slot * TILE + r * X + k]",
         STATE=state, OUTER=outer, CORRECT=correct, STEP=step, END=end,
-        STORE=STORE.replace("@GROUP@", group_of) if work.sweeps else "", LAST_PLANE=last_plane,
+        STORE=store, LAST_PLANE=last_plane,
     )  # fmt: skip
 
 

@@ -28,12 +28,17 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
     int xs[C], ys[2];
     bool fixed_x[C], fixed_y[2];
+    // The columns that a lane fetches, for itself or for others of its warp: always side by side.
     // Aligned groups of columns are in the array or outside, where any values will do.
     constexpr int TOGETHER = EDGE && WRAPS_K ? 1 : GROUP;
+    int fetched_x[C / TOGETHER];
+    for (int n = 0; n < C / TOGETHER; n++) {
+        const int column = first_k + (32 * n + lane) * TOGETHER, most = last_k + 1 - TOGETHER;
+        fetched_x[n] = TOGETHER == 1 ? of(column, last_k, WRAPS_K)
+                     : EDGE ? min(max(column, 0), most) : column;
+    }
     for (int k = 0; k < C; k++) {
-        const int rest = k % TOGETHER, most = last_k + 1 - TOGETHER;
-        xs[k] = TOGETHER > 1 && EDGE ? min(max(x + k - rest, 0), most) + rest
-                                     : of(x + k, last_k, WRAPS_K);
+        xs[k] = of(x + k, last_k, WRAPS_K);
         fixed_x[k] = EDGE && !WRAPS_K && (x + k < region_k.low || x + k >= region_k.high);
     }
     for (int r = 0; r < 2; r++) {
@@ -51,17 +56,18 @@ template <bool EDGE> __device__ __forceinline__ void tile(
         for (int n = 0; n < LEVELS; n++) b[n][r][k] = 0;
     }
     real* const own = shared + warp * 2 * X + lane * C;
-    const unsigned place = (unsigned)__cvta_generic_to_shared(own);
+    const unsigned place =
+        (unsigned)__cvta_generic_to_shared(shared + warp * 2 * X + lane * TOGETHER);
     const size_t plane = (size_t)extent_j * extent_k;
-    const size_t corner = EDGE ? 0 : (size_t)y * extent_k + x;
+    const size_t corner = EDGE ? 0 : (size_t)y * extent_k;
     auto fetch_plane = [&](const real* array, int i, int into) {
         const real* const base = array + of(i, last_i, WRAPS_I) * plane + corner;
         const unsigned to = place + into * (TILE * sizeof(real));
         for (int r = 0; r < 2; r++) {
             const real* const row = base + (size_t)(EDGE ? ys[r] : r) * extent_k;
-            for (int k = 0; k < C; k += TOGETHER)
-                fetch<TOGETHER * sizeof(real)>(to + (r * X + k) * sizeof(real),
-                                               row + (EDGE ? xs[k] : k));
+            for (int n = 0; n < C / TOGETHER; n++)
+                fetch<TOGETHER * sizeof(real)>(
+                    to + (r * X + 32 * n * TOGETHER) * sizeof(real), row + fetched_x[n]);
         }
     };
     auto issue = [&](int n, int into, int beside) {
@@ -211,15 +217,29 @@ const int out = z - T;
         for (int r = 0; r < 2; r++) {
             const bool row = stored && !(EDGE && (y + r < region_j.low || y + r >= region_j.high));
             real* const at = to + r * (integer)extent_k;
-            for (int k = 0; k < C; k += GROUP) {
-                const int low = x + k, high = low + GROUP;
-                const bool whole = !EDGE || (low >= region_k.low && high <= region_k.high);
-                store_if(row && whole, at + k, @GROUP@);
-                if (EDGE && GROUP > 1)
-                    for (int n = k; n < k + GROUP; n++)
-                        store_if(row && !whole && in_range(x + n, region_k), at + n, u[T][r][n]);
-            }
+            const bool whole = !EDGE || (x >= region_k.low && x + C <= region_k.high);
+            store_if(row && whole, at, @ROW@);
+            if (EDGE)
+                for (int k = 0; k < C; k++)
+                    store_if(row && !whole && in_range(x + k, region_k), at + k, u[T][r][k]);
         }
+        if (out >= begin) to += plane;"""
+
+STORE_APART = """\
+const int out = z - T;
+        const bool stored = 2 * warp >= LOW && 2 * warp < Y - HIGH && out >= begin &&
+                            out < min(end, region_i.high);
+        // Pairs that begin anywhere change lanes, to lie side by side.
+        for (int r = 0; r < 2; r++)
+            for (int n = 0; n < 2; n++) {
+                const int column = 32 * n + lane, owner = column / 2;
+                const real even = __shfl_sync(EVERY_LANE, u[T][r][0], owner);
+                const real odd = __shfl_sync(EVERY_LANE, u[T][r][1], owner);
+                const bool inside =
+                    !EDGE || (in_range(y + r, region_j) && in_range(first_k + column, region_k));
+                store_if(stored && inside && column >= LEFT && column < X - RIGHT,
+                         to - x + first_k + r * (integer)extent_k + column, lane & 1 ? odd : even);
+            }
         if (out >= begin) to += plane;"""
 
 INTERPOLATION = """\
