@@ -197,8 +197,11 @@ class Level:
         """u is interpolated from `other` of the next level, which is for corrections from now."""
         sweep, coarse = self.system.backend.sweep, self._coarse
         coarse.system.halo.exchange(coarse.other)
-        self._prolongation.interpolate()
-        sweep(shifted, u, self.system.grid.interior, self._transfer.finer, *self._starts)
+        if self._assembly is None and self._prolongation.can_leave_ghosts:
+            self._prolongation.interpolate(u)
+        else:
+            self._prolongation.interpolate()
+            sweep(shifted, u, self.system.grid.interior, self._transfer.finer, *self._starts)
         for array in (coarse.u, coarse.other):
             for ghosts in coarse.system.grid.ghosts:
                 sweep(fill, array, ghosts, 0.0)

@@ -10,6 +10,7 @@ part; the weights see to that by the points' numbers along the whole axis, so th
 not depend on the blocks.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,8 @@ class Prolongation:
         extents = [extent + 2 * m for extent, m in zip(coarse.shape, more, strict=True)]
         self._copied = tuple((m, extent - m) for extent, m in zip(extents, more, strict=True))
         self._wide = source = backend.zeros(extents)
+        # Rows of a plane lie together, those of a block in space do not.
+        self.can_leave_ghosts = len(extents) < 3 and 0 in cuts
         self._steps: list[Step] = []
         for number, cut in reversed(list(cuts.items())):
             extents[number] = finer.shape[number]
@@ -50,12 +53,17 @@ class Prolongation:
             self._steps.append(Step(backend, cut, number, source, result, exchange, walls))
             source = result
 
-    def interpolate(self) -> None:
-        """`finer` from the coarse solution, its ghosts up to date."""
+    def interpolate(self, into: Any = None) -> None:
+        """`finer` from the coarse solution, its ghosts up to date.
+
+        Or the unknowns of the array `into`, if it `can_leave_ghosts`: those of `into` stay.
+        """
         distances = [-low for low, _ in self._copied]
         self._sweep(shifted, self._wide, self._copied, self._coarse, *distances)
-        for step in self._steps:
+        *others, last = self._steps
+        for step in others:
             step.interpolate()
+        last.interpolate(into)
 
 
 class Step:
@@ -86,15 +94,25 @@ class Step:
         self._parities = [Parity(weights, parity, *bounds, line) for parity in (0, 1)]
         self._corners = list(_corners(cut, number, source.shape, walls))
 
-    def interpolate(self) -> None:
+    def interpolate(self, into: Any = None) -> None:
+        """The result, or the unknowns of an array `into`, whose first axis is this one."""
         self._exchange(self._source)
         for region, share, steps in self._corners:
             self._sweep(extrapolated, self._source, region, self._source, share, *steps)
+        result, row, ghosts = self._pairs, self._after, 0
+        if into is not None:
+            count, *others = into.shape
+            row, ghosts = math.prod(others), len(others)
+            # Of an odd number the last one is a ghost.
+            result = into[: count // 2 * 2].reshape((1, count // 2, 2 * row))
         for parity, half in enumerate(self._parities):
-            first = parity * self._after
-            region = ((0, self._before), half.pairs, (first, first + self._after))
+            first = parity * row
+            low, high = half.pairs
+            if into is not None:
+                low, high = max(low, 1 - parity), min(high, (count - parity) // 2)
+            region = ((0, self._before), (low, high), (first + ghosts, first + row - ghosts))
             places = range(half.shift, half.shift + 4)  # one layer more stands before them
-            self._sweep(cubic, self._pairs, region, self._seen, *half.weights, *places, -first)
+            self._sweep(cubic, result, region, self._seen, *half.weights, *places, -first)
 
 
 def _corners(
