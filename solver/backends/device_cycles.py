@@ -111,7 +111,9 @@ def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
     first = half.region[0][0]
     parts = [replace(work, transfer=transfer)]
     if half.restricts and half.colours:
-        restricting = replace(work, norms=(), colours=(), from_zero=False, transfer=transfer)
+        restricting = replace(
+            work, varying=(), norms=(), colours=(), from_zero=False, transfer=transfer
+        )
         parts = [work, restricting]
     for part in parts:
         yield replace(part, odd=(first - cycle_source_3d.reach(part)[0]) % 2 == 1)

@@ -8,7 +8,7 @@ from heatsolve.assembly import Assembly
 from heatsolve.backends import Accumulator, HalfCycle
 from heatsolve.linear import System
 from heatsolve.linear.prolongation import Prolongation
-from heatsolve.linear.smoothers import Relaxation, Smoother, zero
+from heatsolve.linear.smoothers import Relaxation, Smoother, Sweep, zero
 from heatsolve.linear.transfer import Transfer
 from heatsolve.points import Point, copy, fill, shifted, where
 
@@ -70,10 +70,10 @@ class Level:
                 found["go on"] = self._half(rest, None, ())
         return found if all(found.values()) else {}
 
-    def _half(self, numbers: Sequence[float], coarse: Any, lines: Any, **more: Any) -> Any:
+    def _half(self, sweeps: Sequence[Sweep], coarse: Any, lines: Any, **more: Any) -> Any:
         """Half a cycle in one pass, if the backend has it."""
         system = self.system
-        point, stages, colours = self._relaxation.uncoloured(numbers)
+        point, stages, colours = self._relaxation.uncoloured(sweeps)
         if not stages:
             _, stages, _ = self._relaxation.uncoloured(self.smoother.after)
         where = (system.grid.shape, system.grid.interior, system.halo.wraps)
@@ -153,8 +153,8 @@ class Level:
 
     def relax(self, u: Any, other: Any) -> None:
         """All sweeps of u, where there is no other level."""
-        for numbers in (self.smoother.before, self.smoother.after):
-            self._relaxation.smooth(u, other, numbers)
+        for sweeps in (self.smoother.before, self.smoother.after):
+            self._relaxation.smooth(u, other, sweeps)
 
     def _restrict(self, u: Any) -> None:
         """b of the next level is the residual b - A u, restricted."""

@@ -1,10 +1,10 @@
-"""What makes the error smooth on a level of multigrid: sweeps that differ by one number each."""
+"""What makes the error smooth on a level of multigrid: sweeps of a colour and a weight each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from math import cos, pi
-from typing import Any
+from typing import Any, NamedTuple
 
 from heatsolve.linear import System
 from heatsolve.linear.colours import of_colour, signs
@@ -16,21 +16,42 @@ WEIGHTS = {1: 1.0, 2: 1.15, 3: 1.2}
 I. Yavneh, SIAM J. Sci. Comput. 17 (1996), 180. To 1e-10 it takes a cycle or two less here; on a
 line the plain sweep is exact.
 """
+IN_SPACE, FIRST_IN_SPACE = ((1.8, 1.3), (1.15, 1.66)), 1.14
+"""Of single sweeps in space, red and black, before a correction and after it; of the first level.
+
+Below the first level the first half-sweep begins at 0 and the last one goes back as a correction,
+which is too small otherwise. Found by search: a cycle leaves 0.05 of the residual instead of 0.076
+between nodes, 0.12 instead of 0.18 between cells, at extents of 1 : 1.4 : 10 0.13 instead of 0.11.
+"""
+
+
+class Sweep(NamedTuple):
+    """A sweep of the points of one colour, 1 or -1, or of all for 0, by `weight` steps."""
+
+    colour: float
+    weight: float
 
 
 @dataclass(frozen=True)
 class Smoother:
-    """Sweeps before a correction and after it, each told apart by its number.
+    """Sweeps before a correction and after it.
 
     Where the sweeps after it are the adjoint of those before it, a cycle is a symmetric operator.
-    `coloured`: whether the number is the colour of the points that a sweep updates, by `weight`
-    times their step, or else a weight of all.
     """
 
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-    coloured: bool
-    weight: float = 1.0
+    before: tuple[Sweep, ...]
+    after: tuple[Sweep, ...]
+
+    @property
+    def coloured(self) -> bool:
+        """Whether each sweep updates the points of one colour."""
+        return self.after[0].colour != 0.0
+
+    @property
+    def weight(self) -> float | None:
+        """That of all sweeps, if it is one."""
+        weights = {sweep.weight for sweep in (*self.before, *self.after)}
+        return weights.pop() if len(weights) == 1 else None
 
 
 def red_black(dimension: int, sweeps: int, symmetric: bool) -> Smoother:
@@ -38,9 +59,15 @@ def red_black(dimension: int, sweeps: int, symmetric: bool) -> Smoother:
 
     The same order before and after is the faster one, the other one is for conjugate gradients.
     """
-    order = (1.0, -1.0)
-    after = order[::-1] if symmetric else order
-    return Smoother(order * sweeps, after * sweeps, True, WEIGHTS[dimension])
+    red, black = (Sweep(colour, WEIGHTS[dimension]) for colour in (1.0, -1.0))
+    after = (black, red) if symmetric else (red, black)
+    return Smoother((red, black) * sweeps, after * sweeps)
+
+
+def in_space() -> Smoother:
+    """A sweep of Gauss-Seidel in space before a correction, and one after it."""
+    before, after = ((Sweep(1.0, red), Sweep(-1.0, black)) for red, black in IN_SPACE)
+    return Smoother(before, after)
 
 
 def chebyshev(dimension: int, sweeps: int) -> Smoother:
@@ -57,8 +84,8 @@ def chebyshev(dimension: int, sweeps: int) -> Smoother:
         0.5 * (high + low) + 0.5 * (high - low) * cos(pi * (2 * n + 1) / (4 * sweeps))
         for n in range(2 * sweeps)
     ]
-    weights = tuple(1.0 / root for root in roots)
-    return Smoother(weights, weights, False)
+    sweeps_here = tuple(Sweep(0.0, 1.0 / root) for root in roots)
+    return Smoother(sweeps_here, sweeps_here)
 
 
 def first_of(smoother: Smoother, dimension: int, nested: bool = False) -> Smoother:
@@ -70,7 +97,9 @@ def first_of(smoother: Smoother, dimension: int, nested: bool = False) -> Smooth
     """
     if dimension < 3 or nested or not smoother.coloured:
         return smoother
-    return replace(smoother, before=(), after=smoother.before + smoother.after)
+    weight = FIRST_IN_SPACE if smoother.weight is None else smoother.weight
+    both = smoother.before + smoother.after
+    return Smoother((), tuple(Sweep(sweep.colour, weight) for sweep in both))
 
 
 def smoother_of(
@@ -91,6 +120,8 @@ def smoother_of(
         sweeps = 1 if one else 2
     if name == "chebyshev":
         return chebyshev(dimension, sweeps)
+    if sweeps == 1 and dimension == 3 and not symmetric and not nested:
+        return in_space()
     return red_black(dimension, sweeps, symmetric)
 
 
@@ -112,7 +143,7 @@ class Relaxation:
         varies = [any(shape[n] > 1 for shape in shapes) for n in range(grid.dimension)]
         self._inverse: tuple[Any, ...] = ()
         self.inverse_point: Point | None = None
-        self._weight: Any = smoother.weight
+        common = smoother.weight
         self._relaxed, self._begun = points["relaxed"], points["begun"]
         lines = not any(sum(n > 1 for n in shape) > 1 for shape in shapes)
         if lines or not all(varies):
@@ -120,36 +151,36 @@ class Relaxation:
             shape = [n if v else 1 for n, v in zip(grid.shape, varies, strict=True)]
             region = [own if v else (0, 1) for own, v in zip(grid.interior, varies, strict=True)]
             self._inverse = (backend.zeros(shape),)
-            self.inverse_point = inverse_of(system.diagonal, self._weight)
+            self.inverse_point = inverse_of(system.diagonal, 1.0 if common is None else common)
             backend.sweep(self.inverse_point, self._inverse[0], tuple(region), *coefficients)
-            self._weight = 1.0
-        if self._weight == 1.0:
-            self._weight = ONES
+            common = None if common is None else 1.0
+        # Sweeps of one level take all their weights alike, as numbers or as nothing at all.
+        self._plain = common == 1.0
 
-    def smooth(self, old: Any, new: Any, numbers: tuple[float, ...]) -> None:
+    def smooth(self, old: Any, new: Any, sweeps: tuple[Sweep, ...]) -> None:
         """Sweeps from one array into the other and back; ghosts are brought before each."""
         system = self.system
-        for number in numbers:
-            system.sweep(self._relaxed, new, old, system.b, *self._arguments(number))
+        for sweep in sweeps:
+            system.sweep(self._relaxed, new, old, system.b, *self._arguments(sweep))
             old, new = new, old
 
-    def _arguments(self, number: float) -> tuple[Any, ...]:
+    def _weight(self, sweep: Sweep) -> Any:
+        return ONES if self._plain else sweep.weight
+
+    def _arguments(self, sweep: Sweep) -> tuple[Any, ...]:
         """What a sweep takes after b."""
-        coefficients = self.system.coefficients
-        if self.smoother.coloured:
-            return (self._weight, *self._inverse, number, *self._lines, *coefficients)
-        return (number, *self._inverse, *coefficients)
+        colour = (sweep.colour, *self._lines) if self.smoother.coloured else ()
+        return (self._weight(sweep), *self._inverse, *colour, *self.system.coefficients)
 
     def uncoloured(
-        self, numbers: Sequence[float]
+        self, sweeps: Sequence[Sweep]
     ) -> tuple[Point, list[tuple[Any, ...]], tuple[int, ...]]:
         """The same sweeps, told by a point function of all points, its arguments, and colours."""
-        system, coloured = self.system, self.smoother.coloured
+        system = self.system
         points = points_of(system.residual, system.diagonal, False)
-        weights = [self._weight] * len(numbers) if coloured else numbers
-        colours = tuple(int(number) if coloured else 0 for number in numbers)
         more = (*self._inverse, *system.coefficients)
-        stages = [(system.b, weight, *more) for weight in weights]
+        stages = [(system.b, self._weight(sweep), *more) for sweep in sweeps]
+        colours = tuple(int(sweep.colour) for sweep in sweeps)
         return points["relaxed by" if self._inverse else "relaxed"], stages, colours
 
     def begin(self, new: Any, old: Any) -> None:
