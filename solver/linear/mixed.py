@@ -14,7 +14,7 @@ from heatsolve.linear.multigrid import VISITS, solve_from_zero
 from heatsolve.linear.smoothers import first_of, smoother_of
 from heatsolve.points import NOTHING, ONES, Point, where
 
-CYCLES = {1: 2, 2: 2, 3: 5}
+CYCLES = {1: 2, 2: 2, 3: 4}
 """Cycles for each correction, by dimension.
 
 In two dimensions the rounding of single precision leaves 2e-4 of the residual on 8192 x 8192
