@@ -250,14 +250,75 @@ def test_half_cycles_in_space_have_the_bits_of_single_sweeps(grid, name):
     backend = machine(name)
     expected = two_plain_steps(*SPACES[grid])
     got = two_steps(backend, *SPACES[grid])
-    # Two passes before a correction and one after it, twice.
     assert not isinstance(backend, Emulated) or backend.launched >= 6
     assert got[INSIDE].tobytes() == expected[INSIDE].tobytes()
 
 
+class Ahead(Emulated):
+    """A device that the host runs ahead of; `early`: its gate closes at so many times the limit."""
+
+    lookahead = 64
+    early = 1.0
+
+    def open_gate(self):
+        self.shut, self.gated, self.values = False, True, []
+
+    def check(self, accumulator, threshold):
+        if self.shut:
+            return
+        self.values.append(accumulator.value)
+        accumulator.clear()
+        self.shut = self.values[-1] <= (self.early * threshold if threshold > 0.0 else threshold)
+
+    def ledger(self):
+        self.gated = self.shut = False
+        return self.values
+
+    def sweep(self, *given):
+        if not (self.gated and self.shut):
+            super().sweep(*given)
+
+
+AHEAD = [
+    "monitor = 'residual'\ntolerance = 1e-6\nrelative = true",
+    "monitor = 'residual'\ntolerance = 1e-6\ncheck_every = 3",
+    "monitor = 'residual'\ntolerance = 1e-30\nnorm = 'max'\ncycle = 'W'",
+    "monitor = 'update'\ntolerance = 1e-6",
+    "iterations = 5",
+]
+
+
+@COMPILER
+@pytest.mark.parametrize("early", [1.0, 1e3, 1e12])
+@pytest.mark.parametrize("solver", AHEAD)
+def test_arrays_that_swap(solver, early):
+    """Cycles that leave their result in the other array, and are begun by the one before."""
+
+    def solution(backend):
+        text = case_text("cells = [12, 13, 14]", "vgrvvg", solver=f"method = 'multigrid'\n{solver}")
+        case = parse(text, "case")
+        problem = Conduction(case, backend)
+        system = problem.system(backend.to_device(noise_inside(problem.grid.shape)))
+        iteration = make_method(case, system, problem.temperature)
+        criterion = Criterion(case, system, problem.temperature)
+        outcome = iterate(iteration, criterion, Report(quiet=True, mute=True))
+        return outcome, np.array(problem.temperature[INSIDE]), iteration
+
+    expected, plain, _ = solution(NumpyBackend())
+    backend = Ahead()
+    backend.early = early
+    got, field, iteration = solution(backend)
+    assert iteration.solution(1) is not iteration.solution(2)
+    assert (got.count, got.ending, got.history) == (
+        expected.count, expected.ending, expected.history
+    )  # fmt: skip
+    assert field.tobytes() == plain.tobytes()
+
+
 WIDE = {
-    "nodes": ("nodes = [36, 20, 19]\nupper = [35, 19, 18]", "vgvrvv", "", "multigrid"),
-    "pairs": ("nodes = [34, 20, 19]\nupper = [33, 19, 18]", "vgvrvv", "", "multigrid"),
+    "fours": ("nodes = [35, 20, 19]\nupper = [34, 19, 18]", "vgvrvv", "", "multigrid"),
+    "pairs": ("nodes = [33, 20, 19]\nupper = [32, 19, 18]", "vgvrvv", "", "multigrid"),
+    "odd": ("nodes = [36, 20, 19]\nupper = [35, 19, 18]", "vgvrvv", "", "multigrid"),
     "periodic": ("cells = [30, 24, 25]\nperiodic = ['x', 'y']", "----vg", "", "mgcg"),
     "tiles": ("cells = [262, 20, 19]\nupper = [262, 20, 19]", "vgvrvv", "", "multigrid"),
 }
@@ -266,7 +327,7 @@ WIDE = {
 @COMPILER
 @pytest.mark.parametrize("grid", WIDE)
 def test_half_cycles_in_single_precision(grid):
-    """Threads of four columns, where rows begin at multiples of that."""
+    """Threads of four columns, where rows begin at multiples of that, or of two."""
     expected = two_steps(NumpyBackend("float32"), *WIDE[grid])
     backend = Emulated("float32")
     assert two_steps(backend, *WIDE[grid])[INSIDE].tobytes() == expected[INSIDE].tobytes()
@@ -274,14 +335,21 @@ def test_half_cycles_in_single_precision(grid):
 
 
 @COMPILER
-@pytest.mark.parametrize("grid", ["cells = [135, 41, 30]", "nodes = [140, 41, 32]"])
-def test_tiles_inside(grid, monkeypatch):
+@pytest.mark.parametrize(
+    ("grid", "precision"),
+    [
+        ("cells = [135, 41, 30]", "float64"),
+        ("nodes = [139, 41, 32]", "float64"),
+        ("cells = [262, 41, 20]", "float32"),
+    ],
+)
+def test_tiles_inside(grid, precision, monkeypatch):
     """Small blocks and short pieces, so that some touch no wall, on two levels."""
     monkeypatch.setattr(device_cycles, "SHAPE_3D", cycle_source_3d.Shape(warps=10))
     monkeypatch.setattr(device_passes, "cut", lambda *_: (6, 0))
     upper = grid.replace("cells", "upper").replace("nodes", "upper")
     given = f"{grid}\n{upper}", "vgrvvv", "", "multigrid"
-    expected, backend = two_steps(NumpyBackend(), *given), Emulated()
+    expected, backend = two_steps(NumpyBackend(precision), *given), Emulated(precision)
     assert two_steps(backend, *given)[INSIDE].tobytes() == expected[INSIDE].tobytes()
     assert backend.launched >= 6
 

@@ -49,7 +49,7 @@ def total(*blocks):
 
 
 def unit(values):
-    """The promised unit, to which each term is rounded: 84 bits or more below the largest."""
+    """The promised unit, to which each term is rounded: 83 bits or more below the largest."""
     top = sums.top_slice(np.abs(values).max())
     exponent = sums.SLICE_BITS * (top - sums.SLICES + 1) + sums.LOWEST
     return Fraction(2) ** exponent
@@ -61,7 +61,7 @@ def test_near_the_exact_sum(values):
     if not values.any():
         assert total(values) == 0.0
         return
-    assert unit(values) <= max(Fraction(float(np.abs(values).max())) / 2**84, Fraction(TINY))
+    assert unit(values) <= max(Fraction(float(np.abs(values).max())) / 2**83, Fraction(TINY))
     exact = sum(map(Fraction, values.tolist()))
     bound = values.size * unit(values) / 2
     got = total(values)
@@ -97,6 +97,15 @@ def test_blocks(values):
             assert total(*(p for p in np.array_split(data, pieces) if p.size)) == expected
     registers = [register_of(piece) for piece in np.array_split(values, min(7, values.size))]
     assert sums.sum_of(sums.merge(np.array(registers))) == expected
+
+
+def test_what_half_a_unit_of_the_lowest_bin_adds():
+    """Nothing, alone or with larger terms: here it would carry into a sum that is a tie."""
+    half = 2.0 ** (sums.LOWEST + sums.SLICE_BITS * (sums.top_slice(1.0) - sums.SLICES + 1) - 1)
+    terms = np.array([1.0, 2.0**-53, 1.5 * half, 0.75 * half])
+    assert total(terms[:2], terms[2:3]) == total(terms[:3])
+    assert total(terms[:2], terms[3:]) == total(terms[[0, 1, 3]])
+    assert total(terms[:1], terms[1:2], terms[2:]) == total(terms)
 
 
 @pytest.mark.parametrize("value", [1.0, -1.0, 1.0 - 2.0**-53, -(2.0**27) * (2 - 2.0**-52), 1e300])

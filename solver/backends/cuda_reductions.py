@@ -121,7 +121,7 @@ def add_sum(terms, work, register, first):
         if mine >= INFINITE:
             cuda.atomic.add(register, first + NOT_FINITE, int64(1))
         return
-    top = max(int64(0), ((largest >> int64(52)) - 1022 - LOWEST - 1) // SLICE_BITS)
+    top = max(int64(0), ((largest >> int64(52)) - 1022 - LOWEST) // SLICE_BITS)
     scale = math.ldexp(1.0, int(-(SLICE_BITS * top + LOWEST)))
     a = 0.0
     b = 0.0

@@ -63,7 +63,7 @@ template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
         if (mine >= 0x7FF00000) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
         return;
     }
-    const int top = max(0, (largest >> 20) - 1022 - LOWEST - 1) / SLICE_BITS;
+    const int top = max(0, (largest >> 20) - 1022 - LOWEST) / SLICE_BITS;
     const double scale = __longlong_as_double((integer)(1023 - (SLICE_BITS * top + LOWEST)) << 52);
     for (int n = 0; n < N; n++) terms[n] *= scale;
     __shared__ double units[SLICES][MOST_WARPS];

@@ -4,11 +4,12 @@ A block owns a tile of columns along z and goes up the planes; a thread owns two
 sixteen bytes each if it can: what shared memory moves at once.
 Points of one colour have neighbours of the other colour only, so a sweep needs no second copy of
 the field: as plane z arrives, sweep 1 updates plane z - 1, sweep 2 plane z - 2, and so on, each in
-place. A thread keeps its own points of all these planes in registers; what others read is in a ring
-of planes in shared memory. Nobody needs there what changes in the same step, because it has the
-other colour, so one barrier a step is enough. Which points move is known when the text is compiled:
-tiles begin at even columns and rows. The outermost points of a tile, one layer for each sweep, are
-wrong and are made again by the tile beside it, as in `pass_source_3d`.
+place. A thread keeps its own points of all these planes in registers. Others read the newest plane
+where it arrived, in a ring of planes in shared memory, and of each sweep the colour that it moved,
+a step later; so a warp waits once a step, and only for the warps beside it. Which points move is
+known when the text is compiled: tiles begin at even columns and rows. The outermost points of a
+tile, one layer for each sweep, are wrong and are made again by the tile beside it, as in
+`pass_source_3d`.
 
 A pass may begin with the interpolation of a correction. The residual and its restriction, which
 widens a tile's halo by three, are a pass of their own, without sweeps (see `device_cycles`); it may

@@ -109,12 +109,12 @@ def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
         yield replace(work, transfer=transfer)
         return
     first = half.region[0][0]
-    parts = [replace(work, transfer=transfer)]
+    last = replace(work, transfer=transfer)
+    if half.restricts:  # without sweeps, whose result it looks at
+        last = replace(last, varying=(), norms=(), colours=())
+    parts = [last]
     if half.restricts and half.colours:
-        restricting = replace(
-            work, varying=(), norms=(), colours=(), from_zero=False, transfer=transfer
-        )
-        parts = [work, restricting]
+        parts = [work, replace(last, from_zero=False)]
     for part in parts:
         yield replace(part, odd=(first - cycle_source_3d.reach(part)[0]) % 2 == 1)
 

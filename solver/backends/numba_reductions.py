@@ -47,7 +47,7 @@ def add_sum(terms, bits, count, register):
     largest = add_largest(bits, count, register)
     if largest == 0:
         return
-    top = max(int64(0), ((largest >> 52) - 1022 - LOWEST - 1) // SLICE_BITS)
+    top = max(int64(0), ((largest >> 52) - 1022 - LOWEST) // SLICE_BITS)
     scale = math.ldexp(1.0, -(SLICE_BITS * top + LOWEST))
     for n in range(count):
         terms[n] *= scale

@@ -268,7 +268,7 @@ __device__ void add_largest(integer mine, integer* reg) {
     else atomicMax(reg + LARGEST, mine);
 }
 
-// The terms of a warp in slices, as in `sums`: exact, so in any order. A thread has 2^24 at most.
+// The terms of a warp in slices, as in `sums`: exact, so in any order; 2^24 of them at most.
 // They stay with their threads until `finish`, or until there is a larger one.
 struct Sum {
     integer* const reg;
@@ -287,10 +287,10 @@ struct Sum {
                 return;
             }
             finish();
-            top = max(0, (largest >> 20) - 1022 - LOWEST - 1) / SLICE_BITS;
+            top = max(0, (largest >> 20) - 1022 - LOWEST) / SLICE_BITS;
             const int above = SLICE_BITS * top + LOWEST;
             scale = __longlong_as_double((integer)(1023 - above) << 52);
-            too_large = min(2047, above + SLICE_BITS + 1023) << 20;
+            too_large = min(2047, above + SLICE_BITS + 1022) << 20;
             for (int k = 0; k < SLICES; k++) slices[k] = 0;
         }
         double anchor = 6755399441055744.0;  // 1.5 * 2^52

@@ -5,10 +5,13 @@ A double is cut into slices of 28 bits at fixed binary places, counted from 2^-1
 exactly: any number of blocks, threads and ranks, in any order, gives the same integers. Each block
 of terms fills the four bins below its own largest magnitude; at the end only the top four bins of
 the whole sum count. Because a term rounded to a bin's unit (ties to even) is the same whichever
-bin its slicing began in, that is the sum of all terms, each rounded to the same unit, 84 bits or
+bin its slicing began in, that is the sum of all terms, each rounded to the same unit, 83 bits or
 more below the largest term. The method follows Demmel and Nguyen, "Parallel reproducible
 summation", IEEE Trans. Comput. 64 (2015); integers in place of floating-point bins give 2^34 terms
 of room and make the merge of ranks one integer addition.
+
+A term is below 2^27 units of the bin in which its slicing begins, half of what a slice holds: so it
+rounds to 0 in every higher one, whichever of them the slicing of its block began in.
 
 A *register* is a row of `WIDTH` integers: the bins, the number of the top slice ever used plus
 one, the number of terms that were not finite, and the largest magnitude (as the bits of a double,
@@ -34,11 +37,11 @@ UNITS = tuple(2.0 ** (-SLICE_BITS * k) for k in range(SLICES))
 
 def top_slice(largest: float) -> int:
     """The slice in which a block begins whose largest magnitude is given (positive, finite)."""
-    return max(0, (math.frexp(largest)[1] - LOWEST - 1) // SLICE_BITS)
+    return max(0, (math.frexp(largest)[1] - LOWEST) // SLICE_BITS)
 
 
 def scale_of(top: int) -> float:
-    """The power of two that brings a block with this top slice below 2^28."""
+    """The power of two that brings a block with this top slice below 2^27."""
     return math.ldexp(1.0, -(SLICE_BITS * top + LOWEST))
 
 

@@ -25,7 +25,7 @@ class Level:
 
     What a cycle asks of it: `descend`, sweeps after which the next level gets the residual as its
     b; `ascend`, which adds the next level's solution, found in its `other`, before more sweeps; and
-    on the last level `settle`. A backend may do either in one pass through memory.
+    on the last level `settle`. A backend may do either in one or two passes through memory.
     """
 
     def __init__(

@@ -14,6 +14,7 @@ from heatsolve.linear.smoothers import first_of, smoother_of
 class Multigrid(Method):
     """V cycles: smooth, correct by the solution of a coarser grid, smooth.
 
+    In space all smoothing of the finest grid comes last (see `first_of`).
     Each smoothing is a sweep or some (see `smoother_of`) of Gauss-Seidel, red points before black
     ones and over-relaxed (A. Brandt, Math. Comp. 31 (1977), 333; U. Trottenberg, C. Oosterlee and
     A. Schueller, "Multigrid", 2001, section 2.4), or of Chebyshev's iteration. A W cycle solves
@@ -56,8 +57,8 @@ class Multigrid(Method):
         if self._nested:
             self._begin = system.replayed(self._solve)
         else:
-            for first in range(1 + self._swaps):
-                self._cycle(first)
+            for number in range(1 + self._swaps):
+                self._cycle(number)
 
     def step(self, number: int, change: Accumulator | None) -> None:
         self._forget()
@@ -93,6 +94,7 @@ class Multigrid(Method):
 
     def _begin_next(self, steps: int) -> None:
         """Begin the cycle after so many, and find the norm of their residual."""
+        self._forget()
         u = self.solution(steps)
         self._levels[0].descend(u, self._arrays[u is self.u])
         self._begun = self._known = steps
@@ -102,7 +104,7 @@ class Multigrid(Method):
         self._improve(*self._arrays)
 
     def accumulator(self, kind: str) -> Accumulator:
-        """That of the cycles themselves, once, if it is of this kind."""
+        """That of the cycles themselves, if it is of this kind."""
         if self._norm is None or kind != self._norm.kind:
             return super().accumulator(kind)
         return self._norm
@@ -189,16 +191,12 @@ def solve_from_zero(levels: list[Level], visits: int, cycles: int | None = None)
     if len(levels) == 1:
         level.settle()
         return
-    more = (visits if cycles is None else cycles) - 1
+    assert not level.swaps
     smoothed = level.descend_from_zero()
     solve_from_zero(levels[1:], visits)
-    u, other = level.other, level.u
-    if level.swaps and more % 2:
-        u, other = other, u
-    level.ascend(smoothed, u)
-    for _ in range(more):
-        if improve(levels, u, other, visits) is other:
-            u, other = other, u
+    level.ascend(smoothed, level.other)
+    for _ in range((visits if cycles is None else cycles) - 1):
+        improve(levels, level.other, level.u, visits)
 
 
 def _change(at, u, old):
