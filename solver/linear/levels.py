@@ -184,11 +184,19 @@ class Level:
     def pass_down(self) -> None:
         """The next level gets b, restricted, and the values at the walls in both its arrays."""
         sweep, grid, coarse = self.system.backend.sweep, self.system.grid, self._coarse
+        system, b = self.system, self.system.b
         for ghosts in grid.ghosts:
             sweep(copy, self._residual, ghosts, self.u)
-        sweep(copy, self._residual, grid.interior, self.system.b)
-        self._assemble()
-        self._transfer.average()
+        if self._transfer.can_average(grid.shape) and not (
+            system.halo.divided or grid.axes[0].periodic or self._assembly is not None
+        ):
+            for ghosts in grid.ghosts:
+                sweep(copy, b, ghosts, self.u)
+            self._transfer.average(b)
+        else:
+            sweep(copy, self._residual, grid.interior, b)
+            self._assemble()
+            self._transfer.average()
         for array in (coarse.u, coarse.other):
             for ghosts in coarse.system.grid.ghosts:
                 sweep(copy, array, ghosts, coarse.system.b)

@@ -90,15 +90,28 @@ class Transfer:
         for step in self._steps:
             step.restrict(step.shares)
 
-    def average(self) -> None:
+    def average(self, quantity: Any = None) -> None:
         """b of the coarse level, ghosts included, from means of `finer` over coarse volumes.
 
         No mean takes a ghost along with a point: ghosts are carried over, and along a wall
         averaged like points. So one array brings a right side and the values at the walls.
+        Or from an array of the level that `can_average`: then `finer` holds its ghosts only.
         """
-        for step in self._steps:
+        first, *others = self._steps
+        first.restrict(first.means, quantity)
+        first.carry_ghosts()
+        for step in others:
             step.restrict(step.means)
             step.carry_ghosts()
+
+    def can_average(self, shape: tuple[int, ...]) -> bool:
+        """Whether means can be taken of an array as the level has it, that has no neighbours.
+
+        That is in a plane, where the first axis to be halved is that of rows; and the rows must
+        make up all pairs.
+        """
+        cut = self.cuts.get(0)
+        return len(shape) < 3 and cut is not None and cut.coarse[1] < shape[0] // 2
 
     def interpolate(self) -> None:
         """`finer` from u of the coarse level, all its ghosts up to date."""
@@ -145,11 +158,7 @@ class Step:
         own = slice(coarse_first, coarse_first + self._count + 2)
         self.shares = [line(share[own]) for share in cut.halving.shares]
         self.means = [line(share[own]) for share in cut.halving.mean_shares]
-        self._taps = [
-            shift
-            for place in range(cut.offset, cut.offset + 4)
-            for shift in (place // 2, place % 2 * after)
-        ]
+        self._taps = [divmod(place, 2) for place in range(cut.offset, cut.offset + 4)]
         bounds = (fine_first, coarse_first, pairs, self._count)
         self._parities = [Parity(cut.halving.weights, parity, *bounds, line) for parity in (0, 1)]
 
@@ -158,10 +167,17 @@ class Step:
         """Of both parities."""
         return [weight for half in self._parities for weight in half.weights]
 
-    def restrict(self, shares: Sequence[Any]) -> None:
-        self._exchange(self._fine)
-        region = ((0, self._before), (1, 1 + self._count), (0, self._after))
-        self._sweep(restricted, self._down, region, self._pairs, *shares, *self._taps)
+    def restrict(self, shares: Sequence[Any], quantity: Any = None) -> None:
+        """Into the array below; from another one than the own, if `Transfer.can_average` it."""
+        pairs, after = self._pairs, self._after
+        if quantity is None:
+            self._exchange(self._fine)
+        else:
+            rows, after = quantity.shape[0] // 2, math.prod(quantity.shape[1:])
+            pairs = quantity[: 2 * rows].reshape((1, rows, 2 * after))
+        taps = [shift for pair, parity in self._taps for shift in (pair, parity * after)]
+        region = ((0, self._before), (1, 1 + self._count), (0, after))
+        self._sweep(restricted, self._down, region, pairs, *shares, *taps)
 
     def carry_ghosts(self) -> None:
         """The ghosts at both ends of the axis, and those along walls that a mean would displace."""
