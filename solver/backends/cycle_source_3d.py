@@ -46,8 +46,7 @@ class Shape:
     """How a kernel is cut: tuned for a device."""
 
     warps: int = 16
-    """Warps of a block, one below the other along y, each with two rows; 16 at most, as there are so
-    many barriers."""
+    """Warps of a block, one below the other along y, each with two rows; no more than barriers."""
     ahead: int = 3
     """Planes that are on their way."""
 
