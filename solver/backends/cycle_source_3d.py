@@ -21,16 +21,9 @@ from functools import cache
 
 from heatsolve.backends.cycle_source import NORMS
 from heatsolve.backends.cycle_text_3d import (
-    CORRECTION,
-    INTERPOLATION,
     KERNEL,
     NEIGHBOURS,
-    NORM,
-    NORM_STATE,
     PLANE,
-    RESTRICTION,
-    RESTRICTION_OUTER,
-    RESTRICTION_STATE,
     STORE,
     STORE_APART,
     SWEEPS,
@@ -39,6 +32,15 @@ from heatsolve.backends.cycle_text_3d import (
 )
 from heatsolve.backends.pass_source import Pass, filled
 from heatsolve.backends.pass_source_3d import Reads
+from heatsolve.backends.pass_text_3d import COPY
+from heatsolve.backends.transfer_text_3d import (
+    CORRECTION,
+    INTERPOLATION,
+    NORM,
+    RESTRICTION,
+    RESTRICTION_OUTER,
+    RESTRICTION_STATE,
+)
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def source(work: Pass, shape: Shape) -> str:
         beside, norm = "k", ""
         if work.transfer.norm is not None:
             kept, each, after, end = NORMS[work.transfer.norm]
-            state = f"{state}\n    {NORM_STATE.replace('@KEPT@', kept)}"
+            state = f"{state}\n    {COPY}\n    {kept}"
             norm = NORM.replace("@TERM@", each).replace("@AFTER@", after)
         step = step.replace("@NORM@", norm)
         # Coarse points may lie one beyond the last unknown.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from heatsolve.backends.pass_source import Pass, filled, place_of
-from heatsolve.backends.pass_text_3d import KERNEL
+from heatsolve.backends.pass_text_3d import COPY, KERNEL
 from heatsolve.backends.tape import Tape
 
 
@@ -198,7 +198,7 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
         "    within[r][k] = lane * C >= HALO && lane * C < X - HALO && warp * R + r >= T &&",
         "        warp * R + r < Y - T && y + r >= counted_j.low && y + r < counted_j.high &&",
         "        x + k >= counted_k.low && x + k < counted_k.high;",
-        "const int copy = (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD;",
+        COPY,
     ]
     each, last = [], []
     where = "here >= max(begin, counted_i.low) && here < min(end, counted_i.high)"

@@ -1,5 +1,8 @@
 """Text of CUDA C that `pass_source_3d` puts together: a tile going up the planes."""
 
+COPY = "const int copy = (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD;"
+"""Of the copies of a register, the one that a warp adds to."""
+
 ENTRY = """\
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,

@@ -73,12 +73,11 @@ class Level:
     def _half(self, sweeps: Sequence[Sweep], coarse: Any, lines: Any, **more: Any) -> Any:
         """Half a cycle in one pass, if the backend has it."""
         system = self.system
-        point, stages, colours = self._relaxation.uncoloured(sweeps)
-        if not stages:
-            _, stages, _ = self._relaxation.uncoloured(self.smoother.after)
+        # A pass without sweeps has the arguments of one, too.
+        point, stages, colours = self._relaxation.uncoloured(sweeps or self.smoother.after)
         where = (system.grid.shape, system.grid.interior, system.halo.wraps)
         cycle = HalfCycle(
-            point, stages, colours, *where, coarse, lines,
+            point, stages, colours if sweeps else (), *where, coarse, lines,
             margin=self._margin, inverse=self._relaxation.inverse_point, **more,
         )  # fmt: skip
         return system.backend.half_cycle(cycle)
@@ -90,15 +89,13 @@ class Level:
         """
         if not self._passes:
             return False
-        down, transfer = self._coarse.system.b, self._transfer
-        if self.smoother.before:
-            name, half = "ascend", (self.smoother.after, self._coarse.other, transfer.weights)
-        else:
-            name, half = "descend", ((), down, transfer.shares)
-        restricts = name == "descend"
+        coarse, transfer, restricts = self._coarse, self._transfer, not self.smoother.before
+        half = (self.smoother.after, coarse.other, transfer.weights)
+        if restricts:
+            half = ((), coarse.system.b, transfer.shares)
         found = self._half(*half, norm=norm, restricts=restricts, **self._of_residual)
         if found:
-            self._passes[name] = found
+            self._passes["descend" if restricts else "ascend"] = found
         return bool(found)
 
     @property

@@ -5,13 +5,13 @@ from functools import partial
 from typing import Any
 
 from heatsolve.backends import Accumulator
-from heatsolve.linear import Method, System, term_of
+from heatsolve.linear import Pairwise, System, term_of
 from heatsolve.linear.hierarchy import hierarchy
 from heatsolve.linear.levels import Level
 from heatsolve.linear.smoothers import first_of, smoother_of
 
 
-class Multigrid(Method):
+class Multigrid(Pairwise):
     """V cycles: smooth, correct by the solution of a coarser grid, smooth.
 
     In space all smoothing of the finest grid comes last (see `first_of`).
@@ -38,19 +38,18 @@ class Multigrid(Method):
         dimension = system.grid.dimension
         smoother_here = smoother_of(smoother, dimension, sweeps=sweeps, nested=self._nested)
         first = first_of(smoother_here, dimension, self._nested)
-        self._levels = hierarchy(system, u, system.like(u), smoother_here, first)
+        self._levels = hierarchy(system, *self._pair, smoother_here, first)
         # The norm that a cycle finds on its way, and the number of cycles whose norm it is.
         self._norm: Accumulator | None = None
         self._known: int | None = None
         # Cycles that begin with the residual find that of their start: so each is begun by the one
         # before it. The number of cycles after which the next one is begun already.
-        self._begins_next = False
         self._begun: int | None = None
         if norm is not None:
             found = system.backend.accumulator(norm)
             self._norm = found if self._levels[0].look_on_the_way(found) else None
-            self._begins_next = self._norm is not None and not first.before
-        self._arrays, self._swaps = (u, self._levels[0].other), self._levels[0].swaps
+        self._begins_next = self._norm is not None and not first.before
+        self._swaps = self._levels[0].swaps
         self._old: Any = None
         # By the array that a cycle begins with; full multigrid may need none but its first.
         self._cycles: dict[int, Callable[[], None]] = {}
@@ -81,7 +80,7 @@ class Multigrid(Method):
         """What makes cycle `number`."""
         first = number % 2 if self._swaps else 0
         if first not in self._cycles:
-            u, other = self._arrays[first], self._arrays[1 - first]
+            u, other = self._pair[first], self._pair[1 - first]
             self._cycles[first] = self.system.replayed(partial(self._improve, u, other))
         return self._cycles[first]
 
@@ -96,12 +95,12 @@ class Multigrid(Method):
         """Begin the cycle after so many, and find the norm of their residual."""
         self._forget()
         u = self.solution(steps)
-        self._levels[0].descend(u, self._arrays[u is self.u])
+        self._levels[0].descend(u, self._pair[u is self.u])
         self._begun = self._known = steps
 
     def _solve(self) -> None:
         begin_nested(self._levels)
-        self._improve(*self._arrays)
+        self._improve(*self._pair)
 
     def accumulator(self, kind: str) -> Accumulator:
         """That of the cycles themselves, if it is of this kind."""
@@ -118,11 +117,11 @@ class Multigrid(Method):
         super().residual_norm(steps, into)
 
     def solution(self, steps: int) -> Any:
-        return self._arrays[steps % 2 if self._swaps else 0]
+        return super().solution(steps) if self._swaps else self.u
 
     def restart(self) -> None:
         """Walls may have new values: both arrays hold them."""
-        self.system.like(self.u, self._arrays[1])
+        super().restart()
         self._begun = None
         self._forget()
 
@@ -130,10 +129,6 @@ class Multigrid(Method):
         super().recall(scalars)
         self._begun = None
         self._forget()
-
-    def finish(self, steps: int) -> None:
-        if self.solution(steps) is not self.u:
-            self.system.like(self.solution(steps), self.u)
 
     def _forget(self) -> None:
         """Nobody asked for the norm of the last cycle."""

@@ -10,14 +10,13 @@ part; the weights see to that by the points' numbers along the whole axis, so th
 not depend on the blocks.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from heatsolve.backends import Backend, Region
-from heatsolve.linear.transfer import Cut, Exchange, Parity, around
+from heatsolve.linear.transfer import Cut, Exchange, Parity, around, pairs_of_rows, takes_rows
 from heatsolve.points import shifted
 
 
@@ -42,7 +41,7 @@ class Prolongation:
         self._copied = tuple((m, extent - m) for extent, m in zip(extents, more, strict=True))
         self._wide = source = backend.zeros(extents)
         # Rows of a plane lie together, those of a block in space do not.
-        self.can_leave_ghosts = len(extents) < 3 and 0 in cuts
+        self.can_leave_ghosts = takes_rows(cuts, extents)
         self._steps: list[Step] = []
         for number, cut in reversed(list(cuts.items())):
             extents[number] = finer.shape[number]
@@ -101,10 +100,7 @@ class Step:
             self._sweep(extrapolated, self._source, region, self._source, share, *steps)
         result, row, ghosts = self._pairs, self._after, 0
         if into is not None:
-            count, *others = into.shape
-            row, ghosts = math.prod(others), len(others)
-            # Of an odd number the last one is a ghost.
-            result = into[: count // 2 * 2].reshape((1, count // 2, 2 * row))
+            (result, row), count, ghosts = pairs_of_rows(into), into.shape[0], into.ndim - 1
         for parity, half in enumerate(self._parities):
             first = parity * row
             low, high = half.pairs

@@ -112,7 +112,7 @@ def smoother_of(
     """A smoother by the name that cases call it by, with so many sweeps on each side.
 
     By default two. One of red-black where cycles stand alone in three dimensions: to 1e-10 there
-    are ten instead of seven between nodes, of little more than half the work each. And one of it in
+    are eight instead of seven between nodes, of little more than half the work each. And one in
     full multigrid (`nested`), to which a cycle that leaves a tenth is enough.
     """
     if sweeps is None:

@@ -110,13 +110,27 @@ class Transfer:
         That is in a plane, where the first axis to be halved is that of rows; and the rows must
         make up all pairs.
         """
-        cut = self.cuts.get(0)
-        return len(shape) < 3 and cut is not None and cut.coarse[1] < shape[0] // 2
+        return takes_rows(self.cuts, shape) and self.cuts[0].coarse[1] < shape[0] // 2
 
     def interpolate(self) -> None:
         """`finer` from u of the coarse level, all its ghosts up to date."""
         for step in reversed(self._steps):
             step.interpolate()
+
+
+def takes_rows(cuts: Mapping[int, Cut], shape: Sequence[int]) -> bool:
+    """Whether arrays of a level can be seen as `pairs_of_rows`, the axis of rows being halved."""
+    return len(shape) < 3 and 0 in cuts
+
+
+def pairs_of_rows(array: Any) -> tuple[Any, int]:
+    """An array of a level as pairs of its rows, and the length of a row.
+
+    Of an odd number of rows the last one, a ghost, is left out.
+    """
+    rows, *others = array.shape
+    length = math.prod(others)
+    return array[: rows // 2 * 2].reshape((1, rows // 2, 2 * length)), length
 
 
 def around(shape: Sequence[int], number: int) -> tuple[int, int]:
@@ -173,8 +187,7 @@ class Step:
         if quantity is None:
             self._exchange(self._fine)
         else:
-            rows, after = quantity.shape[0] // 2, math.prod(quantity.shape[1:])
-            pairs = quantity[: 2 * rows].reshape((1, rows, 2 * after))
+            pairs, after = pairs_of_rows(quantity)
         taps = [shift for pair, parity in self._taps for shift in (pair, parity * after)]
         region = ((0, self._before), (1, 1 + self._count), (0, after))
         self._sweep(restricted, self._down, region, pairs, *shares, *taps)
