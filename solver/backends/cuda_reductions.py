@@ -22,15 +22,17 @@ from heatsolve.backends.sums import (
 
 MAGNITUDE = 0x7FFFFFFFFFFFFFFF
 INFINITE = 0x7FF0000000000000
+EVERY_LANE = 0xFFFFFFFF
 
 cuda: Any = numba.cuda
 device_function: Any
-fold: Any
+largest_of: Any
+add_up: Any
 double_bits: Any
 double_of: Any
 
 
-if simulated():
+if simulated():  # it has no shuffles
     device_function = cuda.jit(device=True)
 
     def double_bits(x):
@@ -40,19 +42,25 @@ if simulated():
         return float(np.int64(n).view(np.float64))
 
     @device_function
-    def fold(values, work, take_max):
-        """Fold up to four values of every thread of a block, each to its sum or largest.
-
-        The fold of value number n ends in work[n * THREADS].
-        """
+    def largest_of(value, work):
+        """The largest value of a block, in every thread."""
         thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
         cuda.syncthreads()
-        for n in range(len(values)):
-            work[n * THREADS + thread] = values[n]
+        work[thread] = value
         cuda.syncthreads()
-        if thread < len(values):
-            column = work[thread * THREADS : (thread + 1) * THREADS]
-            work[thread * THREADS] = max(column) if take_max else sum(column)
+        return max(work[:THREADS])
+
+    @device_function
+    def add_up(a, b, c, d, work):
+        """The sums of four values over a block, in the first four elements of `work`."""
+        thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+        cuda.syncthreads()
+        for n, value in enumerate((a, b, c, d)):
+            work[n * THREADS + thread] = value
+        cuda.syncthreads()
+        if thread == 0:
+            for n in range(4):
+                work[n] = sum(work[n * THREADS : (n + 1) * THREADS])
         cuda.syncthreads()
 
 else:
@@ -64,29 +72,49 @@ else:
     double_of = libdevice.longlong_as_double
 
     @device_function
-    def fold(values, work, take_max):
-        """Fold up to four values of every thread of a block, each to its sum or largest.
+    def largest_of(value, work):
+        """The largest value of a block, in every thread."""
+        thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+        step = 16
+        while step > 0:
+            value = max(value, cuda.shfl_xor_sync(EVERY_LANE, value, step))
+            step //= 2
+        cuda.syncthreads()
+        if thread % 32 == 0:
+            work[thread // 32] = value
+        cuda.syncthreads()
+        for warp in range(THREADS // 32):
+            value = max(value, work[warp])
+        return value
 
-        The fold of value number n ends in work[n * THREADS]. The simulator has no shuffles.
+    @device_function
+    def add_up(a, b, c, d, work):
+        """The sums of four values over a block, in the first four elements of `work`.
+
+        Half of the lanes go on with two of them, a quarter with one: shuffles are few.
         """
         thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+        lane = thread % 32
+        if lane & 16:
+            a, b, c, d = c, d, a, b
+        a += cuda.shfl_xor_sync(EVERY_LANE, c, 16)
+        b += cuda.shfl_xor_sync(EVERY_LANE, d, 16)
+        if lane & 8:
+            a, b = b, a
+        a += cuda.shfl_xor_sync(EVERY_LANE, b, 8)
+        step = 4
+        while step > 0:
+            a += cuda.shfl_xor_sync(EVERY_LANE, a, step)
+            step //= 2
         cuda.syncthreads()
-        for n in range(len(values)):
-            folded = values[n]
-            step = 16
-            while step > 0:
-                other = cuda.shfl_xor_sync(0xFFFFFFFF, folded, step)
-                folded = max(folded, other) if take_max else folded + other
-                step //= 2
-            if thread % 32 == 0:
-                work[n * THREADS + thread // 32] = folded
+        if lane % 8 == 0:
+            work[4 + 4 * (thread // 32) + lane // 8] = a
         cuda.syncthreads()
-        if thread < len(values):
-            folded = work[thread * THREADS]
-            for warp in range(1, THREADS // 32):
-                other = work[thread * THREADS + warp]
-                folded = max(folded, other) if take_max else folded + other
-            work[thread * THREADS] = folded
+        if thread < 4:
+            total = 0.0
+            for warp in range(THREADS // 32):
+                total += work[4 + 4 * warp + thread]
+            work[thread] = total
         cuda.syncthreads()
 
 
@@ -96,11 +124,10 @@ def add_largest(terms, work, register, first):
     mine = int64(0)
     for n in range(len(terms)):
         mine = max(mine, double_bits(terms[n]) & MAGNITUDE)
-    # As a double again: `fold` has one type to deal with.
-    fold((double_of(min(mine, INFINITE)),), work, True)
-    if work[0] < math.inf:
+    largest = largest_of(double_of(min(mine, INFINITE)), work)
+    if largest < math.inf:
         if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
-            cuda.atomic.max(register, first + LARGEST, double_bits(work[0]))
+            cuda.atomic.max(register, first + LARGEST, double_bits(largest))
     elif mine >= INFINITE:
         cuda.atomic.add(register, first + NOT_FINITE, int64(1))
     cuda.syncthreads()
@@ -115,8 +142,7 @@ def add_sum(terms, work, register, first):
     mine = int64(0)
     for n in range(len(terms)):
         mine = max(mine, double_bits(terms[n]) & MAGNITUDE)
-    fold((double_of(min(mine, INFINITE)),), work, True)
-    largest = double_bits(work[0])
+    largest = double_bits(largest_of(double_of(min(mine, INFINITE)), work))
     if largest >= INFINITE:
         if mine >= INFINITE:
             cuda.atomic.add(register, first + NOT_FINITE, int64(1))
@@ -139,10 +165,10 @@ def add_sum(terms, work, register, first):
         c += rounded
         rest -= rounded
         d += (rest + ANCHORS[3]) - ANCHORS[3]
-    fold((a, b, c, d), work, False)
+    add_up(a, b, c, d, work)
     thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
     if thread < SLICES:
-        units = work[thread * THREADS]
+        units = work[thread]
         for _ in range(thread):
             units *= 2.0**SLICE_BITS
         cuda.atomic.add(register, first + top + SLICES - 1 - thread, int64(units))

@@ -29,15 +29,21 @@ typedef unsigned long long word;
 #define MAGNITUDE 0x7FFFFFFFFFFFFFFFll
 #define INFINITE 0x7FF0000000000000ll
 #define MOST_WARPS 32
+#define EVERY_LANE 0xffffffffu
 
 __device__ int thread() { return threadIdx.y * blockDim.x + threadIdx.x; }
 __device__ int warps() { return (blockDim.x * blockDim.y) >> 5; }
 
-// The largest value of a block, in every thread.
+// The largest value of a warp, and of a block, in every thread.
+__device__ int warp_max(int value) { return __reduce_max_sync(EVERY_LANE, value); }
+__device__ integer warp_max(integer value) {
+    const int high = warp_max((int)(value >> 32));  // values are not negative
+    const unsigned low = (int)(value >> 32) == high ? (unsigned)value : 0u;
+    return ((integer)high << 32) + __reduce_max_sync(EVERY_LANE, low);
+}
 template <typename T> __device__ T block_max(T value) {
     __shared__ T lanes[MOST_WARPS];
-    for (int step = 16; step; step >>= 1)
-        value = max(value, __shfl_xor_sync(0xffffffffu, value, step));
+    value = warp_max(value);
     __syncthreads();
     if ((thread() & 31) == 0) lanes[thread() >> 5] = value;
     __syncthreads();
@@ -54,8 +60,10 @@ template <int N> __device__ void add_largest(const double (&terms)[N], integer* 
     } else if (mine >= INFINITE) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
 }
 
-// The slices of a block's terms are added as doubles: they stay exact below 2^53 units.
+// Slices are whole units, so a block adds them as integers. The sum with an anchor holds one in its
+// lower half: that of a term is 2^27 units at most, those of eight fit an int.
 template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
+    static_assert(N <= 8, "the terms of a thread");
     int mine = 0;  // the upper half of a double holds its exponent
     for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
     const int largest = block_max(mine);
@@ -66,24 +74,24 @@ template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
     const int top = max(0, (largest >> 20) - 1022 - LOWEST) / SLICE_BITS;
     const double scale = __longlong_as_double((integer)(1023 - (SLICE_BITS * top + LOWEST)) << 52);
     for (int n = 0; n < N; n++) terms[n] *= scale;
-    __shared__ double units[SLICES][MOST_WARPS];
+    __shared__ integer units[SLICES][MOST_WARPS];
     double anchor = 6755399441055744.0;  // 1.5 * 2^52
     for (int k = 0; k < SLICES; k++, anchor *= 1.0 / (1 << SLICE_BITS)) {
-        double sum = 0;
+        int sum = 0;
         for (int n = 0; n < N; n++) {
-            const double rounded = (terms[n] + anchor) - anchor;
-            sum += rounded;
-            terms[n] -= rounded;
+            const double lifted = terms[n] + anchor;
+            sum += __double2loint(lifted);
+            terms[n] -= lifted - anchor;
         }
-        for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        if ((thread() & 31) == 0) units[k][thread() >> 5] = sum;
+        const int low = __reduce_add_sync(EVERY_LANE, sum & 0xFFFF);
+        const int high = __reduce_add_sync(EVERY_LANE, sum >> 16);
+        if ((thread() & 31) == 0) units[k][thread() >> 5] = (integer)high * 0x10000 + low;
     }
     __syncthreads();
     if (thread() < SLICES) {
-        double sum = 0;
+        integer sum = 0;
         for (int warp = 0; warp < warps(); warp++) sum += units[thread()][warp];
-        for (int k = 0; k < thread(); k++) sum *= 1 << SLICE_BITS;
-        atomicAdd((word*)(reg + top + SLICES - 1 - thread()), (word)(integer)sum);
+        atomicAdd((word*)(reg + top + SLICES - 1 - thread()), (word)sum);
         if (thread() == 0) atomicMax(reg + TOP, (integer)top + 1);
     }
     __syncthreads();

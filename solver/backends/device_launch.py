@@ -15,7 +15,7 @@ ROWS_REDUCED = {1: 1, 2: 8, 3: 4}
 BLOCK = {1: (256, 1), 2: (128, 2), 3: (64, 4)}
 """Threads of a block along the innermost axis and along the next."""
 THREADS = 256
-"""Threads of every block; the fold of a reduction needs a power of two."""
+"""Threads of every block; those of a reduction are whole warps."""
 ALIGNMENT = 32
 """Threads begin at a column that is a multiple of this: a warp then touches whole cache lines."""
 SPREAD = 64
