@@ -6,6 +6,7 @@ ghosts; a *region* is `((low, high), ...)`, a half-open range of array indices f
 slowest axis first.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -71,6 +72,10 @@ class Backend(Passes, ABC):
     @abstractmethod
     def to_host(self, array: Any) -> np.ndarray:
         """A copy of a device array on the host."""
+
+    def part(self, array: Any, shape: Sequence[int], first: int = 0) -> Any:
+        """The elements of an array from number `first` on, as an array of a shape: no copy."""
+        return array.reshape(-1)[first : first + math.prod(shape)].reshape(tuple(shape))
 
     def copy(self, target: Any, source: Any) -> None:
         """target = source, all of it, by the fastest copy that the machine has."""

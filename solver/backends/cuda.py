@@ -58,6 +58,9 @@ class CudaBackend(DeviceBackend):
     def to_host(self, array: DeviceArray) -> np.ndarray:
         return self._machine.copy_out(array)
 
+    def part(self, array: DeviceArray, shape: Sequence[int], first: int = 0) -> DeviceArray:
+        return array.part(tuple(shape), first)
+
     def _copy(self, target: DeviceArray, source: DeviceArray) -> None:
         self._machine.copy(target, source)
 

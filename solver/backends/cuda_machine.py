@@ -5,6 +5,7 @@ cuda.core. Under the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) the same source run
 """
 
 import inspect
+import math
 import os
 import re
 import time
@@ -102,6 +103,11 @@ class DeviceArray:
     def reshape(self, shape: tuple[int, ...]) -> "DeviceArray":
         """The same memory, seen as an array of another shape."""
         return replace(self, shape=shape)
+
+    def part(self, shape: tuple[int, ...], first: int) -> "DeviceArray":
+        """So much of the memory, from an element on."""
+        memory = self.memory[first : first + math.prod(shape)]
+        return DeviceArray(shape, memory, self.pointer + first * self.dtype.itemsize)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from heatsolve.linear.coefficients import (
     shortened,
     strongest,
 )
+from heatsolve.linear.direct import MOST
 from heatsolve.linear.division import Division, division_of
 from heatsolve.linear.levels import Level
 from heatsolve.linear.lines import Halving, Line, finest
@@ -39,7 +40,7 @@ from heatsolve.linear.transfer import Cut, Transfer
 def hierarchy(
     system: System, u: Any, other: Any, smoother: Smoother, first: Smoother | None = None
 ) -> list[Level]:
-    """The levels from that of a system down to a single unknown (asks all processes).
+    """The levels from that of a system down to a small one (asks all processes).
 
     `first`: the smoother of the first level, if it is another one.
     The coefficients of the system are those of `heat`: a capacity, its factor, and conductances
@@ -58,7 +59,7 @@ def hierarchy(
     coefficients = _arguments(given, s, system.ratios, division, grid, backend, arrays)
     finest_system = replace(system, coefficients=coefficients)
     levels = [Level(finest_system, u, other, first or smoother, _margin(given, lines, grid))]
-    while any(line.can_coarsen for line in lines):
+    while not _is_last(levels, lines):
         fine = levels[-1]
         grid, halo, assembly = fine.system.grid, fine.system.halo, None
         if division.divided and division.too_fine:
@@ -85,7 +86,14 @@ def hierarchy(
         transfer = Transfer(backend, cuts, grid.shape, coarse.system.b, coarse.other)
         fine.lead_to(coarse, transfer, assembly)
         levels.append(coarse)
+    levels[-1].be_last()
     return levels
+
+
+def _is_last(levels: Sequence[Level], lines: Sequence[Line]) -> bool:
+    """Whether there is no next level; the last one is whole on every process, if not the first."""
+    small = math.prod(line.axis.unknowns + 2 for line in lines) <= MOST
+    return (small and len(levels) > 1) or not any(line.can_coarsen for line in lines)
 
 
 def _halved(lines: Sequence[Line]) -> list[int]:

@@ -1,16 +1,17 @@
 """A level of multigrid: what a cycle does on one grid of the hierarchy."""
 
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from heatsolve.assembly import Assembly
 from heatsolve.backends import Accumulator, HalfCycle
 from heatsolve.linear import System
+from heatsolve.linear.direct import Inverse
 from heatsolve.linear.prolongation import Prolongation
-from heatsolve.linear.smoothers import Relaxation, Smoother, Sweep, zero
+from heatsolve.linear.smoothers import Relaxation, Smoother, Sweep
 from heatsolve.linear.transfer import Transfer
-from heatsolve.points import Point, copy, fill, shifted, where
+from heatsolve.points import copy, fill, shifted
 
 LONGEST_ASCENT = {"float64": 4, "float32": 2}
 """Sweeps, of a colour each, of a pass after a correction where there are none before it.
@@ -24,8 +25,9 @@ class Level:
     """One grid of the hierarchy: its system, two arrays for u, the way to the next level.
 
     What a cycle asks of it: `descend`, sweeps after which the next level gets the residual as its
-    b; `ascend`, which adds the next level's solution, found in its `other`, before more sweeps; and
-    on the last level `settle`. A backend may do either in one or two passes through memory.
+    b; and `ascend`, which adds the next level's solution, found in its `other`, before more sweeps.
+    A backend may do either in one or two passes through memory. The last level has `settle` or, if
+    it is the only one, `refine`.
     """
 
     def __init__(
@@ -37,6 +39,11 @@ class Level:
         self.smoother = smoother
         self._relaxation = Relaxation(system, smoother)
         self._passes: dict[str, Any] = {}
+        self._inverse: Inverse | None = None
+
+    def be_last(self) -> None:
+        """There is no next level: the system is solved by the inverse of its matrix."""
+        self._inverse = Inverse(self.system)
 
     def lead_to(self, coarse: "Level", transfer: Transfer, assembly: Assembly | None) -> None:
         """Set the next level; with an `assembly` every process has all of it."""
@@ -148,10 +155,10 @@ class Level:
         self._correct(u)
         self._relaxation.smooth(u, self.other if u is self.u else self.u, self.smoother.after)
 
-    def relax(self, u: Any, other: Any) -> None:
-        """All sweeps of u, where there is no other level."""
-        for sweeps in (self.smoother.before, self.smoother.after):
-            self._relaxation.smooth(u, other, sweeps)
+    def refine(self, u: Any) -> None:
+        """u, where there is no other level."""
+        assert self._inverse is not None
+        self._inverse.solve(u, u)
 
     def _restrict(self, u: Any) -> None:
         """b of the next level is the residual b - A u, restricted."""
@@ -170,11 +177,9 @@ class Level:
             sweep(added_from, u, interior, u, self._transfer.finer, *self._starts)
 
     def settle(self) -> None:
-        """The solution of a system of one unknown, in `other`."""
-        system = self.system
-        point = settling(system.residual, system.diagonal)
-        given = (self.u, system.b, *system.coefficients)
-        system.sweep(point, self.other, *given)
+        """The solution of the last level from the walls' values in u, in `other`."""
+        assert self._inverse is not None
+        self._inverse.solve(self.u, self.other)
 
     # ---- full multigrid: not corrections, but solutions, with the walls' values ----
 
@@ -230,19 +235,6 @@ class Level:
         """Where the arrays of this level begin in that of the transfer."""
         axes = self.system.grid.axes
         return [0 if self._assembly is None else axis.start for axis in axes]
-
-
-@cache
-def settling(residual: Point, diagonal: Point) -> Point:
-    """The point function of `settle`; made once, as backends know a sweep by its function."""
-
-    def settled(at, u, b, *coefficients):
-        """0 where the only unknown is free: then b is what rounding left."""
-        own = diagonal(at, *coefficients)
-        solution = u[at] + residual(at, u, b, *coefficients) / own
-        return where(own > 0.0, solution, zero(b[at]))
-
-    return settled
 
 
 def added(at, u, correction):

@@ -167,7 +167,7 @@ def improve(levels: list[Level], u: Any, other: Any, visits: int) -> Any:
     `other` is as u outside the unknowns.
     """
     if len(levels) == 1:
-        levels[0].relax(u, other)
+        levels[0].refine(u)
         return u
     return end(levels, levels[0].descend(u, other), u, other, visits)
 

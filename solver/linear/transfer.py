@@ -119,18 +119,8 @@ class Transfer:
 
 
 def takes_rows(cuts: Mapping[int, Cut], shape: Sequence[int]) -> bool:
-    """Whether arrays of a level can be seen as `pairs_of_rows`, the axis of rows being halved."""
+    """Whether an array of a level can be seen as pairs of rows, the axis of rows being halved."""
     return len(shape) < 3 and 0 in cuts
-
-
-def pairs_of_rows(array: Any) -> tuple[Any, int]:
-    """An array of a level as pairs of its rows, and the length of a row.
-
-    Of an odd number of rows the last one, a ghost, is left out.
-    """
-    rows, *others = array.shape
-    length = math.prod(others)
-    return array[: rows // 2 * 2].reshape((1, rows // 2, 2 * length)), length
 
 
 def around(shape: Sequence[int], number: int) -> tuple[int, int]:
@@ -151,7 +141,7 @@ class Step:
         up: Any,
         held: Sequence[int],
     ):
-        self._sweep, self._around = backend.sweep, tuple(held)
+        self._sweep, self._part, self._around = backend.sweep, backend.part, tuple(held)
         before, after = around(fine.shape, number)
         self._before, self._after = before, after
         (fine_first, self._fine_count), (coarse_first, self._count) = cut.fine, cut.coarse
@@ -187,7 +177,8 @@ class Step:
         if quantity is None:
             self._exchange(self._fine)
         else:
-            pairs, after = pairs_of_rows(quantity)
+            after = math.prod(quantity.shape[1:])
+            pairs = self._part(quantity, (1, quantity.shape[0] // 2, 2 * after))
         taps = [shift for pair, parity in self._taps for shift in (pair, parity * after)]
         region = ((0, self._before), (1, 1 + self._count), (0, after))
         self._sweep(restricted, self._down, region, pairs, *shares, *taps)

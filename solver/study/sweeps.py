@@ -14,7 +14,7 @@ MOST_SWEEPS = 31
 """Sweeps that a backend is offered for one pass."""
 LAUNCHES = 100
 """Sweeps that a device may play back from one graph."""
-SOURCE_SWEEPS = 30
+SOURCE_SWEEPS = 120
 """Sweeps of one run of Jacobi's iteration; an even number, which leaves u where it was."""
 
 
