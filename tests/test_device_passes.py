@@ -17,7 +17,7 @@ from heatsolve.case import parse
 from heatsolve.conduction import Conduction
 from heatsolve.converge import iterate, make_method
 from heatsolve.criterion import Criterion, kind_of
-from heatsolve.linear import with_change
+from heatsolve.linear import hierarchy, with_change
 from heatsolve.points import shifted
 from heatsolve.report import Report
 from heatsolve.study.noise import noise_inside
@@ -139,6 +139,7 @@ def test_a_sum_ends_a_pass():
 @pytest.fixture(autouse=True)
 def passes_on_small_grids(monkeypatch):
     monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0, 3: 0})
+    monkeypatch.setattr(hierarchy, "MOST", 9)  # small grids have many levels
 
 
 # ---- multigrid ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from test_multigrid import noisy_system
 from heatsolve.backends import device_cycles, small_sweeps
 from heatsolve.backends.device import DeviceBackend
 from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.linear.direct import MOST
 from heatsolve.linear.mixed import Refinement, scaled
 from heatsolve.linear.multigrid import Multigrid
 
@@ -68,13 +69,14 @@ def two_steps(backend, method, grid, walls, options):
     return backend.to_host(iteration.solution(2)).tobytes(), backend.points_updated
 
 
-@pytest.mark.parametrize("most", [5000, 300])
+@pytest.mark.parametrize(("most", "of_last_level"), [(5000, MOST), (300, 9)])
 @pytest.mark.parametrize("method", [Multigrid, Refinement])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_the_bits_of_sweeps_apart(name, method, most, monkeypatch):
+def test_the_bits_of_sweeps_apart(name, method, most, of_last_level, monkeypatch):
     if method is Refinement and PROBLEMS[name][2].get("cycle") == "FMG":
         pytest.skip("no such cycle in mixed precision")
     monkeypatch.setattr(small_sweeps, "MOST_POINTS", most)
+    monkeypatch.setattr("heatsolve.linear.hierarchy.MOST", of_last_level)
     joined = []
     together = small_sweeps.together
     monkeypatch.setattr(

@@ -1,0 +1,79 @@
+"""The inverse of a small system: a direct solution, on every backend to the same bits."""
+
+import numpy as np
+import pytest
+from test_multigrid import noisy_system, residual
+
+from heatsolve.backends.choice import make
+from heatsolve.linear.direct import MOST, Inverse, inverse_of, matrix_of, numbers_of
+
+GRIDS = {
+    "line": ("nodes = [398]", "vg"),
+    "nodes": ("nodes = [17, 20]", "vgrv"),
+    "cells": ("cells = [18, 12]", "rvgg"),
+    "box": ("nodes = [5, 6, 7]", "vvgvrv"),
+    "ring": ("cells = [7, 9]\nperiodic = ['x']", "--vg"),
+    "free": ("nodes = [9, 11]", "gggg"),
+    "free torus": ("cells = [5, 4]\nperiodic = ['x', 'y']", "----"),
+    "ring of two": ("cells = [2, 5]\nperiodic = ['x']", "--vv"),
+    "one": ("nodes = [3]", "vv"),
+}
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+@pytest.mark.parametrize("name", GRIDS)
+def test_solution(name, backend):
+    system, u = noisy_system(*GRIDS[name], conductivity="1 + x", backend=backend)
+    first, before = residual(system, u), u.tobytes()
+    assert np.prod(system.grid.shape) <= MOST
+    x = system.like(u)
+    Inverse(system).solve(u, x)
+    assert u.tobytes() == before
+    assert residual(system, x) <= max(1e-12 * first, system.residual_floor(x, "sum"))
+    if system.singular:
+        mean = system.reduce("sum", lambda at, a: a[at], x)
+        assert abs(mean) < 1e-10 or name == "free"  # halves of cells count half there
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_matrix(name):
+    """Products with the matrix are those of the system."""
+    system, u = noisy_system(*GRIDS[name], conductivity="1 + x")
+    if system.singular:
+        return
+    inside = tuple(slice(*own) for own in system.grid.interior)
+    u[inside] = np.random.default_rng(1).random(u[inside].shape)
+    r, matrix = system.like(u), matrix_of(system, numbers_of(system.grid))
+    for array in (u, r):
+        kept = array[inside].copy()
+        array[...] = 0.0
+        array[inside] = kept
+    system.sweep(system.residual, r, u, np.zeros_like(u), *system.coefficients)
+    expected = -(matrix @ u[inside].ravel())
+    np.testing.assert_allclose(r[inside].ravel(), expected, rtol=1e-13, atol=1e-13 * matrix.max())
+
+
+def test_same_bits():
+    found = []
+    for backend in ("numpy", "numba"):
+        system, u = noisy_system(*GRIDS["cells"], backend=backend)
+        Inverse(system).solve(u, u)
+        found.append(u.tobytes())
+    assert found[0] == found[1]
+
+
+def test_single_precision():
+    system, u = noisy_system(*GRIDS["nodes"], backend=make("numpy", "float32"))
+    first = residual(system, u)
+    Inverse(system).solve(u, u)
+    assert u.dtype == np.float32
+    assert residual(system, u) < 1e-4 * first
+
+
+@pytest.mark.parametrize("band", [1, 2, 7, 30])
+def test_inverse(band):
+    n = 30
+    rows, columns = np.indices((n, n))
+    matrix = np.where(abs(rows - columns) < band, -np.random.default_rng(band).random((n, n)), 0.0)
+    np.fill_diagonal(matrix, 1.0 - matrix.sum(axis=1))
+    np.testing.assert_allclose(inverse_of(matrix) @ matrix, np.eye(n), atol=1e-13)
