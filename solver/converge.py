@@ -22,9 +22,6 @@ from heatsolve.linear.mixed import Refinement
 from heatsolve.linear.multigrid import Multigrid
 from heatsolve.linear.sor import Sor
 
-FIRST_QUEUE = 4
-"""Checks that the host queues before it knows how long one takes; those behind the one that meets
-the criterion do nothing."""
 LONGEST_QUEUE = 0.25
 """Seconds of work that the host queues before it looks at a device."""
 
@@ -114,7 +111,7 @@ def iterate(
     queue = Queue(method, criterion)
     questions = questions or Keeper()
     questions.stride = method.longest
-    done, ahead = 0, min(FIRST_QUEUE, backend.lookahead)
+    done, ahead = 0, min(method.first_queue, backend.lookahead)
 
     def capture() -> State:
         record = {"unit": "iterations", "judge": asdict(judge.course), "method": method.scalars}
