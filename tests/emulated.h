@@ -56,7 +56,6 @@ inline int __reduce_max_sync(unsigned, int v) {
 inline long long __double_as_longlong(double v) { long long r; memcpy(&r, &v, 8); return r; }
 inline double __longlong_as_double(long long v) { double r; memcpy(&r, &v, 8); return r; }
 inline int __double2hiint(double v) { return (int)(__double_as_longlong(v) >> 32); }
-inline int __double2loint(double v) { return (int)__double_as_longlong(v); }
 template <typename A> void atomicAdd(A* to, A v) { *to += v; }
 template <typename A> void atomicMax(A* to, A v) { *to = max(*to, v); }
 

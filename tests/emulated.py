@@ -102,8 +102,6 @@ class Emulated(NumpyBackend):
     name = "emulated"
     compiles_c = True
     processors = 2
-    most_blocks = 1
-    loops = False
     integer = int
     lookahead = 1
 

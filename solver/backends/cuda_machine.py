@@ -19,7 +19,6 @@ import numpy as np
 from heatsolve.backends import cache, sums
 from heatsolve.backends.device_launch import Launch
 from heatsolve.backends.library import ArrayLibrary, CupyLibrary
-from heatsolve.backends.small_sweeps import CLUSTER
 from heatsolve.errors import InputError
 
 
@@ -155,7 +154,6 @@ class Device:
             self._device = core.Device(number)
             self._device.set_current()
             self.processors = self._device.properties.multiprocessor_count
-            self.most_blocks = CLUSTER if self._device.compute_capability >= (9, 0) else 1
             self._stream = self._device.create_stream()
             self._numba_stream = cuda.external_stream(int(self._stream.handle))
             cuda.current_context()
@@ -301,7 +299,7 @@ def _flat(arguments: tuple) -> Iterator[Any]:
 class Simulator:
     """Numba's CUDA simulator: kernels run as Python threads, about a millisecond each."""
 
-    processors = most_blocks = 1
+    processors = 1
 
     def __init__(self) -> None:
         from numba import cuda

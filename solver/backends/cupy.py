@@ -12,7 +12,6 @@ from heatsolve.backends.device_launch import Launch
 from heatsolve.backends.device_passes import Compiled
 from heatsolve.backends.library import ArrayLibrary, CupyLibrary
 from heatsolve.backends.pass_source import PASS_OPTIONS
-from heatsolve.backends.small_sweeps import CLUSTER
 from heatsolve.backends.tape import Tape
 from heatsolve.errors import InputError
 
@@ -22,7 +21,6 @@ class CupyBackend(DeviceBackend):
 
     name = "cupy"
     integer = np.int64
-    loops = True
 
     def __init__(self, precision: str = "float64", device: int | None = None):
         super().__init__(precision)
@@ -42,7 +40,6 @@ class CupyBackend(DeviceBackend):
             raise InputError(f"the cupy backend found no usable CUDA GPU ({reason})") from None
         self._cupy, self._cupyx = cupy, cupyx
         self.processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
-        self.most_blocks = CLUSTER if int(cupy.cuda.Device().compute_capability) >= 90 else 1
         self._check = self._load(check_source(), "check")
         self._make_gate()
 

@@ -24,78 +24,78 @@ C_DIALECT = Dialect(
 )
 
 REDUCTIONS = """
-#define EVERY_LANE 0xffffffffu
 typedef long long integer;
 typedef unsigned long long word;
 #define MAGNITUDE 0x7FFFFFFFFFFFFFFFll
 #define INFINITE 0x7FF0000000000000ll
+#define MOST_WARPS 32
+#define EVERY_LANE 0xffffffffu
 
-__device__ __forceinline__ int lane() { return (threadIdx.y * blockDim.x + threadIdx.x) & 31; }
+__device__ int thread() { return threadIdx.y * blockDim.x + threadIdx.x; }
+__device__ int warps() { return (blockDim.x * blockDim.y) >> 5; }
 
-// |value| as the bits of a double, which order like integers.
-__device__ __forceinline__ integer magnitude(double value) {
-    return __double_as_longlong(value) & MAGNITUDE;
+// The largest value of a warp, and of a block, in every thread.
+__device__ int warp_max(int value) { return __reduce_max_sync(EVERY_LANE, value); }
+__device__ integer warp_max(integer value) {
+    const int high = warp_max((int)(value >> 32));  // values are not negative
+    const unsigned low = (int)(value >> 32) == high ? (unsigned)value : 0u;
+    return ((integer)high << 32) + __reduce_max_sync(EVERY_LANE, low);
+}
+template <typename T> __device__ T block_max(T value) {
+    __shared__ T lanes[MOST_WARPS];
+    value = warp_max(value);
+    __syncthreads();
+    if ((thread() & 31) == 0) lanes[thread() >> 5] = value;
+    __syncthreads();
+    for (int warp = 0; warp < warps(); warp++) value = max(value, lanes[warp]);
+    return value;
 }
 
-// The largest magnitude that a warp has seen.
-__device__ inline void add_largest(integer mine, integer* reg) {
-    for (int step = 16; step; step >>= 1)
-        mine = max(mine, __shfl_xor_sync(EVERY_LANE, mine, step));
-    if (lane()) return;
-    if (mine >= INFINITE) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
-    else atomicMax(reg + LARGEST, mine);
+template <int N> __device__ void add_largest(const double (&terms)[N], integer* reg) {
+    integer mine = 0;
+    for (int n = 0; n < N; n++) mine = max(mine, __double_as_longlong(terms[n]) & MAGNITUDE);
+    const integer largest = block_max(mine);
+    if (largest < INFINITE) {
+        if (thread() == 0) atomicMax(reg + LARGEST, largest);
+    } else if (mine >= INFINITE) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
 }
 
-// The terms of a warp in slices, as in `sums`: exact, so in any order. They stay with their threads
-// until `finish`, or until there is a larger one. A slice of a term is whole units, 2^27 at most:
-// the sum with an anchor holds them in its lower half, and those of eight terms fit an int.
-struct Sum {
-    integer* const reg;
-    integer slices[SLICES];
-    double scale;
-    int top = -1, too_large = 0;  // the top slice; the upper half of a double that it cannot hold
-
-    __device__ __forceinline__ explicit Sum(integer* reg) : reg(reg) {}
-    template <int N> __device__ __forceinline__ void add(double (&terms)[N]) {
-        static_assert(N <= 8, "the terms of a thread");
-        int mine = 0;  // the upper half of a double holds its exponent
-        for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
-        const int largest = __reduce_max_sync(EVERY_LANE, mine);
-        if (largest >= too_large) {
-            if (largest >= INFINITE >> 32) {
-                if (!lane()) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
-                return;
-            }
-            finish();
-            top = max(0, (largest >> 20) - 1022 - LOWEST) / SLICE_BITS;
-            const int above = SLICE_BITS * top + LOWEST;
-            scale = __longlong_as_double((integer)(1023 - above) << 52);
-            too_large = min(2047, above + SLICE_BITS + 1022) << 20;
-            for (int k = 0; k < SLICES; k++) slices[k] = 0;
-        }
-        double anchor = 6755399441055744.0;  // 1.5 * 2^52
-        for (int n = 0; n < N; n++) terms[n] *= scale;
-        for (int k = 0; k < SLICES; k++) {
-            int units = 0;
-            for (int n = 0; n < N; n++) {
-                const double lifted = terms[n] + anchor;
-                units += __double2loint(lifted);
-                terms[n] -= lifted - anchor;
-            }
-            slices[k] += units;
-            anchor *= 1.0 / (1 << SLICE_BITS);
-        }
+// Slices are whole units, so a block adds them as integers. The sum with an anchor holds one in its
+// lower half: that of a term is 2^27 units at most, those of eight fit an int.
+template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
+    static_assert(N <= 8, "the terms of a thread");
+    int mine = 0;  // the upper half of a double holds its exponent
+    for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
+    const int largest = block_max(mine);
+    if (largest >= 0x7FF00000) {
+        if (mine >= 0x7FF00000) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
+        return;
     }
-    __device__ void finish() {
-        if (top < 0) return;
-        for (int k = 0; k < SLICES; k++) {
-            integer sum = slices[k];
-            for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(EVERY_LANE, sum, step);
-            if (!lane()) atomicAdd((word*)(reg + top + SLICES - 1 - k), (word)sum);
+    const int top = max(0, (largest >> 20) - 1022 - LOWEST) / SLICE_BITS;
+    const double scale = __longlong_as_double((integer)(1023 - (SLICE_BITS * top + LOWEST)) << 52);
+    for (int n = 0; n < N; n++) terms[n] *= scale;
+    __shared__ integer units[SLICES][MOST_WARPS];
+    double anchor = 6755399441055744.0;  // 1.5 * 2^52
+    for (int k = 0; k < SLICES; k++, anchor *= 1.0 / (1 << SLICE_BITS)) {
+        int sum = 0;
+        for (int n = 0; n < N; n++) {
+            const double lifted = terms[n] + anchor;
+            sum += __double2loint(lifted);
+            terms[n] -= lifted - anchor;
         }
-        if (!lane()) atomicMax(reg + TOP, (integer)top + 1);
+        const int low = __reduce_add_sync(EVERY_LANE, sum & 0xFFFF);
+        const int high = __reduce_add_sync(EVERY_LANE, sum >> 16);
+        if ((thread() & 31) == 0) units[k][thread() >> 5] = (integer)high * 0x10000 + low;
     }
-};
+    __syncthreads();
+    if (thread() < SLICES) {
+        integer sum = 0;
+        for (int warp = 0; warp < warps(); warp++) sum += units[thread()][warp];
+        atomicAdd((word*)(reg + top + SLICES - 1 - thread()), (word)sum);
+        if (thread() == 0) atomicMax(reg + TOP, (integer)top + 1);
+    }
+    __syncthreads();
+}
 """
 
 CHECK_SOURCE = """
@@ -156,68 +156,35 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
         parameters.append(f"{kind_type} a{n}")
     x, y = BLOCK[tape.dimension]
     rows = rows_of(signature)
+    reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
+    lines = ["    if (*gate) return;"] if signature.gated else []
+    lines += [f"    {line};" for line in thread_indices(signature, C_DIALECT, rows)]
+    lines += [f"    {real} {', '.join(f't{n}_{r} = 0' for r in range(rows))};" for n in reductions]
+    full = body(tape, signature, C_DIALECT, 0, rows)
     inside = " && ".join(
         [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
     )
-    points = [f"if ({inside}) {{", f"    if (i + {rows - 1} < high_i) {{"]
-    points += [f"        {line};" for line in body(tape, signature, C_DIALECT, 0, rows)]
-    points.append("    } else {")
+    lines.append(f"    if ({inside}) {{")
+    lines.append(f"        if (i + {rows - 1} < high_i) {{")
+    lines += [f"            {line};" for line in full]
+    lines.append("        } else {")
     for row in range(rows - 1):
-        points.append(f"        if (i + {row} < high_i) {{")
-        points += [f"            {line};" for line in body(tape, signature, C_DIALECT, row, 1)]
-        points.append("        }")
-    points += ["    }", "}"]
-    reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
-    if reductions:
-        points = _reducing(signature, points, reductions, rows)
-    else:
-        points = [f"{line};" for line in thread_indices(signature, C_DIALECT, rows)] + points
-    lines = ["if (*gate) return;"] if signature.gated else []
-    text = "\n    ".join([*lines, *points])
+        lines.append(f"            if (i + {row} < high_i) {{")
+        lines += [f"                {line};" for line in body(tape, signature, C_DIALECT, row, 1)]
+        lines.append("            }")
+    lines += ["        }", "    }"]
+    for n in reductions:
+        terms = ", ".join(f"(double)t{n}_{r}" for r in range(rows))
+        copy = f"(blockIdx.x + blockIdx.y * 7 + blockIdx.z * 13) % {SPREAD}"
+        lines.append(f"    double terms{n}[] = {{{terms}}};")
+        call = {"sum": "add_sum", "max": "add_largest"}[signature.outputs[n]]
+        lines.append(f"    {call}(terms{n}, o{n} + ({copy}) * WIDTH);")
     head = constants() + REDUCTIONS if reductions else ""
     return (
         f"// {name}\n{head}\n"
         f'extern "C" __global__ void __launch_bounds__({x * y})\n'
-        f"sweep({', '.join(parameters)}) {{\n    {text}\n}}\n"
+        f"sweep({', '.join(parameters)}) {{\n" + "\n".join(lines) + "\n}\n"
     )
-
-
-def _reducing(
-    signature: Signature, points: list[str], reductions: list[int], rows: int
-) -> list[str]:
-    """The statements for `rows` points in a loop: a thread goes on as far as the launch leaves it.
-
-    All lanes of a warp go together, because they look at their terms together.
-    """
-    copy = f"(blockIdx.x + blockIdx.y * 7 + blockIdx.z * 13) % {SPREAD}"
-    before, inside, after = [f"const int copy = {copy};"], [], []
-    for n in reductions:
-        zeros = ", ".join(f"t{n}_{row} = 0" for row in range(rows))
-        terms = ", ".join(f"(double)t{n}_{row}" for row in range(rows))
-        points = [f"{REAL_OF[signature.precision]} {zeros};", *points]
-        inside.append(f"double terms{n}[] = {{{terms}}};")
-        if signature.outputs[n] == "sum":
-            before.append(f"Sum sum{n}(o{n} + copy * WIDTH);")
-            inside.append(f"sum{n}.add(terms{n});")
-            after.append(f"sum{n}.finish();")
-        else:
-            before.append(f"integer most{n} = 0;")
-            inside.append(f"for (double term : terms{n}) most{n} = max(most{n}, magnitude(term));")
-            after.append(f"add_largest(most{n}, o{n} + copy * WIDTH);")
-    loop = {
-        1: "",
-        2: loop_over(f"{C_DIALECT.thread('y')}", "gridDim.y * blockDim.y", rows),
-        3: loop_over(f"{C_DIALECT.block('z')}", "gridDim.z", rows),
-    }[signature.dimension]
-    start = "first" if loop else None
-    found = [f"{line};" for line in thread_indices(signature, C_DIALECT, rows, start)]
-    return [*before, f"{loop}{{", *[f"    {s}" for s in (*found, *points, *inside)], "}", *after]
-
-
-def loop_over(thread: str, threads: str, rows: int) -> str:
-    """A loop over rows: of all threads that share them, this one takes its share."""
-    start, step = f"low_i + ({thread}) * {rows}", f"{rows} * (long long)({threads})"
-    return f"for (long long first = {start}; first < high_i; first += {step}) "
 
 
 def check_source() -> str:

@@ -19,7 +19,7 @@ from heatsolve.backends import (
     sums,
 )
 from heatsolve.backends.device_cycles import CyclePasses, can_halve
-from heatsolve.backends.device_launch import BLOCKS_REDUCED, SPREAD, Launch, launches, rows_of
+from heatsolve.backends.device_launch import SPREAD, Launch, launches, rows_of
 from heatsolve.backends.device_passes import (
     LARGEST,
     Compiled,
@@ -133,10 +133,6 @@ class DeviceBackend(Backend):
     """Whether there is a compiler of CUDA C, in which the kernels of passes are written."""
     processors: int
     """Multiprocessors of the device."""
-    loops = False
-    """Whether threads of a reduction go through many points before they add up their terms."""
-    most_blocks = 1
-    """Blocks that a kernel of small sweeps may have: with more than one they are a cluster."""
     notes: list[Note] | None = None
     """What is queued while it is only noted down."""
     _gate: Any
@@ -201,8 +197,6 @@ class DeviceBackend(Backend):
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         arrays, rows = arrays_of(signature), rows_of(signature)
-        reduces = any(kind != "array" for kind in signature.outputs)
-        blocks = BLOCKS_REDUCED * self.processors if reduces and self.loops else math.inf
         kernels: dict[tuple[str, ...], Kernel] = {}
         known: dict[tuple[tuple[int, ...], ...], tuple[Kernel, tuple[int, ...]]] = {}
 
@@ -222,12 +216,12 @@ class DeviceBackend(Backend):
                 kernel, extents = known[shapes]
 
                 def queue() -> None:
-                    for launch in launches(region, rows, blocks):
+                    for launch in launches(region, rows):
                         kernel(launch, extents, operands)
 
                 return queue
 
-            if self.notes is not None and is_small(signature, region, self.most_blocks):
+            if self.notes is not None and is_small(signature, region):
                 apart, extents = layout(arrays, shapes)
                 here = replace(signature, apart=apart)
                 self.notes.append(SmallSweep(here, tape, region, extents, operands, ready))

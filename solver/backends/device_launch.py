@@ -3,7 +3,6 @@
 A thread takes one column of the innermost axis and a few consecutive points of the slowest axis.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,10 +18,6 @@ THREADS = 256
 """Threads of every block; those of a reduction are whole warps."""
 ALIGNMENT = 32
 """Threads begin at a column that is a multiple of this: a warp then touches whole cache lines."""
-MOST_TURNS = 8
-"""Times that a thread of a reduction takes ROWS_REDUCED points before it adds its terms to those of
-other threads; BLOCKS_REDUCED blocks a multiprocessor are left."""
-BLOCKS_REDUCED = 64
 SPREAD = 64
 """Copies of a register over which the blocks of a launch spread their atomic additions."""
 MOST_BLOCKS = 65535
@@ -44,12 +39,11 @@ def rows_of(signature: Signature) -> int:
     return (ROWS_REDUCED if reduces else ROWS)[signature.dimension]
 
 
-def launches(region: Region, rows: int, blocks: float = math.inf) -> Iterator[Launch]:
+def launches(region: Region, rows: int) -> Iterator[Launch]:
     """The launches that cover a region; more than one where CUDA's limits end.
 
     Axes of a launch: x is the innermost axis, y the next, z the slowest of three; a thread takes
-    `rows` points of the slowest axis. Or more often so many, up to MOST_TURNS, where a launch would
-    have more `blocks` otherwise: only the kernels of some reductions do.
+    ROWS points of the slowest axis.
     """
     dimension = len(region)
     x, y = BLOCK[dimension]
@@ -68,14 +62,7 @@ def launches(region: Region, rows: int, blocks: float = math.inf) -> Iterator[La
         if dimension == 1:
             grid = (across, 1, 1)
         elif dimension == 2:
-            grid = (across, _fewer(-(-threads // y), across, blocks), 1)
+            grid = (across, -(-threads // y), 1)
         else:
-            beside = -(-(region[1][1] - region[1][0]) // y)
-            grid = (across, beside, _fewer(threads, across * beside, blocks))
+            grid = (across, -(-(region[1][1] - region[1][0]) // y), threads)
         yield Launch(grid, block, (start, stop, *[bound for pair in rest for bound in pair]))
-
-
-def _fewer(layers: int, beside: int, blocks: float) -> int:
-    """Layers of so many blocks each, after some share a layer because there are too many blocks."""
-    turns = max(1, min(MOST_TURNS, layers, int(layers * beside / blocks)))
-    return -(-layers // turns)

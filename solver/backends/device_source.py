@@ -63,13 +63,8 @@ def extent_names(signature: Signature) -> list[str]:
     return [f"extent_{axis}{suffix}" for suffix in suffixes for axis in axes]
 
 
-def thread_indices(
-    signature: Signature, dialect: Dialect, rows: int, first: str | None = None
-) -> list[str]:
-    """The statements that find a thread's first point and its place in the arrays.
-
-    Its row is `first`, or that of a thread that takes `rows` rows and no others.
-    """
+def thread_indices(signature: Signature, dialect: Dialect, rows: int) -> list[str]:
+    """The statements that find a thread's first point and its place in the arrays."""
     axes = INDEX_NAMES[: signature.dimension]
     x = f"{dialect.thread('x')} - low_{axes[-1]} % {ALIGNMENT}"
     values = {
@@ -81,7 +76,6 @@ def thread_indices(
             "i": f"low_i + {dialect.block('z')} * {rows}",
         },
     }[signature.dimension]
-    values["i"] = first or values["i"]
     indices = [dialect.integer(name, value) for name, value in values.items()]
     return indices + places(signature, dialect)
 

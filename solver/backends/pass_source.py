@@ -7,7 +7,7 @@ same for every sweep, but for numbers. See `pass_source_2d` and `pass_source_3d`
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from heatsolve.backends.cupy_source import C_DIALECT, OPTIONS, REAL_OF, REDUCTIONS, constants
+from heatsolve.backends.cupy_source import C_DIALECT, OPTIONS, REAL_OF, constants
 from heatsolve.backends.signature import BYTES_OF, Signature
 from heatsolve.backends.tape import Tape, spelled
 
@@ -228,9 +228,13 @@ __device__ __forceinline__ void store_if(
 """
 """What only the machine's own words say: asynchronous copies, and stores without a branch."""
 
-PREAMBLE = (
-    REDUCTIONS
-    + """
+PREAMBLE = """
+#define EVERY_LANE 0xffffffffu
+typedef long long integer;
+typedef unsigned long long word;
+#define MAGNITUDE 0x7FFFFFFFFFFFFFFFll
+#define INFINITE 0x7FF0000000000000ll
+
 template <int N> struct Number { static constexpr int value = N; };
 struct Range { int low, high; };
 __device__ __forceinline__ bool in_range(int index, Range range) {
@@ -249,5 +253,69 @@ __device__ __forceinline__ int wrapped(int index, int n) {
 template <typename V> __device__ __forceinline__ V from_right(V value) {
     return __shfl_down_sync(EVERY_LANE, value, 1);
 }
+
+// |value| as the bits of a double, which order like integers.
+__device__ __forceinline__ integer magnitude(double value) {
+    return __double_as_longlong(value) & MAGNITUDE;
+}
+
+// The largest magnitude that a warp has seen.
+__device__ void add_largest(integer mine, integer* reg) {
+    for (int step = 16; step; step >>= 1)
+        mine = max(mine, __shfl_xor_sync(EVERY_LANE, mine, step));
+    if (threadIdx.x & 31) return;
+    if (mine >= INFINITE) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
+    else atomicMax(reg + LARGEST, mine);
+}
+
+// The terms of a warp in slices, as in `sums`: exact, so in any order; 2^24 of them at most.
+// They stay with their threads until `finish`, or until there is a larger one.
+struct Sum {
+    integer* const reg;
+    double slices[SLICES];
+    double scale;
+    int top = -1, too_large = 0;  // the top slice; the upper half of a double that it cannot hold
+
+    __device__ __forceinline__ explicit Sum(integer* reg) : reg(reg) {}
+    template <int N> __device__ __forceinline__ void add(double (&terms)[N]) {
+        int mine = 0;  // the upper half of a double holds its exponent
+        for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
+        const int largest = __reduce_max_sync(EVERY_LANE, mine);
+        if (largest >= too_large) {
+            if (largest >= INFINITE >> 32) {
+                if ((threadIdx.x & 31) == 0) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
+                return;
+            }
+            finish();
+            top = max(0, (largest >> 20) - 1022 - LOWEST) / SLICE_BITS;
+            const int above = SLICE_BITS * top + LOWEST;
+            scale = __longlong_as_double((integer)(1023 - above) << 52);
+            too_large = min(2047, above + SLICE_BITS + 1022) << 20;
+            for (int k = 0; k < SLICES; k++) slices[k] = 0;
+        }
+        double anchor = 6755399441055744.0;  // 1.5 * 2^52
+        for (int n = 0; n < N; n++) terms[n] *= scale;
+        for (int k = 0; k < SLICES; k++) {
+            for (int n = 0; n < N; n++) {
+                const double rounded = (terms[n] + anchor) - anchor;
+                slices[k] += rounded;
+                terms[n] -= rounded;
+            }
+            anchor *= 1.0 / (1 << SLICE_BITS);
+        }
+    }
+    __device__ void finish() {
+        if (top < 0) return;
+        const bool first = (threadIdx.x & 31) == 0;
+        double units = 1.0;
+        for (int k = 0; k < SLICES; k++) {
+            double sum = slices[k];
+            for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(EVERY_LANE, sum, step);
+            const word whole = (integer)(sum * units);
+            if (first) atomicAdd((word*)(reg + top + SLICES - 1 - k), whole);
+            units *= 1 << SLICE_BITS;
+        }
+        if (first) atomicMax(reg + TOP, (integer)top + 1);
+    }
+};
 """
-)

@@ -1,9 +1,8 @@
-"""Small sweeps, one after the other, in one kernel of one block or of a cluster of blocks.
+"""Small sweeps, one after the other, in one kernel of one block.
 
-A kernel takes two microseconds, however few points it has; a block's barrier takes a tenth of one,
-that of a cluster half of one. So of what is played back again and again, sweeps of few points that
-follow each other share a kernel: it goes down a table, whose rows tell which point function comes
-next, where, and of what.
+A kernel takes two microseconds, however few points it has; a block's barrier takes a tenth of one.
+So of what is played back again and again, sweeps of few points that follow each other share a
+kernel: it goes down a table, whose rows tell which point function comes next, where, and of what.
 """
 
 import math
@@ -22,23 +21,15 @@ from heatsolve.backends.signature import Region, Signature
 from heatsolve.backends.tape import INTEGER, Tape
 from heatsolve.points import INDEX_NAMES
 
-CLUSTER = 8
-"""Blocks of a cluster: as many as any GPU has that knows of clusters."""
-MOST_POINTS = {1: 1300, CLUSTER: 20000}
-"""Points up to which a sweep is small for so many blocks: with more, it takes less time in many
-that share nothing (H200)."""
+MOST_POINTS = 1300
+"""Points up to which a sweep is small: with more, one block takes longer than many do (H200)."""
 THREADS = 1024
 
 
-def is_small(signature: Signature, region: Region, most_blocks: int) -> bool:
-    """Whether a sweep may share a kernel of so many blocks; it must not reduce."""
-    points = points_of(region)
-    return points <= MOST_POINTS[most_blocks] and all(k == "array" for k in signature.outputs)
-
-
-def points_of(region: Region) -> int:
-    """Points of a region."""
-    return math.prod(high - low for low, high in region)
+def is_small(signature: Signature, region: Region) -> bool:
+    """Whether a sweep may share a kernel; it must not reduce."""
+    points = math.prod(high - low for low, high in region)
+    return points <= MOST_POINTS and all(kind == "array" for kind in signature.outputs)
 
 
 @dataclass(frozen=True)
@@ -76,24 +67,22 @@ def _operands(signature: Signature) -> list[tuple[str, Any]]:
 
 
 @cache
-def source(functions: tuple[tuple[Signature, Tape], ...], width: int, blocks: int) -> str:
+def source(functions: tuple[tuple[Signature, Tape], ...], width: int) -> str:
     """CUDA C of the kernel `sweeps` for these point functions, and rows of so many words."""
     cases = [f"case {n}: sweep_{n}(row + 1); break;" for n in range(len(functions))]
     texts = [_function(n, *function) for n, function in enumerate(functions)]
     gated = any(signature.gated for signature, _ in functions)
     return (
-        f"#define WIDTH {width}\n#define THREADS {THREADS}\n#define BLOCKS {blocks}\n"
-        + "typedef long long integer;\n"
+        f"#define WIDTH {width}\n#define THREADS {THREADS}\ntypedef long long integer;\n"
         + "".join(texts)
-        + KERNEL.replace("@CASES@", "\n            ".join(cases))
-        .replace("@GATE@", "if (*gate) return;" if gated else "")
-        .replace("@MEET@", "__syncthreads();" if blocks == 1 else MEET)
-        .replace("@CLUSTER@", "" if blocks == 1 else "__cluster_dims__(BLOCKS, 1, 1)")
+        + KERNEL.replace("@CASES@", "\n            ".join(cases)).replace(
+            "@GATE@", "if (*gate) return;" if gated else ""
+        )
     )
 
 
 KERNEL = """
-extern "C" __global__ void __launch_bounds__(THREADS) @CLUSTER@
+extern "C" __global__ void __launch_bounds__(THREADS)
 sweeps(const integer* gate, const integer* table, integer count) {
     @GATE@
     extern __shared__ __align__(16) unsigned char memory[];
@@ -108,15 +97,10 @@ sweeps(const integer* gate, const integer* table, integer count) {
         switch (row[0]) {
             @CASES@
         }
-        @MEET@
+        __syncthreads();
     }
 }
 """
-
-MEET = """\
-asm volatile("barrier.cluster.arrive.release;\\n\\t"
-                     "barrier.cluster.wait.acquire;" ::: "memory");"""
-"""All threads of a cluster wait for each other, and see what the others have stored."""
 
 
 def _function(number: int, signature: Signature, tape: Tape) -> str:
@@ -149,8 +133,7 @@ def _function(number: int, signature: Signature, tape: Tape) -> str:
         f"__device__ void sweep_{number}(const integer* row) {{\n    "
         + "\n    ".join(lines)
         + f"\n    const unsigned points = {points};"
-        + "\n    unsigned n = blockIdx.x * THREADS + threadIdx.x;"
-        + "\n    for (; n < points; n += BLOCKS * THREADS) {\n        "
+        + "\n    for (unsigned n = threadIdx.x; n < points; n += THREADS) {\n        "
         + "\n        ".join(inside)
         + "\n    }\n}\n"
     )
@@ -168,9 +151,7 @@ def together(backend: Any, sweeps: Sequence[SmallSweep]) -> Callable[[], None]:
     for place, row in enumerate(rows):
         table[place, : len(row)] = row
     given = backend.stored(table.reshape(-1))
-    most = max(points_of(sweep.region) for sweep in sweeps)
-    blocks = 1 if most <= MOST_POINTS[1] else backend.most_blocks
-    kernel = backend.c_kernel(source(functions, width, blocks), 2 * width * 8)
-    launch, kept = Launch((blocks, 1, 1), (THREADS, 1, 1), ()), [s.operands for s in sweeps]
+    kernel = backend.c_kernel(source(functions, width), 2 * width * 8)
+    one, kept = Launch((1, 1, 1), (THREADS, 1, 1), ()), [sweep.operands for sweep in sweeps]
     # The table holds addresses: what lies there lives as long as what queues the kernel.
-    return lambda: kernel(launch, (given, backend.integer(len(kept))))
+    return lambda: kernel(one, (given, backend.integer(len(kept))))
