@@ -19,17 +19,18 @@ from heatsolve.backends.signature import describe
 from heatsolve.backends.tape import INTEGER, REAL
 from heatsolve.grid import make_grid
 from heatsolve.halo import Halo
-from heatsolve.linear import System, weighted_magnitude
+from heatsolve.linear import System, direct, interpolation, transfer, weighted_magnitude
 from heatsolve.linear.cg import ConjugateGradients
 from heatsolve.linear.chebyshev import Chebyshev
 from heatsolve.linear.fft import Fourier
+from heatsolve.linear.interpolation import of_one, of_two
 from heatsolve.linear.jacobi import Jacobi
-from heatsolve.linear.levels import added_from
+from heatsolve.linear.levels import added_from, copied, filled
 from heatsolve.linear.mgcg import MultigridCG
 from heatsolve.linear.mixed import Refinement
 from heatsolve.linear.multigrid import Multigrid
 from heatsolve.linear.sor import Sor
-from heatsolve.linear.transfer import interpolated, restricted
+from heatsolve.linear.transfer import restricted
 from heatsolve.points import Point, evaluate
 
 DIMENSIONS = (1, 2, 3)
@@ -228,15 +229,46 @@ def _of_walls(d: int) -> list[Entry]:
 def _of_transfers(d: int) -> list[Entry]:
     """What leads from one level of multigrid to another: shifts stand for places of pairs."""
     u = _mixed(d)
-    entries = [Entry(f"{d}d-added-from", added_from, d, (u, u, *(1, -1, 0)[:d]))]
+    entries = [
+        Entry(f"{d}d-added-from", added_from, d, (u, u, *(1, -1, 0)[:d])),
+        Entry(f"{d}d-copied", copied, d, (u,), ("array", "array")),
+        Entry(f"{d}d-filled", filled, d, (REAL,), ("array", "array")),
+    ]
     if d == 3:
         line = _along(3, 1, positive=False)
         taps = (-1, 0, -1, 1, 0, 0, 1, -1)
         entries += [
             Entry("3d-restricted", restricted, 3, (u, *[line] * 4, *taps)),
-            Entry("3d-interpolated", interpolated, 3, (u, line, line, -1, 1, 1)),
+            *[
+                Entry(
+                    f"3d-one-of-{taps}",
+                    of_one(taps, adds),
+                    3,
+                    (u, *[line] * taps, *taps_of(taps), 1, *[u] * adds),
+                )
+                for taps, adds in ((2, False), (4, True))
+            ],
+            *[
+                Entry(
+                    f"3d-two-of-{taps}-{lag}-{ahead}",
+                    of_two(taps, lag, ahead, adds),
+                    3,
+                    (u, *[line] * (2 * taps), *taps_of(taps + abs(ahead)), *[u] * (2 * adds)),
+                    ("array", "array"),
+                )
+                for taps, lag, ahead, adds in ((2, 1, 0, True), (4, 0, 1, False), (4, 1, -1, False))
+            ],
         ]
     return entries
+
+
+def taps_of(count: int) -> tuple[int, ...]:
+    """Shifts to so many layers, none of them far away."""
+    return (-1, 0, 1, 0, -1)[:count]
+
+
+BY_HAND = (points.__name__, transfer.__name__, interpolation.__name__, direct.__name__)
+"""Modules whose point functions have shifts that must fit: listed by hand, or in test_direct."""
 
 
 class Recorder(NumpyBackend):
@@ -249,8 +281,8 @@ class Recorder(NumpyBackend):
 
     def sweep(self, point: Point, out: Any, region: Region, *arguments: Any) -> None:
         super().sweep(point, out, region, *arguments)
-        if point.__module__ in (points.__name__, "heatsolve.linear.transfer"):
-            return  # listed by hand, with shifts that fit any field
+        if point.__module__ in BY_HAND:
+            return
         outputs = out if isinstance(out, tuple) else (out,)
         kinds = tuple(self._kind(output, arguments) for output in outputs)
         if (point, kinds) in self.entries:

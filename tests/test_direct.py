@@ -20,9 +20,11 @@ GRIDS = {
 }
 
 
-@pytest.mark.parametrize("backend", ["numpy", "numba"])
+GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ("cupy", "cuda")]
+
+
 @pytest.mark.parametrize("name", GRIDS)
-def test_solution(name, backend):
+def test_solution(name, backend="numpy"):
     system, u = noisy_system(*GRIDS[name], conductivity="1 + x", backend=backend)
     first, before = residual(system, u), u.tobytes()
     assert np.prod(system.grid.shape) <= MOST
@@ -53,12 +55,15 @@ def test_matrix(name):
     np.testing.assert_allclose(r[inside].ravel(), expected, rtol=1e-13, atol=1e-13 * matrix.max())
 
 
-def test_same_bits():
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["cells", "box"])
+@pytest.mark.parametrize("other", ["numba", *GPU])
+def test_same_bits(other, name, precision):
     found = []
-    for backend in ("numpy", "numba"):
-        system, u = noisy_system(*GRIDS["cells"], backend=backend)
+    for backend in (make("numpy", precision), make(other, precision)):
+        system, u = noisy_system(*GRIDS[name], conductivity="1 + x", backend=backend)
         Inverse(system).solve(u, u)
-        found.append(u.tobytes())
+        found.append(backend.to_host(u).tobytes())
     assert found[0] == found[1]
 
 

@@ -37,19 +37,18 @@ class Inverse:
         spread = np.zeros((MOST, size))
         spread[np.ix_(own, own)] = inverse.T
         self._inverse = backend.to_device(spread.reshape(ROW, ROW, size))
-        residual, self._sums = backend.zeros((MOST,)), backend.zeros((ROW, 1, size))
+        residual, self._sums = backend.zeros((MOST,)), backend.zeros((1, ROW, size))
         self._change = backend.zeros(shape)
         self._residual = backend.part(residual, shape)
-        self._rows = backend.part(residual, (ROW, ROW, 1))
-        self._halves = backend.part(self._sums, (1, ROW, size))
+        self._columns = backend.part(residual, (ROW, ROW, 1))
         self._line = backend.part(self._change, (1, 1, size))
 
     def solve(self, u: Any, x: Any) -> None:
         """x from u, which may be the same array; the ghosts of x stay as they are."""
         system, sweep = self._system, self._backend.sweep
         system.sweep(system.residual, self._residual, u, system.b, *system.coefficients)
-        sweep(products, self._sums, everything(self._sums), self._inverse, self._rows)
-        sweep(sums, self._line, everything(self._line), self._halves)
+        sweep(products, self._sums, everything(self._sums), self._inverse, self._columns)
+        sweep(sums, self._line, everything(self._line), self._sums)
         sweep(plus, x, system.grid.interior, u, self._change)
 
 
@@ -58,15 +57,15 @@ def everything(array: Any) -> tuple[tuple[int, int], ...]:
 
 
 def products(i, j, k, inverse, b):
-    """The sum of a row's products."""
+    """The sum of products of each ROW-th element of b."""
     total = inverse[i, j, k] * b[i, j, k]
     for n in range(1, ROW):
-        total = total + inverse[i, j + n, k] * b[i, j + n, k]
+        total = total + inverse[i + n, j, k] * b[i + n, j, k]
     return total
 
 
 def sums(i, j, k, a):
-    """The sum of a row."""
+    """The sum of those sums."""
     total = a[i, j, k]
     for n in range(1, ROW):
         total = total + a[i, j + n, k]

@@ -10,7 +10,7 @@ from heatsolve.linear import System
 from heatsolve.linear.direct import Inverse
 from heatsolve.linear.prolongation import Prolongation
 from heatsolve.linear.smoothers import Relaxation, Smoother, Sweep
-from heatsolve.linear.transfer import Transfer
+from heatsolve.linear.transfer import Transfer, takes_rows
 from heatsolve.points import copy, fill, shifted
 
 LONGEST_ASCENT = {"float64": 4, "float32": 2}
@@ -169,7 +169,11 @@ class Level:
 
     def _correct(self, u: Any) -> None:
         """u += what is interpolated from `other` of the next level."""
-        self._interpolate()
+        self._coarse.system.halo.exchange(self._coarse.other)
+        if self._assembly is None and takes_rows(self._transfer.cuts, self.system.grid.shape):
+            self._transfer.interpolate(u)
+            return
+        self._transfer.interpolate()
         sweep, interior = self.system.backend.sweep, self.system.grid.interior
         if self._assembly is None:
             sweep(added, u, interior, u, self._transfer.finer)
@@ -185,23 +189,22 @@ class Level:
 
     def pass_down(self) -> None:
         """The next level gets b, restricted, and the values at the walls in both its arrays."""
-        sweep, grid, coarse = self.system.backend.sweep, self.system.grid, self._coarse
-        system, b = self.system, self.system.b
-        for ghosts in grid.ghosts:
-            sweep(copy, self._residual, ghosts, self.u)
+        system, b, grid, coarse = self.system, self.system.b, self.system.grid, self._coarse
+        sweep, residual = system.backend.sweep, self._residual
         neighbours = system.halo.divided or grid.axes[0].periodic or self._assembly is not None
         # A source that is the same everywhere has no ghosts.
         if b.shape == grid.shape and not neighbours and self._transfer.can_average(b.shape):
             for ghosts in grid.ghosts:
-                sweep(copy, b, ghosts, self.u)
+                sweep(copied, (residual, b), ghosts, self.u)
             self._transfer.average(b)
         else:
-            sweep(copy, self._residual, grid.interior, b)
+            for ghosts in grid.ghosts:
+                sweep(copy, residual, ghosts, self.u)
+            sweep(copy, residual, grid.interior, b)
             self._assemble()
             self._transfer.average()
-        for array in (coarse.u, coarse.other):
-            for ghosts in coarse.system.grid.ghosts:
-                sweep(copy, array, ghosts, coarse.system.b)
+        for ghosts in coarse.system.grid.ghosts:
+            sweep(copied, (coarse.u, coarse.other), ghosts, coarse.system.b)
 
     def take_up(self, u: Any) -> None:
         """u is interpolated from `other` of the next level, which is for corrections from now."""
@@ -212,9 +215,8 @@ class Level:
         else:
             self._prolongation.interpolate()
             sweep(shifted, u, self.system.grid.interior, self._transfer.finer, *self._starts)
-        for array in (coarse.u, coarse.other):
-            for ghosts in coarse.system.grid.ghosts:
-                sweep(fill, array, ghosts, 0.0)
+        for ghosts in coarse.system.grid.ghosts:
+            sweep(filled, (coarse.u, coarse.other), ghosts, 0.0)
 
     @cached_property
     def _prolongation(self) -> Prolongation:
@@ -226,15 +228,21 @@ class Level:
         if self._assembly is not None:
             self._assembly.bring(self._transfer.finer, self._residual)
 
-    def _interpolate(self) -> None:
-        self._coarse.system.halo.exchange(self._coarse.other)
-        self._transfer.interpolate()
-
     @property
     def _starts(self) -> list[int]:
         """Where the arrays of this level begin in that of the transfer."""
         axes = self.system.grid.axes
         return [0 if self._assembly is None else axis.start for axis in axes]
+
+
+def copied(at, a):
+    """a, for two arrays."""
+    return a[at], a[at]
+
+
+def filled(at, value):
+    """A number, in two arrays."""
+    return value, value
 
 
 def added(at, u, correction):

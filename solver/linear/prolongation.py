@@ -10,16 +10,13 @@ part; the weights see to that by the points' numbers along the whole axis, so th
 not depend on the blocks.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 
-import numpy as np
-
 from heatsolve.backends import Backend, Region
-from heatsolve.linear.transfer import Cut, Exchange, Parity, around, takes_rows
-from heatsolve.points import Point, shifted
+from heatsolve.linear.interpolation import Interpolation, roomy
+from heatsolve.linear.transfer import Cut, Exchange, takes_rows
+from heatsolve.points import shifted
 
 
 class Prolongation:
@@ -47,14 +44,13 @@ class Prolongation:
         self._steps: list[Step] = []
         for number, cut in reversed(list(cuts.items())):
             extents[number] = finer.shape[number]
-            shape, memory = tuple(extents), finer
-            if len(self._steps) < len(cuts) - 1:
-                memory = backend.zeros((math.prod(shape) + 2 * around(shape, number)[1],))
+            last = len(self._steps) == len(cuts) - 1
+            memory, result = (finer, finer) if last else roomy(backend, extents, number)
+            exchange = across(number, source.shape)
             walls = [other for other in cuts if other < number]  # their turn is yet to come
-            step = Step(backend, cut, number, source, memory, shape, walls)
-            step.exchange = across(number, source.shape)
-            self._steps.append(step)
-            source = backend.part(memory, shape)
+            given = (source, memory, tuple(extents), exchange, walls)
+            self._steps.append(Step(backend, cut, number, *given))
+            source = result
 
     def interpolate(self, into: Any = None) -> None:
         """`finer` from the coarse solution, its ghosts up to date.
@@ -72,11 +68,8 @@ class Prolongation:
 class Step:
     """The interpolation along one axis, also in the ghosts of the axes `walls`.
 
-    The result is an array of a shape in `memory`. Two layers at a time are made, from the same
-    layers of the source, where the axis is the first one or memory has room for two layers more.
+    The result is an array of a shape in `memory`; see `Interpolation`.
     """
-
-    exchange: Exchange
 
     def __init__(
         self,
@@ -86,58 +79,21 @@ class Step:
         source: Any,
         memory: Any,
         shape: tuple[int, ...],
+        exchange: Exchange,
         walls: Sequence[int],
     ):
-        self._backend, self._source, self._memory = backend, source, memory
-        before, after = around(shape, number)
-        self._extents = before, shape[number], after
-        self._seen = source.reshape((before, source.shape[number], after))
-        self._room = math.prod(memory.shape) // after - before * shape[number]
-
-        def line(values: np.ndarray) -> Any:
-            return backend.to_device(values.reshape(1, -1, 1))
-
-        bounds = (cut.fine[0], cut.coarse[0], shape[number] // 2, cut.coarse[1])
-        weights = cut.halving.solution_weights
-        self._parities = [Parity(weights, parity, *bounds, line) for parity in (0, 1)]
+        self._sweep, self._source, self._exchange = backend.sweep, source, exchange
+        given = (cut.halving.solution_weights, cut.fine[0], *cut.coarse)
+        # One layer more stands before those of the coarse array.
+        self._make = Interpolation(backend, number, source, memory, shape, *given)
         self._corners = list(_corners(cut, number, source.shape, walls))
 
     def interpolate(self, into: Any = None) -> None:
         """The result, or the unknowns of an array `into`, whose first axis is this one."""
-        sweep, part = self._backend.sweep, self._backend.part
-        self.exchange(self._source)
+        self._exchange(self._source)
         for region, share, steps in self._corners:
-            sweep(extrapolated, self._source, region, self._source, share, *steps)
-        array, room, (before, layers, length), ghosts = self._memory, self._room, self._extents, 0
-        even, odd = self._parities
-        evens, odds = even.pairs, odd.pairs
-        if into is not None:
-            array, room, layers, ghosts = into, 0, into.shape[0], len(into.shape) - 1
-            length = math.prod(into.shape[1:])
-            evens = max(evens[0], 1), min(evens[1], layers // 2)
-            odds = odds[0], min(odds[1], (layers - 1) // 2)
-        # An odd layer goes with the even one before it or, if that is none, with the one after it.
-        lag = int(odds[0] < evens[0])
-        most = (layers + room - 1 - lag) // 2
-        low = max(evens[0] - lag, odds[0])
-        high = max(low, min(evens[1] - lag, odds[1], most)) if before == 1 or room else low
-        if high > low:
-            shape = (before, layers // 2 if room else most, 2 * length)
-            out = tuple([part(array, shape, first * length) for first in (2 * lag, 1)])
-            region = ((0, before), (low, high), (ghosts, length - ghosts))
-            ahead = odd.shift - even.shift - lag
-            first = even.shift + lag + min(ahead, 0)
-            places = range(first, first + 4 + abs(ahead))
-            given = (*even.weights, *odd.weights, *places)
-            sweep(cubics(lag, ahead), out, region, self._seen, *given)
-        pairs = part(array, (before, layers // 2, 2 * length))
-        for half, (start, stop), done in ((even, evens, lag), (odd, odds, 0)):
-            first = length if half is odd else 0
-            across = (first + ghosts, first + length - ghosts)
-            places = range(half.shift, half.shift + 4)  # one layer more stands before them
-            for rest in ((start, low + done), (high + done, stop)):
-                region = ((0, before), rest, across)
-                sweep(cubic, pairs, region, self._seen, *half.weights, *places, -first)
+            self._sweep(extrapolated, self._source, region, self._source, share, *steps)
+        self._make(into)
 
 
 def _corners(
@@ -168,36 +124,3 @@ def extrapolated(at, u, share, *steps):
     near = shifted(at, u, *steps[: len(at)])
     far = shifted(at, u, *steps[len(at) :])
     return near + share * (near - far)
-
-
-@cache
-def cubics(lag: int, ahead: int) -> Point:
-    """`cubic` for an even layer and an odd one; made once, as backends know it by its function.
-
-    `lag`: whether the even one is of the next pair; `ahead`: by how many coarse points the odd one
-    takes those that lie further on.
-    """
-
-    def both(i, j, k, u, a, b, c, d, e, f, g, h, *places):
-        here, there = max(0, -ahead), max(0, ahead)
-        even = [weight[i, j + lag, k] for weight in (a, b, c, d)]
-        odd = [weight[i, j, k] for weight in (e, f, g, h)]
-        return tuple(
-            w[0] * u[i, j + places[n], k]
-            + w[1] * u[i, j + places[n + 1], k]
-            + w[2] * u[i, j + places[n + 2], k]
-            + w[3] * u[i, j + places[n + 3], k]
-            for w, n in ((even, here), (odd, there))
-        )
-
-    return both
-
-
-def cubic(i, j, k, u, a, b, c, d, j0, j1, j2, j3, back):
-    """Between the second and the third of four coarse points."""
-    return (
-        a[i, j, k] * u[i, j + j0, k + back]
-        + b[i, j, k] * u[i, j + j1, k + back]
-        + c[i, j, k] * u[i, j + j2, k + back]
-        + d[i, j, k] * u[i, j + j3, k + back]
-    )

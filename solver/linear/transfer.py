@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Backend
+from heatsolve.linear.interpolation import Interpolation, around, roomy
 from heatsolve.linear.lines import Halving
 from heatsolve.points import shifted
 
@@ -65,15 +66,16 @@ class Transfer:
         self.finer = backend.zeros(extents)
         self.halves_all = len(cuts) == len(shape)
         self._steps: list[Step] = []
-        down = self.finer
-        for step, (number, cut) in enumerate(cuts.items()):
-            extents[number] = cut.coarse[1] + 2
-            last = step == len(cuts) - 1
-            between = coarse_b if last else backend.zeros(extents)
-            up = coarse_u if last else between
-            self._steps.append(Step(backend, cut, number, down, between, up, held))
-            held[number] = cut.coarse[1] + 2
-            down = between
+        fine = memory = self.finer
+        following = [*list(cuts)[1:], None]
+        for (number, cut), then in zip(cuts.items(), following, strict=True):
+            held[number] = extents[number] = cut.coarse[1] + 2
+            down, up, memory_below = coarse_b, coarse_u, None
+            if then is not None:
+                memory_below, down = roomy(backend, extents, then)
+                up = down
+            self._steps.append(Step(backend, cut, number, fine, memory, down, up, held))
+            fine, memory = down, memory_below
 
     @property
     def shares(self) -> list[Any]:
@@ -112,10 +114,15 @@ class Transfer:
         """
         return takes_rows(self.cuts, shape) and self.cuts[0].coarse[1] < shape[0] // 2
 
-    def interpolate(self) -> None:
-        """`finer` from u of the coarse level, all its ghosts up to date."""
-        for step in reversed(self._steps):
+    def interpolate(self, into: Any = None) -> None:
+        """`finer` from u of the coarse level, all its ghosts up to date.
+
+        Or it is added to the unknowns of the array `into`, if that `takes_rows`.
+        """
+        last, *others = self._steps
+        for step in reversed(others):
             step.interpolate()
+        last.interpolate(into, adds=into is not None)
 
 
 def takes_rows(cuts: Mapping[int, Cut], shape: Sequence[int]) -> bool:
@@ -123,13 +130,11 @@ def takes_rows(cuts: Mapping[int, Cut], shape: Sequence[int]) -> bool:
     return len(shape) < 3 and 0 in cuts
 
 
-def around(shape: Sequence[int], number: int) -> tuple[int, int]:
-    """How many elements an index along one axis stands for: those of the axes before, and after."""
-    return math.prod(shape[:number]), math.prod(shape[number + 1 :])
-
-
 class Step:
-    """The transfer along one axis; along the others the arrays hold so much, ghosts included."""
+    """The transfer along one axis, between an array `fine`, in `memory`, and those below it.
+
+    Along the others these hold so much, ghosts included.
+    """
 
     def __init__(
         self,
@@ -137,6 +142,7 @@ class Step:
         cut: Cut,
         number: int,
         fine: Any,
+        memory: Any,
         down: Any,
         up: Any,
         held: Sequence[int],
@@ -154,7 +160,7 @@ class Step:
             if 1 <= coarse - coarse_first <= self._count
         ]
         self._pairs = fine.reshape((before, pairs, 2 * after))
-        self._down, self._up = down.reshape(coarse), up.reshape(coarse)
+        self._down = down.reshape(coarse)
 
         def line(values: np.ndarray) -> Any:
             return backend.to_device(values.reshape(1, -1, 1))
@@ -163,13 +169,14 @@ class Step:
         self.shares = [line(share[own]) for share in cut.halving.shares]
         self.means = [line(share[own]) for share in cut.halving.mean_shares]
         self._taps = [divmod(place, 2) for place in range(cut.offset, cut.offset + 4)]
-        bounds = (fine_first, coarse_first, pairs, self._count)
-        self._parities = [Parity(cut.halving.weights, parity, *bounds, line) for parity in (0, 1)]
+        bounds = (fine_first, coarse_first, self._count)
+        weights = cut.halving.weights
+        self.interpolate = Interpolation(backend, number, up, memory, fine.shape, weights, *bounds)
 
     @property
     def weights(self) -> list[Any]:
         """Of both parities."""
-        return [weight for half in self._parities for weight in half.weights]
+        return [weight for half in self.interpolate.parities for weight in half.weights]
 
     def restrict(self, shares: Sequence[Any], quantity: Any = None) -> None:
         """Into the array below; from another one than the own, if `Transfer.can_average` it."""
@@ -202,37 +209,6 @@ class Step:
         distances[self._number] = fine - coarse
         self._sweep(shifted, self._whole_down, tuple(region), self._fine, *distances)
 
-    def interpolate(self) -> None:
-        for parity, half in enumerate(self._parities):
-            first = parity * self._after
-            region = ((0, self._before), half.pairs, (first, first + self._after))
-            given = (*half.weights, half.shift, half.shift + 1, -first)
-            self._sweep(interpolated, self._pairs, region, self._up, *given)
-
-
-class Parity:
-    """The elements of one parity: between which coarse points they lie, what they take of each.
-
-    Element p of the `pairs` lies between the coarse elements p + shift and p + shift + 1.
-    """
-
-    def __init__(
-        self,
-        shares: Sequence[np.ndarray],
-        parity: int,
-        fine_first: int,
-        coarse_first: int,
-        pairs: int,
-        count: int,
-        line: Callable[[np.ndarray], Any],
-    ):
-        below = (parity + fine_first) // 2
-        self.shift = below - coarse_first
-        self.pairs = (max(0, -self.shift), min(pairs, count + 1 - self.shift))
-        taken = [share[:, (parity + fine_first) % 2] for share in shares]
-        numbers = np.clip(np.arange(pairs) + below, 0, taken[0].size - 1)
-        self.weights = [line(share[numbers]) for share in taken]
-
 
 def restricted(i, j, k, pairs, a, b, c, d, j0, k0, j1, k1, j2, k2, j3, k3):
     """The mean over a coarse volume, from the points 2q - 2 ... 2q + 1."""
@@ -242,8 +218,3 @@ def restricted(i, j, k, pairs, a, b, c, d, j0, k0, j1, k1, j2, k2, j3, k3):
         + c[i, j, k] * pairs[i, j + j2, k + k2]
         + d[i, j, k] * pairs[i, j + j3, k + k3]
     )
-
-
-def interpolated(i, j, k, u, left, right, below, above, back):
-    """Between the coarse points below and above."""
-    return left[i, j, k] * u[i, j + below, k + back] + right[i, j, k] * u[i, j + above, k + back]
