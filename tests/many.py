@@ -17,7 +17,7 @@ from heatsolve.backends.numba_tiles import Tiling
 from heatsolve.blocks import factorisations
 from heatsolve.case import parse
 from heatsolve.errors import InputError, Interrupted
-from heatsolve.linear import division
+from heatsolve.linear import division, hierarchy
 from heatsolve.output import read
 from heatsolve.ranks import Ranks, World
 from heatsolve.restart import Start
@@ -195,7 +195,8 @@ def main(backend, what):
     elif what in ("all-bits", "passes"):
         compared = same_bits(world, backend, folder, texts(), passes=what == "passes")
     elif what in ("levels", "all-levels"):
-        division.LEAST, division.GATHERED_UP_TO = 4, 1  # blocks of as many levels as can be
+        # Blocks of as many levels as can be.
+        division.LEAST, division.GATHERED_UP_TO, hierarchy.MOST = 4, 1, 9
         compared = same_bits(world, backend, folder, texts_of_levels(what == "all-levels"))
     else:
         compared = restarts(world, backend, folder, complete=what == "all-restarts")

@@ -62,7 +62,8 @@ def hierarchy(
     while not _is_last(levels, lines):
         fine = levels[-1]
         grid, halo, assembly = fine.system.grid, fine.system.halo, None
-        if division.divided and division.too_fine:
+        # The last level is whole on every process, so one that may lead to it is gathered.
+        if division.divided and (division.too_fine or _elements(lines) <= MOST << grid.dimension):
             assembly = _assembly(fine.system, division)
             given = [gathered(found, division) for found in given]
             division = division.gathered()
@@ -92,8 +93,13 @@ def hierarchy(
 
 def _is_last(levels: Sequence[Level], lines: Sequence[Line]) -> bool:
     """Whether there is no next level; the last one is whole on every process, if not the first."""
-    small = math.prod(line.axis.unknowns + 2 for line in lines) <= MOST
-    return (small and len(levels) > 1) or not any(line.can_coarsen for line in lines)
+    small = _elements(lines) <= MOST and len(levels) > 1
+    return small or not any(line.can_coarsen for line in lines)
+
+
+def _elements(lines: Sequence[Line]) -> int:
+    """Of an array of all of a level, ghosts included."""
+    return math.prod(line.axis.unknowns + 2 for line in lines)
 
 
 def _halved(lines: Sequence[Line]) -> list[int]:
