@@ -123,6 +123,7 @@ def iterate(
         judge.recall(Course(**resumed.record["judge"]), resumed.lists)
     else:
         judge.begin()
+    watcher.aim(criterion.threshold)
     questions.begin(done, resumed is not None and resumed.finished)
     while not judge.ending and done < criterion.limit:
         if done >= questions.next:

@@ -4,11 +4,11 @@ import math
 from typing import Any
 
 from heatsolve.case import Case
-from heatsolve.linear import System, term_of
+from heatsolve.linear import Method, System, term_of
 from heatsolve.points import copy, fill
 
-TERMS = {kind: term_of(copy, kind) for kind in ("sum", "max")}
-"""The terms of the norms of an array."""
+LARGEST = term_of(copy, "max")
+"""The term of the largest magnitude of an array."""
 
 
 def kind_of(norm: str) -> str:
@@ -28,9 +28,38 @@ class Criterion:
         self.every = solver.check_every
         if self.fixed and "check_every" not in solver.model_fields_set:
             self.every = self.limit
-        relative = solver.relative and not self.fixed
-        scale = self._norm_of_b(system, u, scratch) if relative else 1.0
-        self.threshold = 0.0 if self.fixed else solver.tolerance * scale
+        self._system, self._tolerance = system, 0.0 if self.fixed else solver.tolerance
+        self._scale: float | None = None
+        if self.fixed or not solver.relative:
+            self._scale = 1.0
+        elif scratch is not None or not _no_values_at_walls(system, u):
+            self._scale = self._norm_with_walls(u, scratch)
+
+    @property
+    def threshold(self) -> float:
+        """The norm below which an iteration ends.
+
+        Without values at walls the scale of a relative one is the norm of b, which `first_residual`
+        may have found.
+        """
+        if self._scale is None:
+            accumulator = self._system.backend.accumulator(self.kind)
+            self._system.norm_of_b(accumulator)
+            self._scale = self.norm(accumulator.value)
+        return self._tolerance * self._scale
+
+    def first_residual(self, method: Method) -> float:
+        """The value of the residual's accumulator before the first step."""
+        into = method.accumulator(self.kind)
+        if self._scale is None:
+            of_b = self._system.backend.accumulator(self.kind)
+            method.first_norms(into, of_b)
+            self._scale = self.norm(of_b.value)
+        else:
+            method.residual_norm(0, into)
+        value = into.value
+        into.clear()
+        return value
 
     def norm(self, value: float) -> float:
         return math.sqrt(value) if self.kind == "sum" else value
@@ -54,27 +83,23 @@ class Criterion:
         # A product: a power of floats raises an error where it overflows.
         return self.threshold * self.threshold if self.kind == "sum" else self.threshold
 
-    @staticmethod
-    def _no_values_at_walls(system: System, u: Any) -> bool:
-        largest = system.backend.accumulator("max")
-        for ghosts in system.grid.ghosts:
-            system.backend.sweep(TERMS["max"], largest, ghosts, u)
-        return largest.value == 0.0
-
-    def _norm_of_b(self, system: System, u: Any, scratch: Any) -> float:
-        """The norm of b with the walls' values moved into it: the residual of u = 0 inside.
-
-        That is b itself where those values are 0; looked at where an array would have to be made.
-        """
-        accumulator = system.backend.accumulator(self.kind)
-        no_walls = all(axis.periodic for axis in system.grid.axes)
-        if no_walls or (scratch is None and self._no_values_at_walls(system, u)):
-            system.backend.sweep(TERMS[self.kind], accumulator, system.grid.interior, system.b)
-            return self.norm(accumulator.value)
+    def _norm_with_walls(self, u: Any, scratch: Any) -> float:
+        """The norm of b with the walls' values moved into it: the residual of u = 0 inside."""
+        system = self._system
         bare = system.backend.zeros(system.grid.shape) if scratch is None else scratch
         if scratch is not None:
             system.backend.sweep(fill, bare, system.grid.interior, 0.0)
         for ghosts in system.grid.ghosts:
             system.backend.sweep(copy, bare, ghosts, u)
+        accumulator = system.backend.accumulator(self.kind)
         system.residual_norm(bare, accumulator)
         return self.norm(accumulator.value)
+
+
+def _no_values_at_walls(system: System, u: Any) -> bool:
+    if all(axis.periodic for axis in system.grid.axes):
+        return True
+    largest = system.backend.accumulator("max")
+    for ghosts in system.grid.ghosts:
+        system.backend.sweep(LARGEST, largest, ghosts, u)
+    return largest.value == 0.0

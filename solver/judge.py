@@ -72,7 +72,7 @@ class Judge:
     def begin(self) -> None:
         """Judge what the iteration begins with, where a residual is monitored."""
         if self._criterion.monitor == "residual" and not self._criterion.fixed:
-            self.judge(Look(0, 0, 0), self._residual(0))
+            self.judge(Look(0, 0, 0), self._criterion.first_residual(self._method))
 
     def recall(self, course: Course, history: dict[str, list[float]]) -> None:
         """Go on from an earlier course; an end holds only if the criterion still says so."""

@@ -46,7 +46,6 @@ def steady(
         make_compatible(system)
     # The criterion first: the array that it needs is free again when the method makes its own.
     criterion = Criterion(problem.case, system, problem.temperature)
-    watcher.aim(criterion.threshold)
     method = make_method(problem.case, system, problem.temperature)
     if resumed is not None:
         for name, array in method.memory(resumed.number).items():

@@ -34,7 +34,7 @@ def short(monkeypatch):
     """Repeats of a moment."""
     monkeypatch.setattr(measure, "SECONDS_A_REPEAT", 1e-4)
     monkeypatch.setattr(measure, "REPEATS", 3)
-    monkeypatch.setattr(sweeps, "SOURCE_SWEEPS", 4)
+    monkeypatch.setattr(sweeps, "SOURCE_SWEEPS", {False: 4, True: 4})
 
 
 @pytest.fixture

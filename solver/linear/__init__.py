@@ -137,6 +137,10 @@ class System:
         """Add the terms of a norm of b - A u: squares for a sum, values for a maximum."""
         self.sweep(self._residual_term(into.kind), into, u, self.b, *self.coefficients)
 
+    def norm_of_b(self, into: Accumulator) -> None:
+        """Add the terms of a norm of b alone."""
+        self.backend.sweep(TERMS[into.kind], into, self.grid.interior, self.b)
+
     def _residual_term(self, kind: str) -> Point:
         if kind not in self._terms:
             self._terms[kind] = term_of(self.residual, kind)
@@ -200,6 +204,10 @@ def term_of(point: Point, kind: str) -> Point:
         return term(evaluate(point, at, *arguments), kind)
 
     return squared if kind == "sum" else point
+
+
+TERMS = {kind: term_of(copy, kind) for kind in ("sum", "max")}
+"""The terms of the norms of an array."""
 
 
 def with_change(point: Point, kind: str) -> Point:
@@ -291,6 +299,11 @@ class Method(ABC):
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         """Add the terms of a norm of the residual after so many steps."""
         self.system.residual_norm(self.solution(steps), into)
+
+    def first_norms(self, into: Accumulator, of_b: Accumulator) -> None:
+        """Add the terms of norms of the residual before the first step, and of b."""
+        self.residual_norm(0, into)
+        self.system.norm_of_b(of_b)
 
     def confirm(self, steps: int) -> None:
         """Go on from the true residual, for methods that update it by recurrence."""

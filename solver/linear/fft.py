@@ -47,7 +47,7 @@ class Fourier(Method):
     def step(self, number: int, change: Accumulator | None) -> None:
         system, sweep = self.system, self.system.backend.sweep
         if not self._is_packed:
-            self._pack(None)
+            self._pack()
         self._is_packed = False
         with self._library.queue():
             correction = self._solve(self._library.view(self._right))
@@ -55,14 +55,14 @@ class Fourier(Method):
             point = CORRECTED[change.kind if change else None]
             sweep(point, out, system.grid.interior, self.u, correction)
 
-    def _pack(self, norm: Accumulator | None) -> None:
-        """The residual into the array of the transforms; terms of its norm into `norm`."""
+    def _pack(self, *norms: Accumulator) -> None:
+        """The residual into the array of the transforms; terms of norms of it, and of b."""
         system = self.system
         system.halo.exchange(self.u)
         given = (self.u, system.b, *system.coefficients)
-        out = self._right if norm is None else (self._right, norm)
-        point = packed(system.residual, norm and norm.kind)
-        system.backend.sweep(point, out, self._everywhere, *given)
+        point = packed(system.residual, tuple(norm.kind for norm in norms))
+        system.backend.sweep(point, (self._right, *norms), self._everywhere, *given)
+        self._is_packed = True
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         """Before the first step the residual stays for it; `restart` forgets it."""
@@ -70,7 +70,9 @@ class Fourier(Method):
             super().residual_norm(steps, into)
             return
         self._pack(into)
-        self._is_packed = True
+
+    def first_norms(self, into: Accumulator, of_b: Accumulator) -> None:
+        self._pack(into, of_b)
 
     def restart(self) -> None:
         self._is_packed = False
@@ -140,16 +142,18 @@ def transforms_of(library: ArrayLibrary) -> SciPyTransforms | RealTransforms:
 
 
 @cache
-def packed(residual: Point, kind: str | None) -> Point:
+def packed(residual: Point, kinds: tuple[str, ...]) -> Point:
     """The residual for an array without ghosts: one point further on along each axis.
 
-    With the term of its norm where a kind is given. Made once for each system, as backends know a
-    sweep by its function.
+    With the terms of a norm of it, and of one of b, for kinds that are given. Made once for each
+    system, as backends know a sweep by its function.
     """
 
     def residual_inside(at, u, b, *coefficients):
-        value = residual(tuple([index + 1 for index in at]), u, b, *coefficients)
-        return value if kind is None else (value, term(value, kind))
+        there = tuple([index + 1 for index in at])
+        value = residual(there, u, b, *coefficients)
+        terms = zip((value, b[there]), kinds, strict=False)
+        return (value, *[term(one, kind) for one, kind in terms])
 
     return residual_inside
 

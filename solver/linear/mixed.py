@@ -78,7 +78,7 @@ class Refinement(Method):
     def step(self, number: int, change: Accumulator | None) -> None:
         system = self.system
         if self._known != number:
-            self._find_residual(None)
+            self._find_residual()
         if "exponent" not in self.scalars:
             self._choose_exponent()
         self._cycles()
@@ -98,23 +98,30 @@ class Refinement(Method):
             wanted = LARGEST_RESIDUAL - math.frexp(largest)[1]
             low, high = max(-MOST, -MOST - self._exponent), min(MOST, MOST - self._exponent)
             self.scalars["exponent"] = float(min(max(wanted, low), high))
-            self._find_residual(None)
+            self._find_residual()
 
-    def _find_residual(self, norm: Accumulator | None) -> None:
-        """r, scaled and in single precision; terms of the norm of the unscaled one into `norm`."""
+    def _find_residual(
+        self, norm: Accumulator | None = None, of_b: Accumulator | None = None
+    ) -> None:
+        """r, scaled and in single precision; terms of norms of the unscaled one, and of b."""
         system, scale = self.system, math.ldexp(1.0, int(self.scalars.get("exponent", 0.0)))
         norms = [] if norm is None else [norm]
         if "exponent" not in self.scalars:
             self._largest.clear()
             norms.append(self._largest)
-        point = scaled_residual(system.residual, tuple(norm.kind for norm in norms))
-        out = (self._errors.b, *norms)
+        kinds = tuple(norm.kind for norm in norms)
+        point = scaled_residual(system.residual, kinds, of_b and of_b.kind)
+        out = (self._errors.b, *norms, *([] if of_b is None else [of_b]))
         system.sweep(point, out, self.u, system.b, scale, *system.coefficients)
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         """The residual whose norm this is stays for the next step."""
         self._find_residual(into)
         self._known = steps
+
+    def first_norms(self, into: Accumulator, of_b: Accumulator) -> None:
+        self._find_residual(into, of_b)
+        self._known = 0
 
     def solution(self, steps: int) -> Any:
         return self.u
@@ -182,13 +189,15 @@ CORRECTED: dict[str | None, Point] = {
 
 
 @cache
-def scaled_residual(residual: Point, kinds: tuple[str, ...]) -> Point:
-    """factor (b - A u), with the terms of norms of b - A u."""
+def scaled_residual(residual: Point, kinds: tuple[str, ...], kind_of_b: str | None = None) -> Point:
+    """factor (b - A u), with the terms of norms of b - A u, and of one of b."""
 
     def scaled_with_norms(at, u, b, factor, *coefficients):
         value = residual(at, u, b, *coefficients)
-        terms = tuple(term(value, kind) for kind in kinds)
-        return (factor * value, *terms) if terms else factor * value
+        terms = [term(value, kind) for kind in kinds]
+        if kind_of_b is not None:
+            terms.append(term(b[at], kind_of_b))
+        return (factor * value, *terms)
 
     return scaled_with_norms
 
