@@ -191,6 +191,8 @@ def check(register, is_sum, limit, gate, rows):
                 merged = max(merged, following)
             else:
                 merged += following
+        # Stores between the loads would make each of them wait.
+        for copy in range(SPREAD):
             register[copy * WIDTH + place] = 0
         rows[row + place] = merged
     cuda.syncthreads()

@@ -110,8 +110,9 @@ extern "C" __global__ void check(
         for (int copy = 0; copy < SPREAD; copy++) {
             const integer next = reg[copy * WIDTH + place];
             value = place == TOP || place == LARGEST ? max(value, next) : value + next;
-            reg[copy * WIDTH + place] = 0;
         }
+        // Stores between the loads would make each of them wait.
+        for (int copy = 0; copy < SPREAD; copy++) reg[copy * WIDTH + place] = 0;
         merged[place] = value;
     }
     __syncthreads();
