@@ -83,12 +83,12 @@ def make_method(case: Case, system: System, u: Any) -> Method:
     if name == "chebyshev":
         return Chebyshev(system, u)
     given = (system, u, solver.cycle, solver.smoother, solver.sweeps)
-    every = solver.check_every == 1 and solver.iterations in (None, 1)
-    looks = kind_of(solver.norm) if solver.monitor == "residual" and every else None
-    if name == "multigrid":
-        return (Refinement if solver.precision == "mixed" else Multigrid)(*given, looks)
-    if name == "mgcg":
-        return MultigridCG(*given)
+    if name == "multigrid" and solver.precision != "mixed":
+        every = solver.check_every == 1 and solver.iterations in (None, 1)
+        looks = solver.monitor == "residual" and every
+        return Multigrid(*given, kind_of(solver.norm) if looks else None)
+    if name in ("multigrid", "mgcg"):
+        return (MultigridCG if name == "mgcg" else Refinement)(*given)
     return (Fourier if name == "fft" else ConjugateGradients)(system, u)
 
 

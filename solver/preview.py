@@ -32,8 +32,8 @@ OWN_FIELDS = {"cg": 3, "multigrid": 4, "mgcg": 8, "fft": 4}
 
 Coarse levels of multigrid count together, as in 2D: a third of what the finest one needs.
 """
-OWN_FIELDS_MIXED = {1: 3, 2: 3, 3: 4}
-"""The same of multigrid in mixed precision, most of whose arrays are of single precision."""
+OWN_FIELDS_MIXED = 3
+"""The same of multigrid in mixed precision, whose own arrays are of single precision."""
 SCRATCH = 4
 """Arrays of grid shape that the numpy backend needs for its whole-array operations."""
 METHODS = {
@@ -301,7 +301,7 @@ def _memory(problem: Conduction, grid: Grid, count: int) -> tuple[int, int]:
     b = math.prod(grid.shape) if everywhere else _points_of([source], grid)
     own = OWN_FIELDS.get(method_name(case), 1)
     if case.solver.precision == "mixed":
-        own = OWN_FIELDS_MIXED[grid.dimension]
+        own = OWN_FIELDS_MIXED
     if case.time is None:
         fields = 1 + own
     elif case.time.scheme == "explicit":

@@ -7,7 +7,7 @@ on a backend that notes what it is asked to sweep; the others are listed with th
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -329,7 +329,7 @@ def _of_methods(d: int) -> list[Entry]:
     cycles = [
         make(*given)
         for given in _of_multigrid(system, u, array)
-        for make in (Multigrid, MultigridCG, Refinement, partial(Refinement, norm="sum"))
+        for make in (Multigrid, MultigridCG, Refinement)
     ]
     for method in (
         Jacobi(system, u),

@@ -7,7 +7,7 @@ import pytest
 from conformance import same
 from emulated import Emulated
 from many import Impatient
-from test_multigrid import noisy_system, residual
+from test_multigrid import residual
 from test_solvers import PROBLEMS, TIGHT, case_text, solve
 
 from heatsolve.backends import device_cycles
@@ -17,7 +17,7 @@ from heatsolve.case import parse
 from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method
 from heatsolve.errors import InputError, Interrupted
-from heatsolve.linear.mixed import Refinement, corrected
+from heatsolve.linear.mixed import corrected
 from heatsolve.preview import preview
 from heatsolve.restart import Start
 from heatsolve.run import run
@@ -199,32 +199,6 @@ def test_backends_give_the_same_bits(problem, monitor, backend, tmp_path):
     reference, other = (solve(text, tmp_path, name) for name in ("numpy", backend))
     assert other.outcome.history == reference.outcome.history
     assert other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()
-
-
-@pytest.mark.parametrize(
-    ("grid", "walls"),
-    [("nodes = [20, 21, 19]", "vgrvgr"), ("cells = [18, 17, 20]\nperiodic = ['x']", "--vvgr")],
-)
-def test_two_arrays_that_take_turns(grid, walls):
-    """In space a step that is looked at finds the next residual on its way: to the same bits."""
-    found = []
-    for norm in (None, "sum"):
-        system, u = noisy_system(grid, walls)
-        method = Refinement(system, u, norm=norm)
-        assert (method.solution(0) is method.solution(1)) == (norm is None)
-        history = []
-        for number in range(3):
-            change = system.backend.accumulator("max")
-            method.step(number, change)
-            if number != 1:  # nobody asks
-                accumulator = method.accumulator("sum")
-                method.residual_norm(number + 1, accumulator)
-                history.append(accumulator.value)
-                accumulator.clear()
-            history.append(change.value)
-        method.finish(3)
-        found.append((history, u[1:-1, 1:-1, 1:-1].tobytes()))
-    assert found[0] == found[1]
 
 
 def test_the_norm_that_is_kept_is_that_of_the_residual():

@@ -316,22 +316,18 @@ class Method(ABC):
 
 
 class Pairwise(Method):
-    """A method that computes each iterate into a second array, and then back.
+    """A method that computes each iterate into a second array, and then back."""
 
-    Without a `pair` there is only one array; the method then says where its solution is.
-    """
-
-    def __init__(self, system: System, u: Any, pair: bool = True):
+    def __init__(self, system: System, u: Any):
         super().__init__(system, u)
-        self._pair = (u, system.like(u) if pair else u)
+        self._pair = (u, system.like(u))
 
     def solution(self, steps: int) -> Any:
         return self._pair[steps % 2]
 
     def restart(self) -> None:
         system = self.system
-        if self._pair[1] is not self.u:
-            system.backend.sweep(copy, self._pair[1], system.grid.everything, self.u)
+        system.backend.sweep(copy, self._pair[1], system.grid.everything, self.u)
 
     def finish(self, steps: int) -> None:
         newest = self.solution(steps)

@@ -8,15 +8,14 @@ from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.errors import InputError
-from heatsolve.linear import Pairwise, System, term, with_change
+from heatsolve.linear import Method, System, term, with_change
 from heatsolve.linear.hierarchy import hierarchy
 from heatsolve.linear.multigrid import VISITS, solve_from_zero
 from heatsolve.linear.smoothers import first_of, smoother_of
 from heatsolve.points import NOTHING, ONES, Point, where
 
 STEPS = {1: 3, 2: 3, 3: 2}
-"""Corrections that 1e-10 takes, by dimension. Where they are even, u may take turns with another
-array: it ends where it began."""
+"""Corrections that 1e-10 takes, by dimension."""
 CYCLES = {1: 2, 2: 2, 3: 4}
 """Cycles for each correction, by dimension.
 
@@ -35,16 +34,13 @@ MOST = 1000
 """Exponents that double precision holds with room to spare."""
 
 
-class Refinement(Pairwise):
+class Refinement(Method):
     """Iterative refinement: r = b - A u in double precision, A e = r in single, u + e in double.
 
     A e = r is solved by cycles of `Multigrid` from e = 0. Rounding errors of e are as good as
     errors that a cycle leaves, so u goes down to the rounding level of double precision (N. J.
     Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 12.1; D. Goeddeke, R.
     Strzodka and S. Turek, Int. J. Parallel Emergent Distrib. Syst. 22 (2007), 221).
-
-    Where the norm of the residual is wanted after every step, u + e goes into a second array, and
-    the residual of that is found on the way.
 
     A and r are scaled by powers of two, which rounds nothing: the largest diagonal element of A to
     at most 1, and to 2^40 the residual at the start, if it is not EASY.
@@ -56,25 +52,20 @@ class Refinement(Pairwise):
 
     def __init__(
         self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black",
-        sweeps: int | None = None, norm: str | None = None,
+        sweeps: int | None = None,
     ):  # fmt: skip
-        """`norm`: the kind of that of the residual, if it will be asked for after every step."""
-        dimension = system.grid.dimension
-        self.first_queue = STEPS[dimension]
-        self._swaps = norm is not None and STEPS[dimension] % 2 == 0
-        super().__init__(system, u, pair=self._swaps)
-        self._norm = system.backend.accumulator(norm) if norm and self._swaps else None
+        super().__init__(system, u)
         self._errors, self._exponent = in_single(system)
         single, shape = self._errors.backend, system.grid.shape
         arrays = (single.zeros(shape) for _ in range(2))
+        dimension = system.grid.dimension
+        self.first_queue = STEPS[dimension]
         smoother_here = smoother_of(smoother, dimension, sweeps=sweeps)
         first = first_of(smoother_here, dimension)
         self._levels = hierarchy(self._errors, *arrays, smoother_here, first)
         self._visits = VISITS[cycle]
         self._cycles = self._errors.replayed(self._solve)
-        # The number of steps after which r is known, and so is its norm.
         self._known: int | None = None
-        self._looked: int | None = None
         self._largest = system.backend.accumulator("max")
 
     def _solve(self) -> None:
@@ -86,39 +77,18 @@ class Refinement(Pairwise):
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system = self.system
-        self._forget()
         if self._known != number:
-            self._find_residual(number)
+            self._find_residual()
         if "exponent" not in self.scalars:
-            self._choose_exponent(number)
+            self._choose_exponent()
         self._cycles()
         self._known = None
+        out = self.u if change is None else (self.u, change)
         back = math.ldexp(1.0, -self._exponent - int(self.scalars["exponent"]))
-        old, new, kind = self.solution(number), self.solution(number + 1), change and change.kind
-        changes = () if change is None else (change,)
-        if self._norm is None:
-            given = (system.grid.interior, old, self._e, back)
-            system.backend.sweep(CORRECTED[kind], (new, *changes), *given)
-            return
-        self._errors.halo.exchange(self._e)
-        point = corrected_residual(system.residual, self._norm.kind, kind)
-        out = (new, self._errors.b, self._norm, *changes)
-        given = (self._e, back, system.b, self._scale, *system.coefficients)
-        system.sweep(point, out, old, *given)
-        self._known = self._looked = number + 1
+        point = CORRECTED[change and change.kind]
+        system.backend.sweep(point, out, system.grid.interior, self.u, self._e, back)
 
-    @property
-    def _scale(self) -> float:
-        """By which the residual is multiplied."""
-        return math.ldexp(1.0, int(self.scalars.get("exponent", 0.0)))
-
-    def _forget(self) -> None:
-        """Nobody asked for the norm that the last step found."""
-        if self._norm is not None and self._looked is not None:
-            self._norm.clear()
-            self._looked = None
-
-    def _choose_exponent(self, number: int) -> None:
+    def _choose_exponent(self) -> None:
         """By which the residual is scaled from now on; the first one was not."""
         largest = self._largest.value
         self._largest.clear()
@@ -128,13 +98,13 @@ class Refinement(Pairwise):
             wanted = LARGEST_RESIDUAL - math.frexp(largest)[1]
             low, high = max(-MOST, -MOST - self._exponent), min(MOST, MOST - self._exponent)
             self.scalars["exponent"] = float(min(max(wanted, low), high))
-            self._find_residual(number)
+            self._find_residual()
 
     def _find_residual(
-        self, steps: int, norm: Accumulator | None = None, of_b: Accumulator | None = None
+        self, norm: Accumulator | None = None, of_b: Accumulator | None = None
     ) -> None:
         """r, scaled and in single precision; terms of norms of the unscaled one, and of b."""
-        system = self.system
+        system, scale = self.system, math.ldexp(1.0, int(self.scalars.get("exponent", 0.0)))
         norms = [] if norm is None else [norm]
         if "exponent" not in self.scalars:
             self._largest.clear()
@@ -142,38 +112,22 @@ class Refinement(Pairwise):
         kinds = tuple(norm.kind for norm in norms)
         point = scaled_residual(system.residual, kinds, of_b and of_b.kind)
         out = (self._errors.b, *norms, *([] if of_b is None else [of_b]))
-        given = (system.b, self._scale, *system.coefficients)
-        system.sweep(point, out, self.solution(steps), *given)
-        self._known = steps
-
-    def accumulator(self, kind: str) -> Accumulator:
-        """That of the steps themselves, if it is of this kind."""
-        if self._norm is None or kind != self._norm.kind:
-            return super().accumulator(kind)
-        return self._norm
+        system.sweep(point, out, self.u, system.b, scale, *system.coefficients)
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         """The residual whose norm this is stays for the next step."""
-        if into is self._norm and self._looked == steps:
-            self._looked = None  # it has all terms already
-        else:
-            self._find_residual(steps, into)
+        self._find_residual(into)
+        self._known = steps
 
     def first_norms(self, into: Accumulator, of_b: Accumulator) -> None:
-        self._find_residual(0, into, of_b)
+        self._find_residual(into, of_b)
+        self._known = 0
 
     def solution(self, steps: int) -> Any:
-        return super().solution(steps) if self._swaps else self.u
+        return self.u
 
     def restart(self) -> None:
-        super().restart()
-        self._forget()
         self.scalars.clear()
-        self._known = None
-
-    def recall(self, scalars: dict[str, float]) -> None:
-        super().recall(scalars)
-        self._forget()
         self._known = None
 
 
@@ -232,29 +186,6 @@ CORRECTED: dict[str | None, Point] = {
     None: corrected, "sum": with_change(corrected, "sum"), "max": with_change(corrected, "max")
 }  # fmt: skip
 """With a norm of the change, or without."""
-
-
-class Corrected:
-    """u + factor e, wherever a point function reads it."""
-
-    def __init__(self, u: Any, e: Any, factor: Any):
-        self._given = u, e, factor
-
-    def __getitem__(self, at: Any) -> Any:
-        return corrected(at, *self._given)
-
-
-@cache
-def corrected_residual(residual: Point, kind: str, kind_of_change: str | None) -> Point:
-    """u + factor e, and what `scaled_residual` makes of that; with the term of its change."""
-
-    def corrected_with_residual(at, u, e, factor, b, scale, *coefficients):
-        value = residual(at, Corrected(u, e, factor), b, *coefficients)
-        new = corrected(at, u, e, factor)
-        change = [] if kind_of_change is None else [term(new - u[at], kind_of_change)]
-        return (new, scale * value, term(value, kind), *change)
-
-    return corrected_with_residual
 
 
 @cache
