@@ -42,26 +42,23 @@ if simulated():  # it has no shuffles
         return float(np.int64(n).view(np.float64))
 
     @device_function
-    def largest_of(value, work):
-        """The largest value of a block, in every thread."""
+    def largest_of(bits, work):
+        """The largest of integers, those of doubles, over a block: in every thread."""
         thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
         cuda.syncthreads()
-        work[thread] = value
+        work[thread] = double_of(bits)
         cuda.syncthreads()
-        return max(work[:THREADS])
+        return max(double_bits(value) for value in work[:THREADS])
 
     @device_function
     def add_up(a, b, c, d, work):
-        """The sums of four values over a block, in the first four elements of `work`."""
+        """The sums of four values over a block: one in each of the first four threads."""
         thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
         cuda.syncthreads()
         for n, value in enumerate((a, b, c, d)):
             work[n * THREADS + thread] = value
         cuda.syncthreads()
-        if thread == 0:
-            for n in range(4):
-                work[n] = sum(work[n * THREADS : (n + 1) * THREADS])
-        cuda.syncthreads()
+        return sum(work[thread * THREADS : (thread + 1) * THREADS])
 
 else:
     from numba.cuda import libdevice
@@ -72,24 +69,24 @@ else:
     double_of = libdevice.longlong_as_double
 
     @device_function
-    def largest_of(value, work):
-        """The largest value of a block, in every thread."""
+    def largest_of(bits, work):
+        """The largest of integers, those of doubles, over a block: in every thread."""
         thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
         step = 16
         while step > 0:
-            value = max(value, cuda.shfl_xor_sync(EVERY_LANE, value, step))
+            bits = max(bits, cuda.shfl_xor_sync(EVERY_LANE, bits, step))
             step //= 2
         cuda.syncthreads()
         if thread % 32 == 0:
-            work[thread // 32] = value
+            work[thread // 32] = double_of(bits)
         cuda.syncthreads()
         for warp in range(THREADS // 32):
-            value = max(value, work[warp])
-        return value
+            bits = max(bits, double_bits(work[warp]))
+        return bits
 
     @device_function
     def add_up(a, b, c, d, work):
-        """The sums of four values over a block, in the first four elements of `work`.
+        """The sums of four values over a block: one in each of the first four threads.
 
         Half of the lanes go on with two of them, a quarter with one: shuffles are few.
         """
@@ -108,14 +105,13 @@ else:
             step //= 2
         cuda.syncthreads()
         if lane % 8 == 0:
-            work[4 + 4 * (thread // 32) + lane // 8] = a
+            work[4 * (thread // 32) + lane // 8] = a
         cuda.syncthreads()
+        total = 0.0
         if thread < 4:
-            total = 0.0
             for warp in range(THREADS // 32):
-                total += work[4 + 4 * warp + thread]
-            work[thread] = total
-        cuda.syncthreads()
+                total += work[4 * warp + thread]
+        return total
 
 
 @device_function
@@ -124,13 +120,12 @@ def add_largest(terms, work, register, first):
     mine = int64(0)
     for n in range(len(terms)):
         mine = max(mine, double_bits(terms[n]) & MAGNITUDE)
-    largest = largest_of(double_of(min(mine, INFINITE)), work)
-    if largest < math.inf:
+    largest = largest_of(mine, work)
+    if largest < INFINITE:
         if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
-            cuda.atomic.max(register, first + LARGEST, double_bits(largest))
+            cuda.atomic.max(register, first + LARGEST, largest)
     elif mine >= INFINITE:
         cuda.atomic.add(register, first + NOT_FINITE, int64(1))
-    cuda.syncthreads()
 
 
 @device_function
@@ -142,13 +137,13 @@ def add_sum(terms, work, register, first):
     mine = int64(0)
     for n in range(len(terms)):
         mine = max(mine, double_bits(terms[n]) & MAGNITUDE)
-    largest = double_bits(largest_of(double_of(min(mine, INFINITE)), work))
+    largest = largest_of(mine, work)
     if largest >= INFINITE:
         if mine >= INFINITE:
             cuda.atomic.add(register, first + NOT_FINITE, int64(1))
         return
     top = max(int64(0), ((largest >> int64(52)) - 1022 - LOWEST) // SLICE_BITS)
-    scale = math.ldexp(1.0, int(-(SLICE_BITS * top + LOWEST)))
+    scale = double_of((1023 - (SLICE_BITS * top + LOWEST)) << int64(52))
     a = 0.0
     b = 0.0
     c = 0.0
@@ -165,16 +160,14 @@ def add_sum(terms, work, register, first):
         c += rounded
         rest -= rounded
         d += (rest + ANCHORS[3]) - ANCHORS[3]
-    add_up(a, b, c, d, work)
+    units = add_up(a, b, c, d, work)
     thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
     if thread < SLICES:
-        units = work[thread]
         for _ in range(thread):
             units *= 2.0**SLICE_BITS
         cuda.atomic.add(register, first + top + SLICES - 1 - thread, int64(units))
     if thread == 0:
         cuda.atomic.max(register, first + TOP, top + 1)
-    cuda.syncthreads()
 
 
 def check(register, is_sum, limit, gate, rows):
