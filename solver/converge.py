@@ -111,7 +111,7 @@ def iterate(
     queue = Queue(method, criterion)
     questions = questions or Keeper()
     questions.stride = method.longest
-    done, ahead = 0, min(method.first_queue * method.longest, backend.lookahead)
+    done, ahead = 0, 1
 
     def capture() -> State:
         record = {"unit": "iterations", "judge": asdict(judge.course), "method": method.scalars}

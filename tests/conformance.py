@@ -241,25 +241,32 @@ def _of_transfers(d: int) -> list[Entry]:
             Entry("3d-restricted", restricted, 3, (u, *[line] * 4, *taps)),
             *[
                 Entry(
-                    f"3d-one-of-{taps}",
+                    f"3d-one-of-{taps}-{adds}",
                     of_one(taps, adds),
                     3,
                     (u, *[line] * taps, *taps_of(taps), 1, *[u] * adds),
                 )
-                for taps, adds in ((2, False), (4, True))
+                for taps, adds in ((2, False), (2, True), (4, False))
             ],
             *[
                 Entry(
-                    f"3d-two-of-{taps}-{lag}-{ahead}",
+                    f"3d-two-of-{taps}-{lag}-{ahead}-{adds}",
                     of_two(taps, lag, ahead, adds),
                     3,
                     (u, *[line] * (2 * taps), *taps_of(taps + abs(ahead)), *[u] * (2 * adds)),
                     ("array", "array"),
                 )
-                for taps, lag, ahead, adds in ((2, 1, 0, True), (4, 0, 1, False), (4, 1, -1, False))
+                for taps, lag, ahead, adds in WAYS
             ],
         ]
     return entries
+
+
+WAYS = (
+    (2, 0, 0, False), (2, 0, 1, False), (2, 1, -1, True), (2, 1, 0, True),
+    (4, 0, 0, False), (4, 0, 1, False), (4, 1, -1, False),
+)  # fmt: skip
+"""How two layers are interpolated: taps, lag, how far ahead, whether added."""
 
 
 def taps_of(count: int) -> tuple[int, ...]:

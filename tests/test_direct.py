@@ -3,9 +3,15 @@
 import numpy as np
 import pytest
 from test_multigrid import noisy_system, residual
+from test_solvers import case_text
 
 from heatsolve.backends.choice import make
+from heatsolve.case import parse
+from heatsolve.conduction import Conduction
 from heatsolve.linear.direct import MOST, Inverse, inverse_of, matrix_of, numbers_of
+from heatsolve.linear.mixed import Refinement
+from heatsolve.linear.multigrid import Multigrid
+from heatsolve.study.noise import noise_inside
 
 GRIDS = {
     "line": ("nodes = [398]", "vg"),
@@ -24,8 +30,8 @@ GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ("cupy", "cuda")]
 
 
 @pytest.mark.parametrize("name", GRIDS)
-def test_solution(name, backend="numpy"):
-    system, u = noisy_system(*GRIDS[name], conductivity="1 + x", backend=backend)
+def test_solution(name):
+    system, u = noisy_system(*GRIDS[name], conductivity="1 + x")
     first, before = residual(system, u), u.tobytes()
     assert np.prod(system.grid.shape) <= MOST
     x = system.like(u)
@@ -82,3 +88,34 @@ def test_inverse(band):
     matrix = np.where(abs(rows - columns) < band, -np.random.default_rng(band).random((n, n)), 0.0)
     np.fill_diagonal(matrix, 1.0 - matrix.sum(axis=1))
     np.testing.assert_allclose(inverse_of(matrix) @ matrix, np.eye(n), atol=1e-13)
+
+
+NEARLY_SINGULAR = {
+    "insulated, a long step": ("cells = [64, 64]", "gggg", 1e-5),
+    "insulated, a step": ("cells = [64, 64]", "gggg", 1e-4),
+    "stretched": ("cells = [48, 160]\nupper = [3000, 1]", "vvgg", 0.0),
+    "little exchange": ("cells = [64, 64]", "rrrr", 0.0),
+}
+
+
+@pytest.mark.parametrize("precision", ["mixed", "float32"])
+@pytest.mark.parametrize("name", NEARLY_SINGULAR)
+def test_levels_go_on_where_single_precision_has_no_inverse(name, precision, monkeypatch):
+    """As good as with levels down to a single unknown."""
+    grid, walls, s = NEARLY_SINGULAR[name]
+    text = case_text(grid, walls.replace("v", "0"), model="density = 1").replace(
+        "h = 2", "h = 1e-6"
+    )
+    make_method = Refinement if precision == "mixed" else Multigrid
+    found = []
+    for most in (MOST, 9):
+        monkeypatch.setattr("heatsolve.linear.hierarchy.MOST", most)
+        backend = make("numpy", "float64" if precision == "mixed" else precision)
+        problem = Conduction(parse(text, "case"), backend)
+        b = backend.to_device(noise_inside(problem.grid.shape))
+        system = problem.system(b, s)
+        method = make_method(system, problem.temperature)
+        for number in range(8):
+            method.step(number, None)
+        found.append(residual(system, method.solution(8)))
+    assert found[0] <= 2.0 * found[1]

@@ -13,6 +13,7 @@ from heatsolve.case import parse
 from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method
 from heatsolve.errors import Interrupted
+from heatsolve.linear.direct import MOST as MOST_OF_LAST_LEVEL
 from heatsolve.linear.hierarchy import hierarchy
 from heatsolve.linear.mgcg import MultigridCG
 from heatsolve.linear.multigrid import Multigrid, solve_from_zero
@@ -58,6 +59,12 @@ def cycles(method, grid, walls, conductivity="1", options=(), backend="numpy"):
         if residual(system, iteration.solution(number + 1)) <= max(1e-10 * first, floor):
             return number + 1
     return MOST + 1
+
+
+@pytest.fixture(params=[MOST_OF_LAST_LEVEL, 9])
+def last_level(request, monkeypatch):
+    """Elements of the last level: as shipped, and so few that small grids have many levels."""
+    monkeypatch.setattr("heatsolve.linear.hierarchy.MOST", request.param)
 
 
 # ---- how many cycles ---------------------------------------------------------------------------
@@ -243,7 +250,7 @@ def test_solutions_are_interpolated_by_cubics(kind, n):
 
 
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "torus"])
-def test_full_multigrid_has_the_same_bits_on_backends(problem, backend, tmp_path):
+def test_full_multigrid_has_the_same_bits_on_backends(problem, backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]
     for conductivity in ("1", "where(x < 0.4, 100, 1)") if "3D" not in problem else ("1",):
         solver = "method = 'multigrid'\ncycle = 'FMG'\niterations = 1"
@@ -340,7 +347,7 @@ def test_a_cycle_is_symmetric_and_positive(name, conductivity):
 
 @pytest.mark.parametrize("conductivity", ["1", "where(x < 0.3, 1, 1000)"])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
-def test_tiny_grids(kind, conductivity):
+def test_tiny_grids(kind, conductivity, last_level):
     """Every small size meets every way in which an axis can end."""
     for size in range(3, 10):
         for walls in ("vvvv", "gvrg", "gvgv", "gggg", "vv--", "gr--"):
@@ -356,7 +363,7 @@ def test_tiny_grids(kind, conductivity):
 
 
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "1D cells"])
-def test_backends_give_the_same_bits(problem, backend, tmp_path):
+def test_backends_give_the_same_bits(problem, backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]
     for method in METHODS:
         # Each precision is compiled anew, and conformance tests know every point in both.

@@ -106,6 +106,8 @@ class DeviceArray:
 
     def part(self, shape: tuple[int, ...], first: int) -> "DeviceArray":
         """So much of the memory, from an element on."""
+        if first + math.prod(shape) > self.memory.size:
+            raise ValueError(f"{shape} elements from {first} on are not in {self.memory.size}")
         memory = self.memory[first : first + math.prod(shape)]
         return DeviceArray(shape, memory, self.pointer + first * self.dtype.itemsize)
 

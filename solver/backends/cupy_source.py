@@ -35,6 +35,17 @@ __device__ int thread() { return threadIdx.y * blockDim.x + threadIdx.x; }
 __device__ int warps() { return (blockDim.x * blockDim.y) >> 5; }
 
 // The largest value of a warp, and of a block, in every thread.
+#if __CUDA_ARCH__ < 800
+template <typename T> __device__ T __reduce_max_sync(unsigned, T value) {
+    for (int step = 16; step; step >>= 1)
+        value = max(value, __shfl_xor_sync(EVERY_LANE, value, step));
+    return value;
+}
+__device__ int __reduce_add_sync(unsigned, int value) {
+    for (int step = 16; step; step >>= 1) value += __shfl_xor_sync(EVERY_LANE, value, step);
+    return value;
+}
+#endif
 __device__ int warp_max(int value) { return __reduce_max_sync(EVERY_LANE, value); }
 __device__ integer warp_max(integer value) {
     const int high = warp_max((int)(value >> 32));  // values are not negative

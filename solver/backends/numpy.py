@@ -58,7 +58,7 @@ class NumpyBackend(Backend):
         return np.zeros(shape, self.dtype)
 
     def to_device(self, host: np.ndarray) -> np.ndarray:
-        return np.array(host, self.dtype)
+        return np.array(host, self.dtype, order="C")
 
     def to_host(self, array: np.ndarray) -> np.ndarray:
         return array.copy()

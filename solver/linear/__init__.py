@@ -242,8 +242,6 @@ class Method(ABC):
     """An iteration for A u = b, from the `u` it is given; it works in that array and its own.
 
     `queues`: whether steps need nothing from the host, so that a device can run ahead of it.
-    `first_queue`: the `advance`s that are queued before it is known how long one takes; steps
-    behind the check that ends it all do nothing, but take a moment.
     `recurrent`: whether the residual is updated by a recurrence, which `confirm` corrects.
     `direct`: whether a single step solves the system, so that others only refine its rounding.
     `checks_per_floor`: checks after which the rounding level of the residual is computed anew.
@@ -252,7 +250,6 @@ class Method(ABC):
     """
 
     queues = True
-    first_queue = 4
     recurrent = False
     longest = 1
     """Iterations that one `advance` makes at most."""

@@ -62,7 +62,8 @@ def hierarchy(
     while not _is_last(levels, lines):
         fine = levels[-1]
         grid, halo, assembly = fine.system.grid, fine.system.halo, None
-        # The last level is whole on every process, so one that may lead to it is gathered.
+        # The last level is whole on every process, so one that may lead to it is gathered; it is
+        # too fine for blocks already, unless the constants of `division` are others, as in tests.
         if division.divided and (division.too_fine or _elements(lines) <= MOST << grid.dimension):
             assembly = _assembly(fine.system, division)
             given = [gathered(found, division) for found in given]
@@ -87,14 +88,15 @@ def hierarchy(
         transfer = Transfer(backend, cuts, grid.shape, coarse.system.b, coarse.other)
         fine.lead_to(coarse, transfer, assembly)
         levels.append(coarse)
-    levels[-1].be_last()
     return levels
 
 
 def _is_last(levels: Sequence[Level], lines: Sequence[Line]) -> bool:
-    """Whether there is no next level; the last one is whole on every process, if not the first."""
+    """Make the level the last one, if it can be; a small one is whole on every process."""
+    if not any(line.can_coarsen for line in lines):
+        return levels[-1].be_last(if_sound=False)
     small = _elements(lines) <= MOST and len(levels) > 1
-    return small or not any(line.can_coarsen for line in lines)
+    return small and levels[-1].be_last(if_sound=True)
 
 
 def _elements(lines: Sequence[Line]) -> int:

@@ -58,8 +58,8 @@ class Interpolation:
 
     `shares`, `fine`, `first` and `count`: what a layer takes of the coarse ones around it, by its
     number along the whole axis; the number of the first layer of the fine array, and of the coarse
-    one, and how many coarse unknowns there are. The lowest coarse layer taken is `below` that
-    between which and the next a fine one lies.
+    one, and how many coarse unknowns there are. The lowest coarse layer that is taken is that of
+    number p + shift, see `Parity`.
     """
 
     def __init__(
@@ -73,9 +73,8 @@ class Interpolation:
         fine: int,
         first: int,
         count: int,
-        below: int = 0,
     ):
-        self._backend, self._memory, self._below = backend, memory, below
+        self._backend, self._memory = backend, memory
         before, after = around(shape, number)
         self._extents = before, shape[number], after
         self._coarse = coarse.reshape((before, coarse.shape[number], after))
@@ -112,7 +111,7 @@ class Interpolation:
             out = tuple([part(array, shape, first * length) for first in (2 * lag, 1)])
             region = ((0, before), (low, high), (ghosts, length - ghosts))
             ahead = odd.shift - even.shift - lag
-            first = even.shift + lag + min(ahead, 0) - self._below
+            first = even.shift + lag + min(ahead, 0)
             places = range(first, first + taps + abs(ahead))
             given = (*even.weights, *odd.weights, *places, *(out if adds else ()))
             sweep(of_two(taps, lag, ahead, adds), out, region, self._coarse, *given)
@@ -120,7 +119,7 @@ class Interpolation:
         for half, (start, stop), done in ((even, evens, lag), (odd, odds, 0)):
             first = length if half is odd else 0
             across = (first + ghosts, first + length - ghosts)
-            places = range(half.shift - self._below, half.shift - self._below + taps)
+            places = range(half.shift, half.shift + taps)
             given = (*half.weights, *places, -first, *([pairs] if adds else []))
             for rest in ((start, low + done), (high + done, stop)):
                 region = ((0, before), rest, across)

@@ -41,9 +41,15 @@ class Level:
         self._passes: dict[str, Any] = {}
         self._inverse: Inverse | None = None
 
-    def be_last(self) -> None:
-        """There is no next level: the system is solved by the inverse of its matrix."""
-        self._inverse = Inverse(self.system)
+    def be_last(self, if_sound: bool) -> bool:
+        """Let there be no next level: the system is solved by the inverse of its matrix.
+
+        `if_sound`: only if rounding allows; whether it is the last one.
+        """
+        inverse = Inverse(self.system)
+        if inverse.is_sound or not if_sound:
+            self._inverse = inverse
+        return self._inverse is not None
 
     def lead_to(self, coarse: "Level", transfer: Transfer, assembly: Assembly | None) -> None:
         """Set the next level; with an `assembly` every process has all of it."""

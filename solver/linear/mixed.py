@@ -14,14 +14,12 @@ from heatsolve.linear.multigrid import VISITS, solve_from_zero
 from heatsolve.linear.smoothers import first_of, smoother_of
 from heatsolve.points import NOTHING, ONES, Point, where
 
-STEPS = {1: 3, 2: 3, 3: 2}
-"""Corrections that 1e-10 takes, by dimension."""
 CYCLES = {1: 2, 2: 2, 3: 4}
 """Cycles for each correction, by dimension.
 
 In two dimensions the rounding of single precision leaves 2e-4 of the residual on 8192 x 8192
 points, which is what two cycles leave; in three it leaves 5e-7 on 512 cubed, and fewer corrections,
-of 40 bytes a point each, pay.
+of 40 bytes a point each, pay. To 1e-10 they are three, or two.
 """
 LARGEST_RESIDUAL = 40
 """The exponent of the residual that an iteration begins with: single precision holds what is
@@ -59,7 +57,6 @@ class Refinement(Method):
         single, shape = self._errors.backend, system.grid.shape
         arrays = (single.zeros(shape) for _ in range(2))
         dimension = system.grid.dimension
-        self.first_queue = STEPS[dimension]
         smoother_here = smoother_of(smoother, dimension, sweeps=sweeps)
         first = first_of(smoother_here, dimension)
         self._levels = hierarchy(self._errors, *arrays, smoother_here, first)

@@ -1,9 +1,8 @@
 """Residuals to the next coarser level, corrections and solutions back: one axis after the other.
 
-A field whose extent along an axis is even is seen as pairs (before, pair, parity and after), so
-that its element 2p + parity is element (p, parity) of the pairs: the point language knows no index
-2q. Where a block begins decides which elements belong to the coarse point q; the shifts that lead
-to them are integers that a sweep is given.
+Arrays are seen as pairs of layers, as in `interpolation`. Where a block begins decides which
+elements belong to the coarse point q; the shifts that lead to them are integers that a sweep is
+given.
 """
 
 import math
@@ -133,7 +132,7 @@ def takes_rows(cuts: Mapping[int, Cut], shape: Sequence[int]) -> bool:
 class Step:
     """The transfer along one axis, between an array `fine`, in `memory`, and those below it.
 
-    Along the others these hold so much, ghosts included.
+    `held`: how much these hold along each axis, ghosts included.
     """
 
     def __init__(
