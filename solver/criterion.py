@@ -54,9 +54,7 @@ class Criterion:
             self._scale = self.norm(of_b.value)
         else:
             method.residual_norm(0, into)
-        value = into.value
-        into.clear()
-        return value
+        return into.take()
 
     def norm(self, value: float) -> float:
         return math.sqrt(value) if self.kind == "sum" else value

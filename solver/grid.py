@@ -25,6 +25,11 @@ WALLS = {
 """Names of the low and the high wall of each axis."""
 
 
+def whole(shape: Sequence[int]) -> Region:
+    """All elements of an array."""
+    return tuple((0, extent) for extent in shape)
+
+
 @dataclass(frozen=True)
 class Axis:
     """One direction of a grid, or of the block of it that one process owns.
@@ -160,7 +165,7 @@ class Grid:
     @property
     def everything(self) -> Region:
         """All unknowns and all ghosts."""
-        return tuple((0, extent) for extent in self.shape)
+        return whole(self.shape)
 
     @property
     def stored(self) -> Region:

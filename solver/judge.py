@@ -131,9 +131,7 @@ class Judge:
         """The residual's sum of squares, or its largest magnitude."""
         accumulator = self._method.accumulator(self._criterion.kind)
         self._method.residual_norm(number, accumulator)
-        value = accumulator.value
-        accumulator.clear()
-        return value
+        return accumulator.take()
 
     def _find_floor(self, number: int) -> None:
         method, kind = self._method, self._criterion.kind

@@ -8,7 +8,7 @@ from test_solvers import case_text
 from heatsolve.backends.choice import make
 from heatsolve.case import parse
 from heatsolve.conduction import Conduction
-from heatsolve.linear.direct import MOST, Inverse, inverse_of, matrix_of, numbers_of
+from heatsolve.linear.direct import MOST, Inverse, inverse_of, matrix_of
 from heatsolve.linear.mixed import Refinement
 from heatsolve.linear.multigrid import Multigrid
 from heatsolve.study.noise import noise_inside
@@ -51,7 +51,7 @@ def test_matrix(name):
         return
     inside = tuple(slice(*own) for own in system.grid.interior)
     u[inside] = np.random.default_rng(1).random(u[inside].shape)
-    r, matrix = system.like(u), matrix_of(system, numbers_of(system.grid))
+    r, matrix = system.like(u), matrix_of(system)
     for array in (u, r):
         kept = array[inside].copy()
         array[...] = 0.0

@@ -146,6 +146,9 @@ class Backend(Passes, ABC):
         `out` is an array, an Accumulator, or a tuple of them for a point function that returns as
         many values. Raises ValueError when an output is also read at a shift or is too small.
         """
+        points = math.prod([max(0, high - low) for low, high in region])
+        if points == 0:  # nothing is compiled for it
+            return
         outputs = out if isinstance(out, tuple) else (out,)
         kinds = tuple([o.kind if isinstance(o, Accumulator) else "array" for o in outputs])
         in_place = tuple([place_of(o, arguments) for o in outputs])
@@ -157,11 +160,6 @@ class Backend(Passes, ABC):
         if known is None:
             known = self._compiled[key] = self._prepare(*key)
         run, converts, bytes_touched = known
-        points = 1
-        for low, high in region:
-            if high <= low:
-                return
-            points *= high - low
         targets = []
         for output, kind in zip(outputs, kinds, strict=True):
             if kind != "array":
@@ -188,8 +186,7 @@ class Backend(Passes, ABC):
 
     def check(self, accumulator: Accumulator, threshold: float) -> None:
         """Enter the value of an accumulator into the ledger, and clear the accumulator."""
-        self._checks.append(accumulator.value)
-        accumulator.clear()
+        self._checks.append(accumulator.take())
 
     def ledger(self) -> list[float]:
         """The values of the checks up to the one that closed the gate; ends the gate (waits)."""

@@ -22,6 +22,12 @@ class Accumulator:
         register = self._backend.read_register(self.register)
         return sums.VALUE_OF[self.kind](self._backend.combine(register))
 
+    def take(self) -> float:
+        """The value; what comes next begins anew."""
+        value = self.value
+        self.clear()
+        return value
+
     def clear(self) -> None:
         """Begin anew."""
         self._backend.clear_register(self.register)

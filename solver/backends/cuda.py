@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Signature
-from heatsolve.backends.cuda_machine import AsArray, Device, DeviceArray, Simulator, simulated
+from heatsolve.backends.cuda_arrays import AsArray, DeviceArray
+from heatsolve.backends.cuda_machine import Device, Simulator, simulated
 from heatsolve.backends.cuda_source import (
     check_types,
     kernel_function,

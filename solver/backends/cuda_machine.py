@@ -5,20 +5,19 @@ cuda.core. Under the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) the same source run
 """
 
 import inspect
-import math
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from heatsolve.backends import cache, sums
+from heatsolve.backends.cuda_arrays import AsArray, Borrowing, DeviceArray, flat
 from heatsolve.backends.device_launch import Launch
-from heatsolve.backends.library import ArrayLibrary, CupyLibrary
+from heatsolve.backends.library import ArrayLibrary
 from heatsolve.errors import InputError
 
 
@@ -86,60 +85,6 @@ def cubin_of(source: str, options: tuple[str, ...]) -> bytes:
     code = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
     checked(nvrtc.nvrtcGetCUBIN(program, code))
     return code
-
-
-@dataclass(frozen=True)
-class DeviceArray:
-    """An array on the device: its memory is flat, so that a kernel takes one pointer."""
-
-    shape: tuple[int, ...]
-    memory: Any
-    pointer: int
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.memory.dtype
-
-    def reshape(self, shape: tuple[int, ...]) -> "DeviceArray":
-        """The same memory, seen as an array of another shape."""
-        return replace(self, shape=shape)
-
-    def part(self, shape: tuple[int, ...], first: int) -> "DeviceArray":
-        """So much of the memory, from an element on."""
-        if first + math.prod(shape) > self.memory.size:
-            raise ValueError(f"{shape} elements from {first} on are not in {self.memory.size}")
-        memory = self.memory[first : first + math.prod(shape)]
-        return DeviceArray(shape, memory, self.pointer + first * self.dtype.itemsize)
-
-
-@dataclass(frozen=True)
-class AsArray:
-    """A device array to be passed as Numba's array structure instead of a pointer."""
-
-    array: DeviceArray
-
-
-class Borrowing(CupyLibrary):
-    """CuPy on memory of Numba's, in the stream of the sweeps."""
-
-    def __init__(self, cupy: Any, fft: Any, stream: int):
-        super().__init__(cupy, fft)
-        self._stream = cupy.cuda.ExternalStream(stream)
-
-    @contextmanager
-    def queue(self) -> Iterator[None]:
-        with self._stream:
-            yield
-
-    def view(self, array: DeviceArray) -> Any:
-        # CuPy copies an array before a transform if it is a view of another: this one is not.
-        cupy, memory = self.namespace, array.memory
-        owned = cupy.cuda.UnownedMemory(array.pointer, memory.nbytes, array)
-        pointer = cupy.cuda.MemoryPointer(owned, 0)
-        return cupy.ndarray(array.shape, memory.dtype, memptr=pointer)
-
-    def lend(self, array: Any) -> DeviceArray:
-        return DeviceArray(array.shape, array, array.data.ptr)
 
 
 class Device:
@@ -268,7 +213,7 @@ class Device:
             config = self._core.LaunchConfig(
                 grid=numbers.grid, block=numbers.block, shmem_size=bytes_shared
             )
-            self._core.launch(self._stream, config, kernel, *_flat(arguments))
+            self._core.launch(self._stream, config, kernel, *flat(arguments))
 
         return launch
 
@@ -283,19 +228,6 @@ class Device:
         if not path.exists():
             cache.store(path, ptx_of(function, types, capability).encode())
         return path.read_text()
-
-
-def _flat(arguments: tuple) -> Iterator[Any]:
-    for argument in arguments:
-        if isinstance(argument, DeviceArray):
-            yield argument.pointer
-        elif isinstance(argument, AsArray):
-            array = argument.array
-            (count,) = array.shape
-            # Numba's array structure: owner, parent, items, item size, data, shape, strides.
-            yield from (0, 0, count, 8, array.pointer, count, 8)
-        else:
-            yield argument
 
 
 class Simulator:

@@ -233,6 +233,11 @@ def weighted_magnitude(at, u, *ratios):
     return magnitude(weighted(at, u, *ratios))
 
 
+def added(at, u, correction):
+    """u + correction."""
+    return u[at] + correction[at]
+
+
 def lowered(at, u, amount):
     """u - amount."""
     return u[at] - amount

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.grid import Grid
-from heatsolve.linear import System
+from heatsolve.grid import Grid, whole
+from heatsolve.linear import System, added
 
 ROW = 20
 """Terms that one point adds up: a product with the inverse is two sweeps of so many each."""
@@ -35,8 +35,7 @@ class Inverse:
         self._system, self._backend = system, system.backend
         backend, shape = system.backend, system.grid.shape
         size = int(np.prod(shape))
-        numbers = numbers_of(system.grid)
-        matrix = matrix_of(system, numbers)
+        matrix = matrix_of(system)
         with np.errstate(all="ignore"):  # a matrix of single precision may have no inverse
             inverse = inverse_of(matrix)
         # Largest elements, not sums of them: the same number whatever the machine.
@@ -57,13 +56,9 @@ class Inverse:
         """x from u, which may be the same array; the ghosts of x stay as they are."""
         system, sweep = self._system, self._backend.sweep
         system.sweep(system.residual, self._residual, u, system.b, *system.coefficients)
-        sweep(products, self._sums, everything(self._sums), self._inverse, self._columns)
-        sweep(sums, self._line, everything(self._line), self._sums)
-        sweep(plus, x, system.grid.interior, u, self._change)
-
-
-def everything(array: Any) -> tuple[tuple[int, int], ...]:
-    return tuple((0, extent) for extent in array.shape)
+        sweep(products, self._sums, whole(self._sums.shape), self._inverse, self._columns)
+        sweep(sums, self._line, whole(self._line.shape), self._sums)
+        sweep(added, x, system.grid.interior, u, self._change)
 
 
 def products(i, j, k, inverse, b):
@@ -82,11 +77,6 @@ def sums(i, j, k, a):
     return total
 
 
-def plus(at, u, change):
-    """u + change."""
-    return u[at] + change[at]
-
-
 def inside(grid: Grid) -> np.ndarray:
     """Which elements of an array are unknowns."""
     found = np.zeros(grid.shape, bool)
@@ -96,8 +86,8 @@ def inside(grid: Grid) -> np.ndarray:
 
 def numbers_of(grid: Grid) -> np.ndarray:
     """The number of the unknown that each element of an array holds, periodic ghosts too, or -1."""
-    numbers = np.full(grid.shape, -1)
-    numbers[inside(grid)] = np.arange(inside(grid).sum())
+    numbers, unknowns = np.full(grid.shape, -1), inside(grid)
+    numbers[unknowns] = np.arange(unknowns.sum())
     for number, axis in enumerate(grid.axes):
         if axis.periodic:
             lines = np.moveaxis(numbers, number, 0)
@@ -105,21 +95,22 @@ def numbers_of(grid: Grid) -> np.ndarray:
     return numbers
 
 
-def matrix_of(system: System, numbers: np.ndarray) -> np.ndarray:
+def matrix_of(system: System) -> np.ndarray:
     """A of b - A u, from residuals of patterns: each third element along every axis is 1.
 
     A point reads of one of them at most, as a point function of the system reads no further than
     its neighbours.
     """
     backend, grid = system.backend, system.grid
-    own = np.argwhere(inside(grid))
+    unknowns, numbers = inside(grid), numbers_of(grid)
+    own = np.argwhere(unknowns)
     matrix = np.zeros((len(own), len(own)))
     nothing, residual = backend.zeros(grid.shape), backend.zeros(grid.shape)
     for places, pattern in patterns(grid):
         u = backend.to_device(pattern)
         given = (u, nothing, *system.coefficients)
         backend.sweep(system.residual, residual, grid.interior, *given)
-        values = backend.to_host(residual)[inside(grid)]
+        values = backend.to_host(residual)[unknowns]
         read = own + (places - own + 1) % 3 - 1
         columns = numbers[tuple(read.T)]
         rows = np.flatnonzero(columns >= 0)
@@ -129,7 +120,7 @@ def matrix_of(system: System, numbers: np.ndarray) -> np.ndarray:
         volumes = np.ones(grid.shape)
         for ratio in system.ratios:
             volumes = volumes / (ratio if isinstance(ratio, float) else backend.to_host(ratio))
-        matrix += (matrix[0, 0] or 1.0) * (volumes[inside(grid)] / len(own))
+        matrix += (matrix[0, 0] or 1.0) * (volumes[unknowns] / len(own))
     return matrix
 
 

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 from heatsolve.backends import Accumulator, ArrayLibrary
+from heatsolve.grid import whole
 from heatsolve.linear import Method, System, term, with_change
 from heatsolve.linear.modes import Modes, modes_of
 from heatsolve.linear.real_transforms import RealTransforms
@@ -35,7 +36,7 @@ class Fourier(Method):
         backend = system.backend
         self._library = backend.library()
         self._transforms = transforms_of(self._library)
-        self._everywhere = tuple((0, n) for n in self._lengths)
+        self._everywhere = whole(self._lengths)
         self._right = backend.zeros(self._lengths)
         self._is_packed = False
         self._share = 1.0 / math.prod(modes.factor for modes in self._modes)
@@ -89,8 +90,8 @@ class Fourier(Method):
             x = transforms.spectrum(x, self._periodic)
         # Real and imaginary parts are divided alike, as neighbours along the fastest axis.
         parts = self._library.lend(x.view(self.system.backend.dtype))
-        region = tuple((0, n) for n in parts.shape)
-        self.system.backend.sweep(divided, parts, region, parts, self._share, *self._lines)
+        given = (parts, self._share, *self._lines)
+        self.system.backend.sweep(divided, parts, whole(parts.shape), *given)
         if self._periodic:
             lengths = tuple(self._lengths[axis] for axis in self._periodic)
             x = transforms.values(x, lengths, self._periodic)

@@ -126,6 +126,15 @@ class Interpolation:
                 sweep(of_one(taps, adds), pairs, region, self._coarse, *given)
 
 
+def taken(weights: Sequence[Any], here: tuple, u: Any, there: Sequence[tuple]) -> Any:
+    """The sum of what is taken of coarse layers, the weights being found here."""
+    (first, *others), (lowest, *above) = weights, there
+    value = first[here] * u[lowest]
+    for weight, place in zip(others, above, strict=True):
+        value = value + weight[here] * u[place]
+    return value
+
+
 @cache
 def of_one(taps: int, adds: bool) -> Point:
     """A layer from so many coarse ones; made once, as backends know a sweep by its function.
@@ -136,9 +145,7 @@ def of_one(taps: int, adds: bool) -> Point:
 
     def interpolated(i, j, k, u, *more):
         weights, places, (back, *old) = more[:taps], more[taps : 2 * taps], more[2 * taps :]
-        value = weights[0][i, j, k] * u[i, j + places[0], k + back]
-        for n in range(1, taps):
-            value = value + weights[n][i, j, k] * u[i, j + places[n], k + back]
+        value = taken(weights, (i, j, k), u, [(i, j + place, k + back) for place in places])
         return old[0][i, j, k] + value if adds else value
 
     return interpolated
@@ -157,10 +164,8 @@ def of_two(taps: int, lag: int, ahead: int, adds: bool) -> Point:
         places, old = more[2 * taps : 3 * taps + abs(ahead)], more[3 * taps + abs(ahead) :]
         values = []
         for weights, later, first in ((even, lag, max(0, -ahead)), (odd, 0, max(0, ahead))):
-            value = weights[0][i, j + later, k] * u[i, j + places[first], k]
-            for n in range(1, taps):
-                value = value + weights[n][i, j + later, k] * u[i, j + places[first + n], k]
-            values.append(value)
+            there = [(i, j + place, k) for place in places[first : first + taps]]
+            values.append(taken(weights, (i, j + later, k), u, there))
         if adds:
             return tuple([old[n][i, j, k] + value for n, value in enumerate(values)])
         return tuple(values)

@@ -6,7 +6,7 @@ from typing import Any
 
 from heatsolve.assembly import Assembly
 from heatsolve.backends import Accumulator, HalfCycle
-from heatsolve.linear import System
+from heatsolve.linear import System, added
 from heatsolve.linear.direct import Inverse
 from heatsolve.linear.prolongation import Prolongation
 from heatsolve.linear.smoothers import Relaxation, Smoother, Sweep
@@ -26,8 +26,7 @@ class Level:
 
     What a cycle asks of it: `descend`, sweeps after which the next level gets the residual as its
     b; and `ascend`, which adds the next level's solution, found in its `other`, before more sweeps.
-    A backend may do either in one or two passes through memory. The last level has `settle` or, if
-    it is the only one, `refine`.
+    A backend may do either in one or two passes through memory. Of the last level it asks `settle`.
     """
 
     def __init__(
@@ -161,11 +160,6 @@ class Level:
         self._correct(u)
         self._relaxation.smooth(u, self.other if u is self.u else self.u, self.smoother.after)
 
-    def refine(self, u: Any) -> None:
-        """u, where there is no other level."""
-        assert self._inverse is not None
-        self._inverse.solve(u, u)
-
     def _restrict(self, u: Any) -> None:
         """b of the next level is the residual b - A u, restricted."""
         system = self.system
@@ -186,10 +180,10 @@ class Level:
         else:
             sweep(added_from, u, interior, u, self._transfer.finer, *self._starts)
 
-    def settle(self) -> None:
-        """The solution of the last level from the walls' values in u, in `other`."""
+    def settle(self, u: Any, result: Any) -> None:
+        """The solution of the last level, from u or what it has of it: the walls' values."""
         assert self._inverse is not None
-        self._inverse.solve(self.u, self.other)
+        self._inverse.solve(u, result)
 
     # ---- full multigrid: not corrections, but solutions, with the walls' values ----
 
@@ -249,11 +243,6 @@ def copied(at, a):
 def filled(at, value):
     """A number, in two arrays."""
     return value, value
-
-
-def added(at, u, correction):
-    """u + correction."""
-    return u[at] + correction[at]
 
 
 def added_from(at, u, correction, *starts):

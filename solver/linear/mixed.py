@@ -8,6 +8,7 @@ from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.errors import InputError
+from heatsolve.grid import whole
 from heatsolve.linear import Method, System, term, with_change
 from heatsolve.linear.hierarchy import hierarchy
 from heatsolve.linear.multigrid import VISITS, solve_from_zero
@@ -87,8 +88,7 @@ class Refinement(Method):
 
     def _choose_exponent(self) -> None:
         """By which the residual is scaled from now on; the first one was not."""
-        largest = self._largest.value
-        self._largest.clear()
+        largest = self._largest.take()
         self.scalars["exponent"] = 0.0
         # Whoever iterates will say so if it is 0 or not finite.
         if 0.0 < largest < math.inf and math.frexp(largest)[1] not in EASY:
@@ -149,8 +149,7 @@ def in_single(system: System) -> tuple[System, int]:
         if array is ONES:
             return array
         result = single.zeros(array.shape)
-        region = tuple((0, extent) for extent in array.shape)
-        backend.sweep(scaled, result, region, array, factor)
+        backend.sweep(scaled, result, whole(array.shape), array, factor)
         return result
 
     share = math.ldexp(1.0, -exponent)

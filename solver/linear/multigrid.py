@@ -153,7 +153,7 @@ def begin_nested(levels: list[Level]) -> None:
     for level in levels[:-1]:
         level.pass_down()
     if len(levels) > 1:
-        levels[-1].settle()
+        levels[-1].settle(levels[-1].u, levels[-1].other)
         for number in range(len(levels) - 2, 0, -1):
             level = levels[number]
             level.take_up(level.other)
@@ -167,7 +167,7 @@ def improve(levels: list[Level], u: Any, other: Any, visits: int) -> Any:
     `other` is as u outside the unknowns.
     """
     if len(levels) == 1:
-        levels[0].refine(u)
+        levels[0].settle(u, u)
         return u
     return end(levels, levels[0].descend(u, other), u, other, visits)
 
@@ -184,7 +184,7 @@ def solve_from_zero(levels: list[Level], visits: int, cycles: int | None = None)
     """So many cycles (by default `visits`) from zero for the first level; they end in `other`."""
     level = levels[0]
     if len(levels) == 1:
-        level.settle()
+        level.settle(level.u, level.other)
         return
     assert not level.swaps
     smoothed = level.descend_from_zero()

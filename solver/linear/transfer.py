@@ -69,12 +69,13 @@ class Transfer:
         following = [*list(cuts)[1:], None]
         for (number, cut), then in zip(cuts.items(), following, strict=True):
             held[number] = extents[number] = cut.coarse[1] + 2
-            down, up, memory_below = coarse_b, coarse_u, None
-            if then is not None:
-                memory_below, down = roomy(backend, extents, then)
+            if then is None:
+                below, down, up = None, coarse_b, coarse_u
+            else:
+                below, down = roomy(backend, extents, then)
                 up = down
             self._steps.append(Step(backend, cut, number, fine, memory, down, up, held))
-            fine, memory = down, memory_below
+            memory, fine = below, down
 
     @property
     def shares(self) -> list[Any]:
