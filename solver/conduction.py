@@ -141,7 +141,20 @@ class Conduction:
             ratios=self.ratios,
             lowest=lambda: self._lowest(s),
             singular=self.singular and s == 0.0,
+            homogeneous=self._homogeneous,
         )
+
+    @property
+    def _homogeneous(self) -> bool:
+        """Whether the case has no other number than 0 for the ghosts of any wall."""
+        walls = [
+            Wall(number, side, name, getattr(self.case.boundary, name).temperature)
+            for number, axis in enumerate(self.whole.axes)
+            for side, name in enumerate(WALLS[axis.name])
+            if not axis.periodic
+        ]
+        ghosts = [wall.ghost for wall in walls if wall.ghost is not None]
+        return all(not ghost.names and float(ghost()) == 0.0 for ghost in ghosts)
 
     def _lowest(self, s: float) -> float:
         """A lower bound of the smallest eigenvalue of A (asks all processes)."""

@@ -29,7 +29,7 @@ class Criterion:
         self._scale: float | None = None
         if self.fixed or not solver.relative:
             self._scale = 1.0
-        elif scratch is not None or not _no_values_at_walls(system, u):
+        elif not system.homogeneous and (scratch is not None or _values_at_walls(system, u)):
             self._scale = self._norm_with_walls(u, scratch)
 
     @property
@@ -47,14 +47,13 @@ class Criterion:
 
     def first_residual(self, method: Method) -> float:
         """The value of the residual's accumulator before the first step."""
-        into = method.accumulator(self.kind)
+        norms = [method.accumulator(self.kind)]
         if self._scale is None:
-            of_b = self._system.backend.accumulator(self.kind)
-            method.first_norms(into, of_b)
-            self._scale = self.norm(of_b.value)
-        else:
-            method.residual_norm(0, into)
-        return into.take()
+            norms.append(self._system.backend.accumulator(self.kind))
+        value, *of_b = method.first_values(*norms)
+        if of_b:
+            self._scale = self.norm(of_b[0])
+        return value
 
     def norm(self, value: float) -> float:
         return math.sqrt(value) if self.kind == "sum" else value
@@ -91,10 +90,8 @@ class Criterion:
         return self.norm(accumulator.value)
 
 
-def _no_values_at_walls(system: System, u: Any) -> bool:
-    if all(axis.periodic for axis in system.grid.axes):
-        return True
+def _values_at_walls(system: System, u: Any) -> bool:
     largest = system.backend.accumulator("max")
     for ghosts in system.grid.ghosts:
         system.backend.sweep(copy, largest, ghosts, u)
-    return largest.value == 0.0
+    return largest.value != 0.0

@@ -182,6 +182,58 @@ def test_the_change_of_a_step_is_measured():
     assert np.isclose(total.value, np.sum((u - before) ** 2), rtol=1e-14)
 
 
+FREE = [((5, 4, 6), ["--", "gg", "--"]), ((9, 8), ["gg", "gg"]), ((12,), ["--"])]
+"""Grids without a value at any wall."""
+
+
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+def test_without_values_at_walls_the_start_plays_no_part(kind, backend):
+    """If the norm of b is the scale: the first residual is b, and one step solves."""
+    for (size, pairs), s in product(FREE, (0.0, 3.0)):
+        system, u = noisy_problem(make(backend), kind, size, pairs, s)
+        expected = dense_solution(*noisy_problem(NumpyBackend(), kind, size, pairs, s))
+        norms = [system.backend.accumulator("sum") for _ in range(2)]
+        system.backend.sweep(fill, u, system.grid.interior, np.nan)
+        method = Fourier(system, u)
+        values = method.first_values(*norms)
+        b = inside(system, system.backend.to_host(system.b))
+        assert values[0] == values[1] == system.backend.reduce(
+            "sum", lambda at, b: b[at] * b[at], system.grid.interior, system.b
+        )  # fmt: skip
+        assert np.isclose(values[0], np.sum(b**2), rtol=1e-14)
+        method.step(0, None)
+        error = inside(system, system.backend.to_host(u)) - expected
+        assert np.abs(error).max() < 2e-13 * np.abs(expected).max(), (size, pairs, s)
+        method.restart()
+        method.residual_norm(0, norms[0])
+        assert norms[0].take() < 1e-20 * values[0]
+
+
+def test_a_step_that_is_made_ahead_is_made_once():
+    system, u = noisy_problem(NumpyBackend(), "cells", (6, 5), ["gg", "--"])
+    fields = []
+    for _ in range(2):
+        method = Fourier(system, u)
+        if not fields:
+            method.first_values(*[system.backend.accumulator("sum") for _ in range(2)])
+            remembered = dict(method.scalars)
+        else:
+            method.recall(remembered)
+        method.step(0, None)
+        assert not method.scalars
+        fields.append(inside(system, u).copy())
+    assert fields[0].tobytes() == fields[1].tobytes()
+
+
+def test_nothing_on_the_right_side(backend, tmp_path):
+    """The solution without a mean is 0, whatever the start."""
+    solver = "method = 'fft'\nrelative = true"
+    text = case_text("nodes = [9, 13]", "gggg", "0", solver, initial="temperature = 'x'")
+    result = solve(text, tmp_path, backend)
+    assert result.outcome.count == 0
+    assert not result.fields["temperature"].any()
+
+
 # ---- in a case ---------------------------------------------------------------------------------
 
 PROBLEMS = {

@@ -192,6 +192,10 @@ class Backend(Passes, ABC):
         """The values of the checks up to the one that closed the gate; ends the gate (waits)."""
         return self._checks
 
+    def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
+        """The values of several accumulators, which then begin anew: one wait for all (waits)."""
+        return [accumulator.take() for accumulator in accumulators]
+
     def _prepare(
         self,
         point: Point,

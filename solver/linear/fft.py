@@ -11,14 +11,20 @@ from heatsolve.linear.modes import Modes, modes_of
 from heatsolve.linear.real_transforms import RealTransforms
 from heatsolve.points import Point, where
 
+AHEAD = "ahead"
+"""The scalar that says that the next step is made already."""
+
 
 class Fourier(Method):
     """u += A^-1 (b - A u): expand in the eigenvectors of A, divide by its eigenvalues, sum up.
 
     R. W. Hockney, J. ACM 12 (1965), 95, for every axis. One step solves the system, another one
     refines what rounding left. Where A is singular the mode of its null space keeps its place. The
-    residual carries the walls' values, so that the transforms know of none. Two libraries of FFTs
-    round in different ways: the bits are those of one backend only.
+    residual carries the walls' values, so that the transforms know of none; where no wall has one,
+    and the residual's norm is wanted relative to that of b, the first step is u = A^-1 b instead,
+    and that norm the one of b: what u was before plays no part. Nor does the host's look at the
+    norm, so a device need not wait for it. Two libraries of FFTs round in different ways: the bits
+    are those of one backend only.
 
     Raises InputError where A has other eigenvectors, see `modes`, or the backend has no FFT.
     """
@@ -37,6 +43,7 @@ class Fourier(Method):
         self._library = backend.library()
         self._transforms = transforms_of(self._library)
         self._everywhere = whole(self._lengths)
+        self._free = all(modes.free for modes in self._modes)
         self._right = backend.zeros(self._lengths)
         self._is_packed = False
         self._share = 1.0 / math.prod(modes.factor for modes in self._modes)
@@ -47,6 +54,9 @@ class Fourier(Method):
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system, sweep = self.system, self.system.backend.sweep
+        if self.scalars.pop(AHEAD, 0.0) > 0.0:
+            assert change is None
+            return
         if not self._is_packed:
             self._pack()
         self._is_packed = False
@@ -55,6 +65,15 @@ class Fourier(Method):
             out = self.u if change is None else (self.u, change)
             point = CORRECTED[change.kind if change else None]
             sweep(point, out, system.grid.interior, self.u, correction)
+
+    def _begin(self, norm: Accumulator) -> None:
+        """u = A^-1 b, and the terms of a norm of b."""
+        system, sweep = self.system, self.system.backend.sweep
+        sweep(taken_in(norm.kind), (self._right, norm), self._everywhere, system.b)
+        with self._library.queue():
+            solution = self._solve(self._library.view(self._right))
+            sweep(placed, self.u, system.grid.interior, solution)
+        self.scalars[AHEAD] = 1.0
 
     def _pack(self, *norms: Accumulator) -> None:
         """The residual into the array of the transforms; terms of norms of it, and of b."""
@@ -72,10 +91,17 @@ class Fourier(Method):
             return
         self._pack(into)
 
-    def first_norms(self, into: Accumulator, of_b: Accumulator) -> None:
-        self._pack(into, of_b)
+    def first_values(self, into: Accumulator, of_b: Accumulator | None = None) -> list[float]:
+        backend = self.system.backend
+        if self._free and of_b is not None:
+            self._begin(into)
+            return backend.values([into]) * 2
+        norms = [into] if of_b is None else [into, of_b]
+        self._pack(*norms)
+        return backend.values(norms)
 
     def restart(self) -> None:
+        self.scalars.clear()
         self._is_packed = False
 
     def solution(self, steps: int) -> Any:
@@ -167,9 +193,25 @@ def divided(at, parts, share, *lines):
     return where(total > 0.0, share * parts[at] / total, 0.0)
 
 
+@cache
+def taken_in(kind: str) -> Point:
+    """An array for one without ghosts, with the terms of a norm of it."""
+
+    def taken(at, b):
+        value = b[tuple([index + 1 for index in at])]
+        return value, term(value, kind)
+
+    return taken
+
+
+def placed(at, inside):
+    """An array without ghosts: one point further on along each axis."""
+    return inside[tuple([index - 1 for index in at])]
+
+
 def corrected(at, u, correction):
     """u plus a correction without ghosts."""
-    return u[at] + correction[tuple([index - 1 for index in at])]
+    return u[at] + placed(at, correction)
 
 
 CORRECTED: dict[str | None, Point] = {

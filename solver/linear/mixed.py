@@ -78,7 +78,7 @@ class Refinement(Method):
         if self._known != number:
             self._find_residual()
         if "exponent" not in self.scalars:
-            self._choose_exponent()
+            self._choose_exponent(self._largest.take())
         self._cycles()
         self._known = None
         out = self.u if change is None else (self.u, change)
@@ -86,9 +86,8 @@ class Refinement(Method):
         point = CORRECTED[change and change.kind]
         system.backend.sweep(point, out, system.grid.interior, self.u, self._e, back)
 
-    def _choose_exponent(self) -> None:
+    def _choose_exponent(self, largest: float) -> None:
         """By which the residual is scaled from now on; the first one was not."""
-        largest = self._largest.take()
         self.scalars["exponent"] = 0.0
         # Whoever iterates will say so if it is 0 or not finite.
         if 0.0 < largest < math.inf and math.frexp(largest)[1] not in EASY:
@@ -116,9 +115,15 @@ class Refinement(Method):
         self._find_residual(into)
         self._known = steps
 
-    def first_norms(self, into: Accumulator, of_b: Accumulator) -> None:
+    def first_values(self, into: Accumulator, of_b: Accumulator | None = None) -> list[float]:
+        """With them it is told how large the residual is: a device is asked once for all."""
         self._find_residual(into, of_b)
         self._known = 0
+        norms = [into, self._largest] if of_b is None else [into, of_b, self._largest]
+        *values, largest = self.system.backend.values(norms)
+        if "exponent" not in self.scalars:
+            self._choose_exponent(largest)
+        return values
 
     def solution(self, steps: int) -> Any:
         return self.u

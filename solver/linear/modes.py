@@ -43,6 +43,11 @@ class Modes:
         return not self.transform
 
     @property
+    def free(self) -> bool:
+        """Whether no wall of the axis has a given value."""
+        return self.periodic or (self.transform == "dct" and self.kind <= 2)
+
+    @property
     def inverse(self) -> int:
         """The type of the transform that undoes this one."""
         return INVERSE[self.kind]
