@@ -1,8 +1,10 @@
 """Small sweeps that share a kernel have the bits of sweeps apart; the kernel is emulated."""
 
 import gc
+import random
 import shutil
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.linear.direct import MOST
 from heatsolve.linear.mixed import Refinement, scaled
 from heatsolve.linear.multigrid import Multigrid
+from heatsolve.points import shifted
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
 
@@ -23,6 +26,7 @@ class Replaying(Emulated):
     """Notes down what it plays back, as a GPU does; other sweeps are NumPy's."""
 
     notes = None
+    on_device = True
     enqueue = DeviceBackend.enqueue
     replayed = DeviceBackend.replayed
     _compile = DeviceBackend._compile
@@ -83,10 +87,117 @@ def test_the_bits_of_sweeps_apart(name, method, most, of_last_level, monkeypatch
         "heatsolve.backends.replay.together",
         lambda backend, sweeps: joined.append(len(sweeps)) or together(backend, sweeps),
     )
+    alone = NumpyBackend()
+    alone.on_device = True  # the same sweeps
     assert two_steps(Replaying(), method, *PROBLEMS[name]) == two_steps(
-        NumpyBackend(), method, *PROBLEMS[name]
+        alone, method, *PROBLEMS[name]
     )
     assert max(joined) > 5
+
+
+def sweeps_beside(backend):
+    """Along four walls of two arrays, which touch nothing of each other; and then some that do."""
+    rng = np.random.default_rng(1)
+    a, b, c = (backend.to_device(rng.normal(size=(400, 1100))) for _ in range(3))
+    top, bottom = ((0, 1), (0, 1100)), ((399, 400), (0, 1100))
+    left, right = ((1, 399), (0, 1)), ((1, 399), (1099, 1100))
+    for target in (a, b):
+        for wall in (top, bottom, left, right):
+            backend.sweep(scaled, target, wall, c, 2.0)
+    backend.sweep(shifted, c, top, a, 399, 0)  # from what was written
+    backend.sweep(shifted, a, bottom, a, -398, 0)
+    backend.sweep(shifted, a, ((1, 2), (1, 49)), a, 398, 0)
+    backend.sweep(scaled, b, ((5, 6), (0, 1100)), b, 3.0)
+    backend.sweep(scaled, c, ((20, 21), (0, 500)), b, 5.0)  # to what was only read
+    other_shape = b.reshape(1100, 400), a.reshape(1100, 400)
+    backend.sweep(scaled, other_shape[0], ((0, 2), (0, 400)), other_shape[1], 7.0)
+    return a, b, c
+
+
+@pytest.mark.parametrize("most", [1300, 10])
+def test_sweeps_beside_each_other(most, monkeypatch):
+    """There is no barrier between sweeps of which none touches what another one writes."""
+    monkeypatch.setattr(small_sweeps, "MOST_POINTS", most)
+    taken = []
+    takes = small_sweeps.Group.takes
+    monkeypatch.setattr(
+        small_sweeps.Group, "takes",
+        lambda group, sweep: taken.append(takes(group, sweep)) or taken[-1],
+    )  # fmt: skip
+    backend = Replaying()
+    backend.notes = []
+    arrays = sweeps_beside(backend)
+    notes, backend.notes = backend.notes, None
+    kernels = list(small_sweeps.together(backend, notes))
+    assert taken[:8] == [True] * 8 and not all(taken)
+    assert len(kernels) < len(notes) - 6
+    for play in kernels:
+        play()
+    for got, expected in zip(arrays, sweeps_beside(NumpyBackend()), strict=True):
+        assert got.tobytes() == expected.tobytes()
+
+
+class Measuring(Replaying):
+    """Knows of how much shared memory a kernel makes use, and how much it gets."""
+
+    def c_kernel(self, source, bytes_shared):
+        kernel = super().c_kernel(source, bytes_shared)
+        width = int(source.split("#define WIDTH ")[1].split()[0])
+
+        def queue(launch, operands):
+            self.fits.append(operands[1] * width * 8 <= bytes_shared)
+            kernel(launch, operands)
+
+        self.fits = getattr(self, "fits", [])
+        return queue
+
+
+def test_tables_fit_into_shared_memory():
+    backend = Measuring()
+    two_steps(backend, Multigrid, *PROBLEMS["FMG"])
+    assert len(backend.fits) > 5 and all(backend.fits)
+
+
+def test_a_kernel_is_known_by_its_shared_memory_too():
+    backend = SimpleNamespace(_c_kernels={}, _compile_c=lambda source, size: size)
+    for size in (8, 16, 8):
+        DeviceBackend.c_kernel(backend, "text", size)
+    assert list(backend._c_kernels.values()) == [8, 16]
+
+
+def random_part(rng):
+    """A region of one of several views of the same memory."""
+    height, width = rng.choice([4, 6, 7]), rng.choice([4, 5, 6, 7])
+    if rng.random() < 0.3:
+        first, shape = 0, (height, width)
+    else:
+        first = rng.randrange(2 * width)
+        shape = ((height * width - first) // (2 * width), width, 2)
+    lows = [rng.randrange(extent) for extent in shape]
+    region = tuple(
+        (low, rng.randint(low + 1, extent)) for low, extent in zip(lows, shape, strict=True)
+    )
+    return small_sweeps.Place(4096 + 8 * first, 8, shape), region
+
+
+def addresses_of(part):
+    place, region = part
+    numbers = np.arange(np.prod(place.shape)).reshape(place.shape)
+    return set((place.first + 8 * numbers[tuple(slice(*pair) for pair in region)]).ravel())
+
+
+def test_what_views_of_the_same_memory_have_in_common():
+    """Said of all parts that have something and, where views have equal rows, of no others."""
+    rng, needless = random.Random(1), 0
+    for _ in range(20000):
+        one, other = random_part(rng), random_part(rng)
+        common = bool(addresses_of(one) & addresses_of(other))
+        said = small_sweeps.have_common(one, other)
+        assert said or not common, (one, other)
+        alike = np.prod(one[0].shape[1:]) == np.prod(other[0].shape[1:])
+        assert not alike or said == common, (one, other)
+        needless += said and not common
+    assert needless > 0
 
 
 def test_a_closed_gate():
@@ -96,7 +207,7 @@ def test_a_closed_gate():
     for target in (a, b):
         backend.sweep(scaled, target, region, b, 3.0)
     notes, backend.notes = backend.notes, None
-    play = small_sweeps.together(backend, notes)
+    (play,) = small_sweeps.together(backend, notes)
     for backend.shut in (True, False):
         play()
         assert (a[:, 1:] == (0.0 if backend.shut else 3.0)).all()

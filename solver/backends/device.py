@@ -27,7 +27,7 @@ from heatsolve.backends.device_passes import (
     deepest,
 )
 from heatsolve.backends.replay import Note, Replay
-from heatsolve.backends.small_sweeps import SmallSweep, is_small
+from heatsolve.backends.small_sweeps import SmallSweep, may_share
 from heatsolve.backends.tape import Tape
 from heatsolve.points import Point
 
@@ -135,6 +135,7 @@ class DeviceBackend(Backend):
     """Multiprocessors of the device."""
     notes: list[Note] | None = None
     """What is queued while it is only noted down."""
+    _state: Any
     _gate: Any
     _rows: Any
     _kinds: list[str]
@@ -221,7 +222,7 @@ class DeviceBackend(Backend):
 
                 return queue
 
-            if self.notes is not None and is_small(signature, region):
+            if self.notes is not None and may_share(signature, region):
                 apart, extents = layout(arrays, shapes)
                 here = replace(signature, apart=apart)
                 self.notes.append(SmallSweep(here, tape, region, extents, operands, ready))
@@ -239,9 +240,10 @@ class DeviceBackend(Backend):
 
     def c_kernel(self, source: str, bytes_shared: int) -> Compiled:
         """The kernel `sweeps` of a CUDA C source, where a block needs so much shared memory."""
-        if source not in self._c_kernels:
-            self._c_kernels[source] = self._compile_c(source, bytes_shared)
-        compiled = self._c_kernels[source]
+        key = source, bytes_shared
+        if key not in self._c_kernels:
+            self._c_kernels[key] = self._compile_c(source, bytes_shared)
+        compiled = self._c_kernels[key]
 
         def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
             self.enqueue(lambda: compiled(launch, operands))
@@ -308,9 +310,11 @@ class DeviceBackend(Backend):
         return StagedMessage(array, self.pinned(shape), self)
 
     def _make_gate(self) -> None:
-        self._c_kernels: dict[str, Compiled] = {}
-        self._gate = self.integers(2)
-        self._rows = self.integers((self.lookahead + BEYOND) * sums.WIDTH)
+        self._c_kernels: dict[tuple[str, int], Compiled] = {}
+        rows = (self.lookahead + BEYOND) * sums.WIDTH
+        self._state = self.integers(2 + rows)
+        self._gate = self.part(self._state, (2,))
+        self._rows = self.part(self._state, (rows,), 2)
         self._kinds = []
 
     def new_register(self) -> Any:
@@ -345,8 +349,20 @@ class DeviceBackend(Backend):
         if self.lookahead == 1:
             return super().ledger()
         self.gated = False
-        passed = int(self.read_integers(self._gate)[1])
+        # The gate and the rows lie together: each copy to the host makes it wait.
+        queued = self.part(self._state, (2 + len(self._work) * sums.WIDTH,))
+        (_, passed), rows = np.split(self.read_integers(queued), [2])
         if 0 < passed < len(self._work):  # the sweeps behind a closed gate have done nothing
             self.points_updated, self.bytes_moved = self._work[passed - 1]
-        rows = self.read_integers(self._rows).reshape(-1, sums.WIDTH)
-        return [sums.VALUE_OF[kind](row) for kind, row in zip(self._kinds, rows[:passed])]  # noqa: B905
+        rows = rows.reshape(-1, sums.WIDTH)[:passed]
+        return [sums.VALUE_OF[kind](row) for kind, row in zip(self._kinds, rows)]  # noqa: B905
+
+    def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
+        """By way of a ledger, from which nothing but a value that is not finite bars the rest."""
+        if self.lookahead == 1 or len(accumulators) == 1:
+            return super().values(accumulators)
+        self.open_gate()
+        for accumulator in accumulators:
+            self.check(accumulator, -1.0)
+        values = self.ledger()
+        return values + super().values(accumulators[len(values) :])

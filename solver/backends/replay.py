@@ -60,10 +60,7 @@ def joined(backend: "DeviceBackend", notes: Iterable[Note]) -> Iterator[Callable
     waiting: list[SmallSweep] = []
 
     def waited_for() -> Iterator[Callable[[], None]]:
-        if len(waiting) > 1:
-            yield together(backend, waiting)
-        elif waiting:
-            yield waiting[0].alone()
+        yield from together(backend, waiting)
         waiting.clear()
 
     for note in notes:

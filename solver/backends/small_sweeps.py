@@ -1,16 +1,20 @@
-"""Small sweeps, one after the other, in one kernel of one block.
+"""Small sweeps that follow each other, in one kernel.
 
-A kernel takes two microseconds, however few points it has; a block's barrier takes a tenth of one.
-So of what is played back again and again, sweeps of few points that follow each other share a
-kernel: it goes down a table, whose rows tell which point function comes next, where, and of what.
+A kernel takes two microseconds, however few points it has; a block's barrier takes a tenth of one,
+and a sweep between two of them what its loads take, about one. So of what is played back again and
+again, sweeps of few points share a kernel: it goes down a table, whose rows tell which point
+function comes next, where, and of what. Sweeps of which none touches what another one writes, such
+as those along the walls of a grid, need no barrier between them, and other threads make each: as
+many blocks as they have points for, if they are by themselves.
 """
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,13 +27,23 @@ from heatsolve.points import INDEX_NAMES
 
 MOST_POINTS = 1300
 """Points up to which a sweep is small: with more, one block takes longer than many do (H200)."""
+MOST_OF_A_BLOCK = 1 << 12
+"""Points of sweeps beside each other, up to which one block makes them."""
+MOST_BESIDE = 1 << 15
+"""Points up to which a sweep may share a kernel with those that need no barrier."""
+MOST_GROUPS = 40
+"""Barriers of a kernel: a table of so many sweeps, or twice as many, fits into shared memory."""
 THREADS = 1024
+WARP = 32
 
 
-def is_small(signature: Signature, region: Region) -> bool:
+def may_share(signature: Signature, region: Region) -> bool:
     """Whether a sweep may share a kernel; it must not reduce."""
-    points = math.prod(high - low for low, high in region)
-    return points <= MOST_POINTS and all(kind == "array" for kind in signature.outputs)
+    return points_of(region) <= MOST_BESIDE and all(kind == "array" for kind in signature.outputs)
+
+
+def points_of(region: Region) -> int:
+    return math.prod(high - low for low, high in region)
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,27 @@ class SmallSweep:
     operands: tuple[Any, ...]
     alone: Callable[[], Callable[[], None]]
 
+    @property
+    def points(self) -> int:
+        return points_of(self.region)
+
+    def places(self, address: Callable[[Any], int]) -> tuple[list["Place"], list["Place"]]:
+        """Where the arrays lie that it writes, and those that it reads elsewhere than there."""
+        written: list[Place] = []
+        read: list[Place] = []
+        count = len(self.signature.outputs)
+        shifted = {number for number, at in self.tape.loads() if any(s or a for s, a in at)}
+        kinds = [kind for _, kind in _operands(self.signature)]
+        for number, (kind, array) in enumerate(zip(kinds, self.operands, strict=True), -count):
+            if isinstance(kind, str) and kind != "array":
+                continue
+            place = Place(address(array), array.dtype.itemsize, tuple(array.shape))
+            if number < 0:
+                written.append(place)
+            elif number in shifted or place not in written:
+                read.append(place)
+        return written, read
+
     def row(self, address: Callable[[Any], int]) -> list[int]:
         """What the kernel's table holds of it, after the number of its function."""
         words = [bound for pair in self.region for bound in pair] + list(self.extents)
@@ -60,6 +95,109 @@ class SmallSweep:
         return words
 
 
+class Place(NamedTuple):
+    """An array: its first byte, the bytes of an element, its shape."""
+
+    first: int
+    item: int
+    shape: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        return self.first + self.item * math.prod(self.shape)
+
+    def meets(self, other: "Place") -> bool:
+        """Whether they have memory in common."""
+        return self.first < other.end and other.first < self.end
+
+
+Part = tuple[Place, Region]
+"""The elements of a region of an array."""
+
+
+def have_common(one: Part, other: Part) -> bool:
+    """Whether two parts have an element in common, be their arrays views of the same memory.
+
+    Views of unequal rows have, if there is memory that both see: nobody needs to know better.
+    """
+    place, ((low, high), *_) = one
+    place_of_other, ((first, last), *_) = other
+    if not place.meets(place_of_other):
+        return False
+    item, across = place.item, math.prod(place.shape[1:])
+    if (item, across) != (place_of_other.item, math.prod(place_of_other.shape[1:])):
+        return True
+    distance, between = divmod(place_of_other.first - place.first, item)
+    down, right = divmod(distance, across)
+    mine, others = columns_of(one), columns_of(other)
+    if between or mine is None or others is None:
+        return True
+    # What lies beyond the end of a row is in the next one.
+    for rows, shift in ((down, right), (down + 1, right - across)):
+        moved = range(others.start + shift, others.stop + shift, others.step)
+        if low < last + rows and first + rows < high and meet(mine, moved):
+            return True
+    return False
+
+
+def columns_of(part: Part) -> range | None:
+    """The places within a row of an array that belong to a region; None if they are no range."""
+    columns, (place, region) = range(1), part
+    for (low, high), extent in zip(region[1:], place.shape[1:], strict=True):
+        if len(columns) == 1:
+            start = columns.start * extent
+            columns = range(start + low, start + high)
+        elif columns.step == 1 and (low, high) == (0, extent):
+            columns = range(columns.start * extent, columns.stop * extent)
+        elif columns.step == 1 and high - low == 1:
+            columns = range(columns.start * extent + low, columns.stop * extent, extent)
+        else:
+            return None
+    return columns
+
+
+def meet(one: range, other: range) -> bool:
+    """Whether two ranges have a number in common; of one step, or one of them without gaps."""
+    if one.step > 1 and other.step > 1:
+        if (one.start - other.start) % math.gcd(one.step, other.step):
+            return False
+        return max(one.start, other.start) < min(one.stop, other.stop)
+    whole, some = (one, other) if one.step == 1 else (other, one)
+    ahead = max(0, -(-(whole.start - some.start) // some.step))  # to the first one not before it
+    return some.start + ahead * some.step < min(some.stop, whole.stop)
+
+
+class Group:
+    """Sweeps of which none touches what another one writes."""
+
+    def __init__(self, address: Callable[[Any], int]):
+        self.sweeps: list[SmallSweep] = []
+        self._address = address
+        self._written: list[Part] = []
+        self._read: list[Place] = []
+
+    def takes(self, sweep: SmallSweep) -> bool:
+        """Whether it is one of them; it is then added."""
+        written, read = sweep.places(self._address)
+        parts = [(place, sweep.region) for place in written]
+        if (
+            any(place.meets(other) for place in read for other, _ in self._written)
+            or any(place.meets(other) for place in written for other in self._read)
+            or any(have_common(part, other) for part in parts for other in self._written)
+        ):
+            return False
+        self.sweeps.append(sweep)
+        self._written += parts
+        self._read += read
+        return True
+
+    @property
+    def fits_a_block(self) -> bool:
+        """Whether one block takes no longer for them than many do."""
+        points = [sweep.points for sweep in self.sweeps]
+        return max(points) <= MOST_POINTS and sum(points) <= MOST_OF_A_BLOCK
+
+
 def _operands(signature: Signature) -> list[tuple[str, Any]]:
     """The names and kinds of what a kernel takes: outputs, which are arrays, then arguments."""
     outputs = [(f"o{n}", "array") for n in range(len(signature.outputs))]
@@ -69,7 +207,7 @@ def _operands(signature: Signature) -> list[tuple[str, Any]]:
 @cache
 def source(functions: tuple[tuple[Signature, Tape], ...], width: int) -> str:
     """CUDA C of the kernel `sweeps` for these point functions, and rows of so many words."""
-    cases = [f"case {n}: sweep_{n}(row + 1); break;" for n in range(len(functions))]
+    cases = [f"case {n}: sweep_{n}(row + 3, n, threads); break;" for n in range(len(functions))]
     texts = [_function(n, *function) for n, function in enumerate(functions)]
     gated = any(signature.gated for signature, _ in functions)
     return (
@@ -82,22 +220,23 @@ def source(functions: tuple[tuple[Signature, Tape], ...], width: int) -> str:
 
 
 KERNEL = """
+// A row: the number of a function, whether it waits for those before, its first thread, the rest.
 extern "C" __global__ void __launch_bounds__(THREADS)
-sweeps(const integer* gate, const integer* table, integer count) {
+sweeps(const integer* gate, const integer* table, integer count, integer blocks) {
     @GATE@
     extern __shared__ __align__(16) unsigned char memory[];
-    integer* const rows = reinterpret_cast<integer*>(memory);  // this one and the next
-    const int word = threadIdx.x;
-    if (word < WIDTH) rows[word] = table[word];
+    integer* const rows = reinterpret_cast<integer*>(memory);
+    for (integer word = threadIdx.x; word < count * WIDTH; word += THREADS)
+        rows[word] = table[word];
     __syncthreads();
-    for (integer n = 0; n < count; n++) {
-        const integer* const row = rows + n % 2 * WIDTH;
-        if (word < WIDTH && n + 1 < count)
-            rows[(n + 1) % 2 * WIDTH + word] = table[(n + 1) * WIDTH + word];
+    const unsigned threads = unsigned(blocks) * THREADS, own = blockIdx.x * THREADS + threadIdx.x;
+    for (const integer* row = rows; row < rows + count * WIDTH; row += WIDTH) {
+        if (row[1]) __syncthreads();
+        const unsigned first = unsigned(row[2]);
+        const unsigned n = own < first ? own + threads - first : own - first;
         switch (row[0]) {
             @CASES@
         }
-        __syncthreads();
     }
 }
 """
@@ -107,7 +246,13 @@ def _function(number: int, signature: Signature, tape: Tape) -> str:
     """The C function of a sweep: it takes all from its row."""
     axes = INDEX_NAMES[: tape.dimension]
     names = [f"{end}_{axis}" for axis in axes for end in ("low", "high")] + extent_names(signature)
-    lines = [f"const integer {name} = row[{place}];" for place, name in enumerate(names)]
+    bounds, strides = names[: 2 * len(axes)], names[2 * len(axes) :]
+    points = " * ".join(f"across_{axis}" for axis in axes)
+    lines = [f"const integer {name} = row[{place}];" for place, name in enumerate(bounds)]
+    lines += [f"const unsigned across_{axis} = high_{axis} - low_{axis};" for axis in axes]
+    # Most threads have no point of most sweeps.
+    lines += [f"const unsigned points = {points};", "if (n >= points) return;"]
+    lines += [f"const integer {name} = row[{n}];" for n, name in enumerate(strides, len(bounds))]
     for place, (name, kind) in enumerate(_operands(signature), len(names)):
         if kind == INTEGER:
             lines.append(f"const integer {name} = row[{place}];")
@@ -117,8 +262,6 @@ def _function(number: int, signature: Signature, tape: Tape) -> str:
         else:
             real = REAL_OF[signature.real_of(name)]
             lines.append(f"{real}* const {name} = reinterpret_cast<{real}*>(row[{place}]);")
-    lines += [f"const unsigned across_{axis} = high_{axis} - low_{axis};" for axis in axes]
-    points = " * ".join(f"across_{axis}" for axis in axes)
     indices, rest = [], "n"
     for axis in reversed(axes[1:]):
         indices.append(f"const integer {axis} = low_{axis} + {rest} % across_{axis};")
@@ -130,28 +273,55 @@ def _function(number: int, signature: Signature, tape: Tape) -> str:
         *[f"{line};" for line in body(tape, signature, C_DIALECT, 0, 1)],
     ]
     return (
-        f"__device__ void sweep_{number}(const integer* row) {{\n    "
+        f"__device__ void sweep_{number}(const integer* row, unsigned n, unsigned threads) {{\n    "
         + "\n    ".join(lines)
-        + f"\n    const unsigned points = {points};"
-        + "\n    for (unsigned n = threadIdx.x; n < points; n += THREADS) {\n        "
+        + "\n    for (; n < points; n += threads) {\n        "
         + "\n        ".join(inside)
         + "\n    }\n}\n"
     )
 
 
-def together(backend: Any, sweeps: Sequence[SmallSweep]) -> Callable[[], None]:
-    """What queues these sweeps as one kernel, compiled."""
+def together(backend: Any, sweeps: Sequence[SmallSweep]) -> Iterator[Callable[[], None]]:
+    """What queues these sweeps, in as few kernels as can be, compiled."""
+    groups: list[Group] = []
+    for sweep in sweeps:
+        if not groups or not groups[-1].takes(sweep):
+            groups.append(Group(backend.address))
+            groups[-1].takes(sweep)
+    for in_one_block, some in groupby(groups, lambda group: group.fits_a_block):
+        if not in_one_block:
+            yield from (_in_turn(backend, [group.sweeps]) for group in some)
+            continue
+        chain = [group.sweeps for group in some]
+        for first in range(0, len(chain), MOST_GROUPS):
+            yield _in_turn(backend, chain[first : first + MOST_GROUPS])
+
+
+def _in_turn(backend: Any, groups: Sequence[Sequence[SmallSweep]]) -> Callable[[], None]:
+    """What queues these groups, one after the other: those of more than one have one block."""
+    sweeps = [sweep for group in groups for sweep in group]
+    if len(sweeps) == 1:
+        return sweeps[0].alone()
     functions = tuple(dict.fromkeys((sweep.signature, sweep.tape) for sweep in sweeps))
     number_of = {function: number for number, function in enumerate(functions)}
-    rows = [
-        [number_of[sweep.signature, sweep.tape], *sweep.row(backend.address)] for sweep in sweeps
-    ]
+    wanted = sum(sweep.points for sweep in sweeps)
+    blocks = 1 if len(groups) > 1 else -(-wanted // THREADS)
+    rows = []
+    for number, group in enumerate(groups):
+        begins = 0
+        for place, sweep in enumerate(group):
+            waits = number > 0 and place == 0
+            first = begins % (blocks * THREADS)
+            function = number_of[sweep.signature, sweep.tape]
+            rows.append([function, int(waits), first, *sweep.row(backend.address)])
+            begins += -(-sweep.points // WARP) * WARP
     width = max(map(len, rows))
     table = np.zeros((len(rows), width), np.int64)
     for place, row in enumerate(rows):
         table[place, : len(row)] = row
     given = backend.stored(table.reshape(-1))
-    kernel = backend.c_kernel(source(functions, width), 2 * width * 8)
-    one, kept = Launch((1, 1, 1), (THREADS, 1, 1), ()), [sweep.operands for sweep in sweeps]
+    bytes_shared = 1 << (8 * table.size - 1).bit_length()  # few sizes, as each is a kernel
+    kernel = backend.c_kernel(source(functions, width), bytes_shared)
+    launch, kept = Launch((blocks, 1, 1), (THREADS, 1, 1), ()), [s.operands for s in sweeps]
     # The table holds addresses: what lies there lives as long as what queues the kernel.
-    return lambda: kernel(one, (given, backend.integer(len(kept))))
+    return lambda: kernel(launch, (given, backend.integer(len(kept)), backend.integer(blocks)))
