@@ -19,7 +19,7 @@ from heatsolve.backends.signature import describe
 from heatsolve.backends.tape import INTEGER, REAL
 from heatsolve.grid import make_grid
 from heatsolve.halo import Halo
-from heatsolve.linear import System, direct, interpolation, transfer, weighted_magnitude
+from heatsolve.linear import System, direct, interpolation, plane, transfer, weighted_magnitude
 from heatsolve.linear.cg import ConjugateGradients
 from heatsolve.linear.chebyshev import Chebyshev
 from heatsolve.linear.fft import Fourier
@@ -29,6 +29,7 @@ from heatsolve.linear.levels import added_from, copied, filled
 from heatsolve.linear.mgcg import MultigridCG
 from heatsolve.linear.mixed import Refinement
 from heatsolve.linear.multigrid import Multigrid
+from heatsolve.linear.plane import of_plane
 from heatsolve.linear.sor import Sor
 from heatsolve.linear.transfer import restricted
 from heatsolve.points import Point, evaluate
@@ -258,7 +259,31 @@ def _of_transfers(d: int) -> list[Entry]:
                 )
                 for taps, lag, ahead, adds in WAYS
             ],
+            *_of_planes(),
         ]
+    return entries
+
+
+def _of_planes() -> list[Entry]:
+    """What leads from a level to another along both axes of a plane at once."""
+    of_rows, of_columns = (_along(3, number, positive=False) for number in (0, 1))
+    coarse, by_parity = _along(3, 0, 1, positive=False), _along(3, 1, 2, positive=False)
+    entries = [
+        Entry(
+            "3d-restricted-in-a-plane",
+            plane.restricted,
+            3,
+            (_mixed(3), *[of_rows] * 4, *[of_columns] * 4, 1, 0, 0, -1),
+        )
+    ]
+    for taps, rows, adds, back in ((2, 1, True, 0), (2, 2, True, 1), (3, 1, False, 1),
+                                   (3, 2, False, 1), (2, 2, False, 0)):  # fmt: skip
+        given = (coarse, *[by_parity] * taps, *[of_rows] * (rows * taps))
+        point = of_plane(taps, rows, adds, back)
+        name = f"3d-of-plane-{taps}-{rows}-{adds}-{back}"
+        entries.append(
+            Entry(name, point, 3, (*given, *[_mixed(3)] * (rows * adds)), ("array",) * rows)
+        )
     return entries
 
 
@@ -274,7 +299,7 @@ def taps_of(count: int) -> tuple[int, ...]:
     return (-1, 0, 1, 0, -1)[:count]
 
 
-BY_HAND = (points.__name__, transfer.__name__, interpolation.__name__, direct.__name__)
+BY_HAND = tuple(module.__name__ for module in (points, transfer, interpolation, plane, direct))
 """Modules whose point functions have shifts that must fit: listed by hand, or in test_direct."""
 
 
@@ -361,6 +386,12 @@ def _of_methods(d: int) -> list[Entry]:
     direct = Fourier(replace(system, coefficients=coefficients), u)
     for change in (None, backend.accumulator("sum"), backend.accumulator("max")):
         direct.step(0, change)
+    backend.label = "fourier alone"
+    line = np.array([0.0, 0.0, 2.0, 2.0, 0.0])  # no wall has a value
+    faces[0::2] = [grid.along(number, line) for number in reversed(range(d))]
+    alone = Fourier(replace(system, coefficients=(array(_along(d)), 1.0, *faces)), u)
+    for kind in ("sum", "max"):
+        alone.first_values(backend.accumulator(kind), backend.accumulator(kind))
     backend.label = "system"
     system.remove_mean(u)
     return list(backend.entries.values())

@@ -28,6 +28,7 @@ from heatsolve.linear import (
     mgcg,
     mixed,
     multigrid,
+    plane,
     smoothers,
     sor,
     transfer,
@@ -35,7 +36,7 @@ from heatsolve.linear import (
 from heatsolve.points import INDEX_NAMES, maximum, minimum, shifted, where
 
 MODULES = (points, heat, boundary, linear, cg, chebyshev, fft, jacobi, sor, multigrid, mgcg, mixed,
-           levels, smoothers, transfer, interpolation)  # fmt: skip
+           levels, smoothers, transfer, interpolation, plane)  # fmt: skip
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
 NAMES = ("numba-1", "numba-2", "cupy", "cuda")
 MARKS = {"cupy": [pytest.mark.gpu], "cuda": [pytest.mark.gpu]}

@@ -15,8 +15,15 @@ from typing import Any
 
 from heatsolve.backends import Backend, Region
 from heatsolve.linear.interpolation import Interpolation, roomy
-from heatsolve.linear.transfer import Cut, Exchange, takes_rows
+from heatsolve.linear.plane import NEAR, PlaneInterpolation
+from heatsolve.linear.transfer import Cut, Exchange, at_once, takes_rows
 from heatsolve.points import shifted
+
+WIDE = 2000
+"""Coarse points along both axes of a plane, from which on they are copied beside the walls only.
+
+With fewer it takes no longer to copy all (H200).
+"""
 
 
 class Prolongation:
@@ -39,6 +46,15 @@ class Prolongation:
         extents = [extent + 2 * m for extent, m in zip(coarse.shape, more, strict=True)]
         self._copied = tuple((m, extent - m) for extent, m in zip(extents, more, strict=True))
         self._wide = source = backend.zeros(extents)
+        self._plane: PlaneInterpolation | None = None
+        self._near = [self._copied]
+        if at_once(backend, cuts, coarse.shape):
+            weights = [cut.halving.solution_weights for cut in cuts.values()]
+            inner = None
+            if min(coarse.shape) >= WIDE:
+                inner, self._near = coarse, list(_layers(self._copied, NEAR + 2))
+            self._plane = PlaneInterpolation(backend, source, weights, inner)
+            self._exchange_rows = across(0, source.shape)
         # Rows of a plane lie together, those of a block in space do not.
         self.can_leave_ghosts = takes_rows(cuts, extents)
         self._steps: list[Step] = []
@@ -58,11 +74,27 @@ class Prolongation:
         Or the unknowns of the array `into`, if it `can_leave_ghosts`: those of `into` stay.
         """
         distances = [-low for low, _ in self._copied]
-        self._sweep(shifted, self._wide, self._copied, self._coarse, *distances)
+        plane = self._plane if into is not None else None
+        for region in self._near if plane else [self._copied]:
+            self._sweep(shifted, self._wide, region, self._coarse, *distances)
         *others, last = self._steps
+        if plane is not None:
+            others[0].complete()
+            self._exchange_rows(self._wide)
+            plane(into)
+            return
         for step in others:
             step.interpolate()
         last.interpolate(into)
+
+
+def _layers(region: Region, depth: int) -> Iterator[Region]:
+    """The outermost layers of a plane: rows, and what columns have left."""
+    (low, high), columns = region
+    yield (low, low + depth), columns
+    yield (high - depth, high), columns
+    for pair in ((columns[0], columns[0] + depth), (columns[1] - depth, columns[1])):
+        yield (low + depth, high - depth), pair
 
 
 class Step:
@@ -90,10 +122,14 @@ class Step:
 
     def interpolate(self, into: Any = None) -> None:
         """The result, or the unknowns of an array `into`, whose first axis is this one."""
+        self.complete()
+        self._make(into)
+
+    def complete(self) -> None:
+        """The ghosts of the source: from its neighbours, and at corners."""
         self._exchange(self._source)
         for region, share, steps in self._corners:
             self._sweep(extrapolated, self._source, region, self._source, share, *steps)
-        self._make(into)
 
 
 def _corners(

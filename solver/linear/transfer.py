@@ -15,6 +15,7 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.linear.interpolation import Interpolation, around, roomy
 from heatsolve.linear.lines import Halving
+from heatsolve.linear.plane import PlaneInterpolation, PlaneRestriction
 from heatsolve.points import shifted
 
 Exchange = Callable[[Any], None]
@@ -33,6 +34,11 @@ class Cut:
     fine: tuple[int, int]
     coarse: tuple[int, int]
     exchange: Callable[[tuple[int, ...]], Exchange]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the block holds all of the axis."""
+        return self.fine[0] == 0 and self.coarse == (0, self.halving.count)
 
     @property
     def offset(self) -> int:
@@ -76,6 +82,13 @@ class Transfer:
                 up = down
             self._steps.append(Step(backend, cut, number, fine, memory, down, up, held))
             memory, fine = below, down
+        self._plane: PlaneRestriction | None = None
+        if at_once(backend, cuts, shape):
+            halvings = [cut.halving for cut in cuts.values()]
+            self._plane = PlaneRestriction(backend, coarse_b, halvings)
+            weights = [halving.weights for halving in halvings]
+            self._plane_up = PlaneInterpolation(backend, coarse_u, weights)
+            self._exchanges = [cut.exchange(self.finer.shape) for cut in cuts.values()]
 
     @property
     def shares(self) -> list[Any]:
@@ -89,8 +102,17 @@ class Transfer:
 
     def restrict(self) -> None:
         """b of the coarse level from the residual in `finer`."""
-        for step in self._steps:
-            step.restrict(step.shares)
+        if self._plane is None:
+            for step in self._steps:
+                step.restrict(step.shares)
+        else:
+            self._exchange()
+            self._plane(self.finer, self._plane.shares)
+
+    def _exchange(self) -> None:
+        """The ghosts of `finer` that a plane's restriction reads."""
+        for exchange in self._exchanges:
+            exchange(self.finer)
 
     def average(self, quantity: Any = None) -> None:
         """b of the coarse level, ghosts included, from means of `finer` over coarse volumes.
@@ -99,6 +121,15 @@ class Transfer:
         averaged like points. So one array brings a right side and the values at the walls.
         Or from an array of the level that `can_average`: then `finer` holds its ghosts only.
         """
+        plane, given = self._plane, self.finer if quantity is None else quantity
+        if plane is not None and (quantity is None or plane.takes_alone(quantity.shape)):
+            if quantity is None:
+                self._exchange()
+            plane(given, plane.means)
+            for step in self._steps:
+                step.restrict(step.means, along_walls=True)
+                step.carry_ghosts()
+            return
         first, *others = self._steps
         first.restrict(first.means, quantity)
         first.carry_ghosts()
@@ -119,6 +150,9 @@ class Transfer:
 
         Or it is added to the unknowns of the array `into`, if that `takes_rows`.
         """
+        if into is not None and self._plane is not None:
+            self._plane_up(into, adds=True)
+            return
         last, *others = self._steps
         for step in reversed(others):
             step.interpolate()
@@ -128,6 +162,18 @@ class Transfer:
 def takes_rows(cuts: Mapping[int, Cut], shape: Sequence[int]) -> bool:
     """Whether an array of a level can be seen as pairs of rows, the axis of rows being halved."""
     return len(shape) < 3 and 0 in cuts
+
+
+def at_once(backend: Backend, cuts: Mapping[int, Cut], shape: Sequence[int]) -> bool:
+    """Whether both axes of a plane are halved in one sweep: see `plane`.
+
+    A host's loops along an axis are faster in two.
+    """
+    return (
+        backend.on_device
+        and len(shape) == len(cuts) == 2
+        and all(cut.is_whole for cut in cuts.values())
+    )
 
 
 class Step:
@@ -178,8 +224,13 @@ class Step:
         """Of both parities."""
         return [weight for half in self.interpolate.parities for weight in half.weights]
 
-    def restrict(self, shares: Sequence[Any], quantity: Any = None) -> None:
-        """Into the array below; from another one than the own, if `Transfer.can_average` it."""
+    def restrict(
+        self, shares: Sequence[Any], quantity: Any = None, along_walls: bool = False
+    ) -> None:
+        """Into the array below; from another one than the own, if `Transfer.can_average` it.
+
+        In a plane perhaps only what lies beyond the walls of the other axis.
+        """
         pairs, after = self._pairs, self._after
         if quantity is None:
             self._exchange(self._fine)
@@ -187,8 +238,14 @@ class Step:
             after = math.prod(quantity.shape[1:])
             pairs = self._part(quantity, (1, quantity.shape[0] // 2, 2 * after))
         taps = [shift for pair, parity in self._taps for shift in (pair, parity * after)]
-        region = ((0, self._before), (1, 1 + self._count), (0, after))
-        self._sweep(restricted, self._down, region, pairs, *shares, *taps)
+        layers, widths = (1, 1 + self._count), [(0, self._before), (0, after)]
+        parts = [widths]
+        if along_walls:
+            other = 1 - self._number
+            ghosts = (0, self._around[other] - 1)
+            parts = [[(g, g + 1), (0, 1)] if other == 0 else [(0, 1), (g, g + 1)] for g in ghosts]
+        for before, behind in parts:
+            self._sweep(restricted, self._down, (before, layers, behind), pairs, *shares, *taps)
 
     def carry_ghosts(self) -> None:
         """The ghosts at both ends of the axis, and those along walls that a mean would displace."""
