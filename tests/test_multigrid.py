@@ -13,9 +13,11 @@ from heatsolve.case import parse
 from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method
 from heatsolve.errors import Interrupted
+from heatsolve.linear import prolongation
 from heatsolve.linear.direct import MOST as MOST_OF_LAST_LEVEL
 from heatsolve.linear.hierarchy import hierarchy
 from heatsolve.linear.mgcg import MultigridCG
+from heatsolve.linear.mixed import Refinement
 from heatsolve.linear.multigrid import Multigrid, solve_from_zero
 from heatsolve.linear.smoothers import smoother_of
 from heatsolve.points import ONES
@@ -247,6 +249,42 @@ def test_solutions_are_interpolated_by_cubics(kind, n):
         fine.take_up(u)
         known = slice(1 + inside, position.size - 1 - inside)
         assert np.abs(u[known] - position[known] ** power).max() < 1e-14
+
+
+PLANES = [
+    ("nodes = [64, 66]\nupper = [63, 65]", "vgvr"),
+    ("nodes = [65, 130]\nupper = [64, 129]", "grvv"),
+    ("nodes = [35, 34]\nupper = [34, 33]", "gggv"),
+    ("cells = [50, 47]\nupper = [50, 47]", "vrgv"),
+    ("cells = [33, 66]\nupper = [33, 66]", "ggrv"),
+    ("nodes = [61, 60]\nupper = [60, 60]\nperiodic = ['y']", "vg--"),
+    ("nodes = [60, 61]\nupper = [60, 60]\nperiodic = ['x']", "--rv"),
+    ("cells = [48, 40]\nupper = [48, 40]\nperiodic = ['x', 'y']", "----"),
+]
+"""Grids both of whose axes are halved, even and odd, with all kinds of walls."""
+
+
+@pytest.mark.parametrize(("method", "wide"), [("V", 0), ("FMG", 2000), ("FMG", 9), ("mixed", 0)])
+@pytest.mark.parametrize(("grid", "walls"), PLANES)
+def test_both_axes_at_once_have_the_bits_of_one_after_the_other(
+    grid, walls, method, wide, backend, monkeypatch
+):
+    """As on a device; numpy goes along one axis after the other."""
+    monkeypatch.setattr(prolongation, "WIDE", wide)
+    fields = []
+    for machine, at_once in ((make("numpy"), False), (make(backend), True)):
+        machine.on_device = at_once
+        problem = Conduction(parse(case_text(grid, walls), "case"), machine)
+        b = np.random.default_rng(1).normal(size=problem.grid.shape)
+        system, u = problem.system(machine.to_device(b)), problem.temperature
+        start = np.random.default_rng(2).normal(size=problem.grid.shape)
+        problem.place(u, problem.grid.interior, start)
+        mixed = method == "mixed"
+        iteration = Refinement(system, u) if mixed else Multigrid(system, u, method)
+        for number in range(2):
+            iteration.step(number, None)
+        fields.append(problem.own(iteration.solution(2)))
+    assert fields[0].tobytes() == fields[1].tobytes()
 
 
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "torus"])

@@ -42,9 +42,10 @@ def pieces(work: Pass) -> Pieces:
     transfer = work.transfer
     assert transfer is not None
     ends = "region_i.high", "region_j.high"
+    corrected = CORRECTED.replace("@HERE@", "0" if work.from_zero else "arrived[r * (32 * C) + k]")
     if transfer.residual is None:
         assert work.corrects
-        return Pieces([], INTERPOLATION, "", CORRECTED, *ends, FETCH_COARSE)
+        return Pieces([], INTERPOLATION, "", corrected, *ends, FETCH_COARSE)
     reads = pass_source_2d.Reads(work, transfer.residual, (0, *transfer.operands), "T", "m")
     look = (
         (RESTRICTION if work.restricts else NORM)
@@ -57,7 +58,7 @@ def pieces(work: Pass) -> Pieces:
         assert transfer.norm is not None
         state, each, after, end = NORMS[transfer.norm]
         look = look.replace("@TERM@", each).replace("@AFTER@", after)
-        given = reads.lines, f"{INTERPOLATION}\n    {COPY}\n    {state}", look, CORRECTED
+        given = reads.lines, f"{INTERPOLATION}\n    {COPY}\n    {state}", look, corrected
         return Pieces(*given, *ends, FETCH_COARSE, end)
     arrive = ZERO if work.from_zero else ARRIVE
     # Coarse points may lie one beyond the last unknown.
@@ -213,7 +214,7 @@ if (!BY_RING) {
                 for (int k = 0; k < C; k++) {
                     const real under = widened(k, low[across[k]], low[across[k] + 1]);
                     const real over = widened(k, high[across[k]], high[across[k] + 1]);
-                    const real here = arrived[r * (32 * C) + k];
+                    const real here = @HERE@;
                     const real corrected = here + (share_below * under + share_above * over);
                     current[r][k] = unknown && !fixed[k] ? corrected : here;
                 }
@@ -223,7 +224,7 @@ if (!BY_RING) {
             for (int k = 0; k < C; k++) {
                 const real above = widened(k, coarse_row[0], coarse_row[32]);
                 for (int r = 0; r < 2; r++) {
-                    const real here = arrived[r * (32 * C) + k];
+                    const real here = @HERE@;
                     const real corrected =
                         here + (up_share[2 * r] * below[k] + up_share[2 * r + 1] * above);
                     current[r][k] = fixed[k] ? here : corrected;

@@ -64,7 +64,7 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
         alternate = all(a * b == -1 for a, b in pairwise(half.colours))
         if odd or not all(half.colours) or not alternate:
             return False
-    elif not half.colours or half.coarse is None:
+    elif half.coarse is None or not (half.colours or half.restricts):
         return False
     works = list(works_of(half, precision, False))
     work = works[-1]
@@ -105,13 +105,16 @@ def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
         coefficients = signature(half.stages[0][INVERSE:])
         made = replace(coefficients, arguments=coefficients.arguments[1:])  # it takes no field
         work = replace(work, inverse=made.tape(half.inverse))
-    if axes == 2:
-        yield replace(work, transfer=transfer)
-        return
-    first = half.region[0][0]
     last = replace(work, transfer=transfer)
+    if axes == 2 and half.colours:
+        yield last
+        return
     if half.restricts:  # without sweeps, whose result it looks at
         last = replace(last, varying=(), norms=(), colours=())
+    if axes == 2:
+        yield last
+        return
+    first = half.region[0][0]
     parts = [last]
     if half.restricts and half.colours:
         parts = [work, replace(last, from_zero=False)]

@@ -105,7 +105,7 @@ template <bool ENDS, bool SIDES> __device__ __forceinline__ void strip(
         }
         const bool whole = !SIDES || (column >= region_j.low && column + C <= region_j.high);
         #pragma unroll
-        for (int r = 0; r < 2; r++) {
+        for (int r = 0; r < (T == 0 ? 0 : 2); r++) {  // without sweeps nothing has changed
             const int out = y - T + r;
             const bool stored = out >= (ENDS ? max(begin, region_i.low) : begin) &&
                                 out < (ENDS ? min(end, region_i.high) : end);

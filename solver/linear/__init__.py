@@ -33,6 +33,8 @@ class System:
     ratios: tuple[Any, ...]
     lowest: Callable[[], float]
     singular: bool = False
+    homogeneous: bool = False
+    """Whether the values of all walls are known to be 0."""
 
     def sweep(self, point: Point, out: Any, u: Any, *arguments: Any) -> None:
         """out[p] = point(p, u, *arguments) at all unknowns, the ghosts of u up to date."""
@@ -302,10 +304,13 @@ class Method(ABC):
         """Add the terms of a norm of the residual after so many steps."""
         self.system.residual_norm(self.solution(steps), into)
 
-    def first_norms(self, into: Accumulator, of_b: Accumulator) -> None:
-        """Add the terms of norms of the residual before the first step, and of b."""
+    def first_values(self, into: Accumulator, of_b: Accumulator | None = None) -> list[float]:
+        """The values of accumulators for norms of the residual before the first step, and of b."""
+        norms = [into] if of_b is None else [into, of_b]
         self.residual_norm(0, into)
-        self.system.norm_of_b(of_b)
+        if of_b is not None:
+            self.system.norm_of_b(of_b)
+        return self.system.backend.values(norms)
 
     def confirm(self, steps: int) -> None:
         """Go on from the true residual, for methods that update it by recurrence."""
@@ -324,12 +329,18 @@ class Pairwise(Method):
         super().__init__(system, u)
         self._pair = (u, system.like(u))
 
+    def _begin_in_other(self) -> None:
+        """An odd number of steps ends in `u`."""
+        self._pair = self._pair[::-1]
+
     def solution(self, steps: int) -> Any:
         return self._pair[steps % 2]
 
     def restart(self) -> None:
         system = self.system
-        system.backend.sweep(copy, self._pair[1], system.grid.everything, self.u)
+        for array in self._pair:
+            if array is not self.u:
+                system.backend.sweep(copy, array, system.grid.everything, self.u)
 
     def finish(self, steps: int) -> None:
         newest = self.solution(steps)

@@ -8,6 +8,7 @@ import numpy as np
 
 from heatsolve.grid import Grid, whole
 from heatsolve.linear import System, added
+from heatsolve.points import copy
 
 ROW = 20
 """Terms that one point adds up: a product with the inverse is two sweeps of so many each."""
@@ -56,9 +57,20 @@ class Inverse:
         """x from u, which may be the same array; the ghosts of x stay as they are."""
         system, sweep = self._system, self._backend.sweep
         system.sweep(system.residual, self._residual, u, system.b, *system.coefficients)
-        sweep(products, self._sums, whole(self._sums.shape), self._inverse, self._columns)
-        sweep(sums, self._line, whole(self._line.shape), self._sums)
+        self._multiply(self._line)
         sweep(added, x, system.grid.interior, u, self._change)
+
+    def solve_from_zero(self, x: Any) -> None:
+        """x = A^-1 b, and 0 at its ghosts."""
+        system, sweep = self._system, self._backend.sweep
+        sweep(copy, self._residual, system.grid.interior, system.b)
+        self._multiply(self._backend.part(x, self._line.shape))
+
+    def _multiply(self, line: Any) -> None:
+        """A^-1 times the residual."""
+        sweep = self._backend.sweep
+        sweep(products, self._sums, whole(self._sums.shape), self._inverse, self._columns)
+        sweep(sums, line, whole(line.shape), self._sums)
 
 
 def products(i, j, k, inverse, b):

@@ -45,11 +45,15 @@ class Multigrid(Pairwise):
         # Cycles that begin with the residual find that of their start: so each is begun by the one
         # before it. The number of cycles after which the next one is begun already.
         self._begun: int | None = None
+        self._begins_next = False
         if norm is not None:
-            found = system.backend.accumulator(norm)
-            self._norm = found if self._levels[0].look_on_the_way(found) else None
-        self._begins_next = self._norm is not None and not first.before
+            found, restricts = system.backend.accumulator(norm), not (first.before or self._nested)
+            self._norm = found if self._levels[0].look_on_the_way(found, restricts) else None
+            self._begins_next = self._norm is not None and restricts
         self._swaps = self._levels[0].swaps
+        if self._nested and self._swaps:  # a start of its own is made in the other array
+            self._begin_in_other()
+            self._levels[0].u, self._levels[0].other = self._pair
         self._old: Any = None
         # By the array that a cycle begins with; full multigrid may need none but its first.
         self._cycles: dict[int, Callable[[], None]] = {}
@@ -184,7 +188,7 @@ def solve_from_zero(levels: list[Level], visits: int, cycles: int | None = None)
     """So many cycles (by default `visits`) from zero for the first level; they end in `other`."""
     level = levels[0]
     if len(levels) == 1:
-        level.settle(level.u, level.other)
+        level.settle_from_zero()
         return
     assert not level.swaps
     smoothed = level.descend_from_zero()

@@ -89,13 +89,16 @@ def chebyshev(dimension: int, sweeps: int) -> Smoother:
 
 
 def first_of(smoother: Smoother, dimension: int, nested: bool = False) -> Smoother:
-    """The smoother of the first level of cycles: in space all coloured sweeps after the correction.
+    """The smoother of the first level of cycles: where it pays, all sweeps after the correction.
 
     With those before the correction of the next cycle they are as many, so only the beginning and
-    the end of an iteration differ; and the residual that is restricted is that of a whole cycle's
-    result, whose norm is wanted anyway. Not where a cycle stands for itself (`nested`).
+    the end of an iteration differ. In space the residual that is restricted is then that of a whole
+    cycle's result, whose norm is wanted anyway; not where a cycle stands for itself (`nested`). In
+    full multigrid in a plane the sweeps that are left out begin with an interpolated solution,
+    which has little for them to smooth, and one array less is written.
     """
-    if dimension < 3 or nested or not smoother.coloured:
+    pays = dimension == 2 and len(smoother.before) == 2 if nested else dimension == 3
+    if not (pays and smoother.coloured):
         return smoother
     weight = FIRST_IN_SPACE if smoother.weight is None else smoother.weight
     both = smoother.before + smoother.after
