@@ -22,6 +22,8 @@ from heatsolve.linear.mixed import Refinement
 from heatsolve.linear.multigrid import Multigrid
 from heatsolve.linear.sor import Sor
 
+FEWEST_ON_DEVICE = 2
+"""Iterations that a device is given at least before the host looks: it waits for each look."""
 LONGEST_QUEUE = 0.25
 """Seconds of work that the host queues before it looks at a device."""
 
@@ -111,7 +113,9 @@ def iterate(
     queue = Queue(method, criterion)
     questions = questions or Keeper()
     questions.stride = method.longest
-    done, ahead = 0, 1
+    if backend.on_device:
+        questions.least = max(FEWEST_ON_DEVICE, method.longest)
+    done, ahead = 0, min(questions.least, backend.lookahead)
 
     def capture() -> State:
         record = {"unit": "iterations", "judge": asdict(judge.course), "method": method.scalars}

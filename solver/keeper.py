@@ -59,6 +59,8 @@ class Questions:
 
     stride = 1
     """Iterations that are made in one go: questions stand so many apart, if that is not long."""
+    least = 1
+    """Iterations between two questions, however long they take: so many surely do not take long."""
 
     def __init__(self, ranks: Ranks, wish: Wish):
         self._ranks, self._wish = ranks, wish
@@ -77,7 +79,7 @@ class Questions:
         """
         now = clock.perf_counter()
         pace = (number - self._asked_at) / max(now - self._asked, 1e-9)
-        gap = max(1, min(2 * self._gap, int(pace * PAUSE)))
+        gap = max(self.least, min(2 * self._gap, int(pace * PAUSE)))
         if gap < self.stride <= pace * PATIENCE:
             gap = self.stride
         answers = np.array([not self._wish.made, not due, gap], float)
