@@ -12,7 +12,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -65,22 +65,22 @@ class SmallSweep:
     def points(self) -> int:
         return points_of(self.region)
 
-    def places(self, address: Callable[[Any], int]) -> tuple[list["Place"], list["Place"]]:
-        """Where the arrays lie that it writes, and those that it reads elsewhere than there."""
+    def touched(self, address: Callable[[Any], int]) -> "Touched":
+        """What it writes, and the arrays that it reads elsewhere than there."""
         written: list[Place] = []
         read: list[Place] = []
-        count = len(self.signature.outputs)
-        shifted = {number for number, at in self.tape.loads() if any(s or a for s, a in at)}
+        count, elsewhere = len(self.signature.outputs), read_elsewhere(self.tape)
         kinds = [kind for _, kind in _operands(self.signature)]
         for number, (kind, array) in enumerate(zip(kinds, self.operands, strict=True), -count):
             if isinstance(kind, str) and kind != "array":
                 continue
-            place = Place(address(array), array.dtype.itemsize, tuple(array.shape))
+            first, item, shape = address(array), array.dtype.itemsize, tuple(array.shape)
+            place = Place(first, first + item * math.prod(shape), item, shape)
             if number < 0:
                 written.append(place)
-            elif number in shifted or place not in written:
+            elif number in elsewhere or place not in written:
                 read.append(place)
-        return written, read
+        return Touched([(place, self.region) for place in written], read)
 
     def row(self, address: Callable[[Any], int]) -> list[int]:
         """What the kernel's table holds of it, after the number of its function."""
@@ -95,16 +95,19 @@ class SmallSweep:
         return words
 
 
+@cache
+def read_elsewhere(tape: Tape) -> frozenset[int]:
+    """The arguments that are read at a shift, one that is an argument included."""
+    return frozenset(number for number, at in tape.loads() if any(s or a for s, a in at))
+
+
 class Place(NamedTuple):
-    """An array: its first byte, the bytes of an element, its shape."""
+    """An array: its first byte, that after its last, the bytes of an element, its shape."""
 
     first: int
+    end: int
     item: int
     shape: tuple[int, ...]
-
-    @property
-    def end(self) -> int:
-        return self.first + self.item * math.prod(self.shape)
 
     def meets(self, other: "Place") -> bool:
         """Whether they have memory in common."""
@@ -115,6 +118,7 @@ Part = tuple[Place, Region]
 """The elements of a region of an array."""
 
 
+@lru_cache(1 << 14)
 def have_common(one: Part, other: Part) -> bool:
     """Whether two parts have an element in common, be their arrays views of the same memory.
 
@@ -167,28 +171,31 @@ def meet(one: range, other: range) -> bool:
     return some.start + ahead * some.step < min(some.stop, whole.stop)
 
 
+class Touched(NamedTuple):
+    """What sweeps write, and the arrays that they read elsewhere than there."""
+
+    written: list[Part]
+    read: list[Place]
+
+
 class Group:
-    """Sweeps of which none touches what another one writes."""
+    """Sweeps of which none touches what another one writes; one to begin with."""
 
-    def __init__(self, address: Callable[[Any], int]):
-        self.sweeps: list[SmallSweep] = []
-        self._address = address
-        self._written: list[Part] = []
-        self._read: list[Place] = []
+    def __init__(self, sweep: SmallSweep, touched: Touched):
+        self.sweeps, self._touched = [sweep], Touched(list(touched.written), list(touched.read))
 
-    def takes(self, sweep: SmallSweep) -> bool:
+    def takes(self, sweep: SmallSweep, touched: Touched) -> bool:
         """Whether it is one of them; it is then added."""
-        written, read = sweep.places(self._address)
-        parts = [(place, sweep.region) for place in written]
+        (written, read), (new, read_now) = self._touched, touched
         if (
-            any(place.meets(other) for place in read for other, _ in self._written)
-            or any(place.meets(other) for place in written for other in self._read)
-            or any(have_common(part, other) for part in parts for other in self._written)
+            any(place.meets(other) for place in read_now for other, _ in written)
+            or any(place.meets(other) for place, _ in new for other in read)
+            or any(have_common(part, other) for part in new for other in written)
         ):
             return False
         self.sweeps.append(sweep)
-        self._written += parts
-        self._read += read
+        written += new
+        read += read_now
         return True
 
     @property
@@ -285,9 +292,9 @@ def together(backend: Any, sweeps: Sequence[SmallSweep]) -> Iterator[Callable[[]
     """What queues these sweeps, in as few kernels as can be, compiled."""
     groups: list[Group] = []
     for sweep in sweeps:
-        if not groups or not groups[-1].takes(sweep):
-            groups.append(Group(backend.address))
-            groups[-1].takes(sweep)
+        touched = sweep.touched(backend.address)
+        if not groups or not groups[-1].takes(sweep, touched):
+            groups.append(Group(sweep, touched))
     for in_one_block, some in groupby(groups, lambda group: group.fits_a_block):
         if not in_one_block:
             yield from (_in_turn(backend, [group.sweeps]) for group in some)

@@ -11,6 +11,7 @@ not depend on the blocks.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from heatsolve.backends import Backend, Region
@@ -41,51 +42,69 @@ class Prolongation:
         coarse: Any,
         across: Callable[[int, Sequence[int]], Exchange],
     ):
-        self._sweep, self._coarse = backend.sweep, coarse
+        self._backend, self._cuts, self._across = backend, cuts, across
+        self._coarse, self._finer = coarse, finer
         more = [int(number in cuts) for number in range(len(coarse.shape))]
         extents = [extent + 2 * m for extent, m in zip(coarse.shape, more, strict=True)]
         self._copied = tuple((m, extent - m) for extent, m in zip(extents, more, strict=True))
-        self._wide = source = backend.zeros(extents)
-        self._plane: PlaneInterpolation | None = None
-        self._near = [self._copied]
-        if at_once(backend, cuts, coarse.shape):
-            weights = [cut.halving.solution_weights for cut in cuts.values()]
-            inner = None
-            if min(coarse.shape) >= WIDE:
-                inner, self._near = coarse, list(_layers(self._copied, NEAR + 2))
-            self._plane = PlaneInterpolation(backend, source, weights, inner)
-            self._exchange_rows = across(0, source.shape)
+        self._wide = backend.zeros(extents)
         # Rows of a plane lie together, those of a block in space do not.
         self.can_leave_ghosts = takes_rows(cuts, extents)
-        self._steps: list[Step] = []
-        for number, cut in reversed(list(cuts.items())):
-            extents[number] = finer.shape[number]
-            last = len(self._steps) == len(cuts) - 1
-            memory, result = (finer, finer) if last else roomy(backend, extents, number)
-            exchange = across(number, source.shape)
-            walls = [other for other in cuts if other < number]  # their turn is yet to come
-            given = (source, memory, tuple(extents), exchange, walls)
-            self._steps.append(Step(backend, cut, number, *given))
+        self._plane: PlaneInterpolation | None = None
+        if at_once(backend, cuts, coarse.shape):
+            self._near, inner = [self._copied], None
+            if min(coarse.shape) >= WIDE:
+                self._near, inner = list(_layers(self._copied, NEAR + 2)), coarse
+            weights = [cut.halving.solution_weights for cut in cuts.values()]
+            self._plane = PlaneInterpolation(backend, self._wide, weights, inner)
+            self._ghosts = [self._ghosts_of(number, self._wide) for number in reversed(list(cuts))]
+
+    def _ghosts_of(self, number: int, source: Any) -> "Ghosts":
+        walls = [other for other in self._cuts if other < number]  # their turn is yet to come
+        exchange = self._across(number, source.shape)
+        return Ghosts(self._backend, self._cuts[number], number, source, exchange, walls)
+
+    @cached_property
+    def _steps(self) -> list[tuple["Ghosts", Interpolation]]:
+        """For each axis in turn the ghosts of its source, and what makes the next one's."""
+        backend, source, extents = self._backend, self._wide, list(self._wide.shape)
+        steps: list[tuple[Ghosts, Interpolation]] = []
+        for number, cut in reversed(list(self._cuts.items())):
+            extents[number] = self._finer.shape[number]
+            memory = result = self._finer
+            if len(steps) < len(self._cuts) - 1:
+                memory, result = roomy(backend, extents, number)
+            # One layer more stands before those of the coarse array.
+            given = (cut.halving.solution_weights, cut.fine[0], *cut.coarse)
+            make = Interpolation(backend, number, source, memory, tuple(extents), *given)
+            steps.append((self._ghosts_of(number, source), make))
             source = result
+        return steps
 
     def interpolate(self, into: Any = None) -> None:
         """`finer` from the coarse solution, its ghosts up to date.
 
         Or the unknowns of the array `into`, if it `can_leave_ghosts`: those of `into` stay.
         """
-        distances = [-low for low, _ in self._copied]
-        plane = self._plane if into is not None else None
-        for region in self._near if plane else [self._copied]:
-            self._sweep(shifted, self._wide, region, self._coarse, *distances)
-        *others, last = self._steps
-        if plane is not None:
-            others[0].complete()
-            self._exchange_rows(self._wide)
-            plane(into)
+        if into is not None and self._plane is not None:
+            for region in self._near:
+                self._widen(region)
+            for ghosts in self._ghosts:
+                ghosts.complete()
+            self._plane(into)
             return
-        for step in others:
-            step.interpolate()
-        last.interpolate(into)
+        self._widen(self._copied)
+        *others, (ghosts, make_last) = self._steps
+        for before, make in others:
+            before.complete()
+            make()
+        ghosts.complete()
+        make_last(into)
+
+    def _widen(self, region: Region) -> None:
+        """The coarse solution, one layer further on."""
+        distances = [-low for low, _ in self._copied]
+        self._backend.sweep(shifted, self._wide, region, self._coarse, *distances)
 
 
 def _layers(region: Region, depth: int) -> Iterator[Region]:
@@ -97,39 +116,26 @@ def _layers(region: Region, depth: int) -> Iterator[Region]:
         yield (low + depth, high - depth), pair
 
 
-class Step:
-    """The interpolation along one axis, also in the ghosts of the axes `walls`.
-
-    The result is an array of a shape in `memory`; see `Interpolation`.
-    """
+class Ghosts:
+    """Those of an array at the ends of one axis, and where the axes `walls` end at those."""
 
     def __init__(
         self,
         backend: Backend,
         cut: Cut,
         number: int,
-        source: Any,
-        memory: Any,
-        shape: tuple[int, ...],
+        array: Any,
         exchange: Exchange,
         walls: Sequence[int],
     ):
-        self._sweep, self._source, self._exchange = backend.sweep, source, exchange
-        given = (cut.halving.solution_weights, cut.fine[0], *cut.coarse)
-        # One layer more stands before those of the coarse array.
-        self._make = Interpolation(backend, number, source, memory, shape, *given)
-        self._corners = list(_corners(cut, number, source.shape, walls))
-
-    def interpolate(self, into: Any = None) -> None:
-        """The result, or the unknowns of an array `into`, whose first axis is this one."""
-        self.complete()
-        self._make(into)
+        self._sweep, self._array, self._exchange = backend.sweep, array, exchange
+        self._corners = list(_corners(cut, number, array.shape, walls))
 
     def complete(self) -> None:
-        """The ghosts of the source: from its neighbours, and at corners."""
-        self._exchange(self._source)
+        """From the neighbours of the array, and at corners from itself."""
+        self._exchange(self._array)
         for region, share, steps in self._corners:
-            self._sweep(extrapolated, self._source, region, self._source, share, *steps)
+            self._sweep(extrapolated, self._array, region, self._array, share, *steps)
 
 
 def _corners(
