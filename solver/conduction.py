@@ -141,11 +141,11 @@ class Conduction:
             ratios=self.ratios,
             lowest=lambda: self._lowest(s),
             singular=self.singular and s == 0.0,
-            homogeneous=self._homogeneous,
+            homogeneous=self.homogeneous,
         )
 
     @property
-    def _homogeneous(self) -> bool:
+    def homogeneous(self) -> bool:
         """Whether the case has no other number than 0 for the ghosts of any wall."""
         walls = [
             Wall(number, side, name, getattr(self.case.boundary, name).temperature)

@@ -121,8 +121,8 @@ class Implicit(Stepper):
         backend = problem.backend
         self._right = backend.zeros(problem.grid.shape)
         self._old = backend.zeros(problem.grid.shape)
-        relative = problem.case.solver.relative
-        self._scratch = backend.zeros(problem.grid.shape) if relative else None
+        wanted = problem.case.solver.relative and not problem.homogeneous
+        self._scratch = backend.zeros(problem.grid.shape) if wanted else None
         self._b = backend.to_device(problem.source(time))
         self._solvers: dict[float, tuple[Method, System]] = {}
 

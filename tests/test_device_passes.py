@@ -18,6 +18,7 @@ from heatsolve.conduction import Conduction
 from heatsolve.converge import iterate, make_method
 from heatsolve.criterion import Criterion, kind_of
 from heatsolve.linear import hierarchy, with_change
+from heatsolve.linear.multigrid import Multigrid
 from heatsolve.points import shifted
 from heatsolve.report import Report
 from heatsolve.study.noise import noise_inside
@@ -223,6 +224,26 @@ def test_norms_that_cycles_find_on_their_way(grid, name):
 
     assert len(history(NumpyBackend())["residual"]) == 4
     assert history(machine(name)) == history(NumpyBackend())
+
+
+@pytest.mark.parametrize("kind", ["sum", "max"])
+def test_the_first_change_of_full_multigrid_is_that_of_the_given_start(kind):
+    """Though it makes another start, where the given one stands if arrays take turns."""
+
+    def changes(backend):
+        problem = Conduction(parse(case_text("nodes = [66, 64]", "vvvv"), "case"), backend)
+        system = problem.system(backend.to_device(noise_inside(problem.grid.shape)))
+        iteration, found = Multigrid(system, problem.temperature, "FMG"), []
+        for number in range(3):
+            change = backend.accumulator(kind)
+            iteration.step(number, change)
+            found.append(change.value)
+        return found, iteration._swaps
+
+    expected, plain = changes(NumpyBackend())
+    got, swaps = changes(Emulated())
+    assert swaps and not plain
+    assert got == expected
 
 
 SPACES = {

@@ -31,8 +31,8 @@ MOST_OF_A_BLOCK = 1 << 12
 """Points of sweeps beside each other, up to which one block makes them."""
 MOST_BESIDE = 1 << 15
 """Points up to which a sweep may share a kernel with those that need no barrier."""
-MOST_GROUPS = 40
-"""Barriers of a kernel: a table of so many sweeps, or twice as many, fits into shared memory."""
+MOST_SWEEPS = 100
+"""Sweeps of a kernel: a table of so many, of 70 words each, fits into shared memory."""
 THREADS = 1024
 WARP = 32
 
@@ -188,7 +188,8 @@ class Group:
         """Whether it is one of them; it is then added."""
         (written, read), (new, read_now) = self._touched, touched
         if (
-            any(place.meets(other) for place in read_now for other, _ in written)
+            len(self.sweeps) == MOST_SWEEPS
+            or any(place.meets(other) for place in read_now for other, _ in written)
             or any(place.meets(other) for place, _ in new for other in read)
             or any(have_common(part, other) for part in new for other in written)
         ):
@@ -299,9 +300,13 @@ def together(backend: Any, sweeps: Sequence[SmallSweep]) -> Iterator[Callable[[]
         if not in_one_block:
             yield from (_in_turn(backend, [group.sweeps]) for group in some)
             continue
-        chain = [group.sweeps for group in some]
-        for first in range(0, len(chain), MOST_GROUPS):
-            yield _in_turn(backend, chain[first : first + MOST_GROUPS])
+        chain: list[Sequence[SmallSweep]] = []
+        for group in some:
+            if sum(map(len, chain)) + len(group.sweeps) > MOST_SWEEPS:
+                yield _in_turn(backend, chain)
+                chain = []
+            chain.append(group.sweeps)
+        yield _in_turn(backend, chain)
 
 
 def _in_turn(backend: Any, groups: Sequence[Sequence[SmallSweep]]) -> Callable[[], None]:

@@ -14,7 +14,7 @@ from heatsolve.linear.smoothers import first_of, smoother_of
 class Multigrid(Pairwise):
     """V cycles: smooth, correct by the solution of a coarser grid, smooth.
 
-    In space all smoothing of the finest grid comes last (see `first_of`).
+    In space, and with FMG in a plane, all smoothing of the finest grid comes last (`first_of`).
     Each smoothing is a sweep or some (see `smoother_of`) of Gauss-Seidel, red points before black
     ones and over-relaxed (A. Brandt, Math. Comp. 31 (1977), 333; U. Trottenberg, C. Oosterlee and
     A. Schueller, "Multigrid", 2001, section 2.4), or of Chebyshev's iteration. A W cycle solves
@@ -65,8 +65,10 @@ class Multigrid(Pairwise):
 
     def step(self, number: int, change: Accumulator | None) -> None:
         self._forget()
-        if change is not None and not self._swaps:
-            self._old = self.system.like(self.u, self._old)
+        # Full multigrid makes a start of its own where the given one stands.
+        copies = not self._swaps or (self._nested and number == 0)
+        if change is not None and copies:
+            self._old = self.system.like(self.solution(number), self._old)
         if self._begins_next and self._begun != number:
             self._begin_next(number)
             self._forget()
@@ -77,7 +79,7 @@ class Multigrid(Pairwise):
             self._begun = number + 1
         if change is not None:
             interior, new = self.system.grid.interior, self.solution(number + 1)
-            old = self.solution(number) if self._swaps else self._old
+            old = self._old if copies else self.solution(number)
             self.system.backend.sweep(_changes[change.kind], change, interior, new, old)
 
     def _cycle(self, number: int) -> Callable[[], None]:
@@ -150,9 +152,9 @@ def begin_nested(levels: list[Level]) -> None:
 
     From the coarsest level up, each level begins with the solution of the one below, interpolated
     by cubics, and improves it by one V cycle; that of the first level is left to the caller. The
-    next level's error of discretisation is four times this one's, so a cycle that leaves a tenth
-    brings it below half (A. Brandt, Math. Comp. 31 (1977), 333; Trottenberg, Oosterlee and
-    Schueller, section 2.6).
+    next level's error of discretisation is four times this one's, so a cycle that leaves a tenth of
+    what is smooth brings it below half (A. Brandt, Math. Comp. 31 (1977), 333; Trottenberg,
+    Oosterlee and Schueller, section 2.6).
     """
     for level in levels[:-1]:
         level.pass_down()

@@ -53,7 +53,7 @@ class Prolongation:
         self._plane: PlaneInterpolation | None = None
         if at_once(backend, cuts, coarse.shape):
             self._near, inner = [self._copied], None
-            if min(coarse.shape) >= WIDE:
+            if min(coarse.shape) >= max(WIDE, 2 * (NEAR + 2)):
                 self._near, inner = list(_layers(self._copied, NEAR + 2)), coarse
             weights = [cut.halving.solution_weights for cut in cuts.values()]
             self._plane = PlaneInterpolation(backend, self._wide, weights, inner)

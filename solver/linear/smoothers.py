@@ -97,7 +97,8 @@ def first_of(smoother: Smoother, dimension: int, nested: bool = False) -> Smooth
     full multigrid in a plane the sweeps that are left out begin with an interpolated solution,
     which has little for them to smooth, and one array less is written.
     """
-    pays = dimension == 2 and len(smoother.before) == 2 if nested else dimension == 3
+    one_sweep = len(smoother.before) == 2
+    pays = (dimension == 2 and one_sweep) if nested else dimension == 3
     if not (pays and smoother.coloured):
         return smoother
     weight = FIRST_IN_SPACE if smoother.weight is None else smoother.weight

@@ -1,5 +1,7 @@
 """Residuals to the next coarser level, corrections and solutions back: one axis after the other.
 
+On a device both axes of a plane at once, if arrays hold all of them (see `plane`).
+
 Arrays are seen as pairs of layers, as in `interpolation`. Where a block begins decides which
 elements belong to the coarse point q; the shifts that lead to them are integers that a sweep is
 given.
