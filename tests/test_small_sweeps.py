@@ -1,7 +1,6 @@
 """Small sweeps that share a kernel have the bits of sweeps apart; the kernel is emulated."""
 
 import gc
-import math
 import random
 import shutil
 import weakref
@@ -12,7 +11,7 @@ import pytest
 from emulated import Emulated
 from test_multigrid import noisy_system
 
-from heatsolve.backends import device_cycles, small_sweeps
+from heatsolve.backends import device_cycles, small_sweeps, touched
 from heatsolve.backends.device import DeviceBackend
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.linear.direct import MOST
@@ -178,8 +177,7 @@ def random_part(rng):
     region = tuple(
         (low, rng.randint(low + 1, extent)) for low, extent in zip(lows, shape, strict=True)
     )
-    begin = 4096 + 8 * first
-    return small_sweeps.Place(begin, begin + 8 * math.prod(shape), 8, shape), region
+    return touched.place_at(4096 + 8 * first, 8, shape), region
 
 
 def addresses_of(part):
@@ -194,7 +192,7 @@ def test_what_views_of_the_same_memory_have_in_common():
     for _ in range(20000):
         one, other = random_part(rng), random_part(rng)
         common = bool(addresses_of(one) & addresses_of(other))
-        said = small_sweeps.have_common(one, other)
+        said = touched.have_common(one, other)
         assert said or not common, (one, other)
         alike = np.prod(one[0].shape[1:]) == np.prod(other[0].shape[1:])
         assert not alike or said == common, (one, other)

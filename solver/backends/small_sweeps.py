@@ -12,9 +12,9 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from heatsolve.backends.device_launch import Launch
 from heatsolve.backends.device_source import body, extent_names, places
 from heatsolve.backends.signature import Region, Signature
 from heatsolve.backends.tape import INTEGER, Tape
+from heatsolve.backends.touched import Place, Touched, place_at
 from heatsolve.points import INDEX_NAMES
 
 MOST_POINTS = 1300
@@ -65,7 +66,7 @@ class SmallSweep:
     def points(self) -> int:
         return points_of(self.region)
 
-    def touched(self, address: Callable[[Any], int]) -> "Touched":
+    def touched(self, address: Callable[[Any], int]) -> Touched:
         """What it writes, and the arrays that it reads elsewhere than there."""
         written: list[Place] = []
         read: list[Place] = []
@@ -74,8 +75,7 @@ class SmallSweep:
         for number, (kind, array) in enumerate(zip(kinds, self.operands, strict=True), -count):
             if isinstance(kind, str) and kind != "array":
                 continue
-            first, item, shape = address(array), array.dtype.itemsize, tuple(array.shape)
-            place = Place(first, first + item * math.prod(shape), item, shape)
+            place = place_at(address(array), array.dtype.itemsize, tuple(array.shape))
             if number < 0:
                 written.append(place)
             elif number in elsewhere or place not in written:
@@ -101,102 +101,18 @@ def read_elsewhere(tape: Tape) -> frozenset[int]:
     return frozenset(number for number, at in tape.loads() if any(s or a for s, a in at))
 
 
-class Place(NamedTuple):
-    """An array: its first byte, that after its last, the bytes of an element, its shape."""
-
-    first: int
-    end: int
-    item: int
-    shape: tuple[int, ...]
-
-    def meets(self, other: "Place") -> bool:
-        """Whether they have memory in common."""
-        return self.first < other.end and other.first < self.end
-
-
-Part = tuple[Place, Region]
-"""The elements of a region of an array."""
-
-
-@lru_cache(1 << 14)
-def have_common(one: Part, other: Part) -> bool:
-    """Whether two parts have an element in common, be their arrays views of the same memory.
-
-    Views of unequal rows have, if there is memory that both see: nobody needs to know better.
-    """
-    place, ((low, high), *_) = one
-    place_of_other, ((first, last), *_) = other
-    if not place.meets(place_of_other):
-        return False
-    item, across = place.item, math.prod(place.shape[1:])
-    if (item, across) != (place_of_other.item, math.prod(place_of_other.shape[1:])):
-        return True
-    distance, between = divmod(place_of_other.first - place.first, item)
-    down, right = divmod(distance, across)
-    mine, others = columns_of(one), columns_of(other)
-    if between or mine is None or others is None:
-        return True
-    # What lies beyond the end of a row is in the next one.
-    for rows, shift in ((down, right), (down + 1, right - across)):
-        moved = range(others.start + shift, others.stop + shift, others.step)
-        if low < last + rows and first + rows < high and meet(mine, moved):
-            return True
-    return False
-
-
-def columns_of(part: Part) -> range | None:
-    """The places within a row of an array that belong to a region; None if they are no range."""
-    columns, (place, region) = range(1), part
-    for (low, high), extent in zip(region[1:], place.shape[1:], strict=True):
-        if len(columns) == 1:
-            start = columns.start * extent
-            columns = range(start + low, start + high)
-        elif columns.step == 1 and (low, high) == (0, extent):
-            columns = range(columns.start * extent, columns.stop * extent)
-        elif columns.step == 1 and high - low == 1:
-            columns = range(columns.start * extent + low, columns.stop * extent, extent)
-        else:
-            return None
-    return columns
-
-
-def meet(one: range, other: range) -> bool:
-    """Whether two ranges have a number in common; of one step, or one of them without gaps."""
-    if one.step > 1 and other.step > 1:
-        if (one.start - other.start) % math.gcd(one.step, other.step):
-            return False
-        return max(one.start, other.start) < min(one.stop, other.stop)
-    whole, some = (one, other) if one.step == 1 else (other, one)
-    ahead = max(0, -(-(whole.start - some.start) // some.step))  # to the first one not before it
-    return some.start + ahead * some.step < min(some.stop, whole.stop)
-
-
-class Touched(NamedTuple):
-    """What sweeps write, and the arrays that they read elsewhere than there."""
-
-    written: list[Part]
-    read: list[Place]
-
-
 class Group:
     """Sweeps of which none touches what another one writes; one to begin with."""
 
     def __init__(self, sweep: SmallSweep, touched: Touched):
-        self.sweeps, self._touched = [sweep], Touched(list(touched.written), list(touched.read))
+        self.sweeps, self._touched = [sweep], touched
 
     def takes(self, sweep: SmallSweep, touched: Touched) -> bool:
         """Whether it is one of them; it is then added."""
-        (written, read), (new, read_now) = self._touched, touched
-        if (
-            len(self.sweeps) == MOST_SWEEPS
-            or any(place.meets(other) for place in read_now for other, _ in written)
-            or any(place.meets(other) for place, _ in new for other in read)
-            or any(have_common(part, other) for part in new for other in written)
-        ):
+        if len(self.sweeps) == MOST_SWEEPS or self._touched.depends_on(touched):
             return False
         self.sweeps.append(sweep)
-        written += new
-        read += read_now
+        self._touched = self._touched.and_of(touched)
         return True
 
     @property
