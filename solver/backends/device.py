@@ -26,6 +26,7 @@ from heatsolve.backends.device_passes import (
     DevicePasses,
     deepest,
 )
+from heatsolve.backends.message import DirectMessage, StagedMessage
 from heatsolve.backends.replay import Note, Replay
 from heatsolve.backends.small_sweeps import SmallSweep, may_share
 from heatsolve.backends.tape import Tape
@@ -92,32 +93,6 @@ def layout(
             apart.append((array.name, shape))
     extents = [extent for shape in (common, *[shape for _, shape in apart]) for extent in shape[1:]]
     return tuple(name for name, _ in apart), tuple(extents)
-
-
-class StagedMessage(Message):
-    """A message through pinned memory of the host, for any MPI."""
-
-    def __init__(self, array: Any, buffer: np.ndarray, backend: "DeviceBackend"):
-        super().__init__(array, buffer)
-        self._backend = backend
-
-    def to_buffer(self) -> None:
-        self._backend.queue_to_host(self.buffer, self.array)
-        self._backend.sync()
-
-    def from_buffer(self) -> None:
-        self._backend.queue_to_device(self.array, self.buffer)
-
-
-class DirectMessage(Message):
-    """A message that MPI reads from, and writes to, the memory of the device."""
-
-    def __init__(self, array: Any, buffer: Any, backend: "DeviceBackend"):
-        super().__init__(array, buffer)
-        self._backend = backend
-
-    def to_buffer(self) -> None:
-        self._backend.sync()
 
 
 class DeviceBackend(Backend):

@@ -1,6 +1,11 @@
 """What goes from one process to another."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from heatsolve.backends.device import DeviceBackend
 
 
 class Message:
@@ -22,3 +27,29 @@ class Message:
         A device does so in its own time: MPI may receive into the buffer again only after a later
         `to_buffer`, of any message of the backend, has returned.
         """
+
+
+class StagedMessage(Message):
+    """A message through pinned memory of the host, for any MPI."""
+
+    def __init__(self, array: Any, buffer: np.ndarray, backend: "DeviceBackend"):
+        super().__init__(array, buffer)
+        self._backend = backend
+
+    def to_buffer(self) -> None:
+        self._backend.queue_to_host(self.buffer, self.array)
+        self._backend.sync()
+
+    def from_buffer(self) -> None:
+        self._backend.queue_to_device(self.array, self.buffer)
+
+
+class DirectMessage(Message):
+    """A message that MPI reads from, and writes to, the memory of the device."""
+
+    def __init__(self, array: Any, buffer: Any, backend: "DeviceBackend"):
+        super().__init__(array, buffer)
+        self._backend = backend
+
+    def to_buffer(self) -> None:
+        self._backend.sync()
