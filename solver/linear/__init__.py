@@ -329,7 +329,7 @@ class Pairwise(Method):
         super().__init__(system, u)
         self._pair = (u, system.like(u))
 
-    def _begin_in_other(self) -> None:
+    def _turn_round(self) -> None:
         """An odd number of steps ends in `u`."""
         self._pair = self._pair[::-1]
 

@@ -66,7 +66,7 @@ class Fourier(Method):
             point = CORRECTED[change.kind if change else None]
             sweep(point, out, system.grid.interior, self.u, correction)
 
-    def _begin(self, norm: Accumulator) -> None:
+    def _solve_ahead(self, norm: Accumulator) -> None:
         """u = A^-1 b, and the terms of a norm of b."""
         system, sweep = self.system, self.system.backend.sweep
         sweep(taken_in(norm.kind), (self._right, norm), self._everywhere, system.b)
@@ -94,7 +94,7 @@ class Fourier(Method):
     def first_values(self, into: Accumulator, of_b: Accumulator | None = None) -> list[float]:
         backend = self.system.backend
         if self._free and of_b is not None:
-            self._begin(into)
+            self._solve_ahead(into)
             return backend.values([into]) * 2
         norms = [into] if of_b is None else [into, of_b]
         self._pack(*norms)

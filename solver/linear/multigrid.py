@@ -52,13 +52,13 @@ class Multigrid(Pairwise):
             self._begins_next = self._norm is not None and restricts
         self._swaps = self._levels[0].swaps
         if self._nested and self._swaps:  # a start of its own is made in the other array
-            self._begin_in_other()
+            self._turn_round()
             self._levels[0].u, self._levels[0].other = self._pair
         self._old: Any = None
         # By the array that a cycle begins with; full multigrid may need none but its first.
         self._cycles: dict[int, Callable[[], None]] = {}
         if self._nested:
-            self._begin = system.replayed(self._solve)
+            self._full = system.replayed(self._solve)
         else:
             for number in range(1 + self._swaps):
                 self._cycle(number)
@@ -72,7 +72,7 @@ class Multigrid(Pairwise):
         if self._begins_next and self._begun != number:
             self._begin_next(number)
             self._forget()
-        (self._cycle(number) if number or not self._nested else self._begin)()
+        (self._cycle(number) if number or not self._nested else self._full)()
         if self._norm is not None:
             self._known = number + 1
         if self._begins_next:
