@@ -330,7 +330,7 @@ class Pairwise(Method):
         self._pair = (u, system.like(u))
 
     def _turn_round(self) -> None:
-        """An odd number of steps ends in `u`."""
+        """Begin in the other array: then an odd number of steps ends in `u`."""
         self._pair = self._pair[::-1]
 
     def solution(self, steps: int) -> Any:
