@@ -15,7 +15,7 @@ from heatsolve.linear import System
 from heatsolve.linear.spectrum import lowest_eigenvalue
 from heatsolve.points import NOTHING, copy, fill
 from heatsolve.ranks import Ranks
-from heatsolve.volumes import Volumes, Wall, ratio_line
+from heatsolve.volumes import Volumes, Wall, ratio_line, walls_of
 
 
 def grid_of(case: Case) -> Grid:
@@ -147,14 +147,9 @@ class Conduction:
     @property
     def homogeneous(self) -> bool:
         """Whether the case has no other number than 0 for the ghosts of any wall."""
-        walls = [
-            Wall(number, side, name, getattr(self.case.boundary, name).temperature)
-            for number, axis in enumerate(self.whole.axes)
-            for side, name in enumerate(WALLS[axis.name])
-            if not axis.periodic
-        ]
-        ghosts = [wall.ghost for wall in walls if wall.ghost is not None]
-        return all(not ghost.names and float(ghost()) == 0.0 for ghost in ghosts)
+        ghosts = [wall.ghost for wall in walls_of(self.case, self.whole)]
+        given = [ghost for ghost in ghosts if ghost is not None]
+        return all(not ghost.names and float(ghost()) == 0.0 for ghost in given)
 
     def _lowest(self, s: float) -> float:
         """A lower bound of the smallest eigenvalue of A (asks all processes)."""

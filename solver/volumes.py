@@ -52,6 +52,14 @@ class Wall:
         return condition.robin.ambient if condition.robin is not None else condition.value
 
 
+def walls_of(case: Case, grid: Grid) -> Iterator[Wall]:
+    """The walls of a case at which a grid, or a block of one, ends."""
+    for number, axis in enumerate(grid.axes):
+        for side, name in enumerate(WALLS[axis.name]):
+            if not axis.periodic and axis.at_ends[side]:
+                yield Wall(number, side, name, getattr(case.boundary, name).temperature)
+
+
 class Volumes:
     """What the volumes of a block hold, and what flows through their faces.
 
@@ -63,7 +71,7 @@ class Volumes:
     def __init__(self, case: Case, whole: Grid, grid: Grid, dtype: np.dtype):
         self.case, self.whole, self.grid, self.dtype = case, whole, grid, dtype
         self.nothing = np.zeros((1,) * grid.dimension)
-        self.walls = tuple(self._find_walls())
+        self.walls = tuple(walls_of(case, grid))
         self.ratios = [grid.along(n, ratio_line(axis)) for n, axis in enumerate(grid.axes)]
         """Along each axis, the ratio of a full cell to the points' volumes."""
         self.conductivity = self.evaluate("model.conductivity", positive=True)
@@ -169,13 +177,6 @@ class Volumes:
         where = self.grid.place(index, values.shape)
         at = f" at {where}" if where else ""
         raise InputError(f"{path}: must {what}, but is {values[index]:g}{at}")
-
-    def _find_walls(self) -> Iterator[Wall]:
-        for number, axis in enumerate(self.grid.axes):
-            for side, name in enumerate(WALLS[axis.name]):
-                if not axis.periodic and axis.at_ends[side]:
-                    condition = getattr(self.case.boundary, name).temperature
-                    yield Wall(number, side, name, condition)
 
     def _conductances(self, number: int) -> np.ndarray:
         """Conductances of the faces below each point along one axis (W/(m3 K))."""

@@ -304,13 +304,15 @@ class Method(ABC):
         """Add the terms of a norm of the residual after so many steps."""
         self.system.residual_norm(self.solution(steps), into)
 
-    def first_values(self, into: Accumulator, of_b: Accumulator | None = None) -> list[float]:
-        """The values of accumulators for norms of the residual before the first step, and of b."""
-        norms = [into] if of_b is None else [into, of_b]
+    def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
+        """The values of accumulators for norms of the residual before the first step, and of b.
+
+        The latter is asked for by giving an accumulator for it.
+        """
         self.residual_norm(0, into)
-        if of_b is not None:
-            self.system.norm_of_b(of_b)
-        return self.system.backend.values(norms)
+        for norm in of_b:
+            self.system.norm_of_b(norm)
+        return self.system.backend.values([into, *of_b])
 
     def confirm(self, steps: int) -> None:
         """Go on from the true residual, for methods that update it by recurrence."""

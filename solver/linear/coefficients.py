@@ -13,7 +13,7 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.grid import Grid
 from heatsolve.linear.division import Division
-from heatsolve.linear.lines import Halving
+from heatsolve.linear.halving import Halving
 
 LAYERS = 3
 """Layers of the neighbours' coefficients that a coarse block is made of, at most."""

@@ -17,7 +17,7 @@ import numpy as np
 from heatsolve.blocks import block_of
 from heatsolve.grid import Axis, Grid, Region
 from heatsolve.halo import Halo
-from heatsolve.linear.lines import Halving
+from heatsolve.linear.halving import Halving
 from heatsolve.ranks import Ranks
 
 LEAST = 8

@@ -91,14 +91,13 @@ class Fourier(Method):
             return
         self._pack(into)
 
-    def first_values(self, into: Accumulator, of_b: Accumulator | None = None) -> list[float]:
+    def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
         backend = self.system.backend
-        if self._free and of_b is not None:
+        if self._free and of_b:
             self._solve_ahead(into)
             return backend.values([into]) * 2
-        norms = [into] if of_b is None else [into, of_b]
-        self._pack(*norms)
-        return backend.values(norms)
+        self._pack(into, *of_b)
+        return backend.values([into, *of_b])
 
     def restart(self) -> None:
         self.scalars.clear()

@@ -31,8 +31,9 @@ from heatsolve.linear.coefficients import (
 )
 from heatsolve.linear.direct import MOST
 from heatsolve.linear.division import Division, division_of
+from heatsolve.linear.halving import Halving
 from heatsolve.linear.levels import Level
-from heatsolve.linear.lines import Halving, Line, finest
+from heatsolve.linear.lines import Line, finest
 from heatsolve.linear.smoothers import Smoother
 from heatsolve.linear.transfer import Cut, Transfer
 

@@ -115,12 +115,11 @@ class Refinement(Method):
         self._find_residual(into)
         self._known = steps
 
-    def first_values(self, into: Accumulator, of_b: Accumulator | None = None) -> list[float]:
+    def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
         """With them it is told how large the residual is: a device is asked once for all."""
-        self._find_residual(into, of_b)
+        self._find_residual(into, *of_b)
         self._known = 0
-        norms = [into, self._largest] if of_b is None else [into, of_b, self._largest]
-        *values, largest = self.system.backend.values(norms)
+        *values, largest = self.system.backend.values([into, *of_b, self._largest])
         if "exponent" not in self.scalars:
             self._choose_exponent(largest)
         return values

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Backend
+from heatsolve.linear.halving import Halving
 from heatsolve.linear.interpolation import taken
-from heatsolve.linear.lines import Halving
 from heatsolve.points import Point
 
 Lines = tuple[list[Any], list[Any]]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Backend
+from heatsolve.linear.halving import Halving
 from heatsolve.linear.interpolation import Interpolation, around, roomy
-from heatsolve.linear.lines import Halving
 from heatsolve.linear.plane import PlaneInterpolation, PlaneRestriction
 from heatsolve.points import shifted
 
@@ -123,21 +123,18 @@ class Transfer:
         averaged like points. So one array brings a right side and the values at the walls.
         Or from an array of the level that `can_average`: then `finer` holds its ghosts only.
         """
-        plane, given = self._plane, self.finer if quantity is None else quantity
-        if plane is not None and (quantity is None or plane.takes_alone(quantity.shape)):
-            if quantity is None:
-                self._exchange()
-            plane(given, plane.means)
-            for step in self._steps:
-                step.restrict(step.means, along_walls=True)
-                step.carry_ghosts()
-            return
-        first, *others = self._steps
-        first.restrict(first.means, quantity)
-        first.carry_ghosts()
-        for step in others:
-            step.restrict(step.means)
+        plane, inside_is_made = self._plane, False
+        if plane is not None and quantity is None:
+            self._exchange()
+            plane(self.finer, plane.means)
+            inside_is_made = True
+        elif plane is not None and plane.takes_alone(quantity.shape):
+            plane(quantity, plane.means)
+            quantity, inside_is_made = None, True
+        for step in self._steps:
+            step.restrict(step.means, quantity, along_walls=inside_is_made)
             step.carry_ghosts()
+            quantity = None  # what follows goes on from there
 
     def can_average(self, shape: tuple[int, ...]) -> bool:
         """Whether means can be taken of an array as the level has it, that has no neighbours.
