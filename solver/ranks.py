@@ -22,7 +22,7 @@ SECONDS_TO_FAIL_TOGETHER = 5.0
 
 SECONDS_TO_BE_HEARD = 0.25
 """So long a failing process lets the launcher pass its message on: MPICH's drops what it has not
-read yet when a process aborts (2 of 160 messages were lost without a wait, none of 160 after 0.2 s).
+read yet when a process aborts (2 of 160 were lost without a wait, none of 160 after 0.2 s).
 """
 
 

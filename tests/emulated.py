@@ -100,6 +100,7 @@ class Emulated(NumpyBackend):
     """The numpy backend with the passes of a GPU, emulated; `late`: copies arrive late."""
 
     name = "emulated"
+    on_device = True
     compiles_c = True
     processors = 2
     integer = int
@@ -112,6 +113,7 @@ class Emulated(NumpyBackend):
         self.shut = False
         """Whether the gate is."""
 
+    padded = DeviceBackend.padded
     most_sweeps = DeviceBackend.most_sweeps
     half_cycle = DeviceBackend.half_cycle
     _compile_pass = DeviceBackend._compile_pass

@@ -28,6 +28,6 @@ def test_without_passes_it_makes_one_sweep_at_a_time(machine):
 
 
 def test_without_half_cycles_it_says_so(machine):
-    point, shape, coarse = heat.laplace, (6, 7), np.zeros((4, 5))
-    half = HalfCycle(point, [()], [0], shape, ((1, 5), (1, 6)), (False, False), coarse, [])
+    coarse, where = np.zeros((4, 5)), ((6, 7), 7, ((1, 5), (1, 6)), (False, False))
+    half = HalfCycle(heat.laplace, [()], [0], *where, coarse, coarse.shape, [])
     assert machine.half_cycle(half) is None

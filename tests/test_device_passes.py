@@ -19,7 +19,7 @@ from heatsolve.converge import iterate, make_method
 from heatsolve.criterion import Criterion, kind_of
 from heatsolve.linear import hierarchy, with_change
 from heatsolve.linear.multigrid import Multigrid
-from heatsolve.points import shifted
+from heatsolve.points import fill, shifted
 from heatsolve.report import Report
 from heatsolve.study.noise import noise_inside
 
@@ -158,15 +158,18 @@ GRIDS = {
 }
 
 
-def two_steps(backend, grid, walls, solver, method):
+def two_steps(
+    backend, grid, walls, solver, method, model="", before=lambda iteration: None
+):  # fmt: skip
     """The field after two iterations from zero, white noise on the right side, and the method."""
-    text = case_text(grid, walls, solver=f"method = '{method}'\n{solver}")
+    text = case_text(grid, walls, solver=f"method = '{method}'\n{solver}", model=model)
     case = parse(text, "case")
     problem = Conduction(case, backend)
     system = problem.system(backend.to_device(noise_inside(problem.grid.shape)))
     if system.singular:
         system.remove_mean(system.b)
     iteration = make_method(case, system, problem.temperature)
+    before(iteration)
     for number in range(2):
         iteration.step(number, None)
     return backend.to_host(iteration.solution(2))
@@ -187,6 +190,44 @@ def test_half_cycles_have_the_bits_of_single_sweeps(grid, method, name):
     got = two_steps(backend, *GRIDS[grid], method)
     assert not isinstance(backend, Emulated) or backend.launched > 10
     assert got.tobytes() == expected.tobytes()
+
+
+INSIDE = (slice(1, -1),) * 3
+"""Of an array; only single sweeps need ghosts of a periodic axis."""
+
+
+ROOMY = {
+    "plane": ("nodes = [98, 131]\nupper = [97, 130]", "gvrv", "", "multigrid"),
+    "ring": ("nodes = [98, 66]\nupper = [97, 66]\nperiodic = ['y']", "vg--", "", "multigrid"),
+    "varying": (
+        "nodes = [98, 66]\nupper = [97, 65]", "vvvv", "", "multigrid", "conductivity = '1 + x * y'"
+    ),
+    "nested": ("nodes = [98, 66]\nupper = [97, 65]", "gvrv", "cycle = 'FMG'", "multigrid"),
+    "space": ("nodes = [36, 28, 27]\nupper = [35, 27, 26]", "vgvrvv", "", "multigrid"),
+    "space, nested": (
+        "nodes = [36, 28, 27]\nupper = [35, 27, 26]", "vgvrvv", "cycle = 'FMG'", "multigrid"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("grid", ROOMY)
+def test_nothing_depends_on_the_room_in_rows(grid, name):
+    """Rows of an odd length have room for one element more on coarse levels."""
+    expected = two_plain_steps(*ROOMY[grid])
+    backend, rooms = machine(name), []
+
+    def fill_room(iteration):
+        for level in iteration._levels[1:]:
+            *slower, last = level.system.grid.shape
+            for array in (level.u, level.other, level.system.b):
+                rooms.append(array.shape[-1] - last)
+                region = (*[(0, extent) for extent in slower], (last, array.shape[-1]))
+                backend.sweep(fill, array, region, np.nan)
+
+    got = two_steps(backend, *ROOMY[grid], before=fill_room)
+    assert set(rooms) == {0, 1}
+    assert got[INSIDE[: got.ndim]].tobytes() == expected[INSIDE[: got.ndim]].tobytes()
 
 
 LOOKED_AT = {
@@ -257,10 +298,6 @@ SPACES = {
     "torus": ("nodes = [24, 24, 24]\nperiodic = ['x', 'y', 'z']", "------", "", "multigrid"),
     "small": ("cells = [4, 3, 5]\nupper = [4, 3, 5]", "vvgrvv", "", "multigrid"),
 }  # fmt: skip
-
-
-INSIDE = (slice(1, -1),) * 3
-"""Of an array; only single sweeps need ghosts of a periodic axis."""
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -61,6 +61,13 @@ class Backend(Passes, ABC):
     def zeros(self, shape: Sequence[int]) -> Any:
         """A new array of zeros in the backend's precision."""
 
+    def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The extents of an array of a shape in whose memory the backend's passes are fastest.
+
+        Rows may have room for more elements, which are 0 and which nobody reads.
+        """
+        return tuple(shape)
+
     @abstractmethod
     def to_device(self, host: np.ndarray) -> Any:
         """A copy of a host array on the device, in the backend's precision."""

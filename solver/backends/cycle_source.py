@@ -108,7 +108,7 @@ RESTRICTION = """\
                         + down_share[2] * left_over[0][k] + down_share[3] * left_over[1][k];
             const real even = from_left(down[0]), odd = from_left(down[1]);
             const bool coarse_row = first >= begin && first < end && p >= 1 && p <= last_p;
-            store_if(coarse_row && mine && q >= 1 && q <= last_q, coarse + p * coarse_j + q,
+            store_if(coarse_row && mine && q >= 1 && q <= last_q, coarse + p * coarse_pitch + q,
                      share0 * even + share1 * odd + share2 * down[0] + share3 * down[1]);
             look_at_shares(first + 2);
             #pragma unroll
@@ -182,7 +182,7 @@ const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2;
     real below[C], up_share[4];
     real* const coarse_ring = ring + (RING + KEPT * KEPT_ROWS) * (32 * C) + lane;
     const unsigned coarse_place = (unsigned)__cvta_generic_to_shared(coarse_ring);
-    const real* coarse_from = coarse + (start >> 1) * coarse_j + across[0];
+    const real* coarse_from = coarse + (start >> 1) * coarse_pitch + across[0];
     auto look_at_shares = [&](int p) {
         up_share[0] = line_i0[p], up_share[1] = line_i1[p];
         up_share[2] = line_i2[p], up_share[3] = line_i3[p];
@@ -194,7 +194,7 @@ const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2;
 
 FETCH_COARSE = """\
 if (BY_RING) {
-                coarse_from += coarse_j;
+                coarse_from += coarse_pitch;
                 const unsigned to = coarse_place + n % COARSE_ROWS * (64 * sizeof(real));
                 fetch<sizeof(real)>(to, coarse_from);
                 fetch<sizeof(real)>(to + 32 * sizeof(real), coarse_from + 1);
@@ -207,8 +207,8 @@ if (!BY_RING) {
                 const bool odd = row & 1, none = (row >> 1) > last_p;
                 const real share_below = none ? 0 : (odd ? line_i2 : line_i0)[p];
                 const real share_above = none ? 0 : (odd ? line_i3 : line_i1)[p];
-                const real* const low = coarse + p * coarse_j;
-                const real* const high = low + coarse_j;
+                const real* const low = coarse + p * coarse_pitch;
+                const real* const high = low + coarse_pitch;
                 const bool unknown =
                     WRAPS_I || (y + r >= region_i.low && y + r < region_i.high);
                 for (int k = 0; k < C; k++) {

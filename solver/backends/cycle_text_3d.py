@@ -17,7 +17,7 @@ __device__ __forceinline__ void meet_neighbours(int warp) {
 
 template <bool EDGE> __device__ __forceinline__ void tile(
     @PARAMETERS@, Range region_i, Range region_j, Range region_k, int extent_i, int extent_j,
-    int extent_k, int first_j, int first_k, int warp, int begin, int end, real* shared
+    int extent_k, int pitch, int first_j, int first_k, int warp, int begin, int end, real* shared
 ) {
     const int lane = threadIdx.x & 31;
     const int x = first_k + C * lane, y = first_j + 2 * warp;
@@ -33,7 +33,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     constexpr int TOGETHER = EDGE && WRAPS_K ? 1 : GROUP;
     int fetched_x[C / TOGETHER];
     for (int n = 0; n < C / TOGETHER; n++) {
-        const int column = first_k + (32 * n + lane) * TOGETHER, most = last_k + 1 - TOGETHER;
+        const int column = first_k + (32 * n + lane) * TOGETHER, most = pitch - TOGETHER;
         fetched_x[n] = TOGETHER == 1 ? of(column, last_k, WRAPS_K)
                      : EDGE ? min(max(column, 0), most) : column;
     }
@@ -58,13 +58,13 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     real* const own = shared + warp * 2 * X + lane * C;
     const unsigned place =
         (unsigned)__cvta_generic_to_shared(shared + warp * 2 * X + lane * TOGETHER);
-    const size_t plane = (size_t)extent_j * extent_k;
-    const size_t corner = EDGE ? 0 : (size_t)y * extent_k;
+    const size_t plane = (size_t)extent_j * pitch;
+    const size_t corner = EDGE ? 0 : (size_t)y * pitch;
     auto fetch_plane = [&](const real* array, int i, int into) {
         const real* const base = array + of(i, last_i, WRAPS_I) * plane + corner;
         const unsigned to = place + into * (TILE * sizeof(real));
         for (int r = 0; r < 2; r++) {
-            const real* const row = base + (size_t)(EDGE ? ys[r] : r) * extent_k;
+            const real* const row = base + (size_t)(EDGE ? ys[r] : r) * pitch;
             for (int n = 0; n < C / TOGETHER; n++)
                 fetch<TOGETHER * sizeof(real)>(
                     to + (r * X + 32 * n * TOGETHER) * sizeof(real), row + fetched_x[n]);
@@ -80,7 +80,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     // The rows beside a thread's own; a tile has none beyond its ends.
     const int up = warp == 0 ? 0 : -1, down = warp == WARPS - 1 ? 1 : 2;
     int slot = 0, beside = 0;  // where the planes lie that arrive
-    real* to = o0 + begin * (integer)plane + (integer)y * extent_k + x;
+    real* to = o0 + begin * (integer)plane + (integer)y * pitch + x;
     @STATE@
     auto advance = [&](int n, auto turn) {
         constexpr int TURN = decltype(turn)::value, PARITY = (ODD + TURN) & 1;  // that of z
@@ -130,11 +130,11 @@ template <bool EDGE> __device__ __forceinline__ void tile(
         first_j < region_j.low + MARGIN || first_j + Y > region_j.high - MARGIN ||
         begin - BEFORE - 1 < region_i.low + MARGIN || end + AFTER + 2 > region_i.high - MARGIN;
     if (edge)
-        tile<true>(@NAMES@, region_i, region_j, region_k, extent_i, extent_j, extent_k, first_j,
-                   first_k, warp, begin, end, shared);
+        tile<true>(@NAMES@, region_i, region_j, region_k, extent_i, extent_j, extent_k, pitch,
+                   first_j, first_k, warp, begin, end, shared);
     else
-        tile<false>(@NAMES@, region_i, region_j, region_k, extent_i, extent_j, extent_k, first_j,
-                    first_k, warp, begin, end, shared);
+        tile<false>(@NAMES@, region_i, region_j, region_k, extent_i, extent_j, extent_k, pitch,
+                    first_j, first_k, warp, begin, end, shared);
 }
 """
 )
@@ -197,7 +197,7 @@ const int out = z - T;
         const bool stored = mine && out >= begin && out < min(end, region_i.high);
         for (int r = 0; r < 2; r++) {
             const bool row = stored && !(EDGE && (y + r < region_j.low || y + r >= region_j.high));
-            real* const at = to + r * (integer)extent_k;
+            real* const at = to + r * (integer)pitch;
             const bool whole = !EDGE || (x >= region_k.low && x + C <= region_k.high);
             store_if(row && whole, at, @ROW@);
             if (EDGE)
@@ -219,6 +219,6 @@ const int out = z - T;
                 const bool inside =
                     !EDGE || (in_range(y + r, region_j) && in_range(first_k + column, region_k));
                 store_if(stored && inside && column >= LEFT && column < X - RIGHT,
-                         to - x + first_k + r * (integer)extent_k + column, lane & 1 ? odd : even);
+                         to - x + first_k + r * (integer)pitch + column, lane & 1 ? odd : even);
             }
         if (out >= begin) to += plane;"""

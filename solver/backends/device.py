@@ -18,7 +18,7 @@ from heatsolve.backends import (
     Signature,
     sums,
 )
-from heatsolve.backends.device_cycles import CyclePasses, can_halve
+from heatsolve.backends.device_cycles import CyclePasses, can_halve, padded
 from heatsolve.backends.device_launch import SPREAD, Launch, launches, rows_of
 from heatsolve.backends.device_passes import (
     LARGEST,
@@ -256,6 +256,9 @@ class DeviceBackend(Backend):
         kinds: tuple[str | None, ...],
     ) -> Any:
         return DevicePasses(self.c_kernel, tape, signature, kinds, wraps, self.processors)
+
+    def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return padded(shape) if self.compiles_c else tuple(shape)
 
     def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
         if not self.compiles_c or not can_halve(half, self.precision):

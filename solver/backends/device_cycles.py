@@ -43,6 +43,18 @@ long, comes from memory again for each pass.
 """
 
 
+def padded(shape: Sequence[int]) -> tuple[int, ...]:
+    """The extents of an array of a level with room for rows of whole pairs, if passes are for it.
+
+    Two elements are then fetched and stored at once: half a cycle on 257 cubed takes 0.8 of the
+    time, in single precision 0.75.
+    """
+    *slower, last = shape
+    if not slower or math.prod(shape) < FEWEST_POINTS[len(shape)]:
+        return tuple(shape)
+    return *slower, last + last % 2
+
+
 def can_halve(half: HalfCycle, precision: str) -> bool:
     """Whether passes do half a cycle: if points read neighbours only.
 
@@ -56,6 +68,9 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
     if math.prod(half.shape) < FEWEST_POINTS[len(half.shape)]:
         return False
     if len(half.colours) > MOST_SWEEPS:
+        return False
+    given = (*half.stages[0], *half.operands)
+    if any(a.shape[-1] != half.pitch for a in given if 1 not in getattr(a, "shape", (1,))):
         return False
     if len(half.shape) == 3:
         if half.norm is not None and not half.restricts:  # of a result that a pass only leaves
@@ -98,7 +113,7 @@ def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
         transfer = Transfer(half.restricts, tape, _numbers(half), norm)
     own = signature(half.stages[0])
     norms = [None] * len(half.colours)
-    work = work_of(own.tape(half.point), own, half.stages, norms, half.wraps, half.shape)
+    work = work_of(own.tape(half.point), own, half.stages, norms, half.wraps, half.pitch)
     margin = half.margin if half.margin is None or half.margin <= MOST_MARGIN else None
     work = replace(work, colours=tuple(half.colours), from_zero=half.from_zero, margin=margin)
     if half.inverse is not None and margin is not None:
@@ -169,8 +184,9 @@ class CyclePasses:
             kernel = PassKernel(work, SHAPE_3D, cycle_source_3d)
         covered, more = half.region, ()
         if work.transfer is not None:
-            extents = half.coarse.shape
-            more = (half.coarse, *half.lines, *[backend.integer(extent) for extent in extents])
+            extents = half.coarse_shape
+            numbers = (*extents, half.coarse.shape[-1])
+            more = (half.coarse, *half.lines, *[backend.integer(number) for number in numbers])
             if work.restricts:
                 # Coarse points may lie one beyond the last unknown.
                 covered = tuple(
@@ -182,7 +198,7 @@ class CyclePasses:
             covered = (covered[0], rows, covered[2])
         launch, pieces = kernel.launch(covered, backend.processors)
         bounds = [bound for pair in (*half.region, *half.region) for bound in pair]
-        launch = replace(launch, bounds=(*bounds, *pieces, *half.shape))
+        launch = replace(launch, bounds=(*bounds, *pieces, *half.shape, half.pitch))
         return Ready(kernel, backend.c_kernel(kernel.source, kernel.bytes_shared), launch, more)
 
     def __call__(self, new: Any, u: Any) -> tuple[int, int]:

@@ -71,15 +71,18 @@ def work_of(
     stages: Sequence[Sequence[Any]],
     norms: Sequence[str | None],
     wraps: Sequence[bool],
-    extents: Sequence[int],
+    pitch: int,
 ) -> Pass:
-    """The pass that makes these sweeps; `stages` holds the arguments of each after the field."""
+    """The pass that makes these sweeps; `stages` holds the arguments of each after the field.
+
+    From row to row of the field there are `pitch` elements.
+    """
     varying = tuple(
         number
         for number, kind in enumerate(signature.arguments[1:], 1)
         if isinstance(kind, str) and any(s[number - 1] != stages[0][number - 1] for s in stages)
     )
-    return Pass(tape, signature, varying, tuple(norms), tuple(wraps), math.gcd(extents[-1], 4))
+    return Pass(tape, signature, varying, tuple(norms), tuple(wraps), math.gcd(pitch, 4))
 
 
 class PassKernel:
@@ -220,7 +223,7 @@ class DevicePasses:
         registers: Sequence[Any],
         counted: Region,
     ) -> None:
-        given = (stages, self._norms, self._wraps, u.shape)
+        given = (stages, self._norms, self._wraps, u.shape[-1])
         work = work_of(self._tape, self._signature, *given)
         key = work.varying, work.aligned
         if key not in self._known:
@@ -230,4 +233,4 @@ class DevicePasses:
         launch, pieces = kernel.launch(region, self._processors)
         bounds = [bound for where in (region, counted) for pair in where for bound in pair]
         operands = kernel.operands(new, u, stages, registers)
-        queue(replace(launch, bounds=(*bounds, *pieces, *u.shape)), tuple(operands))
+        queue(replace(launch, bounds=(*bounds, *pieces, *u.shape, u.shape[-1])), tuple(operands))

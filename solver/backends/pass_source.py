@@ -120,7 +120,7 @@ class Pass:
             found.append((coarse if self.restricts else f"const {coarse}", "coarse"))
             axes = "ijk"[: self.signature.dimension]
             found += [(array, f"line_{axis}{n}") for axis in axes for n in range(4)]
-            found += [("integer", f"coarse_{axis}") for axis in axes]
+            found += [("integer", f"coarse_{end}") for end in (*axes, "pitch")]
         return found
 
     def numbers(self) -> list[str]:
@@ -157,11 +157,17 @@ def filled(template: str, work: Pass, defines: Mapping[str, int], **pieces: str)
 
 
 def place_of(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
-    """The place of an element of an array that may be constant along some axes."""
+    """The place of an element of an array that may be constant along some axes.
+
+    From row to row of one that is not there may be more elements than a row has.
+    """
     varying = [axis for axis, same in enumerate(constant) if not same]
+    extents = [f"extent_{axis}" for axis in "ijk"[: len(constant)]]
+    if not any(constant):
+        extents[-1] = "pitch"
     terms = []
     for axis in varying:
-        below = [f"extent_{'ijk'[other]}" for other in varying if other > axis]
+        below = [extents[other] for other in varying if other > axis]
         terms.append(" * ".join([f"(size_t)({indices[axis]})", *below]))
     return " + ".join(terms)
 

@@ -198,7 +198,7 @@ class Reads:
             self.rows.append(f"const int {name} = (2 * n + ({behind})) & (KEPT_ROWS - 1);")
             slot = f"RING + {self.keeps.index(number)} * KEPT_ROWS + {name}"
             return f"own[({slot}) * (32 * C) + k]"
-        row = f"(size_t)(inner_row(row) + {di}) * extent_j + {dj}"
+        row = f"(size_t)(inner_row(row) + {di}) * pitch + {dj}"
         self.rows.append(f"const real* {name} = {array} + {row};")
         value = f"{name}[inner[k]]"
         return f"(SIDES ? {value} : {inside})" if even else value

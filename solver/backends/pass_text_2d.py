@@ -7,7 +7,7 @@ KERNEL = """
 // ENDS: rows at the upper or lower end of the region; SIDES: columns at the left or right one.
 template <bool ENDS, bool SIDES> __device__ __forceinline__ void strip(
     @PARAMETERS@, Range region_i, Range region_j, Range counted_i, Range counted_j, int extent_i,
-    int extent_j, int first_column, int begin, int end, real* ring
+    int extent_j, int pitch, int first_column, int begin, int end, real* ring
 ) {
     const int lane = threadIdx.x & 31;
     const int column = first_column + lane * C;
@@ -31,7 +31,7 @@ template <bool ENDS, bool SIDES> __device__ __forceinline__ void strip(
     // Elsewhere lanes fetch and store single elements, side by side, for one another.
     constexpr bool WHOLE = ALIGNED && (!SIDES || !WRAPS_J);
     for (int k = 0; k < C; k++) {
-        at[k] = WHOLE && SIDES ? min(max(column + k - k % 2, 0), last_j - 1) + k % 2
+        at[k] = WHOLE && SIDES ? min(max(column + k - k % 2, 0), pitch - 2) + k % 2
                               : of_column(column + k);
         inner[k] = SIDES ? min(max(at[k], 1), last_j - 1) : at[k];
         fixed[k] = SIDES && !WRAPS_J && (column + k < region_j.low || column + k >= region_j.high);
@@ -48,22 +48,22 @@ template <bool ENDS, bool SIDES> __device__ __forceinline__ void strip(
     real* const own = ring + lane * C;
     const unsigned place = (unsigned)__cvta_generic_to_shared(WHOLE ? own : ring + lane);
     // Of a row that lies where it seems to; and of the first column, unless those are looked up.
-    size_t from = (size_t)start * extent_j + (SIDES ? 0 : WHOLE ? column : first_column + lane);
+    size_t from = (size_t)start * pitch + (SIDES ? 0 : WHOLE ? column : first_column + lane);
     auto issue = [&](int n) {
         if (n < pairs) {
             #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int i = start + 2 * n + r;
-                const size_t row = ENDS ? (size_t)of_row(i) * extent_j : from;
+                const size_t row = ENDS ? (size_t)of_row(i) * pitch : from;
                 @FETCHES@
-                from += extent_j;
+                from += pitch;
             }
             @FETCH_COARSE@
         }
         fetched();
     };
     for (int n = 0; n < PAIRS - 1; n++) issue(n);
-    real* to = o0 + (start - T) * (integer)extent_j + (ALIGNED ? column : first_column + lane);
+    real* to = o0 + (start - T) * (integer)pitch + (ALIGNED ? column : first_column + lane);
     for (int n = 0; n < pairs; n++) {
         await_all_but<PAIRS - 2>();
         __syncwarp();  // what others have fetched is here, what they read before may be replaced
@@ -125,7 +125,7 @@ template <bool ENDS, bool SIDES> __device__ __forceinline__ void strip(
                     store_if(stored && inside, to + 32 * k, row[place]);
                 }
             }
-            to += extent_j;
+            to += pitch;
         }
     }
     @NORM_END@
@@ -134,7 +134,8 @@ template <bool ENDS, bool SIDES> __device__ __forceinline__ void strip(
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,
        integer high_j, integer count_low_i, integer count_high_i, integer count_low_j,
-       integer count_high_j, integer rows, integer fewer, integer extent_i, integer extent_j) {
+       integer count_high_j, integer rows, integer fewer, integer extent_i, integer extent_j,
+       integer pitch) {
     @GATE@
     const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
     const Range counted_i{int(count_low_i), int(count_high_i)};
@@ -157,13 +158,13 @@ sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer
                        column + HALO < counted_j.low || column + 32 * C - HALO > counted_j.high;
     if (ends)
         strip<true, true>(@NAMES@, region_i, region_j, counted_i, counted_j, extent_i, extent_j,
-                          column, begin, end, ring);
+                          pitch, column, begin, end, ring);
     else if (sides)
         strip<false, true>(@NAMES@, region_i, region_j, counted_i, counted_j, extent_i, extent_j,
-                           column, begin, end, ring);
+                           pitch, column, begin, end, ring);
     else
         strip<false, false>(@NAMES@, region_i, region_j, counted_i, counted_j, extent_i, extent_j,
-                            column, begin, end, ring);
+                            pitch, column, begin, end, ring);
 }
 """
 

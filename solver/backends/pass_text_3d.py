@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,
        integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
        integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
-       integer planes, integer extent_i, integer extent_j, integer extent_k) {
+       integer planes, integer extent_i, integer extent_j, integer extent_k, integer pitch) {
     @GATE@
 """
 """The head of every kernel of passes in three dimensions."""
@@ -17,8 +17,8 @@ KERNEL = (
     """
 template <bool EDGE> __device__ __forceinline__ void tile(
     @PARAMETERS@, Range region_i, Range region_j, Range region_k, Range counted_i, Range counted_j,
-    Range counted_k, int extent_i, int extent_j, int extent_k, int first_j, int first_k, int begin,
-    int end, real* shared
+    Range counted_k, int extent_i, int extent_j, int extent_k, int pitch, int first_j, int first_k,
+    int begin, int end, real* shared
 ) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int x = first_k + lane * C, y = first_j + warp * R;
@@ -32,7 +32,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     // Aligned groups of columns are all in the array or all outside, where any values will do.
     constexpr bool WHOLE = ALIGNED && (!EDGE || !WRAPS_K);
     for (int k = 0; k < C; k++) {
-        xs[k] = WHOLE && EDGE ? min(max(x, 0), last_k + 1 - C) + k : of(x + k, last_k, WRAPS_K);
+        xs[k] = WHOLE && EDGE ? min(max(x, 0), pitch - C) + k : of(x + k, last_k, WRAPS_K);
         fixed_x[k] = EDGE && !WRAPS_K && (x + k < region_k.low || x + k >= region_k.high);
     }
     for (int r = 0; r < R; r++) {
@@ -48,14 +48,14 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     real* const own = shared + warp * R * X + lane * C;
     real* const rim = shared + RING * TILE + warp * 2 * X + lane * C;
     const unsigned place = (unsigned)__cvta_generic_to_shared(own);
-    const size_t plane = (size_t)extent_j * extent_k;
-    const real* from = EDGE ? a0 : a0 + start * plane + (size_t)y * extent_k + x;
+    const size_t plane = (size_t)extent_j * pitch;
+    const real* from = EDGE ? a0 : a0 + start * plane + (size_t)y * pitch + x;
     auto issue = [&](int n, int into) {
         if (n < loads) {
             const real* base = EDGE ? a0 + of(start + n, last_i, WRAPS_I) * plane : from;
             const unsigned to = place + into * (TILE * sizeof(real));
             for (int r = 0; r < R; r++) {
-                const real* row = base + (size_t)(EDGE ? ys[r] : r) * extent_k;
+                const real* row = base + (size_t)(EDGE ? ys[r] : r) * pitch;
                 if (WHOLE)
                     fetch<C * sizeof(real)>(to + r * X * sizeof(real), row + (EDGE ? xs[0] : 0));
                 else
@@ -73,7 +73,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     const int rim_up = first ? 0 : -X, rim_down = last ? X : 2 * X;
     for (int n = 0; n < AHEAD; n++) issue(n, n);
     int slot = 0;  // where the plane lies that arrives
-    real* to = o0 + begin * plane + (size_t)y * extent_k + x;
+    real* to = o0 + begin * plane + (size_t)y * pitch + x;
     auto advance = [&](int n, auto turn) {
         constexpr int TURN = decltype(turn)::value;
         await_all_but<AHEAD - 1>();
@@ -132,12 +132,12 @@ template <bool EDGE> __device__ __forceinline__ void tile(
                         pack values;
                         values.x = arrived[r][k];
                         values.y = arrived[r][k + 1];
-                        __stcs(reinterpret_cast<pack*>(to + r * extent_k + k), values);
+                        __stcs(reinterpret_cast<pack*>(to + r * pitch + k), values);
                     }
                 } else {
                     for (int k = 0; k < C; k++)
                         if (x + k >= region_k.low && x + k < region_k.high)
-                            __stcs(to + r * extent_k + k, arrived[r][k]);
+                            __stcs(to + r * pitch + k, arrived[r][k]);
                 }
             }
         }
@@ -167,10 +167,10 @@ template <bool EDGE> __device__ __forceinline__ void tile(
                       begin - T - 1 < region_i.low || end + T + 2 > region_i.high;
     if (edge)
         tile<true>(@NAMES@, region_i, region_j, region_k, counted_i, counted_j, counted_k,
-                   extent_i, extent_j, extent_k, first_j, first_k, begin, end, shared);
+                   extent_i, extent_j, extent_k, pitch, first_j, first_k, begin, end, shared);
     else
         tile<false>(@NAMES@, region_i, region_j, region_k, counted_i, counted_j, counted_k,
-                    extent_i, extent_j, extent_k, first_j, first_k, begin, end, shared);
+                    extent_i, extent_j, extent_k, pitch, first_j, first_k, begin, end, shared);
 }
 """
 )

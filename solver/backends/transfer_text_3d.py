@@ -35,10 +35,10 @@ const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(c
         at_s[k / 2] = in_array(s, last_s);
         at_s[k / 2 + 1] = in_array(s + 1, last_s);
     }
-    const size_t coarse_plane = (size_t)coarse_j * coarse_k;
+    const size_t coarse_plane = (size_t)coarse_j * coarse_pitch;
     const real* corners[2];
     for (int n = 0; n < 2; n++)
-        corners[n] = coarse + (size_t)in_array(q + n, last_q) * coarse_k + at_s[0];
+        corners[n] = coarse + (size_t)in_array(q + n, last_q) * coarse_pitch + at_s[0];
     real known[2][C / 2 + 1];  // of a coarse plane
     auto know = [&](int p) {
         const size_t from = min(max(p, 0), last_p + 1) * coarse_plane;
@@ -143,7 +143,7 @@ RESTRICTION = """\
                 const bool plane = coarse_mine && 2 * p >= begin && 2 * p < end && p <= last_p;
                 for (int m = 0; m < C / 2; m++) {
                     store_if(plane && s + m >= 1 && s + m <= last_s,
-                             coarse + ((integer)p * coarse_j + q) * coarse_k + s + m,
+                             coarse + ((integer)p * coarse_j + q) * coarse_pitch + s + m,
                              share_k[m][0] * even + share_k[m][1] * odd
                              + share_k[m][2] * down[2 * m] + share_k[m][3] * down[2 * m + 1]);
                     even = down[2 * m], odd = down[2 * m + 1];

@@ -108,20 +108,29 @@ def shortened(given: Coefficient, division: Division, grid: Grid) -> Coefficient
 
 
 def placed(
-    given: Coefficient, division: Division, grid: Grid, backend: Backend, known: Any = None
+    given: Coefficient,
+    division: Division,
+    grid: Grid,
+    backend: Backend,
+    shape: Sequence[int],
+    known: Any = None,
 ) -> Any:
     """The array that point functions take, with an extent of 1 along all axes where it can be.
 
-    `known` is taken where it is already that array. Element 0 of faces is read nowhere.
+    It has the shape of the field's arrays if it varies along all axes. `known` is taken where it is
+    already that array. Element 0 of faces is read nowhere.
     """
     number, faces = given.along, given.along
     if number is not None and constant(given, number, division, grid.axes[number].periodic):
         given, faces = given.first_of(number), None
-    extents, window = [], []
+    extents: list[int] = []
+    window = []
     for number, (axis, varies) in enumerate(zip(grid.axes, given.varies, strict=True)):
         first, stop = axis.own
         extents.append(axis.unknowns + 2 if varies else 1)
         window.append(slice(first, stop + (number == faces)) if varies else slice(0, 1))
+    if all(given.varies):
+        extents = list(shape)
     if known is not None and known.shape == tuple(extents):
         return known
     host = np.zeros(extents)

@@ -57,7 +57,8 @@ def hierarchy(
         for found in coefficients_of(arrays, grid, division, backend)
     ]
     linear = even(given[:-1], division, grid)
-    coefficients = _arguments(given, s, system.ratios, division, grid, backend, arrays)
+    here = (division, grid, backend)
+    coefficients = _arguments(given, s, system.ratios, *here, u.shape, arrays)
     finest_system = replace(system, coefficients=coefficients)
     levels = [Level(finest_system, u, other, first or smoother, _margin(given, lines, grid))]
     while not _is_last(levels, lines):
@@ -85,7 +86,8 @@ def hierarchy(
                 (below[0], below[1] - below[0]),
                 partial(halo.along, number, layers=(1, 2)),
             )
-        coarse = _level(fine.system, smoother, lines, given, s, division, halo)
+        alone = not division.divided and len(cuts) == len(_halved(lines)) == grid.dimension
+        coarse = _level(fine.system, smoother, lines, given, s, division, halo, alone)
         transfer = Transfer(backend, cuts, grid.shape, coarse.system.b, coarse.other)
         fine.lead_to(coarse, transfer, assembly)
         levels.append(coarse)
@@ -107,7 +109,7 @@ def _elements(lines: Sequence[Line]) -> int:
 
 def _halved(lines: Sequence[Line]) -> list[int]:
     """The axes to halve: those of the smallest spacing among those that can be."""
-    least = min(line.spacing for line in lines if line.can_coarsen)
+    least = min((line.spacing for line in lines if line.can_coarsen), default=0.0)
     return [
         number
         for number, line in enumerate(lines)
@@ -138,11 +140,12 @@ def _arguments(
     division: Division,
     grid: Grid,
     backend: Backend,
+    shape: Sequence[int],
     known: Sequence[Any] | None = None,
 ) -> tuple[Any, ...]:
     """The coefficients as point functions take them; those that are `known` are not made anew."""
     *faces, capacity = [
-        placed(found, division, grid, backend, known and known[number])
+        placed(found, division, grid, backend, shape, known and known[number])
         for number, found in enumerate(given)
     ]
     pairs = zip(reversed(faces), ratios, strict=True)  # x, y, z
@@ -157,7 +160,9 @@ def _level(
     s: float,
     division: Division,
     halo: Halo,
+    alone: bool,
 ) -> Level:
+    """The level of these lines; `alone`: whether all axes are halved before and after it."""
     backend = fine.backend
     grid = division.grid([line.axis for line in lines])
     ratios = [
@@ -165,12 +170,14 @@ def _level(
         for number, line in enumerate(lines)
     ]
     ratios.reverse()  # as the coefficients: x, y, z
-    b, u, other = (backend.zeros(grid.shape) for _ in range(3))
+    # Rows have room where passes, or what halves all axes at once, are all that go by them.
+    shape = backend.padded(grid.shape) if alone else grid.shape
+    b, u, other = (backend.zeros(shape) for _ in range(3))
     system = replace(
         fine,
         grid=grid,
         halo=halo.of(grid) if division.divided else Halo(grid, backend),
-        coefficients=_arguments(given, s, ratios, division, grid, backend),
+        coefficients=_arguments(given, s, ratios, division, grid, backend, shape),
         b=b,
         ratios=tuple(ratios),
     )

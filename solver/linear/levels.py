@@ -36,7 +36,7 @@ class Level:
         self.system, self._margin = system, margin
         self.u, self.other = u, other
         self.smoother = smoother
-        self._relaxation = Relaxation(system, smoother)
+        self._relaxation = Relaxation(system, smoother, u.shape)
         self._passes: dict[str, Any] = {}
         self._inverse: Inverse | None = None
 
@@ -87,9 +87,10 @@ class Level:
         system = self.system
         # A pass without sweeps has the arguments of one, too.
         point, stages, colours = self._relaxation.uncoloured(sweeps or self.smoother.after)
-        where = (system.grid.shape, system.grid.interior, system.halo.wraps)
+        grid, coarse_grid = system.grid, self._coarse.system.grid
+        where = (grid.shape, self.u.shape[-1], grid.interior, system.halo.wraps)
         cycle = HalfCycle(
-            point, stages, colours if sweeps else (), *where, coarse, lines,
+            point, stages, colours if sweeps else (), *where, coarse, coarse_grid.shape, lines,
             margin=self._margin, inverse=self._relaxation.inverse_point, **more,
         )  # fmt: skip
         return system.backend.half_cycle(cycle)
@@ -199,7 +200,7 @@ class Level:
         sweep, residual = system.backend.sweep, self._residual
         neighbours = system.halo.divided or grid.axes[0].periodic or self._assembly is not None
         # A source that is the same everywhere has no ghosts.
-        if b.shape == grid.shape and not neighbours and self._transfer.can_average(b.shape):
+        if b.shape == self.u.shape and not neighbours and self._transfer.can_average(b.shape):
             for ghosts in grid.ghosts:
                 sweep(copied, (residual, b), ghosts, self.u)
             self._transfer.average(b)

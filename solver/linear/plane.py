@@ -87,7 +87,7 @@ def restricted(i, j, k, pairs, *more):
 
 
 class PlaneInterpolation:
-    """From an array `coarse` to the unknowns of a fine one.
+    """From an array `coarse` to the unknowns of a fine one: so many of rows and of columns.
 
     `shares`: for rows and for columns, what the points 2q and 2q + 1 take of coarse ones, the
     lowest of which is number q of the array: [q, parity] each. `inner`: the array without its
@@ -99,11 +99,13 @@ class PlaneInterpolation:
         backend: Backend,
         coarse: Any,
         shares: Sequence[Sequence[np.ndarray]],
+        unknowns: Sequence[int],
         inner: Any = None,
     ):
         self._sweep, self._part = backend.sweep, backend.part
         self._coarse = coarse.reshape((*coarse.shape, 1))
         self._inner = None if inner is None else inner.reshape((*inner.shape, 1))
+        self._unknowns = unknowns
         of_rows, of_columns = shares
         self._rows = [
             [backend.to_device(share[:, parity].reshape(-1, 1, 1)) for share in of_rows]
@@ -116,10 +118,11 @@ class PlaneInterpolation:
     def __call__(self, into: Any, adds: bool = False) -> None:
         """Write the unknowns of an array, or if it `adds`, add to them."""
         height, width = into.shape
+        unknown_rows, unknown_columns = self._unknowns
         far_rows, far_columns = [(0, 0)] * 2
         if self._inner is not None:
-            far_rows, far_columns = ((NEAR, extent - 1 - NEAR) for extent in self._inner.shape[:2])
-        for rows, parities in _together(height - 2, far_rows):
+            far_rows, far_columns = ((NEAR, extent - 3 - NEAR) for extent in self._coarse.shape[:2])
+        for rows, parities in _together(unknown_rows, far_rows):
             weights = [line for parity in parities for line in self._rows[parity]]
             out = tuple(
                 [
@@ -128,7 +131,7 @@ class PlaneInterpolation:
                 ]
             )
             given = (*self._columns, *weights, *(out if adds else ()))
-            for columns, of_pair in _together(width - 2, far_columns):
+            for columns, of_pair in _together(unknown_columns, far_columns):
                 region = (rows, columns, (of_pair[0], of_pair[-1] + 1))
                 is_far = rows == far_rows and columns == far_columns
                 point = of_plane(len(self._columns), len(parities), adds, int(is_far))

@@ -45,7 +45,9 @@ class Prolongation:
         self._backend, self._cuts, self._across = backend, cuts, across
         self._coarse, self._finer = coarse, finer
         more = [int(number in cuts) for number in range(len(coarse.shape))]
-        extents = [extent + 2 * m for extent, m in zip(coarse.shape, more, strict=True)]
+        extents = list(coarse.shape)
+        for number, cut in cuts.items():
+            extents[number] = cut.coarse[1] + 4
         self._copied = tuple((m, extent - m) for extent, m in zip(extents, more, strict=True))
         self._wide = backend.zeros(extents)
         # Rows of a plane lie together, those of a block in space do not.
@@ -56,7 +58,8 @@ class Prolongation:
             if min(coarse.shape) >= max(WIDE, 2 * (NEAR + 2)):
                 self._near, inner = list(_layers(self._copied, NEAR + 2)), coarse
             weights = [cut.halving.solution_weights for cut in cuts.values()]
-            self._plane = PlaneInterpolation(backend, self._wide, weights, inner)
+            unknowns = [cut.fine[1] for cut in cuts.values()]
+            self._plane = PlaneInterpolation(backend, self._wide, weights, unknowns, inner)
             self._ghosts = [self._ghosts_of(number, self._wide) for number in reversed(list(cuts))]
 
     def _ghosts_of(self, number: int, source: Any) -> "Ghosts":

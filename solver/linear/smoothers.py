@@ -138,7 +138,8 @@ class Relaxation:
     Elsewhere they divide by the diagonal.
     """
 
-    def __init__(self, system: System, smoother: Smoother):
+    def __init__(self, system: System, smoother: Smoother, extents: Sequence[int]):
+        """`extents`: those of the field's arrays."""
         self.system, self.smoother = system, smoother
         backend, grid, coefficients = system.backend, system.grid, system.coefficients
         points = points_of(system.residual, system.diagonal, smoother.coloured)
@@ -152,7 +153,9 @@ class Relaxation:
         lines = not any(sum(n > 1 for n in shape) > 1 for shape in shapes)
         if lines or not all(varies):
             self._relaxed, self._begun = points["relaxed by"], points["begun by"]
-            shape = [n if v else 1 for n, v in zip(grid.shape, varies, strict=True)]
+            shape = list(extents)
+            if not all(varies):
+                shape = [n if v else 1 for n, v in zip(grid.shape, varies, strict=True)]
             region = [own if v else (0, 1) for own, v in zip(grid.interior, varies, strict=True)]
             self._inverse = (backend.zeros(shape),)
             self.inverse_point = inverse_of(system.diagonal, 1.0 if common is None else common)

@@ -89,7 +89,8 @@ class Transfer:
             halvings = [cut.halving for cut in cuts.values()]
             self._plane = PlaneRestriction(backend, coarse_b, halvings)
             weights = [halving.weights for halving in halvings]
-            self._plane_up = PlaneInterpolation(backend, coarse_u, weights)
+            unknowns = [cut.fine[1] for cut in cuts.values()]
+            self._plane_up = PlaneInterpolation(backend, coarse_u, weights, unknowns)
             self._exchanges = [cut.exchange(self.finer.shape) for cut in cuts.values()]
 
     @property
@@ -196,7 +197,8 @@ class Step:
         before, after = around(fine.shape, number)
         self._before, self._after = before, after
         (fine_first, self._fine_count), (coarse_first, self._count) = cut.fine, cut.coarse
-        pairs, coarse = fine.shape[number] // 2, (before, self._count + 2, after)
+        # Rows of the coarse level's arrays may have room for more elements.
+        pairs, coarse = fine.shape[number] // 2, (before, down.shape[number], after)
         self._fine, self._exchange = fine, cut.exchange(fine.shape)
         self._number, self._whole_down = number, down
         self._off_centre = [
