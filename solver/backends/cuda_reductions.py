@@ -1,14 +1,14 @@
-"""Reductions of the cuda backend: `sums` by a block of threads, and the check of a gate."""
+"""Reductions of the cuda backend: `sums` by a warp, and the check of a gate."""
 
 import math
 from typing import Any
 
 import numba.cuda
 import numpy as np
-from numba import int64
+from numba import int32, int64
 
 from heatsolve.backends.cuda_machine import simulated
-from heatsolve.backends.device_launch import SPREAD, THREADS
+from heatsolve.backends.device_launch import SPREAD
 from heatsolve.backends.sums import (
     ANCHORS,
     LARGEST,
@@ -28,11 +28,13 @@ cuda: Any = numba.cuda
 device_function: Any
 largest_of: Any
 add_up: Any
+lane_number: Any
 double_bits: Any
 double_of: Any
+upper_half: Any
 
 
-if simulated():  # it has no shuffles
+if simulated():  # it has no shuffles: a thread does the work of a warp
     device_function = cuda.jit(device=True)
 
     def double_bits(x):
@@ -41,24 +43,25 @@ if simulated():  # it has no shuffles
     def double_of(n):
         return float(np.int64(n).view(np.float64))
 
-    @device_function
-    def largest_of(bits, work):
-        """The largest of integers, those of doubles, over a block: in every thread."""
-        thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
-        cuda.syncthreads()
-        work[thread] = double_of(bits)
-        cuda.syncthreads()
-        return max(double_bits(value) for value in work[:THREADS])
+    def upper_half(x):
+        return double_bits(x) >> 32
 
     @device_function
-    def add_up(a, b, c, d, work):
-        """The sums of four values over a block: one in each of the first four threads."""
-        thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
-        cuda.syncthreads()
-        for n, value in enumerate((a, b, c, d)):
-            work[n * THREADS + thread] = value
-        cuda.syncthreads()
-        return sum(work[thread * THREADS : (thread + 1) * THREADS])
+    def lane_number():
+        """The number of a thread in its warp."""
+        return 0
+
+    @device_function
+    def largest_of(value):
+        """The largest of integers over a warp, in every lane."""
+        return value
+
+    @device_function
+    def add_up(a, b, c, d, register, place):
+        """Add sums of slices over a warp, the top slice first, to the bins from `place` down."""
+        for slice, value in enumerate((a, b, c, d)):
+            units = int64(value * 2.0 ** (SLICE_BITS * slice))
+            cuda.atomic.add(register, place - slice, units)
 
 else:
     from numba.cuda import libdevice
@@ -67,31 +70,29 @@ else:
     device_function = register_jitable
     double_bits = libdevice.double_as_longlong
     double_of = libdevice.longlong_as_double
+    upper_half = libdevice.double2hiint
 
     @device_function
-    def largest_of(bits, work):
-        """The largest of integers, those of doubles, over a block: in every thread."""
-        thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+    def lane_number():
+        """The number of a thread in its warp."""
+        return (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) % 32
+
+    @device_function
+    def largest_of(value):
+        """The largest of integers over a warp, in every lane."""
         step = 16
         while step > 0:
-            bits = max(bits, cuda.shfl_xor_sync(EVERY_LANE, bits, step))
+            value = max(value, cuda.shfl_xor_sync(EVERY_LANE, value, step))
             step //= 2
-        cuda.syncthreads()
-        if thread % 32 == 0:
-            work[thread // 32] = double_of(bits)
-        cuda.syncthreads()
-        for warp in range(THREADS // 32):
-            bits = max(bits, double_bits(work[warp]))
-        return bits
+        return value
 
     @device_function
-    def add_up(a, b, c, d, work):
-        """The sums of four values over a block: one in each of the first four threads.
+    def add_up(a, b, c, d, register, place):
+        """Add sums of slices over a warp, the top slice first, to the bins from `place` down.
 
         Half of the lanes go on with two of them, a quarter with one: shuffles are few.
         """
-        thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
-        lane = thread % 32
+        lane = lane_number()
         if lane & 16:
             a, b, c, d = c, d, a, b
         a += cuda.shfl_xor_sync(EVERY_LANE, c, 16)
@@ -103,46 +104,42 @@ else:
         while step > 0:
             a += cuda.shfl_xor_sync(EVERY_LANE, a, step)
             step //= 2
-        cuda.syncthreads()
         if lane % 8 == 0:
-            work[4 * (thread // 32) + lane // 8] = a
-        cuda.syncthreads()
-        total = 0.0
-        if thread < 4:
-            for warp in range(THREADS // 32):
-                total += work[4 * warp + thread]
-        return total
+            slice = lane // 8
+            for _ in range(slice):
+                a *= 2.0**SLICE_BITS
+            cuda.atomic.add(register, place - slice, int64(a))
 
 
 @device_function
-def add_largest(terms, work, register, first):
-    """Take the largest magnitude of a block's terms into a register."""
+def add_largest(terms, register, first):
+    """Take the largest magnitude of a warp's terms into a register."""
     mine = int64(0)
     for n in range(len(terms)):
         mine = max(mine, double_bits(terms[n]) & MAGNITUDE)
-    largest = largest_of(mine, work)
+    largest = largest_of(mine)
     if largest < INFINITE:
-        if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
+        if lane_number() == 0:
             cuda.atomic.max(register, first + LARGEST, largest)
     elif mine >= INFINITE:
         cuda.atomic.add(register, first + NOT_FINITE, int64(1))
 
 
 @device_function
-def add_sum(terms, work, register, first):
-    """Add a block's terms to a register: `sums.add_block` by a block of threads.
+def add_sum(terms, register, first):
+    """Add a warp's terms to a register: `sums.add_block` by a warp.
 
     The slices are added as doubles: they stay exact below 2^53 units.
     """
-    mine = int64(0)
+    mine = int32(0)  # the upper half of a double holds its exponent
     for n in range(len(terms)):
-        mine = max(mine, double_bits(terms[n]) & MAGNITUDE)
-    largest = largest_of(mine, work)
-    if largest >= INFINITE:
-        if mine >= INFINITE:
+        mine = max(mine, int32(upper_half(terms[n]) & (MAGNITUDE >> 32)))
+    largest = largest_of(mine)
+    if largest >= INFINITE >> 32:
+        if mine >= INFINITE >> 32:
             cuda.atomic.add(register, first + NOT_FINITE, int64(1))
         return
-    top = max(int64(0), ((largest >> int64(52)) - 1022 - LOWEST) // SLICE_BITS)
+    top = max(int64(0), (int64(largest >> 20) - 1022 - LOWEST) // SLICE_BITS)
     scale = double_of((1023 - (SLICE_BITS * top + LOWEST)) << int64(52))
     a = 0.0
     b = 0.0
@@ -160,13 +157,8 @@ def add_sum(terms, work, register, first):
         c += rounded
         rest -= rounded
         d += (rest + ANCHORS[3]) - ANCHORS[3]
-    units = add_up(a, b, c, d, work)
-    thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
-    if thread < SLICES:
-        for _ in range(thread):
-            units *= 2.0**SLICE_BITS
-        cuda.atomic.add(register, first + top + SLICES - 1 - thread, int64(units))
-    if thread == 0:
+    add_up(a, b, c, d, register, first + top + SLICES - 1)
+    if lane_number() == 0:
         cuda.atomic.max(register, first + TOP, top + 1)
 
 

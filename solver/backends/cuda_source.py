@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from heatsolve.backends import Signature, sums
-from heatsolve.backends.device_launch import THREADS, rows_of
+from heatsolve.backends import Signature
+from heatsolve.backends.device_launch import shape_of
 from heatsolve.backends.device_source import Dialect, body, extent_names, thread_indices
 from heatsolve.backends.tape import INTEGER, Tape
 from heatsolve.points import INDEX_NAMES
@@ -31,7 +31,7 @@ from heatsolve.backends.cuda_reductions import SPREAD, WIDTH, add_largest, add_s
 def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     """Python of the kernel `kernel` for a point function."""
     axes = INDEX_NAMES[: tape.dimension]
-    rows = rows_of(signature)
+    rows = shape_of(signature).rows
     parameters = ["gate"]
     parameters += [f"{end}_{axis}" for axis in axes for end in ("low", "high")]
     parameters += extent_names(signature)
@@ -53,13 +53,13 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
         lines.append(f"            if i + {row} < high_i:")
         lines += [f"                {s}" for s in body(tape, signature, PYTHON_DIALECT, row, 1)]
     if reductions:
-        lines.append(f"    work = cuda.shared.array({sums.SLICES * THREADS}, float64)")
-        block = "cuda.blockIdx.x + cuda.blockIdx.y * 7 + cuda.blockIdx.z * 13"
-        lines.append(f"    first = int64(({block}) % SPREAD) * WIDTH")
+        thread = "cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x"
+        block = "cuda.blockIdx.x * 3 + cuda.blockIdx.y * 7 + cuda.blockIdx.z * 13"
+        lines.append(f"    first = int64((({thread}) // 32 + {block}) % SPREAD) * WIDTH")
     for n in reductions:
         terms = "".join(f"float(t{n}_{row}), " for row in range(rows))
         call = {"sum": "add_sum", "max": "add_largest"}[signature.outputs[n]]
-        lines.append(f"    {call}(({terms}), work, o{n}, first)")
+        lines.append(f"    {call}(({terms}), o{n}, first)")
     return f"{PREAMBLE}\n\ndef kernel({', '.join(parameters)}):\n" + "\n".join(lines) + "\n"
 
 

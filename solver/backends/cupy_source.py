@@ -1,7 +1,7 @@
 """CUDA C generated from a tape, and the reductions that it calls: the text of the cupy backend."""
 
 from heatsolve.backends import Signature, sums
-from heatsolve.backends.device_launch import BLOCK, SPREAD, rows_of
+from heatsolve.backends.device_launch import SPREAD, shape_of
 from heatsolve.backends.device_source import Dialect, body, extent_names, thread_indices
 from heatsolve.backends.tape import INTEGER, Tape
 from heatsolve.points import INDEX_NAMES
@@ -28,13 +28,12 @@ typedef long long integer;
 typedef unsigned long long word;
 #define MAGNITUDE 0x7FFFFFFFFFFFFFFFll
 #define INFINITE 0x7FF0000000000000ll
-#define MOST_WARPS 32
 #define EVERY_LANE 0xffffffffu
 
 __device__ int thread() { return threadIdx.y * blockDim.x + threadIdx.x; }
-__device__ int warps() { return (blockDim.x * blockDim.y) >> 5; }
+__device__ int lane() { return thread() & 31; }
 
-// The largest value of a warp, and of a block, in every thread.
+// The largest value of a warp, in every lane.
 #if __CUDA_ARCH__ < 800
 template <typename T> __device__ T __reduce_max_sync(unsigned, T value) {
     for (int step = 16; step; step >>= 1)
@@ -52,32 +51,24 @@ __device__ integer warp_max(integer value) {
     const unsigned low = (int)(value >> 32) == high ? (unsigned)value : 0u;
     return ((integer)high << 32) + __reduce_max_sync(EVERY_LANE, low);
 }
-template <typename T> __device__ T block_max(T value) {
-    __shared__ T lanes[MOST_WARPS];
-    value = warp_max(value);
-    __syncthreads();
-    if ((thread() & 31) == 0) lanes[thread() >> 5] = value;
-    __syncthreads();
-    for (int warp = 0; warp < warps(); warp++) value = max(value, lanes[warp]);
-    return value;
-}
 
+// Warps add their terms each for itself: one that waits for the others of its block reads nothing.
 template <int N> __device__ void add_largest(const double (&terms)[N], integer* reg) {
     integer mine = 0;
     for (int n = 0; n < N; n++) mine = max(mine, __double_as_longlong(terms[n]) & MAGNITUDE);
-    const integer largest = block_max(mine);
+    const integer largest = warp_max(mine);
     if (largest < INFINITE) {
-        if (thread() == 0) atomicMax(reg + LARGEST, largest);
+        if (lane() == 0) atomicMax(reg + LARGEST, largest);
     } else if (mine >= INFINITE) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
 }
 
-// Slices are whole units, so a block adds them as integers. The sum with an anchor holds one in its
+// Slices are whole units, so a warp adds them as integers. The sum with an anchor holds one in its
 // lower half: that of a term is 2^27 units at most, those of eight fit an int.
 template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
     static_assert(N <= 8, "the terms of a thread");
     int mine = 0;  // the upper half of a double holds its exponent
     for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
-    const int largest = block_max(mine);
+    const int largest = warp_max(mine);
     if (largest >= 0x7FF00000) {
         if (mine >= 0x7FF00000) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
         return;
@@ -85,7 +76,7 @@ template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
     const int top = max(0, (largest >> 20) - 1022 - LOWEST) / SLICE_BITS;
     const double scale = __longlong_as_double((integer)(1023 - (SLICE_BITS * top + LOWEST)) << 52);
     for (int n = 0; n < N; n++) terms[n] *= scale;
-    __shared__ integer units[SLICES][MOST_WARPS];
+    integer units = 0;  // a lane takes the slice of its number
     double anchor = 6755399441055744.0;  // 1.5 * 2^52
     for (int k = 0; k < SLICES; k++, anchor *= 1.0 / (1 << SLICE_BITS)) {
         int sum = 0;
@@ -96,16 +87,10 @@ template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
         }
         const int low = __reduce_add_sync(EVERY_LANE, sum & 0xFFFF);
         const int high = __reduce_add_sync(EVERY_LANE, sum >> 16);
-        if ((thread() & 31) == 0) units[k][thread() >> 5] = (integer)high * 0x10000 + low;
+        if (lane() == k) units = (integer)high * 0x10000 + low;
     }
-    __syncthreads();
-    if (thread() < SLICES) {
-        integer sum = 0;
-        for (int warp = 0; warp < warps(); warp++) sum += units[thread()][warp];
-        atomicAdd((word*)(reg + top + SLICES - 1 - thread()), (word)sum);
-        if (thread() == 0) atomicMax(reg + TOP, (integer)top + 1);
-    }
-    __syncthreads();
+    if (lane() < SLICES) atomicAdd((word*)(reg + top + SLICES - 1 - lane()), (word)units);
+    if (lane() == 0) atomicMax(reg + TOP, (integer)top + 1);
 }
 """
 
@@ -166,8 +151,8 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
         number = "long long" if kind == INTEGER else real
         kind_type = number if isinstance(kind, str) else f"{constant}{element}* __restrict__"
         parameters.append(f"{kind_type} a{n}")
-    x, y = BLOCK[tape.dimension]
-    rows = rows_of(signature)
+    shape = shape_of(signature)
+    rows, (x, y) = shape.rows, shape.block
     reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
     lines = ["    if (*gate) return;"] if signature.gated else []
     lines += [f"    {line};" for line in thread_indices(signature, C_DIALECT, rows)]
@@ -187,10 +172,10 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     lines += ["        }", "    }"]
     for n in reductions:
         terms = ", ".join(f"(double)t{n}_{r}" for r in range(rows))
-        copy = f"(blockIdx.x + blockIdx.y * 7 + blockIdx.z * 13) % {SPREAD}"
+        warp = "(thread() >> 5) + blockIdx.x * 3 + blockIdx.y * 7 + blockIdx.z * 13"
         lines.append(f"    double terms{n}[] = {{{terms}}};")
         call = {"sum": "add_sum", "max": "add_largest"}[signature.outputs[n]]
-        lines.append(f"    {call}(terms{n}, o{n} + ({copy}) * WIDTH);")
+        lines.append(f"    {call}(terms{n}, o{n} + ({warp}) % {SPREAD} * WIDTH);")
     head = constants() + REDUCTIONS if reductions else ""
     return (
         f"// {name}\n{head}\n"

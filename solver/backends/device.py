@@ -19,7 +19,7 @@ from heatsolve.backends import (
     sums,
 )
 from heatsolve.backends.device_cycles import CyclePasses, can_halve, padded
-from heatsolve.backends.device_launch import SPREAD, Launch, launches, rows_of
+from heatsolve.backends.device_launch import SPREAD, Launch, launches, shape_of
 from heatsolve.backends.device_passes import (
     LARGEST,
     Compiled,
@@ -172,7 +172,7 @@ class DeviceBackend(Backend):
         """The compiled kernel of a point function."""
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
-        arrays, rows = arrays_of(signature), rows_of(signature)
+        arrays, cut = arrays_of(signature), shape_of(signature)
         kernels: dict[tuple[str, ...], Kernel] = {}
         known: dict[tuple[tuple[int, ...], ...], tuple[Kernel, tuple[int, ...]]] = {}
 
@@ -192,7 +192,7 @@ class DeviceBackend(Backend):
                 kernel, extents = known[shapes]
 
                 def queue() -> None:
-                    for launch in launches(region, rows):
+                    for launch in launches(region, cut):
                         kernel(launch, extents, operands)
 
                 return queue

@@ -8,20 +8,34 @@ from dataclasses import dataclass
 
 from heatsolve.backends import Region, Signature
 
-ROWS = {1: 1, 2: 4, 3: 3}
-"""Points of the slowest axis that one thread updates, by dimension."""
-ROWS_REDUCED = {1: 1, 2: 8, 3: 4}
-"""The same where a sweep reduces: more points share the work of a block's reduction."""
-BLOCK = {1: (256, 1), 2: (128, 2), 3: (64, 4)}
-"""Threads of a block along the innermost axis and along the next."""
-THREADS = 256
-"""Threads of every block; those of a reduction are whole warps."""
 ALIGNMENT = 32
 """Threads begin at a column that is a multiple of this: a warp then touches whole cache lines."""
 SPREAD = 64
 """Copies of a register over which the blocks of a launch spread their atomic additions."""
 MOST_BLOCKS = 65535
 """Blocks that CUDA takes along the second and third axis of a launch."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the threads of a sweep are cut: tuned for a device."""
+
+    block: tuple[int, int]
+    """Threads of a block along the innermost axis and along the next: whole warps."""
+    rows: int
+    """Points of the slowest axis that one thread updates."""
+
+
+SHAPES = {1: Shape((256, 1), 1), 2: Shape((128, 2), 4), 3: Shape((64, 4), 3)}
+"""By dimension, measured on an H200."""
+REDUCING = {1: Shape((256, 1), 1), 2: Shape((128, 2), 8), 3: Shape((64, 2), 8)}
+"""The same where a sweep reduces: more points share the work of a warp's reduction."""
+
+
+def shape_of(signature: Signature) -> Shape:
+    """How the threads of a sweep are cut."""
+    reduces = signature.outputs.count("array") < len(signature.outputs)
+    return (REDUCING if reduces else SHAPES)[signature.dimension]
 
 
 @dataclass(frozen=True)
@@ -33,24 +47,17 @@ class Launch:
     bounds: tuple[int, ...]
 
 
-def rows_of(signature: Signature) -> int:
-    """Points of the slowest axis that one thread updates."""
-    reduces = signature.outputs.count("array") < len(signature.outputs)
-    return (ROWS_REDUCED if reduces else ROWS)[signature.dimension]
-
-
-def launches(region: Region, rows: int) -> Iterator[Launch]:
+def launches(region: Region, shape: Shape) -> Iterator[Launch]:
     """The launches that cover a region; more than one where CUDA's limits end.
 
-    Axes of a launch: x is the innermost axis, y the next, z the slowest of three; a thread takes
-    ROWS points of the slowest axis.
+    Axes of a launch: x is the innermost axis, y the next, z the slowest of three.
     """
-    dimension = len(region)
-    x, y = BLOCK[dimension]
+    dimension, rows = len(region), shape.rows
+    x, y = shape.block
     width = region[-1][1] - region[-1][0] // ALIGNMENT * ALIGNMENT
     if dimension == 3 and width < x:  # few points along the innermost axis: threads for the next
-        x = 1 << (max(width, 1) - 1).bit_length()
-        y = THREADS // x
+        narrow = 1 << (max(width, 1) - 1).bit_length()
+        x, y = narrow, x * y // narrow
     (low, high), *rest = region
     block = (x, y, 1)
     across = -(-width // x)
