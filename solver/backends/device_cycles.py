@@ -46,8 +46,8 @@ long, comes from memory again for each pass.
 def padded(shape: Sequence[int]) -> tuple[int, ...]:
     """The extents of an array of a level with room for rows of whole pairs, if passes are for it.
 
-    Two elements are then fetched and stored at once: half a cycle on 257 cubed takes 0.8 of the
-    time, in single precision 0.75.
+    Two elements are then fetched and stored at once: a cycle on 257 cubed takes 0.36 ms instead of
+    0.47 in single precision.
     """
     *slower, last = shape
     if not slower or math.prod(shape) < FEWEST_POINTS[len(shape)]:
