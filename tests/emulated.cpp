@@ -107,4 +107,5 @@ void run_block(int threads, void (*kernel)(void*), void* operands) {
             setcontext(&fibers[n].start);
         }
     }
+    fibers = std::vector<Fiber>();  // every kernel has a machine of its own, and keeps it
 }

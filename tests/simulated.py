@@ -1,6 +1,6 @@
 """Run by test_cuda_source under NUMBA_ENABLE_CUDASIM=1: the cuda backend against NumPy.
 
-The simulator takes about a millisecond for each thread of a block of 256, so the grids are tiny:
+The simulator takes about a millisecond for each thread of a block, so the grids are tiny:
 one block, or two where blocks must meet. Python's square root raises where the device's is NaN,
 so `sqrt` is left to compilers and real devices.
 """
@@ -42,7 +42,7 @@ def compare(entry, precision, host, device):
 
 
 def compare_blocks(host, device):
-    """Several blocks gather into one register; rows that are no multiple of a thread's four."""
+    """Several blocks gather into one register; rows that are no multiple of a thread's eight."""
     values = np.random.default_rng(3).normal(size=(11, 140)) * np.logspace(-200, 200, 140)
     region = ((1, 10), (125, 138))
     for kind in ("sum", "max"):

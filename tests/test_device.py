@@ -1,9 +1,12 @@
 """What the GPU backends share, on a device that only takes notes."""
 
+import math
+
 import numpy as np
 import pytest
 
 from heatsolve.backends.device import DeviceBackend
+from heatsolve.backends.device_launch import ALIGNMENT, MOST_BLOCKS, REDUCING, SHAPES, launches
 from heatsolve.points import copy, shifted
 
 EMPTY = {name: lambda self, *given: None for name in DeviceBackend.__abstractmethods__}
@@ -101,3 +104,26 @@ def test_direct_messages_wait_for_the_packing_only(device):
     message.to_buffer()
     message.from_buffer()
     assert device.done == ["wait"]
+
+
+@pytest.mark.parametrize("shapes", [SHAPES, REDUCING])
+@pytest.mark.parametrize(
+    "region",
+    [((3, 900),), ((2, 17), (1, 400)), ((1, 1_700_000), (0, 9)), ((1, 5), (2, 9), (1, 200)),
+     ((0, 300_001), (1, 2), (0, 3)), ((1, 3), (1, 640_001), (1, 65))],
+)  # fmt: skip
+def test_launches_cover_a_region_once_within_the_limits(region, shapes):
+    shape, points = shapes[len(region)], 0
+    for launch in launches(region, shape):
+        low = launch.bounds[0::2]
+        extents = [high - at for at, high in zip(low, launch.bounds[1::2], strict=True)]
+        points += math.prod(extents)
+        assert max(launch.grid[1:]) <= MOST_BLOCKS
+        (x, y, _), (across, down, deep) = launch.block, launch.grid
+        assert x * y % 32 == 0 and x * across >= extents[-1] + low[-1] % ALIGNMENT
+        if len(region) == 2:
+            assert extents[0] <= down * y * shape.rows < extents[0] + y * shape.rows
+        if len(region) == 3:
+            assert extents[1] <= down * y < extents[1] + y
+            assert extents[0] <= deep * shape.rows < extents[0] + shape.rows
+    assert points == math.prod(high - low for low, high in region)

@@ -203,6 +203,9 @@ ROOMY = {
         "nodes = [98, 66]\nupper = [97, 65]", "vvvv", "", "multigrid", "conductivity = '1 + x * y'"
     ),
     "nested": ("nodes = [98, 66]\nupper = [97, 65]", "gvrv", "cycle = 'FMG'", "multigrid"),
+    "nested, insulated": (  # means of b take what lies beyond its ghosts, times 0
+        "nodes = [98, 67]\nupper = [97, 66]", "vgvg", "cycle = 'FMG'", "multigrid"
+    ),
     "space": ("nodes = [36, 28, 27]\nupper = [35, 27, 26]", "vgvrvv", "", "multigrid"),
     "space, nested": (
         "nodes = [36, 28, 27]\nupper = [35, 27, 26]", "vgvrvv", "cycle = 'FMG'", "multigrid"
@@ -215,18 +218,21 @@ ROOMY = {
 def test_nothing_depends_on_the_room_in_rows(grid, name):
     """Rows of an odd length have room for one element more on coarse levels."""
     expected = two_plain_steps(*ROOMY[grid])
-    backend, rooms = machine(name), []
+    backend, rooms, sources, nested = machine(name), [], [], "nested" in grid
 
     def fill_room(iteration):
         for level in iteration._levels[1:]:
             *slower, last = level.system.grid.shape
-            for array in (level.u, level.other, level.system.b):
-                rooms.append(array.shape[-1] - last)
+            rooms.append(level.u.shape[-1] - last)
+            sources.append((level.system.b, last))
+            for array in (level.u, level.other, *([] if nested else [level.system.b])):
                 region = (*[(0, extent) for extent in slower], (last, array.shape[-1]))
                 backend.sweep(fill, array, region, np.nan)
 
     got = two_steps(backend, *ROOMY[grid], before=fill_room)
     assert set(rooms) == {0, 1}
+    if nested:
+        assert not any(np.any(backend.to_host(b)[..., last:]) for b, last in sources)
     assert got[INSIDE[: got.ndim]].tobytes() == expected[INSIDE[: got.ndim]].tobytes()
 
 

@@ -26,7 +26,6 @@ class Replaying(Emulated):
     """Notes down what it plays back, as a GPU does; other sweeps are NumPy's."""
 
     notes = None
-    on_device = True
     enqueue = DeviceBackend.enqueue
     replayed = DeviceBackend.replayed
     _compile = DeviceBackend._compile

@@ -64,7 +64,7 @@ class Backend(Passes, ABC):
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The extents of an array of a shape in whose memory the backend's passes are fastest.
 
-        Rows may have room for more elements, which are 0 and which nobody reads.
+        Rows may have room for more elements. Those stay 0, and count nowhere.
         """
         return tuple(shape)
 

@@ -29,7 +29,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     int xs[C], ys[2];
     bool fixed_x[C], fixed_y[2];
     // The columns that a lane fetches, for itself or for others of its warp: always side by side.
-    // Aligned groups of columns are in the array or outside, where any values will do.
+    // Aligned groups of columns are in a row's memory or outside, where any values will do.
     constexpr int TOGETHER = EDGE && WRAPS_K ? 1 : GROUP;
     int fetched_x[C / TOGETHER];
     for (int n = 0; n < C / TOGETHER; n++) {

@@ -61,7 +61,8 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
     In three dimensions sweeps are made in place: colours must alternate, and a periodic axis must
     have an even number of points, or two of one colour meet at its ends. All arrays but b and
     an inverse of the diagonal are constant along some axis, as passes read them again and again,
-    and sweeps are so few that a block has room for their planes.
+    and sweeps are so few that a block has room for their planes. Arrays that vary along all axes
+    have rows alike.
     """
     if len(half.shape) not in (2, 3) or max(half.shape) > LARGEST:
         return False
@@ -69,8 +70,8 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
         return False
     if len(half.colours) > MOST_SWEEPS:
         return False
-    given = (*half.stages[0], *half.operands)
-    if any(a.shape[-1] != half.pitch for a in given if 1 not in getattr(a, "shape", (1,))):
+    shapes = [getattr(given, "shape", ()) for given in (*half.stages[0], *half.operands)]
+    if any(shape[-1] != half.pitch for shape in shapes if shape and 1 not in shape):
         return False
     if len(half.shape) == 3:
         if half.norm is not None and not half.restricts:  # of a result that a pass only leaves
@@ -173,7 +174,7 @@ class CyclePasses:
             work.signature.arrays_touched(work.tape) - work.from_zero - (work.sweeps == 0)
             for work in works
         )
-        coarse = 0 if half.coarse is None else math.prod(half.coarse.shape)
+        coarse = 0 if half.coarse is None else math.prod(half.coarse_shape)
         self._work = points * len(half.colours), points * arrays + coarse
 
     @staticmethod

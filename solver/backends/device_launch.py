@@ -3,6 +3,7 @@
 A thread takes one column of the innermost axis and a few consecutive points of the slowest axis.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from heatsolve.backends import Region, Signature
 ALIGNMENT = 32
 """Threads begin at a column that is a multiple of this: a warp then touches whole cache lines."""
 SPREAD = 64
-"""Copies of a register over which the blocks of a launch spread their atomic additions."""
+"""Copies of a register over which the warps of a launch spread their atomic additions."""
 MOST_BLOCKS = 65535
 """Blocks that CUDA takes along the second and third axis of a launch."""
 
@@ -52,24 +53,19 @@ def launches(region: Region, shape: Shape) -> Iterator[Launch]:
 
     Axes of a launch: x is the innermost axis, y the next, z the slowest of three.
     """
-    dimension, rows = len(region), shape.rows
     x, y = shape.block
     width = region[-1][1] - region[-1][0] // ALIGNMENT * ALIGNMENT
-    if dimension == 3 and width < x:  # few points along the innermost axis: threads for the next
+    if len(region) == 3 and width < x:  # few points along the innermost axis: threads for the next
         narrow = 1 << (max(width, 1) - 1).bit_length()
         x, y = narrow, x * y // narrow
-    (low, high), *rest = region
-    block = (x, y, 1)
-    across = -(-width // x)
-    # The slowest axis is cut so that the launch stays within MOST_BLOCKS.
-    deep = rows * (y if dimension == 2 else 1) * MOST_BLOCKS if dimension > 1 else high - low
-    for start in range(low, high, max(1, deep)):
-        stop = min(high, start + deep)
-        threads = -(-(stop - start) // rows)
-        if dimension == 1:
-            grid = (across, 1, 1)
-        elif dimension == 2:
-            grid = (across, -(-threads // y), 1)
-        else:
-            grid = (across, -(-(region[1][1] - region[1][0]) // y), threads)
-        yield Launch(grid, block, (start, stop, *[bound for pair in rest for bound in pair]))
+    # What a block covers of the slower axes, which are cut so that a launch keeps to MOST_BLOCKS.
+    covered = {1: (), 2: (shape.rows * y,), 3: (shape.rows, y)}[len(region)]
+    pieces = [
+        [(low, min(low + most, stop)) for low in range(start, stop, most)]
+        for (start, stop), most in zip(region[:-1], (n * MOST_BLOCKS for n in covered), strict=True)
+    ]
+    for piece in itertools.product(*pieces):
+        blocks = [-(-(high - low) // n) for (low, high), n in zip(piece, covered, strict=True)]
+        down, deep = (*reversed(blocks), 1, 1)[:2]
+        bounds = [bound for pair in (*piece, region[-1]) for bound in pair]
+        yield Launch((-(-width // x), down, deep), (x, y, 1), tuple(bounds))

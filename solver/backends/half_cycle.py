@@ -25,10 +25,9 @@ class HalfCycle:
     a stage is b, a weight, perhaps the inverse of the diagonal, and the coefficients (there is one
     even without sweeps); inverse(p, *coefficients) is what makes that inverse. With a `margin` all
     of them but b have the same value at all points with so many layers between them and the walls.
-    The
-    coarse field has the `coarse_shape`; rows of its array may have room, too.
-    `lines` holds four for each axis, slowest first: what a coarse point takes of the points
-    2q - 2 ... 2q + 1, or what the points 2q and then 2q + 1 take of the coarse points q and q + 1.
+    The coarse field has the `coarse_shape`; rows of its array may have room, too. `lines` holds
+    four for each axis, slowest first: what a coarse point takes of the points 2q - 2 ... 2q + 1, or
+    what the points 2q and then 2q + 1 take of the coarse points q and q + 1.
     """
 
     point: Point

@@ -27,7 +27,7 @@ template <bool ENDS, bool SIDES> __device__ __forceinline__ void strip(
     auto inner_row = [&](int i) { return ENDS ? min(max(of_row(i), 1), last_i - 1) : i; };
     int at[C], inner[C], side_by_side[C];
     bool fixed[C];
-    // Aligned groups of columns are all in the array or all outside, where any values will do.
+    // Aligned groups of columns are in a row's memory or outside, where any values will do.
     // Elsewhere lanes fetch and store single elements, side by side, for one another.
     constexpr bool WHOLE = ALIGNED && (!SIDES || !WRAPS_J);
     for (int k = 0; k < C; k++) {

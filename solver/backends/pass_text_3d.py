@@ -29,7 +29,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
     int xs[C], ys[R];
     bool fixed_x[C], fixed_y[R];
-    // Aligned groups of columns are all in the array or all outside, where any values will do.
+    // Aligned groups of columns are in a row's memory or outside, where any values will do.
     constexpr bool WHOLE = ALIGNED && (!EDGE || !WRAPS_K);
     for (int k = 0; k < C; k++) {
         xs[k] = WHOLE && EDGE ? min(max(x, 0), pitch - C) + k : of(x + k, last_k, WRAPS_K);

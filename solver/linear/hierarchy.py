@@ -86,8 +86,9 @@ def hierarchy(
                 (below[0], below[1] - below[0]),
                 partial(halo.along, number, layers=(1, 2)),
             )
-        alone = not division.divided and len(cuts) == len(_halved(lines)) == grid.dimension
-        coarse = _level(fine.system, smoother, lines, given, s, division, halo, alone)
+        evenly = len(cuts) == len(_halved(lines)) == grid.dimension
+        roomy = evenly and not division.divided and _elements(lines) > MOST
+        coarse = _level(fine.system, smoother, lines, given, s, division, halo, roomy)
         transfer = Transfer(backend, cuts, grid.shape, coarse.system.b, coarse.other)
         fine.lead_to(coarse, transfer, assembly)
         levels.append(coarse)
@@ -160,9 +161,13 @@ def _level(
     s: float,
     division: Division,
     halo: Halo,
-    alone: bool,
+    roomy: bool,
 ) -> Level:
-    """The level of these lines; `alone`: whether all axes are halved before and after it."""
+    """The level of these lines; `roomy`: whether rows of its arrays may have room.
+
+    That is so where all axes are halved, on the way to it and from it: a transfer along some axes
+    takes all others together, without any room.
+    """
     backend = fine.backend
     grid = division.grid([line.axis for line in lines])
     ratios = [
@@ -170,8 +175,7 @@ def _level(
         for number, line in enumerate(lines)
     ]
     ratios.reverse()  # as the coefficients: x, y, z
-    # Rows have room where passes, or what halves all axes at once, are all that go by them.
-    shape = backend.padded(grid.shape) if alone else grid.shape
+    shape = backend.padded(grid.shape) if roomy else grid.shape
     b, u, other = (backend.zeros(shape) for _ in range(3))
     system = replace(
         fine,

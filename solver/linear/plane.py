@@ -87,11 +87,12 @@ def restricted(i, j, k, pairs, *more):
 
 
 class PlaneInterpolation:
-    """From an array `coarse` to the unknowns of a fine one: so many of rows and of columns.
+    """From an array `coarse` to the unknowns of a fine one.
 
     `shares`: for rows and for columns, what the points 2q and 2q + 1 take of coarse ones, the
-    lowest of which is number q of the array: [q, parity] each. `inner`: the array without its
-    outermost layer, which is read in its place where only its unknowns are.
+    lowest of which is number q of the array: [q, parity] each. `unknowns`: how many rows and
+    columns of the fine one are that. `inner`: the array without its outermost layer, which is read
+    in its place where only its unknowns are.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class Prolongation:
         self._coarse, self._finer = coarse, finer
         more = [int(number in cuts) for number in range(len(coarse.shape))]
         extents = list(coarse.shape)
-        for number, cut in cuts.items():
+        for number, cut in cuts.items():  # whose arrays may have room in their rows
             extents[number] = cut.coarse[1] + 4
         self._copied = tuple((m, extent - m) for extent, m in zip(extents, more, strict=True))
         self._wide = backend.zeros(extents)
