@@ -3,6 +3,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "emulated.h"
@@ -11,11 +12,12 @@
 Triple threadIdx, blockIdx, blockDim;
 alignas(16) unsigned char shared[1 << 18], memory[1 << 18];
 
+constexpr size_t STACK = 1 << 16;
 struct Copy { unsigned to; const void* from; int bytes; };
 struct Fiber {
     ucontext_t start;
     jmp_buf here;
-    std::vector<char> stack = std::vector<char>(1 << 16);
+    std::unique_ptr<char[]> stack{new char[STACK]};  // only what is used takes memory
     bool begun = false, done = false;
     int shuffles = 0;
     std::vector<Copy> open;
@@ -90,8 +92,8 @@ void run_block(int threads, void (*kernel)(void*), void* operands) {
     std::fill(arrived, arrived + 64, 0);
     for (Fiber& fiber : fibers) {
         getcontext(&fiber.start);
-        fiber.start.uc_stack.ss_sp = fiber.stack.data();
-        fiber.start.uc_stack.ss_size = fiber.stack.size();
+        fiber.start.uc_stack.ss_sp = fiber.stack.get();
+        fiber.start.uc_stack.ss_size = STACK;
         makecontext(&fiber.start, entry, 0);
     }
     for (bool any = true; any;) {
@@ -107,5 +109,5 @@ void run_block(int threads, void (*kernel)(void*), void* operands) {
             setcontext(&fibers[n].start);
         }
     }
-    fibers = std::vector<Fiber>();  // every kernel has a machine of its own, and keeps it
 }
+void release() { fibers = std::vector<Fiber>(); }

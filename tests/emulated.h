@@ -17,6 +17,7 @@ extern unsigned char shared[1 << 18], memory[1 << 18];
 
 void prepare(bool copies_come_late, unsigned char* of_shared_memory);
 void run_block(int threads, void (*kernel)(void*), void* operands);
+void release();  // every kernel has a machine of its own: it must not keep the memory of its threads
 uint64_t exchange(uint64_t value, int lane);
 unsigned place_of(const void* in_shared_memory);
 void begin_copy(unsigned to, const void* from, int bytes);

@@ -33,6 +33,7 @@ extern "C" void launch(
                 memset(@SHARED@, noise, 1 << 18);
                 run_block(threads, call, &kernel);
             }
+    release();
 }
 """
 HERE = Path(__file__).parent
