@@ -293,7 +293,6 @@ class DeviceBackend(Backend):
         self._state = self.integers(2 + rows)
         self._gate = self.part(self._state, (2,))
         self._rows = self.part(self._state, (rows,), 2)
-        self._ledgers: dict[int, Any] = {}
         self._kinds = []
 
     def new_register(self) -> Any:
@@ -329,12 +328,9 @@ class DeviceBackend(Backend):
             return super().ledger()
         self.gated = False
         # The gate and the rows lie together: each copy to the host makes it wait.
-        count = len(self._work)
-        if count not in self._ledgers:  # Numba takes its time to cut an array
-            self._ledgers[count] = self.part(self._state, (2 + count * sums.WIDTH,))
-        queued = self._ledgers[count]
+        queued = self.part(self._state, (2 + len(self._work) * sums.WIDTH,))
         (_, passed), rows = np.split(self.read_integers(queued), [2])
-        if 0 < passed < count:  # the sweeps behind a closed gate have done nothing
+        if 0 < passed < len(self._work):  # the sweeps behind a closed gate have done nothing
             self.points_updated, self.bytes_moved = self._work[passed - 1]
         rows = rows.reshape(-1, sums.WIDTH)[:passed]
         return [sums.VALUE_OF[kind](row) for kind, row in zip(self._kinds, rows)]  # noqa: B905
