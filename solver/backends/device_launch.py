@@ -4,8 +4,8 @@ A thread takes one column of the innermost axis and a few consecutive points of 
 """
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from heatsolve.backends import Region, Signature
 
@@ -48,9 +48,11 @@ class Launch:
     bounds: tuple[int, ...]
 
 
-def launches(region: Region, shape: Shape) -> Iterator[Launch]:
+@lru_cache(1 << 12)
+def launches(region: Region, shape: Shape) -> tuple[Launch, ...]:
     """The launches that cover a region; more than one where CUDA's limits end.
 
+    Found once, as the same sweeps come again and again.
     Axes of a launch: x is the innermost axis, y the next, z the slowest of three.
     """
     x, y = shape.block
@@ -64,8 +66,10 @@ def launches(region: Region, shape: Shape) -> Iterator[Launch]:
         [(low, min(low + most, stop)) for low in range(start, stop, most)]
         for (start, stop), most in zip(region[:-1], (n * MOST_BLOCKS for n in covered), strict=True)
     ]
+    found = []
     for piece in itertools.product(*pieces):
         blocks = [-(-(high - low) // n) for (low, high), n in zip(piece, covered, strict=True)]
         down, deep = (*reversed(blocks), 1, 1)[:2]
         bounds = [bound for pair in (*piece, region[-1]) for bound in pair]
-        yield Launch((-(-width // x), down, deep), (x, y, 1), tuple(bounds))
+        found.append(Launch((-(-width // x), down, deep), (x, y, 1), tuple(bounds)))
+    return tuple(found)
