@@ -90,18 +90,21 @@ def cubin_of(source: str, options: tuple[str, ...]) -> bytes:
 class Device:
     """A real GPU: memory by Numba, launches by cuda.core, one stream for both.
 
-    Numba follows whichever device cuda.core makes current.
+    Numba follows whichever device cuda.core makes current. Copies are calls of the driver: by Numba
+    each would cost the host some 20 us more.
     """
 
     def __init__(self, cuda: Any, number: int | None):
         try:
             import cuda.core as core
+            from cuda.bindings import driver
 
-            self._core = core
+            self._core, self._driver = core, driver
             self._device = core.Device(number)
             self._device.set_current()
             self.processors = self._device.properties.multiprocessor_count
             self._stream = self._device.create_stream()
+            self._handle = driver.CUstream(int(self._stream.handle))
             self._numba_stream = cuda.external_stream(int(self._stream.handle))
             cuda.current_context()
         except Exception as error:
@@ -118,9 +121,7 @@ class Device:
         return array
 
     def zero(self, array: DeviceArray) -> None:
-        from numba.cuda.cudadrv import driver
-
-        driver.device_memset(array.memory, 0, array.memory.nbytes, stream=self._numba_stream)
+        checked(self._driver.cuMemsetD8Async(array.pointer, 0, array.nbytes, self._handle))
 
     def copy_in(self, host: np.ndarray) -> DeviceArray:
         memory = self._cuda.to_device(host.reshape(-1), stream=self._numba_stream)
@@ -128,21 +129,25 @@ class Device:
         return DeviceArray(host.shape, memory, memory.device_ctypes_pointer.value)
 
     def copy_out(self, array: DeviceArray) -> np.ndarray:
-        host = array.memory.copy_to_host(stream=self._numba_stream)
+        host = np.empty(array.shape, array.dtype)
+        self.queue_to_host(host, array)
         self.sync()
-        return host.reshape(array.shape)
+        return host
 
     def copy(self, target: DeviceArray, source: DeviceArray) -> None:
-        target.memory.copy_to_device(source.memory, stream=self._numba_stream)
+        copy = self._driver.cuMemcpyDtoDAsync
+        checked(copy(target.pointer, source.pointer, source.nbytes, self._handle))
 
     def pinned(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return self._cuda.pinned_array(shape, dtype)
 
     def queue_to_host(self, host: np.ndarray, array: DeviceArray) -> None:
-        array.memory.copy_to_host(host.reshape(-1), stream=self._numba_stream)
+        copy = self._driver.cuMemcpyDtoHAsync
+        checked(copy(host.ctypes.data, array.pointer, host.nbytes, self._handle))
 
     def queue_to_device(self, array: DeviceArray, host: np.ndarray) -> None:
-        array.memory.copy_to_device(host.reshape(-1), stream=self._numba_stream)
+        copy = self._driver.cuMemcpyHtoDAsync
+        checked(copy(array.pointer, host.ctypes.data, host.nbytes, self._handle))
 
     def library(self) -> ArrayLibrary:
         try:
@@ -176,8 +181,9 @@ class Device:
 
     def compile_c(self, source: str, name: str, options: tuple[str, ...], bytes_shared: int) -> Any:
         """A kernel of CUDA C, compiled by NVRTC or read from the cache."""
-        from cuda.bindings import driver, nvrtc
+        from cuda.bindings import nvrtc
 
+        driver = self._driver
         architecture = f"--gpu-architecture=sm_{''.join(map(str, self._device.compute_capability))}"
         digest = cache.digest(source, options, architecture, nvrtc.nvrtcVersion())
         path = cache.folder() / f"heatsolve_{name}_{digest}.cubin"
@@ -191,9 +197,7 @@ class Device:
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
         """A graph of what `work` queues."""
-        from cuda.bindings import driver
-
-        stream = driver.CUstream(int(self._stream.handle))
+        driver, stream = self._driver, self._handle
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         checked(driver.cuStreamBeginCapture(stream, mode))
         try:
