@@ -9,8 +9,10 @@
 #define __shared__
 #define __align__(n) alignas(n)
 
-struct double2 { double x, y; };
-struct float2 { float x, y; };
+struct alignas(16) double2 { double x, y; };
+struct alignas(8) float2 { float x, y; };
+inline double2 make_double2(double x, double y) { return {x, y}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
 struct Triple { int x, y, z; };
 extern Triple threadIdx, blockIdx, blockDim;
 extern unsigned char shared[1 << 18], memory[1 << 18];

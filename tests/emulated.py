@@ -103,6 +103,7 @@ class Emulated(NumpyBackend):
     name = "emulated"
     on_device = True
     compiles_c = True
+    vectors = False
     processors = 2
     integer = int
     lookahead = 1

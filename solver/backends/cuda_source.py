@@ -31,7 +31,8 @@ from heatsolve.backends.cuda_reductions import SPREAD, WIDTH, add_largest, add_s
 def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     """Python of the kernel `kernel` for a point function."""
     axes = INDEX_NAMES[: tape.dimension]
-    rows = shape_of(signature).rows
+    shape = shape_of(signature)
+    rows = shape.rows
     parameters = ["gate"]
     parameters += [f"{end}_{axis}" for axis in axes for end in ("low", "high")]
     parameters += extent_names(signature)
@@ -40,7 +41,7 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
     zero = PYTHON_DIALECT.constant(0.0, signature.precision)
     lines = ["    if gate[0] != 0:", "        return"] if signature.gated else []
-    lines += [f"    {line}" for line in thread_indices(signature, PYTHON_DIALECT, rows)]
+    lines += [f"    {line}" for line in thread_indices(signature, PYTHON_DIALECT, shape)]
     lines += [f"    t{n}_{row} = {zero}" for n in reductions for row in range(rows)]
     inside = " and ".join(
         [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]

@@ -21,6 +21,7 @@ class CupyBackend(DeviceBackend):
 
     name = "cupy"
     integer = np.int64
+    vectors = True
 
     def __init__(self, precision: str = "float64", device: int | None = None):
         super().__init__(precision)

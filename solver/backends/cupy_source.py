@@ -1,8 +1,11 @@
 """CUDA C generated from a tape, and the reductions that it calls: the text of the cupy backend."""
 
+from collections.abc import Iterable
+
 from heatsolve.backends import Signature, sums
 from heatsolve.backends.device_launch import SPREAD, shape_of
 from heatsolve.backends.device_source import Dialect, body, extent_names, thread_indices
+from heatsolve.backends.pair_source import STORE, march
 from heatsolve.backends.tape import INTEGER, Tape
 from heatsolve.points import INDEX_NAMES
 
@@ -132,6 +135,37 @@ def constants() -> str:
     return "\n".join(f"#define {name} {value}" for name, value in values.items()) + "\n"
 
 
+def indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def updates(signature: Signature, tape: Tape) -> list[str]:
+    """The lines that update the points of one column where they are in the region."""
+    axes, rows = INDEX_NAMES[: tape.dimension], shape_of(signature).rows
+    inside = [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
+    lines = [f"if ({' && '.join(inside)}) {{", f"    if (i + {rows - 1} < high_i) {{"]
+    lines += [f"        {line};" for line in body(tape, signature, C_DIALECT, 0, rows)]
+    lines.append("    } else {")
+    for row in range(rows - 1):
+        lines.append(f"        if (i + {row} < high_i) {{")
+        lines += [f"            {line};" for line in body(tape, signature, C_DIALECT, row, 1)]
+        lines.append("        }")
+    return [*lines, "    }", "}"]
+
+
+def paired(signature: Signature, tape: Tape) -> list[str]:
+    """The lines that update those points of two columns that are in the region."""
+    axes = INDEX_NAMES[: tape.dimension]
+    last, between = axes[-1], [f"{axis} < high_{axis}" for axis in axes[1:-1]]
+    return [
+        f"const bool first = {last} >= low_{last} && {last} < high_{last};",
+        f"const bool second = {last} + 1 >= low_{last} && {last} + 1 < high_{last};",
+        f"if ({' && '.join([*between, '(first || second)'])}) {{",
+        *indented(march(tape, signature, C_DIALECT, shape_of(signature).rows)),
+        "}",
+    ]
+
+
 def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     """CUDA C of the kernel `sweep` for a point function."""
     axes = INDEX_NAMES[: tape.dimension]
@@ -155,28 +189,16 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     rows, (x, y) = shape.rows, shape.block
     reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
     lines = ["    if (*gate) return;"] if signature.gated else []
-    lines += [f"    {line};" for line in thread_indices(signature, C_DIALECT, rows)]
+    lines += [f"    {line};" for line in thread_indices(signature, C_DIALECT, shape)]
     lines += [f"    {real} {', '.join(f't{n}_{r} = 0' for r in range(rows))};" for n in reductions]
-    full = body(tape, signature, C_DIALECT, 0, rows)
-    inside = " && ".join(
-        [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
-    )
-    lines.append(f"    if ({inside}) {{")
-    lines.append(f"        if (i + {rows - 1} < high_i) {{")
-    lines += [f"            {line};" for line in full]
-    lines.append("        } else {")
-    for row in range(rows - 1):
-        lines.append(f"            if (i + {row} < high_i) {{")
-        lines += [f"                {line};" for line in body(tape, signature, C_DIALECT, row, 1)]
-        lines.append("            }")
-    lines += ["        }", "    }"]
+    lines += indented(paired(signature, tape) if signature.pairs else updates(signature, tape))
     for n in reductions:
         terms = ", ".join(f"(double)t{n}_{r}" for r in range(rows))
         warp = "(thread() >> 5) + blockIdx.x * 3 + blockIdx.y * 7 + blockIdx.z * 13"
         lines.append(f"    double terms{n}[] = {{{terms}}};")
         call = {"sum": "add_sum", "max": "add_largest"}[signature.outputs[n]]
         lines.append(f"    {call}(terms{n}, o{n} + ({warp}) % {SPREAD} * WIDTH);")
-    head = constants() + REDUCTIONS if reductions else ""
+    head = STORE if signature.pairs else constants() + REDUCTIONS if reductions else ""
     return (
         f"// {name}\n{head}\n"
         f'extern "C" __global__ void __launch_bounds__({x * y})\n'

@@ -1,9 +1,8 @@
 """What the two GPU backends share: sweeps of arrays of any shapes, messages, the gate."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ from heatsolve.backends import (
     sums,
 )
 from heatsolve.backends.device_cycles import CyclePasses, can_halve, padded
-from heatsolve.backends.device_launch import SPREAD, Launch, launches, shape_of
+from heatsolve.backends.device_launch import SPREAD, Launch, Shape, launches, shape_of
+from heatsolve.backends.device_layout import arrays_of, begin_with_pairs, layout, may_pair
 from heatsolve.backends.device_passes import (
     LARGEST,
     Compiled,
@@ -43,58 +43,6 @@ Kernel = Callable[[Launch, tuple[int, ...], tuple[Any, ...]], None]
 """Takes a launch, the extents in the order of `device_source.extent_names`, and the operands."""
 
 
-@dataclass(frozen=True)
-class ArrayOperand:
-    """An array among the operands of a sweep (outputs, then arguments).
-
-    `name` is that in generated code; `constant` tells for each axis whether the array is read as
-    constant along it, which an output never is.
-    """
-
-    name: str
-    place: int
-    constant: tuple[bool, ...]
-
-
-def arrays_of(signature: Signature) -> tuple[ArrayOperand, ...]:
-    """The arrays of a sweep, one that is both output and argument once."""
-    count = len(signature.outputs)
-    whole = (False,) * signature.dimension
-    outputs = [
-        ArrayOperand(signature.target(n), n, whole)
-        for n, kind in enumerate(signature.outputs)
-        if kind == "array"
-    ]
-    read = [
-        ArrayOperand(f"a{n}", count + n, constant)
-        for n, constant in enumerate(signature.arguments)
-        if not isinstance(constant, str) and n not in signature.in_place
-    ]
-    return (*outputs, *read)
-
-
-def layout(
-    arrays: Sequence[ArrayOperand], shapes: Sequence[tuple[int, ...]]
-) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The names of the arrays apart, and the extents that the kernel takes.
-
-    The largest array has the common extents. Only extents below the first axis along which an array
-    varies matter for its strides: a layer of a few rows is not apart, one of a few columns is.
-    """
-    pairs = list(zip(arrays, shapes, strict=True))
-    whole = [shape for array, shape in pairs if not any(array.constant)]
-    # Where every array is constant along some axis, they are the largest extents of all.
-    widest = tuple(max(extents) for extents in zip(*shapes, strict=True))
-    common = max(whole, key=math.prod, default=widest)
-    apart = []
-    for array, shape in pairs:
-        varying = [axis for axis, constant in enumerate(array.constant) if not constant]
-        if any(shape[axis] != common[axis] for axis in varying[1:]):
-            apart.append((array.name, shape))
-    extents = [extent for shape in (common, *[shape for _, shape in apart]) for extent in shape[1:]]
-    return tuple(name for name, _ in apart), tuple(extents)
-
-
 class DeviceBackend(Backend):
     """A GPU that queues its sweeps.
 
@@ -106,6 +54,8 @@ class DeviceBackend(Backend):
     on_device = True
     compiles_c = True
     """Whether there is a compiler of CUDA C, in which the kernels of passes are written."""
+    vectors = False
+    """Whether generated kernels may load and store pairs of elements."""
     processors: int
     """Multiprocessors of the device."""
     notes: list[Note] | None = None
@@ -172,24 +122,31 @@ class DeviceBackend(Backend):
         """The compiled kernel of a point function."""
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
-        arrays, cut = arrays_of(signature), shape_of(signature)
-        kernels: dict[tuple[str, ...], Kernel] = {}
-        known: dict[tuple[tuple[int, ...], ...], tuple[Kernel, tuple[int, ...]]] = {}
+        arrays = arrays_of(signature)
+        kernels: dict[tuple[tuple[str, ...], bool], tuple[Kernel, Shape]] = {}
+        known: dict[tuple[tuple[int, ...], ...], tuple[Signature, tuple[int, ...], bool]] = {}
 
-        def of_shapes(shapes: tuple[tuple[int, ...], ...]) -> tuple[Kernel, tuple[int, ...]]:
-            apart, extents = layout(arrays, shapes)
-            if apart not in kernels:
-                kernels[apart] = self._kernel(point.__name__, replace(signature, apart=apart), tape)
-            return kernels[apart], extents
+        def kernel_of(here: Signature, pairs: bool) -> tuple[Kernel, Shape]:
+            key = here.apart, pairs
+            if key not in kernels:
+                here = replace(here, pairs=pairs)
+                kernels[key] = self._kernel(point.__name__, here, tape), shape_of(here)
+            return kernels[key]
 
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
             operands = (*targets, *arguments)
-            shapes = tuple([operands[array.place].shape for array in arrays])
+            given = [operands[array.place] for array in arrays]
+            shapes = tuple([array.shape for array in given])
+            if shapes not in known:
+                apart, extents = layout(arrays, shapes)
+                here = replace(signature, apart=apart)
+                known[shapes] = here, extents, self.vectors and may_pair(tape, here, extents)
+            here, extents, pairs = known[shapes]
 
             def ready() -> Callable[[], None]:
-                if shapes not in known:
-                    known[shapes] = of_shapes(shapes)
-                kernel, extents = known[shapes]
+                addresses = [self.address(array) for array in given] if pairs else []
+                paired = pairs and begin_with_pairs(region, addresses, self.dtype.itemsize)
+                kernel, cut = kernel_of(here, paired)
 
                 def queue() -> None:
                     for launch in launches(region, cut):
@@ -198,8 +155,6 @@ class DeviceBackend(Backend):
                 return queue
 
             if self.notes is not None and may_share(signature, region):
-                apart, extents = layout(arrays, shapes)
-                here = replace(signature, apart=apart)
                 self.notes.append(SmallSweep(here, tape, region, extents, operands, ready))
                 return
             self.enqueue(ready())

@@ -9,14 +9,15 @@ another shape, such as a packed layer of ghosts, is *apart*: its own extents are
 the names that belong to it end in its name, `stride_i_a0`.
 """
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from heatsolve.backends import Signature
-from heatsolve.backends.device_launch import ALIGNMENT
+from heatsolve.backends.device_launch import ALIGNMENT, Shape
 from heatsolve.backends.tape import Tape, spelled
 from heatsolve.points import INDEX_NAMES
 
@@ -63,10 +64,11 @@ def extent_names(signature: Signature) -> list[str]:
     return [f"extent_{axis}{suffix}" for suffix in suffixes for axis in axes]
 
 
-def thread_indices(signature: Signature, dialect: Dialect, rows: int) -> list[str]:
+def thread_indices(signature: Signature, dialect: Dialect, shape: Shape) -> list[str]:
     """The statements that find a thread's first point and its place in the arrays."""
-    axes = INDEX_NAMES[: signature.dimension]
-    x = f"{dialect.thread('x')} - low_{axes[-1]} % {ALIGNMENT}"
+    axes, rows = INDEX_NAMES[: signature.dimension], shape.rows
+    thread = dialect.thread("x") if shape.columns == 1 else f"({dialect.thread('x')}) * 2"
+    x = f"{thread} - low_{axes[-1]} % {ALIGNMENT}"
     values = {
         1: {"i": f"low_i + {x}"},
         2: {"j": f"low_j + {x}", "i": f"low_i + ({dialect.thread('y')}) * {rows}"},
@@ -94,17 +96,24 @@ def places(signature: Signature, dialect: Dialect) -> list[str]:
     return [dialect.integer(name, value) for name, value in values.items()]
 
 
-def unrolled(tape: Tape, rows: int) -> Tape:
-    """The tape for `rows` neighbours along the slowest axis; results row by row."""
+def unrolled(tape: Tape, rows: int, columns: int = 1) -> Tape:
+    """The tape for `rows` neighbours along the slowest axis and `columns` along the innermost.
+
+    Its results are those of the first row, column by column, and so on.
+    """
     wide = Tape(tape.dimension)
     results: list[int] = []
-    for row in range(rows):
+    for row, column in itertools.product(range(rows), range(columns)):
         places: list[int] = []
         for operation in tape.operations:
             operands = operation.operands
             if operation.name == "load":
-                number, ((shift, added), *rest) = operands
-                places.append(wide.add("load", number, ((shift + row, added), *rest)))
+                number, subscript = operands
+                shifts = [shift for shift, _ in subscript]
+                shifts[0] += row
+                shifts[-1] += column
+                added = [integers for _, integers in subscript]
+                places.append(wide.add("load", number, tuple(zip(shifts, added, strict=True))))
             elif operation.name in ("scalar", "constant"):
                 places.append(wide.add(operation.name, *operands))
             else:
@@ -126,23 +135,24 @@ def body(
     wanted = shifted.results[first_row * len(tape.results) :]
     lines = [
         dialect.assign.format(
-            name=f"v{place}", value=_expression(shifted, place, signature, dialect)
+            name=f"v{place}", value=expression(shifted, place, signature, dialect)
         )
-        for place in _needed(shifted, wanted)
+        for place in needed(shifted, wanted)
     ]
     for row in range(first_row, first_row + rows):
         for n, kind in enumerate(signature.outputs):
-            target = _element(signature, n, row) if kind == "array" else f"t{n}_{row}"
+            target = element(signature, n, row) if kind == "array" else f"t{n}_{row}"
             lines.append(f"{target} = v{shifted.results[row * len(tape.results) + n]}")
     return lines
 
 
-def _needed(tape: Tape, wanted: Sequence[int]) -> list[int]:
+def needed(tape: Tape, wanted: Sequence[int], without: Collection[int] = ()) -> list[int]:
+    """The places on a tape that results need, in their order; not those found before."""
     found: set[int] = set()
     waiting = list(wanted)
     while waiting:
         place = waiting.pop()
-        if place in found:
+        if place in found or place in without:
             continue
         found.add(place)
         operation = tape.operations[place]
@@ -151,7 +161,8 @@ def _needed(tape: Tape, wanted: Sequence[int]) -> list[int]:
     return sorted(found)
 
 
-def _expression(tape: Tape, place: int, signature: Signature, dialect: Dialect) -> str:
+def expression(tape: Tape, place: int, signature: Signature, dialect: Dialect) -> str:
+    """The value of a place on a tape."""
     operation = tape.operations[place]
     name, operands = operation.name, operation.operands
     if name == "constant":
@@ -161,13 +172,13 @@ def _expression(tape: Tape, place: int, signature: Signature, dialect: Dialect) 
     if name == "load":
         number, subscript = operands
         name = f"a{number}"
-        address = _address(subscript, signature.arguments[number], signature.suffix(name))
-        element = f"{name}[{address}]"
-        return dialect.real.format(element) if name in signature.narrow else element
+        place_of = address(subscript, signature.arguments[number], signature.suffix(name))
+        found = f"{name}[{place_of}]"
+        return dialect.real.format(found) if name in signature.narrow else found
     return spelled(operation, dialect.where, dialect.sqrt)
 
 
-def _element(signature: Signature, output: int, row: int) -> str:
+def element(signature: Signature, output: int, row: int) -> str:
     """The element of an output array that belongs to a row of the thread."""
     name = signature.target(output)
     suffix = signature.suffix(name)
@@ -175,16 +186,11 @@ def _element(signature: Signature, output: int, row: int) -> str:
     return f"{name}[p{suffix}{below}]"
 
 
-def _address(subscript: tuple, constant: tuple[bool, ...], suffix: str) -> str:
+def address(subscript: tuple, constant: tuple[bool, ...], suffix: str) -> str:
     """The place of an element in an array that may be constant along some axes."""
     dimension = len(subscript)
     if not any(constant):
-        terms = [f"p{suffix}"]
-        for axis, (shift, added) in enumerate(subscript):
-            offsets = ([str(shift)] if shift else []) + [f"a{number}" for number in added]
-            stride = "" if axis == dimension - 1 else f" * stride_{INDEX_NAMES[axis]}{suffix}"
-            terms += [f"{offset}{stride}" for offset in offsets]
-        return " + ".join(terms)
+        return f"p{suffix} + {place_at(subscript, suffix)}"
     terms = []
     for axis, (shift, added) in enumerate(subscript):
         if constant[axis]:
@@ -198,4 +204,15 @@ def _address(subscript: tuple, constant: tuple[bool, ...], suffix: str) -> str:
             if not constant[a]
         ]
         terms.append(" * ".join([f"({index})", *strides]))
+    return " + ".join(terms) or "0"
+
+
+def place_at(subscript: tuple, suffix: str) -> str:
+    """The place of an element of an array from that of the thread's point on."""
+    terms = []
+    for axis, (shift, added) in enumerate(subscript):
+        offsets = ([str(shift)] if shift else []) + [f"a{number}" for number in added]
+        last = axis == len(subscript) - 1
+        stride = "" if last else f" * stride_{INDEX_NAMES[axis]}{suffix}"
+        terms += [f"{offset}{stride}" for offset in offsets]
     return " + ".join(terms) or "0"

@@ -21,7 +21,8 @@ class Signature:
     the argument that is the same array, or None. `gated`: whether the sweep does nothing once the
     device's gate is closed. `apart`: the arrays, by their names in generated code, whose extents
     are not those that the others share. `narrow`: the arrays in single precision, by the same
-    names, of a sweep that computes in double.
+    names, of a sweep that computes in double. `pairs`: whether a thread may load and store two
+    neighbours of the innermost axis at once.
     """
 
     arguments: tuple[Any, ...]
@@ -32,6 +33,7 @@ class Signature:
     gated: bool = False
     apart: tuple[str, ...] = ()
     narrow: tuple[str, ...] = ()
+    pairs: bool = False
 
     def tape(self, point: Point) -> Tape:
         kinds = [argument if isinstance(argument, str) else ARRAY for argument in self.arguments]
