@@ -7,57 +7,25 @@ import numpy as np
 
 from heatsolve import heat
 from heatsolve.backends import Backend
-from heatsolve.blocks import block_of_rank, process_grid
 from heatsolve.case import Case
-from heatsolve.grid import WALLS, Grid, Region, make_grid
-from heatsolve.halo import Halo
+from heatsolve.evaluate import Wall, walls_of
+from heatsolve.grid import Grid
 from heatsolve.linear import System
 from heatsolve.linear.spectrum import lowest_eigenvalue
-from heatsolve.points import NOTHING, copy, fill
+from heatsolve.points import NOTHING, fill
+from heatsolve.problem import Problem
 from heatsolve.ranks import Ranks
-from heatsolve.volumes import Volumes, Wall, ratio_line, walls_of
+from heatsolve.volumes import Volumes, ratio_line
 
 
-def grid_of(case: Case) -> Grid:
-    """The grid of a case: on nodes, a wall of given value is no unknown."""
-    walls = {name: getattr(case.boundary, name) for pair in WALLS.values() for name in pair}
-    fixed = {
-        axis: tuple(
-            wall is not None and wall.temperature.value is not None
-            for wall in (walls[low], walls[high])
-        )
-        for axis, (low, high) in WALLS.items()
-    }
-    grid = case.grid
-    return make_grid(
-        grid.counts, grid.lower, grid.upper, grid.kind == "nodes", grid.periodic, fixed
-    )
-
-
-def dims_of(case: Case, grid: Grid, size: int) -> tuple[int, ...]:
-    """So many processes along each axis, as the case wants them."""
-    wanted = None if case.parallel.ranks == "auto" else case.parallel.ranks
-    return process_grid(grid, size, wanted)
-
-
-class Conduction:
-    """The arrays of a heat case on a backend, and the linear systems made of them.
-
-    `whole` is the grid of the case, `grid` the block of it that this process owns.
-    """
+class Conduction(Problem):
+    """The arrays of a heat case on a backend, and the linear systems made of them."""
 
     def __init__(
         self, case: Case, backend: Backend, grid: Grid | None = None, ranks: Ranks | None = None
     ):
-        self.case, self.backend, self.ranks = case, backend, ranks or Ranks()
-        self.whole = whole = grid or grid_of(case)
-        self.dims = dims = dims_of(case, whole, self.ranks.size)
-        depth = case.parallel.halo if self.ranks.size > 1 else 1
-        self.grid = block_of_rank(whole, dims, self.ranks.rank, depth)
-        self.halo = Halo(self.grid, backend, self.ranks, dims, depth)
-        if self.ranks.size > 1:
-            backend.join(self.ranks.combine)
-        self.volumes = volumes = Volumes(case, whole, self.grid, backend.dtype)
+        super().__init__(case, backend, grid, ranks)
+        self.volumes = volumes = Volumes(case, self.whole, self.grid, backend.dtype)
         self.walls = volumes.walls
         place = backend.to_device
         # The point functions take the axes in the order x, y, z.
@@ -83,20 +51,12 @@ class Conduction:
         """
         field = self.backend.zeros(self.grid.shape)
         self.place(field, self.grid.interior, self.volumes.evaluate("initial.temperature"))
-        self.set_walls(field, 0.0)
+        self.write_walls(field, 0.0)
         return field
 
-    def own(self, array: Any) -> np.ndarray:
-        """This process's own unknowns of an array, on the host."""
-        window = tuple(slice(*pair) for pair in self.grid.interior)
-        return np.ascontiguousarray(self.backend.to_host(array)[window])
-
-    def restore(self, array: Any, own: np.ndarray) -> None:
-        """The reverse of `own`: an array's unknowns, and those of its neighbours; walls stay."""
-        held = np.zeros(self.grid.shape)
-        held[tuple(slice(*pair) for pair in self.grid.interior)] = own
-        self.place(array, self.grid.interior, held)
-        self.halo.exchange(array)
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {"temperature": self.temperature}
 
     # ---- what varies with time ----
 
@@ -111,7 +71,10 @@ class Conduction:
         varying = [self.case.source.temperature, *[g for g in gradients if g is not None]]
         return any("t" in expression.names for expression in varying)
 
-    def set_walls(self, array: Any, time: float) -> None:
+    def set_walls(self, time: float) -> None:
+        self.write_walls(self.temperature, time)
+
+    def write_walls(self, array: Any, time: float) -> None:
         """Write the walls' values at a time into the ghosts of an array."""
         for wall in self.walls:
             values = self.volumes.ghost_values(wall, time)
@@ -189,7 +152,3 @@ class Conduction:
             self.backend.to_device(volumes.ratios[wall.number]), *self.ratios,
         )  # fmt: skip
         return total * float(np.prod([axis.spacing for axis in self.grid.axes]))
-
-    def place(self, array: Any, region: Region, values: np.ndarray) -> None:
-        """Copy host values into a region; an extent of 1 spreads along its axis."""
-        self.backend.sweep(copy, array, region, self.backend.to_device(values))

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Collection, Iterator
+from typing import get_args
 
 from heatsolve.expressions import Expression, show
 from heatsolve.grid import WALLS, make_grid
-from heatsolve.schema import Document, Grid, PointSource, Section
+from heatsolve.schema import IMPLICIT, Document, FieldName, Grid, PointSource, Section
 from heatsolve.toml import KeyPath
 from heatsolve.values import Found
 
@@ -30,6 +31,11 @@ def conflicts(case: Document) -> Found:
                 yield path, f"the case has no {name} axis"
             elif steady:
                 yield path, "t has no meaning in a steady case"
+    yield from _field_conflicts(case, given)
+    if case.model.kind == "transport":
+        yield from _transport_conflicts(case)
+    elif case.time and case.time.scheme in ("rk2", "rk3"):
+        yield ("time", "scheme"), 'only for model.kind = "transport"'
     if steady and case.time:
         yield ("time",), "only for a transient case (model.steady = false)"
     if not steady and not case.time:
@@ -49,6 +55,70 @@ def conflicts(case: Document) -> Found:
         yield ("solver", "update"), "only for a steady case in 2D"
     elif case.solver.update:
         yield from _update_conflicts(case)
+
+
+def _field_conflicts(case: Document, walls: Collection[str]) -> Found:
+    """Yield fields that the model does not have, and conditions of its own that are missing."""
+    own, needed = case.field_names, needed_walls(case.grid)
+    sections: list[tuple[KeyPath, Section]] = [
+        (("initial",), case.initial),
+        (("source",), case.source),
+        (("reference", "exact"), case.reference.exact),
+        *[(("boundary", side), getattr(case.boundary, side)) for side in walls],
+    ]
+    for path, section in sections:
+        for name in get_args(FieldName):
+            if name in section.model_fields_set and name not in own:
+                yield (*path, name), f"the model has no such field (it has {', '.join(own)})"
+    boxes, points, written = case.initial.boxes, case.source.points, case.output.fields or ()
+    named: list[tuple[KeyPath, str]] = [
+        *[(("initial", "box", n, "field"), box.field) for n, box in enumerate(boxes)],
+        *[(("source", "point", n, "field"), point.field) for n, point in enumerate(points)],
+        *[(("output", "fields", n), name) for n, name in enumerate(written)],
+    ]
+    for path, name in named:
+        if name not in own:
+            yield path, f"the model has no {name} (it has {', '.join(own)})"
+    for side in walls:
+        for name in own:
+            if side in needed and getattr(getattr(case.boundary, side), name) is None:
+                yield ("boundary", side, name), "missing, the wall needs a condition for it"
+    for n, box in enumerate(boxes):
+        if any(len(corner) != case.grid.dimension for corner in box.corners):
+            yield ("initial", "box", n), f"needs {case.grid.dimension} numbers for each corner"
+        if box.again and not case.time:
+            yield ("initial", "box", n, "again"), "only for a transient case"
+
+
+def _transport_conflicts(case: Document) -> Found:
+    """Yield what the transport of a quantity does not have, or not yet."""
+    model, grid = case.model, case.grid
+    if isinstance(model.velocity, tuple) and len(model.velocity) != grid.dimension:
+        yield ("model", "velocity"), f"must have length {grid.dimension}, as the grid has axes"
+    if case.time and case.time.scheme in IMPLICIT:
+        yield ("time", "scheme"), 'must be "explicit", "rk2" or "rk3" with model.kind = "transport"'
+    for key in sorted(case.solver.model_fields_set - {"precision", "check_every"}):
+        yield ("solver", key), 'only for model.kind = "heat": transport solves no system'
+    if case.solver.precision == "mixed":
+        yield (
+            ("solver", "precision"),
+            'must be "float64" or "float32" with model.kind = "transport"',
+        )
+    if case.parallel.halo > 1:
+        yield ("parallel", "halo"), 'must be 1 with model.kind = "transport"'
+    if case.source.points:
+        yield ("source", "point"), 'only for model.kind = "heat"'
+    for side in needed_walls(grid):
+        wall = getattr(case.boundary, side)
+        given = {n: getattr(wall, n) for n in case.field_names} if wall is not None else {}
+        present = {name: condition for name, condition in given.items() if condition is not None}
+        for name, condition in present.items():
+            if condition.robin is not None:
+                yield ("boundary", side, name, "robin"), 'only for model.kind = "heat"'
+        kinds = {condition.value is not None for condition in present.values()}
+        if grid.kind == "nodes" and len(kinds) > 1:
+            sentence = "on nodes, all fields of a wall must have values, or none"
+            yield ("boundary", side), sentence
 
 
 def needed_walls(grid: Grid) -> list[str]:
@@ -84,7 +154,7 @@ def _update_conflicts(case: Document) -> Found:
         yield ("model", "conductivity"), "must be 1 with solver.update"
     for side in SIDES:
         wall = getattr(case.boundary, side)
-        if wall is not None and wall.temperature.value is None:
+        if wall is not None and wall.temperature is not None and wall.temperature.value is None:
             yield ("boundary", side, "temperature"), "must be a value with solver.update"
     if case.solver.update != "laplace":
         sentence = f'must be absent, solver.update = "{case.solver.update}" has no source'

@@ -1,6 +1,7 @@
 """When an iteration is at its end: judged check by check."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged
-from heatsolve.linear import Method, System
+from heatsolve.linear import Method
 
 GROWTH = 1e12
 """Growth of a norm beyond its first value that counts as divergence."""
@@ -161,14 +162,32 @@ class Judge:
         raise Diverged(f"diverged by iteration {number}: {where}")
 
 
-def first_not_finite(system: System, u: Any) -> str:
-    """Where a field is not finite, in words; empty if it is finite (asks all processes)."""
-    grid, host = system.grid, system.backend.to_host(u)
+def first_not_finite(placed: Any, u: Any, name: str = "temperature") -> str:
+    """Where a field is not finite, in words; empty if it is finite (asks all processes).
+
+    `placed`: a system or a problem, with the grid, the backend and the halo of the field.
+    """
+    grid, host = placed.grid, placed.backend.to_host(u)
     own = tuple(slice(*pair) for pair in grid.interior)
     bad = np.zeros(grid.shape, bool)
     bad[own] = ~np.isfinite(host[own])
     found = ""
     if bad.any():
         index = np.unravel_index(int(np.argmax(bad)), bad.shape)
-        found = f"temperature is {host[index]:g} at {grid.place(index, grid.shape)}"
-    return next((words for words in system.halo.ranks.gather(found) if words), "")
+        found = f"{name.replace('_', ' ')} is {host[index]:g} at {grid.place(index, grid.shape)}"
+    return next((words for words in placed.halo.ranks.gather(found) if words), "")
+
+
+def largest_place(placed: Any, fields: Mapping[str, Any]) -> str:
+    """Where the largest of all fields has its largest magnitude, in words (asks all processes)."""
+    grid = placed.grid
+    own = tuple(slice(*pair) for pair in grid.interior)
+    found = (-1.0, "")
+    for name, array in fields.items():
+        magnitudes = np.abs(placed.backend.to_host(array)[own])
+        index = np.unravel_index(int(np.argmax(magnitudes)), magnitudes.shape)
+        at = tuple(int(n) + low for n, (low, _) in zip(index, grid.interior, strict=True))
+        words = f"{name.replace('_', ' ')} is {magnitudes[index]:.3g} in magnitude"
+        words += f" at {grid.place(at, grid.shape)}"
+        found = max(found, (float(magnitudes[index]), words))
+    return max(placed.halo.ranks.gather(found))[1]

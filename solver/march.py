@@ -9,12 +9,16 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.case import Case
 from heatsolve.conduction import Conduction
+from heatsolve.convection import Convection
 from heatsolve.converge import Outcome, Watcher, iterate, make_method
 from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged, InputError, NotConverged
-from heatsolve.judge import GROWTH, first_not_finite
+from heatsolve.judge import GROWTH, first_not_finite, largest_place
 from heatsolve.keeper import Keeper, State, Stopped
 from heatsolve.linear import System, weighted, weighted_magnitude
+from heatsolve.problem import Problem
+from heatsolve.runge_kutta import RungeKutta
+from heatsolve.schema import IMPLICIT
 from heatsolve.steppers import Explicit, Implicit, Stepper, Substep
 
 MOST_STEPS = 2.0**53
@@ -76,24 +80,23 @@ def make_compatible(system: System) -> None:
 Frame = Callable[[float], None]
 
 
-def step_length(problem: Conduction) -> tuple[float, str]:
+def step_length(problem: Problem) -> tuple[float, str]:
     """The time step of a case (s), and a warning if it is unstable and allowed to be.
 
     Raises InputError where explicit Euler would be unstable.
     """
     time = problem.case.time
     assert time is not None
-    if time.scheme != "explicit":
+    if time.scheme in IMPLICIT:
         return time.step, ""
     limit = problem.largest_step()
     step = time.step if time.step is not None else time.cfl * limit
     # A step chosen at the limit may exceed it by rounding.
     if step <= limit * (1.0 + 1e-12):
         return step, ""
+    name = "explicit Euler" if time.scheme == "explicit" else time.scheme
     key = "step" if time.step is not None else "cfl"
-    sentence = (
-        f"time.{key}: a step of {step:.6g} is unstable, explicit Euler allows at most {limit:.6g}"
-    )
+    sentence = f"time.{key}: a step of {step:.6g} is unstable, {name} allows at most {limit:.6g}"
     if not time.allow_unstable:
         raise InputError(f"{sentence} here (or set time.allow_unstable = true)")
     return step, sentence
@@ -106,7 +109,7 @@ def count_steps(end: float, step: float) -> int:
     return max(1, math.ceil(end / step - FUZZ))
 
 
-def substeps(problem: Conduction, number: int, step: float, count: int) -> Iterator[Substep]:
+def substeps(problem: Problem, number: int, step: float, count: int) -> Iterator[Substep]:
     """The parts of step `number`.
 
     Crank-Nicolson does not damp the jumps of a start, so its first two steps are four half-steps
@@ -118,7 +121,7 @@ def substeps(problem: Conduction, number: int, step: float, count: int) -> Itera
     left = time.end - start
     # What rounding takes from the last step is left to it: a march to a later end is the same.
     length = left if number == count - 1 and left < step * (1.0 - FUZZ) else step
-    theta = {"explicit": 0.0, "crank-nicolson": 0.5, "backward-euler": 1.0}[time.scheme]
+    theta = {"crank-nicolson": 0.5, "backward-euler": 1.0}.get(time.scheme, 0.0)
     if time.scheme == "crank-nicolson" and number < 2:
         yield Substep(start, 0.5 * length, 1.0)
         yield Substep(start + 0.5 * length, 0.5 * length, 1.0)
@@ -148,7 +151,7 @@ def on_the_way(case: Case, step: float, state: State) -> bool:
 
 
 def transient(
-    problem: Conduction,
+    problem: Problem,
     step: float,
     watcher: Watcher,
     frame: Frame,
@@ -173,7 +176,7 @@ def transient(
 
     def capture() -> State:
         record = {"unit": "steps", "march": asdict(log.course)}
-        return State(number, record, log.history, {"temperature": stepper.field})
+        return State(number, record, log.history, stepper.fields)
 
     if resumed is None:
         write(0.0)
@@ -209,16 +212,21 @@ def transient(
     return Outcome("count", number, log.course.norm, history=log.history)
 
 
-def begin(problem: Conduction, resumed: State | None) -> tuple[int, "Log", Stepper]:
+def begin(problem: Problem, resumed: State | None) -> tuple[int, "Log", Stepper]:
     """The number of steps that are done, the log of them, and who makes the others."""
     log = Log(problem.backend)
     if resumed is not None:
         log.recall(resumed)
-        problem.restore(problem.temperature, resumed.fields["temperature"])
-        problem.set_walls(problem.temperature, log.course.time)
-    assert problem.case.time is not None
-    make = Explicit if problem.case.time.scheme == "explicit" else Implicit
-    return resumed.number if resumed is not None else 0, log, make(problem, log.course.time)
+        problem.recall(resumed.fields, log.course.time)
+    return resumed.number if resumed is not None else 0, log, stepper_of(problem, log.course.time)
+
+
+def stepper_of(problem: Problem, time: float) -> Stepper:
+    """Who makes the steps that a case asks for."""
+    if isinstance(problem, Convection):
+        return RungeKutta(problem, time)
+    assert isinstance(problem, Conduction) and problem.case.time is not None
+    return (Explicit if problem.case.time.scheme == "explicit" else Implicit)(problem, time)
 
 
 class Log:
@@ -253,6 +261,9 @@ class Log:
         if math.isfinite(norm) and norm <= bound:
             return
         stepper.finish()
-        where = first_not_finite(stepper.system, stepper.problem.temperature)
-        where = where or f"the field changes by {norm:.3g} in one step"
+        problem = stepper.problem
+        found = [first_not_finite(problem, u, name) for name, u in problem.fields.items()]
+        where = next(filter(None, found), "") or largest_place(problem, problem.fields)
+        if not any(found) and math.isfinite(norm):
+            where = f"the field changes by {norm:.3g} in one step, {where}"
         raise Diverged(f"diverged by step {number} (t = {self.course.time:g}): {where}")

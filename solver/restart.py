@@ -5,10 +5,10 @@ from pathlib import Path
 
 from heatsolve import march
 from heatsolve.checkpoint import Store
-from heatsolve.conduction import Conduction
 from heatsolve.disk import folder_beside
 from heatsolve.errors import FileFailure, HeatsolveError, InputError
 from heatsolve.keeper import State
+from heatsolve.problem import Problem
 from heatsolve.report import Report
 from heatsolve.resume import refuse_another
 
@@ -26,7 +26,7 @@ class Start:
     overwrite: bool = False
 
 
-def store_of(problem: Conduction, path: Path) -> Store:
+def store_of(problem: Problem, path: Path) -> Store:
     """The checkpoints of the run that writes a file: NAME.checkpoints beside NAME.h5."""
     axes = problem.grid.axes
     blocks = [axis.block or (0, axis.all_unknowns) for axis in axes]
@@ -36,7 +36,7 @@ def store_of(problem: Conduction, path: Path) -> Store:
 
 
 def find_state(
-    problem: Conduction, store: Store, start: Start, step: float, report: Report
+    problem: Problem, store: Store, start: Start, step: float, report: Report
 ) -> State | None:
     """The state to begin from, None for a fresh start; asks all processes.
 

@@ -16,19 +16,24 @@ from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case, locating
 from heatsolve.checkpoint import Store
 from heatsolve.conduction import Conduction
+from heatsolve.convection import Convection
 from heatsolve.converge import Outcome
 from heatsolve.errors import HeatsolveError
 from heatsolve.keeper import Keeper, State
 from heatsolve.linear import term_of
 from heatsolve.output import read
 from heatsolve.points import copy
+from heatsolve.problem import Problem
 from heatsolve.ranks import Ranks
 from heatsolve.report import Report, speed
 from heatsolve.restart import Start, find_state, store_of
 from heatsolve.results import Results
+from heatsolve.schema import IMPLICIT
 from heatsolve.wish import Wish
 
 EXIT_NOT_CONVERGED = 3
+PROBLEMS: dict[str, type[Problem]] = {"heat": Conduction, "transport": Convection}
+"""By the kind of model."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,12 @@ def _run(
             store.clear()
         keeper = keeper_of(problem, store, results, start, wish)
         outcome, seconds = solve(problem, step, results, report, keeper, resumed)
-        fields = {"temperature": stored_block(problem)}
+        fields = problem.stored()
         done_before = resumed is not None and resumed.number == outcome.count
         if done_before and holds(path, case, outcome, ranks):
             report.line(f"{path} holds this already, nothing to do")
             return Result(path, fields, outcome, exit_code(outcome))
-        errors = error_norms(problem, fields["temperature"])
+        errors = error_norms(problem, fields)
         attributes = attributes_of(problem, outcome) | errors
         attributes["wall_seconds"] = clock.perf_counter() - began
         results.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
@@ -104,7 +109,7 @@ def _run(
     return Result(path, fields, outcome, exit_code(outcome))
 
 
-def set_up(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Conduction:
+def set_up(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Problem:
     """The case on the machine that it asks for, or that is best for it; says what both are."""
     threads = case.parallel.threads or (1 if ranks.size > 1 else None)
     machine, reason = choose(
@@ -116,7 +121,7 @@ def set_up(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Con
     )
     report.line(f"{case.name}: {case.about.title or 'untitled'}")
     report.line(f"backend {machine.name} ({reason}), {case.solver.precision}")
-    problem = Conduction(case, machine, ranks=ranks)
+    problem = PROBLEMS[case.model.kind](case, machine, ranks=ranks)
     points = " x ".join(str(axis.points) for axis in reversed(problem.whole.axes))
     report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")
     if ranks.size > 1:
@@ -124,9 +129,7 @@ def set_up(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Con
     return problem
 
 
-def keeper_of(
-    problem: Conduction, store: Store, results: Results, start: Start, wish: Wish
-) -> Keeper:
+def keeper_of(problem: Problem, store: Store, results: Results, start: Start, wish: Wish) -> Keeper:
     """Who saves the run as the case plans it; with each state goes what the file holds by then."""
     case, plan = problem.case, problem.case.checkpoint
 
@@ -143,7 +146,7 @@ def keeper_of(
 
 
 def solve(
-    problem: Conduction,
+    problem: Problem,
     step: float,
     results: Results,
     report: Report,
@@ -154,11 +157,12 @@ def solve(
     case, machine = problem.case, problem.backend
 
     def frame(time: float | None) -> None:
-        results.append({"temperature": stored_block(problem)}, time)
+        results.append(problem.stored(), time)
 
     machine.points_updated = machine.bytes_moved = 0  # by the set-up
     if case.model.steady:
         report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
+        assert isinstance(problem, Conduction)
         outcome = march.steady(problem, report, keeper, resumed)
     else:
         report.begin("step", march.count_steps(case.time.end, step))
@@ -174,7 +178,7 @@ def exit_code(outcome: Outcome) -> int:
     return EXIT_NOT_CONVERGED if outcome.ending == "limit" else 0
 
 
-def results_of(problem: Conduction, path: Path, secured: Sequence[Any]) -> Results:
+def results_of(problem: Problem, path: Path, secured: Sequence[Any]) -> Results:
     """The file of a run, with the coordinates of all its points, behind earlier frames."""
     case, axes = problem.case, problem.whole.axes
     coordinates = {axis.name: axis.coordinates[slice(*axis.stored)] for axis in axes}
@@ -197,39 +201,33 @@ def holds(path: Path, case: Case, outcome: Outcome, ranks: Ranks) -> bool:
     return ranks.gather(same)[0]
 
 
-def stored_block(problem: Conduction) -> np.ndarray:
-    """The temperature at the points of a file that this process owns."""
-    array = problem.backend.to_host(problem.temperature)
-    return np.ascontiguousarray(array[tuple(slice(*pair) for pair in problem.grid.stored)])
-
-
-def error_norms(problem: Conduction, field: np.ndarray) -> dict[str, float]:
-    """Root mean square and largest difference from the case's exact solution, if it has one."""
+def error_norms(problem: Problem, fields: dict[str, np.ndarray]) -> dict[str, float]:
+    """Root mean square and largest difference from the case's exact solution, where it has one."""
     case = problem.case
-    exact = case.reference.exact.temperature
-    if exact is None:
-        return {}
+    time = case.time.end if case.time is not None else 0.0
     window = tuple(slice(*pair) for pair in problem.grid.stored)
     positions = {
         name: values[tuple(s if n > 1 else slice(None) for s, n in zip(window, values.shape))]  # noqa: B905
         for name, values in problem.grid.positions().items()
     }
-    time = case.time.end if case.time is not None else 0.0
-    difference = np.broadcast_to(field - np.asarray(exact(**positions, t=time)), field.shape)
     # Summed exactly, so that it does not depend on the number of processes.
     reference = NumpyBackend()
     reference.join(problem.ranks.combine)
-    everything = tuple((0, extent) for extent in field.shape)
     points = math.prod(axis.points for axis in problem.whole.axes)
-    return {
-        "error_l2_temperature": math.sqrt(
-            reference.reduce("sum", term_of(copy, "sum"), everything, difference) / points
-        ),
-        "error_max_temperature": reference.reduce("max", copy, everything, difference),
-    }
+    errors = {}
+    for name, field in fields.items():
+        exact = getattr(case.reference.exact, name)
+        if exact is None:
+            continue
+        difference = np.broadcast_to(field - np.asarray(exact(**positions, t=time)), field.shape)
+        everything = tuple((0, extent) for extent in field.shape)
+        total = reference.reduce("sum", term_of(copy, "sum"), everything, difference)
+        errors[f"error_l2_{name}"] = math.sqrt(total / points)
+        errors[f"error_max_{name}"] = reference.reduce("max", copy, everything, difference)
+    return errors
 
 
-def attributes_of(problem: Conduction, outcome: Outcome) -> dict[str, Any]:
+def attributes_of(problem: Problem, outcome: Outcome) -> dict[str, Any]:
     case = problem.case
     return {
         "case": case.text,
@@ -249,7 +247,7 @@ def systems_solved(case: Case, outcome: Outcome, resumed: State | None) -> int:
     """How many linear systems this run has solved from beginning to end."""
     if not case.model.steady:
         done_before = resumed.number if resumed is not None else 0
-        return 0 if case.time.scheme == "explicit" else outcome.count - done_before
+        return 0 if case.time.scheme not in IMPLICIT else outcome.count - done_before
     return int(outcome.converged and resumed is None)
 
 

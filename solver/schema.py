@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
-from annotated_types import Le, Lt
+from annotated_types import Ge, Le, Lt
 from pydantic import BeforeValidator, Field, StrictBool
 
 from heatsolve.expressions import Expression, compile_expression, show
@@ -25,6 +25,7 @@ from heatsolve.values import (
     Real,
     SpaceField,
     SpaceTimeField,
+    VelocityField,
     real,
     seconds_of,
 )
@@ -32,7 +33,10 @@ from heatsolve.values import (
 MAX_POINTS = 2**40
 ZERO, ONE = (compile_expression(text, (), {}) for text in ("0.0", "1.0"))
 
-FieldName = Literal["temperature"]
+FieldName = Literal["temperature", "concentration", "velocity_x", "velocity_y", "velocity_z"]
+Convection = Literal["backward", "upwind", "central", "upwind3", "tvd"]
+HEAT_KEYS = ("conductivity", "density", "specific_heat")
+TRANSPORT_KEYS = ("velocity", "diffusivity", "convection")
 
 
 class Section(pydantic.BaseModel):
@@ -69,16 +73,37 @@ class About(Section):
 
 
 class Model(Section):
-    """`[model]`: the equation rho c dT/dt = div(k grad T) + f, and its coefficients."""
+    """`[model]`: the equation and its coefficients.
 
-    kind: Literal["heat"] = "heat"
+    heat: rho c dT/dt = div(k grad T) + f. transport: du/dt + v . grad u = nu div grad u + f, where
+    u is a concentration, or the velocity itself (`velocity = "self"`).
+    """
+
+    kind: Literal["heat", "transport"] = "heat"
     steady: StrictBool = True
     conductivity: SpaceField = ONE
     density: SpaceField = ONE
     specific_heat: SpaceField = ONE
+    velocity: VelocityField = None
+    diffusivity: Annotated[Real, Ge(0)] = 0.0
+    convection: Convection = "upwind"
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _march(cls, table: Any) -> Any:
+        if isinstance(table, Mapping) and table.get("kind") == "transport":
+            return {"steady": False, **table}
+        return table
 
     def mistakes(self) -> Found:
-        for key in ("conductivity", "density", "specific_heat"):
+        others = TRANSPORT_KEYS if self.kind == "heat" else HEAT_KEYS
+        kind = "transport" if self.kind == "heat" else "heat"
+        for key in others:
+            if key in self.model_fields_set:
+                yield (key,), f'only for kind = "{kind}"'
+        if self.kind == "transport" and self.steady:
+            yield ("steady",), 'must be false with kind = "transport"'
+        for key in HEAT_KEYS:
             coefficient: Expression = getattr(self, key)
             if not coefficient.names and not (value := float(coefficient())) > 0:
                 yield (key,), f"must be greater than 0, not {show(value)}"
@@ -145,10 +170,45 @@ class Grid(Section):
                 yield ("periodic", n), f"{axis} is listed twice"
 
 
+class Box(Section):
+    """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included.
+
+    `again`: times at which the box is set once more.
+    """
+
+    field: FieldName
+    value: SpaceField
+    first: tuple[Integer, ...] | None = None
+    last: tuple[Integer, ...] | None = None
+    lower: tuple[Real, ...] | None = None
+    upper: tuple[Real, ...] | None = None
+    again: tuple[PositiveReal, ...] = ()
+
+    @property
+    def by_index(self) -> bool:
+        return self.first is not None
+
+    @property
+    def corners(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Of indices or coordinates, along x, y, z."""
+        low, high = (self.first, self.last) if self.by_index else (self.lower, self.upper)
+        return low or (), high or ()
+
+    def mistakes(self) -> Found:
+        given = {key for key in ("first", "last", "lower", "upper") if getattr(self, key)}
+        if given not in ({"first", "last"}, {"lower", "upper"}):
+            yield (), "give first and last, or lower and upper"
+
+
 class Initial(Section):
     """`[initial]`: where a march in time or an iteration starts."""
 
     temperature: SpaceField = ZERO
+    concentration: SpaceField = ZERO
+    velocity_x: SpaceField = ZERO
+    velocity_y: SpaceField = ZERO
+    velocity_z: SpaceField = ZERO
+    boxes: tuple[Box, ...] = Field(default=(), alias="box")
 
 
 class PointSource(Section):
@@ -167,6 +227,10 @@ class Source(Section):
     """`[source]`: the density f of the equation."""
 
     temperature: SpaceTimeField = ZERO
+    concentration: SpaceTimeField = ZERO
+    velocity_x: SpaceTimeField = ZERO
+    velocity_y: SpaceTimeField = ZERO
+    velocity_z: SpaceTimeField = ZERO
     points: tuple[PointSource, ...] = Field(default=(), alias="point")
 
 
@@ -189,9 +253,13 @@ class Condition(Section):
 
 
 class Wall(Section):
-    """`[boundary.left]` and its like: a condition for every field."""
+    """`[boundary.left]` and its like: a condition for every field of the model."""
 
-    temperature: Condition
+    temperature: Condition | None = None
+    concentration: Condition | None = None
+    velocity_x: Condition | None = None
+    velocity_y: Condition | None = None
+    velocity_z: Condition | None = None
 
 
 class Boundary(Section):
@@ -260,25 +328,29 @@ class Solver(Section):
                 yield ("cycle",), 'must be "V" or "W" with precision = "mixed"'
 
 
+IMPLICIT = ("crank-nicolson", "backward-euler")
+"""The schemes that solve a system in each step."""
+
+
 class Time(Section):
     """`[time]`: the march of a transient case from t = 0."""
 
     end: PositiveReal
     step: PositiveReal | None = None
     cfl: PositiveReal | None = None
-    scheme: Literal["explicit", "crank-nicolson", "backward-euler"] = "explicit"
+    scheme: Literal["explicit", "rk2", "rk3", "crank-nicolson", "backward-euler"] = "explicit"
     allow_unstable: StrictBool = False
 
     def mistakes(self) -> Found:
         yield from self._one_of("step", "cfl")
-        if self.cfl is not None and self.scheme != "explicit":
-            yield ("cfl",), f'only for scheme = "explicit", not "{self.scheme}"'
+        if self.cfl is not None and self.scheme in IMPLICIT:
+            yield ("cfl",), f'only for explicit schemes, not "{self.scheme}"'
 
 
 class Output(Section):
     """`[output]`: what is written, and after how many steps each time."""
 
-    fields: tuple[FieldName, ...] = ("temperature",)
+    fields: tuple[FieldName, ...] | None = None
     every: PositiveInteger | None = None
 
 
@@ -312,6 +384,10 @@ class Units(Section):
     """`[units]`: names of units for the output."""
 
     temperature: str = "1"
+    concentration: str = "1"
+    velocity_x: str = "1"
+    velocity_y: str = "1"
+    velocity_z: str = "1"
     length: str = "1"
     time: str = "1"
 
@@ -320,6 +396,10 @@ class Exact(Section):
     """`[reference.exact]`: the exact solution of each field."""
 
     temperature: SpaceTimeField | None = None
+    concentration: SpaceTimeField | None = None
+    velocity_x: SpaceTimeField | None = None
+    velocity_y: SpaceTimeField | None = None
+    velocity_z: SpaceTimeField | None = None
 
 
 class Reference(Section):
@@ -346,3 +426,12 @@ class Document(Section):
     parallel: Parallel = Parallel()
     units: Units = Units()
     reference: Reference = Reference()
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """The fields of the model."""
+        if self.model.kind == "heat":
+            return ("temperature",)
+        if self.model.velocity == "self":
+            return tuple(f"velocity_{axis}" for axis in self.grid.axes)
+        return ("concentration",)

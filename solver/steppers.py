@@ -15,6 +15,7 @@ from heatsolve.errors import NotConverged
 from heatsolve.keeper import Questions
 from heatsolve.linear import Method, System
 from heatsolve.points import copy
+from heatsolve.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,16 @@ class Substep:
 class Stepper(ABC):
     """Takes a problem from one time to the next.
 
-    `field` is the newest field, `time` the end of the part of a step that was begun last, `system`
-    what its equations are now, `norm` that at which the last iteration inside a step ended.
+    `fields` are the newest fields by name, `time` the end of the part of a step that was begun
+    last, `norm` that at which the last iteration inside a step ended.
     """
 
-    system: System
+    problem: Problem
+    fields: dict[str, Any]
     norm = math.nan
 
-    def __init__(self, problem: Conduction, time: float):
-        self.problem, self.time = problem, time
-        self.field = problem.temperature
+    def __init__(self, time: float):
+        self.time = time
 
     def step(
         self, parts: Sequence[Substep], change: Accumulator | None, questions: Questions | None
@@ -69,7 +70,7 @@ class Stepper(ABC):
         """Go back to the field before the step, if a step can be left half done."""
 
     def finish(self) -> None:
-        """Leave the newest field in `problem.temperature`."""
+        """Leave the newest fields in those of the problem."""
 
 
 class Explicit(Stepper):
@@ -79,7 +80,9 @@ class Explicit(Stepper):
     """
 
     def __init__(self, problem: Conduction, time: float):
-        super().__init__(problem, time)
+        super().__init__(time)
+        self.problem: Conduction = problem
+        self.field = problem.temperature
         place = problem.backend.to_device
         self.system = problem.system(place(problem.source(time)))
         self._b = self.system.b
@@ -91,7 +94,7 @@ class Explicit(Stepper):
     ) -> None:
         problem = self.problem
         if problem.walls_vary:
-            problem.set_walls(self.field, part.start)
+            problem.write_walls(self.field, part.start)
         if problem.source_varies:
             self._b = problem.backend.to_device(problem.source(part.start))
         given = (self._b, part.length, problem.capacity, *problem.faces)
@@ -101,7 +104,11 @@ class Explicit(Stepper):
         self._sweeps += 1
         self.field, self._next = self._next, self.field
         if problem.walls_vary:
-            problem.set_walls(self.field, part.end)
+            problem.write_walls(self.field, part.end)
+
+    @property
+    def fields(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"temperature": self.field}
 
     def finish(self) -> None:
         if self.field is not self.problem.temperature:
@@ -117,7 +124,9 @@ class Implicit(Stepper):
     """
 
     def __init__(self, problem: Conduction, time: float):
-        super().__init__(problem, time)
+        super().__init__(time)
+        self.problem: Conduction = problem
+        self.field, self.fields = problem.temperature, problem.fields
         backend = problem.backend
         self._right = backend.zeros(problem.grid.shape)
         self._old = backend.zeros(problem.grid.shape)
@@ -152,7 +161,7 @@ class Implicit(Stepper):
             problem.halo.exchange(self._right)  # the margin reads it, too
         self._b = b_new
         if problem.walls_vary:
-            problem.set_walls(t, end)
+            problem.write_walls(t, end)
         method, self.system = self._solver(s)
         method.restart()
         criterion = Criterion(problem.case, self.system, t, self._scratch)

@@ -67,6 +67,24 @@ def _field(variables: Sequence[str], value: Any, info: ValidationInfo) -> Expres
     return expression
 
 
+def _velocity(value: Any, info: ValidationInfo) -> tuple[Expression, ...] | str:
+    """One field for each axis, or "self"."""
+    if value == "self":
+        return value
+    if not isinstance(value, list):
+        words = 'must be a list of numbers or expressions, one for each axis, or "self"'
+        raise ExpressionError(f"{words}, not {show(value)}")
+    found, faults = [], []
+    for number, item in enumerate(value):
+        try:
+            found.append(_field(AXIS_NAMES, item, info))
+        except ValueError as error:
+            faults.append(((number,), str(error)))
+    if faults:
+        raise Mistakes(*faults)
+    return tuple(found)
+
+
 def seconds_of(value: Any) -> float | None:
     """The seconds of a wall time such as "30 min"; None if it is none."""
     parts = WALL_TIME.fullmatch(value) if isinstance(value, str) else None
@@ -111,6 +129,7 @@ PositiveReal = Annotated[Real, Gt(0)]
 Integer = Annotated[int, BeforeValidator(real), Le(MAX_INTEGER)]
 PositiveInteger = Annotated[Integer, Gt(0)]
 SpaceField = Annotated[Expression, PlainValidator(partial(_field, AXIS_NAMES))]
+VelocityField = Annotated[tuple[Expression, ...] | str | None, PlainValidator(_velocity)]
 SpaceTimeField = Annotated[Expression, PlainValidator(partial(_field, (*AXIS_NAMES, "t")))]
 Constants = Annotated[dict[str, float], PlainValidator(_constants)]
 Interval = Annotated[int | str, PlainValidator(_interval)]

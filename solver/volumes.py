@@ -1,13 +1,10 @@
 """The finite volumes of a heat case: coefficients, walls and sources, as arrays on the host.
 
-Expressions are evaluated here, on the host and with NumPy, so that their bits do not depend on
-the backend. A quantity that does not vary along an axis stays an array of extent 1 along it:
-constant coefficients need no memory.
+They are made where expressions are, see `evaluate`.
 """
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +12,8 @@ import numpy as np
 from heatsolve import boundary, heat
 from heatsolve.case import Case
 from heatsolve.errors import InputError
-from heatsolve.grid import WALLS, Axis, Grid
+from heatsolve.evaluate import Wall, demand, evaluate, walls_of
+from heatsolve.grid import Axis, Grid
 
 
 def ratio_line(axis: Axis) -> np.ndarray:
@@ -27,37 +25,6 @@ def ratio_line(axis: Axis) -> np.ndarray:
         if half:
             ratio[index] = 2.0
     return ratio
-
-
-@dataclass(frozen=True)
-class Wall:
-    """One wall: its place, its name in the case, and its condition there."""
-
-    number: int
-    side: int
-    name: str
-    condition: Any
-
-    def beside(self, array: np.ndarray, ghosts: bool = False) -> np.ndarray:
-        """The layer of an array beside the wall (or of its ghosts), of extent 1 across it."""
-        if array.shape[self.number] == 1:
-            return array
-        place = (0, -1)[self.side] if ghosts else (1, -2)[self.side]
-        return np.take(array, [place], axis=self.number)
-
-    @property
-    def ghost(self) -> Any:
-        """What its ghosts hold, an expression: its value, or the ambient; None for a gradient."""
-        condition = self.condition
-        return condition.robin.ambient if condition.robin is not None else condition.value
-
-
-def walls_of(case: Case, grid: Grid) -> Iterator[Wall]:
-    """The walls of a case at which a grid, or a block of one, ends."""
-    for number, axis in enumerate(grid.axes):
-        for side, name in enumerate(WALLS[axis.name]):
-            if not axis.periodic and axis.at_ends[side]:
-                yield Wall(number, side, name, getattr(case.boundary, name).temperature)
 
 
 class Volumes:
@@ -128,7 +95,7 @@ class Volumes:
             return self.nothing
         path = f"boundary.{wall.name}.temperature.robin.h"
         transfer = self.evaluate(path, wall=wall, expression=condition.robin.h)
-        self._demand(transfer >= 0.0, transfer, path, "not be negative")
+        demand(self.grid, transfer >= 0.0, transfer, path, "not be negative")
         if on_nodes:
             return boundary.robin_on_nodes(h, transfer)
         return boundary.robin_on_cells(k, h, transfer)
@@ -154,29 +121,10 @@ class Volumes:
         expression: Any = None,
     ) -> np.ndarray:
         """An expression of the case at all points, or along a wall; finite, or InputError."""
-        positions = self.grid.positions()
-        if wall is not None:
-            axis = self.grid.axes[wall.number]
-            at_wall = np.array([(axis.lower, axis.upper)[wall.side]])
-            positions[axis.name] = self.grid.along(wall.number, at_wall)
         if expression is None:
             section, key = path.split(".")
             expression = getattr(getattr(self.case, section), key)
-        variables = {**positions, "t": time}
-        values = np.asarray(expression(**{n: variables[n] for n in expression.names}), float)
-        values = values if values.ndim else values.reshape((1,) * self.grid.dimension)
-        self._demand(np.isfinite(values), values, path, "be finite")
-        if positive:
-            self._demand(values > 0.0, values, path, "be greater than 0")
-        return values
-
-    def _demand(self, holds: np.ndarray, values: np.ndarray, path: str, what: str) -> None:
-        if holds.all():
-            return
-        index = np.unravel_index(int(np.argmin(holds)), values.shape)
-        where = self.grid.place(index, values.shape)
-        at = f" at {where}" if where else ""
-        raise InputError(f"{path}: must {what}, but is {values[index]:g}{at}")
+        return evaluate(self.grid, path, expression, time, positive, wall)
 
     def _conductances(self, number: int) -> np.ndarray:
         """Conductances of the faces below each point along one axis (W/(m3 K))."""
@@ -203,7 +151,7 @@ class Volumes:
         """Refuse conductances that the precision cannot hold; 0 is that of an insulated wall."""
         limits = np.finfo(self.dtype)
         normal = (faces == 0.0) | ((faces >= limits.tiny) & (faces <= limits.max))
-        self._demand(normal, faces, f"conductance along {axis}", f"fit {limits.dtype}")
+        demand(self.grid, normal, faces, f"conductance along {axis}", f"fit {limits.dtype}")
 
     def _source_indices(self, point: Any) -> Iterator[tuple[int, ...]]:
         """The array indices of the unknown that carries a point source.

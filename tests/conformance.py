@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve import boundary, heat, points
+from heatsolve import boundary, heat, points, transport
 from heatsolve.backends import Accumulator, Backend, Region, Signature, sums
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.backends.signature import describe
@@ -148,7 +148,8 @@ def registry() -> tuple[Entry, ...]:
     return tuple(
         entry for d in DIMENSIONS
         for entry in (
-            *_of_points(d), *_of_heat(d), *_of_walls(d), *_of_methods(d), *_of_transfers(d)
+            *_of_points(d), *_of_heat(d), *_of_walls(d), *_of_transport(d), *_of_methods(d),
+            *_of_transfers(d),
         )
     )  # fmt: skip
 
@@ -215,6 +216,39 @@ def _of_heat(d: int) -> list[Entry]:
             Entry(f"2d-{name}", point, 2, (t, t, REAL))
             for name, point in heat.LITERAL_UPDATES.items()
         ]
+    return entries
+
+
+def _of_transport(d: int) -> list[Entry]:
+    u, constant = _mixed(d), _along(d)
+    along = _along(d, d - 1, positive=False)
+    entries = [
+        Entry(f"{d}d-against", transport.against, d, (along,)),
+        Entry(f"{d}d-about-value", transport.about_value, d, (u, along, *(1, -1, 0)[:d])),
+        Entry(f"{d}d-with-rise", transport.with_rise, d, (u, along, *(1, -1, 0)[:d])),
+    ]
+    wall = (u, REAL, *(1, -1, 0)[:d])
+    entries.append(Entry(f"{d}d-slope-at-wall", transport.slope_at_wall, d, wall))
+    for convection, each in transport.SLOPES.items():
+        for axis in range(d):
+            point = transport.slopes(convection, axis)
+            name = f"{d}d-{convection}-slopes-{axis}"
+            entries.append(Entry(name, point, d, (u,), ("array",) * each))
+    numbers = [REAL] * (2 + d)  # the step, nu and the spacings
+    for convection in transport.CONVECTIONS:
+        slopes = [u] * (transport.SLOPES.get(convection, 0) * d)
+        velocities = [u, along, constant][:d]
+        entries += [
+            Entry(f"{d}d-{convection}-euler", transport.stage(d, 1, convection, False, True), d,
+                  (u, u, u, *velocities, *slopes, points.NOTHING, points.ONES, *numbers)),
+            Entry(f"{d}d-{convection}-last", transport.stage(d, 1, convection, False, False), d,
+                  (u, u, u, *velocities, *slopes, REAL, REAL, *numbers), (0,)),
+        ]  # fmt: skip
+        given = (*[u] * (2 * d), *[constant] * d, *slopes * d, REAL, REAL, *numbers)
+        own = transport.stage(d, d, convection, True, True)
+        entries.append(Entry(f"{d}d-{convection}-self", own, d, given, tuple(range(d))))
+    change = transport.CHANGES[d]
+    entries.append(Entry(f"{d}d-changes", change, d, (u,) * (2 * d), ("sum",)))
     return entries
 
 

@@ -47,6 +47,58 @@ def texts():
             grid, walls, "x*t", "relative = true\ntolerance = 1e-8", "steady = false",
             time=MARCH.format(scheme), output="every = 4",
         )  # fmt: skip
+    yield from texts_of_transport()
+
+
+TRANSPORT = """
+[model]
+kind = "transport"
+{model}
+[grid]
+{grid}
+[initial]
+{initial}
+[boundary]
+{walls}
+[time]
+end = 0.02
+step = 0.0004
+scheme = "{scheme}"
+[output]
+every = 20
+"""
+
+
+def texts_of_transport():
+    """Transport by all schemes: a concentration, and a velocity that carries itself."""
+    walls = (
+        "bottom.concentration = { value = 'sin(3*x) + t' }\n"
+        "top.concentration = { gradient = 'cos(x)' }"
+    )
+    box = "[[initial.box]]\nfield = 'concentration'\nvalue = 2\nlower = [0.2, 0.3]\n"
+    for convection, scheme in (
+        ("upwind", "explicit"), ("central", "rk3"), ("upwind3", "rk3"), ("tvd", "rk2")
+    ):  # fmt: skip
+        for kind in ("nodes", "cells"):
+            yield f"{kind}, {scheme} {convection} transport", TRANSPORT.format(
+                model=f"velocity = ['1 + y', 'sin(9*x)']\ndiffusivity = 0.01\n"
+                f"convection = '{convection}'",
+                grid=f"{kind} = [20, 23]\nperiodic = ['x']",
+                initial=f"concentration = 'x*y'\n{box}upper = [0.6, 0.6]\nagain = [0.01]",
+                walls=walls, scheme=scheme,
+            )  # fmt: skip
+    fields = ("velocity_x", "velocity_y", "velocity_z")
+    for convection, scheme in (("upwind", "explicit"), ("upwind3", "rk2"), ("tvd", "rk3")):
+        yield f"self, {scheme} {convection} transport", TRANSPORT.format(
+            model=f"velocity = 'self'\ndiffusivity = 0.01\nconvection = '{convection}'",
+            grid="cells = [11, 9, 10]\nperiodic = ['y', 'z']",
+            initial="velocity_x = 'sin(6*x)'\nvelocity_y = 'cos(2*pi*z)'\nvelocity_z = 'x - 0.4'",
+            walls="\n".join(
+                f"{wall}.{field} = {{ value = {value} }}"
+                for wall, value in (("left", 0.1), ("right", -0.2)) for field in fields
+            ),
+            scheme=scheme,
+        )  # fmt: skip
 
 
 class Impatient:

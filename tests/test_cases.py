@@ -18,6 +18,19 @@ LEGATE = "d3ac5b4ab14a36e351df1c4d23f626ac72c484d43b8596875805eb62a9345efa"
 LEGATE_FLOAT32 = "1428cbfb9f327e63537cd51fafda77cc7999e116ab7310ccf1d0e20254a8aba6"
 
 
+TEACHING = {
+    "cfdpython-01": ("concentration", 51.9994559586048, 1.97104072570801),
+    "cfdpython-02": ("velocity_x", 45.0254251598721, 2.0),
+    "cfdpython-03": ("concentration", 51.9994784879949, 1.94957196448191),
+    "cfdpython-04": ("velocity_x", 384.223887567688, 5.7165341684335),
+    "cfdpython-05": ("concentration", 7001.99968515438, 1.9827446682477698),
+    "cfdpython-06": ("velocity_x", 10760.833754631883, 1.9858946684557695),
+    "cfdpython-07": ("concentration", 1074.844853661326, 1.5161819034094774),
+    "cfdpython-08": ("velocity_x", 1796.079269618067, 1.99994348299249),
+}
+"""Field, its sum and its largest value, from the published lessons run in NumPy."""
+
+
 def solve(name, backend, path, *overrides):
     return run(load(name, overrides), backend, path / "case.h5")
 
@@ -28,7 +41,8 @@ def sha256(field):
 
 def test_all_cases_are_tried_here():
     tried = {"hotspot", "legate-stencil", "nvidia-jacobi", "hot-plate", "sine-source",
-             "sine-source-3d", "composite-wall", "cooling-cube", "heat-sink"}  # fmt: skip
+             "sine-source-3d", "composite-wall", "cooling-cube", "heat-sink",
+             *TEACHING}  # fmt: skip
     assert set(shipped()) == tried
 
 
@@ -266,3 +280,28 @@ def test_single_fin():
     )
     ideal = h * 2.0 * length * 0.01 * root
     assert heat / ideal == pytest.approx(math.tanh(m * length) / (m * length), rel=0.02)
+
+
+# ---- CFD Python ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TEACHING)
+def test_teaching_case(name, backend, tmp_path):
+    field, total, largest = TEACHING[name]
+    values = solve(name, backend, tmp_path).fields[field]
+    if name == "cfdpython-04":  # the lesson stores the first point again as the last
+        values = np.append(values, values[0])
+    assert abs(values.sum() - total) <= 1e-12 * np.abs(values).sum()
+    assert values.max() == pytest.approx(largest, rel=1e-12)
+
+
+def test_teaching_velocities_are_the_same(backend, tmp_path):
+    for name in ("cfdpython-06", "cfdpython-08"):
+        fields = solve(name, backend, tmp_path).fields
+        assert np.array_equal(fields["velocity_x"], fields["velocity_y"])
+
+
+def test_the_hat_that_is_set_again(backend, tmp_path):
+    frames = read(solve("cfdpython-07", backend, tmp_path).path).fields["concentration"]
+    for step, total in ((11, 1041.943124294281), (26, 1070.007616933009)):
+        assert frames[step].sum() == pytest.approx(total, rel=1e-12)

@@ -12,9 +12,12 @@ from heatsolve import cli, march
 from heatsolve.backends import choice
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import load, parse, shipped
-from heatsolve.conduction import Conduction, grid_of
+from heatsolve.conduction import Conduction
 from heatsolve.output import read
-from heatsolve.preview import preview, size, thinned
+from heatsolve.preview import preview
+from heatsolve.preview_heat import thinned
+from heatsolve.preview_rows import size
+from heatsolve.problem import grid_of
 from heatsolve.run import run as run_case
 
 PLATE = """\

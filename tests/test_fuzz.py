@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case, load, parse, shipped
-from heatsolve.conduction import Conduction, grid_of
 from heatsolve.errors import HeatsolveError
-from heatsolve.run import run
+from heatsolve.problem import grid_of
+from heatsolve.run import PROBLEMS, run
 from heatsolve.toml import dump
 
 MOST_UNKNOWNS = 2000
@@ -115,7 +115,43 @@ weight = 0.7
 iterations = 20
 precision = "float32"
 """
-TEXTS = [RICH, MARCH, TORUS, *(load(name).text for name in shipped())]
+CARRIED = """\
+[constants]
+c = 0.5
+[model]
+kind = "transport"
+velocity = ["c", "x - 0.3"]
+diffusivity = 0.01
+convection = "tvd"
+[grid]
+cells = [12, 9]
+periodic = ["x"]
+[initial]
+concentration = "sin(x)"
+[[initial.box]]
+field = "concentration"
+value = "2*c"
+first = [2, 3]
+last = [5, 6]
+again = [0.05]
+[source]
+concentration = "t*x"
+[boundary.bottom]
+concentration = {value = "x + t"}
+[boundary.top]
+concentration = {gradient = -1}
+[time]
+end = 0.2
+cfl = 0.5
+scheme = "rk3"
+[solver]
+precision = "float32"
+[output]
+fields = ["concentration"]
+[units]
+concentration = "mol/m3"
+"""
+TEXTS = [RICH, MARCH, TORUS, CARRIED, *(load(name).text for name in shipped())]
 
 NUMBERS = st.one_of(
     st.sampled_from(["0", "-0.0", "1", "2", "3", "7", "-1", "0.5", "nan", "inf", "-inf"]),
@@ -248,7 +284,7 @@ def small(text: str, overrides: list[str]) -> Case:
     case = parse(text, "case.toml", overrides)
     changes = [*overrides, *fewer_points(case)]
     for key in ("iterations", "max_iterations"):
-        if (getattr(case.solver, key) or 0) > MOST_STEPS:
+        if case.model.kind == "heat" and (getattr(case.solver, key) or 0) > MOST_STEPS:
             changes.append(f"solver.{key}={MOST_STEPS}")
     case = parse(text, "case.toml", changes)
     if case.time is None:
@@ -280,10 +316,11 @@ def fewer_points(case: Case) -> list[str]:
 
 def largest_step(case: Case) -> float:
     """The step at cfl = 1, finite so that the guard can count with it."""
-    return min(Conduction(case, NumpyBackend(case.solver.precision)).largest_step(), 1e300)
+    problem = PROBLEMS[case.model.kind](case, NumpyBackend(case.solver.precision))
+    return min(problem.largest_step(), 1e300)
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=["rich", "march", "torus", *shipped()])
+@pytest.mark.parametrize("text", TEXTS, ids=["rich", "march", "torus", "carried", *shipped()])
 def test_the_seeds_run(text, tmp_path):
     case = small(text, [])
     assert run(case, "numpy", tmp_path / "a.h5").exit_code in (0, 3)

@@ -1,0 +1,128 @@
+"""The rows of `heatsolve check` that all models have, and the words in them."""
+
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+
+import numpy as np
+
+from heatsolve import march
+from heatsolve.backends import Backend
+from heatsolve.blocks import largest_block, most_neighbours
+from heatsolve.case import Case
+from heatsolve.expressions import Expression
+from heatsolve.grid import Grid
+from heatsolve.problem import Problem, dims_of
+from heatsolve.schema import IMPLICIT
+
+SCRATCH = 4
+"""Arrays of grid shape that the numpy backend needs for its whole-array operations."""
+XDMF_BYTES = 600  # for each frame
+H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
+H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
+
+
+def size(count: float) -> str:
+    """A number of bytes as people say it."""
+    for factor, unit in ((2.0**30, "GiB"), (2.0**20, "MiB")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def row(label: str, text: str) -> str:
+    return f"{label:<12}{text}"
+
+
+def words(expression: Expression) -> str:
+    return expression.text if expression.names else f"{float(expression()):g}"
+
+
+def grid_words(case: Case, grid: Grid) -> str:
+    axes = grid.axes[::-1]
+    points = " x ".join(str(axis.points) for axis in axes)
+    spacing = " x ".join(f"{axis.spacing:g}" for axis in axes)
+    return f"{points} {case.grid.kind}, {grid.all_unknowns} unknowns, spacing {spacing}"
+
+
+def steps(problem: Problem) -> Generator[str, None, int]:
+    """The limit of stability and the steps; returns how many there are."""
+    time = problem.case.time
+    assert time is not None
+    limit = math.inf if time.scheme in IMPLICIT else problem.largest_step()
+    if limit < math.inf:
+        yield row("stability", f"a step of at most {limit:.6g}")
+    step, unstable = march.step_length(problem)
+    count = march.count_steps(time.end, step)
+    warning = ", UNSTABLE but allowed" if unstable else ""
+    yield row("steps", f"{count} of {step:.6g} to t = {time.end:g}{warning}")
+    return count
+
+
+def memories(
+    case: Case,
+    machine: Backend,
+    grid: Grid,
+    ranks: int,
+    memory: Callable[[Grid], tuple[int, int]],
+) -> Iterator[str]:
+    """The processes, and the memory of each.
+
+    `memory` gives the bytes of the arrays of a block, on the device and on the host.
+    """
+    block, each = grid, ""
+    if ranks > 1:
+        dims = dims_of(case, grid, ranks)
+        block, each = largest_block(grid, dims, case.parallel.halo), " for each process"
+        yield row("processes", _processes(block, dims))
+        yield row("halo", _halo(case, block, dims))
+    device, host = memory(block)
+    if machine.name in ("cupy", "cuda"):
+        yield row("memory", f"about {size(device)} on the device, {size(host)} on the host{each}")
+    else:
+        extra = SCRATCH * field_bytes(case, block) if machine.name == "numpy" else 0
+        total = size(device + host + extra)
+        yield row("memory", f"about {total} on the host{each}, there is no device")
+
+
+def _processes(block: Grid, dims: Sequence[int]) -> str:
+    along = " x ".join(map(str, reversed(dims)))
+    own = " x ".join(str(stop - first) for first, stop in reversed(block.interior))
+    return f"{math.prod(dims)} as {along}, blocks of at most {own} unknowns"
+
+
+def _halo(case: Case, block: Grid, dims: Sequence[int]) -> str:
+    depth, values, neighbours = case.parallel.halo, 0, 0
+    for number, (axis, parts) in enumerate(zip(block.axes, dims, strict=True)):
+        ends = most_neighbours(parts, axis.periodic)
+        neighbours += ends
+        layer = math.prod(high - low for low, high in block.ghost(number, 0))
+        values += ends * depth * layer
+    layers = "1 layer" if depth == 1 else f"{depth} layers"
+    sent = size(values * np.dtype(case.solver.field_precision).itemsize)
+    often = "" if depth == 1 else f", once in {depth} sweeps"
+    return f"{layers}, at most {sent} to {neighbours} neighbours in each exchange{often}"
+
+
+def points_of(expressions: Sequence[Expression], grid: Grid) -> int:
+    """Array elements of a quantity: an axis along which it does not vary counts once."""
+    names = frozenset().union(*(expression.names for expression in expressions))
+    return math.prod(axis.unknowns + 2 for axis in grid.axes if axis.name in names)
+
+
+def field_bytes(case: Case, grid: Grid) -> int:
+    return math.prod(grid.shape) * np.dtype(case.solver.field_precision).itemsize
+
+
+def files(case: Case, grid: Grid, count: int) -> str:
+    frames = 1
+    if case.time is not None:
+        frames = 1 + math.ceil(count / (case.output.every or count))
+    points = [axis.points for axis in grid.axes]
+    names = case.output.fields or case.field_names
+    item = len(names) * np.dtype(case.solver.field_precision).itemsize
+    stored = math.prod(points) * item * frames
+    h5 = f"{case.name}.h5 (about {size(H5_BYTES + stored + 8 * sum(points))}"
+    h5 += f", {frames} frames)" if case.time is not None else ")"
+    if grid.dimension == 1:
+        return h5
+    return f"{h5}, {case.name}.xdmf (about {size(frames * XDMF_BYTES)})"

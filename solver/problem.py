@@ -1,0 +1,98 @@
+"""A case put on its grid: this process's block of it, its halo, and its fields by name."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Backend
+from heatsolve.blocks import block_of_rank, process_grid
+from heatsolve.case import Case
+from heatsolve.grid import WALLS, Grid, Region, make_grid
+from heatsolve.halo import Halo
+from heatsolve.points import copy
+from heatsolve.ranks import Ranks
+
+
+def grid_of(case: Case) -> Grid:
+    """The grid of a case: on nodes, a wall of given values is no unknown."""
+    walls = {name: getattr(case.boundary, name) for pair in WALLS.values() for name in pair}
+
+    def fixed(name: str) -> bool:
+        wall = walls[name]
+        given = [getattr(wall, field) for field in case.field_names] if wall is not None else []
+        return bool(given) and all(condition.value is not None for condition in given)
+
+    ends = {axis: (fixed(low), fixed(high)) for axis, (low, high) in WALLS.items()}
+    grid = case.grid
+    return make_grid(grid.counts, grid.lower, grid.upper, grid.kind == "nodes", grid.periodic, ends)
+
+
+def dims_of(case: Case, grid: Grid, size: int) -> tuple[int, ...]:
+    """So many processes along each axis, as the case wants them."""
+    wanted = None if case.parallel.ranks == "auto" else case.parallel.ranks
+    return process_grid(grid, size, wanted)
+
+
+class Problem(ABC):
+    """The arrays of a case on a backend.
+
+    `whole` is the grid of the case, `grid` the block of it that this process owns.
+    """
+
+    def __init__(
+        self, case: Case, backend: Backend, grid: Grid | None = None, ranks: Ranks | None = None
+    ):
+        self.case, self.backend, self.ranks = case, backend, ranks or Ranks()
+        self.whole = whole = grid or grid_of(case)
+        self.dims = dims = dims_of(case, whole, self.ranks.size)
+        depth = case.parallel.halo if self.ranks.size > 1 else 1
+        self.grid = block_of_rank(whole, dims, self.ranks.rank, depth)
+        self.halo = Halo(self.grid, backend, self.ranks, dims, depth)
+        if self.ranks.size > 1:
+            backend.join(self.ranks.combine)
+
+    @property
+    @abstractmethod
+    def fields(self) -> dict[str, Any]:
+        """The fields by name, at first the initial ones with the walls' values at t = 0."""
+
+    @abstractmethod
+    def set_walls(self, time: float) -> None:
+        """Write what the walls say at a time into the ghosts of the fields."""
+
+    @abstractmethod
+    def largest_step(self) -> float:
+        """The largest stable step of the case's explicit scheme (s)."""
+
+    def own(self, array: Any) -> np.ndarray:
+        """This process's own unknowns of an array, on the host."""
+        window = tuple(slice(*pair) for pair in self.grid.interior)
+        return np.ascontiguousarray(self.backend.to_host(array)[window])
+
+    def stored(self) -> dict[str, np.ndarray]:
+        """The fields at the points of a file that this process owns."""
+        window = tuple(slice(*pair) for pair in self.grid.stored)
+        return {
+            name: np.ascontiguousarray(self.backend.to_host(array)[window])
+            for name, array in self.fields.items()
+            if self.case.output.fields is None or name in self.case.output.fields
+        }
+
+    def restore(self, array: Any, own: np.ndarray) -> None:
+        """The reverse of `own`: an array's unknowns, and those of its neighbours; walls stay."""
+        held = np.zeros(self.grid.shape)
+        held[tuple(slice(*pair) for pair in self.grid.interior)] = own
+        self.place(array, self.grid.interior, held)
+        self.halo.exchange(array)
+
+    def recall(self, stored: Mapping[str, np.ndarray], time: float) -> None:
+        """The fields of a checkpoint, and the walls of its time."""
+        for name, array in self.fields.items():
+            self.restore(array, stored[name])
+        self.set_walls(time)
+
+    def place(self, array: Any, region: Region, values: np.ndarray) -> None:
+        """Copy host values into a region; an extent of 1 spreads along its axis."""
+        self.backend.sweep(copy, array, region, self.backend.to_device(values))

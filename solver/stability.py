@@ -1,0 +1,101 @@
+"""How long a step of transport may be: von Neumann's analysis of the scheme at hand.
+
+On a periodic grid with constant coefficients a wave exp(i (theta_x x/h_x + ...)) is multiplied by
+g(dt lambda) in each step, where lambda(theta) is the symbol of the discrete right side and g the
+polynomial of the time scheme; a step is stable where |g| <= 1 for all waves (C. Hirsch, "Numerical
+Computation of Internal and External Flows", vol. 1 (2007), chapter 8). A limited scheme is none of
+linear analysis: there a step is as long as that of Euler's which makes no new extremum.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+WAVES = {1: 1024, 2: 64, 3: 24}
+"""Angles along each axis, by dimension; half of them, from 0 to pi, along the first one."""
+LONG = 0.01
+"""The angle of a long wave, which is the first to grow where little diffusion holds it down."""
+AMPLIFIED = 1e-13
+"""|g| - 1 of a wave that only rounding lets grow."""
+SHORTEST = 2e-3
+"""A step this much shorter than those of stable schemes is none: so slow a growth is rounding."""
+TRIES = 60
+
+
+def advection_symbol(convection: str, theta: np.ndarray) -> np.ndarray:
+    """-h/v times the symbol of the discrete v du/dx, for v > 0."""
+    shift = np.exp(-1j * theta)
+    if convection in ("backward", "upwind"):
+        return shift - 1.0
+    if convection == "central":
+        return -1j * np.sin(theta)
+    return -(2.0 / shift + 3.0 - 6.0 * shift + shift * shift) / 6.0
+
+
+def amplification(scheme: str, z: np.ndarray) -> np.ndarray:
+    """|g(z)| of a time scheme; SSP Runge-Kutta schemes of order p have exp's series to z^p."""
+    order = {"explicit": 1, "rk2": 2, "rk3": 3}[scheme]
+    return np.abs(sum(z**n / math.factorial(n) for n in range(order + 1)))
+
+
+def largest_step(
+    convection: str, scheme: str, speeds: Sequence[float], nu: float, spacings: Sequence[float]
+) -> float:
+    """The largest stable step for speeds up to these along each axis; 0 where none is stable.
+
+    The analysis is made for all velocities of these magnitudes or 0 along each axis, in either
+    direction where the scheme looks at it: the signs that matter to it are those of the waves.
+    """
+    courant = sum(speed / h for speed, h in zip(speeds, spacings, strict=True))
+    diffusive = nu * sum(1.0 / (h * h) for h in spacings)
+    # Beyond twice the sum of all rates some wave grows for every scheme here.
+    rate = 2.0 * courant + 4.0 * diffusive
+    if rate == 0.0:
+        return math.inf
+    if convection == "tvd":
+        return 1.0 / (2.0 * courant + 2.0 * diffusive)
+    present = [speed for speed in speeds if speed > 0.0]
+    steps = []
+    for moving in itertools.product(*[(0.0, 1.0) if s > 0.0 else (0.0,) for s in speeds]):
+        if nu == 0.0 and not any(moving) and present:
+            continue
+        given = [speed * share for speed, share in zip(speeds, moving, strict=True)]
+        symbol = _symbols(convection, given, nu, spacings)
+        steps.append(_longest(scheme, symbol, 3.0 / rate))
+    return min(steps)
+
+
+def _symbols(
+    convection: str, speeds: Sequence[float], nu: float, spacings: Sequence[float]
+) -> np.ndarray:
+    dimension = len(spacings)
+    total = np.zeros((1,) * dimension, complex)
+    for n, (speed, h) in enumerate(zip(speeds, spacings, strict=True)):
+        around = np.arange(WAVES[dimension]) * (2.0 * np.pi / WAVES[dimension])
+        angles = around[: WAVES[dimension] // 2 + 1] if n == 0 else np.append(around, -LONG)
+        angles = np.append(angles, LONG)
+        line = speed / h * advection_symbol(convection, angles)
+        line = line - 2.0 * nu / (h * h) * (1.0 - np.cos(angles))
+        shape = [1] * dimension
+        shape[n] = angles.size
+        total = total + line.reshape(shape)
+    return total.ravel()
+
+
+def _longest(scheme: str, symbol: np.ndarray, most: float) -> float:
+    """The largest dt up to which no wave grows, by bisection; stable steps have no gaps."""
+
+    def stable(step: float) -> bool:
+        return bool(np.all(amplification(scheme, step * symbol) <= 1.0 + AMPLIFIED))
+
+    low, high = 0.0, most
+    while stable(high):
+        low, high = high, 2.0 * high
+        if not math.isfinite(high):
+            return math.inf
+    for _ in range(TRIES):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if stable(middle) else (low, middle)
+    return low if low > SHORTEST * most else 0.0

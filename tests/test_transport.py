@@ -1,0 +1,315 @@
+"""Transport: orders of accuracy, conservation, walls, limits of stability, what is refused."""
+
+import math
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from heatsolve import stability
+from heatsolve.case import load, parse
+from heatsolve.errors import CaseError, Diverged, InputError
+from heatsolve.output import read
+from heatsolve.run import run
+
+CASE = """
+[model]
+kind = "transport"
+{model}
+[grid]
+{grid}
+[initial]
+{initial}
+[boundary]
+{walls}
+[time]
+end = {end}
+{time}
+"""
+
+
+def solve(backend, path, model, grid, initial, end, time, walls="", more=""):
+    text = CASE.format(model=model, grid=grid, initial=initial, walls=walls, end=end, time=time)
+    return run(parse(text + more, "case"), backend, path / "case.h5")
+
+
+def errors_of(backend, path, sizes, text, name="concentration", norm="l2"):
+    """The error norms that runs of `text(n)` report."""
+    found = []
+    for n in sizes:
+        result = run(parse(text(n), "case"), backend, path / f"{n}.h5")
+        found.append(read(result.path).attributes[f"error_{norm}_{name}"])
+    return found
+
+
+def order(errors):
+    return math.log2(errors[-2] / errors[-1])
+
+
+# ---- accuracy -----------------------------------------------------------------------------------
+
+WAVE = """
+[model]
+kind = "transport"
+velocity = [{v}]
+convection = "{convection}"
+[grid]
+{kind} = [{n}]
+periodic = ["x"]
+[initial]
+concentration = "sin(2*pi*x)"
+[time]
+end = 0.25
+cfl = {cfl}
+scheme = "{scheme}"
+[reference.exact]
+concentration = "sin(2*pi*(x - {v}*t))"
+"""
+
+
+@pytest.mark.parametrize("v", [1.0, -1.0])
+@pytest.mark.parametrize(
+    "convection, scheme, least, most",
+    [("upwind", "explicit", 0.9, 1.1), ("central", "rk3", 1.95, 2.05),
+     ("upwind3", "rk3", 2.95, 3.05), ("tvd", "rk2", 1.7, 2.3)],
+)  # fmt: skip
+def test_order_of_convection(backend, tmp_path, convection, scheme, least, most, v):
+    def text(n):
+        return WAVE.format(n=n, v=v, convection=convection, scheme=scheme, cfl=0.4, kind="cells")
+
+    assert least < order(errors_of(backend, tmp_path, (64, 128), text)) < most
+
+
+@pytest.mark.parametrize("scheme, expected", [("explicit", 1), ("rk2", 2), ("rk3", 3)])
+def test_order_in_time(tmp_path, scheme, expected):
+    """Of one space discretisation: against a step that is much shorter."""
+
+    def field(steps):
+        model = "velocity = 'self'\ndiffusivity = 0.02\nconvection = 'central'"
+        result = solve(
+            "numpy", tmp_path, model, "cells = [32]\nperiodic = ['x']",
+            "velocity_x = 'sin(2*pi*x)'", 0.08, f"step = '0.08/{steps}'\nscheme = '{scheme}'",
+        )  # fmt: skip
+        return result.fields["velocity_x"]
+
+    exact = field(2560)
+    errors = [np.abs(field(steps) - exact).max() for steps in (40, 80, 160)]
+    assert expected - 0.2 < order(errors) < expected + 0.2
+
+
+MANUFACTURED = """
+[constants]
+nu = 0.1
+[model]
+kind = "transport"
+velocity = [1, "0.5 + x"]
+diffusivity = "nu"
+convection = "{convection}"
+[grid]
+{kind} = [{n}, {n}]
+[initial]
+concentration = "sin(x + 2*y)"
+[source]
+concentration = "cos(x + 2*y - t)*(-1 + 1 + 2*(0.5 + x)) + 5*nu*sin(x + 2*y - t)"
+[boundary]
+left.concentration = {{ value = "sin(2*y - t)" }}
+right.concentration = {{ gradient = "cos(1 + 2*y - t)" }}
+bottom.concentration = {{ gradient = "-2*cos(x - t)" }}
+top.concentration = {{ value = "sin(x + 2 - t)" }}
+[time]
+end = 0.2
+cfl = 0.5
+scheme = "rk3"
+[reference.exact]
+concentration = "sin(x + 2*y - t)"
+"""
+
+
+@pytest.mark.parametrize("convection, least", [("central", 1.9), ("tvd", 1.7), ("upwind3", 1.8)])
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+def test_order_of_a_manufactured_solution(backend, tmp_path, convection, kind, least):
+    """With a source, and walls of values and of gradients that vary with time."""
+    sizes = (17, 33, 65) if kind == "nodes" else (16, 32, 64)
+
+    def text(n):
+        return MANUFACTURED.format(n=n, convection=convection, kind=kind)
+
+    assert least < order(errors_of(backend, tmp_path, sizes, text)) < 3.3
+
+
+def test_diffusion_in_space(backend, tmp_path):
+    def text(n):
+        return f"""
+[model]
+kind = "transport"
+diffusivity = 1
+[grid]
+nodes = [{n}, {n}, {n}]
+[initial]
+concentration = "sin(pi*x)*sin(pi*y)*cos(pi*z)"
+[boundary]
+left.concentration = {{ value = 0 }}
+right.concentration = {{ value = 0 }}
+bottom.concentration = {{ value = 0 }}
+top.concentration = {{ value = 0 }}
+back.concentration = {{ gradient = 0 }}
+front.concentration = {{ gradient = 0 }}
+[time]
+end = 0.02
+step = "0.1/({n} - 1)**2"
+[reference.exact]
+concentration = "exp(-3*pi**2*t)*sin(pi*x)*sin(pi*y)*cos(pi*z)"
+"""
+
+    assert 1.9 < order(errors_of(backend, tmp_path, (9, 17), text)) < 2.1
+
+
+# ---- what is conserved, what is bounded ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("convection", ["upwind", "central", "upwind3", "tvd"])
+def test_constant_velocity_conserves(backend, tmp_path, convection):
+    result = solve(
+        backend, tmp_path, f"velocity = [0.7, -1.3]\nconvection = '{convection}'",
+        "cells = [24, 30]\nperiodic = ['x', 'y']", "concentration = 'exp(sin(2*pi*x))*cos(y)'",
+        0.2, "cfl = 0.4\nscheme = 'rk3'",
+    )  # fmt: skip
+    frames = read(result.path).fields["concentration"]
+    sums = frames.sum(axis=(1, 2))
+    assert abs(sums[-1] - sums[0]) < 1e-13 * np.abs(frames[0]).sum()
+
+
+HAT = "concentration = 1\n[[initial.box]]\nfield = 'concentration'\nvalue = 2\n"
+
+
+@pytest.mark.parametrize("scheme", ["explicit", "rk2", "rk3"])
+def test_tvd_makes_no_extremum(backend, tmp_path, scheme):
+    result = solve(
+        backend, tmp_path, "velocity = [1]\nconvection = 'tvd'",
+        "cells = [100]\nperiodic = ['x']", HAT + "lower = [0.2]\nupper = [0.5]", 0.4,
+        f"cfl = 1\nscheme = '{scheme}'\n[output]\nevery = 5",
+    )  # fmt: skip
+    frames = read(result.path).fields["concentration"]
+    variations = np.abs(np.diff(frames, axis=1, append=frames[:, :1])).sum(axis=1)
+    assert frames.min() >= 1.0 - 1e-14 and frames.max() <= 2.0 + 1e-14
+    assert np.all(np.diff(variations) < 1e-13)
+
+
+def test_boxes_by_index_and_by_coordinates(tmp_path):
+    for grid, corners in (
+        ("nodes = [11, 6]\nperiodic = ['x', 'y']", "first = [3, 0]\nlast = [5, 2]"),
+        ("cells = [10, 5]\nperiodic = ['x', 'y']", "lower = [0.3, 0]\nupper = [0.55, 0.5]"),
+    ):
+        more = "[output]\nevery = 1"
+        result = solve("numpy", tmp_path, "", grid, HAT + corners, 0.1, f"step = 0.1\n{more}")
+        first = read(result.path).fields["concentration"][0]
+        expected = np.ones_like(first)
+        expected[0:3, 3:6] = 2.0
+        assert np.array_equal(first, expected)
+
+
+# ---- stability ----------------------------------------------------------------------------------
+
+
+def test_limits_of_stability():
+    h = 0.1
+    limit = stability.largest_step
+    assert limit("upwind", "explicit", [2.0], 0.0, [h]) == pytest.approx(h / 2)
+    assert limit("upwind", "explicit", [1.0, 3.0], 0.0, [h, h]) == pytest.approx(h / 4)
+    assert limit("upwind", "explicit", [0.0], 0.3, [h]) == pytest.approx(h * h / 0.6)
+    both = 1.0 / (2.0 / h + 4 * 0.05 / h**2)
+    assert limit("upwind", "explicit", [1.0, 1.0], 0.05, [h, h]) == pytest.approx(both)
+    assert limit("central", "rk3", [1.0], 0.0, [h]) == pytest.approx(math.sqrt(3.0) * h)
+    # Hirsch (2007), 8.3: with little diffusion 2 nu / v^2, with much h^2 / 2 nu.
+    assert limit("central", "explicit", [1.0], 0.01, [h]) == pytest.approx(0.02, rel=1e-4)
+    assert limit("central", "explicit", [1.0], 0.5, [h]) == pytest.approx(h * h / 1.0)
+    assert limit("upwind3", "rk3", [1.0], 0.0, [h]) == pytest.approx(1.6259 * h, rel=1e-3)
+    never = (("central", "explicit"), ("central", "rk2"), ("upwind3", "explicit"))
+    for convection, scheme in never:
+        assert limit(convection, scheme, [1.0], 0.0, [h]) == 0.0
+    assert limit("upwind", "explicit", [0.0], 0.0, [h]) == math.inf
+
+
+@pytest.mark.parametrize(
+    "convection, scheme",
+    [("upwind", "explicit"), ("central", "rk3"), ("upwind3", "rk3"), ("upwind3", "rk2")],
+)
+@pytest.mark.parametrize("nu", [0.0, 0.004])
+def test_a_step_at_the_limit_is_stable_and_beyond_it_is_not(tmp_path, convection, scheme, nu):
+    def largest(cfl):
+        model = f"velocity = [1, 1]\ndiffusivity = {nu}\nconvection = '{convection}'"
+        noise = "concentration = 'sin(1e4*x*x + 3e3*y) + sin(7e3*x*y)'"
+        result = solve(
+            "numba", tmp_path, model, "cells = [32, 32]\nperiodic = ['x', 'y']", noise, 12.0,
+            f"cfl = {cfl}\nscheme = '{scheme}'\nallow_unstable = true",
+        )  # fmt: skip
+        return np.abs(result.fields["concentration"]).max()
+
+    assert largest(0.99) < 3.0
+    with suppress(Diverged):
+        assert largest(1.2) > 10.0
+
+
+def refused(text, overrides=()):
+    with pytest.raises(InputError) as caught:
+        run(parse(text, "case", overrides), "numpy")
+    return str(caught.value)
+
+
+def wave(**changes):
+    given = {"n": 20, "v": 1, "convection": "upwind", "scheme": "explicit", "cfl": 0.5}
+    return WAVE.format(**given | {"kind": "cells"} | changes)
+
+
+def test_unstable_steps_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sentence = refused(wave(cfl=1.01))
+    assert "time.cfl: a step of 0.0505 is unstable, explicit Euler allows at most 0.05" in sentence
+    assert "rk3 allows at most" in refused(wave(cfl=1.01, scheme="rk3"))
+    assert "no step is stable" in refused(wave(convection="central"))
+    assert '"backward" is unstable where' in refused(wave(convection="backward", v=-1))
+    assert not list(tmp_path.iterdir())
+    result = run(parse(wave(cfl=1.01), "case", ["time.allow_unstable=true"]), "numpy")
+    assert result.exit_code == 0
+
+
+def test_divergence_names_field_cell_and_step(tmp_path):
+    text = load("cfdpython-08").text
+    with pytest.raises(Diverged, match=r"diverged by step \d+ .*velocity [xy] is .* at x = "):
+        overrides = ["time.step=0.2", "time.end=100", "time.allow_unstable=true"]
+        run(parse(text, "case", overrides), "numpy", tmp_path / "case.h5")
+
+
+@pytest.mark.parametrize(
+    "overrides, sentence",
+    [
+        (["model.velocity=[1, 2]"], "model.velocity: must have length 1"),
+        (["model.velocity=1"], "model.velocity: must be a list of numbers or expressions"),
+        (["model.velocity=['x', 'q']"], "model.velocity.1"),
+        (["model.diffusivity=-1"], "model.diffusivity"),
+        (["model.conductivity=2"], 'model.conductivity: only for kind = "heat"'),
+        (["model.steady=true"], 'model.steady: must be false with kind = "transport"'),
+        (["time.scheme=crank-nicolson", "time.step=0.1"], "time.scheme"),
+        (["solver.method=cg"], "solver.method: only for model.kind"),
+        (["initial.temperature=2"], "initial.temperature: the model has no such field"),
+        (["output.fields=['velocity_x']"], "output.fields.0: the model has no velocity_x"),
+        (["grid.periodic=[]"], "boundary.left: missing"),
+        (["parallel.halo=2"], "parallel.halo: must be 1"),
+    ],
+)
+def test_refusals(overrides, sentence):
+    with pytest.raises(CaseError) as caught:
+        parse(wave(), "case.toml", overrides)
+    assert sentence in str(caught.value)
+
+
+def test_a_wall_needs_a_condition_for_every_field():
+    text = load("cfdpython-06").text
+    text = text.replace("left = { velocity_x = { value = 1 }, ", "left = { ")
+    with pytest.raises(CaseError, match=r"boundary\.left\.velocity_x: missing"):
+        parse(text, "case")
+    text = load("cfdpython-06").text.replace(
+        "left = { velocity_x = { value = 1 }", "left = { velocity_x = { gradient = 1 }"
+    )
+    with pytest.raises(CaseError, match=r"boundary\.left: on nodes, all fields of a wall"):
+        parse(text, "case")
