@@ -140,7 +140,7 @@ TIMES = {"explicit": (0.0,), "rk2": (0.0, 1.0), "rk3": (0.0, 1.0, 0.5)}
 
 def against(at, v):
     """The part of a velocity that is negative."""
-    return where(v[at] < 0.0, v[at], 0.0)
+    return where(v[at] < 0.0, v[at], 0.0 * v[at])
 
 
 def _change(count: int) -> Point:
