@@ -42,7 +42,7 @@ def sha256(field):
 def test_all_cases_are_tried_here():
     tried = {"hotspot", "legate-stencil", "nvidia-jacobi", "hot-plate", "sine-source",
              "sine-source-3d", "composite-wall", "cooling-cube", "heat-sink",
-             *TEACHING}  # fmt: skip
+             *TEACHING, "cfdpython-10"}  # fmt: skip
     assert set(shipped()) == tried
 
 
@@ -305,3 +305,14 @@ def test_the_hat_that_is_set_again(backend, tmp_path):
     frames = read(solve("cfdpython-07", backend, tmp_path).path).fields["concentration"]
     for step, total in ((11, 1041.943124294281), (26, 1070.007616933009)):
         assert frames[step].sum() == pytest.approx(total, rel=1e-12)
+
+
+def test_the_source_and_the_sink(backend, tmp_path):
+    result = solve("cfdpython-10", backend, tmp_path)
+    p = result.fields["temperature"]
+    assert result.outcome.count == 100
+    assert np.unravel_index(p.argmax(), p.shape) == (37, 37)
+    assert p[37, 37] == pytest.approx(0.0450872002698242, rel=1e-12)
+    assert np.abs(p).sum() == pytest.approx(3.102797905084505, rel=1e-12)
+    assert np.sqrt((p * p).sum()) == pytest.approx(0.17577394984242445, rel=1e-12)
+    assert abs(p.sum()) <= 1e-12 * np.abs(p).sum()
