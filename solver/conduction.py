@@ -51,6 +51,7 @@ class Conduction(Problem):
         """
         field = self.backend.zeros(self.grid.shape)
         self.place(field, self.grid.interior, self.volumes.evaluate("initial.temperature"))
+        self.stamp({"temperature": field}, None)
         self.write_walls(field, 0.0)
         return field
 

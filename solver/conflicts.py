@@ -86,8 +86,11 @@ def _field_conflicts(case: Document, walls: Collection[str]) -> Found:
     for n, box in enumerate(boxes):
         if any(len(corner) != case.grid.dimension for corner in box.corners):
             yield ("initial", "box", n), f"needs {case.grid.dimension} numbers for each corner"
-        if box.again and not case.time:
-            yield ("initial", "box", n, "again"), "only for a transient case"
+        if box.again and case.model.kind != "transport":
+            yield ("initial", "box", n, "again"), 'only for model.kind = "transport"'
+        for m, time in enumerate(box.again):
+            if case.time and time >= case.time.end:
+                yield ("initial", "box", n, "again", m), "must be before time.end"
 
 
 def _transport_conflicts(case: Document) -> Found:
@@ -183,5 +186,11 @@ def _expressions(section: Section, path: KeyPath = ()) -> Iterator[tuple[KeyPath
         value = getattr(section, name)
         if isinstance(value, Expression):
             yield (*path, key), value
+        elif isinstance(value, tuple):
+            for number, item in enumerate(value):
+                if isinstance(item, Expression):
+                    yield (*path, key, number), item
+                elif isinstance(item, Section):
+                    yield from _expressions(item, (*path, key, number))
         elif isinstance(value, Section):
             yield from _expressions(value, (*path, key))

@@ -3,14 +3,12 @@
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from heatsolve import stability, transport
 from heatsolve.backends import Backend
 from heatsolve.case import Case
 from heatsolve.errors import InputError
 from heatsolve.evaluate import Wall, evaluate, walls_of
-from heatsolve.grid import Grid, Region
+from heatsolve.grid import Grid
 from heatsolve.points import copy
 from heatsolve.problem import Problem
 from heatsolve.ranks import Ranks
@@ -65,36 +63,6 @@ class Convection(Problem):
     def spacings(self) -> tuple[float, ...]:
         """Along x, y, z."""
         return tuple(axis.spacing for axis in reversed(self.grid.axes))
-
-    def stamp(self, fields: dict[str, Any], time: float | None, length: float = 0.0) -> None:
-        """Set the boxes of the start (None), or those that are set again at a time.
-
-        `length`: of the step that begins then; a time within half of it is meant.
-        """
-        for number, box in enumerate(self.case.initial.boxes):
-            if time is not None and not any(abs(t - time) < 0.5 * length for t in box.again):
-                continue
-            values = evaluate(self.grid, f"initial.box.{number}.value", box.value)
-            region = self._region_of(box)
-            if all(low < high for low, high in region):
-                window = tuple(
-                    slice(*pair) if extent > 1 else slice(None)
-                    for pair, extent in zip(region, values.shape, strict=True)
-                )
-                self.place(fields[box.field], region, np.ascontiguousarray(values[window]))
-
-    def _region_of(self, box: Any) -> Region:
-        """The unknowns of this process in a box."""
-        region = []
-        for axis, low, high in zip(self.grid.axes, *map(reversed, box.corners), strict=True):
-            if box.by_index:
-                lines = np.arange(axis.unknowns + 2) - axis.number(0)
-            else:
-                lines = axis.coordinates
-            first, stop = axis.own
-            inside = np.flatnonzero((lines[first:stop] >= low) & (lines[first:stop] <= high))
-            region.append((first + inside[0], first + inside[-1] + 1) if inside.size else (0, 0))
-        return tuple(region)
 
     # ---- walls and sources -------------------------------------------------------------------
 
@@ -156,16 +124,15 @@ class Convection(Problem):
         """
         case, model = self.case, self.case.model
         assert case.time is not None
-        reduce, everything = self.backend.reduce, self.grid.everything
+        arrays = self.fields.values() if self.own_velocity else self.velocities
+        interior, reduce = self.grid.interior, self.backend.reduce
+        speeds = [reduce("max", copy, interior, array) for array in arrays]
+        lowest = [reduce("max", transport.against, interior, array) for array in arrays]
         if self.own_velocity:
-            arrays = list(self.fields.values())
-            speeds = [reduce("max", copy, everything, array) for array in arrays]
-            lowest = [reduce("max", transport.against, everything, array) for array in arrays]
-        else:
-            arrays = list(self.velocities)
-            region = self.grid.interior
-            speeds = [reduce("max", copy, region, array) for array in arrays]
-            lowest = [reduce("max", transport.against, region, array) for array in arrays]
+            at_walls = [self._given_at_walls(name) for name in self.names]
+            pairs = list(zip(speeds, lowest, at_walls, strict=True))
+            speeds = [max(speed, -low, high) for speed, _, (low, high) in pairs]
+            lowest = [max(against, -low) for _, against, (low, _) in pairs]
         limit = stability.largest_step(
             model.convection, case.time.scheme, speeds, model.diffusivity, self.spacings
         )
@@ -182,3 +149,14 @@ class Convection(Problem):
                 f'convection = "{model.convection}" here (try "rk3", or "upwind")'
             )
         return limit
+
+    def _given_at_walls(self, name: str) -> tuple[float, float]:
+        """The lowest and the highest value that walls give a field at t = 0, or 0 (asks all)."""
+        given = [0.0]
+        for wall in self.walls[name]:
+            if wall.condition.value is not None:
+                path = f"boundary.{wall.name}.{name}.value"
+                values = evaluate(self.grid, path, wall.condition.value, wall=wall)
+                given += [float(values.min()), float(values.max())]
+        found = self.ranks.gather((min(given), max(given)))
+        return min(low for low, _ in found), max(high for _, high in found)

@@ -90,7 +90,8 @@ def step_length(problem: Problem) -> tuple[float, str]:
     if time.scheme in IMPLICIT:
         return time.step, ""
     limit = problem.largest_step()
-    step = time.step if time.step is not None else time.cfl * limit
+    # Where nothing moves, one step reaches the end.
+    step = time.step if time.step is not None else min(time.cfl * limit, time.end)
     # A step chosen at the limit may exceed it by rounding.
     if step <= limit * (1.0 + 1e-12):
         return step, ""
@@ -168,7 +169,7 @@ def transient(
     every = case.output.every
     look = max(case.solver.check_every, count // 1000)
     keeper = keeper or Keeper()
-    number, log, stepper = begin(problem, resumed)
+    number, log, stepper = begin(problem, step, resumed)
 
     def write(time: float) -> None:
         stepper.finish()
@@ -212,19 +213,23 @@ def transient(
     return Outcome("count", number, log.course.norm, history=log.history)
 
 
-def begin(problem: Problem, resumed: State | None) -> tuple[int, "Log", Stepper]:
+def begin(problem: Problem, step: float, resumed: State | None) -> tuple[int, "Log", Stepper]:
     """The number of steps that are done, the log of them, and who makes the others."""
     log = Log(problem.backend)
     if resumed is not None:
         log.recall(resumed)
         problem.recall(resumed.fields, log.course.time)
-    return resumed.number if resumed is not None else 0, log, stepper_of(problem, log.course.time)
+    return (
+        resumed.number if resumed is not None else 0,
+        log,
+        stepper_of(problem, log.course.time, step),
+    )
 
 
-def stepper_of(problem: Problem, time: float) -> Stepper:
+def stepper_of(problem: Problem, time: float, step: float) -> Stepper:
     """Who makes the steps that a case asks for."""
     if isinstance(problem, Convection):
-        return RungeKutta(problem, time)
+        return RungeKutta(problem, time, step)
     assert isinstance(problem, Conduction) and problem.case.time is not None
     return (Explicit if problem.case.time.scheme == "explicit" else Implicit)(problem, time)
 

@@ -22,6 +22,7 @@ from heatsolve.grid import Axis, Grid
 from heatsolve.linear.modes import ALONE, modes_of
 from heatsolve.points import NOTHING, ONES
 from heatsolve.preview_rows import (
+    EVALUATED_UP_TO,
     field_bytes,
     files,
     grid_words,
@@ -33,8 +34,6 @@ from heatsolve.preview_rows import (
 )
 from heatsolve.problem import grid_of
 
-EVALUATED_UP_TO = 1 << 22
-"""Unknowns up to which sources and initial values are evaluated, too: half a second."""
 OWN_FIELDS = {"cg": 3, "multigrid": 4, "mgcg": 8, "fft": 4}
 """Arrays of grid shape that a method needs besides the field itself; every other method 1.
 

@@ -14,6 +14,8 @@ from heatsolve.grid import Grid
 from heatsolve.problem import Problem, dims_of
 from heatsolve.schema import IMPLICIT
 
+EVALUATED_UP_TO = 1 << 22
+"""Unknowns up to which sources and initial values are evaluated, too: half a second."""
 SCRATCH = 4
 """Arrays of grid shape that the numpy backend needs for its whole-array operations."""
 XDMF_BYTES = 600  # for each frame

@@ -9,10 +9,14 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.blocks import block_of_rank, process_grid
 from heatsolve.case import Case
+from heatsolve.evaluate import evaluate
 from heatsolve.grid import WALLS, Grid, Region, make_grid
 from heatsolve.halo import Halo
 from heatsolve.points import copy
 from heatsolve.ranks import Ranks
+
+FUZZ = 1e-6
+"""A part of a step that is rounding."""
 
 
 def grid_of(case: Case) -> Grid:
@@ -92,6 +96,34 @@ class Problem(ABC):
         for name, array in self.fields.items():
             self.restore(array, stored[name])
         self.set_walls(time)
+
+    def stamp(self, fields: Mapping[str, Any], time: float | None, step: float = 0.0) -> None:
+        """Set the boxes of the start (None), or those that are due again at a time.
+
+        Those are whose time has come since the step before, which began a `step` earlier.
+        """
+        for number, box in enumerate(self.case.initial.boxes):
+            if time is not None and not any(
+                -FUZZ * step <= time - due < (1.0 - FUZZ) * step for due in box.again
+            ):
+                continue
+            region = self._region_of(box)
+            if all(low < high for low, high in region):
+                values = evaluate(self.grid, f"initial.box.{number}.value", box.value)
+                self.place(fields[box.field], region, values)
+
+    def _region_of(self, box: Any) -> Region:
+        """The unknowns of this process in a box."""
+        region = []
+        for axis, low, high in zip(self.grid.axes, *map(reversed, box.corners), strict=True):
+            if box.by_index:
+                lines = np.arange(axis.unknowns + 2) - axis.number(0)
+            else:
+                lines = axis.coordinates
+            first, stop = axis.own
+            inside = np.flatnonzero((lines[first:stop] >= low) & (lines[first:stop] <= high))
+            region.append((first + inside[0], first + inside[-1] + 1) if inside.size else (0, 0))
+        return tuple(region)
 
     def place(self, array: Any, region: Region, values: np.ndarray) -> None:
         """Copy host values into a region; an extent of 1 spreads along its axis."""

@@ -19,7 +19,7 @@ from heatsolve.toml import KeyPath, dotted
 MAY_CHANGE = {
     ("case",),
     ("constants",),  # where they are used, they are compared
-    ("output",),
+    ("output",),  # but for the fields of frames
     ("checkpoint",),
     ("parallel",),
     ("reference",),
@@ -64,6 +64,9 @@ def _changes(old: Case, new: Case) -> Iterator[Change]:
     methods = method_name(old), method_name(new)
     if methods[0] != methods[1]:
         yield ("solver", "method"), *methods
+    fields = [case.output.fields or case.field_names for case in (old, new)]
+    if set(fields[0]) != set(fields[1]) and not new.model.steady:
+        yield ("output", "fields"), *fields
     yield from _differences(old, new)
 
 
@@ -91,6 +94,8 @@ def _meaning(value: Any) -> Any:
         return value.tree if value.names else value()
     if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
         return frozenset(value)  # periodic axes, in any order
+    if isinstance(value, tuple):
+        return tuple(map(_meaning, value))
     return value
 
 

@@ -17,9 +17,10 @@ class RungeKutta(Stepper):
     point only. A step has one part, which is never left half done.
     """
 
-    def __init__(self, problem: Convection, time: float):
+    def __init__(self, problem: Convection, time: float, step: float):
         super().__init__(time)
         self.problem: Convection = problem
+        self._step = step
         case, grid, backend = problem.case, problem.grid, problem.backend
         assert case.time is not None
         model, count = case.model, len(problem.names)
@@ -46,7 +47,7 @@ class RungeKutta(Stepper):
     ) -> None:
         problem, backend, start = self.problem, self.problem.backend, self.fields
         interior, model = problem.grid.interior, problem.case.model
-        problem.stamp(start, part.start, part.length)
+        problem.stamp(start, part.start, self._step)
         before = start
         if change is not None and len(self._stages) > 1:
             before = self._keep(start)

@@ -173,7 +173,7 @@ class Grid(Section):
 class Box(Section):
     """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included.
 
-    `again`: times at which the box is set once more.
+    `again`: the box is set once more at the first step from each of these times on.
     """
 
     field: FieldName
@@ -352,6 +352,10 @@ class Output(Section):
 
     fields: tuple[FieldName, ...] | None = None
     every: PositiveInteger | None = None
+
+    def mistakes(self) -> Found:
+        if self.fields == ():
+            yield ("fields",), "must name a field"
 
 
 class Checkpoint(Section):

@@ -49,11 +49,13 @@ def largest_step(
     direction where the scheme looks at it: the signs that matter to it are those of the waves.
     """
     courant = sum(speed / h for speed, h in zip(speeds, spacings, strict=True))
-    diffusive = nu * sum(1.0 / (h * h) for h in spacings)
+    diffusive = sum(nu / h / h for h in spacings)
     # Beyond twice the sum of all rates some wave grows for every scheme here.
     rate = 2.0 * courant + 4.0 * diffusive
     if rate == 0.0:
         return math.inf
+    if not math.isfinite(3.0 * rate):
+        return 0.0
     if convection == "tvd":
         return 1.0 / (2.0 * courant + 2.0 * diffusive)
     present = [speed for speed in speeds if speed > 0.0]
@@ -77,7 +79,7 @@ def _symbols(
         angles = around[: WAVES[dimension] // 2 + 1] if n == 0 else np.append(around, -LONG)
         angles = np.append(angles, LONG)
         line = speed / h * advection_symbol(convection, angles)
-        line = line - 2.0 * nu / (h * h) * (1.0 - np.cos(angles))
+        line = line - 2.0 * (nu / h / h) * (1.0 - np.cos(angles))
         shape = [1] * dimension
         shape[n] = angles.size
         total = total + line.reshape(shape)

@@ -66,9 +66,9 @@ def slopes(convection: str, axis: int) -> Point:
     def limited(at, u):
         below = u[at] - u[neighbour(at, axis, -1)]
         above = u[neighbour(at, axis, 1)] - u[at]
-        product = below * above
-        total = where(product > 0.0, below + above, 1.0)  # no division by 0
-        return where(product > 0.0, product / total, 0.0 * product)
+        alike = (below > 0.0) & (above > 0.0) | (below < 0.0) & (above < 0.0)
+        total = where(alike, below + above, 1.0)  # no division by 0
+        return where(alike, below * (above / total), 0.0 * below)
 
     return {"upwind3": third_order, "tvd": limited}[convection]
 

@@ -9,6 +9,7 @@ import pytest
 from conformance import registry, same, sweep
 from emulated import compiled, machine
 
+from heatsolve.backends import Signature
 from heatsolve.backends.cupy_source import kernel_source
 from heatsolve.backends.device_launch import launches, shape_of
 from heatsolve.backends.device_layout import arrays_of, begin_with_pairs, layout, may_pair
@@ -127,6 +128,18 @@ def test_sweeps_that_may_not_pair(change, extents):
     tape = signature.tape(EXCHANGE.point)
     assert may_pair(tape, signature, (10, 140))
     assert not may_pair(tape, replace(signature, **change), extents)
+
+
+def test_lines_of_coefficients_are_not_read_beyond_their_ends():
+    """A thread with one point in the region computes both: of the other one nothing is there."""
+    line, one = (True, True, False), (True, True, True)
+    signature = Signature(
+        ((False,) * 3, line, one, one, one, one, one), ("array",), (None,), "float64", 3, pairs=True
+    )
+    source = kernel_source("line", signature, signature.tape(EXCHANGE.point))
+    assert source.count("a1[(k + 2)]") == 3  # of each row in a period
+    assert source.count("inside_2_ahead ? a1[(k + 2)]") == 3
+    assert "const bool inside_2_ahead = k + 2 < extent_k;" in source
 
 
 @pytest.mark.parametrize("point", [shifted, copy])

@@ -107,7 +107,7 @@ ALLOWED = {
     "report": ("errors",),
     "evaluate": ("case", "grid", "errors"),
     "volumes": ("evaluate", "case", "heat", "boundary", "grid", "errors"),
-    "problem": ("case", "halo", "blocks", "ranks", "grid", "points", INTERFACE),
+    "problem": ("evaluate", "case", "halo", "blocks", "ranks", "grid", "points", INTERFACE),
     "transport": ("points",),
     "stability": (),
     "convection": (

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from heatsolve import stability
+from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import load, parse
+from heatsolve.convection import Convection
 from heatsolve.errors import CaseError, Diverged, InputError
 from heatsolve.output import read
+from heatsolve.restart import Start
 from heatsolve.run import run
 
 CASE = """
@@ -313,3 +316,78 @@ def test_a_wall_needs_a_condition_for_every_field():
     )
     with pytest.raises(CaseError, match=r"boundary\.left: on nodes, all fields of a wall"):
         parse(text, "case")
+
+
+# ---- boxes, once more ---------------------------------------------------------------------------
+
+
+def test_boxes_may_vary_and_belong_to_heat_too(backend, tmp_path):
+    box = "[[initial.box]]\nfield = '{}'\nvalue = 'x'\nfirst = [8]\nlast = [10]"
+    transport = "[model]\nkind = 'transport'\n"
+    heat = "[model]\nsteady = false\nconductivity = 1e-30\n"
+    for model, field in ((transport, "concentration"), (heat, "temperature")):
+        text = f"{model}[grid]\ncells = [16]\nperiodic = ['x']\n{box.format(field)}\n"
+        text += "[time]\nend = 0.1\nstep = 0.1"
+        path = tmp_path / f"{field}.h5"
+        run(parse(text, "case"), backend, path)
+        values = read(path).fields[field][0]
+        x = (np.arange(16) + 0.5) / 16
+        assert np.array_equal(values, np.where((x > 0.5) & (x < 0.7), x, 0.0))
+
+
+@pytest.mark.parametrize("due, step", [(0.25, 1), (0.5, 1), (1.8, 4), (0.001, 1)])
+def test_a_box_is_set_again_at_the_first_step_from_then_on(tmp_path, due, step):
+    """Also where the last step is shorter than the others."""
+    hat = HAT + f"first = [2]\nlast = [4]\nagain = [{due}]"
+    result = solve(
+        "numpy", tmp_path, "diffusivity = 0.001", "cells = [20]\nperiodic = ['x']", hat, 2.1,
+        "step = 0.5\n[output]\nevery = 1",
+    )  # fmt: skip
+    sums = read(result.path).fields["concentration"].sum(axis=1)
+    rises = [n for n in range(1, len(sums)) if sums[n] > sums[n - 1] + 1e-6]
+    assert rises == [step + 1]
+
+
+def test_nothing_that_moves_takes_one_step(tmp_path):
+    result = solve(
+        "numpy", tmp_path, "", "cells = [8]\nperiodic = ['x']", "concentration = 'x'", 2.0,
+        "cfl = 0.5",
+    )  # fmt: skip
+    assert result.outcome.count == 1
+    assert np.array_equal(result.fields["concentration"], (np.arange(8) + 0.5) / 8)
+
+
+def test_speeds_are_those_of_cells_and_walls():
+    walls = "\n".join(
+        f"{wall} = {{ velocity_x = {{ value = 1 }}, velocity_y = {{ value = 1 }} }}"
+        for wall in ("left", "right", "bottom", "top")
+    )
+    text = CASE.format(
+        model="velocity = 'self'", grid="cells = [20, 20]", walls=walls, end=1, time="cfl = 1",
+        initial="velocity_x = 1\nvelocity_y = 1",
+    )  # fmt: skip
+    assert Convection(parse(text, "case"), NumpyBackend()).largest_step() == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize(
+    "overrides, sentence",
+    [
+        (["model.velocity=['y']"], "model.velocity.0: the case has no y axis"),
+        (["output.fields=[]"], "output.fields: must name a field"),
+        (["grid.upper=[1e-320]"], "no step is stable"),
+    ],
+)
+def test_more_refusals(overrides, sentence, tmp_path):
+    with pytest.raises(InputError) as caught:
+        run(parse(wave(), "case.toml", overrides), "numpy", tmp_path / "a.h5")
+    assert sentence in str(caught.value)
+
+
+def test_another_choice_of_fields_is_no_restart(tmp_path):
+    case = load("cfdpython-06", ["output.fields=['velocity_y']", "checkpoint.every=20"])
+    path = tmp_path / "a.h5"
+    run(case, "numpy", path)
+    assert list(read(path).fields) == ["velocity_y"]
+    other = load("cfdpython-06", ["checkpoint.every=20"])
+    with pytest.raises(InputError, match=r"output\.fields: was"):
+        run(other, "numpy", path, start=Start(restart=True))

@@ -78,6 +78,7 @@ def may_pair(tape: Tape, signature: Signature, extents: tuple[int, ...]) -> bool
         and not signature.apart
         and not signature.narrow
         and extents[-1] % 2 == 0
+        and not any(subscript[-1][1] for _, subscript in loads)  # unknown columns
         and any(
             (number, ((shift + 1, added), *others)) in loads
             for number, ((shift, added), *others) in loads

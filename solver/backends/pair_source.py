@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from heatsolve.backends import Signature
 from heatsolve.backends.device_source import Dialect, expression, needed, place_at, unrolled
-from heatsolve.backends.tape import Tape
+from heatsolve.backends.tape import Operation, Tape
 from heatsolve.points import INDEX_NAMES
 
 KINDS = {"float64": ("double", "double2"), "float32": ("float", "float2")}
@@ -114,7 +114,7 @@ def march(tape: Tape, signature: Signature, dialect: Dialect, rows: int) -> list
     pointers = sorted({f"a{word.number}" for word in words} | set(targets))
 
     lines = [f"auto at_{name} = {name} + p;" for name in pointers]
-    lines += _insides(words, INDEX_NAMES[tape.dimension - 1])
+    lines += _insides(wide, signature, INDEX_NAMES[tape.dimension - 1])
     for number, chain in enumerate(chains):
         if len(chain) > 1:
             kind = KINDS[signature.precision][len(chain[0].places) - 1]
@@ -137,6 +137,10 @@ def march(tape: Tape, signature: Signature, dialect: Dialect, rows: int) -> list
         loaded = {place for word in words for place in word.places}
         for place in needed(wide, wide.results, loaded):
             value = expression(wide, place, signature, dialect)
+            column = _column_read(wide.operations[place], signature)
+            if column not in (None, 0, 1):
+                element = KINDS[signature.precision][0]
+                value = f"{_inside(column)} ? {value} : {element}{{}}"
             values.append(dialect.assign.format(name=f"v{place}", value=value) + ";")
         for n, target in enumerate(targets):
             pair = ", ".join(f"v{result}" for result in wide.results[n :: len(targets)])
@@ -157,11 +161,20 @@ def _inside(column: int) -> str:
     return f"inside_{abs(column)}_{'before' if column < 0 else 'ahead'}"
 
 
-def _insides(words: Sequence[Word], axis: str) -> Iterator[str]:
-    """What tells whether words beside a pair lie in its row: a point that needs them may be none.
+def _column_read(operation: Operation, signature: Signature) -> int | None:
+    """The column, from that of the thread on, that a load of an array varying along it reads."""
+    if operation.name != "load":
+        return None
+    number, subscript = operation.operands
+    return None if signature.arguments[number][-1] else subscript[-1][0]
+
+
+def _insides(wide: Tape, signature: Signature, axis: str) -> Iterator[str]:
+    """What tells whether elements beside a pair are in its row: who needs them may be no point.
 
     Rows are whole pairs, so a pair does if its first element does.
     """
-    for column in sorted({word.column for word in words} - {0, 1}):
+    columns = {_column_read(operation, signature) for operation in wide.operations}
+    for column in sorted(n for n in columns if n not in (None, 0, 1)):
         condition = f"{axis} >= {-column}" if column < 0 else f"{axis} + {column} < extent_{axis}"
         yield f"const bool {_inside(column)} = {condition};"
