@@ -122,7 +122,8 @@ class Problem(ABC):
                 lines = axis.coordinates
             first, stop = axis.own
             inside = np.flatnonzero((lines[first:stop] >= low) & (lines[first:stop] <= high))
-            region.append((first + inside[0], first + inside[-1] + 1) if inside.size else (0, 0))
+            ends = (int(first + inside[0]), int(first + inside[-1]) + 1) if inside.size else (0, 0)
+            region.append(ends)
         return tuple(region)
 
     def place(self, array: Any, region: Region, values: np.ndarray) -> None:

@@ -126,7 +126,9 @@ class CupyBackend(DeviceBackend):
 
     def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
         kernel = self._load(source, "sweeps", PASS_OPTIONS)
-        kernel.max_dynamic_shared_size_bytes = bytes_shared
+        # CuPy gives one function for one source, also where another caller needs more than this.
+        most = max(bytes_shared, kernel.max_dynamic_shared_size_bytes)
+        kernel.max_dynamic_shared_size_bytes = most
 
         def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
             numbers = [np.int64(number) for number in launch.bounds]
