@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from heatsolve import heat
-from heatsolve.backends import Backend
+from heatsolve.backends import Accumulator, Backend
 from heatsolve.case import Case
 from heatsolve.evaluate import Wall, walls_of
 from heatsolve.grid import Grid
 from heatsolve.linear import System
 from heatsolve.linear.spectrum import lowest_eigenvalue
-from heatsolve.points import NOTHING, fill
+from heatsolve.points import NOTHING, fill, magnitude_of, shifted
 from heatsolve.problem import Problem
 from heatsolve.ranks import Ranks
 from heatsolve.volumes import Volumes, ratio_line
@@ -79,8 +79,18 @@ class Conduction(Problem):
         """Write the walls' values at a time into the ghosts of an array."""
         for wall in self.walls:
             values = self.volumes.ghost_values(wall, time)
+            ghosts = self.grid.ghost(wall.number, wall.side)
             if values is not None:
-                self.place(array, self.grid.ghost(wall.number, wall.side), values)
+                self.place(array, ghosts, values)
+            elif self.case.solver.update is not None:
+                inside = [0] * self.grid.dimension
+                inside[wall.number] = -1 if wall.side else 1
+                self.backend.sweep(shifted, array, ghosts, array, *inside)
+
+    def add_magnitudes(self, array: Any, into: Accumulator) -> None:
+        """Add |T| at all points of a file, walls included."""
+        self.write_walls(array, 0.0)
+        self.backend.sweep(magnitude_of, into, self.grid.stored, array)
 
     def source(self, time: float) -> np.ndarray:
         """The right side of the equation at a time (W/m3), on the host; see `Volumes`."""

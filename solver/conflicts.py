@@ -157,8 +157,13 @@ def _update_conflicts(case: Document) -> Found:
         yield ("model", "conductivity"), "must be 1 with solver.update"
     for side in SIDES:
         wall = getattr(case.boundary, side)
-        if wall is not None and wall.temperature is not None and wall.temperature.value is None:
-            yield ("boundary", side, "temperature"), "must be a value with solver.update"
+        condition = wall.temperature if wall is not None else None
+        if condition is None or condition.value is not None:
+            continue
+        gradient = condition.gradient
+        if gradient is None or gradient.names or gradient() != 0.0:
+            path = ("boundary", side, "temperature")
+            yield path, "must be a value, or a gradient of 0, with solver.update"
     if case.solver.update != "laplace":
         sentence = f'must be absent, solver.update = "{case.solver.update}" has no source'
         source = case.source.temperature

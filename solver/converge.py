@@ -10,6 +10,7 @@ from heatsolve import heat
 from heatsolve.backends import Accumulator
 from heatsolve.case import Case
 from heatsolve.criterion import Criterion, kind_of
+from heatsolve.evaluate import walls_of
 from heatsolve.judge import Course, Judge, Look
 from heatsolve.keeper import Keeper, Questions, State
 from heatsolve.linear import Method, System
@@ -21,6 +22,7 @@ from heatsolve.linear.mgcg import MultigridCG
 from heatsolve.linear.mixed import Refinement
 from heatsolve.linear.multigrid import Multigrid
 from heatsolve.linear.sor import Sor
+from heatsolve.problem import mirrors
 
 FEWEST_ON_DEVICE = 2
 """Iterations that a device is given at least before the host looks: it waits for each look."""
@@ -76,7 +78,11 @@ def make_method(case: Case, system: System, u: Any) -> Method:
     if solver.update is not None:
         h = system.grid.axes[-1].spacing
         update = heat.LITERAL_UPDATES[solver.update]
-        return Jacobi(system, u, update=update, arguments=(system.b, h * h))
+        walls = list(walls_of(case, system.grid))
+        if all(wall.condition.gradient is None for wall in walls):
+            return Jacobi(system, u, update=update, arguments=(system.b, h * h))
+        arguments = (system.b, h * h, *mirrors(walls, system.grid, system.backend))
+        return Jacobi(system, u, update=heat.mirrored(update), arguments=arguments)
     name = method_name(case)
     if name == "jacobi":
         return Jacobi(system, u, solver.weight)
@@ -172,18 +178,18 @@ class Queue:
         A pass may bring more checks than were asked for; the last pass holds the last check.
         """
         method, criterion, backend = self._method, self._criterion, self._method.system.backend
-        by_residual = criterion.monitor == "residual"
+        afterwards = criterion.monitor == "residual" or criterion.total is not None
         looks: list[Look] = []
         backend.open_gate()
         while len(looks) < checks and done < (following := criterion.check_after(done)) <= until:
-            count = min(method.longest, (following if by_residual else until) - done)
+            count = min(method.longest, (following if afterwards else until) - done)
             changes: list[Accumulator | None] = [None] * count
-            if not by_residual:
+            if not afterwards:
                 for n, accumulator in zip(range(count), self.accumulators, strict=False):
                     changes[n] = accumulator if criterion.checks(done + n + 1) else None
             stop = done + method.advance(done, changes)
-            if by_residual and stop == following:
-                method.residual_norm(stop, self.accumulators[0])
+            if afterwards and stop == following:
+                criterion.find(method, stop, self.accumulators[0])
                 changes[stop - done - 1] = self.accumulators[0]
             for number, change in enumerate(changes[: stop - done], done + 1):
                 if change is not None:

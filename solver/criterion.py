@@ -1,8 +1,10 @@
 """When an iteration is looked at, and when it ends."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+from heatsolve.backends import Accumulator
 from heatsolve.case import Case
 from heatsolve.linear import Method, System
 from heatsolve.points import copy, fill
@@ -10,14 +12,23 @@ from heatsolve.points import copy, fill
 
 def kind_of(norm: str) -> str:
     """The kind of accumulator that finds a norm."""
-    return "sum" if norm == "l2" else "max"
+    return "max" if norm == "max" else "sum"
 
 
 class Criterion:
     """When an iteration ends: the norm of its update or of its residual, against a tolerance."""
 
-    def __init__(self, case: Case, system: System, u: Any, scratch: Any = None):
+    def __init__(
+        self,
+        case: Case,
+        system: System,
+        u: Any,
+        scratch: Any = None,
+        total: Callable[[Any, Accumulator], None] | None = None,
+    ):
+        """`total` adds the magnitudes of a field at all points, for "sum-abs-change"."""
         solver = case.solver
+        self.total = total if solver.norm == "sum-abs-change" else None
         self.kind = kind_of(solver.norm)
         self.monitor = solver.monitor
         self.fixed = solver.iterations is not None
@@ -55,7 +66,18 @@ class Criterion:
             self._scale = self.norm(of_b[0])
         return value
 
-    def norm(self, value: float) -> float:
+    def find(self, method: Method, steps: int, into: Accumulator) -> None:
+        """Add the terms of what is looked at after so many steps, where a step does not."""
+        if self.total is not None:
+            self.total(method.solution(steps), into)
+        else:
+            method.residual_norm(steps, into)
+
+    def norm(self, value: float, before: float = math.nan) -> float:
+        """The norm of an accumulator's value; `before`: that of the check before."""
+        if self.total is not None:
+            scale = before if before != 0.0 else value
+            return abs(value - before) / scale if value != before else 0.0
         return math.sqrt(value) if self.kind == "sum" else value
 
     def check_after(self, number: int) -> int:
@@ -72,7 +94,7 @@ class Criterion:
     @property
     def gate(self) -> float:
         """The threshold for the value of an accumulator."""
-        if self.fixed:
+        if self.fixed or self.total is not None:
             return -1.0
         # A product: a power of floats raises an error where it overflows.
         return self.threshold * self.threshold if self.kind == "sum" else self.threshold

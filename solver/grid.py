@@ -196,6 +196,12 @@ class Grid:
         shape[number] = values.size
         return values.reshape(shape)
 
+    def beside(self, number: int, side: int) -> np.ndarray:
+        """A line along an axis that is 1 at the unknowns beside a wall of it, 0 elsewhere."""
+        line = np.zeros(self.shape[number])
+        line[(1, -2)[side]] = 1.0
+        return self.along(number, line)
+
     def positions(self) -> dict[str, np.ndarray]:
         """Coordinates by axis name, each shaped to vary along its own axis."""
         return {axis.name: self.along(n, axis.coordinates) for n, axis in enumerate(self.axes)}

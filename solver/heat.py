@@ -13,7 +13,17 @@ ratio that is ONES. Source: S. V. Patankar, "Numerical Heat Transfer and
 Fluid Flow" (1980), chapter 4.
 """
 
-from heatsolve.points import NOTHING, by_dimension, magnitude, neighbour, where
+from functools import cache
+
+from heatsolve.points import (
+    NOTHING,
+    Mirrored,
+    Point,
+    by_dimension,
+    magnitude,
+    neighbour,
+    where,
+)
 
 
 def harmonic_mean(a, b):
@@ -158,6 +168,16 @@ def five_point_mean(i, j, u, f, h2):
 def four_point_mean(i, j, u, f, h2):
     """0.25 (right + left + next row + previous row): NVIDIA's multi-GPU Jacobi."""
     return 0.25 * (u[i, j + 1] + u[i, j - 1] + u[i + 1, j] + u[i - 1, j])
+
+
+@cache
+def mirrored(update: Point) -> Point:
+    """The same where some wall nodes copy the row inside after each sweep; see `Mirrored`."""
+
+    def inside(at, u, f, h2, *walls):
+        return update(*at, Mirrored(u, at, walls), f, h2)
+
+    return inside
 
 
 LITERAL_UPDATES = {

@@ -38,7 +38,7 @@ class Course:
 
     `floor` is the rounding level of the residual as far as somebody had to look for it; `first` and
     `lowest` are norms, `before` that of the check before; `confirmed` is the last true residual of
-    a method that updates it by recurrence.
+    a method that updates it by recurrence, `value` what the last check found.
     """
 
     norm: float = math.nan
@@ -49,6 +49,7 @@ class Course:
     lowest: float = math.inf
     without_fall: int = 0
     confirmed: float = math.inf
+    value: float = math.nan
     ending: str = ""
 
 
@@ -72,6 +73,10 @@ class Judge:
 
     def begin(self) -> None:
         """Judge what the iteration begins with, where a residual is monitored."""
+        if self._criterion.total is not None:
+            accumulator = self._method.accumulator(self._criterion.kind)
+            self._criterion.find(self._method, 0, accumulator)
+            self.course.value = accumulator.take()
         if self._criterion.monitor == "residual" and not self._criterion.fixed:
             self.judge(Look(0, 0, 0), self._criterion.first_residual(self._method))
 
@@ -84,6 +89,8 @@ class Judge:
 
     def most_checks(self, wanted: int) -> int:
         """So many checks may be queued without passing one at which the host must decide."""
+        if self._criterion.total is not None:
+            return 1
         if self._criterion.monitor == "update":
             return wanted
         course = self.course
@@ -96,7 +103,8 @@ class Judge:
     def judge(self, look: Look, value: float) -> None:
         """Take the value of a check."""
         criterion, course, number = self._criterion, self.course, look.number
-        course.norm = criterion.norm(value)
+        course.norm = criterion.norm(value, course.value)
+        course.value = value
         self.history["iteration"].append(number)
         self.history["residual"].append(course.norm)
         if course.checks == 0:

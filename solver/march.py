@@ -49,7 +49,8 @@ def steady(
     if system.singular:
         make_compatible(system)
     # The criterion first: the array that it needs is free again when the method makes its own.
-    criterion = Criterion(problem.case, system, problem.temperature)
+    total = problem.add_magnitudes
+    criterion = Criterion(problem.case, system, problem.temperature, total=total)
     method = make_method(problem.case, system, problem.temperature)
     if resumed is not None:
         for name, array in method.memory(resumed.number).items():
@@ -57,6 +58,7 @@ def steady(
     outcome = iterate(method, criterion, watcher, keeper, resumed)
     if system.singular:
         system.remove_mean(problem.temperature)
+    problem.set_walls(0.0)
     return outcome
 
 

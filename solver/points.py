@@ -60,6 +60,29 @@ def magnitude(a: Any) -> Any:
     return where(a < 0.0, -a, a)
 
 
+class Mirrored:
+    """An array that, read beyond some walls, gives the value of the point beside them.
+
+    So reads a sweep of Jacobi's what a wall node held that had copied the row inside after the
+    sweep before. `walls` has for each axis two lines of numbers, 1 at the points beside the low
+    and the high wall and 0 elsewhere; NOTHING where no such wall is.
+    """
+
+    def __init__(self, array: Any, at: tuple, walls: tuple):
+        self._array, self._at = array, at
+        self._beyond = [
+            (neighbour(at, n // 2, -1 if n % 2 == 0 else 1), line)
+            for n, line in enumerate(walls)
+            if line is not NOTHING
+        ]
+
+    def __getitem__(self, index: Any) -> Any:
+        for beyond, line in self._beyond:
+            if index == beyond:
+                return where(line[self._at] > 0.5, self._array[self._at], self._array[index])
+        return self._array[index]
+
+
 class Known(float):
     """A number that is known when a sweep is compiled, or an array of it that nobody stores."""
 
@@ -111,6 +134,11 @@ def by_dimension(*points: Point) -> dict[int, Point]:
 def copy(at, a):
     """a."""
     return a[at]
+
+
+def magnitude_of(at, a):
+    """|a|."""
+    return magnitude(a[at])
 
 
 def fill(at, value):

@@ -1,7 +1,7 @@
 """A case put on its grid: this process's block of it, its halo, and its fields by name."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,24 +9,41 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.blocks import block_of_rank, process_grid
 from heatsolve.case import Case
-from heatsolve.evaluate import evaluate
+from heatsolve.evaluate import Wall, evaluate
 from heatsolve.grid import WALLS, Grid, Region, make_grid
 from heatsolve.halo import Halo
-from heatsolve.points import copy
+from heatsolve.points import NOTHING, copy
 from heatsolve.ranks import Ranks
+
+def mirrors(walls: Sequence[Wall], grid: Grid, backend: Backend) -> tuple[Any, ...]:
+    """What `points.Mirrored` takes: lines for those walls that give a gradient."""
+    mirroring = {(w.number, w.side) for w in walls if w.condition.gradient is not None}
+    return tuple(
+        backend.to_device(grid.beside(number, side)) if (number, side) in mirroring else NOTHING
+        for number in range(grid.dimension)
+        for side in (0, 1)
+    )
+
 
 FUZZ = 1e-6
 """A part of a step that is rounding."""
 
 
 def grid_of(case: Case) -> Grid:
-    """The grid of a case: on nodes, a wall of given values is no unknown."""
+    """The grid of a case: on nodes, a wall of given values is no unknown.
+
+    Neither is a wall node that copies what is inside it, as in teaching codes.
+    """
     walls = {name: getattr(case.boundary, name) for pair in WALLS.values() for name in pair}
 
     def fixed(name: str) -> bool:
         wall = walls[name]
         given = [getattr(wall, field) for field in case.field_names] if wall is not None else []
-        return bool(given) and all(condition.value is not None for condition in given)
+        if not given:
+            return False
+        return copies or all(condition.value is not None for condition in given)
+
+    copies = case.solver.update is not None
 
     ends = {axis: (fixed(low), fixed(high)) for axis, (low, high) in WALLS.items()}
     grid = case.grid

@@ -295,7 +295,7 @@ class Solver(Section):
     omega: Annotated[PositiveReal, Lt(2)] | None = None
     tolerance: PositiveReal = 1e-8
     relative: StrictBool = False
-    norm: Literal["l2", "max"] = "l2"
+    norm: Literal["l2", "max", "sum-abs-change"] = "l2"
     monitor: Literal["update", "residual"] = "residual"
     max_iterations: PositiveInteger = 1_000_000
     iterations: PositiveInteger | None = None
@@ -312,6 +312,8 @@ class Solver(Section):
             yield ("update",), f'only for method = "jacobi", not "{self.method}"'
         if self.update and self.monitor != "update" and self.iterations is None:
             yield ("monitor",), 'must be "update" with solver.update, which defines no residual'
+        if self.norm == "sum-abs-change" and self.monitor != "update":
+            yield ("monitor",), 'must be "update" with norm = "sum-abs-change"'
         if self.update and "weight" in self.model_fields_set:
             yield ("weight",), "has no effect with solver.update"
         for key, methods in OPTIONS.items():
