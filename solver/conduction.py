@@ -10,9 +10,9 @@ from heatsolve.backends import Accumulator, Backend
 from heatsolve.case import Case
 from heatsolve.evaluate import Wall, walls_of
 from heatsolve.grid import Grid
-from heatsolve.linear import System
+from heatsolve.linear import System, weighted_magnitude
 from heatsolve.linear.spectrum import lowest_eigenvalue
-from heatsolve.points import NOTHING, fill, magnitude_of, shifted
+from heatsolve.points import NOTHING, fill, shifted
 from heatsolve.problem import Problem
 from heatsolve.ranks import Ranks
 from heatsolve.volumes import Volumes, ratio_line
@@ -77,7 +77,7 @@ class Conduction(Problem):
 
     def write_walls(self, array: Any, time: float) -> None:
         """Write the walls' values at a time into the ghosts of an array."""
-        for wall in self.walls:
+        for wall in reversed(self.walls):  # those of slower axes own the corners
             values = self.volumes.ghost_values(wall, time)
             ghosts = self.grid.ghost(wall.number, wall.side)
             if values is not None:
@@ -90,7 +90,7 @@ class Conduction(Problem):
     def add_magnitudes(self, array: Any, into: Accumulator) -> None:
         """Add |T| at all points of a file, walls included."""
         self.write_walls(array, 0.0)
-        self.backend.sweep(magnitude_of, into, self.grid.stored, array)
+        self.backend.sweep(weighted_magnitude, into, self.grid.stored, array)
 
     def source(self, time: float) -> np.ndarray:
         """The right side of the equation at a time (W/m3), on the host; see `Volumes`."""

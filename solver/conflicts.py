@@ -6,7 +6,15 @@ from typing import get_args
 
 from heatsolve.expressions import Expression, show
 from heatsolve.grid import WALLS, make_grid
-from heatsolve.schema import IMPLICIT, Document, FieldName, Grid, PointSource, Section
+from heatsolve.schema import (
+    IMPLICIT,
+    Condition,
+    Document,
+    FieldName,
+    Grid,
+    PointSource,
+    Section,
+)
 from heatsolve.toml import KeyPath
 from heatsolve.values import Found
 
@@ -32,10 +40,14 @@ def conflicts(case: Document) -> Found:
             elif steady:
                 yield path, "t has no meaning in a steady case"
     yield from _field_conflicts(case, given)
-    if case.model.kind == "transport":
-        yield from _transport_conflicts(case)
-    elif case.time and case.time.scheme in ("rk2", "rk3"):
-        yield ("time", "scheme"), 'only for model.kind = "transport"'
+    if case.model.kind == "heat":
+        if case.time and case.time.scheme in ("rk2", "rk3"):
+            yield ("time", "scheme"), 'only for model.kind = "transport"'
+        if case.time and case.time.tolerance is not None:
+            yield ("time", "tolerance"), 'not for model.kind = "heat": set model.steady = true'
+    else:
+        yield from _flow_conflicts(case)
+        yield from (_transport if case.model.kind == "transport" else _collocated)(case)
     if steady and case.time:
         yield ("time",), "only for a transient case (model.steady = false)"
     if not steady and not case.time:
@@ -86,14 +98,38 @@ def _field_conflicts(case: Document, walls: Collection[str]) -> Found:
     for n, box in enumerate(boxes):
         if any(len(corner) != case.grid.dimension for corner in box.corners):
             yield ("initial", "box", n), f"needs {case.grid.dimension} numbers for each corner"
-        if box.again and case.model.kind != "transport":
-            yield ("initial", "box", n, "again"), 'only for model.kind = "transport"'
+        if box.again and case.model.kind == "heat":
+            yield ("initial", "box", n, "again"), 'not for model.kind = "heat"'
         for m, time in enumerate(box.again):
             if case.time and time >= case.time.end:
                 yield ("initial", "box", n, "again", m), "must be before time.end"
 
 
-def _transport_conflicts(case: Document) -> Found:
+def _flow_conflicts(case: Document) -> Found:
+    """Yield what neither transport nor flow have."""
+    kind = case.model.kind
+    if case.solver.precision == "mixed":
+        sentence = f'must be "float64" or "float32" with model.kind = "{kind}"'
+        yield ("solver", "precision"), sentence
+    if case.source.points:
+        yield ("source", "point"), 'only for model.kind = "heat"'
+    for side, conditions in _conditions(case).items():
+        for name, condition in conditions.items():
+            if condition.robin is not None:
+                yield ("boundary", side, name, "robin"), 'only for model.kind = "heat"'
+
+
+def _conditions(case: Document) -> dict[str, dict[str, Condition]]:
+    """The conditions of each wall that needs some, by the names of the fields."""
+    found = {}
+    for side in needed_walls(case.grid):
+        wall = getattr(case.boundary, side)
+        given = {n: getattr(wall, n) for n in case.field_names} if wall is not None else {}
+        found[side] = {name: c for name, c in given.items() if c is not None}
+    return found
+
+
+def _transport(case: Document) -> Found:
     """Yield what the transport of a quantity does not have, or not yet."""
     model, grid = case.model, case.grid
     if isinstance(model.velocity, tuple) and len(model.velocity) != grid.dimension:
@@ -101,27 +137,34 @@ def _transport_conflicts(case: Document) -> Found:
     if case.time and case.time.scheme in IMPLICIT:
         yield ("time", "scheme"), 'must be "explicit", "rk2" or "rk3" with model.kind = "transport"'
     for key in sorted(case.solver.model_fields_set - {"precision", "check_every"}):
-        yield ("solver", key), 'only for model.kind = "heat": transport solves no system'
-    if case.solver.precision == "mixed":
-        yield (
-            ("solver", "precision"),
-            'must be "float64" or "float32" with model.kind = "transport"',
-        )
+        yield ("solver", key), "transport solves no system"
     if case.parallel.halo > 1:
         yield ("parallel", "halo"), 'must be 1 with model.kind = "transport"'
-    if case.source.points:
-        yield ("source", "point"), 'only for model.kind = "heat"'
-    for side in needed_walls(grid):
-        wall = getattr(case.boundary, side)
-        given = {n: getattr(wall, n) for n in case.field_names} if wall is not None else {}
-        present = {name: condition for name, condition in given.items() if condition is not None}
-        for name, condition in present.items():
-            if condition.robin is not None:
-                yield ("boundary", side, name, "robin"), 'only for model.kind = "heat"'
-        kinds = {condition.value is not None for condition in present.values()}
+    for side, conditions in _conditions(case).items():
+        kinds = {condition.value is not None for condition in conditions.values()}
         if grid.kind == "nodes" and len(kinds) > 1:
             sentence = "on nodes, all fields of a wall must have values, or none"
             yield ("boundary", side), sentence
+
+
+def _collocated(case: Document) -> Found:
+    """Yield what the collocated scheme does not have: it is the listing of a lesson."""
+    here = 'with model.scheme = "collocated"'
+    if case.grid.dimension != 2:
+        yield ("grid",), f"must have two axes {here}"
+    if case.grid.kind != "nodes":
+        yield ("grid", "cells"), f"must be nodes {here}"
+    if case.time and case.time.scheme != "explicit":
+        yield ("time", "scheme"), f'must be "explicit" {here}'
+    if case.solver.method not in ("auto", "jacobi"):
+        yield ("solver", "method"), f'must be "jacobi" {here}'
+    if case.solver.iterations is None:
+        yield ("solver", "iterations"), f"missing, so many sweeps for the pressure a step {here}"
+    known = {"precision", "check_every", "method", "iterations"}
+    for key in sorted(case.solver.model_fields_set - known):
+        yield ("solver", key), f"has no effect {here}"
+    for key in sorted({"pressure"} & case.source.model_fields_set):
+        yield ("source", key), "a pressure has no source"
 
 
 def needed_walls(grid: Grid) -> list[str]:

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from heatsolve.backends import Backend
 from heatsolve.case import Case
+from heatsolve.collocated import Collocated, CollocatedStep
 from heatsolve.conduction import Conduction
 from heatsolve.convection import Convection
 from heatsolve.converge import Outcome, Watcher, iterate, make_method
@@ -16,6 +16,7 @@ from heatsolve.errors import Diverged, InputError, NotConverged
 from heatsolve.judge import GROWTH, first_not_finite, largest_place
 from heatsolve.keeper import Keeper, State, Stopped
 from heatsolve.linear import System, weighted, weighted_magnitude
+from heatsolve.points import copy
 from heatsolve.problem import Problem
 from heatsolve.runge_kutta import RungeKutta
 from heatsolve.schema import IMPLICIT
@@ -170,6 +171,8 @@ def transient(
     count = count_steps(case.time.end, step)
     every = case.output.every
     look = max(case.solver.check_every, count // 1000)
+    if case.time.tolerance is not None:
+        look = case.solver.check_every
     keeper = keeper or Keeper()
     number, log, stepper = begin(problem, step, resumed)
 
@@ -184,12 +187,14 @@ def transient(
     if resumed is None:
         write(0.0)
     keeper.begin(number, resumed is not None and resumed.finished)
-    while number < count:
+    while number < count and not log.steady:
         if number >= keeper.next:
             problem.backend.sync()
             keeper.attend(number, capture)
         looks = number + 1 == count or (number + 1) % look == 0
         parts = list(substeps(problem, number, step, count))
+        if looks:
+            log.begin(stepper)
         try:
             stepper.step(parts, log.change if looks else None, keeper.inside)
         except Stopped:
@@ -206,18 +211,21 @@ def transient(
         if looks:
             log.look(stepper, number, length)
             watcher.progress(number, log.course.norm)
+        end = case.time.end if number == count else stepper.time
         if every and number % every == 0:
-            write(stepper.time if number < count else case.time.end)
+            write(end)
     # A last frame that a march to a later end would not have is not kept for one.
     keeper.conclude(capture)
     if not (every and number % every == 0):
-        write(case.time.end)
-    return Outcome("count", number, log.course.norm, history=log.history)
+        write(case.time.end if number == count else stepper.time)
+    ending = "count" if case.time.tolerance is None else "tolerance" if log.steady else "limit"
+    threshold = case.time.tolerance or 0.0
+    return Outcome(ending, number, log.course.norm, threshold=threshold, history=log.history)
 
 
 def begin(problem: Problem, step: float, resumed: State | None) -> tuple[int, "Log", Stepper]:
     """The number of steps that are done, the log of them, and who makes the others."""
-    log = Log(problem.backend)
+    log = Log(problem)
     if resumed is not None:
         log.recall(resumed)
         problem.recall(resumed.fields, log.course.time)
@@ -232,19 +240,56 @@ def stepper_of(problem: Problem, time: float, step: float) -> Stepper:
     """Who makes the steps that a case asks for."""
     if isinstance(problem, Convection):
         return RungeKutta(problem, time, step)
+    if isinstance(problem, Collocated):
+        return CollocatedStep(problem, time)
     assert isinstance(problem, Conduction) and problem.case.time is not None
     return (Explicit if problem.case.time.scheme == "explicit" else Implicit)(problem, time)
 
 
 class Log:
-    """Keeps the course of a march and the history of the steps that are looked at."""
+    """Keeps the course of a march and the history of the steps that are looked at.
 
-    def __init__(self, backend: Backend):
+    The norm of a step is the l2 norm of its change; where the march ends at a steady state, the
+    largest rate of change, or the change of the sum of the first field relative to that sum.
+    """
+
+    def __init__(self, problem: Problem):
+        time = problem.case.time
+        assert time is not None
+        self._problem, self._tolerance = problem, time.tolerance
+        self._norm = time.norm if time.tolerance is not None else "l2"
+        self._total = 0.0
         self.course = Course()
         self.history: dict[str, list[float]]
         self.history = {"iteration": [], "residual": [], "time": [], "dt": []}
-        self.change = backend.accumulator("sum")
-        """Takes the squares of the changes in a step that is looked at."""
+        self.change = problem.backend.accumulator("max" if self._norm == "max" else "sum")
+        """Takes the squares of the changes in a step that is looked at, or the largest one."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether the march has come to the steady state that it was to reach."""
+        return self._tolerance is not None and self.course.norm <= self._tolerance
+
+    def begin(self, stepper: Stepper) -> None:
+        """A step begins that will be looked at."""
+        if self._norm == "sum-change":
+            self._total = self._sum(stepper)
+
+    def _sum(self, stepper: Stepper) -> float:
+        """Of the first field, over all points of a file."""
+        stepper.finish()
+        problem = self._problem
+        first = next(iter(problem.fields.values()))
+        return problem.backend.reduce("sum", copy, problem.grid.stored, first)
+
+    def _norm_of(self, stepper: Stepper, dt: float) -> float:
+        change = self.change.take()
+        if self._norm == "max":
+            return change / dt
+        if self._norm == "l2" or not math.isfinite(change):
+            return math.sqrt(change)
+        total = self._sum(stepper)
+        return abs(total - self._total) / abs(total) if total != self._total else 0.0
 
     def recall(self, state: State) -> None:
         """Go on from an earlier march."""
@@ -253,8 +298,7 @@ class Log:
     def look(self, stepper: Stepper, number: int, dt: float) -> None:
         """Take the change in step `number`. Raises Diverged where it grew without bound."""
         course = self.course
-        course.norm = math.sqrt(self.change.value)
-        self.change.clear()
+        course.norm = self._norm_of(stepper, dt)
         # Heat that grows without bound has an unstable step: what it began with is small.
         if len(self.history["residual"]) < LOOKS_AT_START:
             course.largest = max(course.largest, course.norm)

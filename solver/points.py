@@ -136,11 +136,6 @@ def copy(at, a):
     return a[at]
 
 
-def magnitude_of(at, a):
-    """|a|."""
-    return magnitude(a[at])
-
-
 def fill(at, value):
     """A number, everywhere."""
     return value

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from heatsolve.backends.choice import choose
 from heatsolve.case import Case
+from heatsolve.preview_flow import flow_rows
 from heatsolve.preview_heat import heat_rows
 from heatsolve.preview_transport import transport_rows
 
-ROWS = {"heat": heat_rows, "transport": transport_rows}
+ROWS = {"heat": heat_rows, "transport": transport_rows, "flow": flow_rows}
 """By the kind of model."""
 
 

@@ -7,19 +7,20 @@ import numpy as np
 
 from heatsolve import march
 from heatsolve.backends import Backend
+from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.blocks import largest_block, most_neighbours
 from heatsolve.case import Case
 from heatsolve.expressions import Expression
 from heatsolve.grid import Grid
-from heatsolve.problem import Problem, dims_of
+from heatsolve.problem import Problem, dims_of, grid_of
 from heatsolve.schema import IMPLICIT
+from heatsolve.walled import Walled
 
 EVALUATED_UP_TO = 1 << 22
 """Unknowns up to which sources and initial values are evaluated, too: half a second."""
 SCRATCH = 4
 """Arrays of grid shape that the numpy backend needs for its whole-array operations."""
 XDMF_BYTES = 600  # for each frame
-H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
 H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
 
 
@@ -44,6 +45,57 @@ def grid_words(case: Case, grid: Grid) -> str:
     points = " x ".join(str(axis.points) for axis in axes)
     spacing = " x ".join(f"{axis.spacing:g}" for axis in axes)
     return f"{points} {case.grid.kind}, {grid.all_unknowns} unknowns, spacing {spacing}"
+
+
+def walled_rows(
+    case: Case,
+    machine: Backend,
+    reason: str,
+    ranks: int,
+    kind: type[Walled],
+    texts: tuple[str, str],
+    memory: Callable[[Walled, Grid], tuple[int, int]],
+) -> Iterator[str]:
+    """The rows of a model of quantities with walls; `texts` are its equation and its scheme.
+
+    `memory`: the bytes that the arrays of a block need, on the device and on the host.
+    """
+    grid = grid_of(case)
+    # One process stands for all, whatever process grid the case wants.
+    alone = case.model_copy(update={"parallel": case.parallel.model_copy(update={"ranks": "auto"})})
+    evaluated = grid.all_unknowns <= EVALUATED_UP_TO
+    with np.errstate(all="ignore"):
+        problem = kind(alone, NumpyBackend(case.solver.field_precision), grid)
+        if evaluated:
+            assert problem.fields and problem.sources(0.0)
+    equation, scheme = texts
+    yield row("equation", equation)
+    yield from places(problem, grid)
+    yield row("scheme", scheme)
+    count = yield from steps(problem)
+    yield row("backend", f"{machine.name} ({reason}), {case.solver.precision}")
+    yield from memories(case, machine, grid, ranks, lambda block: memory(problem, block))
+    yield row("files", files(case, grid, count))
+    if not evaluated:
+        yield row("not checked", "initial values and sources, too many to evaluate here")
+
+
+def places(problem: Walled, grid: Grid) -> Iterator[str]:
+    """The grid and what holds at each of its ends."""
+    yield row("grid", grid_words(problem.case, grid))
+    for axis in reversed(grid.axes):
+        if axis.periodic:
+            yield row(axis.name, "periodic")
+    first = problem.walls[problem.names[0]]
+    for number in sorted(range(len(first)), key=lambda n: -first[n].number):
+        said = []
+        for name in problem.names:
+            condition = problem.walls[name][number].condition
+            if condition.value is not None:
+                said.append(f"{name} {words(condition.value)}")
+            else:
+                said.append(f"outward derivative of {name} {words(condition.gradient)}")
+        yield row(first[number].name, ", ".join(said))
 
 
 def steps(problem: Problem) -> Generator[str, None, int]:

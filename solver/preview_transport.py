@@ -6,23 +6,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from heatsolve.backends import Backend
-from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case
 from heatsolve.convection import Convection
 from heatsolve.grid import Grid
-from heatsolve.preview_rows import (
-    EVALUATED_UP_TO,
-    field_bytes,
-    files,
-    grid_words,
-    memories,
-    points_of,
-    row,
-    steps,
-    words,
-)
-from heatsolve.problem import grid_of
+from heatsolve.preview_rows import field_bytes, points_of, walled_rows, words
 from heatsolve.transport import RUNGE_KUTTA, SLOPES
+from heatsolve.walled import Walled
 
 SCHEMES = {
     "explicit": "explicit Euler",
@@ -40,23 +29,10 @@ CONVECTIONS = {
 
 def transport_rows(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator[str]:
     """Equation, grid, walls, scheme, machine, memory and files, as `preview` promises them."""
-    grid = grid_of(case)
     assert case.time is not None
-    # One process stands for all, whatever process grid the case wants.
-    alone = case.model_copy(update={"parallel": case.parallel.model_copy(update={"ranks": "auto"})})
-    with np.errstate(all="ignore"):
-        problem = Convection(alone, NumpyBackend(case.solver.field_precision), grid)
-        if grid.all_unknowns <= EVALUATED_UP_TO:
-            assert problem.fields and problem.sources(0.0)
-    yield row("equation", _equation(case))
-    yield from _places(problem, grid)
-    yield row("scheme", f"{CONVECTIONS[case.model.convection]}, {SCHEMES[case.time.scheme]}")
-    count = yield from steps(problem)
-    yield row("backend", f"{machine.name} ({reason}), {case.solver.precision}")
-    yield from memories(case, machine, grid, ranks, lambda block: _memory(case, problem, block))
-    yield row("files", files(case, grid, count))
-    if grid.all_unknowns > EVALUATED_UP_TO:
-        yield row("not checked", "initial values and sources, too many to evaluate here")
+    scheme = f"{CONVECTIONS[case.model.convection]}, {SCHEMES[case.time.scheme]}"
+    texts = _equation(case), scheme
+    yield from walled_rows(case, machine, reason, ranks, Convection, texts, _memory)
 
 
 def _equation(case: Case) -> str:
@@ -71,26 +47,10 @@ def _equation(case: Case) -> str:
     return f"{equation}, {carried}, nu = {model.diffusivity:g}, f = {', '.join(sources)}"
 
 
-def _places(problem: Convection, grid: Grid) -> Iterator[str]:
-    """The grid and what holds at each of its ends."""
-    yield row("grid", grid_words(problem.case, grid))
-    for axis in reversed(grid.axes):
-        if axis.periodic:
-            yield row(axis.name, "periodic")
-    first = problem.walls[problem.names[0]]
-    for number in sorted(range(len(first)), key=lambda n: -first[n].number):
-        said = []
-        for name in problem.names:
-            condition = problem.walls[name][number].condition
-            if condition.value is not None:
-                said.append(f"{name} {words(condition.value)}")
-            else:
-                said.append(f"outward derivative of {name} {words(condition.gradient)}")
-        yield row(first[number].name, ", ".join(said))
-
-
-def _memory(case: Case, problem: Convection, block: Grid) -> tuple[int, int]:
+def _memory(problem: Walled, block: Grid) -> tuple[int, int]:
     """Bytes of the arrays of a run, those of its backend and those of the host beside it."""
+    case = problem.case
+    assert isinstance(problem, Convection)
     assert case.time is not None
     names, stages = len(problem.names), len(RUNGE_KUTTA[case.time.scheme])
     copies = {1: 2, 2: 3, 3: 4}[stages]  # and the field of a step that is looked at

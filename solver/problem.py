@@ -15,6 +15,10 @@ from heatsolve.halo import Halo
 from heatsolve.points import NOTHING, copy
 from heatsolve.ranks import Ranks
 
+FUZZ = 1e-6
+"""A part of a step that is rounding."""
+
+
 def mirrors(walls: Sequence[Wall], grid: Grid, backend: Backend) -> tuple[Any, ...]:
     """What `points.Mirrored` takes: lines for those walls that give a gradient."""
     mirroring = {(w.number, w.side) for w in walls if w.condition.gradient is not None}
@@ -23,10 +27,6 @@ def mirrors(walls: Sequence[Wall], grid: Grid, backend: Backend) -> tuple[Any, .
         for number in range(grid.dimension)
         for side in (0, 1)
     )
-
-
-FUZZ = 1e-6
-"""A part of a step that is rounding."""
 
 
 def grid_of(case: Case) -> Grid:
@@ -43,7 +43,7 @@ def grid_of(case: Case) -> Grid:
             return False
         return copies or all(condition.value is not None for condition in given)
 
-    copies = case.solver.update is not None
+    copies = case.solver.update is not None or case.model.scheme == "collocated"
 
     ends = {axis: (fixed(low), fixed(high)) for axis, (low, high) in WALLS.items()}
     grid = case.grid

@@ -15,6 +15,7 @@ from heatsolve.backends.choice import choose
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case, locating
 from heatsolve.checkpoint import Store
+from heatsolve.collocated import Collocated
 from heatsolve.conduction import Conduction
 from heatsolve.convection import Convection
 from heatsolve.converge import Outcome
@@ -32,7 +33,11 @@ from heatsolve.schema import IMPLICIT
 from heatsolve.wish import Wish
 
 EXIT_NOT_CONVERGED = 3
-PROBLEMS: dict[str, type[Problem]] = {"heat": Conduction, "transport": Convection}
+PROBLEMS: dict[str, type[Problem]] = {
+    "heat": Conduction,
+    "transport": Convection,
+    "flow": Collocated,
+}
 """By the kind of model."""
 
 
@@ -255,6 +260,8 @@ def summarise(report: Report, case: Case, outcome: Outcome, errors: dict[str, fl
     """How it ended, and how far from the exact solution."""
     unit = "iterations" if case.model.steady else "steps"
     norm = f"{case.solver.norm} of the {case.solver.monitor}"
+    if case.time is not None and case.time.tolerance is not None:
+        norm = {"max": "largest rate of change", "sum-change": "change of the sum"}[case.time.norm]
     endings = {
         "tolerance": f"converged in {outcome.count} {unit}, {norm} {outcome.norm:.6e}",
         "rounding": f"converged at rounding level in {outcome.count} {unit}, {norm} "

@@ -66,7 +66,7 @@ class RungeKutta(Stepper):
         if len(self._stages) == 1:
             self.fields, self._others = now, [start]
         if change is not None:
-            point = transport.CHANGES[len(problem.names)]
+            point = transport.changes(len(problem.names), change.kind)
             backend.sweep(point, change, interior, *before.values(), *now.values())
 
     def _find_slopes(self, fields: dict[str, Any]) -> list[Any]:

@@ -33,10 +33,22 @@ from heatsolve.values import (
 MAX_POINTS = 2**40
 ZERO, ONE = (compile_expression(text, (), {}) for text in ("0.0", "1.0"))
 
-FieldName = Literal["temperature", "concentration", "velocity_x", "velocity_y", "velocity_z"]
+FieldName = Literal[
+    "temperature", "concentration", "velocity_x", "velocity_y", "velocity_z", "pressure"
+]
 Convection = Literal["backward", "upwind", "central", "upwind3", "tvd"]
 HEAT_KEYS = ("conductivity", "density", "specific_heat")
-TRANSPORT_KEYS = ("velocity", "diffusivity", "convection")
+KEYS = {
+    "heat": HEAT_KEYS,
+    "transport": ("velocity", "diffusivity", "convection"),
+    "flow": ("scheme", "viscosity", "density", "convection"),
+}
+"""The keys of `[model]` that not all kinds have."""
+CONVECTIONS = {
+    "transport": ("upwind", "backward", "central", "upwind3", "tvd"),
+    "collocated": ("backward",),
+}
+"""The first one is the default."""
 
 
 class Section(pydantic.BaseModel):
@@ -76,10 +88,11 @@ class Model(Section):
     """`[model]`: the equation and its coefficients.
 
     heat: rho c dT/dt = div(k grad T) + f. transport: du/dt + v . grad u = nu div grad u + f, where
-    u is a concentration, or the velocity itself (`velocity = "self"`).
+    u is a concentration, or the velocity itself (`velocity = "self"`). flow: incompressible,
+    du/dt + u . grad u = -grad p / rho + nu div grad u + f.
     """
 
-    kind: Literal["heat", "transport"] = "heat"
+    kind: Literal["heat", "transport", "flow"] = "heat"
     steady: StrictBool = True
     conductivity: SpaceField = ONE
     density: SpaceField = ONE
@@ -87,26 +100,42 @@ class Model(Section):
     velocity: VelocityField = None
     diffusivity: Annotated[Real, Ge(0)] = 0.0
     convection: Convection = "upwind"
+    scheme: Literal["collocated"] | None = None
+    viscosity: Annotated[Real, Ge(0)] = 0.0
 
     @pydantic.model_validator(mode="before")
     @classmethod
     def _march(cls, table: Any) -> Any:
-        if isinstance(table, Mapping) and table.get("kind") == "transport":
-            return {"steady": False, **table}
+        if isinstance(table, Mapping) and table.get("kind") in ("transport", "flow"):
+            scheme = table.get("scheme") if table["kind"] == "flow" else "transport"
+            usual = CONVECTIONS.get(scheme) if isinstance(scheme, str) else None
+            return {"steady": False, **({"convection": usual[0]} if usual else {}), **table}
         return table
 
     def mistakes(self) -> Found:
-        others = TRANSPORT_KEYS if self.kind == "heat" else HEAT_KEYS
-        kind = "transport" if self.kind == "heat" else "heat"
-        for key in others:
-            if key in self.model_fields_set:
-                yield (key,), f'only for kind = "{kind}"'
-        if self.kind == "transport" and self.steady:
-            yield ("steady",), 'must be false with kind = "transport"'
+        for key in sorted(self.model_fields_set.intersection(*[set().union(*KEYS.values())])):
+            kinds = [kind for kind, keys in KEYS.items() if key in keys]
+            if self.kind not in kinds:
+                yield (key,), f"only for kind = {' or '.join(map(show, kinds))}"
+        if self.kind != "heat" and self.steady:
+            yield ("steady",), f'must be false with kind = "{self.kind}"'
+        if self.kind == "flow":
+            yield from self._mistakes_of_flow()
+        choices = CONVECTIONS[self.scheme or "transport"]
+        if self.kind != "heat" and self.convection not in choices:
+            said = " or ".join(map(show, choices))
+            yield ("convection",), f"must be {said} here, not {show(self.convection)}"
         for key in HEAT_KEYS:
             coefficient: Expression = getattr(self, key)
             if not coefficient.names and not (value := float(coefficient())) > 0:
                 yield (key,), f"must be greater than 0, not {show(value)}"
+
+    def _mistakes_of_flow(self) -> Found:
+        for key in ("scheme", "viscosity"):
+            if key not in self.model_fields_set:
+                yield (key,), 'missing, kind = "flow" needs it'
+        if self.density.names:
+            yield ("density",), 'must be a number with kind = "flow"'
 
 
 class Grid(Section):
@@ -208,6 +237,7 @@ class Initial(Section):
     velocity_x: SpaceField = ZERO
     velocity_y: SpaceField = ZERO
     velocity_z: SpaceField = ZERO
+    pressure: SpaceField = ZERO
     boxes: tuple[Box, ...] = Field(default=(), alias="box")
 
 
@@ -231,6 +261,7 @@ class Source(Section):
     velocity_x: SpaceTimeField = ZERO
     velocity_y: SpaceTimeField = ZERO
     velocity_z: SpaceTimeField = ZERO
+    pressure: SpaceTimeField = ZERO
     points: tuple[PointSource, ...] = Field(default=(), alias="point")
 
 
@@ -260,6 +291,7 @@ class Wall(Section):
     velocity_x: Condition | None = None
     velocity_y: Condition | None = None
     velocity_z: Condition | None = None
+    pressure: Condition | None = None
 
 
 class Boundary(Section):
@@ -342,9 +374,13 @@ class Time(Section):
     cfl: PositiveReal | None = None
     scheme: Literal["explicit", "rk2", "rk3", "crank-nicolson", "backward-euler"] = "explicit"
     allow_unstable: StrictBool = False
+    tolerance: PositiveReal | None = None
+    norm: Literal["max", "sum-change"] = "max"
 
     def mistakes(self) -> Found:
         yield from self._one_of("step", "cfl")
+        if "norm" in self.model_fields_set and self.tolerance is None:
+            yield ("norm",), "only with time.tolerance"
         if self.cfl is not None and self.scheme in IMPLICIT:
             yield ("cfl",), f'only for explicit schemes, not "{self.scheme}"'
 
@@ -394,6 +430,7 @@ class Units(Section):
     velocity_x: str = "1"
     velocity_y: str = "1"
     velocity_z: str = "1"
+    pressure: str = "1"
     length: str = "1"
     time: str = "1"
 
@@ -406,6 +443,7 @@ class Exact(Section):
     velocity_x: SpaceTimeField | None = None
     velocity_y: SpaceTimeField | None = None
     velocity_z: SpaceTimeField | None = None
+    pressure: SpaceTimeField | None = None
 
 
 class Reference(Section):
@@ -434,10 +472,17 @@ class Document(Section):
     reference: Reference = Reference()
 
     @property
+    def velocity_names(self) -> tuple[str, ...]:
+        """Those of the fields that are components of a velocity."""
+        return tuple(name for name in self.field_names if name.startswith("velocity"))
+
+    @property
     def field_names(self) -> tuple[str, ...]:
         """The fields of the model."""
         if self.model.kind == "heat":
             return ("temperature",)
+        if self.model.kind == "flow":
+            return (*(f"velocity_{axis}" for axis in self.grid.axes), "pressure")
         if self.model.velocity == "self":
             return tuple(f"velocity_{axis}" for axis in self.grid.axes)
         return ("concentration",)

@@ -21,7 +21,16 @@ to 2.18): each is a mean of the field at the step's start and of a step of expli
 from collections.abc import Sequence
 from functools import cache
 
-from heatsolve.points import NOTHING, ONES, Point, neighbour, shifted, where
+from heatsolve.points import (
+    NOTHING,
+    ONES,
+    Point,
+    magnitude,
+    maximum,
+    neighbour,
+    shifted,
+    where,
+)
 
 CONVECTIONS = ("backward", "upwind", "central", "upwind3", "tvd")
 SLOPES = {"upwind3": 2, "tvd": 1}
@@ -143,18 +152,21 @@ def against(at, v):
     return where(v[at] < 0.0, v[at], 0.0 * v[at])
 
 
-def _change(count: int) -> Point:
-    """The squared change of `count` quantities, of which the old ones come first."""
+@cache
+def changes(count: int, kind: str) -> Point:
+    """The change of `count` quantities, of which the old ones come first.
 
-    def squared_change(at, *given):
+    For a "sum" the sum of squares, for a "max" the largest magnitude.
+    """
+
+    def change(at, *given):
         total = 0.0
         for old, new in zip(given[:count], given[count:], strict=True):
             difference = new[at] - old[at]
-            total = total + difference * difference
+            if kind == "sum":
+                total = total + difference * difference
+            else:
+                total = maximum(total, magnitude(difference))
         return total
 
-    return squared_change
-
-
-CHANGES = {count: _change(count) for count in (1, 2, 3)}
-"""By the number of quantities."""
+    return change

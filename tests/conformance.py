@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve import boundary, heat, points, transport
+from heatsolve import boundary, flow, heat, points, transport
 from heatsolve.backends import Accumulator, Backend, Region, Signature, sums
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.backends.signature import describe
@@ -148,7 +148,7 @@ def registry() -> tuple[Entry, ...]:
     return tuple(
         entry for d in DIMENSIONS
         for entry in (
-            *_of_points(d), *_of_heat(d), *_of_walls(d), *_of_transport(d), *_of_methods(d),
+            *_of_points(d), *_of_heat(d), *_of_walls(d), *_of_transport(d), *_of_flow(d), *_of_methods(d),
             *_of_transfers(d),
         )
     )  # fmt: skip
@@ -247,9 +247,28 @@ def _of_transport(d: int) -> list[Entry]:
         given = (*[u] * (2 * d), *[constant] * d, *slopes * d, REAL, REAL, *numbers)
         own = transport.stage(d, d, convection, True, True)
         entries.append(Entry(f"{d}d-{convection}-self", own, d, given, tuple(range(d))))
-    change = transport.CHANGES[d]
-    entries.append(Entry(f"{d}d-changes", change, d, (u,) * (2 * d), ("sum",)))
+    for kind in ("sum", "max"):
+        change = transport.changes(d, kind)
+        entries.append(Entry(f"{d}d-changes-{kind}", change, d, (u,) * (2 * d), (kind,)))
     return entries
+
+
+def _of_flow(d: int) -> list[Entry]:
+    if d != 2:
+        return []
+    u = _mixed(2)
+    lines = [_along(2, axis, positive=False) for axis in (0, 0, 1, 1)]
+    some = [lines[0], points.NOTHING, points.NOTHING, lines[3]]
+    copied = heat.mirrored(heat.laplace)
+    return [
+        Entry("2d-pressure-source", flow.pressure_source, 2, (u, u, *[REAL] * 4)),
+        Entry("2d-pressure-sweep", flow.pressure_sweep, 2, (u, u, *[REAL] * 4, *lines)),
+        Entry("2d-pressure-sweep-some", flow.pressure_sweep, 2, (u, u, *[REAL] * 4, *some)),
+        Entry(
+            "2d-collocated-step", flow.collocated_step, 2, (*[u] * 5, *[REAL] * 5), ("array",) * 2
+        ),
+        Entry("2d-mirrored-laplace", copied, 2, (u, u, REAL, *some)),
+    ]
 
 
 def _of_walls(d: int) -> list[Entry]:

@@ -48,6 +48,7 @@ def texts():
             time=MARCH.format(scheme), output="every = 4",
         )  # fmt: skip
     yield from texts_of_transport()
+    yield from texts_of_flow()
 
 
 TRANSPORT = """
@@ -99,6 +100,50 @@ def texts_of_transport():
             ),
             scheme=scheme,
         )  # fmt: skip
+
+
+COLLOCATED = """
+[model]
+kind = "flow"
+scheme = "collocated"
+viscosity = 0.02
+density = 1.5
+[grid]
+nodes = [20, 23]
+{periodic}
+[initial]
+velocity_x = "sin(pi*y)"
+velocity_y = "0.1 + 0.1*cos(2*pi*x)"
+pressure = "x*(1 - x)"
+[source]
+velocity_x = "1 + t"
+[boundary]
+{walls}
+bottom = {{ velocity_x.value = 0, velocity_y.value = 0, pressure.gradient = 0 }}
+top = {{ velocity_x.value = "x", velocity_y.gradient = 0, pressure.value = "t" }}
+[solver]
+method = "jacobi"
+iterations = 21
+[time]
+end = 0.02
+step = 0.001
+{time}
+[output]
+every = 7
+"""
+
+
+def texts_of_flow():
+    """Flow: with walls all around, and periodic until it is steady enough."""
+    side = "{ velocity_x.value = 0, velocity_y.value = 0.1, pressure.gradient = 0 }"
+    walls = f"left = {side}\nright = {side}"
+    yield "walls, collocated explicit", COLLOCATED.format(periodic="", walls=walls, time="")
+    yield (
+        "periodic, collocated explicit",
+        COLLOCATED.format(
+            periodic="periodic = ['x']", walls="", time="tolerance = 3e-2\nnorm = 'sum-change'"
+        ),
+    )
 
 
 class Impatient:

@@ -25,6 +25,7 @@ TINY = {
 }  # fmt: skip
 KEYS = {"name", "backend", "shape", "dtype", "seconds", "glups", "fraction_of_copy",
         "unknowns_per_second", "copies", "machine"}  # fmt: skip
+STEPS = ("collocated2d", "collocated2d-slices")
 SOLVERS = {"multigrid2d", "multigrid2d-mixed", "multigrid2d-pyamg", "multigrid3d",
            "multigrid3d-mixed", "fmg2d", "fft3d"}  # fmt: skip
 
@@ -167,7 +168,7 @@ def test_every_row(backend):
     rows = list(bench.bench(backend, shapes=TINY))
     names = [row.name for row in rows]
     optional = {"jacobi2d-blocked", "jacobi3d-blocked", "jacobi2d-slices", "jacobi3d-slices",
-                "jacobi2d-c", "multigrid2d-pyamg"}  # fmt: skip
+                "jacobi2d-c", "multigrid2d-pyamg", "collocated2d-slices"}  # fmt: skip
     assert set(bench.NAMES) - optional <= set(names)
     assert (names[0], names[-1]) == ("copy", "copy-again")
     for row in rows:
@@ -175,7 +176,8 @@ def test_every_row(backend):
         solver = row.name in SOLVERS
         assert (row.copies is not None) == (row.unknowns_per_second is not None) == solver
         assert (row.setup_seconds is not None) == solver
-        assert (row.glups is None) == (row.fraction_of_copy is None)
+        step = row.name in STEPS
+        assert (row.fraction_of_copy is None) == (row.glups is None or step)
         assert (row.glups is None) == (solver or row.name == "launch")
         whole = row.name.startswith("copy") or row.name == "fft3d"  # the latter has no walls
         points = np.prod([n - (0 if whole else 2) for n in row.shape])

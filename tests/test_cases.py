@@ -10,6 +10,7 @@ from heatsolve.backends import choice
 from heatsolve.case import load, shipped
 from heatsolve.conduction import Conduction
 from heatsolve.output import read
+from heatsolve.report import Report
 from heatsolve.run import run
 
 # sha256 of the stored arrays, and values, from the published listings run in NumPy.
@@ -42,7 +43,8 @@ def sha256(field):
 def test_all_cases_are_tried_here():
     tried = {"hotspot", "legate-stencil", "nvidia-jacobi", "hot-plate", "sine-source",
              "sine-source-3d", "composite-wall", "cooling-cube", "heat-sink",
-             *TEACHING, "cfdpython-10"}  # fmt: skip
+             *TEACHING, "cfdpython-09", "cfdpython-09-correct", "cfdpython-10", "cfdpython-11",
+             "cfdpython-12", "cfdpython-12-correct", "legate-cfd"}  # fmt: skip
     assert set(shipped()) == tried
 
 
@@ -316,3 +318,65 @@ def test_the_source_and_the_sink(backend, tmp_path):
     assert np.abs(p).sum() == pytest.approx(3.102797905084505, rel=1e-12)
     assert np.sqrt((p * p).sum()) == pytest.approx(0.17577394984242445, rel=1e-12)
     assert abs(p.sum()) <= 1e-12 * np.abs(p).sum()
+
+
+def test_laplace_stopped_early(backend, tmp_path):
+    result = solve("cfdpython-09", backend, tmp_path)
+    p = result.fields["temperature"]
+    assert (result.outcome.count, result.outcome.ending) == (1132, "tolerance")
+    assert result.outcome.norm == pytest.approx(9.992746401261962e-05, rel=1e-9)
+    assert p.sum() == pytest.approx(231.8167538742652, rel=1e-13)
+    assert p.max() == p[29, 30] == pytest.approx(29 / 30, rel=1e-15)
+    assert np.array_equal(p[0], p[1]) and np.array_equal(p[-1], p[-2])  # corners, too
+
+
+def test_laplace_as_it_is_stated(backend, tmp_path):
+    def exact(x, y):
+        n = np.arange(1, 60, 2) * np.pi
+        return x / 4 - 4 * (np.sinh(n * x) * np.cos(n * y) / (n * n * np.sinh(2 * n))).sum()
+
+    errors = []
+    for points in (31, 61):
+        nodes = f"grid.nodes=[{points}, {points}]"
+        p = solve("cfdpython-09-correct", backend, tmp_path, nodes).fields["temperature"]
+        errors.append(p[0, points // 2] - exact(1.0, 0.0))
+    assert math.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "end, sums, lowest",
+    [
+        (0.1, (65.4394259257574, 0.00243044625509048, 11.3224980373747), -0.0400974695557),
+        (0.7, (57.125839299091, 0.0780621000406851, -13.4896732822381), -0.147405305478),
+    ],
+)
+def test_cavity_of_the_lesson(end, sums, lowest, backend, tmp_path):
+    fields = solve("cfdpython-11", backend, tmp_path, f"time.end={end}").fields
+    for values, total in zip(fields.values(), sums, strict=True):
+        assert abs(values.sum() - total) <= 1e-12 * np.abs(values).sum()
+    assert fields["velocity_x"][:, 20].min() == pytest.approx(lowest, rel=1e-10)
+
+
+def test_channel_of_the_lesson(backend, tmp_path, capsys):
+    report = Report()
+    result = run(load("cfdpython-12"), backend, tmp_path / "case.h5", report)
+    assert "a step of 0.01 is unstable" in capsys.readouterr().err
+    assert (result.outcome.count, result.outcome.ending) == (499, "tolerance")
+    u = result.fields["velocity_x"]
+    assert u[20, 20] == 3.494896156028711
+    assert abs(u.sum() - 3892.64070952243) <= 1e-12 * u.sum()
+    assert np.all(result.fields["pressure"] == 1.0)
+    assert read(result.path).attributes["converged"]
+
+
+def test_channel_as_it_is_meant(tmp_path):
+    result = solve("cfdpython-12-correct", "numba", tmp_path)
+    assert result.outcome.ending == "tolerance"
+    assert result.fields["velocity_x"][10] == pytest.approx(5.0, abs=1e-8)
+
+
+def test_channel_of_cupynumeric(backend, tmp_path):
+    result = solve("legate-cfd", backend, tmp_path)
+    u = result.fields["velocity_x"]
+    assert result.outcome.count == 51
+    assert abs(u.sum() - 1.8327658261354953) <= 1e-12 * u.sum()

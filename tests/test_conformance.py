@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conformance import Entry, Field, interior, registry, same, sweep, sweep_plainly
 
-from heatsolve import boundary, heat, linear, points, transport
+from heatsolve import boundary, flow, heat, linear, points, transport
 from heatsolve.backends import choice
 from heatsolve.backends.tape import ARRAY, INTEGER, REAL, PointRuleError, record
 from heatsolve.errors import InputError
@@ -35,7 +35,7 @@ from heatsolve.linear import (
 )
 from heatsolve.points import INDEX_NAMES, maximum, minimum, shifted, where
 
-MODULES = (points, heat, transport, boundary, linear, cg, chebyshev, fft, jacobi, sor, multigrid,
+MODULES = (points, heat, transport, flow, boundary, linear, cg, chebyshev, fft, jacobi, sor, multigrid,
            mgcg, mixed, levels, smoothers, transfer, interpolation, plane)  # fmt: skip
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
 NAMES = ("numba-1", "numba-2", "cupy", "cuda")

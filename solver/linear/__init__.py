@@ -3,7 +3,8 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from heatsolve.backends import LONGEST_PASS, Accumulator, Backend
@@ -13,28 +14,12 @@ from heatsolve.points import Point, copy, evaluate, fill, magnitude
 
 
 @dataclass
-class System:
-    """A u = b as its solvers see it: point functions, and the arrays they take.
-
-    `residual(at, u, b, *coefficients)` is b - A u and `diagonal(at, *coefficients)` that of A.
-    A is symmetric in the inner product weighted with `1 / ratios`, positive definite, or semi-
-    definite with the constants as its null space (`singular`). `rounding(at, u, b, *coefficients)`
-    is |A| |u| + |b|. `lowest` returns a lower bound of the smallest eigenvalue of A that is not 0.
-    """
+class Sweeps:
+    """Sweeps of point functions over the unknowns of a grid, ghosts brought where they are read."""
 
     grid: Grid
     backend: Backend
     halo: Halo
-    residual: Point
-    diagonal: Point
-    rounding: Point
-    coefficients: tuple[Any, ...]
-    b: Any
-    ratios: tuple[Any, ...]
-    lowest: Callable[[], float]
-    singular: bool = False
-    homogeneous: bool = False
-    """Whether the values of all walls are known to be 0."""
 
     def sweep(self, point: Point, out: Any, u: Any, *arguments: Any) -> None:
         """out[p] = point(p, u, *arguments) at all unknowns, the ghosts of u up to date."""
@@ -59,7 +44,7 @@ class System:
         update the part of the margin that the next ones read. A norm of new - u goes into `change`.
         """
         halo, sweep = self.halo, self.backend.sweep
-        changed = point if change is None else self._changed(point, change.kind)
+        changed = point if change is None else with_change(point, change.kind)
         out = new if change is None else (new, change)
         since_exchange = number % halo.depth
         if since_exchange == 0:
@@ -135,34 +120,39 @@ class System:
         """
         return work if self.halo.ranks.size > 1 else self.backend.replayed(work)
 
+
+@dataclass
+class System(Sweeps):
+    """A u = b as its solvers see it: point functions, and the arrays they take.
+
+    `residual(at, u, b, *coefficients)` is b - A u and `diagonal(at, *coefficients)` that of A.
+    A is symmetric in the inner product weighted with `1 / ratios`, positive definite, or semi-
+    definite with the constants as its null space (`singular`). `rounding(at, u, b, *coefficients)`
+    is |A| |u| + |b|. `lowest` returns a lower bound of the smallest eigenvalue of A that is not 0.
+    """
+
+    residual: Point
+    diagonal: Point
+    rounding: Point
+    coefficients: tuple[Any, ...]
+    b: Any
+    ratios: tuple[Any, ...]
+    lowest: Callable[[], float]
+    singular: bool = False
+    homogeneous: bool = False
+    """Whether the values of all walls are known to be 0."""
+
     def residual_norm(self, u: Any, into: Accumulator) -> None:
         """Add the terms of a norm of b - A u: squares for a sum, values for a maximum."""
-        self.sweep(self._residual_term(into.kind), into, u, self.b, *self.coefficients)
+        self.sweep(term_of(self.residual, into.kind), into, u, self.b, *self.coefficients)
 
     def norm_of_b(self, into: Accumulator) -> None:
         """Add the terms of a norm of b alone."""
         self.backend.sweep(TERMS[into.kind], into, self.grid.interior, self.b)
 
-    def _residual_term(self, kind: str) -> Point:
-        if kind not in self._terms:
-            self._terms[kind] = term_of(self.residual, kind)
-        return self._terms[kind]
-
-    def _changed(self, point: Point, kind: str) -> Point:
-        # Made once for each: backends know a compiled sweep by its point function.
-        key = point, kind
-        if key not in self._terms:
-            self._terms[key] = with_change(point, kind)
-        return self._terms[key]
-
-    _terms: dict[Any, Point] = field(default_factory=dict, repr=False)
-
     def residual_floor(self, u: Any, kind: str) -> float:
         """2 eps times the norm of |A| |u| + |b|: what rounding leaves of the residual's norm."""
-        key = "floor " + kind
-        if key not in self._terms:
-            self._terms[key] = term_of(self.rounding, kind)
-        value = self.reduce(kind, self._terms[key], u, self.b, *self.coefficients)
+        value = self.reduce(kind, term_of(self.rounding, kind), u, self.b, *self.coefficients)
         epsilon = {"float64": 2.0**-52, "float32": 2.0**-23}[self.backend.precision]
         return 2.0 * epsilon * (math.sqrt(value) if kind == "sum" else value)
 
@@ -199,8 +189,12 @@ def term(value: Any, kind: str) -> Any:
     return value * value if kind == "sum" else value
 
 
+@lru_cache(1 << 8)
 def term_of(point: Point, kind: str) -> Point:
-    """The point function whose sum is the square of the l2 norm, or whose maximum the max norm."""
+    """The point function whose sum is the square of the l2 norm, or whose maximum the max norm.
+
+    Made once for each: backends know a compiled sweep by its point function.
+    """
 
     def squared(at, *arguments):
         return term(evaluate(point, at, *arguments), kind)
@@ -212,6 +206,7 @@ TERMS = {kind: term_of(copy, kind) for kind in ("sum", "max")}
 """The terms of the norms of an array."""
 
 
+@lru_cache(1 << 8)
 def with_change(point: Point, kind: str) -> Point:
     """An update of u together with the term of a norm of its change."""
 
