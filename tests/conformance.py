@@ -148,8 +148,8 @@ def registry() -> tuple[Entry, ...]:
     return tuple(
         entry for d in DIMENSIONS
         for entry in (
-            *_of_points(d), *_of_heat(d), *_of_walls(d), *_of_transport(d), *_of_flow(d), *_of_methods(d),
-            *_of_transfers(d),
+            *_of_points(d), *_of_heat(d), *_of_walls(d), *_of_transport(d), *_of_flow(d),
+            *_of_methods(d), *_of_transfers(d),
         )
     )  # fmt: skip
 

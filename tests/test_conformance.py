@@ -35,8 +35,8 @@ from heatsolve.linear import (
 )
 from heatsolve.points import INDEX_NAMES, maximum, minimum, shifted, where
 
-MODULES = (points, heat, transport, flow, boundary, linear, cg, chebyshev, fft, jacobi, sor, multigrid,
-           mgcg, mixed, levels, smoothers, transfer, interpolation, plane)  # fmt: skip
+MODULES = (points, heat, transport, flow, boundary, linear, cg, chebyshev, fft, jacobi, sor,
+           multigrid, mgcg, mixed, levels, smoothers, transfer, interpolation, plane)  # fmt: skip
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
 NAMES = ("numba-1", "numba-2", "cupy", "cuda")
 MARKS = {"cupy": [pytest.mark.gpu], "cuda": [pytest.mark.gpu]}
