@@ -54,11 +54,8 @@ class CollocatedStep(Stepper):
         self._q, self._b = backend.zeros(grid.shape), backend.zeros(grid.shape)
         self._machine = Sweeps(grid, backend, problem.halo)
         self._machine.like(self._p, self._q)
-        dx, dy = problem.spacings
-        both = 2.0 * (dx * dx + dy * dy)
-        numbers = (dx * dx, dy * dy, both, dx * dx * dy * dy / both)
         walls = mirrors(problem.walls["pressure"], grid, backend)
-        self._given = (self._b, *numbers, *walls)
+        self._given = (self._b, *flow.pressure_weights(*problem.spacings), *walls)
         self._work: dict[bool, tuple[Callable[[], None], Any]] = {}
 
     @property

@@ -3,8 +3,8 @@
 The collocated scheme is that of a well-known course: u and p on the same nodes, convection by
 backward differences, all other derivatives central, and in each step a number of Jacobi sweeps for
 the pressure, whose equation is the divergence of the momentum equation with div u = 0 at the
-step's end (L. A. Barba and G. F. Forsyth, J. Open Source Educ. 2 (2018), 21, steps 11 and 12). Its
-arithmetic keeps the order of the course's listing. In a plane, u and v along x and y.
+step's end (L. A. Barba and G. F. Forsyth, J. Open Source Educ. 2 (2018), 21, steps 11 and 12). In a
+plane, u and v along x and y.
 """
 
 from heatsolve.points import Mirrored
@@ -20,14 +20,23 @@ def pressure_source(i, j, u, v, dt, rho, dx, dy):
     return rho * (1.0 / dt * (du_dx + dv_dy) - du_dx * du_dx - turning - dv_dy * dv_dy)
 
 
-def pressure_sweep(i, j, p, b, dx2, dy2, both, share, *walls):
-    """A sweep of Jacobi's for div grad p = b; both = 2 (dx^2 + dy^2), share = dx^2 dy^2 / both.
+def pressure_sweep(i, j, p, b, of_x, of_y, of_b, *walls):
+    """A sweep of Jacobi's for div grad p = b, with the weights of `pressure_weights`.
 
     `walls`, see `points.Mirrored`, are those whose node copies the pressure inside.
     """
     p = Mirrored(p, (i, j), walls)
-    across = (p[i, j + 1] + p[i, j - 1]) * dy2
-    return (across + (p[i + 1, j] + p[i - 1, j]) * dx2) / both - share * b[i, j]
+    along_x, along_y = p[i, j + 1] + p[i, j - 1], p[i + 1, j] + p[i - 1, j]
+    return of_x * along_x + of_y * along_y - of_b * b[i, j]
+
+
+def pressure_weights(dx: float, dy: float) -> tuple[float, float, float]:
+    """Those of the neighbours along x and y and of b: dy^2, dx^2, dx^2 dy^2 over 2 (dx^2 + dy^2).
+
+    Formed once, as a GPU takes longer for a division than for all the rest of a sweep.
+    """
+    both = 2.0 * (dx * dx + dy * dy)
+    return dy * dy / both, dx * dx / both, dx * dx * dy * dy / both
 
 
 def collocated_step(i, j, u, v, p, fx, fy, dt, rho, nu, dx, dy):
