@@ -47,7 +47,7 @@ def conflicts(case: Document) -> Found:
             yield ("time", "tolerance"), 'not for model.kind = "heat": set model.steady = true'
     else:
         yield from _flow_conflicts(case)
-        yield from (_transport if case.model.kind == "transport" else _collocated)(case)
+        yield from MODELS[case.model.scheme or "transport"](case)
     if steady and case.time:
         yield ("time",), "only for a transient case (model.steady = false)"
     if not steady and not case.time:
@@ -92,7 +92,7 @@ def _field_conflicts(case: Document, walls: Collection[str]) -> Found:
         if name not in own:
             yield path, f"the model has no {name} (it has {', '.join(own)})"
     for side in walls:
-        for name in own:
+        for name in own if case.model.scheme != "staggered" else case.diffusivities:
             if side in needed and getattr(getattr(case.boundary, side), name) is None:
                 yield ("boundary", side, name), "missing, the wall needs a condition for it"
     for n, box in enumerate(boxes):
@@ -150,6 +150,10 @@ def _transport(case: Document) -> Found:
 def _collocated(case: Document) -> Found:
     """Yield what the collocated scheme does not have: it is the listing of a lesson."""
     here = 'with model.scheme = "collocated"'
+    for side in needed_walls(case.grid):
+        wall = getattr(case.boundary, side)
+        if wall is not None and wall.kind is not None:
+            yield ("boundary", side, "kind"), f"has no effect {here}"
     if case.grid.dimension != 2:
         yield ("grid",), f"must have two axes {here}"
     if case.grid.kind != "nodes":
@@ -165,6 +169,52 @@ def _collocated(case: Document) -> Found:
         yield ("solver", key), f"has no effect {here}"
     for key in sorted({"pressure"} & case.source.model_fields_set):
         yield ("source", key), "a pressure has no source"
+
+
+def _staggered(case: Document) -> Found:
+    """Yield what the staggered scheme does not have."""
+    model, grid, here = case.model, case.grid, 'with model.scheme = "staggered"'
+    if grid.dimension == 1:
+        yield ("grid",), f"must have two or three axes {here}"
+    if grid.kind != "cells":
+        yield ("grid", "nodes"), f"must be cells {here}"
+    if case.time and case.time.scheme in IMPLICIT:
+        yield ("time", "scheme"), f'must be "explicit", "rk2" or "rk3" {here}'
+    if model.buoyancy is not None and len(model.buoyancy) != grid.dimension:
+        yield ("model", "buoyancy"), f"must have length {grid.dimension}, as the grid has axes"
+    for key in ("norm", "monitor", "relative", "iterations", "update", "check_every"):
+        if key in case.solver.model_fields_set and key != "check_every":
+            yield ("solver", key), f"has no effect {here}"
+    if case.parallel.halo > 1:
+        yield ("parallel", "halo"), f"must be 1 {here}"
+    if "pressure" in case.source.model_fields_set:
+        yield ("source", "pressure"), "a pressure has no source"
+    for side in needed_walls(grid):
+        wall = getattr(case.boundary, side)
+        if wall is None:
+            continue
+        path, across = ("boundary", side), f"velocity_{SIDES[side]}"
+        if wall.kind is None:
+            yield (*path, "kind"), "missing: no-slip, free-slip, inflow or outflow"
+        if wall.kind == "outflow" and side == WALLS[SIDES[side]][0]:
+            yield (*path, "kind"), "fluid leaves at high walls only: right, top or front"
+        if "pressure" in wall.model_fields_set:
+            yield (*path, "pressure"), f"has no effect {here}"
+        for name in case.velocity_names:
+            condition = getattr(wall, name)
+            if condition is None:
+                continue
+            if condition.value is None:
+                yield (*path, name), "must be a value"
+            elif wall.kind in ("free-slip", "outflow"):
+                yield (*path, name), f'has no effect with kind = "{wall.kind}"'
+            elif wall.kind == "no-slip" and name == across:
+                value = condition.value
+                if value.names or value() != 0.0:
+                    yield (*path, name), 'must be 0 with kind = "no-slip", which nothing passes'
+
+
+MODELS = {"transport": _transport, "collocated": _collocated, "staggered": _staggered}
 
 
 def needed_walls(grid: Grid) -> list[str]:

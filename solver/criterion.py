@@ -25,8 +25,14 @@ class Criterion:
         u: Any,
         scratch: Any = None,
         total: Callable[[Any, Accumulator], None] | None = None,
+        scale: float | None = None,
+        looks_first: bool = True,
     ):
-        """`total` adds the magnitudes of a field at all points, for "sum-abs-change"."""
+        """`total` adds the magnitudes of a field at all points, for "sum-abs-change"; `scale` is
+        what the tolerance is relative to, if the caller knows; `looks_first` tells whether a
+        residual is looked at before the first iteration.
+        """
+        self.looks_first = looks_first
         solver = case.solver
         self.total = total if solver.norm == "sum-abs-change" else None
         self.kind = kind_of(solver.norm)
@@ -37,11 +43,17 @@ class Criterion:
         if self.fixed and "check_every" not in solver.model_fields_set:
             self.every = self.limit
         self._system, self._tolerance = system, 0.0 if self.fixed else solver.tolerance
-        self._scale: float | None = None
-        if self.fixed or not solver.relative:
-            self._scale = 1.0
-        elif not system.homogeneous and (scratch is not None or _values_at_walls(system, u)):
-            self._scale = self._norm_with_walls(u, scratch)
+        self._scale = scale
+        if scale is None:
+            self._scale = self._own_scale(solver.relative, u, scratch)
+
+    def _own_scale(self, relative: bool, u: Any, scratch: Any) -> float | None:
+        system = self._system
+        if self.fixed or not relative:
+            return 1.0
+        if system.homogeneous or (scratch is None and not _values_at_walls(system, u)):
+            return None
+        return self._norm_with_walls(u, scratch)
 
     @property
     def threshold(self) -> float:

@@ -37,7 +37,8 @@ class Axis:
     `points`: nodes or cells as the case counts them; `on_nodes`: which of the two; `fixed`: for
     the low and the high end, whether a node there carries a given value and is no unknown;
     `block`: the unknowns of this process, from the first to before the last (all, if None);
-    `margin`: so many unknowns of the neighbours below and above its arrays hold, too.
+    `margin`: so many unknowns of the neighbours below and above its arrays hold, too;
+    `on_faces`: positions are those of the faces behind the cells.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Axis:
     fixed: tuple[bool, bool] = (False, False)
     block: tuple[int, int] | None = None
     margin: tuple[int, int] = (0, 0)
+    on_faces: bool = False
 
     @property
     def intervals(self) -> int:
@@ -122,9 +124,9 @@ class Axis:
         if self.periodic:
             numbers %= self.points
         else:
-            numbers = np.clip(numbers, 0.0, self.points - 1.0)
+            numbers = np.clip(numbers, -1.0 if self.on_faces else 0.0, self.points - 1.0)
         if not self.on_nodes:
-            numbers += 0.5
+            numbers += 1.0 if self.on_faces else 0.5
         # Whole numbers stay exact where the length is a multiple of the number of intervals.
         positions = self.lower + numbers * (self.upper - self.lower) / self.intervals
         return np.minimum(positions, self.upper)
@@ -156,6 +158,12 @@ class Grid:
         """The part of this grid with these unknowns, and these margins, along each axis."""
         axes = zip(self.axes, blocks, margins, strict=True)
         return Grid(tuple(replace(axis, block=b, margin=m) for axis, b, m in axes))
+
+    def faces(self, number: int) -> "Grid":
+        """The same, with the positions of the faces behind the cells along an axis."""
+        axes = list(self.axes)
+        axes[number] = replace(axes[number], on_faces=True)
+        return Grid(tuple(axes))
 
     @cached_property
     def interior(self) -> Region:

@@ -77,7 +77,8 @@ class Judge:
             accumulator = self._method.accumulator(self._criterion.kind)
             self._criterion.find(self._method, 0, accumulator)
             self.course.value = accumulator.take()
-        if self._criterion.monitor == "residual" and not self._criterion.fixed:
+        criterion = self._criterion
+        if criterion.monitor == "residual" and not criterion.fixed and criterion.looks_first:
             self.judge(Look(0, 0, 0), self._criterion.first_residual(self._method))
 
     def recall(self, course: Course, history: dict[str, list[float]]) -> None:

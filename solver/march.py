@@ -18,8 +18,10 @@ from heatsolve.keeper import Keeper, State, Stopped
 from heatsolve.linear import System, weighted, weighted_magnitude
 from heatsolve.points import copy
 from heatsolve.problem import Problem
+from heatsolve.projection import Projection
 from heatsolve.runge_kutta import RungeKutta
 from heatsolve.schema import IMPLICIT
+from heatsolve.staggered import Staggered
 from heatsolve.steppers import Explicit, Implicit, Stepper, Substep
 
 MOST_STEPS = 2.0**53
@@ -177,7 +179,7 @@ def transient(
     number, log, stepper = begin(problem, step, resumed)
 
     def write(time: float) -> None:
-        stepper.finish()
+        stepper.present()
         frame(time)
 
     def capture() -> State:
@@ -242,6 +244,8 @@ def stepper_of(problem: Problem, time: float, step: float) -> Stepper:
         return RungeKutta(problem, time, step)
     if isinstance(problem, Collocated):
         return CollocatedStep(problem, time)
+    if isinstance(problem, Staggered):
+        return Projection(problem, time, step)
     assert isinstance(problem, Conduction) and problem.case.time is not None
     return (Explicit if problem.case.time.scheme == "explicit" else Implicit)(problem, time)
 
@@ -304,8 +308,8 @@ class Log:
             course.largest = max(course.largest, course.norm)
         self._demand_bounded(stepper, number)
         row = {"iteration": number, "residual": course.norm, "time": course.time, "dt": dt}
-        for name, value in row.items():
-            self.history[name].append(value)
+        for name, value in (row | stepper.measures()).items():
+            self.history.setdefault(name, []).append(value)
 
     def _demand_bounded(self, stepper: Stepper, number: int) -> None:
         norm, bound = self.course.norm, GROWTH * self.course.largest or math.inf

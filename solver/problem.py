@@ -39,7 +39,7 @@ def grid_of(case: Case) -> Grid:
     def fixed(name: str) -> bool:
         wall = walls[name]
         given = [getattr(wall, field) for field in case.field_names] if wall is not None else []
-        if not given:
+        if not given or case.grid.kind == "cells":
             return False
         return copies or all(condition.value is not None for condition in given)
 

@@ -30,15 +30,17 @@ from heatsolve.report import Report, speed
 from heatsolve.restart import Start, find_state, store_of
 from heatsolve.results import Results
 from heatsolve.schema import IMPLICIT
+from heatsolve.staggered import Staggered
 from heatsolve.wish import Wish
 
 EXIT_NOT_CONVERGED = 3
 PROBLEMS: dict[str, type[Problem]] = {
     "heat": Conduction,
     "transport": Convection,
-    "flow": Collocated,
+    "collocated": Collocated,
+    "staggered": Staggered,
 }
-"""By the kind of model."""
+"""By the kind of model, or the scheme of a flow."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def set_up(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Pro
     )
     report.line(f"{case.name}: {case.about.title or 'untitled'}")
     report.line(f"backend {machine.name} ({reason}), {case.solver.precision}")
-    problem = PROBLEMS[case.model.kind](case, machine, ranks=ranks)
+    problem = PROBLEMS[case.model.scheme or case.model.kind](case, machine, ranks=ranks)
     points = " x ".join(str(axis.points) for axis in reversed(problem.whole.axes))
     report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")
     if ranks.size > 1:

@@ -36,17 +36,27 @@ ZERO, ONE = (compile_expression(text, (), {}) for text in ("0.0", "1.0"))
 FieldName = Literal[
     "temperature", "concentration", "velocity_x", "velocity_y", "velocity_z", "pressure"
 ]
-Convection = Literal["backward", "upwind", "central", "upwind3", "tvd"]
+Convection = Literal["backward", "upwind", "central", "upwind3", "tvd", "skew"]
 HEAT_KEYS = ("conductivity", "density", "specific_heat")
 KEYS = {
     "heat": HEAT_KEYS,
     "transport": ("velocity", "diffusivity", "convection"),
-    "flow": ("scheme", "viscosity", "density", "convection"),
+    "flow": (
+        "scheme",
+        "viscosity",
+        "density",
+        "convection",
+        "diffusivity",
+        "thermal_diffusivity",
+        "buoyancy",
+        "reference_temperature",
+    ),
 }
 """The keys of `[model]` that not all kinds have."""
 CONVECTIONS = {
     "transport": ("upwind", "backward", "central", "upwind3", "tvd"),
     "collocated": ("backward",),
+    "staggered": ("central", "skew"),
 }
 """The first one is the default."""
 
@@ -100,16 +110,22 @@ class Model(Section):
     velocity: VelocityField = None
     diffusivity: Annotated[Real, Ge(0)] = 0.0
     convection: Convection = "upwind"
-    scheme: Literal["collocated"] | None = None
+    scheme: Literal["staggered", "collocated"] | None = None
     viscosity: Annotated[Real, Ge(0)] = 0.0
+    thermal_diffusivity: Annotated[Real, Ge(0)] | None = None
+    buoyancy: tuple[Real, ...] | None = None
+    reference_temperature: Real = 0.0
 
     @pydantic.model_validator(mode="before")
     @classmethod
     def _march(cls, table: Any) -> Any:
         if isinstance(table, Mapping) and table.get("kind") in ("transport", "flow"):
-            scheme = table.get("scheme") if table["kind"] == "flow" else "transport"
+            scheme = table.get("scheme", "staggered") if table["kind"] == "flow" else "transport"
             usual = CONVECTIONS.get(scheme) if isinstance(scheme, str) else None
-            return {"steady": False, **({"convection": usual[0]} if usual else {}), **table}
+            usually = {"convection": usual[0]} if usual else {}
+            if usual and table["kind"] == "flow":
+                usually["scheme"] = scheme
+            return {"steady": False, **usually, **table}
         return table
 
     def mistakes(self) -> Found:
@@ -131,9 +147,14 @@ class Model(Section):
                 yield (key,), f"must be greater than 0, not {show(value)}"
 
     def _mistakes_of_flow(self) -> Found:
-        for key in ("scheme", "viscosity"):
-            if key not in self.model_fields_set:
-                yield (key,), 'missing, kind = "flow" needs it'
+        if "viscosity" not in self.model_fields_set:
+            yield ("viscosity",), 'missing, kind = "flow" needs it'
+        for key in ("diffusivity", "thermal_diffusivity", "buoyancy"):
+            if self.scheme == "collocated" and key in self.model_fields_set:
+                yield (key,), 'only for scheme = "staggered"'
+        for key in ("buoyancy", "reference_temperature"):
+            if key in self.model_fields_set and self.thermal_diffusivity is None:
+                yield (key,), "only with thermal_diffusivity, which has a temperature carried along"
         if self.density.names:
             yield ("density",), 'must be a number with kind = "flow"'
 
@@ -284,7 +305,12 @@ class Condition(Section):
 
 
 class Wall(Section):
-    """`[boundary.left]` and its like: a condition for every field of the model."""
+    """`[boundary.left]` and its like: a condition for every field of the model.
+
+    Of a flow: its `kind`, and values where they are not 0.
+    """
+
+    kind: Literal["no-slip", "free-slip", "inflow", "outflow"] | None = None
 
     temperature: Condition | None = None
     concentration: Condition | None = None
@@ -472,6 +498,16 @@ class Document(Section):
     reference: Reference = Reference()
 
     @property
+    def diffusivities(self) -> dict[str, float]:
+        """Of each quantity that a flow carries along."""
+        model, found = self.model, {}
+        if model.kind == "flow" and model.thermal_diffusivity is not None:
+            found["temperature"] = model.thermal_diffusivity
+        if model.kind == "flow" and "diffusivity" in model.model_fields_set:
+            found["concentration"] = model.diffusivity
+        return found
+
+    @property
     def velocity_names(self) -> tuple[str, ...]:
         """Those of the fields that are components of a velocity."""
         return tuple(name for name in self.field_names if name.startswith("velocity"))
@@ -482,7 +518,8 @@ class Document(Section):
         if self.model.kind == "heat":
             return ("temperature",)
         if self.model.kind == "flow":
-            return (*(f"velocity_{axis}" for axis in self.grid.axes), "pressure")
+            velocities = (f"velocity_{axis}" for axis in self.grid.axes)
+            return (*velocities, "pressure", *self.diffusivities)
         if self.model.velocity == "self":
             return tuple(f"velocity_{axis}" for axis in self.grid.axes)
         return ("concentration",)

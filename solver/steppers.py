@@ -69,8 +69,16 @@ class Stepper(ABC):
     def undo(self) -> None:
         """Go back to the field before the step, if a step can be left half done."""
 
+    def measures(self) -> dict[str, float]:
+        """What the history shall hold of a step, besides its change."""
+        return {}
+
     def finish(self) -> None:
         """Leave the newest fields in those of the problem."""
+
+    def present(self) -> None:
+        """The same for a frame, with what only a frame needs."""
+        self.finish()
 
 
 class Explicit(Stepper):

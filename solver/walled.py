@@ -40,11 +40,15 @@ class Walled(Problem):
         for name in self.names:
             fields[name] = self.backend.zeros(self.grid.shape)
             expression = getattr(self.case.initial, name)
-            values = evaluate(self.grid, f"initial.{name}", expression)
+            values = evaluate(self.places(name), f"initial.{name}", expression)
             self.place(fields[name], self.grid.interior, values)
         self.stamp(fields, None)
         self.write_walls(fields, 0.0)
         return fields
+
+    def places(self, name: str) -> Grid:
+        """The grid with the positions of a quantity."""
+        return self.grid
 
     @property
     def spacings(self) -> tuple[float, ...]:
@@ -93,7 +97,7 @@ class Walled(Problem):
         expression = getattr(condition, kind)
         if (name, wall) not in self._at_walls or "t" in expression.names:
             path = f"boundary.{wall.name}.{name}.{kind}"
-            values = evaluate(self.grid, path, expression, time, wall=wall)
+            values = evaluate(self.places(name), path, expression, time, wall=wall)
             if kind == "gradient":
                 values = values * (self._reach(wall) * self.grid.axes[wall.number].spacing)
             self._at_walls[name, wall] = self.backend.to_device(values)
@@ -104,7 +108,9 @@ class Walled(Problem):
         expressions = [getattr(self.case.source, name) for name in self.names]
         if self._sources is None or any("t" in e.names for e in expressions):
             self._sources = [
-                self.backend.to_device(evaluate(self.grid, f"source.{name}", expression, time))
+                self.backend.to_device(
+                    evaluate(self.places(name), f"source.{name}", expression, time)
+                )
                 for name, expression in zip(self.names, expressions, strict=True)
             ]
         return self._sources
@@ -150,7 +156,7 @@ class Walled(Problem):
         for wall in self.walls[name]:
             if wall.condition.value is not None:
                 path = f"boundary.{wall.name}.{name}.value"
-                values = evaluate(self.grid, path, wall.condition.value, wall=wall)
+                values = evaluate(self.places(name), path, wall.condition.value, wall=wall)
                 given += [float(values.min()), float(values.max())]
         found = self.ranks.gather((min(given), max(given)))
         return min(low for low, _ in found), max(high for _, high in found)

@@ -133,8 +133,59 @@ every = 7
 """
 
 
+STAGGERED = """
+[model]
+kind = "flow"
+viscosity = 0.02
+{model}
+[grid]
+{grid}
+[initial]
+{initial}
+[boundary]
+{walls}
+[time]
+end = 0.02
+step = 0.002
+{time}
+[output]
+every = 4
+"""
+
+
 def texts_of_flow():
     """Flow: with walls all around, and periodic until it is steady enough."""
+    heated = "{ kind = 'no-slip', temperature.value = %s }"
+    yield "heated, staggered", STAGGERED.format(
+        model="thermal_diffusivity = 0.03\nbuoyancy = [0, 5]\nreference_temperature = 0.1",
+        grid="cells = [20, 23]",
+        initial="velocity_x = 'sin(pi*y)'\nvelocity_y = 'x'\ntemperature = 'x*y'",
+        walls=f"left = {heated % 0}\nright = {heated % 1}\n"
+        "bottom = { kind = 'no-slip', velocity_x.value = 't', temperature.gradient = 0 }\n"
+        "top = { kind = 'free-slip', temperature.gradient = 'x' }",
+        time="scheme = 'rk3'",
+    )  # fmt: skip
+    yield "channel, staggered", STAGGERED.format(
+        model="diffusivity = 0.01\nconvection = 'skew'\ndensity = 2",
+        grid="cells = [23, 18]\nupper = [2, 1]",
+        initial="velocity_x = 1",
+        walls="left = { kind = 'inflow', velocity_x.value = '6*y*(1 - y) + t', "
+        "velocity_y.value = 0.1, concentration.value = 1 }\n"
+        "right = { kind = 'outflow', concentration.gradient = 0 }\n"
+        "bottom = { kind = 'no-slip', concentration.gradient = 0 }\n"
+        "top = { kind = 'no-slip', concentration.gradient = 0 }",
+        time="scheme = 'rk2'",
+    )  # fmt: skip
+    yield (
+        "space, staggered",
+        STAGGERED.format(
+            model="convection = 'skew'",
+            grid="cells = [10, 12, 9]\nperiodic = ['x', 'z']",
+            initial="velocity_x = 'sin(2*pi*z)*y'\nvelocity_y = 'cos(2*pi*x)'\nvelocity_z = 'x*y'",
+            walls="bottom.kind = 'no-slip'\ntop = { kind = 'no-slip', velocity_z.value = 1 }",
+            time="scheme = 'rk3'",
+        ),
+    )
     side = "{ velocity_x.value = 0, velocity_y.value = 0.1, pressure.gradient = 0 }"
     walls = f"left = {side}\nright = {side}"
     yield "walls, collocated explicit", COLLOCATED.format(periodic="", walls=walls, time="")

@@ -1,0 +1,193 @@
+"""The steps of a march of flow: Runge-Kutta's stages, each made free of divergence."""
+
+from typing import Any
+
+from heatsolve import flow, transport
+from heatsolve.backends import Accumulator
+from heatsolve.converge import iterate, make_method
+from heatsolve.criterion import Criterion
+from heatsolve.errors import NotConverged
+from heatsolve.keeper import Questions
+from heatsolve.points import copy
+from heatsolve.staggered import Staggered
+from heatsolve.steppers import Silent, Stepper, Substep
+
+Fields = dict[str, Any]
+
+
+class Projection(Stepper):
+    """Stages of `transport.RUNGE_KUTTA` for velocities and what they carry; after each one the
+    pressure that takes its divergence away (A. J. Chorin, Math. Comp. 22 (1968), 745).
+
+    A step has one part, which is never left half done. The last of several stages overwrites the
+    fields at the start of the step, which it reads at the point only.
+    """
+
+    def __init__(self, problem: Staggered, time: float, step: float):
+        super().__init__(time)
+        self.problem: Staggered = problem
+        case, backend, shape = problem.case, problem.backend, problem.grid.shape
+        assert case.time is not None
+        self._stages = transport.RUNGE_KUTTA[case.time.scheme]
+        self._times = transport.TIMES[case.time.scheme]
+        self._advanced = [*problem.components, *problem.carried]
+        self._now: Fields = {name: problem.fields[name] for name in self._advanced}
+        self._others: list[Fields] = [
+            {name: backend.zeros(shape) for name in self._advanced}
+            for _ in range(2 if len(self._stages) == 3 else 1)
+        ]
+        self._old: Fields = {}
+        self._system = problem.pressure_system()
+        self._pressure = self._system.like(problem.fields["pressure"])
+        solver = case.solver.model_copy(
+            update={"norm": "max", "monitor": "residual", "check_every": 1, "relative": False}
+        )
+        self._case = case.model_copy(update={"solver": solver})
+        self._method = make_method(self._case, self._system, self._pressure)
+        self._fastest, self._length = 0.0, step
+        if time == 0.0:
+            self._begin_free_of_divergence()
+
+    @property
+    def fields(self) -> Fields:  # type: ignore[override]
+        found = {**self._now, "pressure": self._pressure}
+        return {name: found[name] for name in self.problem.names}
+
+    def _begin_free_of_divergence(self) -> None:
+        """Project the initial velocity; its pressure is none of the flow's."""
+        problem = self.problem
+        self._fastest = problem.fastest(self._now)
+        problem.write_faces(self._now, 0.0)
+        self._find_pressure(self._now, 1.0, 0.0, None)
+        self._correct(self._now, 1.0)
+        problem.write_walls(self._now, 0.0)
+        self._system.like(problem.fields["pressure"], self._pressure)
+
+    def _advance(
+        self, part: Substep, change: Accumulator | None, questions: Questions | None
+    ) -> None:
+        problem, start = self.problem, self._now
+        problem.stamp(start, part.start, part.length)
+        problem.write_walls(start, part.start)
+        self._fastest = problem.fastest(start)
+        before = start
+        if change is not None and len(self._stages) > 1:
+            before = self._keep(start)
+        now, ends = start, (*self._times[1:], 1.0)
+        for number, (stage, at, end) in enumerate(
+            zip(self._stages, self._times, ends, strict=True)
+        ):
+            last = number == len(self._stages) - 1
+            new = start if last and number > 0 else self._others[number]
+            self._make_stage(new, start, now, stage, part.start + at * part.length, part.length)
+            time = part.start + end * part.length
+            problem.write_faces(new, time)
+            share = float(stage[1]) * part.length
+            self._find_pressure(new, share, time, questions)
+            self._correct(new, share)
+            problem.write_walls(new, time)
+            now = new
+        if len(self._stages) == 1:
+            self._now, self._others = now, [start]
+        if change is not None:
+            point = transport.changes(len(self._advanced), change.kind)
+            given = (*before.values(), *self._now.values())
+            problem.backend.sweep(point, change, problem.grid.interior, *given)
+
+    def _make_stage(
+        self, new: Fields, start: Fields, now: Fields, stage: Any, time: float, dt: float
+    ) -> None:
+        problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
+        case, model, spacings = problem.case, problem.case.model, problem.steps_along_axes
+        sources = dict(zip(problem.names, problem.sources(time), strict=True))
+        velocities, lifts = problem.velocities(now), model.buoyancy or ()
+        for component, name in enumerate(problem.components):
+            lift = lifts[grid.dimension - 1 - component] if lifts else 0.0
+            point = flow.momentum(grid.dimension, component, model.convection, lift != 0.0)
+            buoyant: tuple[Any, ...] = ()
+            if lift != 0.0:
+                buoyant = (now["temperature"], lift, model.reference_temperature)
+            numbers = (*stage, dt, model.viscosity, *spacings)
+            given = (start[name], *velocities, sources[name], *buoyant, *numbers)
+            backend.sweep(point, new[name], problem.inside(name), *given)
+        for component, region in problem.open_faces():
+            name = problem.components[component]
+            given = (start[name], now[name], *stage, dt, spacings[component])
+            backend.sweep(flow.leaving(component), new[name], region, *given)
+        for name in problem.carried:
+            numbers = (*stage, dt, case.diffusivities[name], *spacings)
+            given = (start[name], now[name], *velocities, sources[name], *numbers)
+            backend.sweep(flow.carried(grid.dimension), new[name], grid.interior, *given)
+
+    def _find_pressure(
+        self, fields: Fields, dt: float, time: float, questions: Questions | None
+    ) -> None:
+        """The p for which u - dt grad p has no divergence."""
+        problem, system, p = self.problem, self._system, self._pressure
+        sweep, grid, spacings = problem.backend.sweep, problem.grid, problem.steps_along_axes
+        given = (*problem.velocities(fields), *spacings)
+        sweep(flow.scaled_divergence, system.b, grid.interior, -1.0 / dt, *given)
+        # The residual of the pressure is what is left of div u, over dt.
+        scale = self._fastest / (min(spacings) * dt)
+        # An iteration in any case: a pressure that is good enough would otherwise stay as it is,
+        # and a march never come to rest.
+        criterion = Criterion(self._case, system, p, scale=scale, looks_first=False)
+        self._method.restart()
+        outcome = iterate(self._method, criterion, Silent(), questions)
+        self.norm = outcome.norm
+        if outcome.ending == "limit":
+            raise NotConverged(
+                f"the pressure at t = {time:g} did not converge in {outcome.count} iterations "
+                f"(norm {outcome.norm:.3g})"
+            )
+
+    def _correct(self, fields: Fields, dt: float) -> None:
+        """u - dt grad p."""
+        problem, p = self.problem, self._pressure
+        sweep, spacings = problem.backend.sweep, problem.steps_along_axes
+        problem.halo.exchange(p)
+        for component, name in enumerate(problem.components):
+            point = flow.projected(component)
+            w, h = fields[name], spacings[component]
+            sweep(point, w, problem.inside(name), w, p, dt, h)
+        for component, region in problem.open_faces():
+            w, h = fields[problem.components[component]], spacings[component]
+            sweep(flow.projected_outflow, w, region, w, p, dt, h)
+
+    def _keep(self, fields: Fields) -> Fields:
+        """A copy of the fields, which a step overwrites."""
+        for name, array in fields.items():
+            self._old[name] = self._system.like(array, self._old.get(name))
+        return self._old
+
+    def measures(self) -> dict[str, float]:
+        return self.problem.measures(self._now)
+
+    def present(self) -> None:
+        """With the pressure of this very time; a stage's is that of the stage before.
+
+        It is what keeps du/dt free of divergence, found from a step of explicit Euler. The march
+        goes on from the pressure that it had, so that frames make no difference to it.
+        """
+        self.finish()
+        problem, stage = self.problem, transport.RUNGE_KUTTA["explicit"][0]
+        kept, scratch = self._system.like(self._pressure), self._others[0]
+        self._fastest = problem.fastest(self._now)
+        problem.write_walls(self._now, self.time)
+        dt = self._length
+        self._make_stage(scratch, self._now, self._now, stage, self.time, dt)
+        problem.write_faces(scratch, self.time + dt)
+        self._find_pressure(scratch, dt, self.time, None)
+        self._system.like(self._pressure, problem.fields["pressure"])
+        self._system.like(kept, self._pressure)
+
+    def finish(self) -> None:
+        problem = self.problem
+        for name, array in self._now.items():
+            if array is not problem.fields[name]:
+                problem.backend.sweep(copy, problem.fields[name], problem.grid.everything, array)
+        first = self._advanced[0]
+        if self._now[first] is not problem.fields[first]:
+            others = self._now
+            self._now = {name: problem.fields[name] for name in self._advanced}
+            self._others = [others]

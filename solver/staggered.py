@@ -1,0 +1,280 @@
+"""A case of flow on the staggered grid: its fields, its walls, and the pressure's linear system."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from heatsolve import flow, heat, stability
+from heatsolve.backends import Backend
+from heatsolve.case import Case
+from heatsolve.errors import InputError
+from heatsolve.evaluate import Wall, evaluate
+from heatsolve.grid import WALLS, Grid, Region
+from heatsolve.halo import replaced
+from heatsolve.linear import System
+from heatsolve.linear.spectrum import lowest_eigenvalue
+from heatsolve.points import NOTHING, ONES, copy
+from heatsolve.ranks import Ranks
+from heatsolve.schema import ZERO, Condition
+from heatsolve.walled import Walled
+
+STILL = Condition.model_construct(value=ZERO)
+LEVEL = Condition.model_construct(gradient=ZERO)
+BALANCED = 1e-10
+"""Share of the fluid that flows in and out by which the two may differ where nothing is open."""
+
+
+class Staggered(Walled):
+    """Pressure and what is carried at the centres of cells, velocities on the faces behind them.
+
+    `components` are the names of the velocities in the order of the arrays' axes, `carried` those
+    of what the flow carries. `density` is rho (kg/m3); fields hold p / rho.
+    """
+
+    def __init__(
+        self, case: Case, backend: Backend, grid: Grid | None = None, ranks: Ranks | None = None
+    ):
+        super().__init__(case, backend, grid, ranks)
+        self.density = float(case.model.density())
+        self.components = [f"velocity_{axis.name}" for axis in self.grid.axes]
+        self.carried = [name for name in self.names if name in case.diffusivities]
+        self._faces = {name: self.grid.faces(n) for n, name in enumerate(self.components)}
+        self.open_ends = [
+            (number, side)
+            for number, axis in enumerate(self.whole.axes)
+            for side, wall in enumerate(WALLS[axis.name])
+            if not axis.periodic and getattr(case.boundary, wall).kind == "outflow"
+        ]
+        """Axis and side of the walls through which fluid leaves as it likes, of the whole grid."""
+        self.walls = {name: tuple(self._walls_of(name)) for name in self.names}
+        self._demand_balance()
+
+    def places(self, name: str) -> Grid:
+        return self._faces.get(name, self.grid)
+
+    def spacing(self, number: int) -> float:
+        return self.grid.axes[number].spacing
+
+    @property
+    def steps_along_axes(self) -> tuple[float, ...]:
+        """The spacings, slowest axis first."""
+        return tuple(axis.spacing for axis in self.grid.axes)
+
+    # ---- walls -------------------------------------------------------------------------------
+
+    def _walls_of(self, name: str) -> list[Wall]:
+        """What holds for a quantity at the walls of this block."""
+        found = []
+        for number, axis in enumerate(self.grid.axes):
+            for side, wall in enumerate(WALLS[axis.name]):
+                if axis.periodic or not axis.at_ends[side]:
+                    continue
+                given = getattr(self.case.boundary, wall)
+                condition = self._condition(name, name == self.components[number], given)
+                if condition is not None:
+                    found.append(Wall(number, side, wall, condition))
+        return found
+
+    def _condition(self, name: str, across: bool, given: Any) -> Condition | None:
+        """The condition of a quantity at a wall; None where there is no need of any.
+
+        `across`: whether it is the velocity across the wall.
+        """
+        if name == "pressure":
+            return None
+        condition: Condition | None = getattr(given, name)
+        if name in self.carried:
+            return condition
+        if given.kind == "outflow":
+            return None if across else LEVEL
+        if given.kind == "free-slip" and not across:
+            return LEVEL
+        return condition or STILL
+
+    def write_wall(self, array: Any, name: str, wall: Wall, time: float) -> None:
+        if self.components[wall.number] != name:
+            super().write_wall(array, name, wall, time)
+            return
+        # The wall is a face: the one behind the low ghost, or behind the last cell.
+        values = self._wall_values(name, wall, time)
+        self.backend.sweep(copy, array, self.face_at(wall.number, wall.side), values)
+
+    def face_at(self, number: int, side: int) -> Region:
+        """The faces at the low or the high end of an axis."""
+        last = self.grid.shape[number] - 2
+        bounds = (0, 1) if side == 0 else (last, last + 1)
+        return replaced(self.grid.ghost(number, side), number, bounds)
+
+    def write_faces(self, fields: Mapping[str, Any], time: float) -> None:
+        """What a divergence reads: each velocity's neighbours, and its values at its own walls."""
+        for number, name in enumerate(self.components):
+            self.halo.exchange(fields[name])
+            for wall in self.walls[name]:
+                if wall.number == number:
+                    self.write_wall(fields[name], name, wall, time)
+
+    def inside(self, name: str) -> Region:
+        """The unknowns of a quantity, but for velocities through open ends."""
+        region = self.grid.interior
+        if name in self.components:
+            number = self.components.index(name)
+            axis = self.grid.axes[number]
+            low, high = region[number]
+            if not axis.periodic and axis.at_ends[1]:
+                region = replaced(region, number, (low, high - 1))
+        return region
+
+    def open_faces(self) -> list[tuple[int, Region]]:
+        """Axis and region of the faces of this block through which fluid leaves as it likes."""
+        return [
+            (number, tuple(
+                bounds if n == number else inner
+                for n, (bounds, inner) in enumerate(
+                    zip(self.face_at(number, 1), self.grid.interior, strict=True)
+                )
+            ))
+            for number, _ in self.open_ends
+            if self.grid.axes[number].at_ends[1]
+        ]  # fmt: skip
+
+    def _demand_balance(self) -> None:
+        """Without any open end as much must flow in as out, at t = 0."""
+        if self.open_ends:
+            return
+        flows = [0.0]
+        for number, name in enumerate(self.components):
+            for wall in self.walls[name]:
+                if wall.number != number:
+                    continue
+                path = f"boundary.{wall.name}.{name}.value"
+                values = evaluate(self.places(name), path, wall.condition.value, wall=wall)
+                layer = [high - low for low, high in self.grid.interior]
+                layer[number] = 1
+                trimmed = values[tuple(
+                    slice(None) if n == 1 else slice(*self.grid.interior[axis])
+                    for axis, n in enumerate(values.shape)
+                )]  # fmt: skip
+                area = np.prod([h for n, h in enumerate(self.steps_along_axes) if n != number])
+                through = float(np.broadcast_to(trimmed, layer).sum() * area)
+                flows.append(through if wall.side == 0 else -through)
+        found = [flow for some in self.ranks.gather(flows) for flow in some]
+        if abs(sum(found)) > BALANCED * sum(map(abs, found)):
+            raise InputError(
+                f"boundary: {sum(found):g} m3/s more flow in than out, and no wall is an outflow"
+            )
+
+    # ---- the pressure ------------------------------------------------------------------------
+
+    def pressure_system(self) -> System:
+        """-div grad p = b, dp/dn = 0 at walls, p = 0 at open ends: steady heat with k = 1."""
+        backend, grid = self.backend, self.grid
+        b = backend.zeros(grid.shape)
+        lines = [self._line(number, grid) for number in range(grid.dimension)]
+        faces = [
+            entry
+            for number in reversed(range(grid.dimension))
+            for entry in (backend.to_device(grid.along(number, lines[number])), ONES)
+        ]
+        none = backend.zeros((1,) * grid.dimension)
+        return System(
+            grid=grid,
+            backend=backend,
+            halo=self.halo,
+            residual=heat.residual,
+            diagonal=heat.diagonal,
+            rounding=heat.rounding,
+            coefficients=(none, NOTHING, *faces),
+            b=b,
+            ratios=(ONES,) * grid.dimension,
+            lowest=self._lowest,
+            singular=not self.open_ends,
+            homogeneous=True,
+        )
+
+    def _line(self, number: int, grid: Grid) -> np.ndarray:
+        """1 / h^2 of the faces along an axis; none at a wall, of half a cell at an open end."""
+        axis = grid.axes[number]
+        share = 1.0 / (axis.spacing * axis.spacing)
+        line = np.full(axis.unknowns + 2, share)
+        line[0] = 0.0
+        for side, index in enumerate((1, -1)):
+            if not axis.periodic and axis.at_ends[side]:
+                line[index] = 2.0 * share if (number, side) in self.open_ends else 0.0
+        return line
+
+    def _lowest(self) -> float:
+        lines = [self._line(number, self.whole) for number in range(self.whole.dimension)]
+        return lowest_eigenvalue(self.whole, lines, [np.ones(1)] * len(lines))
+
+    # ---- what is asked for -------------------------------------------------------------------
+
+    def stored(self) -> dict[str, np.ndarray]:
+        """Velocities at the centres of cells; the pressure with mean 0 where no wall gives it."""
+        backend, grid = self.backend, self.grid
+        found, centre = {}, backend.zeros(grid.shape)
+        wanted = self.case.output.fields or self.names
+        for name in wanted:
+            array = self.fields[name]
+            if name in self.components:
+                point = flow.centred(self.components.index(name))
+                backend.sweep(point, centre, grid.interior, array)
+                array = centre
+            values = self.own(array)
+            if name == "pressure":
+                mean = 0.0
+                if not self.open_ends:
+                    mean = backend.reduce("sum", copy, grid.interior, array)
+                    mean /= self.whole.all_unknowns
+                values = (values - mean) * self.density
+            found[name] = values
+        return {name: found[name] for name in self.names if name in found}
+
+    def velocities(self, fields: Mapping[str, Any]) -> list[Any]:
+        """The components, slowest axis first."""
+        return [fields[name] for name in self.components]
+
+    def divergence(self, fields: Mapping[str, Any]) -> float:
+        """The largest |div u| (1/s), the faces' neighbours up to date (asks all processes)."""
+        given = (*self.velocities(fields), *self.steps_along_axes)
+        return self.backend.reduce("max", flow.divergence, self.grid.interior, *given)
+
+    def fastest(self, fields: Mapping[str, Any]) -> float:
+        """The largest component of the velocity at any face (m/s; asks all processes)."""
+        largest = self.backend.accumulator("max")
+        for name in self.components:
+            self.backend.sweep(copy, largest, self.grid.interior, fields[name])
+            for wall in self.walls[name]:
+                if wall.side == 0 and self.components[wall.number] == name:
+                    self.backend.sweep(copy, largest, self.face_at(wall.number, 0), fields[name])
+        return largest.value
+
+    def measures(self, fields: Mapping[str, Any]) -> dict[str, float]:
+        """The divergence, in units of the fastest velocity over a spacing, and the energy."""
+        velocities = self.velocities(fields)
+        energy = self.backend.reduce("sum", flow.kinetic_energy, self.grid.interior, *velocities)
+        fastest = self.fastest(fields)
+        relative = self.divergence(fields) * min(self.steps_along_axes)
+        return {
+            "divergence": relative / fastest if fastest > 0.0 else relative,
+            "kinetic_energy": energy * float(np.prod(self.steps_along_axes)),
+        }
+
+    def largest_step(self) -> float:
+        """The largest stable step (s) for the largest speeds at t = 0, walls included.
+
+        Raises InputError where no step is stable.
+        """
+        case, model, time = self.case, self.case.model, self.case.time
+        assert time is not None
+        names = [f"velocity_{axis}" for axis in case.grid.axes]
+        speeds = [speed for _, speed in self.largest_magnitudes(names)]
+        steps = [
+            stability.largest_step("central", time.scheme, speeds, nu, self.spacings)
+            for nu in (model.viscosity, *case.diffusivities.values())
+        ]
+        if min(steps) == 0.0 and not time.allow_unstable:
+            raise InputError(
+                f'time.scheme: no step is stable with scheme = "{time.scheme}" here (try "rk3")'
+            )
+        return min(steps)
