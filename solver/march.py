@@ -187,6 +187,7 @@ def transient(
         return State(number, record, log.history, stepper.fields)
 
     if resumed is None:
+        stepper.prepare()
         write(0.0)
     keeper.begin(number, resumed is not None and resumed.finished)
     while number < count and not log.steady:

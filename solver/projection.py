@@ -45,20 +45,18 @@ class Projection(Stepper):
         self._case = case.model_copy(update={"solver": solver})
         self._method = make_method(self._case, self._system, self._pressure)
         self._fastest, self._length = 0.0, step
-        if time == 0.0:
-            self._begin_free_of_divergence()
 
     @property
     def fields(self) -> Fields:  # type: ignore[override]
         found = {**self._now, "pressure": self._pressure}
         return {name: found[name] for name in self.problem.names}
 
-    def _begin_free_of_divergence(self) -> None:
+    def prepare(self) -> None:
         """Project the initial velocity; its pressure is none of the flow's."""
         problem = self.problem
         self._fastest = problem.fastest(self._now)
         problem.write_faces(self._now, 0.0)
-        self._find_pressure(self._now, 1.0, 0.0, None)
+        self._find_pressure(self._now, 1.0, 0.0)
         self._correct(self._now, 1.0)
         problem.write_walls(self._now, 0.0)
         self._system.like(problem.fields["pressure"], self._pressure)
@@ -83,7 +81,7 @@ class Projection(Stepper):
             time = part.start + end * part.length
             problem.write_faces(new, time)
             share = float(stage[1]) * part.length
-            self._find_pressure(new, share, time, questions)
+            self._find_pressure(new, share, time)
             self._correct(new, share)
             problem.write_walls(new, time)
             now = new
@@ -119,9 +117,7 @@ class Projection(Stepper):
             given = (start[name], now[name], *velocities, sources[name], *numbers)
             backend.sweep(flow.carried(grid.dimension), new[name], grid.interior, *given)
 
-    def _find_pressure(
-        self, fields: Fields, dt: float, time: float, questions: Questions | None
-    ) -> None:
+    def _find_pressure(self, fields: Fields, dt: float, time: float) -> None:
         """The p for which u - dt grad p has no divergence."""
         problem, system, p = self.problem, self._system, self._pressure
         sweep, grid, spacings = problem.backend.sweep, problem.grid, problem.steps_along_axes
@@ -133,7 +129,7 @@ class Projection(Stepper):
         # and a march never come to rest.
         criterion = Criterion(self._case, system, p, scale=scale, looks_first=False)
         self._method.restart()
-        outcome = iterate(self._method, criterion, Silent(), questions)
+        outcome = iterate(self._method, criterion, Silent())
         self.norm = outcome.norm
         if outcome.ending == "limit":
             raise NotConverged(
@@ -177,7 +173,7 @@ class Projection(Stepper):
         dt = self._length
         self._make_stage(scratch, self._now, self._now, stage, self.time, dt)
         problem.write_faces(scratch, self.time + dt)
-        self._find_pressure(scratch, dt, self.time, None)
+        self._find_pressure(scratch, dt, self.time)
         self._system.like(self._pressure, problem.fields["pressure"])
         self._system.like(kept, self._pressure)
 

@@ -45,6 +45,9 @@ class Stepper(ABC):
     def __init__(self, time: float):
         self.time = time
 
+    def prepare(self) -> None:
+        """What comes before the first step of a march that begins anew."""
+
     def step(
         self, parts: Sequence[Substep], change: Accumulator | None, questions: Questions | None
     ) -> None:
