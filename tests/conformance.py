@@ -254,8 +254,45 @@ def _of_transport(d: int) -> list[Entry]:
 
 
 def _of_flow(d: int) -> list[Entry]:
-    if d != 2:
-        return []
+    return [] if d == 1 else [*_of_staggered(d), *(_of_collocated() if d == 2 else [])]
+
+
+def _of_staggered(d: int) -> list[Entry]:
+    u, step = _mixed(d), [points.NOTHING, points.ONES]
+    given, velocities, spacings = [REAL, REAL], [u] * d, [REAL] * d
+    entries = []
+    for axis in range(d):
+        for form in ("central", "skew"):
+            plain = flow.momentum(d, axis, form, False)
+            entries.append(
+                Entry(
+                    f"{d}d-{form}-momentum-{axis}",
+                    plain,
+                    d,
+                    (u, *velocities, u, *step, *given, *spacings),
+                )
+            )
+        lifted = flow.momentum(d, axis, "central", True)
+        heat_ = (u, *velocities, u, u, REAL, REAL, REAL, REAL, *given, *spacings)
+        entries += [
+            Entry(f"{d}d-buoyant-momentum-{axis}", lifted, d, heat_, (0,)),
+            Entry(f"{d}d-leaving-{axis}", flow.leaving(axis), d, (u, u, REAL, REAL, REAL, REAL)),
+            Entry(f"{d}d-projected-{axis}", flow.projected(axis), d, (u, u, *given), (0,)),
+            Entry(f"{d}d-centred-{axis}", flow.centred(axis), d, (u,)),
+        ]
+    return [
+        *entries,
+        Entry(f"{d}d-carried", flow.carried(d), d,
+              (u, u, *velocities, u, REAL, REAL, *given, *spacings), (0,)),
+        Entry(f"{d}d-divergence", flow.divergence, d, (*velocities, *spacings), ("max",)),
+        Entry(f"{d}d-scaled-divergence", flow.scaled_divergence, d,
+              (REAL, *velocities, *spacings)),
+        Entry(f"{d}d-projected-outflow", flow.projected_outflow, d, (u, u, *given), (0,)),
+        Entry(f"{d}d-kinetic-energy", flow.kinetic_energy, d, tuple(velocities), ("sum",)),
+    ]  # fmt: skip
+
+
+def _of_collocated() -> list[Entry]:
     u = _mixed(2)
     lines = [_along(2, axis, positive=False) for axis in (0, 0, 1, 1)]
     some = [lines[0], points.NOTHING, points.NOTHING, lines[3]]

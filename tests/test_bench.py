@@ -25,7 +25,7 @@ TINY = {
 }  # fmt: skip
 KEYS = {"name", "backend", "shape", "dtype", "seconds", "glups", "fraction_of_copy",
         "unknowns_per_second", "copies", "machine"}  # fmt: skip
-STEPS = ("collocated2d", "collocated2d-slices")
+STEPS = ("collocated2d", "collocated2d-slices", "flow2d", "flow2d-numpy", "flow3d")
 SOLVERS = {"multigrid2d", "multigrid2d-mixed", "multigrid2d-pyamg", "multigrid3d",
            "multigrid3d-mixed", "fmg2d", "fft3d"}  # fmt: skip
 

@@ -19,7 +19,7 @@ from heatsolve.backends import Backend
 from heatsolve.backends.choice import choose, gpu_name
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.ranks import Ranks
-from heatsolve.study.flows import collocated, collocated_slices
+from heatsolve.study.flows import collocated, collocated_slices, marching, marching_numpy
 from heatsolve.study.measure import Bench, Row
 from heatsolve.study.processes import COMPARISONS, Comparison, compare
 from heatsolve.study.rivals import algebraic, numpy_backend, plain_c, slices
@@ -67,6 +67,9 @@ BENCHMARKS = {
         solving(method="multigrid", cycle="FMG", iterations=1), SOLVED, LARGE_SOLVED
     ),
     "fft3d": Benchmark(solving(periodic=True, method="fft"), SOLVED_SPACE, LARGE_SOLVED_SPACE),
+    "flow2d": Benchmark(marching, (514, 514), (2050, 2050)),
+    "flow2d-numpy": Benchmark(marching_numpy, (514, 514), (514, 514)),
+    "flow3d": Benchmark(marching, (66, 66, 66), (258, 258, 258)),
     "collocated2d": Benchmark(collocated, (1024, 1024), (4096, 4096)),
     "collocated2d-slices": Benchmark(collocated_slices, (1024, 1024), (4096, 4096)),
     "launch": Benchmark(launch, (64, 64), (64, 64)),

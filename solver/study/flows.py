@@ -9,7 +9,9 @@ from heatsolve.backends.choice import make
 from heatsolve.case import parse
 from heatsolve.collocated import Collocated, CollocatedStep
 from heatsolve.errors import InputError
-from heatsolve.march import Substep
+from heatsolve.march import Substep, step_length
+from heatsolve.projection import Projection
+from heatsolve.staggered import Staggered
 from heatsolve.study.measure import Bench, Row, in_turn, repeat_of, seconds_of
 
 SWEEPS = 50
@@ -74,6 +76,99 @@ def collocated(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
         name, machine.name, tuple(shape), machine.precision, seconds,
         glups=points / seconds / 1e9, note=f"a step of {SWEEPS} sweeps",
     )  # fmt: skip
+
+
+CAVITY = """
+[model]
+kind = "flow"
+viscosity = 1e-3
+[grid]
+cells = {cells}
+[boundary]
+left.kind = "no-slip"
+right.kind = "no-slip"
+bottom.kind = "no-slip"
+top = {{ kind = "no-slip", velocity_x.value = 1 }}
+[time]
+end = 1
+cfl = 0.5
+scheme = "rk3"
+[solver]
+precision = "{precision}"
+"""
+VORTEX = """
+[model]
+kind = "flow"
+viscosity = "1/1600"
+[grid]
+cells = {cells}
+upper = ["2*pi", "2*pi", "2*pi"]
+periodic = ["x", "y", "z"]
+[initial]
+velocity_x = "sin(x)*cos(y)*cos(z)"
+velocity_y = "-cos(x)*sin(y)*cos(z)"
+[time]
+end = 1
+cfl = 0.5
+scheme = "rk3"
+[solver]
+precision = "{precision}"
+"""
+FIRST_STEPS = 3
+"""Before the clock starts: the first pressure is found from zero."""
+
+
+class Marching:
+    """A flow on the staggered grid on its way: a cavity in a plane, Taylor-Green in space."""
+
+    def __init__(self, machine: Backend, shape: Sequence[int]):
+        cells = [extent - 2 for extent in reversed(shape)]
+        text = (CAVITY if len(shape) == 2 else VORTEX).format(
+            cells=cells, precision=machine.precision
+        )
+        self.problem = Staggered(parse(text, "bench"), machine)
+        self.dt, _ = step_length(self.problem)
+        self._stepper = Projection(self.problem, 0.0, self.dt)
+        self._stepper.prepare()
+        self._count = 0
+        for _ in range(FIRST_STEPS):
+            self.step()
+
+    def step(self) -> None:
+        self._stepper.step([Substep(self._count * self.dt, self.dt, 0.0)], None, None)
+        self._count += 1
+
+    @property
+    def divergence(self) -> float:
+        """As the history of a run has it."""
+        return self._stepper.measures()["divergence"]
+
+
+def marching(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
+    """A step of the staggered flow, with three projections."""
+    machine = bench.machine
+    flow = Marching(machine, shape)
+    seconds = seconds_of(flow.step, machine)
+    points = flow.problem.whole.all_unknowns
+    yield Row(
+        name, machine.name, tuple(shape), machine.precision, seconds,
+        glups=points / seconds / 1e9, note=f"divergence {flow.divergence:.1e}",
+    )  # fmt: skip
+
+
+def marching_numpy(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
+    """The same step on the numpy backend."""
+    machine = make("numpy", bench.machine.precision)
+    own, other = Marching(bench.machine, shape), Marching(machine, shape)
+    (seconds,), speedup = in_turn(
+        repeat_of(own.step, bench.machine), repeat_of(other.step, machine)
+    )
+    points = own.problem.whole.all_unknowns
+    row = Row(
+        name, machine.name, tuple(shape), machine.precision, seconds,
+        glups=points / seconds / 1e9, note=f"divergence {other.divergence:.1e}",
+    )  # fmt: skip
+    yield replace(row, rival_of=f"flow{len(shape)}d", speedup=speedup)
 
 
 def collocated_slices(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
