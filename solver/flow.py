@@ -201,6 +201,11 @@ def projected_outflow(at, w, p, dt, h):
     return w[at] + dt * p[at] / (0.5 * h)
 
 
+def extrapolated(at, p, before, reach):
+    """A pressure from the last one and the one before, and what is now the one before."""
+    return p[at] + reach * (p[at] - before[at]), p[at]
+
+
 @cache
 def centred(component: int) -> Point:
     """The velocity at a cell's centre, the mean of its two faces'."""

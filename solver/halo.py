@@ -131,6 +131,13 @@ class Halo:
         self.start(array)
         self.finish(array)
 
+    def exchange_along(self, number: int, array: Any) -> None:
+        """Fill the ghosts at the ends of one axis only."""
+        for axis in self._axes:
+            if axis.number == number:
+                axis.start(array)
+                axis.finish(array)
+
     def wrap(self, array: Any) -> None:
         """Fill the ghosts that come from the same array: all that is old between two exchanges."""
         for axis in self._axes:

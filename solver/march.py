@@ -187,7 +187,6 @@ def transient(
         return State(number, record, log.history, stepper.fields)
 
     if resumed is None:
-        stepper.prepare()
         write(0.0)
     keeper.begin(number, resumed is not None and resumed.finished)
     while number < count and not log.steady:
@@ -232,11 +231,12 @@ def begin(problem: Problem, step: float, resumed: State | None) -> tuple[int, "L
     if resumed is not None:
         log.recall(resumed)
         problem.recall(resumed.fields, log.course.time)
-    return (
-        resumed.number if resumed is not None else 0,
-        log,
-        stepper_of(problem, log.course.time, step),
-    )
+    stepper = stepper_of(problem, log.course.time, step)
+    if resumed is None:
+        stepper.prepare()
+        return 0, log, stepper
+    stepper.recall(resumed)
+    return resumed.number, log, stepper
 
 
 def stepper_of(problem: Problem, time: float, step: float) -> Stepper:

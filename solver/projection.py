@@ -7,12 +7,14 @@ from heatsolve.backends import Accumulator
 from heatsolve.converge import iterate, make_method
 from heatsolve.criterion import Criterion
 from heatsolve.errors import NotConverged
-from heatsolve.keeper import Questions
+from heatsolve.keeper import Questions, State
 from heatsolve.points import copy
 from heatsolve.staggered import Staggered
 from heatsolve.steppers import Silent, Stepper, Substep
 
 Fields = dict[str, Any]
+BEFORE = "pressure of the stage before"
+"""What a state holds besides the fields."""
 
 
 class Projection(Stepper):
@@ -38,7 +40,10 @@ class Projection(Stepper):
         ]
         self._old: Fields = {}
         self._system = problem.pressure_system()
+        # That of the last stage, and of the one before.
         self._pressure = self._system.like(problem.fields["pressure"])
+        self._before = self._system.like(self._pressure)
+        self._known = 0
         solver = case.solver.model_copy(
             update={"norm": "max", "monitor": "residual", "check_every": 1, "relative": False}
         )
@@ -49,7 +54,12 @@ class Projection(Stepper):
     @property
     def fields(self) -> Fields:  # type: ignore[override]
         found = {**self._now, "pressure": self._pressure}
-        return {name: found[name] for name in self.problem.names}
+        ordered = {name: found[name] for name in self.problem.names}
+        return {**ordered, BEFORE: self._before}
+
+    def recall(self, state: State) -> None:
+        self.problem.restore(self._before, state.fields[BEFORE])
+        self._known = state.number * len(self._stages)
 
     def prepare(self) -> None:
         """Project the initial velocity; its pressure is none of the flow's."""
@@ -66,7 +76,8 @@ class Projection(Stepper):
     ) -> None:
         problem, start = self.problem, self._now
         problem.stamp(start, part.start, part.length)
-        problem.write_walls(start, part.start)
+        if problem.walls_vary or any(box.again for box in problem.case.initial.boxes):
+            problem.write_walls(start, part.start)
         self._fastest = problem.fastest(start)
         before = start
         if change is not None and len(self._stages) > 1:
@@ -81,6 +92,7 @@ class Projection(Stepper):
             time = part.start + end * part.length
             problem.write_faces(new, time)
             share = float(stage[1]) * part.length
+            self._guess_pressure(number)
             self._find_pressure(new, share, time)
             self._correct(new, share)
             problem.write_walls(new, time)
@@ -116,6 +128,19 @@ class Projection(Stepper):
             numbers = (*stage, dt, case.diffusivities[name], *spacings)
             given = (start[name], now[name], *velocities, sources[name], *numbers)
             backend.sweep(flow.carried(grid.dimension), new[name], grid.interior, *given)
+
+    def _guess_pressure(self, number: int) -> None:
+        """Begin with what the last two stages' pressures say of the time of this one."""
+        count, grid = len(self._stages), self.problem.grid
+        last, before = (self._times[(number - n) % count] - (number < n) for n in (1, 2))
+        if count == 1:
+            before = -2.0
+        reach = 0.0
+        if self._known > 1 and last != before:
+            reach = (self._times[number] - last) / (last - before)
+        pair = self._pressure, self._before
+        self.problem.backend.sweep(flow.extrapolated, pair, grid.interior, *pair, reach)
+        self._known += 1
 
     def _find_pressure(self, fields: Fields, dt: float, time: float) -> None:
         """The p for which u - dt grad p has no divergence."""

@@ -109,7 +109,7 @@ class Staggered(Walled):
     def write_faces(self, fields: Mapping[str, Any], time: float) -> None:
         """What a divergence reads: each velocity's neighbours, and its values at its own walls."""
         for number, name in enumerate(self.components):
-            self.halo.exchange(fields[name])
+            self.halo.exchange_along(number, fields[name])
             for wall in self.walls[name]:
                 if wall.number == number:
                     self.write_wall(fields[name], name, wall, time)

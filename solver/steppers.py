@@ -12,7 +12,7 @@ from heatsolve.conduction import Conduction
 from heatsolve.converge import iterate, make_method
 from heatsolve.criterion import Criterion
 from heatsolve.errors import NotConverged
-from heatsolve.keeper import Questions
+from heatsolve.keeper import Questions, State
 from heatsolve.linear import Method, System
 from heatsolve.points import copy
 from heatsolve.problem import Problem
@@ -47,6 +47,9 @@ class Stepper(ABC):
 
     def prepare(self) -> None:
         """What comes before the first step of a march that begins anew."""
+
+    def recall(self, state: State) -> None:
+        """What comes instead before a march goes on: take what a state holds besides fields."""
 
     def step(
         self, parts: Sequence[Substep], change: Accumulator | None, questions: Questions | None

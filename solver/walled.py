@@ -57,6 +57,14 @@ class Walled(Problem):
 
     # ---- walls and sources -------------------------------------------------------------------
 
+    @cached_property
+    def walls_vary(self) -> bool:
+        """Whether any wall's condition depends on time, also a wall of another process's block."""
+        walls = [wall for _, wall in self.case.boundary if wall is not None]
+        conditions = [getattr(wall, name) for wall in walls for name in self.names]
+        given = [c.gradient if c.value is None else c.value for c in conditions if c is not None]
+        return any("t" in expression.names for expression in given)
+
     def set_walls(self, time: float) -> None:
         self.write_walls(self.fields, time)
 

@@ -288,6 +288,7 @@ def _of_staggered(d: int) -> list[Entry]:
         Entry(f"{d}d-scaled-divergence", flow.scaled_divergence, d,
               (REAL, *velocities, *spacings)),
         Entry(f"{d}d-projected-outflow", flow.projected_outflow, d, (u, u, *given), (0,)),
+        Entry(f"{d}d-extrapolated", flow.extrapolated, d, (u, u, REAL), (0, 1)),
         Entry(f"{d}d-kinetic-energy", flow.kinetic_energy, d, tuple(velocities), ("sum",)),
     ]  # fmt: skip
 
