@@ -11,6 +11,9 @@ import typer
 
 from heatsolve.errors import CaseError, FileFailure, HeatsolveError, InputError, Interrupted
 
+EXIT_FAILED = 5
+"""Of a comparison or a verification."""
+
 app = typer.Typer(
     help="Stencil, heat and flow solver: one case file, any machine, the same bits.",
     no_args_is_help=True,
@@ -229,6 +232,31 @@ def bench(
     except HeatsolveError as error:
         ranks.fail(sentence(error), error.exit_code)
         raise
+
+
+@app.command()
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
+    backend: Annotated[str, typer.Option(help="auto, numpy, numba, cupy or cuda.")] = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller runs.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the lines to this file, too.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="And as a table to this one.")] = None,
+) -> None:
+    """Run shipped cases against exact solutions and the literature; exit code 5 if one fails."""
+    from heatsolve.study.verify import verify as verifying
+    from heatsolve.study.verify import write_json, write_markdown
+
+    lines = []
+    for line in verifying(names or (), backend, quick):
+        print(line, flush=True)
+        lines.append(line)
+    if json is not None:
+        write_json(lines, json)
+    if markdown is not None:
+        write_markdown(lines, markdown)
+    failed = sum(not line.passed for line in lines)
+    print(f"{len(lines) - failed} of {len(lines)} pass")
+    raise typer.Exit(EXIT_FAILED if failed else 0)
 
 
 def sentence(error: HeatsolveError) -> str:

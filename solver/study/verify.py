@@ -1,0 +1,296 @@
+"""`heatsolve verify`: shipped cases against exact solutions and against the literature.
+
+A verification runs cases as any user would and yields what it finds, a line for each quantity:
+computed, reference, its source, and how far apart they may be.
+"""
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heatsolve.case import load
+from heatsolve.errors import FileFailure, InputError
+from heatsolve.expressions import suggestion
+from heatsolve.output import read
+from heatsolve.run import run
+from heatsolve.study.expected import CAVITIES, CONVECTION, LESSONS, PLATE
+
+
+@dataclass(frozen=True)
+class Line:
+    """One quantity: the error is |computed - reference|, over `scale` where one is given."""
+
+    name: str
+    quantity: str
+    computed: float
+    reference: float
+    source: str
+    tolerance: float
+    scale: float = 1.0
+
+    @property
+    def error(self) -> float:
+        return abs(self.computed - self.reference) / self.scale
+
+    @property
+    def passed(self) -> bool:
+        return self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        verdict = "pass" if self.passed else "FAIL"
+        return (
+            f"{verdict}  {self.name:20} {self.quantity:34} {self.computed:22.15g} "
+            f"{self.reference:22.15g}  error {self.error:8.2e} of {self.tolerance:8.2e}  "
+            f"{self.source}"
+        )
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a run left: fields of the last frame, attributes and history of its file."""
+
+    fields: Mapping[str, np.ndarray]
+    attributes: Mapping[str, Any]
+    history: Mapping[str, np.ndarray]
+    x: np.ndarray
+    constants: Mapping[str, float]
+
+
+class Runs:
+    """Runs shipped cases on a backend; `quick`: smaller ones, or fewer."""
+
+    def __init__(self, backend: str, quick: bool, folder: Path):
+        self._backend, self.quick, self._folder = backend, quick, folder
+
+    def __call__(self, name: str, *overrides: str) -> Solution:
+        case = load(name, overrides)
+        result = run(case, self._backend, self._folder / "case.h5")
+        stored = read(result.path, fields=())
+        return Solution(
+            result.fields, stored.attributes, stored.history, stored.coordinates["x"],
+            case.constants,
+        )  # fmt: skip
+
+    def sizes(self, quick: Sequence[int], full: Sequence[int]) -> Sequence[int]:
+        return quick if self.quick else full
+
+
+Verification = Callable[[Runs], Iterator[Line]]
+BARBA = "Barba, Forsyth 2018"
+
+
+def lesson(name: str) -> Verification:
+    """The sum of a field of a teaching case, as its listing gives it."""
+
+    def verification(solve: Runs) -> Iterator[Line]:
+        field, total, count = LESSONS[name]
+        solution = solve(name)
+        values = solution.fields[field]
+        if name == "cfdpython-04":  # the lesson stores the first point again as the last
+            values = np.append(values, values[0])
+        size = float(np.abs(values).sum())
+        yield Line(name, f"sum of {field}", float(values.sum()), total, BARBA, 1e-12, size)
+        if count:
+            made = solution.attributes.get("iterations", solution.attributes.get("steps"))
+            yield Line(name, "iterations or steps", float(made), float(count), BARBA, 0.0)
+
+    return verification
+
+
+def order_line(name: str, what: str, errors: Sequence[float], source: str) -> Line:
+    """The order at which an error falls when the spacing is halved, of those two last."""
+    order = math.log2(abs(errors[-2] / errors[-1]))
+    return Line(name, f"order in space, {what}", order, 2.0, source, 0.1)
+
+
+def hot_plate(solve: Runs) -> Iterator[Line]:
+    """The centre, and the order at a point where the corners' jumps are far."""
+    name, errors = "hot-plate", []
+    for n in solve.sizes((40, 80), (40, 80, 160)):
+        field = solve(name, f"grid.nodes=[{n + 1}, {n + 1}]").fields["temperature"]
+        errors.append(float(field[n // 4, n // 4]) - PLATE)
+    centre = float(field[n // 2, n // 2])
+    yield Line(name, f"T at the centre, n = {n}", centre, 0.25, "series", 1e-10)
+    yield order_line(name, "T at (1/4, 1/4)", errors, "series")
+
+
+def laplace(solve: Runs) -> Iterator[Line]:
+    """The order at a wall without flux."""
+    name, errors = "cfdpython-09-correct", []
+    wave = np.pi * np.arange(1, 60, 2)
+    series = np.sinh(wave) / (wave * wave * np.sinh(2.0 * wave))
+    exact = 0.25 - 4.0 * float(series.sum())
+    for n in (31, 61, 121):
+        field = solve(name, f"grid.nodes=[{n}, {n}]").fields["temperature"]
+        errors.append(float(field[0, n // 2]) - exact)
+    yield order_line(name, "p at (1, 0)", errors, "series")
+
+
+def sine_source(solve: Runs) -> Iterator[Line]:
+    """The discrete solution is known exactly."""
+    solution = solve("sine-source")
+    x, values = solution.x, solution.fields["temperature"]
+    h = x[1] - x[0]
+    factor = (math.pi * h / 2) ** 2 / math.sin(math.pi * h / 2) ** 2
+    exact = factor * np.sin(np.pi * x)[:, None] * np.sin(np.pi * x)[None, :]
+    error = float(np.abs(values - exact).max())
+    yield Line("sine-source", "largest error", error, 0.0, "exact discrete solution", 1e-12)
+
+
+def taylor_green(solve: Runs) -> Iterator[Line]:
+    """The decay of the energy by the discrete operator, and the order of the fields."""
+    name, sizes = "taylor-green", solve.sizes((16, 32), (32, 64, 128))
+    errors: dict[str, list[float]] = {"velocity_x": [], "pressure": []}
+    for n in sizes:
+        solution = solve(name, f"constants.n={n}")
+        for field, found in errors.items():
+            found.append(float(solution.attributes[f"error_l2_{field}"]))
+        nu, h = solution.constants["nu"], 2.0 * math.pi / n
+        step = -2.0 * nu * (2.0 * math.sin(h / 2.0) / h) ** 2 * 0.02
+        growth = 1.0 + step + step**2 / 2.0 + step**3 / 6.0
+        energy = solution.history["kinetic_energy"]
+        decay, exact = float(energy[-1] / energy[0]), growth ** (2 * (len(energy) - 1))
+        source = "exact discrete decay"
+        yield Line(name, f"decay of energy, n = {n}", decay, exact, source, 1e-12, exact)
+    for field, found in errors.items():
+        yield order_line(name, field, found, "exact solution")
+
+
+def straight(name: str) -> Verification:
+    """A flow that the scheme reproduces to round-off."""
+
+    def verification(solve: Runs) -> Iterator[Line]:
+        error = float(solve(name).attributes["error_max_velocity_x"])
+        yield Line(name, "largest error", error, 0.0, "exact discrete solution", 2e-11)
+
+    return verification
+
+
+def extremum(line: np.ndarray, sign: float) -> float:
+    """The lowest value of `sign` times a line, by the parabola through three points."""
+    n = int(np.argmin(sign * line))
+    low, middle, high = line[n - 1 : n + 2]
+    share = 0.5 * (low - high) / (low - 2.0 * middle + high)
+    return float(middle - 0.25 * (low - high) * share)
+
+
+def cavity(reynolds: int) -> Verification:
+    """Extrema of the velocities on the lines through the centre."""
+
+    def verification(solve: Runs) -> Iterator[Line]:
+        name, (references, source, tolerances, relative) = (
+            f"cavity-re{reynolds}",
+            CAVITIES[reynolds],
+        )
+        for n in solve.sizes(list(tolerances)[:1], list(tolerances)):
+            fields = solve(name, f"constants.n={n}").fields
+            half = n // 2
+            u = 0.5 * (fields["velocity_x"][:, half - 1] + fields["velocity_x"][:, half])
+            v = 0.5 * (fields["velocity_y"][half - 1] + fields["velocity_y"][half])
+            found = extremum(u, 1.0), extremum(v, -1.0), extremum(v, 1.0)
+            words = ("lowest u", "highest v", "lowest v")
+            for number, (what, value, exact) in enumerate(
+                zip(words, found, references, strict=True)
+            ):
+                tolerance = tolerances[n][min(number, 1)]
+                scale = abs(exact) if relative else 1.0
+                yield Line(name, f"{what}, n = {n}", value, exact, source, tolerance, scale)
+
+    return verification
+
+
+def natural_convection(solve: Runs) -> Iterator[Line]:
+    """The heat through the wall, and that through the plane midway."""
+    name = "natural-convection"
+    for rayleigh, (reference, source, tolerances) in CONVECTION.items():
+        if solve.quick and rayleigh != "1e4":
+            continue
+        for n in solve.sizes(list(tolerances)[:1], list(tolerances)[1:]):
+            solution = solve(name, f"constants.Ra={rayleigh}", f"constants.n={n}")
+            temperature = solution.fields["temperature"]
+            wall = float(np.mean((0.5 - temperature[:, 0]) * 2.0 * n))
+            cold = float(np.mean((0.5 + temperature[:, -1]) * 2.0 * n))
+            label = f"Ra = {rayleigh}, n = {n}"
+            given = (reference, source, tolerances[n], reference)
+            yield Line(name, f"Nu at the wall, {label}", wall, *given)
+            yield Line(name, f"Nu at the other wall, {label}", cold, wall, "balance", 1e-8, wall)
+
+
+def rayleigh_benard(solve: Runs) -> Iterator[Line]:
+    """The heat through a plate above and below the onset of convection."""
+    name = "rayleigh-benard"
+    n = 24 if solve.quick else 48
+    given = ("constants.Ra=1e4", 2.661, "Clever, Busse 1974", 0.03 if solve.quick else 0.01)
+    for override, reference, source, tolerance in (
+        given, ("constants.Ra=1600", 1.0, "Chandrasekhar 1961", 1e-3)
+    ):  # fmt: skip
+        temperature = solve(name, override, f"constants.n={n}").fields["temperature"]
+        nusselt = float(np.mean((0.5 - temperature[0]) * 2.0 * n))
+        label = f"Nu, {override.removeprefix('constants.')}, n = {n}"
+        yield Line(name, label, nusselt, reference, source, tolerance, reference)
+
+
+VERIFICATIONS: dict[str, Verification] = {
+    **{name: lesson(name) for name in LESSONS},
+    "cfdpython-09-correct": laplace,
+    "hot-plate": hot_plate,
+    "sine-source": sine_source,
+    "taylor-green": taylor_green,
+    "channel": straight("channel"),
+    "couette": straight("couette"),
+    **{f"cavity-re{reynolds}": cavity(reynolds) for reynolds in CAVITIES},
+    "natural-convection": natural_convection,
+    "rayleigh-benard": rayleigh_benard,
+}
+SLOW = ("cavity-re400", "cavity-re1000", "rayleigh-benard")
+"""Left out where all quick ones are asked for."""
+
+
+def verify(names: Sequence[str] = (), backend: str = "auto", quick: bool = False) -> Iterator[Line]:
+    """The lines of the verifications of these names, by default of all, as they are found.
+
+    Raises InputError for an unknown name.
+    """
+    for name in names:
+        if name not in VERIFICATIONS:
+            near = suggestion(name, VERIFICATIONS) or f": there are {', '.join(VERIFICATIONS)}"
+            raise InputError(f"no verification {name!r}{near}")
+    wanted = names or [name for name in VERIFICATIONS if not (quick and name in SLOW)]
+    with tempfile.TemporaryDirectory(prefix="heatsolve-verify-") as folder:
+        solve = Runs(backend, quick, Path(folder))
+        for name in wanted:
+            yield from VERIFICATIONS[name](solve)
+
+
+def write_json(lines: Sequence[Line], path: Path) -> None:
+    """The lines as JSON. Raises FileFailure."""
+    rows = [asdict(line) | {"error": line.error, "passed": line.passed} for line in lines]
+    _write(json.dumps(rows, indent=1), path)
+
+
+def write_markdown(lines: Sequence[Line], path: Path) -> None:
+    """The lines as a table in Markdown. Raises FileFailure."""
+    rows = [
+        "| case | quantity | computed | reference | source | error | tolerance | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    rows += [
+        f"| {line.name} | {line.quantity} | {line.computed:.12g} | {line.reference:.12g} "
+        f"| {line.source} | {line.error:.2g} | {line.tolerance:.2g} "
+        f"| {'pass' if line.passed else '**fails**'} |"
+        for line in lines
+    ]
+    _write("\n".join(rows) + "\n", path)
+
+
+def _write(text: str, path: Path) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise FileFailure(f"cannot write {path}: {error.strerror}") from None
