@@ -152,7 +152,7 @@ def taylor_green(solve: Runs) -> Iterator[Line]:
         for field, found in errors.items():
             found.append(float(solution.attributes[f"error_l2_{field}"]))
         nu, h = solution.constants["nu"], 2.0 * math.pi / n
-        step = -2.0 * nu * (2.0 * math.sin(h / 2.0) / h) ** 2 * 0.02
+        step = -2.0 * nu * (2.0 * math.sin(h / 2.0) / h) ** 2 * float(solution.history["dt"][0])
         growth = 1.0 + step + step**2 / 2.0 + step**3 / 6.0
         energy = solution.history["kinetic_energy"]
         decay, exact = float(energy[-1] / energy[0]), growth ** (2 * (len(energy) - 1))
