@@ -202,6 +202,8 @@ def transient(
         except Stopped:
             stepper.undo()
             keeper.interrupt(capture)
+        except Diverged:  # by an iteration inside the step
+            raise log.divergence(stepper, number + 1) from None
         except NotConverged as error:
             watcher.warn(str(error))
             write(stepper.time)
@@ -314,12 +316,16 @@ class Log:
 
     def _demand_bounded(self, stepper: Stepper, number: int) -> None:
         norm, bound = self.course.norm, GROWTH * self.course.largest or math.inf
-        if math.isfinite(norm) and norm <= bound:
-            return
+        if not (math.isfinite(norm) and norm <= bound):
+            raise self.divergence(stepper, number)
+
+    def divergence(self, stepper: Stepper, number: int) -> Diverged:
+        """What to say of a march that has grown without bound by step `number`."""
+        norm = self.course.norm
         stepper.finish()
         problem = stepper.problem
         found = [first_not_finite(problem, u, name) for name, u in problem.fields.items()]
         where = next(filter(None, found), "") or largest_place(problem, problem.fields)
         if not any(found) and math.isfinite(norm):
             where = f"the field changes by {norm:.3g} in one step, {where}"
-        raise Diverged(f"diverged by step {number} (t = {self.course.time:g}): {where}")
+        return Diverged(f"diverged by step {number} (t = {stepper.time:g}): {where}")

@@ -7,34 +7,70 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.case import Case
 from heatsolve.collocated import Collocated
+from heatsolve.converge import method_name
 from heatsolve.grid import Grid
+from heatsolve.preview_heat import OWN_FIELDS as OWN_FIELDS_OF_METHODS
 from heatsolve.preview_rows import field_bytes, points_of, walled_rows, words
+from heatsolve.preview_transport import SCHEMES
+from heatsolve.staggered import Staggered
+from heatsolve.transport import RUNGE_KUTTA
 from heatsolve.walled import Walled
 
 OWN_FIELDS = 7
 """Arrays of grid shape of the collocated scheme: velocity and pressure twice, and its source."""
+PRESSURES = 5
+"""Those of the pressure on the staggered grid: three of its own, its source, one for frames."""
+CONVECTIONS = {"central": "central convection", "skew": "skew-symmetric convection"}
 
 
 def flow_rows(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator[str]:
     """Equation, grid, walls, scheme, machine, memory and files, as `preview` promises them."""
-    sweeps = case.solver.iterations
-    scheme = f"collocated, backward convection, explicit Euler, {sweeps} sweeps for p"
-    texts = _equation(case), scheme
-    yield from walled_rows(case, machine, reason, ranks, Collocated, texts, _memory)
+    assert case.time is not None
+    if case.model.scheme == "collocated":
+        sweeps = case.solver.iterations
+        scheme = f"collocated, backward convection, explicit Euler, {sweeps} sweeps for p"
+        texts = _equation(case), scheme
+        yield from walled_rows(case, machine, reason, ranks, Collocated, texts, _collocated)
+        return
+    convection, steps = CONVECTIONS[case.model.convection], SCHEMES[case.time.scheme]
+    pressure = f"pressure by {method_name(case)} to a divergence of {case.solver.tolerance:g}"
+    texts = _equation(case), f"staggered, {convection}, {steps}, {pressure}"
+    yield from walled_rows(case, machine, reason, ranks, Staggered, texts, _staggered)
 
 
 def _equation(case: Case) -> str:
     forces = ", ".join(words(getattr(case.source, name)) for name in case.velocity_names)
-    equation = "du/dt + u . grad u = -grad p / rho + nu div grad u + f, div u = 0"
-    rho, nu = float(case.model.density()), case.model.viscosity
-    return f"{equation}, rho = {rho:g}, nu = {nu:g}, f = ({forces})"
+    equation = "du/dt + u . grad u = -grad p / rho + nu div grad u + f"
+    model, rho = case.model, float(case.model.density())
+    given = [f"rho = {rho:g}", f"nu = {model.viscosity:g}", f"f = ({forces})"]
+    if model.buoyancy is not None:
+        lift = ", ".join(f"{component:g}" for component in model.buoyancy)
+        equation += " + (T - T0) g"
+        given += [f"g = ({lift})", f"T0 = {model.reference_temperature:g}"]
+    for name, alpha in case.diffusivities.items():
+        given.append(f"{name} carried along, its diffusivity {alpha:g}")
+    return f"{equation}, div u = 0, {', '.join(given)}"
 
 
-def _memory(problem: Walled, block: Grid) -> tuple[int, int]:
+def _collocated(problem: Walled, block: Grid) -> tuple[int, int]:
     """Bytes of the arrays of a run, those of its backend and those of the host beside it."""
+    one = field_bytes(problem.case, block)
+    return OWN_FIELDS * one + _sources(problem, block), 2 * len(problem.names) * one
+
+
+def _staggered(problem: Walled, block: Grid) -> tuple[int, int]:
+    """The same."""
+    case = problem.case
+    assert case.time is not None
+    one, advanced = field_bytes(case, block), len(problem.names) - 1
+    copies = {1: 2, 2: 3, 3: 4}[len(RUNGE_KUTTA[case.time.scheme])]
+    method = OWN_FIELDS_OF_METHODS.get(method_name(case), 1)
+    fields = advanced * copies + PRESSURES + method
+    return fields * one + _sources(problem, block), 2 * len(problem.names) * one
+
+
+def _sources(problem: Walled, block: Grid) -> int:
     case = problem.case
     item = np.dtype(case.solver.field_precision).itemsize
-    sources = [getattr(case.source, name) for name in problem.names]
-    stored = sum(points_of([source], block) for source in sources) * item
-    one = field_bytes(case, block)
-    return OWN_FIELDS * one + stored, 2 * len(problem.names) * one
+    given = [getattr(case.source, name) for name in problem.names]
+    return sum(points_of([source], block) for source in given) * item

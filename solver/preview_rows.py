@@ -11,7 +11,7 @@ from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.blocks import largest_block, most_neighbours
 from heatsolve.case import Case
 from heatsolve.expressions import Expression
-from heatsolve.grid import Grid
+from heatsolve.grid import WALLS, Grid
 from heatsolve.problem import Problem, dims_of, grid_of
 from heatsolve.schema import IMPLICIT
 from heatsolve.walled import Walled
@@ -86,16 +86,17 @@ def places(problem: Walled, grid: Grid) -> Iterator[str]:
     for axis in reversed(grid.axes):
         if axis.periodic:
             yield row(axis.name, "periodic")
-    first = problem.walls[problem.names[0]]
-    for number in sorted(range(len(first)), key=lambda n: -first[n].number):
-        said = []
-        for name in problem.names:
-            condition = problem.walls[name][number].condition
-            if condition.value is not None:
-                said.append(f"{name} {words(condition.value)}")
-            else:
-                said.append(f"outward derivative of {name} {words(condition.gradient)}")
-        yield row(first[number].name, ", ".join(said))
+            continue
+        for name in WALLS[axis.name]:
+            wall = getattr(problem.case.boundary, name)
+            said = [wall.kind] if wall.kind is not None else []
+            for field in problem.names:
+                condition = getattr(wall, field)
+                if condition is not None and condition.value is not None:
+                    said.append(f"{field} {words(condition.value)}")
+                elif condition is not None:
+                    said.append(f"outward derivative of {field} {words(condition.gradient)}")
+            yield row(name, ", ".join(said))
 
 
 def steps(problem: Problem) -> Generator[str, None, int]:

@@ -12,8 +12,11 @@ from heatsolve.conduction import Conduction
 from heatsolve.output import read
 from heatsolve.report import Report
 from heatsolve.run import run
+from heatsolve.study.verify import VERIFICATIONS
 
 # sha256 of the stored arrays, and values, from the published listings run in NumPy.
+SPACE = {"taylor-green-3d"}
+"""Tried in test_flow."""
 HOTSPOT = "6f6665e23c83d2adac4b51ac9408f69728383c6cd3ceee4114dd1c035ea564c3"
 LEGATE = "d3ac5b4ab14a36e351df1c4d23f626ac72c484d43b8596875805eb62a9345efa"
 LEGATE_FLOAT32 = "1428cbfb9f327e63537cd51fafda77cc7999e116ab7310ccf1d0e20254a8aba6"
@@ -44,7 +47,7 @@ def test_all_cases_are_tried_here():
     tried = {"hotspot", "legate-stencil", "nvidia-jacobi", "hot-plate", "sine-source",
              "sine-source-3d", "composite-wall", "cooling-cube", "heat-sink",
              *TEACHING, "cfdpython-09", "cfdpython-09-correct", "cfdpython-10", "cfdpython-11",
-             "cfdpython-12", "cfdpython-12-correct", "legate-cfd"}  # fmt: skip
+             "cfdpython-12", "cfdpython-12-correct", "legate-cfd", *VERIFICATIONS, *SPACE}  # fmt: skip
     assert set(shipped()) == tried
 
 

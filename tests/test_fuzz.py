@@ -284,7 +284,7 @@ def small(text: str, overrides: list[str]) -> Case:
     case = parse(text, "case.toml", overrides)
     changes = [*overrides, *fewer_points(case)]
     for key in ("iterations", "max_iterations"):
-        if case.model.kind == "heat" and (getattr(case.solver, key) or 0) > MOST_STEPS:
+        if case.model.kind != "transport" and (getattr(case.solver, key) or 0) > MOST_STEPS:
             changes.append(f"solver.{key}={MOST_STEPS}")
     case = parse(text, "case.toml", changes)
     if case.time is None:
@@ -316,7 +316,9 @@ def fewer_points(case: Case) -> list[str]:
 
 def largest_step(case: Case) -> float:
     """The step at cfl = 1, finite so that the guard can count with it."""
-    problem = PROBLEMS[case.model.kind](case, NumpyBackend(case.solver.precision))
+    problem = PROBLEMS[case.model.scheme or case.model.kind](
+        case, NumpyBackend(case.solver.precision)
+    )
     return min(problem.largest_step(), 1e300)
 
 

@@ -1,0 +1,235 @@
+"""Flow: what the schemes conserve, the orders of the staggered one, walls, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+from heatsolve import flow
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.case import load, parse
+from heatsolve.errors import CaseError, Diverged, InputError
+from heatsolve.march import Substep, step_length
+from heatsolve.output import read
+from heatsolve.projection import Projection
+from heatsolve.run import run
+from heatsolve.staggered import Staggered
+
+BOX = """
+[model]
+kind = "flow"
+viscosity = {nu}
+convection = "{form}"
+{model}
+[grid]
+cells = {cells}
+{grid}
+[initial]
+{initial}
+[boundary]
+{walls}
+[time]
+end = {end}
+{time}
+scheme = "{scheme}"
+[solver]
+tolerance = {tolerance}
+"""
+
+
+def text(**given):
+    usual = {
+        "nu": 0.01, "form": "central", "model": "", "cells": [16, 16], "grid": "", "initial": "",
+        "walls": "", "end": 0.1, "time": "step = 0.01", "scheme": "rk3", "tolerance": 1e-8,
+    }  # fmt: skip
+    return BOX.format(**usual | given)
+
+
+def noisy(form, dimension, tolerance=1e-13):
+    """A flow without divergence, but otherwise without order, on a periodic box."""
+    axes = ["x", "y", "z"][:dimension]
+    case = parse(text(
+        nu=0.0, form=form, cells=[12, 10, 8][:dimension], grid=f"periodic = {axes}",
+        tolerance=tolerance, time="step = 0.01\nallow_unstable = true",
+    ), "case")  # fmt: skip
+    problem = Staggered(case, NumpyBackend())
+    rng = np.random.default_rng(7)
+    for name in problem.components:
+        values = rng.standard_normal(problem.grid.shape)
+        problem.place(problem.fields[name], problem.grid.interior, values)
+        problem.halo.exchange(problem.fields[name])
+    stepper = Projection(problem, 0.0, 0.01)
+    stepper.prepare()
+    return problem, stepper
+
+
+@pytest.mark.parametrize("dimension", [2, 3])
+@pytest.mark.parametrize("form", ["central", "skew"])
+def test_convection_neither_makes_nor_takes_energy_and_momentum(form, dimension):
+    problem, _ = noisy(form, dimension)
+    velocities = problem.velocities(problem.fields)
+    still = problem.backend.zeros((1,) * dimension)
+    given = (1.0, 1.0, 1.0, 0.0, *problem.steps_along_axes)
+    inside = tuple(slice(*pair) for pair in problem.grid.interior)
+    power = magnitude = 0.0
+    for axis, w in enumerate(velocities):
+        rate = problem.backend.zeros(problem.grid.shape)
+        point = flow.momentum(dimension, axis, form, False)
+        problem.backend.sweep(point, rate, problem.grid.interior, still, *velocities, still, *given)
+        change = (rate - w)[inside]  # a step of length 1
+        power += float((w[inside] * change).sum())
+        magnitude += float(np.abs(w[inside] * change).sum())
+        assert abs(change.sum()) <= 1e-12 * np.abs(change).sum()
+    assert abs(power) <= 1e-13 * magnitude
+
+
+def test_skew_convection_needs_no_freedom_from_divergence():
+    problem, _ = noisy("skew", 2)
+    rng = np.random.default_rng(3)
+    w = problem.velocities(problem.fields)
+    for array in w:
+        array[:] = rng.standard_normal(array.shape)
+        problem.halo.exchange(array)
+    still = problem.backend.zeros((1, 1))
+    power = {}
+    for form in ("central", "skew"):
+        power[form] = 0.0
+        for axis in range(2):
+            rate = problem.backend.zeros(problem.grid.shape)
+            given = (still, *w, still, 1.0, 1.0, 1.0, 0.0, *problem.steps_along_axes)
+            point = flow.momentum(2, axis, form, False)
+            problem.backend.sweep(point, rate, problem.grid.interior, *given)
+            power[form] += float((w[axis] * (rate - w[axis]))[1:-1, 1:-1].sum())
+    assert abs(power["skew"]) < 1e-11 < 1.0 < abs(power["central"])
+
+
+@pytest.mark.parametrize("scheme, order", [("rk2", 3.0), ("rk3", 3.0)])
+def test_energy_drifts_at_the_order_of_the_integrator(scheme, order):
+    """Or faster: Runge-Kutta's error in energy is of odd order."""
+
+    def drift(step):
+        case = parse(text(
+            nu=0.0, form="skew", cells=[16, 16], scheme=scheme, tolerance=1e-13, end=0.4,
+            grid="upper = ['2*pi', '2*pi']\nperiodic = ['x', 'y']",
+            initial="velocity_x = 'sin(x)*cos(2*y) + sin(y)'\nvelocity_y = 'cos(x)*sin(x+y)'",
+            time=f"step = {step}\nallow_unstable = true",
+        ), "case")  # fmt: skip
+        problem = Staggered(case, NumpyBackend())
+        stepper = Projection(problem, 0.0, step)
+        stepper.prepare()
+        before = stepper.measures()["kinetic_energy"]
+        for number in range(round(0.4 / step)):
+            stepper.step([Substep(number * step, step, 0.0)], None, None)
+        return abs(stepper.measures()["kinetic_energy"] - before)
+
+    assert math.log2(drift(0.04) / drift(0.02)) > order - 0.4
+
+
+def test_vortices_decay_as_the_discrete_operator_says(backend, tmp_path):
+    solution = run(load("taylor-green", ["constants.n=16"]), backend, tmp_path / "case.h5")
+    energy = read(solution.path).history["kinetic_energy"]
+    h = 2.0 * math.pi / 16
+    step = -2.0 * 0.1 * (2.0 * math.sin(h / 2.0) / h) ** 2 * 0.02
+    growth = (1.0 + step + step**2 / 2.0 + step**3 / 6.0) ** 2
+    assert energy[-1] / energy[0] == pytest.approx(growth ** (len(energy) - 1), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["couette", "channel"])
+def test_straight_flows_to_rounding(name, tmp_path):
+    result = run(load(name), "numba", tmp_path / "case.h5")
+    assert result.outcome.ending == "tolerance"
+    assert read(result.path).attributes["error_max_velocity_x"] < 2e-11
+
+
+def test_what_flows_in_flows_out_and_the_pressure_drives_it(backend, tmp_path):
+    walls = (
+        "left = { kind = 'inflow', velocity_x.value = '6*y*(1 - y)' }\nright.kind = 'outflow'\n"
+        "bottom.kind = 'no-slip'\ntop.kind = 'no-slip'"
+    )
+    case = parse(text(
+        nu=0.1, cells=[24, 12], grid="upper = [2, 1]", walls=walls, end=20,
+        initial="velocity_x = '6*y*(1 - y)'", time="cfl = 0.8\ntolerance = 1e-9",
+    ), "case")  # fmt: skip
+    result = run(case, backend, tmp_path / "case.h5")
+    assert result.outcome.ending == "tolerance"
+    u, p = result.fields["velocity_x"], result.fields["pressure"]
+    through = u.mean(axis=0)
+    assert np.abs(through / through[0] - 1.0).max() < 1e-7
+    assert (p[:, 12] - p[:, 11]).mean() * 12 == pytest.approx(-12 * 0.1, rel=0.02)
+
+
+def test_the_divergence_keeps_to_the_tolerance(backend, tmp_path):
+    case = load("cavity-re100", ["constants.n=24", "time.end=0.5"])
+    assert run(case, backend, tmp_path / "case.h5").exit_code == 3  # it is not steady yet
+    divergence = read(tmp_path / "case.h5").history["divergence"]
+    assert 0.0 < divergence.max() <= 1e-8
+
+
+def test_heat_in_is_heat_out(tmp_path):
+    case = load("natural-convection", ["constants.n=16", "constants.Ra=1e4"])
+    temperature = run(case, "numba", tmp_path / "case.h5").fields["temperature"]
+    hot, cold = (0.5 - temperature[:, 0]).mean(), (0.5 + temperature[:, -1]).mean()
+    assert hot == pytest.approx(cold, rel=1e-8)
+    assert hot * 32 == pytest.approx(2.2448, rel=0.05)
+
+
+def test_a_carried_quantity_is_conserved(backend, tmp_path):
+    case = parse(text(
+        model="diffusivity = 0.01", cells=[12, 14], grid="periodic = ['x', 'y']",
+        initial="velocity_x = 'sin(2*pi*y)'\nvelocity_y = 'cos(2*pi*x)'\nconcentration = 'x > 0.5'",
+        tolerance=1e-13,
+    ), "case")  # fmt: skip
+    run(case, backend, tmp_path / "case.h5")
+    frames = read(tmp_path / "case.h5").fields["concentration"]
+    assert frames[-1].sum() == pytest.approx(frames[0].sum(), rel=1e-12)
+    assert np.abs(frames[-1] - frames[0]).max() > 0.1
+
+
+def test_an_unstable_flow_is_refused_and_its_divergence_told(tmp_path):
+    overrides = ["constants.n=16", "time.step=0.5", "time.end=1000"]
+    with pytest.raises(InputError, match=r"time\.step: a step of 0\.5 is unstable, rk3 allows"):
+        run(load("cavity-re100", overrides), "numpy", tmp_path / "case.h5")
+    overrides.append("time.allow_unstable=true")
+    with pytest.raises(Diverged, match=r"diverged by step \d+ .*(velocity|pressure)"):
+        run(load("cavity-re100", overrides), "numpy", tmp_path / "case.h5")
+
+
+WALLS = "left.kind = 'no-slip'\nright.kind = 'no-slip'\nbottom.kind = 'no-slip'\n"
+
+
+@pytest.mark.parametrize(
+    "given, sentence",
+    [
+        ({"walls": WALLS + "top = {}"}, "boundary.top.kind: missing"),
+        ({"walls": WALLS + "top = { kind = 'no-slip', velocity_y.value = 1 }"}, "nothing passes"),
+        ({"walls": WALLS + "top = { kind = 'free-slip', velocity_x.value = 1 }"}, "has no effect"),
+        ({"walls": WALLS.replace("'no-slip'", "'outflow'") + "top.kind = 'no-slip'"}, "high walls"),
+        (
+            {"grid": "periodic = ['x', 'y']", "form": "upwind"},
+            'model.convection: must be "central"',
+        ),
+        ({"grid": "periodic = ['x', 'y']", "model": "buoyancy = [0, 1]"}, "only with thermal_diff"),
+        ({"grid": "periodic = ['x', 'y']", "scheme": "backward-euler"}, "time.scheme"),
+        ({"cells": [16], "grid": "periodic = ['x']"}, "grid: must have two or three axes"),
+        ({"grid": "periodic = ['x', 'y']", "model": "velocity = [1, 1]"}, 'only for kind = "trans'),
+    ],
+)
+def test_refusals(given, sentence):
+    with pytest.raises(CaseError) as caught:
+        parse(text(**given), "case.toml")
+    assert sentence in str(caught.value)
+
+
+def test_what_flows_in_must_flow_out():
+    walls = WALLS.replace(
+        "left.kind = 'no-slip'", "left = { kind = 'inflow', velocity_x.value = 1 }"
+    )
+    case = parse(text(walls=walls + "top.kind = 'no-slip'"), "case")
+    with pytest.raises(InputError, match="no wall is an outflow"):
+        Staggered(case, NumpyBackend())
+
+
+def test_the_limit_of_a_step_knows_the_lid():
+    case = load("cavity-re1000", ["constants.n=128"])
+    step, _ = step_length(Staggered(case, NumpyBackend()))
+    assert step < 1.8 / 128
