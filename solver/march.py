@@ -61,7 +61,8 @@ def steady(
     outcome = iterate(method, criterion, watcher, keeper, resumed)
     if system.singular:
         system.remove_mean(problem.temperature)
-    problem.set_walls(0.0)
+    if problem.case.solver.update is not None:
+        problem.set_walls(0.0)  # wall nodes that copy what is inside
     return outcome
 
 

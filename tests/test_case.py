@@ -164,7 +164,7 @@ MISTAKES = [
         TORUS,
         "[units]\nqq = 1",
         "5: units.qq: unknown key (known: temperature, concentration, velocity_x, velocity_y, "
-        "velocity_z, length, time)",
+        "velocity_z, pressure, length, time)",
     ),
     (TORUS, "[case]\ntitle = 3", "5: case.title: must be a string, not 3"),
     (
@@ -175,7 +175,7 @@ MISTAKES = [
     (
         TORUS,
         "[model]\nkind = 'haet'",
-        '5: model.kind: must be one of "heat", "transport", not "haet"',
+        '5: model.kind: must be one of "heat", "transport", "flow", not "haet"',
     ),
     (TORUS, "[model]\nsteady = 'no'", '5: model.steady: must be true or false, not "no"'),
     (TORUS, "[model]\ndensity = 0", "5: model.density: must be greater than 0, not 0"),
@@ -184,7 +184,11 @@ MISTAKES = [
         "[model]\nconductivity = 't'",
         '5: model.conductivity: unknown name "t" (known: x, y, z, pi, e)',
     ),
-    (TORUS, "[solver]\nnorm = 'l3'", '5: solver.norm: must be one of "l2", "max", not "l3"'),
+    (
+        TORUS,
+        "[solver]\nnorm = 'l3'",
+        '5: solver.norm: must be one of "l2", "max", "sum-abs-change", not "l3"',
+    ),
     (TORUS, "[solver]\ntolerance = -1", "5: solver.tolerance: must be greater than 0, not -1"),
     (TORUS, "[solver]\ntolerance = true", "5: solver.tolerance: must be a number, not true"),
     (TORUS, "[solver]\ntolerance = [1]", "5: solver.tolerance: must be a number, not a list"),
@@ -272,7 +276,7 @@ MISTAKES = [
         TORUS,
         "[output]\nfields = ['p']",
         '5: output.fields.0: must be one of "temperature", "concentration", "velocity_x", '
-        '"velocity_y", "velocity_z", not "p"',
+        '"velocity_y", "velocity_z", "pressure", not "p"',
     ),
     (TORUS, "[constants]\nx = 1", '5: constants.x: "x" already has a meaning in expressions'),
     (
@@ -360,13 +364,13 @@ def test_literal_update(added, settings):
         ),
         (
             "",
-            "boundary.left.temperature.gradient=0",
-            "boundary.left.temperature: must be a value with solver.update",
+            "boundary.left.temperature.gradient=1",
+            "boundary.left.temperature: must be a value, or a gradient of 0, with solver.update",
         ),
         (
             "",
             "boundary.top.temperature.robin={h = 1, ambient = 0}",
-            "boundary.top.temperature: must be a value with solver.update",
+            "boundary.top.temperature: must be a value, or a gradient of 0, with solver.update",
         ),
         ("[source]\ntemperature = 1\n", "case.title=a", f"source.temperature: {SOURCELESS}"),
         ("[source]\ntemperature = 'x'\n", "case.title=a", f"source.temperature: {SOURCELESS}"),
@@ -416,7 +420,7 @@ def test_schema_version():
 def test_odd_keys_stay_on_one_line():
     assert mistakes(TORUS + '[units]\n"a\\nb" = 1') == [
         r'case.toml:5: units."a\nb": unknown key (known: temperature, '
-        "concentration, velocity_x, velocity_y, velocity_z, length, time)"
+        "concentration, velocity_x, velocity_y, velocity_z, pressure, length, time)"
     ]
 
 

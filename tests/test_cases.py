@@ -47,7 +47,8 @@ def test_all_cases_are_tried_here():
     tried = {"hotspot", "legate-stencil", "nvidia-jacobi", "hot-plate", "sine-source",
              "sine-source-3d", "composite-wall", "cooling-cube", "heat-sink",
              *TEACHING, "cfdpython-09", "cfdpython-09-correct", "cfdpython-10", "cfdpython-11",
-             "cfdpython-12", "cfdpython-12-correct", "legate-cfd", *VERIFICATIONS, *SPACE}  # fmt: skip
+             "cfdpython-12", "cfdpython-12-correct", "legate-cfd", *VERIFICATIONS,
+             *SPACE}  # fmt: skip
     assert set(shipped()) == tried
 
 

@@ -189,7 +189,7 @@ def test_bad_input(refuses, folder, command):
         'no case file or shipped case is called "nowhere.toml"'
     )
     assert refuses(2, command, "plate.toml", *settings("solver.norm=l3")) == (
-        '--set solver.norm=l3: solver.norm: must be one of "l2", "max", not "l3"'
+        '--set solver.norm=l3: solver.norm: must be one of "l2", "max", "sum-abs-change", not "l3"'
     )
     assert refuses(2, command, "plate.toml", "--backend", "abacus") == (
         "no backend 'abacus': there are numpy, numba, cupy, cuda, or auto"

@@ -154,11 +154,14 @@ def trials():
 
     Threaded loops differ in their outer loop only and compile slowly: a quick run does those of
     2D in double precision. On one thread it does single precision in 2D: in 1D and 3D the loops
-    around it are those of double precision.
+    around it are those of double precision. Of transport and flow, whose point functions are many
+    and long, a quick run does 2D in double precision.
     """
     for entry, precision, name in product(registry(), conformance.PRECISIONS, NAMES):
-        plain = {"numba-1": entry.dimension == 2 or precision == "float64",
-                 "numba-2": (entry.dimension, precision) == (2, "float64")}  # fmt: skip
+        few = (entry.dimension, precision) == (2, "float64")
+        long = entry.point.__module__ in (transport.__name__, flow.__name__)
+        plain = {"numba-1": few if long else entry.dimension == 2 or precision == "float64",
+                 "numba-2": few and not long}  # fmt: skip
         quick = plain.get(name, True)
         marks = [*MARKS.get(name, ()), *([] if quick else [pytest.mark.slow])]
         identity = f"{entry.name}-{precision}-{name}"

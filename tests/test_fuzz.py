@@ -17,6 +17,8 @@ from heatsolve.toml import dump
 
 MOST_UNKNOWNS = 2000
 MOST_POINTS = {1: 2000, 2: 44, 3: 12}
+MOST_FLOW_STEPS = 5
+"""Each of them solves a system in every stage."""
 MOST_STEPS = 200
 
 RICH = """\
@@ -283,16 +285,18 @@ def small(text: str, overrides: list[str]) -> Case:
     """The case, with so few unknowns and steps that it runs in a moment."""
     case = parse(text, "case.toml", overrides)
     changes = [*overrides, *fewer_points(case)]
-    for key in ("iterations", "max_iterations"):
-        if case.model.kind != "transport" and (getattr(case.solver, key) or 0) > MOST_STEPS:
+    keys = {"transport": (), "collocated": ("iterations",), "staggered": ("max_iterations",)}
+    for key in keys.get(case.model.scheme or case.model.kind, ("iterations", "max_iterations")):
+        if (getattr(case.solver, key) or 0) > MOST_STEPS:
             changes.append(f"solver.{key}={MOST_STEPS}")
     case = parse(text, "case.toml", changes)
     if case.time is None:
         return case
     step = case.time.step or case.time.cfl * largest_step(case)
-    if case.time.end < MOST_STEPS * step:
+    most = MOST_FLOW_STEPS if case.model.kind == "flow" else MOST_STEPS
+    if case.time.end < most * step:
         return case
-    return parse(text, "case.toml", [*changes, f"time.end={min((MOST_STEPS - 0.5) * step, 1e308)}"])
+    return parse(text, "case.toml", [*changes, f"time.end={min((most - 0.5) * step, 1e308)}"])
 
 
 def fewer_points(case: Case) -> list[str]:

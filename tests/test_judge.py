@@ -32,7 +32,13 @@ class Course:
 
 
 CRITERION = SimpleNamespace(
-    kind="max", monitor="residual", fixed=False, norm=float, met=lambda norm: norm < 1e-12
+    kind="max",
+    monitor="residual",
+    fixed=False,
+    total=None,
+    looks_first=True,
+    norm=lambda value, before: float(value),
+    met=lambda norm: norm < 1e-12,
 )
 
 
