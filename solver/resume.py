@@ -30,6 +30,7 @@ MAY_CHANGE = {
     ("solver", "max_iterations"),
     ("solver", "iterations"),
     ("time", "end"),
+    ("time", "tolerance"),  # but for whether there is one
     ("time", "allow_unstable"),
 }
 NAMED = 3
@@ -67,6 +68,9 @@ def _changes(old: Case, new: Case) -> Iterator[Change]:
     fields = [case.output.fields or case.field_names for case in (old, new)]
     if set(fields[0]) != set(fields[1]) and not new.model.steady:
         yield ("output", "fields"), *fields
+    was, now = (case.time.tolerance if case.time else None for case in (old, new))
+    if (was is None) != (now is None):  # the norms of a march are then others
+        yield ("time", "tolerance"), was, now
     yield from _differences(old, new)
 
 

@@ -12,6 +12,7 @@ from heatsolve.errors import CaseError, Diverged, InputError
 from heatsolve.march import Substep, step_length
 from heatsolve.output import read
 from heatsolve.projection import Projection
+from heatsolve.restart import Start
 from heatsolve.run import run
 from heatsolve.staggered import Staggered
 
@@ -233,3 +234,33 @@ def test_the_limit_of_a_step_knows_the_lid():
     case = load("cavity-re1000", ["constants.n=128"])
     step, _ = step_length(Staggered(case, NumpyBackend()))
     assert step < 1.8 / 128
+
+
+def test_a_steady_march_goes_on_to_a_smaller_tolerance(backend, tmp_path):
+    overrides = ["grid.nodes=[8, 9]", "time.step=0.1", "checkpoint.every=10000"]
+    first = run(load("cfdpython-12-correct", [*overrides, "time.tolerance=1e-3"]), backend,
+                tmp_path / "case.h5")  # fmt: skip
+    whole = run(load("cfdpython-12-correct", [*overrides, "time.tolerance=1e-5"]), backend,
+                tmp_path / "whole.h5")  # fmt: skip
+    assert first.outcome.ending == whole.outcome.ending == "tolerance"
+    again = run(load("cfdpython-12-correct", [*overrides, "time.tolerance=1e-5"]), backend,
+                tmp_path / "case.h5", start=Start(restart=True))  # fmt: skip
+    assert again.outcome.count == whole.outcome.count > first.outcome.count
+    assert again.fields["velocity_x"].tobytes() == whole.fields["velocity_x"].tobytes()
+    without = load("cfdpython-12-correct", [*overrides, "time.tolerance=1e-5"])
+    table = without.text.replace("tolerance = 1e-05", "").replace("tolerance = 1e-5", "")
+    with pytest.raises(InputError, match=r"time\.tolerance: was 1e-05"):
+        run(parse(table, "cfdpython-12-correct"), backend, tmp_path / "case.h5",
+            start=Start(restart=True))  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["cg", "mgcg", "fft"])
+def test_other_methods_find_the_same_pressure(method, tmp_path):
+    overrides = ["constants.n=16", "time.end=0.1"]
+    fields = [
+        run(load("taylor-green", [*overrides, f"solver.method={name}"]), "numpy",
+            tmp_path / "case.h5").fields
+        for name in ("multigrid", method)
+    ]  # fmt: skip
+    for name, values in fields[0].items():
+        assert np.abs(values - fields[1][name]).max() < 1e-11
