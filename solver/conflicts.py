@@ -40,9 +40,12 @@ def conflicts(case: Document) -> Found:
             elif steady:
                 yield path, "t has no meaning in a steady case"
     yield from _field_conflicts(case, given)
+    for side in given:
+        if getattr(case.boundary, side).kind is not None and case.model.scheme != "staggered":
+            yield ("boundary", side, "kind"), "only for a flow on the staggered grid"
     if case.model.kind == "heat":
         if case.time and case.time.scheme in ("rk2", "rk3"):
-            yield ("time", "scheme"), 'only for model.kind = "transport"'
+            yield ("time", "scheme"), 'only for model.kind = "transport" or "flow"'
         if case.time and case.time.tolerance is not None:
             yield ("time", "tolerance"), 'not for model.kind = "heat": set model.steady = true'
     else:
@@ -98,8 +101,8 @@ def _field_conflicts(case: Document, walls: Collection[str]) -> Found:
     for n, box in enumerate(boxes):
         if any(len(corner) != case.grid.dimension for corner in box.corners):
             yield ("initial", "box", n), f"needs {case.grid.dimension} numbers for each corner"
-        if box.again and case.model.kind == "heat":
-            yield ("initial", "box", n, "again"), 'not for model.kind = "heat"'
+        if box.again and case.model.kind != "transport":
+            yield ("initial", "box", n, "again"), 'only for model.kind = "transport"'
         for m, time in enumerate(box.again):
             if case.time and time >= case.time.end:
                 yield ("initial", "box", n, "again", m), "must be before time.end"
@@ -150,10 +153,10 @@ def _transport(case: Document) -> Found:
 def _collocated(case: Document) -> Found:
     """Yield what the collocated scheme does not have: it is the listing of a lesson."""
     here = 'with model.scheme = "collocated"'
-    for side in needed_walls(case.grid):
-        wall = getattr(case.boundary, side)
-        if wall is not None and wall.kind is not None:
-            yield ("boundary", side, "kind"), f"has no effect {here}"
+    for side, conditions in _conditions(case).items():
+        gradient = conditions["pressure"].gradient if "pressure" in conditions else None
+        if gradient is not None and (gradient.names or gradient() != 0.0):
+            yield ("boundary", side, "pressure", "gradient"), f"must be 0 {here}"
     if case.grid.dimension != 2:
         yield ("grid",), f"must have two axes {here}"
     if case.grid.kind != "nodes":
@@ -182,13 +185,18 @@ def _staggered(case: Document) -> Found:
         yield ("time", "scheme"), f'must be "explicit", "rk2" or "rk3" {here}'
     if model.buoyancy is not None and len(model.buoyancy) != grid.dimension:
         yield ("model", "buoyancy"), f"must have length {grid.dimension}, as the grid has axes"
-    for key in ("norm", "monitor", "relative", "iterations", "update", "check_every"):
-        if key in case.solver.model_fields_set and key != "check_every":
+    for key in ("norm", "monitor", "relative", "iterations", "update"):
+        if key in case.solver.model_fields_set:
             yield ("solver", key), f"has no effect {here}"
     if case.parallel.halo > 1:
         yield ("parallel", "halo"), f"must be 1 {here}"
     if "pressure" in case.source.model_fields_set:
         yield ("source", "pressure"), "a pressure has no source"
+    if "pressure" in case.initial.model_fields_set:
+        yield ("initial", "pressure"), "follows from the velocity, and cannot be given"
+    for n, box in enumerate(case.initial.boxes):
+        if box.field == "pressure":
+            yield ("initial", "box", n, "field"), "follows from the velocity, and cannot be given"
     for side in needed_walls(grid):
         wall = getattr(case.boundary, side)
         if wall is None:

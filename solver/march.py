@@ -207,7 +207,8 @@ def transient(
             raise log.divergence(stepper, number + 1) from None
         except NotConverged as error:
             watcher.warn(str(error))
-            write(stepper.time)
+            stepper.finish()
+            frame(stepper.time)
             return Outcome("limit", number + 1, stepper.norm, history=log.history)
         number += 1
         length = parts[-1].length
@@ -297,7 +298,9 @@ class Log:
         if self._norm == "l2" or not math.isfinite(change):
             return math.sqrt(change)
         total = self._sum(stepper)
-        return abs(total - self._total) / abs(total) if total != self._total else 0.0
+        if total == self._total:
+            return 0.0
+        return abs(total - self._total) / (abs(total) or abs(self._total))
 
     def recall(self, state: State) -> None:
         """Go on from an earlier march."""

@@ -87,6 +87,10 @@ class Problem(ABC):
     def largest_step(self) -> float:
         """The largest stable step of the case's explicit scheme (s)."""
 
+    def places(self, name: str) -> Grid:
+        """The grid with the positions of a field."""
+        return self.grid
+
     def own(self, array: Any) -> np.ndarray:
         """This process's own unknowns of an array, on the host."""
         window = tuple(slice(*pair) for pair in self.grid.interior)
@@ -126,13 +130,15 @@ class Problem(ABC):
                 continue
             region = self._region_of(box)
             if all(low < high for low, high in region):
-                values = evaluate(self.grid, f"initial.box.{number}.value", box.value)
+                path = f"initial.box.{number}.value"
+                values = evaluate(self.places(box.field), path, box.value)
                 self.place(fields[box.field], region, values)
 
     def _region_of(self, box: Any) -> Region:
         """The unknowns of this process in a box."""
         region = []
-        for axis, low, high in zip(self.grid.axes, *map(reversed, box.corners), strict=True):
+        axes = self.places(box.field).axes
+        for axis, low, high in zip(axes, *map(reversed, box.corners), strict=True):
             if box.by_index:
                 lines = np.arange(axis.unknowns + 2) - axis.number(0)
             else:

@@ -1,12 +1,13 @@
 """The steps of a march of flow: Runge-Kutta's stages, each made free of divergence."""
 
+from contextlib import suppress
 from typing import Any
 
 from heatsolve import flow, transport
 from heatsolve.backends import Accumulator
 from heatsolve.converge import iterate, make_method
 from heatsolve.criterion import Criterion
-from heatsolve.errors import NotConverged
+from heatsolve.errors import Diverged, NotConverged
 from heatsolve.keeper import Questions, State
 from heatsolve.points import copy
 from heatsolve.staggered import Staggered
@@ -66,7 +67,8 @@ class Projection(Stepper):
         problem = self.problem
         self._fastest = problem.fastest(self._now)
         problem.write_faces(self._now, 0.0)
-        self._find_pressure(self._now, 1.0, 0.0)
+        with suppress(NotConverged, Diverged):  # the first step will tell
+            self._find_pressure(self._now, 1.0, 0.0)
         self._correct(self._now, 1.0)
         problem.write_walls(self._now, 0.0)
         self._system.like(problem.fields["pressure"], self._pressure)
@@ -75,8 +77,7 @@ class Projection(Stepper):
         self, part: Substep, change: Accumulator | None, questions: Questions | None
     ) -> None:
         problem, start = self.problem, self._now
-        problem.stamp(start, part.start, part.length)
-        if problem.walls_vary or any(box.again for box in problem.case.initial.boxes):
+        if problem.walls_vary:
             problem.write_walls(start, part.start)
         self._fastest = problem.fastest(start)
         before = start
@@ -91,6 +92,8 @@ class Projection(Stepper):
             self._make_stage(new, start, now, stage, part.start + at * part.length, part.length)
             time = part.start + end * part.length
             problem.write_faces(new, time)
+            if problem.walls_vary:
+                problem.demand_balance(time)
             share = float(stage[1]) * part.length
             self._guess_pressure(number)
             self._find_pressure(new, share, time)
@@ -198,7 +201,8 @@ class Projection(Stepper):
         dt = self._length
         self._make_stage(scratch, self._now, self._now, stage, self.time, dt)
         problem.write_faces(scratch, self.time + dt)
-        self._find_pressure(scratch, dt, self.time)
+        with suppress(NotConverged, Diverged):  # the next step will tell
+            self._find_pressure(scratch, dt, self.time)
         self._system.like(self._pressure, problem.fields["pressure"])
         self._system.like(kept, self._pressure)
 

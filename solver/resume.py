@@ -68,6 +68,8 @@ def _changes(old: Case, new: Case) -> Iterator[Change]:
     fields = [case.output.fields or case.field_names for case in (old, new)]
     if set(fields[0]) != set(fields[1]) and not new.model.steady:
         yield ("output", "fields"), *fields
+    if new.model.scheme == "collocated" and old.solver.iterations != new.solver.iterations:
+        yield ("solver", "iterations"), old.solver.iterations, new.solver.iterations
     was, now = (case.time.tolerance if case.time else None for case in (old, new))
     if (was is None) != (now is None):  # the norms of a march are then others
         yield ("time", "tolerance"), was, now

@@ -48,13 +48,10 @@ class Staggered(Walled):
         ]
         """Axis and side of the walls through which fluid leaves as it likes, of the whole grid."""
         self.walls = {name: tuple(self._walls_of(name)) for name in self.names}
-        self._demand_balance()
+        self.demand_balance(0.0)
 
     def places(self, name: str) -> Grid:
         return self._faces.get(name, self.grid)
-
-    def spacing(self, number: int) -> float:
-        return self.grid.axes[number].spacing
 
     @property
     def steps_along_axes(self) -> tuple[float, ...]:
@@ -100,6 +97,11 @@ class Staggered(Walled):
         values = self._wall_values(name, wall, time)
         self.backend.sweep(copy, array, self.face_at(wall.number, wall.side), values)
 
+    def write_walls(self, fields: dict[str, Any], time: float) -> None:
+        if self.walls_vary:  # so that neighbours' ghosts hold the faces of this time, too
+            self.write_faces(fields, time)
+        super().write_walls(fields, time)
+
     def face_at(self, number: int, side: int) -> Region:
         """The faces at the low or the high end of an axis."""
         last = self.grid.shape[number] - 2
@@ -109,6 +111,8 @@ class Staggered(Walled):
     def write_faces(self, fields: Mapping[str, Any], time: float) -> None:
         """What a divergence reads: each velocity's neighbours, and its values at its own walls."""
         for number, name in enumerate(self.components):
+            if name not in fields:
+                continue
             self.halo.exchange_along(number, fields[name])
             for wall in self.walls[name]:
                 if wall.number == number:
@@ -138,8 +142,8 @@ class Staggered(Walled):
             if self.grid.axes[number].at_ends[1]
         ]  # fmt: skip
 
-    def _demand_balance(self) -> None:
-        """Without any open end as much must flow in as out, at t = 0."""
+    def demand_balance(self, time: float) -> None:
+        """Without any open end as much must flow in as out (asks all processes)."""
         if self.open_ends:
             return
         flows = [0.0]
@@ -148,7 +152,7 @@ class Staggered(Walled):
                 if wall.number != number:
                     continue
                 path = f"boundary.{wall.name}.{name}.value"
-                values = evaluate(self.places(name), path, wall.condition.value, wall=wall)
+                values = evaluate(self.places(name), path, wall.condition.value, time, wall=wall)
                 layer = [high - low for low, high in self.grid.interior]
                 layer[number] = 1
                 trimmed = values[tuple(

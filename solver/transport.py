@@ -160,13 +160,15 @@ def changes(count: int, kind: str) -> Point:
     """
 
     def change(at, *given):
-        total = 0.0
+        total = every = 0.0
         for old, new in zip(given[:count], given[count:], strict=True):
             difference = new[at] - old[at]
+            every = every + difference
             if kind == "sum":
                 total = total + difference * difference
             else:
                 total = maximum(total, magnitude(difference))
-        return total
+        # A maximum may lose a NaN.
+        return total if kind == "sum" else total + 0.0 * every
 
     return change

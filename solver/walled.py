@@ -46,10 +46,6 @@ class Walled(Problem):
         self.write_walls(fields, 0.0)
         return fields
 
-    def places(self, name: str) -> Grid:
-        """The grid with the positions of a quantity."""
-        return self.grid
-
     @property
     def spacings(self) -> tuple[float, ...]:
         """Along x, y, z."""

@@ -206,7 +206,7 @@ def cavity(reynolds: int) -> Verification:
 
 
 def natural_convection(solve: Runs) -> Iterator[Line]:
-    """The heat through the wall, and that through the plane midway."""
+    """The heat through the wall, and that through the other one."""
     name = "natural-convection"
     for rayleigh, (reference, source, tolerances) in CONVECTION.items():
         if solve.quick and rayleigh != "1e4":
