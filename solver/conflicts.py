@@ -43,6 +43,8 @@ def conflicts(case: Document) -> Found:
     for side in given:
         if getattr(case.boundary, side).kind is not None and case.model.scheme != "staggered":
             yield ("boundary", side, "kind"), "only for a flow on the staggered grid"
+    if case.obstacles and case.model.scheme != "staggered":
+        yield ("obstacle",), "only for a flow on the staggered grid"
     if case.model.kind == "heat":
         if case.time and case.time.scheme in ("rk2", "rk3"):
             yield ("time", "scheme"), 'only for model.kind = "transport" or "flow"'
@@ -194,6 +196,7 @@ def _staggered(case: Document) -> Found:
         yield ("source", "pressure"), "a pressure has no source"
     if "pressure" in case.initial.model_fields_set:
         yield ("initial", "pressure"), "follows from the velocity, and cannot be given"
+    yield from _obstacle_conflicts(case)
     for n, box in enumerate(case.initial.boxes):
         if box.field == "pressure":
             yield ("initial", "box", n, "field"), "follows from the velocity, and cannot be given"
@@ -220,6 +223,18 @@ def _staggered(case: Document) -> Found:
                 value = condition.value
                 if value.names or value() != 0.0:
                     yield (*path, name), 'must be 0 with kind = "no-slip", which nothing passes'
+
+
+def _obstacle_conflicts(case: Document) -> Found:
+    """Yield what obstacles cannot be here."""
+    if case.obstacles and case.solver.method == "fft":
+        yield ("solver", "method"), 'must not be "fft" with obstacles'
+    for n, obstacle in enumerate(case.obstacles):
+        if any(len(corner) != case.grid.dimension for corner in obstacle.corners):
+            yield ("obstacle", n), f"needs {case.grid.dimension} numbers, as the grid has axes"
+        for name in ("temperature", "concentration"):
+            if getattr(obstacle, name) is not None and name not in case.diffusivities:
+                yield ("obstacle", n, name), "the flow carries none"
 
 
 MODELS = {"transport": _transport, "collocated": _collocated, "staggered": _staggered}

@@ -69,7 +69,7 @@ def method_name(case: Case) -> str:
         return "jacobi"
     if case.solver.method != "auto":
         return case.solver.method
-    return "mgcg" if case.model.conductivity.names else "multigrid"
+    return "mgcg" if case.model.conductivity.names or case.obstacles else "multigrid"
 
 
 def make_method(case: Case, system: System, u: Any) -> Method:

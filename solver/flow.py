@@ -16,7 +16,7 @@ Verstappen and A. E. P. Veldman, J. Comput. Phys. 187 (2003), 343).
 
 from functools import cache
 
-from heatsolve.points import NOTHING, Mirrored, Point, maximum, neighbour
+from heatsolve.points import NOTHING, Mirrored, Point, magnitude, maximum, neighbour, where
 
 
 def pressure_source(i, j, u, v, dt, rho, dx, dy):
@@ -79,7 +79,27 @@ def face_before(at, axis):
     return neighbour(at, axis, -1)
 
 
-def convection(form, component, velocities, at, spacings):
+def upwind_flux(speed, w, before, behind, bend):
+    """Of third order: the mean of both sides, less a sixth of the bend on the upwind one."""
+    upwind = where(speed > 0.0, bend[before], bend[behind])
+    return speed * (0.5 * (w[before] + w[behind]) - upwind / 6.0)
+
+
+@cache
+def bends(dimension: int) -> Point:
+    """The second differences of a quantity along each axis, slowest first."""
+
+    def bent(at, w):
+        found = []
+        for axis in range(dimension):
+            before, behind = w[neighbour(at, axis, -1)], w[neighbour(at, axis, 1)]
+            found.append(behind - 2.0 * w[at] + before)
+        return tuple(found)
+
+    return bent
+
+
+def convection(form, component, velocities, at, spacings, bent=()):
     """div (u u_c) at a face of axis c: from the fluxes through the sides of its volume."""
     w, total = velocities[component], 0.0
     for axis, (v, h) in enumerate(zip(velocities, spacings, strict=True)):
@@ -92,84 +112,126 @@ def convection(form, component, velocities, at, spacings):
             high = 0.5 * (v[at] + v[across])
         if form == "skew":
             total = total + (high * w[behind] - low * w[before]) / (2.0 * h)
+        elif form == "upwind3":
+            out = upwind_flux(high, w, at, behind, bent[axis])
+            total = total + (out - upwind_flux(low, w, before, at, bent[axis])) / h
         else:
             out, into = high * (w[at] + w[behind]), low * (w[before] + w[at])
             total = total + (out - into) / (2.0 * h)
     return total
 
 
-def laplacian(w, at, spacings):
-    """div grad w, central."""
+def laplacian(w, at, spacings, weights=()):
+    """div grad w, central; beside obstacles with `weights` of the differences along each axis."""
     total = 0.0
     for axis, h in enumerate(spacings):
         behind, before = w[neighbour(at, axis, 1)], w[neighbour(at, axis, -1)]
-        total = total + (behind - 2.0 * w[at] + before) / (h * h)
+        if weights:
+            low, high = weights[2 * axis : 2 * axis + 2]
+            total = total + (high[at] * (behind - w[at]) - low[at] * (w[at] - before)) / (h * h)
+        else:
+            total = total + (behind - 2.0 * w[at] + before) / (h * h)
     return total
-
-
-def stepped(old, now, rate, a, b, dt):
-    """One stage of Runge-Kutta: a u_0 + b (u + dt L(u))."""
-    new = now + dt * rate
-    return new if a is NOTHING else a * old + b * new
 
 
 @cache
 def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
-    """One stage for the velocity along an axis (counted as arrays are), before its projection.
+    """du/dt along an axis (counted as arrays are), but for the pressure.
 
-    Arguments: the component at the start of the step, all components now (slowest axis first), the
+    Arguments: all components (slowest axis first); the `bends` of this one for "upwind3"; the
     force; the temperature, the acceleration for each of its units and the temperature at which
-    there is none, if `buoyant`; a, b, dt, nu and the spacings (slowest axis first).
+    there is none, if `buoyant`; nu and the spacings (slowest axis first); beside obstacles the
+    weights of `laplacian`.
     """
 
-    def advanced(at, start, *given):
-        velocities, force, more = given[:dimension], given[dimension], given[dimension + 1 :]
-        w, rate = velocities[component], force[at]
+    def rate(at, *given):
+        velocities, given = _split(given, dimension)
+        bent, given = _split(given, dimension if form == "upwind3" else 0)
+        w, total, given = velocities[component], given[0][at], given[1:]
         if buoyant:
-            (temperature, lift, neutral), more = more[:3], more[3:]
+            (temperature, lift, neutral), given = given[:3], given[3:]
             between = 0.5 * (temperature[at] + temperature[face_after(at, component)])
-            rate = rate + lift * (between - neutral)
-        a, b, dt, nu, *spacings = more
-        rate = rate - convection(form, component, velocities, at, spacings)
-        rate = rate + nu * laplacian(w, at, spacings)
-        return stepped(start[at], w[at], rate, a, b, dt)
+            total = total + lift * (between - neutral)
+        (nu, *spacings), weights = _split(given, 1 + dimension)
+        total = total - convection(form, component, velocities, at, spacings, bent)
+        return total + nu * laplacian(w, at, spacings, weights)
 
-    return advanced
+    return rate
+
+
+def outflow_of(c, at, velocities, spacings, bent=()):
+    """div (u c) of a cell, terms to be subtracted one by one."""
+    for axis, (v, h) in enumerate(zip(velocities, spacings, strict=True)):
+        before, behind = neighbour(at, axis, -1), neighbour(at, axis, 1)
+        if bent:
+            out = upwind_flux(v[at], c, at, behind, bent[axis])
+            yield (out - upwind_flux(v[before], c, before, at, bent[axis])) / h
+        else:
+            out, into = v[at] * (c[at] + c[behind]), v[before] * (c[before] + c[at])
+            yield (out - into) / (2.0 * h)
 
 
 @cache
-def carried(dimension: int) -> Point:
-    """One stage for a quantity at the cells: dc/dt + div (u c) = alpha div grad c + f.
+def carried(dimension: int, form: str) -> Point:
+    """dc/dt of a quantity at the cells: alpha div grad c + f - div (u c).
 
-    Arguments: the quantity at the start of the step and now, all components of the velocity, the
-    source, a, b, dt, alpha and the spacings (slowest axis first).
+    Arguments: the quantity, all components of the velocity, the `bends` of the quantity for
+    "upwind3", the source, alpha and the spacings (slowest axis first); beside obstacles the weights
+    of `laplacian`.
     """
 
-    def advanced(at, start, c, *given):
-        velocities, (source, a, b, dt, alpha, *spacings) = given[:dimension], given[dimension:]
-        rate = source[at] + alpha * laplacian(c, at, spacings)
-        for axis, (v, h) in enumerate(zip(velocities, spacings, strict=True)):
-            before, behind = neighbour(at, axis, -1), neighbour(at, axis, 1)
-            out, into = v[at] * (c[at] + c[behind]), v[before] * (c[before] + c[at])
-            rate = rate - (out - into) / (2.0 * h)
-        return stepped(start[at], c[at], rate, a, b, dt)
+    def rate(at, c, *given):
+        velocities, given = _split(given, dimension)
+        bent, (source, alpha, *given) = _split(given, dimension if form == "upwind3" else 0)
+        spacings, weights = _split(given, dimension)
+        total = source[at] + alpha * laplacian(c, at, spacings, weights)
+        for flux in outflow_of(c, at, velocities, spacings, bent):
+            total = total - flux
+        return total
+
+    return rate
+
+
+def _split(given, count):
+    return given[:count], given[count:]
+
+
+@cache
+def stage(rate: Point, surfaces: int = 0) -> Point:
+    """One stage of Runge-Kutta: a u_0 + b (u + dt L(u)).
+
+    Arguments: u at the start of the step and now, a, b, dt; beside obstacles the mobility, and the
+    value of their surfaces where it is not 0 (`surfaces` tells how many); those of `rate`.
+    """
+
+    def advanced(at, start, now, a, b, dt, *given):
+        beside, given = _split(given, surfaces)
+        new = held(at, now[at] + dt * rate(at, *given), *beside)
+        return new if a is NOTHING else a * start[at] + b * new
 
     return advanced
+
+
+def held(at, new, mobility=NOTHING, value=NOTHING):
+    """What the surfaces of obstacles leave of a new value: a `mobility` of it, and theirs."""
+    if mobility is NOTHING:
+        return new
+    new = mobility[at] * new
+    return new if value is NOTHING else new + (1.0 - mobility[at]) * value[at]
 
 
 @cache
 def leaving(component: int) -> Point:
-    """One stage for the velocity through an outflow: du/dt + max(u, 0) du/dn = 0, upwind.
+    """du/dt of the velocity through an outflow: -max(u, 0) du/dn, upwind.
 
     I. Orlanski, J. Comput. Phys. 21 (1976), 251, with the speed of the fluid itself.
     """
 
-    def advanced(at, start, w, a, b, dt, h):
+    def rate(at, w, h):
         speed = maximum(w[at], 0.0)
-        rate = -speed * (w[at] - w[face_before(at, component)]) / h
-        return stepped(start[at], w[at], rate, a, b, dt)
+        return -speed * (w[at] - w[face_before(at, component)]) / h
 
-    return advanced
+    return rate
 
 
 def divergence(at, *given):
@@ -192,6 +254,16 @@ def projected(component: int) -> Point:
 
     def corrected(at, w, p, dt, h):
         return w[at] - dt * (p[face_after(at, component)] - p[at]) / h
+
+    return corrected
+
+
+@cache
+def projected_beside(component: int) -> Point:
+    """The same where an obstacle leaves a mobility."""
+
+    def corrected(at, w, p, dt, h, mobility):
+        return w[at] - dt * mobility[at] * (p[face_after(at, component)] - p[at]) / h
 
     return corrected
 
@@ -223,3 +295,107 @@ def kinetic_energy(at, *velocities):
         low, high = w[face_before(at, axis)], w[at]
         total = total + 0.25 * (low * low + high * high)
     return total
+
+
+def enstrophy(at, *given):
+    """|rot u|^2 / 2 of a cell: of each component of rot u, the mean of the squares at its edges."""
+    count = len(given) // 2
+    velocities, spacings, total = given[:count], given[count:], 0.0
+    for first in range(count):
+        for second in range(first + 1, count):
+            for low in (0, -1):
+                for left in (0, -1):
+                    edge = neighbour(neighbour(at, first, low), second, left)
+                    u, v = velocities[first], velocities[second]
+                    along = (v[neighbour(edge, first, 1)] - v[edge]) / spacings[first]
+                    turn = along - (u[neighbour(edge, second, 1)] - u[edge]) / spacings[second]
+                    total = total + 0.125 * (turn * turn)
+    return total
+
+
+def courant(at, *given):
+    """The sum over the axes of the larger |u| of a cell's two faces over the spacing (1/s)."""
+    count = len(given) // 2
+    total = 0.0
+    for axis, (w, h) in enumerate(zip(given[:count], given[count:], strict=True)):
+        total = total + maximum(magnitude(w[face_before(at, axis)]), magnitude(w[at])) / h
+    return total
+
+
+@cache
+def slope_outward(axis: int, side: int) -> Point:
+    """dc/dn at a wall, from the cell beside it and the ghost behind."""
+
+    def slope(at, c, h):
+        return (c[neighbour(at, axis, 1 if side else -1)] - c[at]) / h
+
+    return slope
+
+
+# ---- obstacles in it -------------------------------------------------------------------------
+
+
+@cache
+def conductance(axis: int) -> Point:
+    """That of the pressure at the face before a cell: what a wall or none leaves of 1 / h^2, times
+    the mobility, which is not less than `closed`."""
+
+    def lessened(at, mobility, line, closed):
+        return line[at] * maximum(mobility[face_before(at, axis)], closed)
+
+    return lessened
+
+
+def filled(at, c, owner, value):
+    """The surface's value inside obstacles."""
+    return where(owner[at] < 0.0, value[at], c[at])
+
+
+def unbalanced(at, c, rest, number, nu, spacings, weights, drag, value, owner):
+    """What obstacle `number` takes from a quantity: what the plain scheme would give to points
+    inside it, of which `rest` is all but diffusion, and to those beside it more than they get."""
+    plain = laplacian(c, at, spacings)
+    inside = rest + nu * plain
+    altered = laplacian(c, at, spacings, weights) + drag[at] * (value[at] - c[at])
+    beside = nu * (plain - altered)
+    return where(owner[at] == -number, inside, where(owner[at] == number, beside, 0.0 * c[at]))
+
+
+@cache
+def force(dimension: int, component: int, form: str) -> Point:
+    """The force of the flow on an obstacle along an axis, over rho and a cell's volume.
+
+    Arguments: the pressure, all components of the velocity, the bends for "upwind3"; nu and the
+    spacings; the weights, the drag, the value and the owner of `bodies.Stencil`; the number of the
+    obstacle.
+    """
+
+    def taken(at, p, *given):
+        velocities, given = _split(given, dimension)
+        bent, (nu, *given) = _split(given, dimension if form == "upwind3" else 0)
+        spacings, (*weights, drag, value, owner, number) = _split(given, dimension)
+        pressed = (p[face_after(at, component)] - p[at]) / spacings[component]
+        rest = -convection(form, component, velocities, at, spacings, bent) - pressed
+        c = velocities[component]
+        return unbalanced(at, c, rest, number, nu, spacings, weights, drag, value, owner)
+
+    return taken
+
+
+@cache
+def release(dimension: int, form: str) -> Point:
+    """What an obstacle gives to a quantity that the flow carries, over a cell's volume.
+
+    Arguments: the quantity, and those of `force` behind the pressure.
+    """
+
+    def given_off(at, c, *given):
+        velocities, given = _split(given, dimension)
+        bent, (alpha, *given) = _split(given, dimension if form == "upwind3" else 0)
+        spacings, (*weights, drag, value, owner, number) = _split(given, dimension)
+        rest = 0.0
+        for flux in outflow_of(c, at, velocities, spacings, bent):
+            rest = rest - flux
+        return -unbalanced(at, c, rest, number, alpha, spacings, weights, drag, value, owner)
+
+    return given_off

@@ -9,6 +9,7 @@ from heatsolve.converge import iterate, make_method
 from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged, NotConverged
 from heatsolve.keeper import Questions, State
+from heatsolve.linear import Method, Sweeps, System
 from heatsolve.points import copy
 from heatsolve.staggered import Staggered
 from heatsolve.steppers import Silent, Stepper, Substep
@@ -40,16 +41,18 @@ class Projection(Stepper):
             for _ in range(2 if len(self._stages) == 3 else 1)
         ]
         self._old: Fields = {}
-        self._system = problem.pressure_system()
         # That of the last stage, and of the one before.
-        self._pressure = self._system.like(problem.fields["pressure"])
-        self._before = self._system.like(self._pressure)
+        self._copy = Sweeps(problem.grid, backend, problem.halo).like
+        self._pressure = self._copy(problem.fields["pressure"])
+        self._before = self._copy(self._pressure)
         self._known = 0
         solver = case.solver.model_copy(
             update={"norm": "max", "monitor": "residual", "check_every": 1, "relative": False}
         )
         self._case = case.model_copy(update={"solver": solver})
-        self._method = make_method(self._case, self._system, self._pressure)
+        upwind = case.model.convection == "upwind3"
+        self._bent = tuple(backend.zeros(shape) for _ in shape if upwind)
+        self._solvers: dict[float, tuple[System, Method]] = {}
         self._fastest, self._length = 0.0, step
 
     @property
@@ -65,18 +68,21 @@ class Projection(Stepper):
     def prepare(self) -> None:
         """Project the initial velocity; its pressure is none of the flow's."""
         problem = self.problem
+        if problem.bodies is not None:
+            problem.bodies.fill(self._now)
         self._fastest = problem.fastest(self._now)
         problem.write_faces(self._now, 0.0)
         with suppress(NotConverged, Diverged):  # the first step will tell
             self._find_pressure(self._now, 1.0, 0.0)
         self._correct(self._now, 1.0)
         problem.write_walls(self._now, 0.0)
-        self._system.like(problem.fields["pressure"], self._pressure)
+        self._copy(problem.fields["pressure"], self._pressure)
 
     def _advance(
         self, part: Substep, change: Accumulator | None, questions: Questions | None
     ) -> None:
         problem, start = self.problem, self._now
+        self._length = part.length
         if problem.walls_vary:
             problem.write_walls(start, part.start)
         self._fastest = problem.fastest(start)
@@ -111,26 +117,47 @@ class Projection(Stepper):
         self, new: Fields, start: Fields, now: Fields, stage: Any, time: float, dt: float
     ) -> None:
         problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
-        case, model, spacings = problem.case, problem.case.model, problem.steps_along_axes
+        model, spacings = problem.case.model, problem.steps_along_axes
         sources = dict(zip(problem.names, problem.sources(time), strict=True))
         velocities, lifts = problem.velocities(now), model.buoyancy or ()
         for component, name in enumerate(problem.components):
             lift = lifts[grid.dimension - 1 - component] if lifts else 0.0
-            point = flow.momentum(grid.dimension, component, model.convection, lift != 0.0)
+            rate = flow.momentum(grid.dimension, component, model.convection, lift != 0.0)
             buoyant: tuple[Any, ...] = ()
             if lift != 0.0:
                 buoyant = (now["temperature"], lift, model.reference_temperature)
-            numbers = (*stage, dt, model.viscosity, *spacings)
-            given = (start[name], *velocities, sources[name], *buoyant, *numbers)
-            backend.sweep(point, new[name], problem.inside(name), *given)
+            weights, surface = self._beside(name, dt)
+            given = (*velocities, *self._bends(now[name], name), sources[name], *buoyant)
+            given = (*surface, *given, model.viscosity, *spacings, *weights)
+            point = flow.stage(rate, len(surface))
+            region = problem.inside(name)
+            backend.sweep(point, new[name], region, start[name], now[name], *stage, dt, *given)
         for component, region in problem.open_faces():
             name = problem.components[component]
-            given = (start[name], now[name], *stage, dt, spacings[component])
-            backend.sweep(flow.leaving(component), new[name], region, *given)
+            given = (start[name], now[name], *stage, dt, now[name], spacings[component])
+            backend.sweep(flow.stage(flow.leaving(component)), new[name], region, *given)
         for name in problem.carried:
-            numbers = (*stage, dt, case.diffusivities[name], *spacings)
-            given = (start[name], now[name], *velocities, sources[name], *numbers)
-            backend.sweep(flow.carried(grid.dimension), new[name], grid.interior, *given)
+            weights, surface = self._beside(name, dt)
+            given = (now[name], *velocities, *self._bends(now[name], name), sources[name])
+            given = (*surface, *given, problem.moved[name], *spacings, *weights)
+            point = flow.stage(flow.carried(grid.dimension, model.convection), len(surface))
+            given = (start[name], now[name], *stage, dt, *given)
+            backend.sweep(point, new[name], grid.interior, *given)
+
+    def _beside(self, name: str, dt: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """What points take of obstacles: the weights of differences, and the surfaces."""
+        bodies = self.problem.bodies
+        return ((), ()) if bodies is None else (bodies.weights(name), bodies.surface(name, dt))
+
+    def _bends(self, array: Any, name: str) -> tuple[Any, ...]:
+        """The second differences that upwind-biased convection takes; none beyond walls."""
+        problem = self.problem
+        if problem.case.model.convection == "upwind3":
+            sweep, region = problem.backend.sweep, problem.inside(name)
+            sweep(flow.bends(problem.grid.dimension), self._bent, region, array)
+            for bend in self._bent:
+                problem.halo.exchange(bend)
+        return self._bent
 
     def _guess_pressure(self, number: int) -> None:
         """Begin with what the last two stages' pressures say of the time of this one."""
@@ -147,7 +174,8 @@ class Projection(Stepper):
 
     def _find_pressure(self, fields: Fields, dt: float, time: float) -> None:
         """The p for which u - dt grad p has no divergence."""
-        problem, system, p = self.problem, self._system, self._pressure
+        problem, p = self.problem, self._pressure
+        system, method = self._solver()
         sweep, grid, spacings = problem.backend.sweep, problem.grid, problem.steps_along_axes
         given = (*problem.velocities(fields), *spacings)
         sweep(flow.scaled_divergence, system.b, grid.interior, -1.0 / dt, *given)
@@ -156,8 +184,8 @@ class Projection(Stepper):
         # An iteration in any case: a pressure that is good enough would otherwise stay as it is,
         # and a march never come to rest.
         criterion = Criterion(self._case, system, p, scale=scale, looks_first=False)
-        self._method.restart()
-        outcome = iterate(self._method, criterion, Silent())
+        method.restart()
+        outcome = iterate(method, criterion, Silent())
         self.norm = outcome.norm
         if outcome.ending == "limit":
             raise NotConverged(
@@ -165,15 +193,27 @@ class Projection(Stepper):
                 f"(norm {outcome.norm:.3g})"
             )
 
+    def _solver(self) -> tuple[System, Method]:
+        """For the pressure; beside obstacles it depends on the length of the step."""
+        length = self._length if self.problem.bodies is not None else 0.0
+        if length not in self._solvers:
+            system = self.problem.pressure_system(length)
+            self._solvers[length] = system, make_method(self._case, system, self._pressure)
+        return self._solvers[length]
+
     def _correct(self, fields: Fields, dt: float) -> None:
         """u - dt grad p."""
         problem, p = self.problem, self._pressure
         sweep, spacings = problem.backend.sweep, problem.steps_along_axes
         problem.halo.exchange(p)
         for component, name in enumerate(problem.components):
-            point = flow.projected(component)
             w, h = fields[name], spacings[component]
-            sweep(point, w, problem.inside(name), w, p, dt, h)
+            given = (w, problem.inside(name), w, p, dt, h)
+            if problem.bodies is None:
+                sweep(flow.projected(component), *given)
+            else:
+                mobility = problem.bodies.mobility(name, self._length)
+                sweep(flow.projected_beside(component), *given, mobility)
         for component, region in problem.open_faces():
             w, h = fields[problem.components[component]], spacings[component]
             sweep(flow.projected_outflow, w, region, w, p, dt, h)
@@ -181,11 +221,12 @@ class Projection(Stepper):
     def _keep(self, fields: Fields) -> Fields:
         """A copy of the fields, which a step overwrites."""
         for name, array in fields.items():
-            self._old[name] = self._system.like(array, self._old.get(name))
+            self._old[name] = self._copy(array, self._old.get(name))
         return self._old
 
     def measures(self) -> dict[str, float]:
-        return self.problem.measures(self._now)
+        now = {**self._now, "pressure": self._pressure}
+        return self.problem.measures(now, self._length, lambda name: self._bends(now[name], name))
 
     def present(self) -> None:
         """With the pressure of this very time; a stage's is that of the stage before.
@@ -195,7 +236,7 @@ class Projection(Stepper):
         """
         self.finish()
         problem, stage = self.problem, transport.RUNGE_KUTTA["explicit"][0]
-        kept, scratch = self._system.like(self._pressure), self._others[0]
+        kept, scratch = self._copy(self._pressure), self._others[0]
         self._fastest = problem.fastest(self._now)
         problem.write_walls(self._now, self.time)
         dt = self._length
@@ -203,8 +244,8 @@ class Projection(Stepper):
         problem.write_faces(scratch, self.time + dt)
         with suppress(NotConverged, Diverged):  # the next step will tell
             self._find_pressure(scratch, dt, self.time)
-        self._system.like(self._pressure, problem.fields["pressure"])
-        self._system.like(kept, self._pressure)
+        self._copy(self._pressure, problem.fields["pressure"])
+        self._copy(kept, self._pressure)
 
     def finish(self) -> None:
         problem = self.problem

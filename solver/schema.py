@@ -23,6 +23,7 @@ from heatsolve.values import (
     PositiveInteger,
     PositiveReal,
     Real,
+    Shape,
     SpaceField,
     SpaceTimeField,
     VelocityField,
@@ -56,7 +57,7 @@ KEYS = {
 CONVECTIONS = {
     "transport": ("upwind", "backward", "central", "upwind3", "tvd"),
     "collocated": ("backward",),
-    "staggered": ("central", "skew"),
+    "staggered": ("central", "skew", "upwind3"),
 }
 """The first one is the default."""
 
@@ -262,6 +263,39 @@ class Initial(Section):
     boxes: tuple[Box, ...] = Field(default=(), alias="box")
 
 
+class Obstacle(Section):
+    """`[[obstacle]]`: a body at rest in a flow; by an expression that is not 0 inside it, too.
+
+    It has a temperature or concentration, or nothing of it goes through its surface.
+    """
+
+    shape: Shape
+    center: tuple[Real, ...] | None = None
+    radius: PositiveReal | None = None
+    lower: tuple[Real, ...] | None = None
+    upper: tuple[Real, ...] | None = None
+    temperature: Real | None = None
+    concentration: Real | None = None
+
+    @property
+    def corners(self) -> tuple[tuple[float, ...], ...]:
+        """Every point that it is given by."""
+        return tuple(c for c in (self.center, self.lower, self.upper) if c is not None)
+
+    def mistakes(self) -> Found:
+        shape = self.shape if isinstance(self.shape, str) else "an expression"
+        for kind, keys in SHAPES.items():
+            for key in keys:
+                given = getattr(self, key) is not None
+                if given and kind != shape:
+                    yield (key,), f'only for shape = "{kind}"'
+                elif kind == shape and not given:
+                    yield (key,), f'missing, shape = "{kind}" needs it'
+        for low, high in zip(self.lower or (), self.upper or (), strict=False):
+            if not low < high:
+                yield ("upper",), f"must be above lower: {show(low)} to {show(high)}"
+
+
 class PointSource(Section):
     """`[[source.point]]`: a source density at the unknown of this index or nearest position."""
 
@@ -330,6 +364,9 @@ class Boundary(Section):
     back: Wall | None = None
     front: Wall | None = None
 
+
+SHAPES = {"circle": ("center", "radius"), "box": ("lower", "upper")}
+"""The keys of `[[obstacle]]` that a shape needs."""
 
 OPTIONS = {
     "weight": ("jacobi",),
@@ -489,6 +526,7 @@ class Document(Section):
     initial: Initial = Initial()
     source: Source = Source()
     boundary: Boundary = Boundary()
+    obstacles: tuple[Obstacle, ...] = Field(default=(), alias="obstacle")
     solver: Solver = Solver()
     time: Time | None = None
     output: Output = Output()

@@ -1,12 +1,13 @@
 """A case of flow on the staggered grid: its fields, its walls, and the pressure's linear system."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from heatsolve import flow, heat, stability
 from heatsolve.backends import Backend
+from heatsolve.bodies import Bodies
 from heatsolve.case import Case
 from heatsolve.errors import InputError
 from heatsolve.evaluate import Wall, evaluate
@@ -49,6 +50,15 @@ class Staggered(Walled):
         """Axis and side of the walls through which fluid leaves as it likes, of the whole grid."""
         self.walls = {name: tuple(self._walls_of(name)) for name in self.names}
         self.demand_balance(0.0)
+        moved = (*self.components, *self.carried)
+        self.moved = {name: case.diffusivities.get(name, case.model.viscosity) for name in moved}
+        """The coefficient of diffusion of each quantity that a stage moves (m2/s)."""
+        self.bodies: Bodies | None = None
+        if case.obstacles:
+            places = {name: self.places(name) for name in moved}
+            regions = {name: self.inside(name) for name in moved}
+            given = (places, regions, self.components, self.moved)
+            self.bodies = Bodies(case, backend, self.halo, *given)
 
     def places(self, name: str) -> Grid:
         return self._faces.get(name, self.grid)
@@ -170,16 +180,20 @@ class Staggered(Walled):
 
     # ---- the pressure ------------------------------------------------------------------------
 
-    def pressure_system(self) -> System:
-        """-div grad p = b, dp/dn = 0 at walls, p = 0 at open ends: steady heat with k = 1."""
+    def pressure_system(self, dt: float) -> System:
+        """-div grad p = b, dp/dn = 0 at walls, p = 0 at open ends: steady heat with k = 1.
+
+        Beside obstacles k is the mobility of a step of length dt.
+        """
         backend, grid = self.backend, self.grid
         b = backend.zeros(grid.shape)
-        lines = [self._line(number, grid) for number in range(grid.dimension)]
-        faces = [
-            entry
-            for number in reversed(range(grid.dimension))
-            for entry in (backend.to_device(grid.along(number, lines[number])), ONES)
+        lines = [
+            backend.to_device(grid.along(number, self._line(number, grid)))
+            for number in range(grid.dimension)
         ]
+        if self.bodies is not None:
+            lines = self.bodies.conductances(dt, lines)
+        faces = [entry for line in reversed(lines) for entry in (line, ONES)]
         none = backend.zeros((1,) * grid.dimension)
         return System(
             grid=grid,
@@ -208,6 +222,8 @@ class Staggered(Walled):
         return line
 
     def _lowest(self) -> float:
+        if self.bodies is not None:
+            return 0.0
         lines = [self._line(number, self.whole) for number in range(self.whole.dimension)]
         return lowest_eigenvalue(self.whole, lines, [np.ones(1)] * len(lines))
 
@@ -253,16 +269,51 @@ class Staggered(Walled):
                     self.backend.sweep(copy, largest, self.face_at(wall.number, 0), fields[name])
         return largest.value
 
-    def measures(self, fields: Mapping[str, Any]) -> dict[str, float]:
-        """The divergence, in units of the fastest velocity over a spacing, and the energy."""
-        velocities = self.velocities(fields)
-        energy = self.backend.reduce("sum", flow.kinetic_energy, self.grid.interior, *velocities)
+    def measures(
+        self, fields: Mapping[str, Any], dt: float, bends: Callable[[str], Sequence[Any]]
+    ) -> dict[str, float]:
+        """What the history holds of a step; `bends` gives those of upwind-biased convection.
+
+        The divergence is in units of the fastest velocity over a spacing. Asks all processes.
+        """
+        reduce, region, spacings = self.backend.reduce, self.grid.interior, self.steps_along_axes
+        velocities, volume = self.velocities(fields), float(np.prod(spacings))
         fastest = self.fastest(fields)
-        relative = self.divergence(fields) * min(self.steps_along_axes)
-        return {
+        relative = self.divergence(fields) * min(spacings)
+        whirl = reduce("sum", flow.enstrophy, region, *velocities, *spacings)
+        found = {
             "divergence": relative / fastest if fastest > 0.0 else relative,
-            "kinetic_energy": energy * float(np.prod(self.steps_along_axes)),
+            "kinetic_energy": reduce("sum", flow.kinetic_energy, region, *velocities) * volume,
+            "enstrophy": whirl * volume,
+            "courant": reduce("max", flow.courant, region, *velocities, *spacings) * dt,
         }
+        for name in self.carried:
+            for wall in self.whole_walls:
+                found[f"{name}_gradient_{wall}"] = self._gradient_at(wall, name, fields[name])
+        if self.bodies is not None:
+            taken = self.bodies.measures(fields, bends)
+            found |= {n: self.density * v if "force" in n else v for n, v in taken.items()}
+        return found
+
+    @property
+    def whole_walls(self) -> list[str]:
+        """The names of the walls of the whole grid."""
+        axes = [axis for axis in self.whole.axes if not axis.periodic]
+        return [wall for axis in axes for wall in WALLS[axis.name]]
+
+    def _gradient_at(self, name: str, quantity: str, array: Any) -> float:
+        """The mean outward derivative of a carried quantity at a wall (asks all processes)."""
+        total = self.backend.accumulator("sum")
+        for wall in self.walls[quantity]:
+            if wall.name == name:
+                low, high = self.grid.interior[wall.number]
+                beside = ((low, low + 1), (high - 1, high))[wall.side]
+                region = replaced(self.grid.interior, wall.number, beside)
+                point = flow.slope_outward(wall.number, wall.side)
+                spacing = self.steps_along_axes[wall.number]
+                self.backend.sweep(point, total, region, array, spacing)
+        number = next(n for n, axis in enumerate(self.whole.axes) if name in WALLS[axis.name])
+        return total.value * self.whole.axes[number].unknowns / self.whole.all_unknowns
 
     def largest_step(self) -> float:
         """The largest stable step (s) for the largest speeds at t = 0, walls included.
@@ -271,10 +322,11 @@ class Staggered(Walled):
         """
         case, model, time = self.case, self.case.model, self.case.time
         assert time is not None
+        form = "upwind3" if model.convection == "upwind3" else "central"
         names = [f"velocity_{axis}" for axis in case.grid.axes]
         speeds = [speed for _, speed in self.largest_magnitudes(names)]
         steps = [
-            stability.largest_step("central", time.scheme, speeds, nu, self.spacings)
+            stability.largest_step(form, time.scheme, speeds, nu, self.spacings)
             for nu in (model.viscosity, *case.diffusivities.values())
         ]
         if min(steps) == 0.0 and not time.allow_unstable:

@@ -85,6 +85,15 @@ def _velocity(value: Any, info: ValidationInfo) -> tuple[Expression, ...] | str:
     return tuple(found)
 
 
+def _shape(value: Any, info: ValidationInfo) -> Expression | str:
+    """The name of a shape, or a field that is not 0 inside it."""
+    if value in ("circle", "box"):
+        return value
+    if not isinstance(value, str):
+        raise ExpressionError(f'must be "circle", "box" or an expression, not {show(value)}')
+    return _field(AXIS_NAMES, value, info)
+
+
 def seconds_of(value: Any) -> float | None:
     """The seconds of a wall time such as "30 min"; None if it is none."""
     parts = WALL_TIME.fullmatch(value) if isinstance(value, str) else None
@@ -130,6 +139,7 @@ Integer = Annotated[int, BeforeValidator(real), Le(MAX_INTEGER)]
 PositiveInteger = Annotated[Integer, Gt(0)]
 SpaceField = Annotated[Expression, PlainValidator(partial(_field, AXIS_NAMES))]
 VelocityField = Annotated[tuple[Expression, ...] | str | None, PlainValidator(_velocity)]
+Shape = Annotated[Expression | str, PlainValidator(_shape)]
 SpaceTimeField = Annotated[Expression, PlainValidator(partial(_field, (*AXIS_NAMES, "t")))]
 Constants = Annotated[dict[str, float], PlainValidator(_constants)]
 Interval = Annotated[int | str, PlainValidator(_interval)]

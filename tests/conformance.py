@@ -52,6 +52,13 @@ class Field:
         return random_field(extents, dtype, rng, wild, self.positive)
 
 
+class Marks(Field):
+    """-1, 0 and 1: where obstacles are, and what is beside them."""
+
+    def make(self, shape: Sequence[int], dtype: np.dtype, rng: Any, wild: bool) -> np.ndarray:
+        return rng.integers(-1, 2, shape).astype(dtype)
+
+
 @dataclass(frozen=True)
 class Entry:
     """A point function with arguments to try it on.
@@ -260,30 +267,61 @@ def _of_flow(d: int) -> list[Entry]:
 def _of_staggered(d: int) -> list[Entry]:
     u, step = _mixed(d), [points.NOTHING, points.ONES]
     given, velocities, spacings = [REAL, REAL], [u] * d, [REAL] * d
+    stage, around = (u, u, REAL, REAL, REAL), (*velocities, u, REAL, *spacings)
+    bends, weights = [u] * d, [u] * (2 * d)
+    marks = Marks((True,) * d)
+    surface = (REAL, *spacings, *weights, u, u, marks, points.ONES)
     entries = []
     for axis in range(d):
         for form in ("central", "skew"):
-            plain = flow.momentum(d, axis, form, False)
+            plain = flow.stage(flow.momentum(d, axis, form, False))
             entries.append(
-                Entry(
-                    f"{d}d-{form}-momentum-{axis}",
-                    plain,
-                    d,
-                    (u, *velocities, u, *step, *given, *spacings),
-                )
+                Entry(f"{d}d-{form}-momentum-{axis}", plain, d, (u, u, *step, REAL, *around))
             )
-        lifted = flow.momentum(d, axis, "central", True)
-        heat_ = (u, *velocities, u, u, REAL, REAL, REAL, REAL, *given, *spacings)
+        lifted = flow.stage(flow.momentum(d, axis, "central", True))
+        biased = flow.momentum(d, axis, "upwind3", False)
+        heat_ = (*velocities, u, u, REAL, REAL, REAL, *spacings)
         entries += [
-            Entry(f"{d}d-buoyant-momentum-{axis}", lifted, d, heat_, (0,)),
-            Entry(f"{d}d-leaving-{axis}", flow.leaving(axis), d, (u, u, REAL, REAL, REAL, REAL)),
+            Entry(f"{d}d-buoyant-momentum-{axis}", lifted, d, (*stage, *heat_), (0,)),
+            Entry(
+                f"{d}d-biased-momentum-{axis}",
+                flow.stage(biased, 1),
+                d,
+                (*stage, u, *velocities, *bends, u, REAL, *spacings, *weights),
+                (0,),
+            ),
+            Entry(f"{d}d-leaving-{axis}", flow.stage(flow.leaving(axis)), d, (*stage, u, REAL)),
             Entry(f"{d}d-projected-{axis}", flow.projected(axis), d, (u, u, *given), (0,)),
+            Entry(
+                f"{d}d-projected-beside-{axis}",
+                flow.projected_beside(axis),
+                d,
+                (u, u, *given, u),
+                (0,),
+            ),
+            Entry(f"{d}d-conductance-{axis}", flow.conductance(axis), d, (u, u, REAL)),
+            Entry(
+                f"{d}d-force-{axis}",
+                flow.force(d, axis, "central"),
+                d,
+                (u, *velocities, *surface),
+                ("sum",),
+            ),
+            Entry(f"{d}d-slope-{axis}", flow.slope_outward(axis, 1), d, (u, REAL), ("sum",)),
             Entry(f"{d}d-centred-{axis}", flow.centred(axis), d, (u,)),
         ]
     return [
         *entries,
-        Entry(f"{d}d-carried", flow.carried(d), d,
-              (u, u, *velocities, u, REAL, REAL, *given, *spacings), (0,)),
+        Entry(f"{d}d-bends", flow.bends(d), d, (u,)),
+        Entry(f"{d}d-carried", flow.stage(flow.carried(d, "central")), d,
+              (*stage, u, *around), (0,)),
+        Entry(f"{d}d-biased-carried", flow.stage(flow.carried(d, "upwind3"), 2), d,
+              (*stage, u, u, u, *velocities, *bends, u, REAL, *spacings, *weights), (0,)),
+        Entry(f"{d}d-release", flow.release(d, "upwind3"), d,
+              (u, *velocities, *bends, *surface), ("sum",)),
+        Entry(f"{d}d-filled", flow.filled, d, (u, marks, u), (0,)),
+        Entry(f"{d}d-enstrophy", flow.enstrophy, d, (*velocities, *spacings), ("sum",)),
+        Entry(f"{d}d-courant", flow.courant, d, (*velocities, *spacings), ("max",)),
         Entry(f"{d}d-divergence", flow.divergence, d, (*velocities, *spacings), ("max",)),
         Entry(f"{d}d-scaled-divergence", flow.scaled_divergence, d,
               (REAL, *velocities, *spacings)),

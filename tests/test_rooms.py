@@ -122,8 +122,11 @@ ALLOWED = {
         INTERFACE,
         "errors",
     ),
+    "obstacles": ("case", "grid"),
+    "bodies": ("obstacles", "case", "flow", "halo", "grid", "points", INTERFACE),
     "staggered": (
         "walled",
+        "bodies",
         "evaluate",
         "case",
         "schema",
