@@ -1,7 +1,7 @@
 """What only shows between the sections of a case: keys that do not go together."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import get_args
 
 from heatsolve.expressions import Expression, show
@@ -43,6 +43,7 @@ def conflicts(case: Document) -> Found:
     for side in given:
         if getattr(case.boundary, side).kind is not None and case.model.scheme != "staggered":
             yield ("boundary", side, "kind"), "only for a flow on the staggered grid"
+    yield from _probe_conflicts(case)
     if case.obstacles and case.model.scheme != "staggered":
         yield ("obstacle",), "only for a flow on the staggered grid"
     if case.model.kind == "heat":
@@ -108,6 +109,26 @@ def _field_conflicts(case: Document, walls: Collection[str]) -> Found:
         for m, time in enumerate(box.again):
             if case.time and time >= case.time.end:
                 yield ("initial", "box", n, "again", m), "must be before time.end"
+
+
+def _probe_conflicts(case: Document) -> Found:
+    """Yield points to be read that are none of the grid."""
+    grid, output = case.grid, case.output
+    points: list[tuple[KeyPath, Sequence[float]]] = [
+        (("output", "probes", n), point) for n, point in enumerate(output.probes)
+    ]
+    for n, line in enumerate(output.lines):
+        points += [(("output", "line", n, key), end) for key, end in
+                   (("from", line.start), ("to", line.end))]  # fmt: skip
+    for path, point in points:
+        if case.model.steady:
+            yield path, "only for a transient case (model.steady = false)"
+        elif len(point) != grid.dimension:
+            yield path, f"must have length {grid.dimension}, as the grid has axes"
+        else:
+            for axis, at, low, high in zip(grid.axes, point, grid.lower, grid.upper, strict=True):
+                if not low <= at <= high:
+                    yield path, f"{show(at)} is outside {show(low)} to {show(high)} along {axis}"
 
 
 def _flow_conflicts(case: Document) -> Found:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from heatsolve.judge import GROWTH, first_not_finite, largest_place
 from heatsolve.keeper import Keeper, State, Stopped
 from heatsolve.linear import System, weighted, weighted_magnitude
 from heatsolve.points import copy
+from heatsolve.probes import Probes
 from heatsolve.problem import Problem
 from heatsolve.projection import Projection
 from heatsolve.runge_kutta import RungeKutta
@@ -268,8 +270,9 @@ class Log:
         self._problem, self._tolerance = problem, time.tolerance
         self._norm = time.norm if time.tolerance is not None else "l2"
         self._total = 0.0
+        self._probes = Probes(problem)
         self.course = Course()
-        self.history: dict[str, list[float]]
+        self.history: dict[str, list[Any]]
         self.history = {"iteration": [], "residual": [], "time": [], "dt": []}
         self.change = problem.backend.accumulator("max" if self._norm == "max" else "sum")
         """Takes the squares of the changes in a step that is looked at, or the largest one."""
@@ -314,8 +317,10 @@ class Log:
         if len(self.history["residual"]) < LOOKS_AT_START:
             course.largest = max(course.largest, course.norm)
         self._demand_bounded(stepper, number)
+        row: dict[str, Any]
         row = {"iteration": number, "residual": course.norm, "time": course.time, "dt": dt}
-        for name, value in (row | stepper.measures()).items():
+        row |= stepper.measures() | self._probes.read(stepper.fields)
+        for name, value in row.items():
             self.history.setdefault(name, []).append(value)
 
     def _demand_bounded(self, stepper: Stepper, number: int) -> None:

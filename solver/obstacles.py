@@ -48,23 +48,26 @@ def contains(obstacle: Any, positions: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.isfinite(found) & (found != 0.0)
 
 
+def owners(obstacles: Sequence[Any], positions: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The number, from 1, of the first obstacle that points lie in; 0 in the fluid.
+
+    `positions` are those along x, y, z, in this order.
+    """
+    owner = np.zeros((), int)
+    for number, obstacle in enumerate(obstacles, 1):
+        here = contains(obstacle, positions)
+        owner = np.where((owner == 0) & here, number, owner)
+    return owner
+
+
 class Obstacles:
     """The obstacles of a case as they lie on a grid of positions."""
 
     def __init__(self, case: Case, grid: Grid):
         self._obstacles, self._grid = case.obstacles, grid
-        self._names = [axis.name for axis in reversed(grid.axes)]
-        self.owner = np.array(np.broadcast_to(self._owners(grid.positions()), grid.shape))
-        """The number of the obstacle, from 1, in which a point lies; 0 in the fluid."""
-
-    def _owners(self, positions: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The first one where obstacles overlap."""
-        ordered = {name: positions[name] for name in self._names}
-        owner = np.zeros((), int)
-        for number, obstacle in enumerate(self._obstacles, 1):
-            here = contains(obstacle, ordered)
-            owner = np.where((owner == 0) & here, number, owner)
-        return owner
+        positions = dict(reversed(grid.positions().items()))
+        self.owner = np.array(np.broadcast_to(owners(self._obstacles, positions), grid.shape))
+        """That of `owners`, for every point."""
 
     def links(self, number: int, side: int) -> Links:
         """Those along an axis, downward (side 0) or upward."""
@@ -79,12 +82,14 @@ class Obstacles:
         """By bisection; a neighbour counts as inside, wherever a periodic axis has it."""
         axes = self._grid.axes
         points = {
-            axis.name: axis.coordinates[index] for axis, index in zip(axes, places, strict=True)
+            axis.name: axis.coordinates[index]
+            for axis, index in reversed(list(zip(axes, places, strict=True)))
         }
         moving, h = axes[number].name, step * axes[number].spacing
         low, high = np.zeros(places[0].size), np.ones(places[0].size)
         for _ in range(HALVINGS):
             middle = 0.5 * (low + high)
-            inside = self._owners(points | {moving: points[moving] + middle * h}) > 0
+            moved = points | {moving: points[moving] + middle * h}
+            inside = owners(self._obstacles, moved) > 0
             low, high = np.where(inside, low, middle), np.where(inside, middle, high)
         return np.maximum(high, NEAREST)

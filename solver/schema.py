@@ -448,11 +448,30 @@ class Time(Section):
             yield ("cfl",), f'only for explicit schemes, not "{self.scheme}"'
 
 
+class Line(Section):
+    """`[[output.line]]`: so many points from one to another, evenly spaced, ends included."""
+
+    start: tuple[Real, ...] = Field(alias="from")
+    end: tuple[Real, ...] = Field(alias="to")
+    points: Annotated[PositiveInteger, Ge(2), Le(10000)]
+
+    def positions(self) -> list[tuple[float, ...]]:
+        """Along x, y, z."""
+        shares = [n / (self.points - 1) for n in range(self.points)]
+        ends = list(zip(self.start, self.end, strict=True))
+        return [tuple((1.0 - s) * low + s * high for low, high in ends) for s in shares]
+
+
 class Output(Section):
-    """`[output]`: what is written, and after how many steps each time."""
+    """`[output]`: what is written, and after how many steps each time.
+
+    `probes` and `lines` are where the fields of a march are read into its history.
+    """
 
     fields: tuple[FieldName, ...] | None = None
     every: PositiveInteger | None = None
+    probes: tuple[tuple[Real, ...], ...] = ()
+    lines: tuple[Line, ...] = Field(default=(), alias="line")
 
     def mistakes(self) -> Found:
         if self.fields == ():

@@ -149,11 +149,13 @@ ALLOWED = {
         "criterion",
         "keeper",
         "flow",
+        "linear",
         "transport",
         "points",
         INTERFACE,
         "errors",
     ),
+    "probes": ("problem", "obstacles", "grid"),
     "collocated": (
         "walled",
         "problem",
@@ -214,6 +216,7 @@ ALLOWED = {
         "errors",
     ),
     "march": (
+        "probes",
         "collocated",
         "projection",
         "staggered",
