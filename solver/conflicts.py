@@ -44,6 +44,10 @@ def conflicts(case: Document) -> Found:
         if getattr(case.boundary, side).kind is not None and case.model.scheme != "staggered":
             yield ("boundary", side, "kind"), "only for a flow on the staggered grid"
     yield from _probe_conflicts(case)
+    if case.model.scheme != "staggered":
+        for key in sorted(case.source.model_fields_set):
+            if key.startswith("mean_velocity"):
+                yield ("source", key), "only for a flow on the staggered grid"
     if case.obstacles and case.model.scheme != "staggered":
         yield ("obstacle",), "only for a flow on the staggered grid"
     if case.model.kind == "heat":
@@ -217,6 +221,12 @@ def _staggered(case: Document) -> Found:
         yield ("source", "pressure"), "a pressure has no source"
     if "pressure" in case.initial.model_fields_set:
         yield ("initial", "pressure"), "follows from the velocity, and cannot be given"
+    for axis in WALLS:
+        key = f"mean_velocity_{axis}"
+        if getattr(case.source, key) is not None and axis not in grid.periodic:
+            yield ("source", key), f"only where {axis} is periodic"
+        elif getattr(case.source, key) is not None and case.obstacles:
+            yield ("source", key), "not with obstacles"
     yield from _obstacle_conflicts(case)
     for n, box in enumerate(case.initial.boxes):
         if box.field == "pressure":

@@ -273,6 +273,11 @@ def projected_outflow(at, w, p, dt, h):
     return w[at] + dt * p[at] / (0.5 * h)
 
 
+def raised(at, w, amount):
+    """u and a number."""
+    return w[at] + amount
+
+
 def extrapolated(at, p, before, reach):
     """A pressure from the last one and the one before, and what is now the one before."""
     return p[at] + reach * (p[at] - before[at]), p[at]

@@ -1,6 +1,6 @@
 """Fields at single points and along lines, for the history of a march.
 
-Between the points of the grid by multilinear interpolation. Beside an obstacle a pressure is that of
+Between points of the grid by multilinear interpolation. Beside an obstacle a pressure is that of
 the plane, of least squares weighted by 1 / r^2, through the fluid's cells around.
 """
 

@@ -54,6 +54,9 @@ class Projection(Stepper):
         self._bent = tuple(backend.zeros(shape) for _ in shape if upwind)
         self._solvers: dict[float, tuple[System, Method]] = {}
         self._fastest, self._length = 0.0, step
+        wanted = [(name, getattr(case.source, f"mean_{name}")) for name in problem.components]
+        self._means = [(name, mean) for name, mean in wanted if mean is not None]
+        self._driving: dict[str, float] = {}
 
     @property
     def fields(self) -> Fields:  # type: ignore[override]
@@ -75,6 +78,7 @@ class Projection(Stepper):
         with suppress(NotConverged, Diverged):  # the first step will tell
             self._find_pressure(self._now, 1.0, 0.0)
         self._correct(self._now, 1.0)
+        self._drive(self._now, 1.0)
         problem.write_walls(self._now, 0.0)
         self._copy(problem.fields["pressure"], self._pressure)
 
@@ -104,6 +108,7 @@ class Projection(Stepper):
             self._guess_pressure(number)
             self._find_pressure(new, share, time)
             self._correct(new, share)
+            self._drive(new, share)
             problem.write_walls(new, time)
             now = new
         if len(self._stages) == 1:
@@ -218,6 +223,15 @@ class Projection(Stepper):
             w, h = fields[problem.components[component]], spacings[component]
             sweep(flow.projected_outflow, w, region, w, p, dt, h)
 
+    def _drive(self, fields: Fields, dt: float) -> None:
+        """The uniform force that holds a mean velocity; it needs no pressure."""
+        problem, region = self.problem, self.problem.grid.interior
+        for name, mean in self._means:
+            total = problem.backend.reduce("sum", copy, region, fields[name])
+            missing = mean - total / problem.whole.all_unknowns
+            problem.backend.sweep(flow.raised, fields[name], region, fields[name], missing)
+            self._driving[f"driving_force_{name[-1]}"] = missing / dt
+
     def _keep(self, fields: Fields) -> Fields:
         """A copy of the fields, which a step overwrites."""
         for name, array in fields.items():
@@ -226,7 +240,8 @@ class Projection(Stepper):
 
     def measures(self) -> dict[str, float]:
         now = {**self._now, "pressure": self._pressure}
-        return self.problem.measures(now, self._length, lambda name: self._bends(now[name], name))
+        bends = lambda name: self._bends(now[name], name)  # noqa: E731
+        return self.problem.measures(now, self._length, bends) | self._driving
 
     def present(self) -> None:
         """With the pressure of this very time; a stage's is that of the stage before.

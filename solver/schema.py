@@ -309,7 +309,10 @@ class PointSource(Section):
 
 
 class Source(Section):
-    """`[source]`: the density f of the equation."""
+    """`[source]`: the density f of the equation.
+
+    A mean velocity along a periodic axis is held by a uniform force that follows from the flow.
+    """
 
     temperature: SpaceTimeField = ZERO
     concentration: SpaceTimeField = ZERO
@@ -317,6 +320,9 @@ class Source(Section):
     velocity_y: SpaceTimeField = ZERO
     velocity_z: SpaceTimeField = ZERO
     pressure: SpaceTimeField = ZERO
+    mean_velocity_x: Real | None = None
+    mean_velocity_y: Real | None = None
+    mean_velocity_z: Real | None = None
     points: tuple[PointSource, ...] = Field(default=(), alias="point")
 
 

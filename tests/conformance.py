@@ -312,7 +312,7 @@ def _of_staggered(d: int) -> list[Entry]:
         ]
     return [
         *entries,
-        Entry(f"{d}d-bends", flow.bends(d), d, (u,)),
+        Entry(f"{d}d-bends", flow.bends(d), d, (u,), ("array",) * d),
         Entry(f"{d}d-carried", flow.stage(flow.carried(d, "central")), d,
               (*stage, u, *around), (0,)),
         Entry(f"{d}d-biased-carried", flow.stage(flow.carried(d, "upwind3"), 2), d,
@@ -326,6 +326,7 @@ def _of_staggered(d: int) -> list[Entry]:
         Entry(f"{d}d-scaled-divergence", flow.scaled_divergence, d,
               (REAL, *velocities, *spacings)),
         Entry(f"{d}d-projected-outflow", flow.projected_outflow, d, (u, u, *given), (0,)),
+        Entry(f"{d}d-raised", flow.raised, d, (u, REAL), (0,)),
         Entry(f"{d}d-extrapolated", flow.extrapolated, d, (u, u, REAL), (0, 1)),
         Entry(f"{d}d-kinetic-energy", flow.kinetic_energy, d, tuple(velocities), ("sum",)),
     ]  # fmt: skip

@@ -46,3 +46,18 @@ The first number of cells is for a quick verification."""
 
 PLATE = 0.06797166811306164
 """T of `hot-plate` at (1/4, 1/4): its series in 40 digits."""
+
+CYLINDER = {
+    "drag": (5.57953523, {41: 0.03, 123: 0.01}),
+    "lift": (0.010618948, {41: 0.05, 123: 0.02}),
+    "pressure": (0.117520167, {41: 0.06, 123: 0.015}),
+}
+"""Of the steady cylinder: coefficients of drag and lift, the difference of pressures before and
+behind it; the spectral values of Nabh 1998; by cells across the channel the relative tolerance."""
+
+EDDIES: tuple[tuple[str, float, dict[int, float]], ...] = (
+    ("end of the lower eddy", 6.10, {32: 0.04, 64: 0.015}),
+    ("begin of the upper eddy", 4.85, {32: 0.1, 64: 0.04}),
+    ("end of the upper eddy", 10.48, {32: 0.03, 64: 0.015}),
+)
+"""Behind the step: what, where, by cells across the channel the relative tolerance."""

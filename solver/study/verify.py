@@ -19,7 +19,7 @@ from heatsolve.errors import FileFailure, InputError
 from heatsolve.expressions import suggestion
 from heatsolve.output import read
 from heatsolve.run import run
-from heatsolve.study.expected import CAVITIES, CONVECTION, LESSONS, PLATE
+from heatsolve.study.expected import CAVITIES, CONVECTION, CYLINDER, EDDIES, LESSONS, PLATE
 
 
 @dataclass(frozen=True)
@@ -236,6 +236,79 @@ def rayleigh_benard(solve: Runs) -> Iterator[Line]:
         yield Line(name, label, nusselt, reference, source, tolerance, reference)
 
 
+def cylinder(solve: Runs) -> Iterator[Line]:
+    """The forces on it, and the pressures before and behind it."""
+    name = "cylinder-re20"
+    for n in solve.sizes((41,), (41, 123)):
+        history = solve(name, f"constants.n={n}").history
+        drag, lift = (500.0 * float(history[f"force_{axis}"][-1]) for axis in "xy")
+        drop = float(history["probe_0_pressure"][-1] - history["probe_1_pressure"][-1])
+        found = {"drag": drag, "lift": lift, "pressure": drop}
+        for what, value in found.items():
+            reference, tolerances = CYLINDER[what]
+            label = "difference of pressures" if what == "pressure" else f"coefficient of {what}"
+            given = (reference, "Nabh 1998", tolerances[n], reference)
+            yield Line(name, f"{label}, n = {n}", value, *given)
+
+
+def peaks(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """When a quantity is largest, and how large: parabolas through three points each."""
+    low, middle, high = values[:-2], values[1:-1], values[2:]
+    (at,) = np.nonzero((low < middle) & (middle >= high))
+    low, middle, high = low[at], middle[at], high[at]
+    share = 0.5 * (low - high) / (low - 2.0 * middle + high)
+    steps = np.diff(time)[at]
+    return time[at + 1] + share * steps, middle - 0.25 * (low - high) * share
+
+
+def shedding(solve: Runs) -> Iterator[Line]:
+    """Ten periods of the forces; they are even when successive maxima of the lift are."""
+    name = "cylinder-re100"
+    (n,) = solve.sizes((123,), (246,))
+    history = solve(name, f"constants.n={n}").history
+    time, drag, lift = history["time"], 20.0 * history["force_x"], 20.0 * history["force_y"]
+    instants, maxima = peaks(time, lift)
+    instants, maxima = instants[maxima > 0.5][-11:], maxima[maxima > 0.5][-11:]
+    late = time >= instants[0]
+    period = float(np.diff(instants).mean())
+    change = float(np.abs(np.diff(maxima[-3:])).max() / maxima[-1])
+    most = float(peaks(time[late], drag[late])[1].max())
+    source, label = "Schaefer, Turek 1996", f", n = {n}"
+    yield Line(name, f"change of successive maxima{label}", change, 0.0, "periodic", 1e-3)
+    yield Line(name, f"Strouhal number{label}", 0.1 / period, 0.3, source, 0.005)
+    yield Line(name, f"largest coefficient of drag{label}", most, 3.2274, "featflow", 0.03, 3.2274)
+    given = (0.995, source, 0.045 if n > 200 else 0.06)
+    yield Line(name, f"largest coefficient of lift{label}", float(maxima.mean()), *given)
+
+
+def backward_step(solve: Runs) -> Iterator[Line]:
+    """Where the shear at the walls changes its sign."""
+    name = "backward-step"
+    for n in solve.sizes((32,), (32, 64)):
+        solution = solve(name, f"constants.n={n}")
+        u, x = solution.fields["velocity_x"], solution.x
+        ends = []
+        for near, next_one in ((u[0], u[1]), (u[-1], u[-2])):
+            shear = 9.0 * near - next_one
+            (at,) = np.nonzero(shear[:-1] * shear[1:] < 0.0)
+            ends.append(x[at] - shear[at] * (x[at + 1] - x[at]) / (shear[at + 1] - shear[at]))
+        found = (ends[0][-1], *ends[1][:2])
+        for (what, reference, tolerances), value in zip(EDDIES, found, strict=True):
+            given = (reference, "Gartling 1990", tolerances[n], reference)
+            yield Line(name, f"{what}, n = {n}", float(value), *given)
+
+
+def heated_cylinder(solve: Runs) -> Iterator[Line]:
+    """The heat that it gives off."""
+    name = "heated-cylinder"
+    (n,) = solve.sizes((8,), (10,))
+    solution = solve(name, f"constants.n={n}")
+    alpha = solution.constants["nu"] / 0.7
+    nusselt = float(solution.history["temperature_released"][-1]) / (math.pi * alpha)
+    source = "Bharti, Chhabra, Eswaran 2007"
+    yield Line(name, f"Nu, n = {n}", nusselt, 2.4653, source, 0.02, 2.4653)
+
+
 VERIFICATIONS: dict[str, Verification] = {
     **{name: lesson(name) for name in LESSONS},
     "cfdpython-09-correct": laplace,
@@ -247,8 +320,19 @@ VERIFICATIONS: dict[str, Verification] = {
     **{f"cavity-re{reynolds}": cavity(reynolds) for reynolds in CAVITIES},
     "natural-convection": natural_convection,
     "rayleigh-benard": rayleigh_benard,
+    "cylinder-re20": cylinder,
+    "cylinder-re100": shedding,
+    "backward-step": backward_step,
+    "heated-cylinder": heated_cylinder,
 }
-SLOW = ("cavity-re400", "cavity-re1000", "rayleigh-benard")
+SLOW = (
+    "cavity-re400",
+    "cavity-re1000",
+    "rayleigh-benard",
+    "cylinder-re100",
+    "backward-step",
+    "heated-cylinder",
+)
 """Left out where all quick ones are asked for."""
 
 
