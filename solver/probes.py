@@ -1,7 +1,7 @@
 """Fields at single points and along lines, for the history of a march.
 
 Between points of the grid by multilinear interpolation. Beside an obstacle a pressure is that of
-the plane, of least squares weighted by 1 / r^2, through the fluid's cells around.
+the plane, of least squares weighted by 1 / r^4, through the fluid's cells around.
 """
 
 import itertools
@@ -108,7 +108,7 @@ class Probes:
              for axis, number, x in zip(axes, point, at, strict=True)]
             for point in numbers
         ]).reshape(len(numbers), len(axes))  # fmt: skip
-        weights = 1.0 / (0.01 + (offsets * offsets).sum(axis=1))
+        weights = (0.01 + (offsets * offsets).sum(axis=1)) ** -2.0
         rows = np.column_stack([np.ones(len(numbers)), offsets])
         normal = np.linalg.pinv(rows * weights[:, None] ** 0.5)
         heights = normal[0] * weights**0.5

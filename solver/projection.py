@@ -10,7 +10,7 @@ from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged, NotConverged
 from heatsolve.keeper import Questions, State
 from heatsolve.linear import Method, Sweeps, System
-from heatsolve.points import copy
+from heatsolve.points import copy, fill
 from heatsolve.staggered import Staggered
 from heatsolve.steppers import Silent, Stepper, Substep
 
@@ -161,6 +161,8 @@ class Projection(Stepper):
             sweep, region = problem.backend.sweep, problem.inside(name)
             sweep(flow.bends(problem.grid.dimension), self._bent, region, array)
             for bend in self._bent:
+                if region != problem.grid.interior:  # of another quantity
+                    sweep(fill, bend, problem.face_at(problem.components.index(name), 1), 0.0)
                 problem.halo.exchange(bend)
         return self._bent
 

@@ -280,6 +280,8 @@ class Staggered(Walled):
         velocities, volume = self.velocities(fields), float(np.prod(spacings))
         fastest = self.fastest(fields)
         relative = self.divergence(fields) * min(spacings)
+        for velocity in velocities:  # the walls' ghosts beside a neighbour's block
+            self.halo.exchange(velocity)
         whirl = reduce("sum", flow.enstrophy, region, *velocities, *spacings)
         found = {
             "divergence": relative / fastest if fastest > 0.0 else relative,

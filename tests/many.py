@@ -153,6 +153,14 @@ every = 4
 """
 
 
+LINE = """
+[[output.line]]
+from = [0.2, 0.1]
+to = [1.3, 0.95]
+points = 7
+"""
+
+
 def texts_of_flow():
     """Flow: with walls all around, and periodic until it is steady enough."""
     heated = "{ kind = 'no-slip', temperature.value = %s }"
@@ -186,6 +194,26 @@ def texts_of_flow():
             time="scheme = 'rk3'",
         ),
     )
+    yield "obstacles, staggered", STAGGERED.format(
+        model="thermal_diffusivity = 0.03\nconvection = 'upwind3'",
+        grid="cells = [33, 22]\nupper = [1.5, 1]",
+        initial="velocity_x = 1",
+        walls="left = { kind = 'inflow', velocity_x.value = 1, temperature.value = 0 }\n"
+        "right = { kind = 'outflow', temperature.gradient = 0 }\n"
+        "bottom = { kind = 'no-slip', temperature.gradient = 0 }\n"
+        "top = { kind = 'free-slip', temperature.gradient = 0 }\n"
+        "[[obstacle]]\nshape = 'circle'\ncenter = [0.5, 0.52]\nradius = 0.17\ntemperature = 1\n"
+        "[[obstacle]]\nshape = 'x > 1 and x < 1.2 and y < 0.3'\n",
+        time="scheme = 'rk3'\n[solver]\ntolerance = 1e-6",
+    ) + "probes = [[0.33, 0.52], [1.4, 0.9]]\n" + LINE  # fmt: skip
+    yield "driven, staggered", STAGGERED.format(
+        model="convection = 'skew'",
+        grid="cells = [18, 20]\nperiodic = ['x']",
+        initial="velocity_x = 'y'",
+        walls="bottom.kind = 'no-slip'\ntop.kind = 'no-slip'\n"
+        "[source]\nmean_velocity_x = 1",
+        time="scheme = 'rk2'",
+    )  # fmt: skip
     side = "{ velocity_x.value = 0, velocity_y.value = 0.1, pressure.gradient = 0 }"
     walls = f"left = {side}\nright = {side}"
     yield "walls, collocated explicit", COLLOCATED.format(periodic="", walls=walls, time="")
