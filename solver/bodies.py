@@ -29,9 +29,6 @@ from heatsolve.halo import Halo
 from heatsolve.obstacles import Obstacles
 from heatsolve.points import copy
 
-CLOSED = 1e-12
-"""Mobility of a closed face in the pressure's equation, so that no cell is without neighbours."""
-
 
 class Stencil:
     """What obstacles change for one quantity, on the host; `values` are those of their surfaces.
@@ -138,7 +135,7 @@ class Bodies:
             array = self._backend.zeros(self._grid.shape)
             region = list(self._grid.interior)
             region[number] = (region[number][0], region[number][1] + 1)
-            given = (self.mobility(name, dt), line, CLOSED)
+            given = (self.mobility(name, dt), line)
             self._backend.sweep(flow.conductance(number), array, tuple(region), *given)
             found.append(array)
         return found

@@ -342,13 +342,21 @@ def slope_outward(axis: int, side: int) -> Point:
 
 @cache
 def conductance(axis: int) -> Point:
-    """That of the pressure at the face before a cell: what a wall or none leaves of 1 / h^2, times
-    the mobility, which is not less than `closed`."""
+    """That of the pressure at the face before a cell: what walls leave of 1 / h^2, times the
+    mobility."""
 
-    def lessened(at, mobility, line, closed):
-        return line[at] * maximum(mobility[face_before(at, axis)], closed)
+    def lessened(at, mobility, line):
+        return line[at] * mobility[face_before(at, axis)]
 
     return lessened
+
+
+def enclosed(at, *faces):
+    """1 for a cell all of whose faces are closed, 0 for others; conductances slowest axis first."""
+    total = 0.0
+    for axis, face in enumerate(faces):
+        total = total + (face[at] + face[face_after(at, axis)])
+    return where(total > 0.0, 0.0, 1.0)
 
 
 def filled(at, c, owner, value):

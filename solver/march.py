@@ -319,7 +319,10 @@ class Log:
         self._demand_bounded(stepper, number)
         row: dict[str, Any]
         row = {"iteration": number, "residual": course.norm, "time": course.time, "dt": dt}
-        row |= stepper.measures() | self._probes.read(stepper.fields)
+        row |= stepper.measures()
+        if self._probes:
+            stepper.finish()  # walls of this very time
+            row |= self._probes.read(stepper.fields)
         for name, value in row.items():
             self.history.setdefault(name, []).append(value)
 

@@ -23,8 +23,8 @@ NEAREST = 1e-6
 class Links:
     """The lines from points to their neighbours in one direction that meet a surface.
 
-    `cut` is where they do; `share` the distance to it in spacings, 1 elsewhere; `owner` the number
-    of the obstacle, from 1, or 0.
+    `cut` is where they do, from either side. For points in the fluid `share` is the distance to it
+    in spacings, and `owner` the number of the obstacle, from 1; elsewhere they are 1 and 0.
     """
 
     cut: np.ndarray
@@ -73,10 +73,10 @@ class Obstacles:
         """Those along an axis, downward (side 0) or upward."""
         step = 1 if side else -1
         beyond = np.roll(self.owner, -step, axis=number)
-        cut = (self.owner == 0) & (beyond > 0)
-        share, owner = np.ones(self.owner.shape), np.where(cut, beyond, 0)
-        share[cut] = self._distances(number, step, np.nonzero(cut))
-        return Links(cut, share, owner)
+        outside = (self.owner == 0) & (beyond > 0)
+        share, owner = np.ones(self.owner.shape), np.where(outside, beyond, 0)
+        share[outside] = self._distances(number, step, np.nonzero(outside))
+        return Links((self.owner > 0) != (beyond > 0), share, owner)
 
     def _distances(self, number: int, step: int, places: Sequence[np.ndarray]) -> np.ndarray:
         """By bisection; a neighbour counts as inside, wherever a periodic axis has it."""

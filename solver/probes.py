@@ -47,10 +47,11 @@ class Probes:
         count = sum(len(place.shares) for place in self._places)
         self._sums = [problem.backend.accumulator("sum") for _ in range(count)]
 
+    def __bool__(self) -> bool:
+        return bool(self._sums)
+
     def read(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """A number for each probe and a list for each line, by columns (asks all processes)."""
-        if not self._sums:
-            return {}
         backend, sums = self._problem.backend, iter(self._sums)
         for place in self._places:
             for shares in place.shares:

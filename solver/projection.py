@@ -15,6 +15,9 @@ from heatsolve.staggered import Staggered
 from heatsolve.steppers import Silent, Stepper, Substep
 
 Fields = dict[str, Any]
+REST = 1e-4
+"""A fluid at less than this share of the velocity that forces would give it in a step is at rest:
+what is left of them is rounding, to which no pressure converges."""
 BEFORE = "pressure of the stage before"
 """What a state holds besides the fields."""
 
@@ -187,7 +190,8 @@ class Projection(Stepper):
         given = (*problem.velocities(fields), *spacings)
         sweep(flow.scaled_divergence, system.b, grid.interior, -1.0 / dt, *given)
         # The residual of the pressure is what is left of div u, over dt.
-        scale = self._fastest / (min(spacings) * dt)
+        speed = max(self._fastest, REST * problem.fastest(fields))
+        scale = speed / (min(spacings) * dt)
         # An iteration in any case: a pressure that is good enough would otherwise stay as it is,
         # and a march never come to rest.
         criterion = Criterion(self._case, system, p, scale=scale, looks_first=False)

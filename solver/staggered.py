@@ -1,6 +1,7 @@
 """A case of flow on the staggered grid: its fields, its walls, and the pressure's linear system."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from heatsolve.walled import Walled
 
 STILL = Condition.model_construct(value=ZERO)
 LEVEL = Condition.model_construct(gradient=ZERO)
+SLIGHT = 1e-10
+"""What holds the pressure of a cell without an open face, relative to a face's conductance."""
 BALANCED = 1e-10
 """Share of the fluid that flows in and out by which the two may differ where nothing is open."""
 
@@ -183,18 +186,16 @@ class Staggered(Walled):
     def pressure_system(self, dt: float) -> System:
         """-div grad p = b, dp/dn = 0 at walls, p = 0 at open ends: steady heat with k = 1.
 
-        Beside obstacles k is the mobility of a step of length dt.
+        Beside obstacles k is the mobility of a step of length dt; in cells without an open face p
+        is 0, held by a term that is small where coarse levels mix them with others.
         """
         backend, grid = self.backend, self.grid
         b = backend.zeros(grid.shape)
-        lines = [
-            backend.to_device(grid.along(number, self._line(number, grid)))
-            for number in range(grid.dimension)
-        ]
+        lines = self._conductances(dt)
+        capacity, share = backend.zeros((1,) * grid.dimension), NOTHING
         if self.bodies is not None:
-            lines = self.bodies.conductances(dt, lines)
+            capacity, share = self._enclosed, SLIGHT / max(self.steps_along_axes) ** 2
         faces = [entry for line in reversed(lines) for entry in (line, ONES)]
-        none = backend.zeros((1,) * grid.dimension)
         return System(
             grid=grid,
             backend=backend,
@@ -202,13 +203,29 @@ class Staggered(Walled):
             residual=heat.residual,
             diagonal=heat.diagonal,
             rounding=heat.rounding,
-            coefficients=(none, NOTHING, *faces),
+            coefficients=(capacity, share, *faces),
             b=b,
             ratios=(ONES,) * grid.dimension,
             lowest=self._lowest,
             singular=not self.open_ends,
             homogeneous=True,
         )
+
+    def _conductances(self, dt: float) -> list[Any]:
+        """Those of the pressure along each axis, slowest first."""
+        grid, lines = self.grid, []
+        for number in range(grid.dimension):
+            line = grid.along(number, self._line(number, grid))
+            lines.append(self.backend.to_device(line))
+        return lines if self.bodies is None else self.bodies.conductances(dt, lines)
+
+    @cached_property
+    def _enclosed(self) -> Any:
+        """1 in cells without an open face, which have no pressure; 0 in others."""
+        array = self.backend.zeros(self.grid.shape)
+        # Whatever the step: it changes how open a face is, not whether it is.
+        self.backend.sweep(flow.enclosed, array, self.grid.interior, *self._conductances(1.0))
+        return array
 
     def _line(self, number: int, grid: Grid) -> np.ndarray:
         """1 / h^2 of the faces along an axis; none at a wall, of half a cell at an open end."""
@@ -242,13 +259,20 @@ class Staggered(Walled):
                 array = centre
             values = self.own(array)
             if name == "pressure":
-                mean = 0.0
-                if not self.open_ends:
-                    mean = backend.reduce("sum", copy, grid.interior, array)
-                    mean /= self.whole.all_unknowns
-                values = (values - mean) * self.density
+                values = (values - self._mean_pressure(array)) * self.density
             found[name] = values
         return {name: found[name] for name in self.names if name in found}
+
+    def _mean_pressure(self, array: Any) -> Any:
+        """What is taken off the pressure where no wall gives it: its mean over the fluid."""
+        if self.open_ends:
+            return 0.0
+        reduce, region = self.backend.reduce, self.grid.interior
+        total, count = reduce("sum", copy, region, array), float(self.whole.all_unknowns)
+        if self.bodies is None:
+            return total / count
+        count -= reduce("sum", copy, region, self._enclosed)
+        return total / count * (1.0 - self.own(self._enclosed))
 
     def velocities(self, fields: Mapping[str, Any]) -> list[Any]:
         """The components, slowest axis first."""

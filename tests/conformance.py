@@ -299,7 +299,7 @@ def _of_staggered(d: int) -> list[Entry]:
                 (u, u, *given, u),
                 (0,),
             ),
-            Entry(f"{d}d-conductance-{axis}", flow.conductance(axis), d, (u, u, REAL)),
+            Entry(f"{d}d-conductance-{axis}", flow.conductance(axis), d, (u, u)),
             Entry(
                 f"{d}d-force-{axis}",
                 flow.force(d, axis, "central"),
@@ -319,6 +319,7 @@ def _of_staggered(d: int) -> list[Entry]:
               (*stage, u, u, u, *velocities, *bends, u, REAL, *spacings, *weights), (0,)),
         Entry(f"{d}d-release", flow.release(d, "upwind3"), d,
               (u, *velocities, *bends, *surface), ("sum",)),
+        Entry(f"{d}d-enclosed", flow.enclosed, d, tuple(velocities)),
         Entry(f"{d}d-filled", flow.filled, d, (u, marks, u), (0,)),
         Entry(f"{d}d-enstrophy", flow.enstrophy, d, (*velocities, *spacings), ("sum",)),
         Entry(f"{d}d-courant", flow.courant, d, (*velocities, *spacings), ("max",)),

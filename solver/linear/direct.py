@@ -132,7 +132,7 @@ def matrix_of(system: System) -> np.ndarray:
         volumes = np.ones(grid.shape)
         for ratio in system.ratios:
             volumes = volumes / (ratio if isinstance(ratio, float) else backend.to_host(ratio))
-        matrix += (matrix[0, 0] or 1.0) * (volumes[unknowns] / len(own))
+        matrix += (matrix.diagonal().max() or 1.0) * (volumes[unknowns] / len(own))
     return matrix
 
 

@@ -1,0 +1,284 @@
+"""Obstacles in a flow, and what is read from one: exact solutions, orders, balances, refusals."""
+
+import math
+
+import numpy as np
+import pytest
+
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.case import parse
+from heatsolve.errors import CaseError
+from heatsolve.grid import make_grid
+from heatsolve.obstacles import Obstacles
+from heatsolve.output import read
+from heatsolve.run import run
+from heatsolve.staggered import Staggered
+from tests.test_flow import text
+
+CIRCLE = "[[obstacle]]\nshape = 'circle'\ncenter = [0.52, 0.47]\nradius = 0.23\n"
+RING = "[[obstacle]]\nshape = 'x**2 + y**2 <= 0.16 or x**2 + y**2 >= 1'\n"
+STILL = "\n".join(f"{wall}.kind = 'no-slip'" for wall in ("left", "right", "bottom", "top"))
+
+
+def solved(path, backend="numba", **given):
+    case = parse(text(**given), "case")
+    run(case, backend, path)
+    return read(path)
+
+
+# ---- where they are --------------------------------------------------------------------------
+
+
+def test_surfaces_are_found_where_they_are():
+    case = parse(text(walls=STILL + "\n" + CIRCLE, cells=[20, 24]), "case")
+    grid = make_grid([20, 24], [0.0, 0.0], [1.0, 1.0], on_nodes=False)
+    found = Obstacles(case, grid)
+    y, x = grid.axes[0].coordinates[:, None], grid.axes[1].coordinates[None, :]
+    inside = (x - 0.52) ** 2 + (y - 0.47) ** 2 <= 0.23**2
+    assert np.array_equal(found.owner == 1, inside)
+    links = found.links(1, 1)
+    rows, columns = np.nonzero(links.owner)
+    assert rows.size > 4
+    surface = 0.52 - np.sqrt(0.23**2 - (y[rows, 0] - 0.47) ** 2)
+    distance = (surface - x[0, columns]) * 20.0
+    assert np.allclose(links.share[rows, columns], distance, rtol=0, atol=1e-11)
+    assert np.all(links.share[links.owner == 0] == 1.0)
+
+
+@pytest.mark.parametrize("shape, same", [
+    ("shape = 'circle'\ncenter = [0.5, 0.5]\nradius = 0.2", "(x - 0.5)**2 + (y - 0.5)**2 <= 0.04"),
+    ("shape = 'box'\nlower = [0.3, 0.2]\nupper = [0.61, 0.7]",
+     "x >= 0.3 and x <= 0.61 and y >= 0.2 and y <= 0.7"),
+])  # fmt: skip
+def test_a_shape_is_its_expression(shape, same):
+    found = []
+    for obstacle in (shape, f"shape = '{same}'"):
+        case = parse(text(walls=f"{STILL}\n[[obstacle]]\n{obstacle}\n"), "case")
+        bodies = Staggered(case, NumpyBackend()).bodies
+        found.append(bodies.mobility("velocity_x", 0.01))
+    assert 0 < (found[0] == 0.0).sum() < found[0].size
+    assert np.abs(found[0] - found[1]).max() < 1e-9
+
+
+# ---- exact solutions -------------------------------------------------------------------------
+
+
+def channel(path, backend, n=8):
+    """A driven flow between walls that lie anywhere between the points."""
+    low, high = 0.137, 0.861
+    obstacles = "".join(
+        f"[[obstacle]]\nshape = 'box'\nlower = [-1, {a}]\nupper = [2, {b}]\n"
+        for a, b in ((-1, low), (high, 2))
+    )
+    solution = solved(
+        path, backend, nu=0.1, cells=[4, n], grid="upper = [0.25, 1]\nperiodic = ['x']",
+        walls="bottom.kind = 'no-slip'\ntop.kind = 'no-slip'\n" + obstacles
+        + "[source]\nvelocity_x = 0.8", end=100, time="cfl = 0.9\ntolerance = 1e-9",
+    )  # fmt: skip
+    y = solution.coordinates["y"]
+    exact = np.where((y > low) & (y < high), 4.0 * (y - low) * (high - y), 0.0)
+    return solution, exact, ((y > low) & (y < high)).sum()
+
+
+def test_a_parabola_between_walls_anywhere_is_exact(backend, tmp_path):
+    solution, exact, inside = channel(tmp_path / "case.h5", backend)
+    assert np.abs(solution.fields["velocity_x"][-1] - exact[:, None]).max() < 1e-8
+    drag = sum(solution.history[f"force_x_{n}"][-1] for n in (0, 1))
+    assert drag == pytest.approx(0.8 * 0.25 * inside / 8, rel=1e-7)
+    assert abs(solution.history["force_y_0"][-1] + solution.history["force_y_1"][-1]) < 1e-12
+
+
+def ring_error(path, n):
+    """u_theta between two circles, driven by f_theta = 8 r: -r^3 + a r + b / r, nu = 1."""
+    a = (1.0 - 0.4**4) / (1.0 - 0.4**2)
+    b = 1.0 - a
+    solution = solved(
+        path, nu=1.0, cells=[n, n], grid="lower = [-1.1, -1.1]\nupper = [1.1, 1.1]",
+        walls=STILL + "\n" + RING + "[source]\nvelocity_x = '-8*y'\nvelocity_y = '8*x'",
+        end=1, time="cfl = 0.9\ntolerance = 1e-3\n", tolerance=1e-6,
+    )  # fmt: skip
+    y, x = solution.coordinates["y"][:, None], solution.coordinates["x"][None, :]
+    r = np.hypot(x, y)
+    # Files hold means of two faces; a cell away from the walls these are of second order.
+    away = (r > 0.4 + 3.2 / n) & (r < 1.0 - 3.2 / n)
+    exact = -y / r * (-(r**3) + a * r + b / r)
+    squares = (solution.fields["velocity_x"][-1] - exact)[away] ** 2
+    return math.sqrt(squares.mean())
+
+
+def test_round_walls_are_of_an_order_above_first(tmp_path):
+    """Derivatives at walls are of second, faces that are closed of first order: 1.6 together."""
+    errors = [ring_error(tmp_path / "case.h5", n) for n in (20, 40)]
+    assert errors[0] < 0.004
+    assert math.log2(errors[0] / errors[1]) > 1.5
+
+
+def conduction(path, n):
+    """Heat between two circles at rest."""
+    obstacles = (
+        "[[obstacle]]\nshape = 'circle'\ncenter = [0, 0]\nradius = 0.4\ntemperature = 1\n"
+        "[[obstacle]]\nshape = 'x**2 + y**2 >= 1'\ntemperature = 0\n"
+    )
+    insulated = "\n".join(
+        f"{wall} = {{ kind = 'no-slip', temperature.gradient = 0 }}"
+        for wall in ("left", "right", "bottom", "top")
+    )
+    return solved(
+        path, nu=1.0, cells=[n, n], grid="lower = [-1.1, -1.1]\nupper = [1.1, 1.1]",
+        model="thermal_diffusivity = 1", walls=f"{insulated}\n{obstacles}", end=1,
+        time="cfl = 0.9\ntolerance = 1e-5",
+    )  # fmt: skip
+
+
+def test_heat_between_warm_and_cold_surfaces(tmp_path):
+    errors = []
+    for n in (20, 40):
+        solution = conduction(tmp_path / "case.h5", n)
+        x = solution.coordinates["x"]
+        r = np.hypot(x[:, None], x[None, :])
+        exact = np.log(np.clip(r, 0.4, 1.0)) / math.log(0.4)
+        errors.append(float(np.abs(solution.fields["temperature"][-1] - exact).max()))
+    given = [float(solution.history[f"temperature_released_{n}"][-1]) for n in (0, 1)]
+    assert math.log2(errors[0] / errors[1]) > 1.7
+    assert given[0] == pytest.approx(2.0 * math.pi / math.log(2.5), rel=0.005)
+    assert given[1] == pytest.approx(-given[0], rel=1e-4)
+
+
+def test_nothing_goes_through_an_insulated_surface(backend, tmp_path):
+    solution = solved(
+        tmp_path / "case.h5", backend, cells=[24, 20], model="diffusivity = 0.01",
+        grid="periodic = ['x', 'y']", initial="velocity_x = 1\nconcentration = 'x*(1 - x)'",
+        walls="[[obstacle]]\nshape = 'circle'\ncenter = [0.5, 0.5]\nradius = 0.2\n", end=0.05,
+        time="step = 0.005", tolerance=1e-12,
+    )  # fmt: skip
+    first, last = solution.fields["concentration"]
+    assert abs(first.sum() - last.sum()) < 1e-10 * first.sum()
+
+
+def test_flow_about_an_obstacle_has_no_divergence(backend, tmp_path):
+    solution = solved(
+        tmp_path / "case.h5", backend, cells=[40, 24], grid="upper = [2, 1.2]",
+        initial="velocity_x = 1", walls="left = { kind = 'inflow', velocity_x.value = 1 }\n"
+        f"right.kind = 'outflow'\nbottom.kind = 'free-slip'\ntop.kind = 'no-slip'\n{CIRCLE}",
+        end=0.2, time="step = 0.005",
+    )  # fmt: skip
+    assert solution.history["divergence"].max() <= 1e-8
+    assert solution.history["force_x"][-1] > 0.1
+
+
+@pytest.mark.slow
+def test_a_sphere_is_a_circle_in_space(tmp_path):
+    solution = solved(
+        tmp_path / "case.h5", nu=0.1, cells=[12, 10, 10], grid="periodic = ['x', 'y', 'z']",
+        initial="velocity_x = 1", end=0.02, time="step = 0.005",
+        walls="[[obstacle]]\nshape = 'circle'\ncenter = [0.5, 0.5, 0.5]\nradius = 0.2\n",
+    )  # fmt: skip
+    history = solution.history
+    assert history["force_x"][-1] > 0.01
+    assert abs(history["force_y"][-1]) < 1e-6 > abs(history["force_z"][-1])
+
+
+# ---- what is read ----------------------------------------------------------------------------
+
+
+def test_probes_and_lines_are_exact_for_linear_fields(backend, tmp_path):
+    """A uniform flow that a force would drive: there the pressure balances it."""
+    walls = "\n".join(f"{wall}.kind = 'no-slip'" for wall in ("left", "right", "bottom", "top"))
+    given = text(
+        cells=[20, 16], walls=walls + "\n[source]\nvelocity_x = 3\nvelocity_y = -2\n" + CIRCLE,
+        end=0.02, time="step = 0.01",
+    )  # fmt: skip
+    given += (
+        "[output]\nprobes = [[0.31, 0.22], [0.3, 0.45], [0.0, 1.0]]\n"
+        "[[output.line]]\nfrom = [0.1, 0.9]\nto = [0.9, 0.9]\npoints = 9\n"
+    )
+    run(parse(given, "case"), backend, tmp_path / "case.h5")
+    history = read(tmp_path / "case.h5").history
+    first, beside, corner = (history[f"probe_{n}_pressure"][-1] for n in range(3))
+    assert beside - first == pytest.approx(3.0 * -0.01 - 2.0 * 0.23, abs=1e-6)
+    assert corner - first == pytest.approx(3.0 * -0.31 - 2.0 * 0.78, abs=1e-6)
+    line = history["line_0_pressure"][-1]
+    assert np.allclose(np.diff(line), 0.3, atol=1e-6)
+    assert line[0] - first == pytest.approx(3.0 * -0.21 - 2.0 * 0.68, abs=1e-6)
+
+
+def test_a_probe_reads_transport(tmp_path):
+    case = parse(
+        "[model]\nkind = 'transport'\nvelocity = [1]\n[grid]\nnodes = [11]\n[initial]\n"
+        "concentration = '2*x'\n[boundary]\nleft = { concentration.value = '-2*t' }\n"
+        "right = { concentration.value = '2 - 2*t' }\n[time]\nend = 0.05\nstep = 0.01\n"
+        "[output]\nprobes = [[0.55], [0.0], [1.0]]\n", "case",
+    )  # fmt: skip
+    run(case, "numpy", tmp_path / "case.h5")
+    history = read(tmp_path / "case.h5").history
+    for n, x in enumerate((0.55, 0.0, 1.0)):
+        expected = 2.0 * (x - history["time"])
+        assert np.allclose(history[f"probe_{n}_concentration"], expected, atol=1e-12)
+
+
+def test_energy_is_lost_as_the_enstrophy_says(tmp_path):
+    solution = solved(
+        tmp_path / "case.h5", nu=0.02, form="skew", cells=[24, 24],
+        grid="upper = ['2*pi', '2*pi']\nperiodic = ['x', 'y']",
+        initial="velocity_x = 'sin(x)*cos(2*y) + sin(y)'\nvelocity_y = 'cos(x)*sin(x+y)'",
+        end=0.02, time="step = 0.001", tolerance=1e-12,
+    )  # fmt: skip
+    history = solution.history
+    rate = np.diff(history["kinetic_energy"]) / np.diff(history["time"])
+    between = 0.5 * (history["enstrophy"][1:] + history["enstrophy"][:-1])
+    assert np.allclose(rate, -2.0 * 0.02 * between, rtol=1e-5)
+
+
+def test_upwind_biased_convection_conserves_and_damps(tmp_path):
+    energies = {}
+    for form in ("skew", "upwind3"):
+        solution = solved(
+            tmp_path / "case.h5", nu=0.0, form=form, cells=[16, 16], model="diffusivity = 0",
+            grid="upper = ['2*pi', '2*pi']\nperiodic = ['x', 'y']", end=0.2,
+            initial="velocity_x = '1 + sin(4*y)'\nvelocity_y = 'cos(3*x)'\n"
+            "concentration = 'sin(x)'", time="step = 0.01\nallow_unstable = true",
+        )  # fmt: skip
+        energies[form] = solution.history["kinetic_energy"]
+        for name in ("velocity_x", "velocity_y", "concentration"):
+            first, last = solution.fields[name]
+            assert abs(first.sum() - last.sum()) < 1e-8 * np.abs(first).sum()
+    lost = {form: 1.0 - energy[-1] / energy[0] for form, energy in energies.items()}
+    assert abs(lost["skew"]) < 1e-5 < 1e-2 < lost["upwind3"]
+
+
+def test_a_force_holds_the_mean_velocity(backend, tmp_path):
+    n, mean, nu = 16, 0.5, 0.1
+    solution = solved(
+        tmp_path / "case.h5", backend, nu=nu, cells=[4, n], end=100,
+        grid="upper = [0.25, 1]\nperiodic = ['x']", time="cfl = 0.9\ntolerance = 1e-10",
+        walls=f"bottom.kind = 'no-slip'\ntop.kind = 'no-slip'\n[source]\nmean_velocity_x = {mean}",
+    )  # fmt: skip
+    assert solution.fields["velocity_x"][-1].mean() == pytest.approx(mean, abs=1e-14)
+    force = 12.0 * nu * mean / (1.0 + 2.0 / n**2)
+    assert solution.history["driving_force_x"][-1] == pytest.approx(force, rel=1e-8)
+
+
+# ---- refusals --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("obstacle, sentence", [
+    ("shape = 'circle'\nradius = 1", "obstacle.0.center: missing"),
+    ("shape = 'circle'\nradius = 1\ncenter = [0]", "obstacle.0: needs 2 numbers"),
+    ("shape = 'circle'\nradius = 1\ncenter = [0, 0]\nlower = [0, 0]", "only for shape = \"box\""),
+    ("shape = 'box'\nlower = [0, 1]\nupper = [1, 1]", "must be above lower"),
+    ("shape = 'x < q'", "q"),
+    ("shape = 3", "must be \"circle\", \"box\" or an expression"),
+    ("shape = 'x < 0.5'\ntemperature = 1", "the flow carries none"),
+    ("shape = 'x < 0.5'\n[source]\nmean_velocity_x = 1", "only where x is periodic"),
+    ("shape = 'x < 0.5'\n[output]\nprobes = [[2, 0]]", "is outside 0 to 1 along x"),
+    ("shape = 'x < 0.5'\n[output]\nprobes = [[0.5]]", "must have length 2"),
+])  # fmt: skip
+def test_refusals(obstacle, sentence):
+    with pytest.raises(CaseError, match=sentence):
+        parse(text(walls=f"{STILL}\n[[obstacle]]\n{obstacle}\n"), "case")
+
+
+def test_obstacles_are_for_flow_only():
+    with pytest.raises(CaseError, match="only for a flow on the staggered grid"):
+        parse("[grid]\nnodes = [5]\n[boundary]\nleft.temperature.value = 0\n"
+              "right.temperature.value = 1\n[[obstacle]]\nshape = 'x < 0.5'\n", "case")  # fmt: skip
