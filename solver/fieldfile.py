@@ -24,6 +24,9 @@ from heatsolve.xdmf import xdmf
 
 BLOCK_BYTES = 64 * 2**20  # bound on a chunk of a file, and on what is held of it in memory
 
+POINTS = "points_"
+"""What the axes of lines in the history are called, with the number of points."""
+
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -183,7 +186,8 @@ class FieldFile:
         """Complete the file, force it to the disk and give it (and its `.xdmf`) the final name.
 
         attributes: of the root; None is left out, a bool stored as 0 or 1 (netCDF has none).
-        history: arrays of one length, on the axis `step` or else `iteration`.
+        history: arrays of one length, on the axis `step` or else `iteration`; those of lines have
+        a second axis.
 
         Raises ValueError for want of a frame or of an axis of the history, FileFailure if the disk
         fails: an earlier file is then still there.
@@ -198,7 +202,10 @@ class FieldFile:
             group = self._file.create_group("history")
             for name in sorted(history, key=lambda name: name != axis):  # the axis first
                 dataset = group.create_dataset(name, data=history[name])
-                self._describe(dataset, name, [] if name == axis else [group[axis]])
+                scales = [] if name == axis else [group[axis]]
+                if dataset.ndim > 1:
+                    scales.append(self._points_of_line(group, dataset.shape[1]))
+                self._describe(dataset, name, scales)
             for key, item in attributes.items():
                 if item is not None:
                     self._file.attrs[key] = int(item) if isinstance(item, bool | np.bool_) else item
@@ -211,6 +218,13 @@ class FieldFile:
             else:  # XDMF has no 1D; what lies there described the file that was just replaced
                 sidecar.unlink(missing_ok=True)
             sync(self._path.parent)
+
+    def _points_of_line(self, group: h5py.Group, count: int) -> h5py.Dataset:
+        """The axis that all lines of so many points share: netCDF has none without a name."""
+        name = f"{POINTS}{count}"
+        if name not in group:
+            self._describe(group.create_dataset(name, data=np.arange(count)), name, [])
+        return group[name]
 
     def _close(self) -> None:
         self._file.close()

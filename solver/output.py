@@ -14,7 +14,7 @@ import numpy as np
 from heatsolve import parts
 from heatsolve.disk import failing
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.fieldfile import BLOCK_BYTES, FieldFile, field_names
+from heatsolve.fieldfile import BLOCK_BYTES, POINTS, FieldFile, field_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,11 @@ def read(path: Path, fields: Sequence[str] | None = None, *, last_only: bool = F
             coordinates={axis: file[axis][:] for axis in axes},
             time=time[frames] if time else None,
             attributes={name: np.asarray(value).tolist() for name, value in file.attrs.items()},
-            history={name: values[:] for name, values in file["history"].items()},
+            history={
+                name: values[:]
+                for name, values in file["history"].items()
+                if not name.startswith(POINTS)
+            },
             units={
                 name: str(file[name].attrs["units"])
                 for name in (*names, *axes, *(["time"] if time else []))

@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 import pytest
+import xarray
 
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import parse
 from heatsolve.errors import CaseError
 from heatsolve.grid import make_grid
 from heatsolve.obstacles import Obstacles
-from heatsolve.output import read
+from heatsolve.output import copy, read
 from heatsolve.run import run
 from heatsolve.staggered import Staggered
 from tests.test_flow import text
@@ -183,9 +184,8 @@ def test_a_sphere_is_a_circle_in_space(tmp_path):
 
 def test_probes_and_lines_are_exact_for_linear_fields(backend, tmp_path):
     """A uniform flow that a force would drive: there the pressure balances it."""
-    walls = "\n".join(f"{wall}.kind = 'no-slip'" for wall in ("left", "right", "bottom", "top"))
     given = text(
-        cells=[20, 16], walls=walls + "\n[source]\nvelocity_x = 3\nvelocity_y = -2\n" + CIRCLE,
+        cells=[20, 16], walls=STILL + "\n[source]\nvelocity_x = 3\nvelocity_y = -2\n" + CIRCLE,
         end=0.02, time="step = 0.01",
     )  # fmt: skip
     given += (
@@ -200,6 +200,10 @@ def test_probes_and_lines_are_exact_for_linear_fields(backend, tmp_path):
     line = history["line_0_pressure"][-1]
     assert np.allclose(np.diff(line), 0.3, atol=1e-6)
     assert line[0] - first == pytest.approx(3.0 * -0.21 - 2.0 * 0.68, abs=1e-6)
+    copy(tmp_path / "case.h5", tmp_path / "copy.h5")
+    with xarray.open_dataset(tmp_path / "copy.h5", engine="h5netcdf", group="history") as found:
+        assert found.line_0_pressure.dims == ("iteration", "points_9")
+        assert np.array_equal(found.line_0_pressure[-1], line)
 
 
 def test_a_probe_reads_transport(tmp_path):
