@@ -48,18 +48,24 @@ class Stencil:
         """Of the differences to the neighbours before and behind along each axis, slowest first."""
         self.drag = np.zeros(found.owner.shape)
         """The coefficient of u_surface - u (1/m2)."""
-        pull = np.zeros(found.owner.shape)
+        pull, insulated = np.zeros(found.owner.shape), (found.owner > 0) & ~self.inside
         for number, axis in enumerate(grid.axes):
             sides = [found.links(number, side) for side in (0, 1)]
             shares = [np.where(held[link.owner], link.share, 1.0) for link in sides]
             both = shares[0] + shares[1]
             for link, share in zip(sides, shares, strict=True):
-                self.weights.append(np.where(link.cut, 0.0, 2.0 / both))
+                # Nothing moves inside what insulates.
+                self.weights.append(np.where(link.cut | insulated, 0.0, 2.0 / both))
                 pulls = 2.0 / (share * both) / (axis.spacing * axis.spacing)
                 pulls = np.where(held[link.owner], pulls, 0.0)
                 self.drag += pulls
                 pull += pulls * surface[link.owner]
-                self.owner = np.where((self.owner == 0) & link.cut, link.owner, self.owner)
+                beside = (self.owner == 0) & held[link.owner]
+                self.owner = np.where(beside, link.owner, self.owner)
+        self.outside = found.owner == 0
+        """Where the fluid is."""
+        self.present = [bool((found.owner == n + 1).any()) for n in range(len(values))]
+        """Whether any point lies in each obstacle."""
         fluid = self.drag > 0.0
         self.value = np.where(fluid, pull / np.where(fluid, self.drag, 1.0), surface[found.owner])
         """What a quantity comes to where nothing else moves it."""
@@ -93,6 +99,17 @@ class Bodies:
         self._labels = [
             f"_{n}" if len(case.obstacles) > 1 else "" for n in range(len(case.obstacles))
         ]
+
+    @property
+    def present(self) -> list[bool]:
+        """Whether any point of this process lies in each obstacle."""
+        lists = [found.present for found in self._stencils.values()]
+        return [any(each) for each in zip(*lists, strict=True)]
+
+    def outside(self, name: str, source: Any) -> Any:
+        """A source, 0 inside obstacles."""
+        host = self._backend.to_host(source) * self._stencils[name].outside
+        return self._backend.to_device(host)
 
     def _arrays_of(self, found: Stencil) -> dict[str, Any]:
         place = self._backend.to_device

@@ -39,6 +39,7 @@ SENTENCES = {
     "tuple_type": "must be a list, not {given}",
     "model_type": "must be a table, not {given}",
     "greater_than": "must be greater than {gt}, not {given}",
+    "greater_than_equal": "must be at least {ge}, not {given}",
     "less_than": "must be less than {lt}, not {given}",
     "less_than_equal": "must be at most {le}, not {given}",
     "literal_error": "must be {expected}, not {given}",

@@ -51,7 +51,7 @@ def conflicts(case: Document) -> Found:
     if case.obstacles and case.model.scheme != "staggered":
         yield ("obstacle",), "only for a flow on the staggered grid"
     if case.model.kind == "heat":
-        if case.time and case.time.scheme in ("rk2", "rk3"):
+        if case.time and case.time.scheme in ("rk2", "rk3", "adams-bashforth"):
             yield ("time", "scheme"), 'only for model.kind = "transport" or "flow"'
         if case.time and case.time.tolerance is not None:
             yield ("time", "tolerance"), 'not for model.kind = "heat": set model.steady = true'
@@ -164,7 +164,7 @@ def _transport(case: Document) -> Found:
     model, grid = case.model, case.grid
     if isinstance(model.velocity, tuple) and len(model.velocity) != grid.dimension:
         yield ("model", "velocity"), f"must have length {grid.dimension}, as the grid has axes"
-    if case.time and case.time.scheme in IMPLICIT:
+    if case.time and case.time.scheme in (*IMPLICIT, "adams-bashforth"):
         yield ("time", "scheme"), 'must be "explicit", "rk2" or "rk3" with model.kind = "transport"'
     for key in sorted(case.solver.model_fields_set - {"precision", "check_every"}):
         yield ("solver", key), "transport solves no system"
@@ -209,7 +209,8 @@ def _staggered(case: Document) -> Found:
     if grid.kind != "cells":
         yield ("grid", "nodes"), f"must be cells {here}"
     if case.time and case.time.scheme in IMPLICIT:
-        yield ("time", "scheme"), f'must be "explicit", "rk2" or "rk3" {here}'
+        schemes = '"explicit", "rk2", "rk3" or "adams-bashforth"'
+        yield ("time", "scheme"), f"must be {schemes} {here}"
     if model.buoyancy is not None and len(model.buoyancy) != grid.dimension:
         yield ("model", "buoyancy"), f"must have length {grid.dimension}, as the grid has axes"
     for key in ("norm", "monitor", "relative", "iterations", "update"):
@@ -258,11 +259,19 @@ def _staggered(case: Document) -> Found:
 
 def _obstacle_conflicts(case: Document) -> Found:
     """Yield what obstacles cannot be here."""
-    if case.obstacles and case.solver.method == "fft":
-        yield ("solver", "method"), 'must not be "fft" with obstacles'
+    if case.obstacles and case.solver.method in ("fft", "sor", "chebyshev"):
+        yield ("solver", "method"), f'must not be "{case.solver.method}" with obstacles'
     for n, obstacle in enumerate(case.obstacles):
         if any(len(corner) != case.grid.dimension for corner in obstacle.corners):
             yield ("obstacle", n), f"needs {case.grid.dimension} numbers, as the grid has axes"
+        if obstacle.extent and len(obstacle.extent) == case.grid.dimension:
+            ends = zip(
+                case.grid.axes, obstacle.extent, case.grid.lower, case.grid.upper, strict=True
+            )
+            for axis, (first, last), low, high in ends:
+                beyond = (first < low, last > high)
+                if axis in case.grid.periodic and any(beyond) and not all(beyond):
+                    yield ("obstacle", n), f"reaches beyond an end of {axis}, which is periodic"
         for name in ("temperature", "concentration"):
             if getattr(obstacle, name) is not None and name not in case.diffusivities:
                 yield ("obstacle", n, name), "the flow carries none"

@@ -212,6 +212,22 @@ def stage(rate: Point, surfaces: int = 0) -> Point:
     return advanced
 
 
+@cache
+def adams(rate: Point, surfaces: int = 0) -> Point:
+    """A step of Adams and Bashforth, u + dt (L(u) + share (L(u) - L_before)), and L(u).
+
+    Arguments: u, the rate of the step before, dt and half this step's length over that one's; then
+    as for `stage`.
+    """
+
+    def advanced(at, now, before, dt, share, *given):
+        beside, given = _split(given, surfaces)
+        here = rate(at, *given)
+        return held(at, now[at] + dt * (here + share * (here - before[at])), *beside), here
+
+    return advanced
+
+
 def held(at, new, mobility=NOTHING, value=NOTHING):
     """What the surfaces of obstacles leave of a new value: a `mobility` of it, and theirs."""
     if mobility is NOTHING:
@@ -268,9 +284,11 @@ def projected_beside(component: int) -> Point:
     return corrected
 
 
-def projected_outflow(at, w, p, dt, h):
+def projected_outflow(at, w, p, dt, h, mobility=NOTHING):
     """The same at an outflow, where p = 0 half a cell behind the cell."""
-    return w[at] + dt * p[at] / (0.5 * h)
+    if mobility is NOTHING:
+        return w[at] + dt * p[at] / (0.5 * h)
+    return w[at] + dt * mobility[at] * p[at] / (0.5 * h)
 
 
 def raised(at, w, amount):

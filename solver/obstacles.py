@@ -66,8 +66,20 @@ class Obstacles:
     def __init__(self, case: Case, grid: Grid):
         self._obstacles, self._grid = case.obstacles, grid
         positions = dict(reversed(grid.positions().items()))
-        self.owner = np.array(np.broadcast_to(owners(self._obstacles, positions), grid.shape))
+        self.owner = np.array(np.broadcast_to(self._owners(positions), grid.shape))
         """That of `owners`, for every point."""
+
+    def _owners(self, positions: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Also for positions beyond the ends of periodic axes, and with both ends as one place."""
+        images: list[dict[str, np.ndarray]] = [dict(positions)]
+        for axis in self._grid.axes:
+            if axis.periodic:
+                length = axis.upper - axis.lower
+                x = axis.lower + (positions[axis.name] - axis.lower) % length
+                twins = x, np.where(x == axis.lower, axis.upper, x)
+                images = [image | {axis.name: twin} for image in images for twin in twins]
+        found = [owners(self._obstacles, image) for image in images]
+        return np.max(np.broadcast_arrays(*found), axis=0)
 
     def links(self, number: int, side: int) -> Links:
         """Those along an axis, downward (side 0) or upward."""
@@ -89,7 +101,6 @@ class Obstacles:
         low, high = np.zeros(places[0].size), np.ones(places[0].size)
         for _ in range(HALVINGS):
             middle = 0.5 * (low + high)
-            moved = points | {moving: points[moving] + middle * h}
-            inside = owners(self._obstacles, moved) > 0
+            inside = self._owners(points | {moving: points[moving] + middle * h}) > 0
             low, high = np.where(inside, low, middle), np.where(inside, middle, high)
         return np.maximum(high, NEAREST)

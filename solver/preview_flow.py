@@ -13,14 +13,18 @@ from heatsolve.preview_heat import OWN_FIELDS as OWN_FIELDS_OF_METHODS
 from heatsolve.preview_rows import field_bytes, points_of, walled_rows, words
 from heatsolve.preview_transport import SCHEMES
 from heatsolve.staggered import Staggered
-from heatsolve.transport import RUNGE_KUTTA
 from heatsolve.walled import Walled
 
 OWN_FIELDS = 7
 """Arrays of grid shape of the collocated scheme: velocity and pressure twice, and its source."""
 PRESSURES = 5
 """Those of the pressure on the staggered grid: three of its own, its source, one for frames."""
-CONVECTIONS = {"central": "central convection", "skew": "skew-symmetric convection"}
+CONVECTIONS = {
+    "central": "central convection",
+    "skew": "skew-symmetric convection",
+    "upwind3": "upwind-biased convection",
+}
+STEPS = {**SCHEMES, "adams-bashforth": "Adams and Bashforth's steps of second order"}
 
 
 def flow_rows(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator[str]:
@@ -32,7 +36,7 @@ def flow_rows(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator
         texts = _equation(case), scheme
         yield from walled_rows(case, machine, reason, ranks, Collocated, texts, _collocated)
         return
-    convection, steps = CONVECTIONS[case.model.convection], SCHEMES[case.time.scheme]
+    convection, steps = CONVECTIONS[case.model.convection], STEPS[case.time.scheme]
     pressure = f"pressure by {method_name(case)} to a divergence of {case.solver.tolerance:g}"
     texts = _equation(case), f"staggered, {convection}, {steps}, {pressure}"
     yield from walled_rows(case, machine, reason, ranks, Staggered, texts, _staggered)
@@ -47,6 +51,8 @@ def _equation(case: Case) -> str:
         lift = ", ".join(f"{component:g}" for component in model.buoyancy)
         equation += " + (T - T0) g"
         given += [f"g = ({lift})", f"T0 = {model.reference_temperature:g}"]
+    if case.obstacles:
+        given.append(f"{len(case.obstacles)} obstacle{'s' * (len(case.obstacles) > 1)}")
     for name, alpha in case.diffusivities.items():
         given.append(f"{name} carried along, its diffusivity {alpha:g}")
     return f"{equation}, div u = 0, {', '.join(given)}"
@@ -63,9 +69,14 @@ def _staggered(problem: Walled, block: Grid) -> tuple[int, int]:
     case = problem.case
     assert case.time is not None
     one, advanced = field_bytes(case, block), len(problem.names) - 1
-    copies = {1: 2, 2: 3, 3: 4}[len(RUNGE_KUTTA[case.time.scheme])]
+    # Of Adams and Bashforth's steps the rates are the third.
+    copies = {"explicit": 2, "rk2": 3, "adams-bashforth": 3, "rk3": 4}[case.time.scheme]
     method = OWN_FIELDS_OF_METHODS.get(method_name(case), 1)
     fields = advanced * copies + PRESSURES + method
+    if case.model.convection == "upwind3":
+        fields += block.dimension
+    if case.obstacles:  # the stencils of each, and conductances of the pressure
+        fields += advanced * (2 * block.dimension + 4) + block.dimension + 1
     return fields * one + _sources(problem, block), 2 * len(problem.names) * one
 
 

@@ -5,13 +5,15 @@ the plane, of least squares weighted by 1 / r^4, through the fluid's cells aroun
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from heatsolve.grid import Axis, Grid
+from heatsolve.errors import InputError
+from heatsolve.grid import Axis
 from heatsolve.obstacles import owners
 from heatsolve.problem import Problem
 
@@ -44,6 +46,7 @@ class Probes:
             for kind, n, positions in points
             for name in problem.case.field_names
         ]  # fmt: skip
+        self._names = {place.field for place in self._places}
         count = sum(len(place.shares) for place in self._places)
         self._sums = [problem.backend.accumulator("sum") for _ in range(count)]
 
@@ -61,8 +64,10 @@ class Probes:
                     if region is not None:
                         backend.sweep(scaled, into, region, fields[place.field], weight)
         values, found = iter(backend.values(self._sums)), {}
+        scales = {name: self._problem.scale(name, fields) for name in self._names}
         for place in self._places:
-            several = [next(values) for _ in place.shares]
+            datum, factor = scales[place.field]
+            several = [(next(values) - datum) * factor for _ in place.shares]
             found[place.column] = several[0] if place.single else several
         return found
 
@@ -81,70 +86,74 @@ class Probes:
 
     def _shares(self, name: str, position: Sequence[float]) -> Iterator[Share]:
         """The points around a position along x, y, z, and the weights of their values."""
-        problem, ordered = self._problem, position[::-1]
-        axes = Grid(tuple(problem.places(name).axes)).axes
-        given = list(zip(axes, ordered, strict=True))
+        problem = self._problem
+        given = list(zip(problem.places(name).axes, position[::-1], strict=True))
+        corners = itertools.product(*[_linear(axis, at) for axis, at in given])
+        shares = [tuple(zip(*corner, strict=True)) for corner in corners]
         if problem.case.obstacles and name == "pressure":
-            numbers = list(itertools.product(*[_around(axis, at, 2) for axis, at in given]))
-            near = list(itertools.product(*[_around(axis, at, 1) for axis, at in given]))
-            fluid = [point for point in numbers if not self._inside(point)]
-            if not set(near) <= set(fluid):
-                yield from self._plane(fluid, ordered)
-                return
-        for corner in itertools.product(*[_linear(axis, at) for axis, at in given]):
-            yield tuple(number for number, _ in corner), float(np.prod([w for _, w in corner]))
+            cells = itertools.product(*[_around(axis, at, 2) for axis, at in given])
+            fluid = [numbers for numbers in cells if not self._inside(numbers)]
+            if not {numbers for numbers, _ in shares} <= set(fluid):
+                if not fluid:
+                    words = ", ".join(f"{x:g}" for x in position)
+                    raise InputError(f"output: no fluid is beside the point ({words})")
+                shares = [(numbers, (height,)) for numbers, height in _plane(fluid, given)]
+        for numbers, weights in shares:
+            wrapped = [
+                number % axis.points if axis.periodic else number
+                for number, (axis, _) in zip(numbers, given, strict=True)
+            ]
+            yield tuple(wrapped), float(np.prod(weights))
 
     def _inside(self, numbers: Sequence[int]) -> bool:
         """Whether the centre of a cell lies in an obstacle."""
-        axes = reversed(self._problem.grid.axes)
-        given = zip(axes, reversed(numbers), strict=True)
-        positions = {axis.name: np.array(_position(axis, number)) for axis, number in given}
-        return bool(owners(self._problem.case.obstacles, positions) > 0)
-
-    def _plane(self, numbers: Sequence[tuple[int, ...]], at: Sequence[float]) -> Iterator[Share]:
-        """The weights that give the height of a plane at a position."""
-        axes = self._problem.grid.axes
-        offsets = np.array([
-            [(_position(axis, number) - x) / axis.spacing
-             for axis, number, x in zip(axes, point, at, strict=True)]
-            for point in numbers
-        ]).reshape(len(numbers), len(axes))  # fmt: skip
-        weights = (0.01 + (offsets * offsets).sum(axis=1)) ** -2.0
-        rows = np.column_stack([np.ones(len(numbers)), offsets])
-        normal = np.linalg.pinv(rows * weights[:, None] ** 0.5)
-        heights = normal[0] * weights**0.5
-        yield from zip(numbers, map(float, heights), strict=True)
+        positions = {}
+        for axis, number in zip(self._problem.grid.axes, numbers, strict=True):
+            wrapped = number % axis.points if axis.periodic else number
+            positions[axis.name] = np.array(axis.lower + (wrapped + 0.5) * axis.spacing)
+        ordered = dict(reversed(positions.items()))
+        return bool(owners(self._problem.case.obstacles, ordered) > 0)
 
 
-def _position(axis: Axis, number: float) -> float:
-    """Where a point of this number is."""
+def _plane(
+    points: Sequence[tuple[int, ...]], given: Sequence[tuple[Axis, float]]
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """The weights that give the height of a plane at a position, or of a level one.
+
+    That is so where too few points are there for another.
+    """
+    at = np.array([_number(axis, x) for axis, x in given])
+    offsets = np.array(points) - at
+    weights = (0.01 + (offsets * offsets).sum(axis=1)) ** -2.0
+    rows = np.column_stack([np.ones(len(points)), offsets])
+    if np.linalg.matrix_rank(rows) < rows.shape[1]:
+        rows = rows[:, :1]
+    inverse = np.linalg.pinv(rows * np.sqrt(weights)[:, None])
+    yield from zip(points, map(float, inverse[0] * np.sqrt(weights)), strict=True)
+
+
+def _number(axis: Axis, at: float) -> float:
+    """The number that a point at a position would have."""
     offset = 0.0 if axis.on_nodes else 1.0 if axis.on_faces else 0.5
-    return axis.lower + (number + offset) * axis.spacing
+    return (at - axis.lower) / axis.spacing - offset
 
 
 def _around(axis: Axis, at: float, reach: int) -> list[int]:
     """The numbers of the points so many before and behind a position."""
-    offset = 0.0 if axis.on_nodes else 1.0 if axis.on_faces else 0.5
-    low = int(np.floor((at - axis.lower) / axis.spacing - offset))
+    low = math.floor(_number(axis, at))
     numbers = range(low + 1 - reach, low + 1 + reach)
-    if axis.periodic:
-        return [number % axis.points for number in numbers]
     first = -1 if axis.on_faces else 0
-    return [number for number in numbers if first <= number < axis.points]
+    return [n for n in numbers if axis.periodic or first <= n < axis.points]
 
 
 def _linear(axis: Axis, at: float) -> list[tuple[int, float]]:
     """Two points, extrapolating beside the ends, and their weights."""
-    numbers = _around(axis, at, 1)
-    if len(numbers) < 2:  # beside an end
-        first = -1 if axis.on_faces else 0
-        low = min(max(numbers[0] - 1, first), axis.points - 2) if numbers else first
-        numbers = [low, low + 1]
-    low, high = numbers
-    share = (at - _position(axis, low)) / axis.spacing
-    if axis.periodic:
-        share -= np.floor(share)
-    return [(low, 1.0 - share), (high, float(share))]
+    number = _number(axis, at)
+    low = math.floor(number)
+    if not axis.periodic:
+        low = min(max(low, -1 if axis.on_faces else 0), axis.points - 2)
+    share = number - low
+    return [(low, 1.0 - share), (low + 1, share)]
 
 
 def scaled(at, u, weight):

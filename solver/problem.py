@@ -91,6 +91,10 @@ class Problem(ABC):
         """The grid with the positions of a field."""
         return self.grid
 
+    def scale(self, name: str, fields: Mapping[str, Any]) -> tuple[float, float]:
+        """What is taken off a field, and then multiplied with, for what a file holds of it."""
+        return 0.0, 1.0
+
     def own(self, array: Any) -> np.ndarray:
         """This process's own unknowns of an array, on the host."""
         window = tuple(slice(*pair) for pair in self.grid.interior)

@@ -1,5 +1,6 @@
 """The steps of a march of flow: Runge-Kutta's stages, each made free of divergence."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -8,9 +9,10 @@ from heatsolve.backends import Accumulator
 from heatsolve.converge import iterate, make_method
 from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged, NotConverged
+from heatsolve.grid import Region
 from heatsolve.keeper import Questions, State
 from heatsolve.linear import Method, Sweeps, System
-from heatsolve.points import copy, fill
+from heatsolve.points import Point, copy, fill
 from heatsolve.staggered import Staggered
 from heatsolve.steppers import Silent, Stepper, Substep
 
@@ -35,8 +37,10 @@ class Projection(Stepper):
         self.problem: Staggered = problem
         case, backend, shape = problem.case, problem.backend, problem.grid.shape
         assert case.time is not None
-        self._stages = transport.RUNGE_KUTTA[case.time.scheme]
-        self._times = transport.TIMES[case.time.scheme]
+        adams = case.time.scheme == "adams-bashforth"
+        scheme = "explicit" if adams else case.time.scheme  # which is its first step, too
+        self._stages = transport.RUNGE_KUTTA[scheme]
+        self._times = transport.TIMES[scheme]
         self._advanced = [*problem.components, *problem.carried]
         self._now: Fields = {name: problem.fields[name] for name in self._advanced}
         self._others: list[Fields] = [
@@ -44,6 +48,7 @@ class Projection(Stepper):
             for _ in range(2 if len(self._stages) == 3 else 1)
         ]
         self._old: Fields = {}
+        self._rates = {name: backend.zeros(shape) for name in self._advanced if adams}
         # That of the last stage, and of the one before.
         self._copy = Sweeps(problem.grid, backend, problem.halo).like
         self._pressure = self._copy(problem.fields["pressure"])
@@ -56,7 +61,7 @@ class Projection(Stepper):
         upwind = case.model.convection == "upwind3"
         self._bent = tuple(backend.zeros(shape) for _ in shape if upwind)
         self._solvers: dict[float, tuple[System, Method]] = {}
-        self._fastest, self._length = 0.0, step
+        self._fastest, self._length, self._usual = 0.0, step, step
         wanted = [(name, getattr(case.source, f"mean_{name}")) for name in problem.components]
         self._means = [(name, mean) for name, mean in wanted if mean is not None]
         self._driving: dict[str, float] = {}
@@ -65,10 +70,13 @@ class Projection(Stepper):
     def fields(self) -> Fields:  # type: ignore[override]
         found = {**self._now, "pressure": self._pressure}
         ordered = {name: found[name] for name in self.problem.names}
-        return {**ordered, BEFORE: self._before}
+        rates = {f"rate of {name}": array for name, array in self._rates.items()}
+        return {**ordered, BEFORE: self._before, **rates}
 
     def recall(self, state: State) -> None:
         self.problem.restore(self._before, state.fields[BEFORE])
+        for name, array in self._rates.items():
+            self.problem.restore(array, state.fields[f"rate of {name}"])
         self._known = state.number * len(self._stages)
 
     def prepare(self) -> None:
@@ -102,7 +110,8 @@ class Projection(Stepper):
         ):
             last = number == len(self._stages) - 1
             new = start if last and number > 0 else self._others[number]
-            self._make_stage(new, start, now, stage, part.start + at * part.length, part.length)
+            begun = part.start + at * part.length
+            self._make_stage((new, start, now), stage, begun, self._rates)
             time = part.start + end * part.length
             problem.write_faces(new, time)
             if problem.walls_vary:
@@ -122,9 +131,10 @@ class Projection(Stepper):
             problem.backend.sweep(point, change, problem.grid.interior, *given)
 
     def _make_stage(
-        self, new: Fields, start: Fields, now: Fields, stage: Any, time: float, dt: float
+        self, fields: tuple[Fields, Fields, Fields], stage: Any, time: float, rates: Fields
     ) -> None:
-        problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
+        """One of Runge-Kutta, or of Adams and Bashforth where there are `rates`."""
+        problem, grid, dt, now = self.problem, self.problem.grid, self._length, fields[2]
         model, spacings = problem.case.model, problem.steps_along_axes
         sources = dict(zip(problem.names, problem.sources(time), strict=True))
         velocities, lifts = problem.velocities(now), model.buoyancy or ()
@@ -136,21 +146,33 @@ class Projection(Stepper):
                 buoyant = (now["temperature"], lift, model.reference_temperature)
             weights, surface = self._beside(name, dt)
             given = (*velocities, *self._bends(now[name], name), sources[name], *buoyant)
-            given = (*surface, *given, model.viscosity, *spacings, *weights)
-            point = flow.stage(rate, len(surface))
-            region = problem.inside(name)
-            backend.sweep(point, new[name], region, start[name], now[name], *stage, dt, *given)
-        for component, region in problem.open_faces():
-            name = problem.components[component]
-            given = (start[name], now[name], *stage, dt, now[name], spacings[component])
-            backend.sweep(flow.stage(flow.leaving(component)), new[name], region, *given)
+            given = (*given, model.viscosity, *spacings, *weights)
+            inside = problem.inside(name)
+            self._sweep(name, inside, rate, surface, given, fields, stage, rates)
+            for number, region in problem.open_faces():
+                if number == component:
+                    rate, given = flow.leaving(component), (now[name], spacings[component])
+                    self._sweep(name, region, rate, surface, given, fields, stage, rates)
         for name in problem.carried:
             weights, surface = self._beside(name, dt)
             given = (now[name], *velocities, *self._bends(now[name], name), sources[name])
-            given = (*surface, *given, problem.moved[name], *spacings, *weights)
-            point = flow.stage(flow.carried(grid.dimension, model.convection), len(surface))
-            given = (start[name], now[name], *stage, dt, *given)
-            backend.sweep(point, new[name], grid.interior, *given)
+            given = (*given, problem.moved[name], *spacings, *weights)
+            rate = flow.carried(grid.dimension, model.convection)
+            self._sweep(name, grid.interior, rate, surface, given, fields, stage, rates)
+
+    def _sweep(
+        self, name: str, region: Region, rate: Point, surface: Sequence[Any], given: Sequence[Any],
+        fields: tuple[Fields, Fields, Fields], stage: Any, rates: Fields,
+    ) -> None:  # fmt: skip
+        """A stage of one quantity; fields are the new ones, those at the start, and those now."""
+        (new, start, now), sweep = (each[name] for each in fields), self.problem.backend.sweep
+        if rates:
+            share = 0.5 * self._length / self._usual if self._known > 0 else 0.0
+            point, before = flow.adams(rate, len(surface)), rates[name]
+            sweep(point, (new, before), region, now, before, self._length, share, *surface, *given)
+        else:
+            point = flow.stage(rate, len(surface))
+            sweep(point, new, region, start, now, *stage, self._length, *surface, *given)
 
     def _beside(self, name: str, dt: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """What points take of obstacles: the weights of differences, and the surfaces."""
@@ -226,8 +248,11 @@ class Projection(Stepper):
                 mobility = problem.bodies.mobility(name, self._length)
                 sweep(flow.projected_beside(component), *given, mobility)
         for component, region in problem.open_faces():
-            w, h = fields[problem.components[component]], spacings[component]
-            sweep(flow.projected_outflow, w, region, w, p, dt, h)
+            name = problem.components[component]
+            w, h, mobility = fields[name], spacings[component], ()
+            if problem.bodies is not None:
+                mobility = (problem.bodies.mobility(name, self._length),)
+            sweep(flow.projected_outflow, w, region, w, p, dt, h, *mobility)
 
     def _drive(self, fields: Fields, dt: float) -> None:
         """The uniform force that holds a mean velocity; it needs no pressure."""
@@ -261,7 +286,7 @@ class Projection(Stepper):
         self._fastest = problem.fastest(self._now)
         problem.write_walls(self._now, self.time)
         dt = self._length
-        self._make_stage(scratch, self._now, self._now, stage, self.time, dt)
+        self._make_stage((scratch, self._now, self._now), stage, self.time, {})
         problem.write_faces(scratch, self.time + dt)
         with suppress(NotConverged, Diverged):  # the next step will tell
             self._find_pressure(scratch, dt, self.time)

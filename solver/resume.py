@@ -19,7 +19,7 @@ from heatsolve.toml import KeyPath, dotted
 MAY_CHANGE = {
     ("case",),
     ("constants",),  # where they are used, they are compared
-    ("output",),  # but for the fields of frames
+    ("output",),  # but for the fields of frames, and where the history reads them
     ("checkpoint",),
     ("parallel",),
     ("reference",),
@@ -68,6 +68,10 @@ def _changes(old: Case, new: Case) -> Iterator[Change]:
     fields = [case.output.fields or case.field_names for case in (old, new)]
     if set(fields[0]) != set(fields[1]) and not new.model.steady:
         yield ("output", "fields"), *fields
+    for key, attribute in (("probes", "probes"), ("line", "lines")):
+        read = [getattr(case.output, attribute) for case in (old, new)]
+        if read[0] != read[1]:
+            yield ("output", key), *read
     if new.model.scheme == "collocated" and old.solver.iterations != new.solver.iterations:
         yield ("solver", "iterations"), old.solver.iterations, new.solver.iterations
     was, now = (case.time.tolerance if case.time else None for case in (old, new))

@@ -282,6 +282,13 @@ class Obstacle(Section):
         """Every point that it is given by."""
         return tuple(c for c in (self.center, self.lower, self.upper) if c is not None)
 
+    @property
+    def extent(self) -> tuple[tuple[float, float], ...]:
+        """From where to where it reaches along x, y, z; none for an expression."""
+        if self.center is not None and self.radius is not None:
+            return tuple((x - self.radius, x + self.radius) for x in self.center)
+        return tuple(zip(self.lower or (), self.upper or (), strict=False))
+
     def mistakes(self) -> Found:
         shape = self.shape if isinstance(self.shape, str) else "an expression"
         for kind, keys in SHAPES.items():
@@ -441,7 +448,9 @@ class Time(Section):
     end: PositiveReal
     step: PositiveReal | None = None
     cfl: PositiveReal | None = None
-    scheme: Literal["explicit", "rk2", "rk3", "crank-nicolson", "backward-euler"] = "explicit"
+    scheme: Literal[
+        "explicit", "rk2", "rk3", "adams-bashforth", "crank-nicolson", "backward-euler"
+    ] = "explicit"
     allow_unstable: StrictBool = False
     tolerance: PositiveReal | None = None
     norm: Literal["max", "sum-change"] = "max"
@@ -459,7 +468,7 @@ class Line(Section):
 
     start: tuple[Real, ...] = Field(alias="from")
     end: tuple[Real, ...] = Field(alias="to")
-    points: Annotated[PositiveInteger, Ge(2), Le(10000)]
+    points: Annotated[Integer, Ge(2), Le(1000)]
 
     def positions(self) -> list[tuple[float, ...]]:
         """Along x, y, z."""

@@ -35,7 +35,14 @@ def advection_symbol(convection: str, theta: np.ndarray) -> np.ndarray:
 
 
 def amplification(scheme: str, z: np.ndarray) -> np.ndarray:
-    """|g(z)| of a time scheme; SSP Runge-Kutta schemes of order p have exp's series to z^p."""
+    """|g(z)| of a time scheme; SSP Runge-Kutta schemes of order p have exp's series to z^p.
+
+    For Adams and Bashforth's g^2 = (1 + 3/2 z) g - z/2 it is the larger root.
+    """
+    if scheme == "adams-bashforth":
+        half = 0.5 + 0.75 * z
+        root = np.sqrt(half * half - 0.5 * z)
+        return np.maximum(np.abs(half + root), np.abs(half - root))
     order = {"explicit": 1, "rk2": 2, "rk3": 3}[scheme]
     return np.abs(sum(z**n / math.factorial(n) for n in range(order + 1)))
 

@@ -23,7 +23,7 @@ from heatsolve.walled import Walled
 
 STILL = Condition.model_construct(value=ZERO)
 LEVEL = Condition.model_construct(gradient=ZERO)
-SLIGHT = 1e-10
+SLIGHT = 1e-2
 """What holds the pressure of a cell without an open face, relative to a face's conductance."""
 BALANCED = 1e-10
 """Share of the fluid that flows in and out by which the two may differ where nothing is open."""
@@ -56,12 +56,15 @@ class Staggered(Walled):
         moved = (*self.components, *self.carried)
         self.moved = {name: case.diffusivities.get(name, case.model.viscosity) for name in moved}
         """The coefficient of diffusion of each quantity that a stage moves (m2/s)."""
+        self._plain_sources: list[Any] | None = None
+        self._outside: list[Any] = []
         self.bodies: Bodies | None = None
         if case.obstacles:
             places = {name: self.places(name) for name in moved}
             regions = {name: self.inside(name) for name in moved}
             given = (places, regions, self.components, self.moved)
             self.bodies = Bodies(case, backend, self.halo, *given)
+            self._demand_fluid(self.bodies)
 
     def places(self, name: str) -> Grid:
         return self._faces.get(name, self.grid)
@@ -181,6 +184,27 @@ class Staggered(Walled):
                 f"boundary: {sum(found):g} m3/s more flow in than out, and no wall is an outflow"
             )
 
+    def _demand_fluid(self, bodies: Bodies) -> None:
+        """There is some, and it does not flow into obstacles (asks all processes)."""
+        everywhere = self.ranks.gather(bodies.present)
+        for number in range(len(self.case.obstacles)):
+            if not any(present[number] for present in everywhere):
+                raise InputError(f"obstacle.{number}: no point of the grid lies in it")
+        region = self.grid.interior
+        if self.backend.reduce("sum", copy, region, self._enclosed) == self.whole.all_unknowns:
+            raise InputError("obstacle: they leave no fluid")
+        enclosed, met = self.backend.to_host(self._enclosed) > 0.0, []
+        for number, name in enumerate(self.components):
+            for wall in self.walls[name]:
+                if wall.number == number:
+                    path = f"boundary.{wall.name}.{name}.value"
+                    value = wall.condition.value
+                    given = evaluate(self.places(name), path, value, wall=wall)
+                    if np.any((given != 0.0) & wall.beside(enclosed)):
+                        met.append(wall.name)
+        for name in sorted(set().union(*self.ranks.gather(met))):
+            raise InputError(f"boundary.{name}: what flows in there meets an obstacle at once")
+
     # ---- the pressure ------------------------------------------------------------------------
 
     def pressure_system(self, dt: float) -> System:
@@ -244,12 +268,26 @@ class Staggered(Walled):
         lines = [self._line(number, self.whole) for number in range(self.whole.dimension)]
         return lowest_eigenvalue(self.whole, lines, [np.ones(1)] * len(lines))
 
+    def sources(self, time: float) -> list[Any]:
+        """None for what is carried, inside obstacles."""
+        found = super().sources(time)
+        if self.bodies is None:
+            return found
+        if found is not self._plain_sources:
+            self._plain_sources = found
+            self._outside = [
+                self.bodies.outside(name, source) if name in self.carried else source
+                for name, source in zip(self.names, found, strict=True)
+            ]
+        return self._outside
+
     # ---- what is asked for -------------------------------------------------------------------
 
     def stored(self) -> dict[str, np.ndarray]:
         """Velocities at the centres of cells; the pressure with mean 0 where no wall gives it."""
         backend, grid = self.backend, self.grid
         found, centre = {}, backend.zeros(grid.shape)
+        mean: Any
         wanted = self.case.output.fields or self.names
         for name in wanted:
             array = self.fields[name]
@@ -259,20 +297,27 @@ class Staggered(Walled):
                 array = centre
             values = self.own(array)
             if name == "pressure":
-                values = (values - self._mean_pressure(array)) * self.density
+                mean = self._mean_pressure(array)
+                if self.bodies is not None:
+                    mean = mean * (1.0 - self.own(self._enclosed))
+                values = (values - mean) * self.density
             found[name] = values
         return {name: found[name] for name in self.names if name in found}
 
-    def _mean_pressure(self, array: Any) -> Any:
+    def scale(self, name: str, fields: Mapping[str, Any]) -> tuple[float, float]:
+        if name != "pressure":
+            return 0.0, 1.0
+        return self._mean_pressure(fields[name]), self.density
+
+    def _mean_pressure(self, array: Any) -> float:
         """What is taken off the pressure where no wall gives it: its mean over the fluid."""
         if self.open_ends:
             return 0.0
         reduce, region = self.backend.reduce, self.grid.interior
-        total, count = reduce("sum", copy, region, array), float(self.whole.all_unknowns)
-        if self.bodies is None:
-            return total / count
-        count -= reduce("sum", copy, region, self._enclosed)
-        return total / count * (1.0 - self.own(self._enclosed))
+        count = float(self.whole.all_unknowns)
+        if self.bodies is not None:
+            count -= reduce("sum", copy, region, self._enclosed)
+        return reduce("sum", copy, region, array) / count
 
     def velocities(self, fields: Mapping[str, Any]) -> list[Any]:
         """The components, slowest axis first."""
@@ -350,7 +395,9 @@ class Staggered(Walled):
         assert time is not None
         form = "upwind3" if model.convection == "upwind3" else "central"
         names = [f"velocity_{axis}" for axis in case.grid.axes]
-        speeds = [speed for _, speed in self.largest_magnitudes(names)]
+        means = [abs(getattr(case.source, f"mean_{name}") or 0.0) for name in names]
+        found = zip(self.largest_magnitudes(names), means, strict=True)
+        speeds = [max(speed, mean) for (_, speed), mean in found]
         steps = [
             stability.largest_step(form, time.scheme, speeds, nu, self.spacings)
             for nu in (model.viscosity, *case.diffusivities.values())

@@ -212,7 +212,7 @@ def texts_of_flow():
         initial="velocity_x = 'y'",
         walls="bottom.kind = 'no-slip'\ntop.kind = 'no-slip'\n"
         "[source]\nmean_velocity_x = 1",
-        time="scheme = 'rk2'",
+        time="scheme = 'adams-bashforth'",
     )  # fmt: skip
     side = "{ velocity_x.value = 0, velocity_y.value = 0.1, pressure.gradient = 0 }"
     walls = f"left = {side}\nright = {side}"

@@ -1,5 +1,6 @@
 """Flow: what the schemes conserve, the orders of the staggered one, walls, and what is refused."""
 
+import itertools
 import math
 
 import numpy as np
@@ -264,3 +265,33 @@ def test_other_methods_find_the_same_pressure(method, tmp_path):
     ]  # fmt: skip
     for name, values in fields[0].items():
         assert np.abs(values - fields[1][name]).max() < 1e-11
+
+
+@pytest.mark.parametrize("scheme, order", [("adams-bashforth", 2.0), ("rk2", 2.0), ("rk3", 3.0)])
+def test_the_order_in_time(scheme, order, tmp_path):
+    """Differences of runs with halved steps, between walls."""
+    fields = []
+    for step in (0.02, 0.01, 0.005):
+        case = parse(text(
+            nu=0.02, cells=[12, 12], end=0.2, time=f"step = {step}", scheme=scheme,
+            initial="velocity_x = 'sin(pi*x)*cos(pi*y)'\nvelocity_y = '-cos(pi*x)*sin(pi*y)'",
+            walls="left.kind = 'no-slip'\nright.kind = 'no-slip'\nbottom.kind = 'no-slip'\n"
+            "top = { kind = 'no-slip', velocity_x.value = 'sin(pi*x)' }", tolerance=1e-12,
+        ), "case")  # fmt: skip
+        run(case, "numba", tmp_path / "case.h5")
+        fields.append(read(tmp_path / "case.h5").fields["velocity_x"][-1])
+    coarse, fine = (np.abs(a - b).max() for a, b in itertools.pairwise(fields))
+    assert math.log2(coarse / fine) > order - 0.2
+
+
+def test_adams_and_bashforth_need_diffusion():
+    """Their limit for diffusion alone is half of Euler's; waves grow slowly without any."""
+    walls = "\n".join(f"{w}.kind = 'no-slip'" for w in ("left", "right", "bottom", "top"))
+    still = {}
+    for scheme in ("explicit", "adams-bashforth"):
+        case = parse(text(nu=0.1, scheme=scheme, walls=walls), "case")
+        still[scheme] = Staggered(case, NumpyBackend()).largest_step()
+    assert still["adams-bashforth"] == pytest.approx(0.5 * still["explicit"], rel=1e-6)
+    moving = text(nu=0.0, scheme="adams-bashforth", initial="velocity_x = 1", walls=walls)
+    with pytest.raises(InputError, match="no step is stable"):
+        Staggered(parse(moving, "case"), NumpyBackend()).largest_step()

@@ -311,6 +311,10 @@ def fewer_points(case: Case) -> list[str]:
         low + axis.spacing * (count - axis.points + axis.intervals) for low, axis, count in shares
     ]
     changes = [f"grid.{grid.kind}={counts}", f"grid.upper={upper}"]
+    if case.output.probes:  # which may lie in what is cut off
+        changes.append("output.probes=[]")
+    if case.output.lines:
+        changes.append("output.line=[]")
     for n, point in enumerate(case.source.points):
         if point.index is not None:
             pairs = zip(point.index, counts, strict=True)

@@ -8,10 +8,11 @@ import xarray
 
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import parse
-from heatsolve.errors import CaseError
+from heatsolve.errors import CaseError, InputError
 from heatsolve.grid import make_grid
 from heatsolve.obstacles import Obstacles
 from heatsolve.output import copy, read
+from heatsolve.restart import Start
 from heatsolve.run import run
 from heatsolve.staggered import Staggered
 from tests.test_flow import text
@@ -167,6 +168,62 @@ def test_flow_about_an_obstacle_has_no_divergence(backend, tmp_path):
     assert solution.history["force_x"][-1] > 0.1
 
 
+@pytest.mark.parametrize("obstacle", [
+    "shape = 'box'\nlower = [0.7, 0.2]\nupper = [2, 0.6]",
+    "shape = 'circle'\ncenter = [1, 0.5]\nradius = 0.2",
+])  # fmt: skip
+def test_an_obstacle_may_reach_the_outflow(obstacle, tmp_path):
+    solution = solved(
+        tmp_path / "case.h5", cells=[16, 16], initial="velocity_x = 1", end=0.05,
+        walls="left = { kind = 'inflow', velocity_x.value = 1 }\nright.kind = 'outflow'\n"
+        f"bottom.kind = 'no-slip'\ntop.kind = 'no-slip'\n[[obstacle]]\n{obstacle}\n",
+    )  # fmt: skip
+    assert solution.history["divergence"].max() <= 1e-8
+    assert solution.history["courant"].max() < 1.0
+
+
+@pytest.mark.parametrize("walls", ["bottom.kind = 'no-slip'\ntop.kind = 'no-slip'", STILL])
+def test_a_fluid_at_rest_stays_at_rest(walls, backend, tmp_path):
+    """A force that a pressure balances, and an obstacle that it lifts."""
+    obstacle = "[[obstacle]]\nshape = 'circle'\ncenter = [0.5, 0.5]\nradius = 0.2\n"
+    solution = solved(
+        tmp_path / "case.h5", backend, cells=[16, 16], end=0.2,
+        grid="" if walls is STILL else "periodic = ['x']",
+        walls=f"{walls}\n[source]\nvelocity_y = -1\n{obstacle}",
+    )  # fmt: skip
+    assert np.abs(solution.fields["velocity_y"]).max() < 1e-10
+    lift = solution.history["force_y"]
+    assert lift[-1] == pytest.approx(lift[0], rel=1e-6)
+    assert lift[-1] == pytest.approx(math.pi * 0.04, rel=0.1)
+
+
+def test_where_an_obstacle_stands_makes_no_difference(tmp_path):
+    """Also where it touches the end of a periodic axis."""
+    forces = []
+    for left in (0.0, 0.5):
+        solution = solved(
+            tmp_path / "case.h5", cells=[16, 12], grid="periodic = ['x']", end=0.05,
+            initial="velocity_x = 1", walls="bottom.kind = 'no-slip'\ntop.kind = 'no-slip'\n"
+            f"[[obstacle]]\nshape = 'box'\nlower = [{left}, 0.3]\nupper = [{left + 0.3}, 0.6]\n",
+        )  # fmt: skip
+        forces.append(solution.history["force_x"][-1])
+    assert forces[0] == pytest.approx(forces[1], rel=1e-9)
+
+
+def test_a_source_does_not_heat_what_insulates(tmp_path):
+    cold = "\n".join(f"{w} = {{ kind = 'no-slip', temperature.value = 0 }}"
+                     for w in ("left", "right", "bottom", "top"))  # fmt: skip
+    solution = solved(
+        tmp_path / "case.h5", nu=0.1, cells=[12, 12], model="thermal_diffusivity = 1", end=10,
+        walls=f"{cold}\n{CIRCLE}[source]\ntemperature = 1\n",
+        time="cfl = 0.9\ntolerance = 1e-6",
+    )  # fmt: skip
+    assert solution.attributes["converged"]
+    x, y = solution.coordinates["x"], solution.coordinates["y"]
+    deep = np.hypot(x[None, :] - 0.52, y[:, None] - 0.47) < 0.2
+    assert np.all(solution.fields["temperature"][-1][deep] == 0.0)
+
+
 @pytest.mark.slow
 def test_a_sphere_is_a_circle_in_space(tmp_path):
     solution = solved(
@@ -270,16 +327,43 @@ def test_a_force_holds_the_mean_velocity(backend, tmp_path):
     ("shape = 'circle'\nradius = 1\ncenter = [0]", "obstacle.0: needs 2 numbers"),
     ("shape = 'circle'\nradius = 1\ncenter = [0, 0]\nlower = [0, 0]", "only for shape = \"box\""),
     ("shape = 'box'\nlower = [0, 1]\nupper = [1, 1]", "must be above lower"),
-    ("shape = 'x < q'", "q"),
+    ("shape = 'x < q'", "unknown name .q"),
     ("shape = 3", "must be \"circle\", \"box\" or an expression"),
     ("shape = 'x < 0.5'\ntemperature = 1", "the flow carries none"),
     ("shape = 'x < 0.5'\n[source]\nmean_velocity_x = 1", "only where x is periodic"),
+    ("shape = 'x < 0.5'\n[[output.line]]\nfrom = [0, 0]\nto = [1, 1]\npoints = 1", "at least 2"),
     ("shape = 'x < 0.5'\n[output]\nprobes = [[2, 0]]", "is outside 0 to 1 along x"),
     ("shape = 'x < 0.5'\n[output]\nprobes = [[0.5]]", "must have length 2"),
 ])  # fmt: skip
 def test_refusals(obstacle, sentence):
     with pytest.raises(CaseError, match=sentence):
         parse(text(walls=f"{STILL}\n[[obstacle]]\n{obstacle}\n"), "case")
+
+
+@pytest.mark.parametrize("obstacle, sentence", [
+    ("shape = 'circle'\nradius = 0.1\ncenter = [3, 0]", "no point of the grid lies in it"),
+    ("shape = '1'", "they leave no fluid"),
+    ("shape = 'x < 0.3'", "what flows in there meets an obstacle"),
+])  # fmt: skip
+def test_refusals_that_need_the_grid(obstacle, sentence):
+    inflow = STILL.replace("left.kind = 'no-slip'",
+                           "left = { kind = 'inflow', velocity_x.value = 1 }")  # fmt: skip
+    walls = inflow.replace("right.kind = 'no-slip'", "right.kind = 'outflow'")
+    case = parse(text(walls=f"{walls}\n[[obstacle]]\n{obstacle}\n"), "case")
+    with pytest.raises(InputError, match=sentence):
+        Staggered(case, NumpyBackend())
+
+
+def test_a_probe_needs_fluid_and_a_restart_the_same_ones(tmp_path):
+    given = text(walls=f"{STILL}\n{CIRCLE}", end=0.02, time="step = 0.01")
+    case = parse(given + "[output]\nprobes = [[0.5, 0.5]]\n", "case")
+    with pytest.raises(InputError, match="no fluid is beside the point"):
+        run(case, "numpy", tmp_path / "case.h5")
+    probe = "[output]\nprobes = [[0.1, %s]]\n[checkpoint]\nevery = 1\n"
+    run(parse(given + probe % 0.5, "case"), "numpy", tmp_path / "case.h5")
+    with pytest.raises(InputError, match=r"output\.probes: was"):
+        run(parse(given + probe % 0.6, "case", ["time.end=0.03"]), "numpy", tmp_path / "case.h5",
+            start=Start(restart=True))  # fmt: skip
 
 
 def test_obstacles_are_for_flow_only():

@@ -151,11 +151,12 @@ ALLOWED = {
         "flow",
         "linear",
         "transport",
+        "grid",
         "points",
         INTERFACE,
         "errors",
     ),
-    "probes": ("problem", "obstacles", "grid"),
+    "probes": ("problem", "obstacles", "grid", "errors"),
     "collocated": (
         "walled",
         "problem",

@@ -270,6 +270,9 @@ def shedding(solve: Runs) -> Iterator[Line]:
     time, drag, lift = history["time"], 20.0 * history["force_x"], 20.0 * history["force_y"]
     instants, maxima = peaks(time, lift)
     instants, maxima = instants[maxima > 0.5][-11:], maxima[maxima > 0.5][-11:]
+    if len(maxima) < 11:
+        yield Line(name, f"maxima of the lift, n = {n}", len(maxima), 11.0, "ten periods", 0.0)
+        return
     late = time >= instants[0]
     period = float(np.diff(instants).mean())
     change = float(np.abs(np.diff(maxima[-3:])).max() / maxima[-1])
@@ -293,7 +296,8 @@ def backward_step(solve: Runs) -> Iterator[Line]:
             shear = 9.0 * near - next_one
             (at,) = np.nonzero(shear[:-1] * shear[1:] < 0.0)
             ends.append(x[at] - shear[at] * (x[at + 1] - x[at]) / (shear[at + 1] - shear[at]))
-        found = (ends[0][-1], *ends[1][:2])
+        missing = [math.nan] * 2
+        found = ([math.nan, *ends[0]][-1], *[*ends[1], *missing][:2])
         for (what, reference, tolerances), value in zip(EDDIES, found, strict=True):
             given = (reference, "Gartling 1990", tolerances[n], reference)
             yield Line(name, f"{what}, n = {n}", float(value), *given)
