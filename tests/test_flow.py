@@ -295,3 +295,16 @@ def test_adams_and_bashforth_need_diffusion():
     moving = text(nu=0.0, scheme="adams-bashforth", initial="velocity_x = 1", walls=walls)
     with pytest.raises(InputError, match="no step is stable"):
         Staggered(parse(moving, "case"), NumpyBackend()).largest_step()
+
+
+@pytest.mark.slow
+def test_a_vortex_that_breaks_down_keeps_its_budget_of_energy(tmp_path):
+    """Taylor and Green's in space: what is lost is what friction takes."""
+    run(load("taylor-green-3d"), "numba", tmp_path / "case.h5")
+    history = read(tmp_path / "case.h5").history
+    time, energy = history["time"], history["kinetic_energy"]
+    assert np.all(np.diff(energy) < 0.0)
+    assert history["divergence"].max() <= 1e-8
+    lost = -np.diff(energy) / np.diff(time)
+    taken = (history["enstrophy"][1:] + history["enstrophy"][:-1]) / 1600.0
+    assert np.abs(lost - taken).max() < 1e-3 * lost.max()
