@@ -206,7 +206,7 @@ def stage(rate: Point, surfaces: int = 0) -> Point:
 
     def advanced(at, start, now, a, b, dt, *given):
         beside, given = _split(given, surfaces)
-        new = held(at, now[at] + dt * rate(at, *given), *beside)
+        new = held(now[at] + dt * rate(at, *given), at, *beside)
         return new if a is NOTHING else a * start[at] + b * new
 
     return advanced
@@ -223,12 +223,12 @@ def adams(rate: Point, surfaces: int = 0) -> Point:
     def advanced(at, now, before, dt, share, *given):
         beside, given = _split(given, surfaces)
         here = rate(at, *given)
-        return held(at, now[at] + dt * (here + share * (here - before[at])), *beside), here
+        return held(now[at] + dt * (here + share * (here - before[at])), at, *beside), here
 
     return advanced
 
 
-def held(at, new, mobility=NOTHING, value=NOTHING):
+def held(new, at, mobility=NOTHING, value=NOTHING):
     """What the surfaces of obstacles leave of a new value: a `mobility` of it, and theirs."""
     if mobility is NOTHING:
         return new
@@ -374,7 +374,8 @@ def enclosed(at, *faces):
     total = 0.0
     for axis, face in enumerate(faces):
         total = total + (face[at] + face[face_after(at, axis)])
-    return where(total > 0.0, 0.0, 1.0)
+    none = 0.0 * total
+    return where(total > 0.0, none, none + 1.0)
 
 
 def filled(at, c, owner, value):
@@ -382,7 +383,7 @@ def filled(at, c, owner, value):
     return where(owner[at] < 0.0, value[at], c[at])
 
 
-def unbalanced(at, c, rest, number, nu, spacings, weights, drag, value, owner):
+def unbalanced(c, at, rest, number, nu, spacings, weights, drag, value, owner):
     """What obstacle `number` takes from a quantity: what the plain scheme would give to points
     inside it, of which `rest` is all but diffusion, and to those beside it more than they get."""
     plain = laplacian(c, at, spacings)
@@ -408,7 +409,7 @@ def force(dimension: int, component: int, form: str) -> Point:
         pressed = (p[face_after(at, component)] - p[at]) / spacings[component]
         rest = -convection(form, component, velocities, at, spacings, bent) - pressed
         c = velocities[component]
-        return unbalanced(at, c, rest, number, nu, spacings, weights, drag, value, owner)
+        return unbalanced(c, at, rest, number, nu, spacings, weights, drag, value, owner)
 
     return taken
 
@@ -427,6 +428,6 @@ def release(dimension: int, form: str) -> Point:
         rest = 0.0
         for flux in outflow_of(c, at, velocities, spacings, bent):
             rest = rest - flux
-        return -unbalanced(at, c, rest, number, alpha, spacings, weights, drag, value, owner)
+        return -unbalanced(c, at, rest, number, alpha, spacings, weights, drag, value, owner)
 
     return given_off

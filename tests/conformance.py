@@ -273,15 +273,13 @@ def _of_staggered(d: int) -> list[Entry]:
     surface = (REAL, *spacings, *weights, u, u, marks, points.ONES)
     entries = []
     for axis in range(d):
-        for form in ("central", "skew"):
-            plain = flow.stage(flow.momentum(d, axis, form, False))
-            entries.append(
-                Entry(f"{d}d-{form}-momentum-{axis}", plain, d, (u, u, *step, REAL, *around))
-            )
+        plain = flow.stage(flow.momentum(d, axis, "central", False))
         lifted = flow.stage(flow.momentum(d, axis, "central", True))
         biased = flow.momentum(d, axis, "upwind3", False)
         heat_ = (*velocities, u, u, REAL, REAL, REAL, *spacings)
         entries += [
+            Entry(f"{d}d-central-momentum-{axis}", plain, d, (u, u, *step, REAL, *around)),
+            Entry(f"{d}d-skew-rate-{axis}", flow.momentum(d, axis, "skew", False), d, around),
             Entry(f"{d}d-buoyant-momentum-{axis}", lifted, d, (*stage, *heat_), (0,)),
             Entry(
                 f"{d}d-biased-momentum-{axis}",
@@ -290,7 +288,7 @@ def _of_staggered(d: int) -> list[Entry]:
                 (*stage, u, *velocities, *bends, u, REAL, *spacings, *weights),
                 (0,),
             ),
-            Entry(f"{d}d-leaving-{axis}", flow.stage(flow.leaving(axis)), d, (*stage, u, REAL)),
+            Entry(f"{d}d-leaving-{axis}", flow.leaving(axis), d, (u, REAL)),
             Entry(f"{d}d-projected-{axis}", flow.projected(axis), d, (u, u, *given), (0,)),
             Entry(
                 f"{d}d-projected-beside-{axis}",
@@ -313,14 +311,13 @@ def _of_staggered(d: int) -> list[Entry]:
     return [
         *entries,
         Entry(f"{d}d-bends", flow.bends(d), d, (u,), ("array",) * d),
-        Entry(f"{d}d-carried", flow.stage(flow.carried(d, "central")), d,
-              (*stage, u, *around), (0,)),
+        Entry(f"{d}d-carried", flow.carried(d, "central"), d, (u, *around)),
         Entry(f"{d}d-biased-carried", flow.stage(flow.carried(d, "upwind3"), 2), d,
               (*stage, u, u, u, *velocities, *bends, u, REAL, *spacings, *weights), (0,)),
         Entry(f"{d}d-release", flow.release(d, "upwind3"), d,
               (u, *velocities, *bends, *surface), ("sum",)),
         Entry(f"{d}d-enclosed", flow.enclosed, d, tuple(velocities)),
-        Entry(f"{d}d-filled", flow.filled, d, (u, marks, u), (0,)),
+        Entry(f"{d}d-filled-inside", flow.filled, d, (u, marks, u), (0,)),
         Entry(f"{d}d-enstrophy", flow.enstrophy, d, (*velocities, *spacings), ("sum",)),
         Entry(f"{d}d-courant", flow.courant, d, (*velocities, *spacings), ("max",)),
         Entry(f"{d}d-divergence", flow.divergence, d, (*velocities, *spacings), ("max",)),

@@ -153,7 +153,8 @@ fields = ["concentration"]
 [units]
 concentration = "mol/m3"
 """
-TEXTS = [RICH, MARCH, TORUS, CARRIED, *(load(name).text for name in shipped())]
+RICH_TEXTS = [RICH, MARCH, TORUS, CARRIED]
+TEXTS = [*RICH_TEXTS, *(load(name).text for name in shipped())]
 
 NUMBERS = st.one_of(
     st.sampled_from(["0", "-0.0", "1", "2", "3", "7", "-1", "0.5", "nan", "inf", "-inf"]),
@@ -242,7 +243,7 @@ def inline(value):
 @st.composite
 def mutants(draw):
     """A text with a few changes, or a few overrides, or both."""
-    text = draw(st.sampled_from(TEXTS))
+    text = draw(st.one_of(st.sampled_from(RICH_TEXTS), st.sampled_from(TEXTS)))
     lines, overrides = text.splitlines(), []
     for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
         mutate(draw, lines)
@@ -300,7 +301,7 @@ def small(text: str, overrides: list[str]) -> Case:
 
 
 def fewer_points(case: Case) -> list[str]:
-    """Overrides that cut a large grid down, at the same spacing."""
+    """Overrides that cut a large grid down, at the same spacing; with obstacles at a larger one."""
     grid = case.grid
     if math.prod(grid.counts) <= MOST_UNKNOWNS:
         return []
@@ -310,7 +311,10 @@ def fewer_points(case: Case) -> list[str]:
     upper = [
         low + axis.spacing * (count - axis.points + axis.intervals) for low, axis, count in shares
     ]
-    changes = [f"grid.{grid.kind}={counts}", f"grid.upper={upper}"]
+    changes = [f"grid.{grid.kind}={counts}"]
+    if case.obstacles:
+        return changes
+    changes.append(f"grid.upper={upper}")
     if case.output.probes:  # which may lie in what is cut off
         changes.append("output.probes=[]")
     if case.output.lines:
