@@ -48,6 +48,8 @@ def conflicts(case: Document) -> Found:
         for key in sorted(case.source.model_fields_set):
             if key.startswith("mean_velocity"):
                 yield ("source", key), "only for a flow on the staggered grid"
+        if case.time and "diffusion" in case.time.model_fields_set:
+            yield ("time", "diffusion"), "only for a flow on the staggered grid"
     if case.obstacles and case.model.scheme != "staggered":
         yield ("obstacle",), "only for a flow on the staggered grid"
     if case.model.kind == "heat":
@@ -211,6 +213,11 @@ def _staggered(case: Document) -> Found:
     if case.time and case.time.scheme in IMPLICIT:
         schemes = '"explicit", "rk2", "rk3" or "adams-bashforth"'
         yield ("time", "scheme"), f"must be {schemes} {here}"
+    if case.time and case.time.diffusion != "explicit":
+        if case.time.scheme != "adams-bashforth":
+            yield ("time", "scheme"), 'must be "adams-bashforth" with time.diffusion'
+        if case.obstacles:
+            yield ("time", "diffusion"), 'must be "explicit" with obstacles'
     if model.buoyancy is not None and len(model.buoyancy) != grid.dimension:
         yield ("model", "buoyancy"), f"must have length {grid.dimension}, as the grid has axes"
     for key in ("norm", "monitor", "relative", "iterations", "update"):

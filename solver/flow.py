@@ -140,8 +140,8 @@ def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
 
     Arguments: all components (slowest axis first); the `bends` of this one for "upwind3"; the
     force; the temperature, the acceleration for each of its units and the temperature at which
-    there is none, if `buoyant`; nu and the spacings (slowest axis first); beside obstacles the
-    weights of `laplacian`.
+    there is none, if `buoyant`; nu (`NOTHING` for all but diffusion) and the spacings (slowest axis
+    first); beside obstacles the weights of `laplacian`.
     """
 
     def rate(at, *given):
@@ -154,7 +154,7 @@ def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
             total = total + lift * (between - neutral)
         (nu, *spacings), weights = _split(given, 1 + dimension)
         total = total - convection(form, component, velocities, at, spacings, bent)
-        return total + nu * laplacian(w, at, spacings, weights)
+        return total if nu is NOTHING else total + nu * laplacian(w, at, spacings, weights)
 
     return rate
 
@@ -176,15 +176,17 @@ def carried(dimension: int, form: str) -> Point:
     """dc/dt of a quantity at the cells: alpha div grad c + f - div (u c).
 
     Arguments: the quantity, all components of the velocity, the `bends` of the quantity for
-    "upwind3", the source, alpha and the spacings (slowest axis first); beside obstacles the weights
-    of `laplacian`.
+    "upwind3", the source, alpha (`NOTHING` for all but diffusion) and the spacings (slowest axis
+    first); beside obstacles the weights of `laplacian`.
     """
 
     def rate(at, c, *given):
         velocities, given = _split(given, dimension)
         bent, (source, alpha, *given) = _split(given, dimension if form == "upwind3" else 0)
         spacings, weights = _split(given, dimension)
-        total = source[at] + alpha * laplacian(c, at, spacings, weights)
+        total = source[at]
+        if alpha is not NOTHING:
+            total = total + alpha * laplacian(c, at, spacings, weights)
         for flux in outflow_of(c, at, velocities, spacings, bent):
             total = total - flux
         return total
@@ -213,19 +215,46 @@ def stage(rate: Point, surfaces: int = 0) -> Point:
 
 
 @cache
-def adams(rate: Point, surfaces: int = 0) -> Point:
-    """A step of Adams and Bashforth, u + dt (L(u) + share (L(u) - L_before)), and L(u).
+def ahead(rate: Point) -> Point:
+    """Adams and Bashforth's rate, L(u) + share (L(u) - L_before), and L(u).
 
-    Arguments: u, the rate of the step before, dt and half this step's length over that one's; then
+    Arguments: the rate of the step before, half this step's length over that one's, and those of
+    `rate`.
+    """
+
+    def extrapolated_rate(at, before, share, *given):
+        here = rate(at, *given)
+        return here + share * (here - before[at]), here
+
+    return extrapolated_rate
+
+
+@cache
+def adams(rate: Point, surfaces: int = 0) -> Point:
+    """A step of Adams and Bashforth, u + dt times the rate `ahead`, and L(u).
+
+    Arguments: u, the rate of the step before, dt, and half this step's length over that one's; then
     as for `stage`.
     """
 
+    extrapolated = ahead(rate)
+
     def advanced(at, now, before, dt, share, *given):
         beside, given = _split(given, surfaces)
-        here = rate(at, *given)
-        return held(now[at] + dt * (here + share * (here - before[at])), at, *beside), here
+        value, here = extrapolated(at, before, share, *given)
+        return held(now[at] + dt * value, at, *beside), here
 
     return advanced
+
+
+def diffused(at, rate, w, nu, *spacings):
+    """A rate and nu div grad w."""
+    return rate[at] + nu * laplacian(w, at, spacings)
+
+
+def blended(at, w, other, share):
+    """w + share (other - w)."""
+    return w[at] + share * (other[at] - w[at])
 
 
 def held(new, at, mobility=NOTHING, value=NOTHING):

@@ -186,7 +186,7 @@ def transient(
         frame(time)
 
     def capture() -> State:
-        record = {"unit": "steps", "march": asdict(log.course)}
+        record = {"unit": "steps", "march": asdict(log.course), "stepper": stepper.scalars}
         return State(number, record, log.history, stepper.fields)
 
     if resumed is None:

@@ -37,6 +37,8 @@ def flow_rows(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator
         yield from walled_rows(case, machine, reason, ranks, Collocated, texts, _collocated)
         return
     convection, steps = CONVECTIONS[case.model.convection], STEPS[case.time.scheme]
+    if case.time.diffusion != "explicit":
+        steps += ", Crank and Nicolson's diffusion"
     pressure = f"pressure by {method_name(case)} to a divergence of {case.solver.tolerance:g}"
     texts = _equation(case), f"staggered, {convection}, {steps}, {pressure}"
     yield from walled_rows(case, machine, reason, ranks, Staggered, texts, _staggered)
@@ -75,6 +77,8 @@ def _staggered(problem: Walled, block: Grid) -> tuple[int, int]:
     fields = advanced * copies + PRESSURES + method
     if case.model.convection == "upwind3":
         fields += block.dimension
+    if case.time.diffusion != "explicit":  # its right side, its unknown, capacities
+        fields += 2 + advanced * (1 + method)
     if case.obstacles:  # the stencils of each, and conductances of the pressure
         fields += advanced * (2 * block.dimension + 4) + block.dimension + 1
     return fields * one + _sources(problem, block), 2 * len(problem.names) * one

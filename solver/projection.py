@@ -10,9 +10,10 @@ from heatsolve.converge import iterate, make_method
 from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged, NotConverged
 from heatsolve.grid import Region
+from heatsolve.implicit_diffusion import ImplicitDiffusion
 from heatsolve.keeper import Questions, State
 from heatsolve.linear import Method, Sweeps, System
-from heatsolve.points import Point, copy, fill
+from heatsolve.points import NOTHING, Point, copy, fill
 from heatsolve.staggered import Staggered
 from heatsolve.steppers import Silent, Stepper, Substep
 
@@ -20,6 +21,8 @@ Fields = dict[str, Any]
 REST = 1e-4
 """A fluid at less than this share of the velocity that forces would give it in a step is at rest:
 what is left of them is rounding, to which no pressure converges."""
+EULER_STEPS = 2
+"""So many first steps take implicit diffusion by Euler's backward scheme."""
 BEFORE = "pressure of the stage before"
 """What a state holds besides the fields."""
 
@@ -58,10 +61,12 @@ class Projection(Stepper):
             update={"norm": "max", "monitor": "residual", "check_every": 1, "relative": False}
         )
         self._case = case.model_copy(update={"solver": solver})
+        implicit = case.time.diffusion != "explicit"
+        self._diffusion = ImplicitDiffusion(problem, self._case) if implicit else None
         upwind = case.model.convection == "upwind3"
         self._bent = tuple(backend.zeros(shape) for _ in shape if upwind)
         self._solvers: dict[float, tuple[System, Method]] = {}
-        self._fastest, self._length, self._usual = 0.0, step, step
+        self._fastest, self._length, self._last = 0.0, step, step
         wanted = [(name, getattr(case.source, f"mean_{name}")) for name in problem.components]
         self._means = [(name, mean) for name, mean in wanted if mean is not None]
         self._driving: dict[str, float] = {}
@@ -73,7 +78,13 @@ class Projection(Stepper):
         rates = {f"rate of {name}": array for name, array in self._rates.items()}
         return {**ordered, BEFORE: self._before, **rates}
 
+    @property
+    def scalars(self) -> dict[str, float]:
+        return {"length": self._length, **self._driving}
+
     def recall(self, state: State) -> None:
+        self._driving = dict(state.record["stepper"])
+        self._length = self._driving.pop("length")
         self.problem.restore(self._before, state.fields[BEFORE])
         for name, array in self._rates.items():
             self.problem.restore(array, state.fields[f"rate of {name}"])
@@ -90,19 +101,23 @@ class Projection(Stepper):
             self._find_pressure(self._now, 1.0, 0.0)
         self._correct(self._now, 1.0)
         self._drive(self._now, 1.0)
+        self._driving = {}
         problem.write_walls(self._now, 0.0)
-        self._copy(problem.fields["pressure"], self._pressure)
+        if self._diffusion is not None:  # whose steps begin with it
+            self._find_present_pressure()
+        else:
+            self._copy(problem.fields["pressure"], self._pressure)
 
     def _advance(
         self, part: Substep, change: Accumulator | None, questions: Questions | None
     ) -> None:
         problem, start = self.problem, self._now
-        self._length = part.length
+        self._last, self._length = self._length, part.length
         if problem.walls_vary:
             problem.write_walls(start, part.start)
         self._fastest = problem.fastest(start)
         before = start
-        if change is not None and len(self._stages) > 1:
+        if change is not None and (len(self._stages) > 1 or self._diffusion is not None):
             before = self._keep(start)
         now, ends = start, (*self._times[1:], 1.0)
         for number, (stage, at, end) in enumerate(
@@ -112,6 +127,8 @@ class Projection(Stepper):
             new = start if last and number > 0 else self._others[number]
             begun = part.start + at * part.length
             self._make_stage((new, start, now), stage, begun, self._rates)
+            if self._diffusion is not None:
+                self._diffuse(self._diffusion, new, now, begun)
             time = part.start + end * part.length
             problem.write_faces(new, time)
             if problem.walls_vary:
@@ -133,7 +150,10 @@ class Projection(Stepper):
     def _make_stage(
         self, fields: tuple[Fields, Fields, Fields], stage: Any, time: float, rates: Fields
     ) -> None:
-        """One of Runge-Kutta, or of Adams and Bashforth where there are `rates`."""
+        """One of Runge-Kutta, or of Adams and Bashforth where there are `rates`.
+
+        Where diffusion is implicit the new fields hold the rates of all else.
+        """
         problem, grid, dt, now = self.problem, self.problem.grid, self._length, fields[2]
         model, spacings = problem.case.model, problem.steps_along_axes
         sources = dict(zip(problem.names, problem.sources(time), strict=True))
@@ -146,33 +166,73 @@ class Projection(Stepper):
                 buoyant = (now["temperature"], lift, model.reference_temperature)
             weights, surface = self._beside(name, dt)
             given = (*velocities, *self._bends(now[name], name), sources[name], *buoyant)
-            given = (*given, model.viscosity, *spacings, *weights)
+            given = (*given, self._explicit(name, rates), *spacings, *weights)
             inside = problem.inside(name)
             self._sweep(name, inside, rate, surface, given, fields, stage, rates)
             for number, region in problem.open_faces():
                 if number == component:
                     rate, given = flow.leaving(component), (now[name], spacings[component])
-                    self._sweep(name, region, rate, surface, given, fields, stage, rates)
+                    self._sweep(name, region, rate, surface, given, fields, stage, rates, True)
         for name in problem.carried:
             weights, surface = self._beside(name, dt)
             given = (now[name], *velocities, *self._bends(now[name], name), sources[name])
-            given = (*given, problem.moved[name], *spacings, *weights)
+            given = (*given, self._explicit(name, rates), *spacings, *weights)
             rate = flow.carried(grid.dimension, model.convection)
             self._sweep(name, grid.interior, rate, surface, given, fields, stage, rates)
 
+    def _explicit(self, name: str, rates: Fields) -> Any:
+        """The coefficient of diffusion that is part of a rate."""
+        return NOTHING if rates and self._diffusion is not None else self.problem.moved[name]
+
     def _sweep(
         self, name: str, region: Region, rate: Point, surface: Sequence[Any], given: Sequence[Any],
-        fields: tuple[Fields, Fields, Fields], stage: Any, rates: Fields,
+        fields: tuple[Fields, Fields, Fields], stage: Any, rates: Fields, complete: bool = False,
     ) -> None:  # fmt: skip
-        """A stage of one quantity; fields are the new ones, those at the start, and those now."""
+        """A stage of one quantity; fields are the new ones, those at the start, and those now.
+
+        `complete`: diffusion is not part of it, or not implicit.
+        """
         (new, start, now), sweep = (each[name] for each in fields), self.problem.backend.sweep
-        if rates:
-            share = 0.5 * self._length / self._usual if self._known > 0 else 0.0
-            point, before = flow.adams(rate, len(surface)), rates[name]
-            sweep(point, (new, before), region, now, before, self._length, share, *surface, *given)
-        else:
+        if not rates:
             point = flow.stage(rate, len(surface))
             sweep(point, new, region, start, now, *stage, self._length, *surface, *given)
+            return
+        before = rates[name]
+        share = 0.5 * self._length / self._last if self._known > 0 else 0.0
+        if self._diffusion is None or complete:
+            point = flow.adams(rate, len(surface))
+            sweep(point, (new, before), region, now, before, self._length, share, *surface, *given)
+        else:
+            sweep(flow.ahead(rate), (new, before), region, before, share, *given)
+
+    def _diffuse(self, diffusion: ImplicitDiffusion, new: Fields, now: Fields, time: float) -> None:
+        """From the rates of all but diffusion, in `new`, to the fields that a stage leaves there.
+
+        They take the pressure of the step before, which lessens how wrong it makes them at walls
+        that the true one is known later only (J. van Kan, SIAM J. Sci. Stat. Comput. 7 (1986),
+        870); then it is given back.
+        """
+        problem, dt = self.problem, self._length
+        sweep, spacings = problem.backend.sweep, problem.steps_along_axes
+        # Crank and Nicolson do not damp the jumps of a start, Euler's backward steps do.
+        theta = 1.0 if self._known < EULER_STEPS else 0.5
+        self._correct(new, dt, only_open=True)
+        for component, region in problem.open_faces():
+            w = now[problem.components[component]]
+            sweep(flow.blended, w, region, w, new[problem.components[component]], theta)
+        if problem.walls_vary or problem.open_ends:
+            problem.write_walls(now, time + theta * dt)
+        for name in self._advanced:
+            right = diffusion.explicit_part(name, new[name], now[name])
+            if name in problem.components:
+                component = problem.components.index(name)
+                region = problem.inside(name)
+                given = (self._pressure, 1.0, spacings[component])
+                sweep(flow.projected(component), right, region, right, *given)
+                force = self._driving.get(f"driving_force_{name[-1]}", 0.0)
+                sweep(flow.raised, right, region, right, force)
+            diffusion.advance(name, new[name], now[name], dt, theta)
+        self._correct(new, -dt)
 
     def _beside(self, name: str, dt: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """What points take of obstacles: the weights of differences, and the surfaces."""
@@ -234,12 +294,12 @@ class Projection(Stepper):
             self._solvers[length] = system, make_method(self._case, system, self._pressure)
         return self._solvers[length]
 
-    def _correct(self, fields: Fields, dt: float) -> None:
-        """u - dt grad p."""
+    def _correct(self, fields: Fields, dt: float, only_open: bool = False) -> None:
+        """u - dt grad p; `only_open`: at faces through which fluid leaves as it likes."""
         problem, p = self.problem, self._pressure
         sweep, spacings = problem.backend.sweep, problem.steps_along_axes
         problem.halo.exchange(p)
-        for component, name in enumerate(problem.components):
+        for component, name in enumerate(() if only_open else problem.components):
             w, h = fields[name], spacings[component]
             given = (w, problem.inside(name), w, p, dt, h)
             if problem.bodies is None:
@@ -261,7 +321,9 @@ class Projection(Stepper):
             total = problem.backend.reduce("sum", copy, region, fields[name])
             missing = mean - total / problem.whole.all_unknowns
             problem.backend.sweep(flow.raised, fields[name], region, fields[name], missing)
-            self._driving[f"driving_force_{name[-1]}"] = missing / dt
+            key = f"driving_force_{name[-1]}"
+            known = self._driving.get(key, 0.0) if self._diffusion is not None else 0.0
+            self._driving[key] = known + missing / dt
 
     def _keep(self, fields: Fields) -> Fields:
         """A copy of the fields, which a step overwrites."""
@@ -277,21 +339,24 @@ class Projection(Stepper):
     def present(self) -> None:
         """With the pressure of this very time; a stage's is that of the stage before.
 
-        It is what keeps du/dt free of divergence, found from a step of explicit Euler. The march
-        goes on from the pressure that it had, so that frames make no difference to it.
+        The march goes on from the pressure that it had, so that frames make no difference to it.
         """
         self.finish()
-        problem, stage = self.problem, transport.RUNGE_KUTTA["explicit"][0]
-        kept, scratch = self._copy(self._pressure), self._others[0]
-        self._fastest = problem.fastest(self._now)
+        problem, kept = self.problem, self._copy(self._pressure)
         problem.write_walls(self._now, self.time)
-        dt = self._length
+        self._find_present_pressure()
+        self._copy(self._pressure, problem.fields["pressure"])
+        self._copy(kept, self._pressure)
+
+    def _find_present_pressure(self) -> None:
+        """What keeps du/dt free of divergence, found from a step of explicit Euler."""
+        problem, stage, dt = self.problem, transport.RUNGE_KUTTA["explicit"][0], self._length
+        scratch = self._others[0]
+        self._fastest = problem.fastest(self._now)
         self._make_stage((scratch, self._now, self._now), stage, self.time, {})
         problem.write_faces(scratch, self.time + dt)
         with suppress(NotConverged, Diverged):  # the next step will tell
             self._find_pressure(scratch, dt, self.time)
-        self._copy(self._pressure, problem.fields["pressure"])
-        self._copy(kept, self._pressure)
 
     def finish(self) -> None:
         problem = self.problem

@@ -451,6 +451,7 @@ class Time(Section):
     scheme: Literal[
         "explicit", "rk2", "rk3", "adams-bashforth", "crank-nicolson", "backward-euler"
     ] = "explicit"
+    diffusion: Literal["explicit", "crank-nicolson"] = "explicit"
     allow_unstable: StrictBool = False
     tolerance: PositiveReal | None = None
     norm: Literal["max", "sum-change"] = "max"

@@ -34,31 +34,41 @@ def advection_symbol(convection: str, theta: np.ndarray) -> np.ndarray:
     return -(2.0 / shift + 3.0 - 6.0 * shift + shift * shift) / 6.0
 
 
-def amplification(scheme: str, z: np.ndarray) -> np.ndarray:
+def amplification(scheme: str, z: np.ndarray, implicit: np.ndarray | float = 0.0) -> np.ndarray:
     """|g(z)| of a time scheme; SSP Runge-Kutta schemes of order p have exp's series to z^p.
 
-    For Adams and Bashforth's g^2 = (1 + 3/2 z) g - z/2 it is the larger root.
+    For Adams and Bashforth's (1 - i/2) g^2 = (1 + i/2 + 3/2 z) g - z/2 it is the larger root; i is
+    what Crank and Nicolson's scheme takes, the others know none.
     """
     if scheme == "adams-bashforth":
-        half = 0.5 + 0.75 * z
-        root = np.sqrt(half * half - 0.5 * z)
+        kept = 1.0 - 0.5 * implicit
+        half = (0.5 + 0.25 * implicit + 0.75 * z) / kept
+        root = np.sqrt(half * half - 0.5 * z / kept)
         return np.maximum(np.abs(half + root), np.abs(half - root))
     order = {"explicit": 1, "rk2": 2, "rk3": 3}[scheme]
     return np.abs(sum(z**n / math.factorial(n) for n in range(order + 1)))
 
 
 def largest_step(
-    convection: str, scheme: str, speeds: Sequence[float], nu: float, spacings: Sequence[float]
+    convection: str,
+    scheme: str,
+    speeds: Sequence[float],
+    nu: float,
+    spacings: Sequence[float],
+    implicit: bool = False,
 ) -> float:
     """The largest stable step for speeds up to these along each axis; 0 where none is stable.
 
-    The analysis is made for all velocities of these magnitudes or 0 along each axis, in either
-    direction where the scheme looks at it: the signs that matter to it are those of the waves.
+    `implicit`: whether diffusion is by Crank and Nicolson's scheme. The analysis is made for all
+    velocities of these magnitudes or 0 along each axis, in either direction where the scheme looks
+    at it: the signs that matter to it are those of the waves.
     """
     courant = sum(speed / h for speed, h in zip(speeds, spacings, strict=True))
     diffusive = sum(nu / h / h for h in spacings)
-    # Beyond twice the sum of all rates some wave grows for every scheme here.
-    rate = 2.0 * courant + 4.0 * diffusive
+    if implicit and courant == 0.0:
+        return math.inf
+    # Beyond twice the sum of all rates some wave grows for every explicit scheme here.
+    rate = 2.0 * courant + (0.0 if implicit else 4.0 * diffusive)
     if rate == 0.0:
         return math.inf
     if not math.isfinite(3.0 * rate):
@@ -71,33 +81,39 @@ def largest_step(
         if nu == 0.0 and not any(moving) and present:
             continue
         given = [speed * share for speed, share in zip(speeds, moving, strict=True)]
-        symbol = _symbols(convection, given, nu, spacings)
-        steps.append(_longest(scheme, symbol, 3.0 / rate))
+        if implicit and not any(moving):
+            continue
+        symbols = _symbols(convection, given, nu, spacings)
+        if not implicit:
+            symbols = symbols[0] + symbols[1], np.zeros(1)
+        steps.append(_longest(scheme, symbols, 3.0 / rate))
     return min(steps)
 
 
 def _symbols(
     convection: str, speeds: Sequence[float], nu: float, spacings: Sequence[float]
-) -> np.ndarray:
+) -> tuple[np.ndarray, np.ndarray]:
+    """Those of convection and of diffusion."""
     dimension = len(spacings)
-    total = np.zeros((1,) * dimension, complex)
+    moved, spread = np.zeros((1,) * dimension, complex), np.zeros((1,) * dimension)
     for n, (speed, h) in enumerate(zip(speeds, spacings, strict=True)):
         around = np.arange(WAVES[dimension]) * (2.0 * np.pi / WAVES[dimension])
         angles = around[: WAVES[dimension] // 2 + 1] if n == 0 else np.append(around, -LONG)
         angles = np.append(angles, LONG)
-        line = speed / h * advection_symbol(convection, angles)
-        line = line - 2.0 * (nu / h / h) * (1.0 - np.cos(angles))
         shape = [1] * dimension
         shape[n] = angles.size
-        total = total + line.reshape(shape)
-    return total.ravel()
+        along = speed / h * advection_symbol(convection, angles)
+        moved = moved + along.reshape(shape)
+        spread = spread - (2.0 * (nu / h / h) * (1.0 - np.cos(angles))).reshape(shape)
+    return moved.ravel(), spread.ravel()
 
 
-def _longest(scheme: str, symbol: np.ndarray, most: float) -> float:
+def _longest(scheme: str, symbols: tuple[np.ndarray, np.ndarray], most: float) -> float:
     """The largest dt up to which no wave grows, by bisection; stable steps have no gaps."""
 
     def stable(step: float) -> bool:
-        return bool(np.all(amplification(scheme, step * symbol) <= 1.0 + AMPLIFIED))
+        growth = amplification(scheme, step * symbols[0], step * symbols[1])
+        return bool(np.all(growth <= 1.0 + AMPLIFIED))
 
     low, high = 0.0, most
     while stable(high):

@@ -83,22 +83,20 @@ class Staggered(Walled):
             for side, wall in enumerate(WALLS[axis.name]):
                 if axis.periodic or not axis.at_ends[side]:
                     continue
-                given = getattr(self.case.boundary, wall)
-                condition = self._condition(name, name == self.components[number], given)
+                condition = self.condition(name, wall)
                 if condition is not None:
                     found.append(Wall(number, side, wall, condition))
         return found
 
-    def _condition(self, name: str, across: bool, given: Any) -> Condition | None:
-        """The condition of a quantity at a wall; None where there is no need of any.
-
-        `across`: whether it is the velocity across the wall.
-        """
+    def condition(self, name: str, wall: str) -> Condition | None:
+        """The condition of a quantity at a wall of the case; None where there is no need of any."""
         if name == "pressure":
             return None
+        given = getattr(self.case.boundary, wall)
         condition: Condition | None = getattr(given, name)
         if name in self.carried:
             return condition
+        across = wall in WALLS[self.whole.axes[self.components.index(name)].name]
         if given.kind == "outflow":
             return None if across else LEVEL
         if given.kind == "free-slip" and not across:
@@ -398,8 +396,9 @@ class Staggered(Walled):
         means = [abs(getattr(case.source, f"mean_{name}") or 0.0) for name in names]
         found = zip(self.largest_magnitudes(names), means, strict=True)
         speeds = [max(speed, mean) for (_, speed), mean in found]
+        implicit = time.diffusion != "explicit"
         steps = [
-            stability.largest_step(form, time.scheme, speeds, nu, self.spacings)
+            stability.largest_step(form, time.scheme, speeds, nu, self.spacings, implicit)
             for nu in (model.viscosity, *case.diffusivities.values())
         ]
         if min(steps) == 0.0 and not time.allow_unstable:

@@ -45,6 +45,11 @@ class Stepper(ABC):
     def __init__(self, time: float):
         self.time = time
 
+    @property
+    def scalars(self) -> dict[str, float]:
+        """What a state holds besides the fields."""
+        return {}
+
     def prepare(self) -> None:
         """What comes before the first step of a march that begins anew."""
 

@@ -280,6 +280,13 @@ def _of_staggered(d: int) -> list[Entry]:
         entries += [
             Entry(f"{d}d-central-momentum-{axis}", plain, d, (u, u, *step, REAL, *around)),
             Entry(f"{d}d-skew-rate-{axis}", flow.momentum(d, axis, "skew", False), d, around),
+            Entry(
+                f"{d}d-rate-ahead-{axis}",
+                flow.ahead(biased),
+                d,
+                (u, REAL, *velocities, *bends, u, points.NOTHING, *spacings),
+                ("array", 0),
+            ),
             Entry(f"{d}d-buoyant-momentum-{axis}", lifted, d, (*stage, *heat_), (0,)),
             Entry(
                 f"{d}d-biased-momentum-{axis}",
@@ -312,6 +319,10 @@ def _of_staggered(d: int) -> list[Entry]:
         *entries,
         Entry(f"{d}d-bends", flow.bends(d), d, (u,), ("array",) * d),
         Entry(f"{d}d-carried", flow.carried(d, "central"), d, (u, *around)),
+        Entry(f"{d}d-carried-only", flow.carried(d, "central"), d,
+              (u, *velocities, u, points.NOTHING, *spacings)),
+        Entry(f"{d}d-diffused", flow.diffused, d, (u, u, REAL, *spacings)),
+        Entry(f"{d}d-blended", flow.blended, d, (u, u, REAL), (0,)),
         Entry(f"{d}d-biased-carried", flow.stage(flow.carried(d, "upwind3"), 2), d,
               (*stage, u, u, u, *velocities, *bends, u, REAL, *spacings, *weights), (0,)),
         Entry(f"{d}d-release", flow.release(d, "upwind3"), d,

@@ -214,6 +214,16 @@ def texts_of_flow():
         "[source]\nmean_velocity_x = 1",
         time="scheme = 'adams-bashforth'",
     )  # fmt: skip
+    yield "implicit, staggered", STAGGERED.format(
+        model="diffusivity = 2\nconvection = 'upwind3'",
+        grid="cells = [17, 14]\nperiodic = ['y']\nupper = [2, 1]",
+        initial="velocity_x = 1\nvelocity_y = 'sin(2*pi*y)'",
+        walls="left = { kind = 'inflow', velocity_x.value = '1 + sin(2*pi*y)/2', "
+        "velocity_y.value = '30*t', concentration.value = 1 }\n"
+        "right = { kind = 'outflow', concentration.gradient = 0 }\n"
+        "[source]\nmean_velocity_y = 0.3",
+        time="scheme = 'adams-bashforth'\ndiffusion = 'crank-nicolson'",
+    )  # fmt: skip
     side = "{ velocity_x.value = 0, velocity_y.value = 0.1, pressure.gradient = 0 }"
     walls = f"left = {side}\nright = {side}"
     yield "walls, collocated explicit", COLLOCATED.format(periodic="", walls=walls, time="")

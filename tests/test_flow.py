@@ -267,13 +267,22 @@ def test_other_methods_find_the_same_pressure(method, tmp_path):
         assert np.abs(values - fields[1][name]).max() < 1e-11
 
 
-@pytest.mark.parametrize("scheme, order", [("adams-bashforth", 2.0), ("rk2", 2.0), ("rk3", 3.0)])
-def test_the_order_in_time(scheme, order, tmp_path):
+@pytest.mark.parametrize(
+    "scheme, diffusion, order",
+    [
+        ("adams-bashforth", "crank-nicolson", 2.0),
+        ("adams-bashforth", "explicit", 2.0),
+        ("rk2", "explicit", 2.0),
+        ("rk3", "explicit", 3.0),
+    ],
+)
+def test_the_order_in_time(scheme, diffusion, order, tmp_path):
     """Differences of runs with halved steps, between walls."""
     fields = []
     for step in (0.02, 0.01, 0.005):
         case = parse(text(
-            nu=0.02, cells=[12, 12], end=0.2, time=f"step = {step}", scheme=scheme,
+            nu=0.02, cells=[12, 12], end=0.2, scheme=scheme,
+            time=f"step = {step}\ndiffusion = '{diffusion}'",
             initial="velocity_x = 'sin(pi*x)*cos(pi*y)'\nvelocity_y = '-cos(pi*x)*sin(pi*y)'",
             walls="left.kind = 'no-slip'\nright.kind = 'no-slip'\nbottom.kind = 'no-slip'\n"
             "top = { kind = 'no-slip', velocity_x.value = 'sin(pi*x)' }", tolerance=1e-12,
@@ -282,6 +291,24 @@ def test_the_order_in_time(scheme, order, tmp_path):
         fields.append(read(tmp_path / "case.h5").fields["velocity_x"][-1])
     coarse, fine = (np.abs(a - b).max() for a, b in itertools.pairwise(fields))
     assert math.log2(coarse / fine) > order - 0.2
+
+
+def test_implicit_diffusion_decays_as_its_scheme_says(backend, tmp_path):
+    """Sines between walls, at nu dt / h^2 = 13: two steps of Euler's, four of Crank-Nicolson's."""
+    case = parse(text(
+        nu=1, cells=[4, 16], end=0.3, scheme="adams-bashforth", tolerance=1e-14,
+        model="diffusivity = 2", grid="upper = [0.25, 1]\nperiodic = ['x']",
+        time="step = 0.05\ndiffusion = 'crank-nicolson'",
+        initial="velocity_x = 'sin(pi*y)'\nconcentration = 'cos(pi*y)'",
+        walls="bottom = { kind = 'no-slip', concentration.gradient = 0 }\n"
+        "top = { kind = 'no-slip', concentration.gradient = 0 }",
+    ), "case")  # fmt: skip
+    run(case, backend, tmp_path / "case.h5")
+    fields = read(tmp_path / "case.h5").fields
+    for name, nu in (("velocity_x", 1.0), ("concentration", 2.0)):
+        z = nu * 0.05 * (2.0 * 16 * math.sin(math.pi / 32)) ** 2
+        left = ((1.0 - 0.5 * z) / (1.0 + 0.5 * z)) ** 4 / (1.0 + z) ** 2
+        assert fields[name][-1] == pytest.approx(left * fields[name][0], abs=1e-13)
 
 
 def test_adams_and_bashforth_need_diffusion():
