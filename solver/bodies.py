@@ -95,7 +95,7 @@ class Bodies:
             given = [getattr(obstacle, name, 0.0) for obstacle in case.obstacles]
             self._stencils[name] = Stencil(case, grid, given)
         self._fixed = {name: self._arrays_of(found) for name, found in self._stencils.items()}
-        self._mobilities: dict[tuple[str, float], Any] = {}
+        self._mobilities: dict[str, dict[float, Any]] = {name: {} for name in places}
         self._labels = [
             f"_{n}" if len(case.obstacles) > 1 else "" for n in range(len(case.obstacles))
         ]
@@ -122,13 +122,16 @@ class Bodies:
 
     def mobility(self, name: str, dt: float) -> Any:
         """What is left of a quantity's change in a step of this length, ghosts included."""
-        if (name, dt) not in self._mobilities:
+        known = self._mobilities[name]
+        if dt not in known:
+            while len(known) > 1:  # that of the last step, which may be a short one
+                del known[next(iter(known))]
             host = self._stencils[name].mobility(dt, self._diffusivities[name])
             array = self._backend.zeros(self._grid.shape)
             self._backend.sweep(copy, array, self._grid.everything, self._backend.to_device(host))
             self._halo.exchange(array)
-            self._mobilities[name, dt] = array
-        return self._mobilities[name, dt]
+            known[dt] = array
+        return known[dt]
 
     def weights(self, name: str) -> tuple[Any, ...]:
         """Those that `flow.laplacian` takes."""

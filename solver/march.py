@@ -1,7 +1,7 @@
 """A steady solution, and the march to the end time."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,20 +17,15 @@ from heatsolve.errors import Diverged, InputError, NotConverged
 from heatsolve.judge import GROWTH, first_not_finite, largest_place
 from heatsolve.keeper import Keeper, State, Stopped
 from heatsolve.linear import System, weighted, weighted_magnitude
+from heatsolve.pace import Pace
 from heatsolve.points import copy
 from heatsolve.probes import Probes
 from heatsolve.problem import Problem
 from heatsolve.projection import Projection
 from heatsolve.runge_kutta import RungeKutta
-from heatsolve.schema import IMPLICIT
 from heatsolve.staggered import Staggered
-from heatsolve.steppers import Explicit, Implicit, Stepper, Substep
+from heatsolve.steppers import Explicit, Implicit, Stepper
 
-MOST_STEPS = 2.0**53
-SHORTEST_STEP = 1e-290
-"""Bounds between which steps can be counted, and 1 / step computed."""
-FUZZ = 1e-9
-"""A last step shorter than the others by less than this (relative) is one of them."""
 LOOKS_AT_START = 10
 """Looks at a march whose largest change is what later ones are compared with."""
 COMPATIBLE = 1e-10
@@ -88,56 +83,6 @@ def make_compatible(system: System) -> None:
 Frame = Callable[[float], None]
 
 
-def step_length(problem: Problem) -> tuple[float, str]:
-    """The time step of a case (s), and a warning if it is unstable and allowed to be.
-
-    Raises InputError where explicit Euler would be unstable.
-    """
-    time = problem.case.time
-    assert time is not None
-    if time.scheme in IMPLICIT:
-        return time.step, ""
-    limit = problem.largest_step()
-    # Where nothing moves, one step reaches the end.
-    step = time.step if time.step is not None else min(time.cfl * limit, time.end)
-    # A step chosen at the limit may exceed it by rounding.
-    if step <= limit * (1.0 + 1e-12):
-        return step, ""
-    name = "explicit Euler" if time.scheme == "explicit" else time.scheme
-    key = "step" if time.step is not None else "cfl"
-    sentence = f"time.{key}: a step of {step:.6g} is unstable, {name} allows at most {limit:.6g}"
-    if not time.allow_unstable:
-        raise InputError(f"{sentence} here (or set time.allow_unstable = true)")
-    return step, sentence
-
-
-def count_steps(end: float, step: float) -> int:
-    """Steps to the end time; the last one is shortened where the step does not divide it."""
-    if min(step, end) < SHORTEST_STEP or end > step * MOST_STEPS:
-        raise InputError(f"time: a step of {step:.6g} is too small to reach t = {end:.6g}")
-    return max(1, math.ceil(end / step - FUZZ))
-
-
-def substeps(problem: Problem, number: int, step: float, count: int) -> Iterator[Substep]:
-    """The parts of step `number`.
-
-    Crank-Nicolson does not damp the jumps of a start, so its first two steps are four half-steps
-    of backward Euler (R. Rannacher, Numer. Math. 43 (1984), 309).
-    """
-    time = problem.case.time
-    assert time is not None
-    start = number * step
-    left = time.end - start
-    # What rounding takes from the last step is left to it: a march to a later end is the same.
-    length = left if number == count - 1 and left < step * (1.0 - FUZZ) else step
-    theta = {"crank-nicolson": 0.5, "backward-euler": 1.0}.get(time.scheme, 0.0)
-    if time.scheme == "crank-nicolson" and number < 2:
-        yield Substep(start, 0.5 * length, 1.0)
-        yield Substep(start + 0.5 * length, 0.5 * length, 1.0)
-    else:
-        yield Substep(start, length, theta)
-
-
 @dataclass
 class Course:
     """How a march went so far: the time, the norm of the last change that was looked at, the
@@ -149,19 +94,17 @@ class Course:
     shortened: bool = False
 
 
-def on_the_way(case: Case, step: float, state: State) -> bool:
+def on_the_way(case: Case, pace: Pace | None, state: State) -> bool:
     """Whether the march, or the iteration, of a case passes through a state of an earlier one."""
-    if case.time is None:
+    if pace is None:
         return case.solver.iterations is None or state.number <= case.solver.iterations
-    course, count = Course(**state.record["march"]), count_steps(case.time.end, step)
-    if state.number == count:
-        return abs(course.time - case.time.end) <= FUZZ * step
-    return state.number < count and not course.shortened
+    course = Course(**state.record["march"])
+    return pace.passes(state.number, course.time, course.shortened)
 
 
 def transient(
     problem: Problem,
-    step: float,
+    pace: Pace,
     watcher: Watcher,
     frame: Frame,
     keeper: Keeper | None = None,
@@ -173,35 +116,35 @@ def transient(
     """
     case = problem.case
     assert case.time is not None
-    count = count_steps(case.time.end, step)
     every = case.output.every
-    look = max(case.solver.check_every, count // 1000)
+    look = max(case.solver.check_every, pace.count // 1000)
     if case.time.tolerance is not None:
         look = case.solver.check_every
     keeper = keeper or Keeper()
-    number, log, stepper = begin(problem, step, resumed)
+    number, log, stepper = begin(problem, pace, resumed)
 
     def write(time: float) -> None:
         stepper.present()
         frame(time)
 
     def capture() -> State:
-        record = {"unit": "steps", "march": asdict(log.course), "stepper": stepper.scalars}
+        record: dict[str, Any] = {"unit": "steps", "march": asdict(log.course)}
+        record |= {"pace": pace.state, "stepper": stepper.scalars}
         return State(number, record, log.history, stepper.fields)
 
     if resumed is None:
         write(0.0)
     keeper.begin(number, resumed is not None and resumed.finished)
-    while number < count and not log.steady:
+    while not (pace.over(number, log.course.time) or log.steady):
         if number >= keeper.next:
             problem.backend.sync()
             keeper.attend(number, capture)
-        looks = number + 1 == count or (number + 1) % look == 0
-        parts = list(substeps(problem, number, step, count))
+        stride = pace.stride(number, log.course.time, stepper.fields)
+        looks = stride.last or (number + 1) % look == 0
         if looks:
             log.begin(stepper)
         try:
-            stepper.step(parts, log.change if looks else None, keeper.inside)
+            stepper.step(stride.parts, log.change if looks else None, keeper.inside)
         except Stopped:
             stepper.undo()
             keeper.interrupt(capture)
@@ -213,31 +156,30 @@ def transient(
             frame(stepper.time)
             return Outcome("limit", number + 1, stepper.norm, history=log.history)
         number += 1
-        length = parts[-1].length
-        log.course.time = stepper.time
-        log.course.shortened = number == count and length < step * (1.0 - FUZZ)
+        log.course.time, log.course.shortened = stepper.time, stride.shortened
         if looks:
-            log.look(stepper, number, length)
-            watcher.progress(number, log.course.norm)
-        end = case.time.end if number == count else stepper.time
+            log.look(stepper, number, stride.length)
+            in_all = pace.steps_in_all(number, stepper.time)
+            watcher.progress(number, log.course.norm, in_all)
         if every and number % every == 0:
-            write(end)
+            write(case.time.end if stride.last else stepper.time)
     # A last frame that a march to a later end would not have is not kept for one.
     keeper.conclude(capture)
     if not (every and number % every == 0):
-        write(case.time.end if number == count else stepper.time)
+        write(case.time.end if pace.over(number, log.course.time) else stepper.time)
     ending = "count" if case.time.tolerance is None else "tolerance" if log.steady else "limit"
     threshold = case.time.tolerance or 0.0
     return Outcome(ending, number, log.course.norm, threshold=threshold, history=log.history)
 
 
-def begin(problem: Problem, step: float, resumed: State | None) -> tuple[int, "Log", Stepper]:
+def begin(problem: Problem, pace: Pace, resumed: State | None) -> tuple[int, "Log", Stepper]:
     """The number of steps that are done, the log of them, and who makes the others."""
     log = Log(problem)
     if resumed is not None:
         log.recall(resumed)
+        pace.recall(resumed.record["pace"])
         problem.recall(resumed.fields, log.course.time)
-    stepper = stepper_of(problem, log.course.time, step)
+    stepper = stepper_of(problem, log.course.time, pace.step)
     if resumed is None:
         stepper.prepare()
         return 0, log, stepper

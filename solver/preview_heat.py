@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heatsolve import march
+from heatsolve import march, pace
 from heatsolve.backends import Backend
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case
@@ -216,8 +216,9 @@ def _memory(problem: Conduction, grid: Grid, count: int) -> tuple[int, int]:
         fields = 2
     else:
         # The field, its old values, the right side; and a method for every length of step.
-        step, _ = march.step_length(problem)
-        parts = [p for n in {0, count - 1} for p in march.substeps(problem, n, step, count)]
+        step, _ = pace.step_length(problem)
+        ends = {0, count - 1}
+        parts = [p for n in ends for p in pace.substeps(case.time, n, step, count)]
         fields = 3 + own * len({part.theta * part.length for part in parts})
     if problem.source_varies:
         b *= 2

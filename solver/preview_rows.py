@@ -5,13 +5,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 import numpy as np
 
-from heatsolve import march
 from heatsolve.backends import Backend
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.blocks import largest_block, most_neighbours
 from heatsolve.case import Case
 from heatsolve.expressions import Expression
 from heatsolve.grid import WALLS, Grid
+from heatsolve.pace import FollowingPace, pace_of
 from heatsolve.problem import Problem, dims_of, grid_of
 from heatsolve.schema import IMPLICIT
 from heatsolve.walled import Walled
@@ -106,11 +106,11 @@ def steps(problem: Problem) -> Generator[str, None, int]:
     limit = math.inf if time.scheme in IMPLICIT else problem.largest_step()
     if limit < math.inf:
         yield row("stability", f"a step of at most {limit:.6g}")
-    step, unstable = march.step_length(problem)
-    count = march.count_steps(time.end, step)
-    warning = ", UNSTABLE but allowed" if unstable else ""
-    yield row("steps", f"{count} of {step:.6g} to t = {time.end:g}{warning}")
-    return count
+    pace = pace_of(problem)
+    warning = ", UNSTABLE but allowed" if pace.warning else ""
+    follows = ", at first: they follow the flow" if isinstance(pace, FollowingPace) else ""
+    yield row("steps", f"{pace.count} of {pace.step:.6g} to t = {time.end:g}{follows}{warning}")
+    return pace.count
 
 
 def memories(

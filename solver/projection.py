@@ -290,6 +290,8 @@ class Projection(Stepper):
         """For the pressure; beside obstacles it depends on the length of the step."""
         length = self._length if self.problem.bodies is not None else 0.0
         if length not in self._solvers:
+            while len(self._solvers) > 1:  # that of the last step, which may be a short one
+                del self._solvers[next(iter(self._solvers))]
             system = self.problem.pressure_system(length)
             self._solvers[length] = system, make_method(self._case, system, self._pressure)
         return self._solvers[length]

@@ -8,6 +8,7 @@ from heatsolve.checkpoint import Store
 from heatsolve.disk import folder_beside
 from heatsolve.errors import FileFailure, HeatsolveError, InputError
 from heatsolve.keeper import State
+from heatsolve.pace import Pace
 from heatsolve.problem import Problem
 from heatsolve.report import Report
 from heatsolve.resume import refuse_another
@@ -36,7 +37,7 @@ def store_of(problem: Problem, path: Path) -> Store:
 
 
 def find_state(
-    problem: Problem, store: Store, start: Start, step: float, report: Report
+    problem: Problem, store: Store, start: Start, pace: Pace | None, report: Report
 ) -> State | None:
     """The state to begin from, None for a fresh start; asks all processes.
 
@@ -47,7 +48,7 @@ def find_state(
 
     def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
         refuse_another(state.record["case"], problem.case)
-        if not march.on_the_way(problem.case, step, state):
+        if not march.on_the_way(problem.case, pace, state):
             off_the_way.append(state)
             raise error(
                 f"the checkpoint after {state.number} {state.record['unit']} in {store.folder} "

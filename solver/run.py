@@ -23,6 +23,7 @@ from heatsolve.errors import HeatsolveError
 from heatsolve.keeper import Keeper, State
 from heatsolve.linear import term_of
 from heatsolve.output import read
+from heatsolve.pace import Pace, pace_of
 from heatsolve.points import copy
 from heatsolve.problem import Problem
 from heatsolve.ranks import Ranks
@@ -86,17 +87,17 @@ def _run(
 ) -> Result:
     began = clock.perf_counter()
     problem = set_up(case, backend, report, ranks)
-    step, warning = (0.0, "") if case.model.steady else march.step_length(problem)
-    if warning:
-        report.warn(warning)
+    pace = None if case.model.steady else pace_of(problem)
+    if pace is not None and pace.warning:
+        report.warn(pace.warning)
     store = store_of(problem, path)
-    resumed = find_state(problem, store, start, step, report)
+    resumed = find_state(problem, store, start, pace, report)
     frames = resumed.record["frames"] if resumed is not None else []
     with results_of(problem, path, frames) as results:
         if resumed is None:
             store.clear()
         keeper = keeper_of(problem, store, results, start, wish)
-        outcome, seconds = solve(problem, step, results, report, keeper, resumed)
+        outcome, seconds = solve(problem, pace, results, report, keeper, resumed)
         fields = problem.stored()
         done_before = resumed is not None and resumed.number == outcome.count
         if done_before and holds(path, case, outcome, ranks):
@@ -154,7 +155,7 @@ def keeper_of(problem: Problem, store: Store, results: Results, start: Start, wi
 
 def solve(
     problem: Problem,
-    step: float,
+    pace: Pace | None,
     results: Results,
     report: Report,
     keeper: Keeper,
@@ -167,13 +168,13 @@ def solve(
         results.append(problem.stored(), time)
 
     machine.points_updated = machine.bytes_moved = 0  # by the set-up
-    if case.model.steady:
+    if pace is None:
         report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
         assert isinstance(problem, Conduction)
         outcome = march.steady(problem, report, keeper, resumed)
     else:
-        report.begin("step", march.count_steps(case.time.end, step))
-        outcome = march.transient(problem, step, report, frame, keeper, resumed)
+        report.begin("step", pace.count)
+        outcome = march.transient(problem, pace, report, frame, keeper, resumed)
     machine.sync()
     seconds = report.end()
     if case.model.steady:

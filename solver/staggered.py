@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve import flow, heat, stability
-from heatsolve.backends import Backend
+from heatsolve.backends import Accumulator, Backend
 from heatsolve.bodies import Bodies
 from heatsolve.case import Case
 from heatsolve.errors import InputError
@@ -56,6 +56,7 @@ class Staggered(Walled):
         moved = (*self.components, *self.carried)
         self.moved = {name: case.diffusivities.get(name, case.model.viscosity) for name in moved}
         """The coefficient of diffusion of each quantity that a stage moves (m2/s)."""
+        self._speeds_of_walls: dict[str, float] = {}
         self._plain_sources: list[Any] | None = None
         self._outside: list[Any] = []
         self.bodies: Bodies | None = None
@@ -330,11 +331,51 @@ class Staggered(Walled):
         """The largest component of the velocity at any face (m/s; asks all processes)."""
         largest = self.backend.accumulator("max")
         for name in self.components:
-            self.backend.sweep(copy, largest, self.grid.interior, fields[name])
-            for wall in self.walls[name]:
-                if wall.side == 0 and self.components[wall.number] == name:
-                    self.backend.sweep(copy, largest, self.face_at(wall.number, 0), fields[name])
+            self._add_faces(largest, name, fields[name])
         return largest.value
+
+    def _add_faces(self, largest: Accumulator, name: str, array: Any) -> None:
+        """Take in the velocities at all faces along an axis."""
+        self.backend.sweep(copy, largest, self.grid.interior, array)
+        for wall in self.walls[name]:
+            if wall.side == 0 and self.components[wall.number] == name:
+                self.backend.sweep(copy, largest, self.face_at(wall.number, 0), array)
+
+    def speeds(self, fields: Mapping[str, Any], time: float) -> list[float]:
+        """The largest along each axis, slowest first: at any face, of walls, and meant to be.
+
+        In m/s; asks all processes.
+        """
+        found = []
+        for name in self.components:
+            largest = self.backend.accumulator("max")
+            self._add_faces(largest, name, fields[name])
+            mean = getattr(self.case.source, f"mean_{name}") or 0.0
+            if name not in self._speeds_of_walls or self.walls_vary:
+                self._speeds_of_walls[name] = max(map(abs, self.given_at_walls(name, time)))
+            found.append(max(largest.value, abs(mean), self._speeds_of_walls[name]))
+        return found
+
+    def accelerations(self, fields: Mapping[str, Any], time: float) -> list[float]:
+        """The largest that forces give along each axis, slowest first (m/s2; asks all processes).
+
+        Pressure and friction, which may balance them, are left out.
+        """
+        reduce, model = self.backend.reduce, self.case.model
+        sources = dict(zip(self.names, self.sources(time), strict=True))
+        lifts = model.buoyancy or (0.0,) * self.grid.dimension
+        warm = 0.0
+        if any(lifts):
+            given = (fields["temperature"], -model.reference_temperature)
+            warm = reduce("max", flow.raised, self.grid.interior, *given)
+        return [
+            reduce("max", copy, self.grid.interior, sources[name]) + abs(lift) * warm
+            for name, lift in zip(self.components, reversed(lifts), strict=True)
+        ]
+
+    def courant_rate(self, speeds: Sequence[float]) -> float:
+        """The sum over the axes of speed / h (1/s); of accelerations, in 1/s2."""
+        return sum(u / h for u, h in zip(speeds, self.steps_along_axes, strict=True))
 
     def measures(
         self, fields: Mapping[str, Any], dt: float, bends: Callable[[str], Sequence[Any]]
@@ -385,21 +426,21 @@ class Staggered(Walled):
         return total.value * self.whole.axes[number].unknowns / self.whole.all_unknowns
 
     def largest_step(self) -> float:
-        """The largest stable step (s) for the largest speeds at t = 0, walls included.
+        return self.stable_step_at(self.speeds(self.fields, 0.0))
+
+    def stable_step_at(self, speeds: Sequence[float]) -> float:
+        """The largest stable step (s) for these speeds along the axes, slowest first.
 
         Raises InputError where no step is stable.
         """
         case, model, time = self.case, self.case.model, self.case.time
         assert time is not None
         form = "upwind3" if model.convection == "upwind3" else "central"
-        names = [f"velocity_{axis}" for axis in case.grid.axes]
-        means = [abs(getattr(case.source, f"mean_{name}") or 0.0) for name in names]
-        found = zip(self.largest_magnitudes(names), means, strict=True)
-        speeds = [max(speed, mean) for (_, speed), mean in found]
         implicit = time.diffusion != "explicit"
+        given = list(reversed(speeds))
         steps = [
-            stability.largest_step(form, time.scheme, speeds, nu, self.spacings, implicit)
-            for nu in (model.viscosity, *case.diffusivities.values())
+            stability.largest_step(form, time.scheme, given, nu, self.spacings, implicit)
+            for nu in {model.viscosity, *case.diffusivities.values()}
         ]
         if min(steps) == 0.0 and not time.allow_unstable:
             raise InputError(

@@ -214,7 +214,7 @@ class Silent:
     def aim(self, threshold: float) -> None:
         pass
 
-    def progress(self, number: int, norm: float | None) -> None:
+    def progress(self, number: int, norm: float | None, total: int | None = None) -> None:
         pass
 
 

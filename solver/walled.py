@@ -123,7 +123,7 @@ class Walled(Problem):
         """How far each quantity is below 0 and above, walls included, at t = 0 (asks all)."""
         found = []
         for name in names:
-            low, high = self._given_at_walls(name)
+            low, high = self.given_at_walls(name)
             given = self.grid.interior, self.fields[name]
             below = self.backend.reduce("max", transport.against, *given)
             largest = self.backend.reduce("max", copy, *given)
@@ -154,13 +154,13 @@ class Walled(Problem):
             )
         return limit
 
-    def _given_at_walls(self, name: str) -> tuple[float, float]:
-        """The lowest and the highest value that walls give a field at t = 0, or 0 (asks all)."""
+    def given_at_walls(self, name: str, time: float = 0.0) -> tuple[float, float]:
+        """The lowest and the highest value that walls give a field, or 0 (asks all)."""
         given = [0.0]
         for wall in self.walls[name]:
             if wall.condition.value is not None:
                 path = f"boundary.{wall.name}.{name}.value"
-                values = evaluate(self.places(name), path, wall.condition.value, wall=wall)
+                values = evaluate(self.places(name), path, wall.condition.value, time, wall=wall)
                 given += [float(values.min()), float(values.max())]
         found = self.ranks.gather((min(given), max(given)))
         return min(low for low, _ in found), max(high for _, high in found)

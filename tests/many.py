@@ -205,7 +205,7 @@ def texts_of_flow():
         "[[obstacle]]\nshape = 'circle'\ncenter = [0.5, 0.52]\nradius = 0.17\ntemperature = 1\n"
         "[[obstacle]]\nshape = 'x > 1 and x < 1.2 and y < 0.3'\n",
         time="scheme = 'rk3'\n[solver]\ntolerance = 1e-6",
-    ) + "probes = [[0.33, 0.52], [1.4, 0.9]]\n" + LINE  # fmt: skip
+    ).replace("step = 0.002", "cfl = 0.15") + "probes = [[0.33, 0.52], [1.4, 0.9]]\n" + LINE  # fmt: skip
     yield "driven, staggered", STAGGERED.format(
         model="convection = 'skew'",
         grid="cells = [18, 20]\nperiodic = ['x']",
@@ -219,11 +219,11 @@ def texts_of_flow():
         grid="cells = [17, 14]\nperiodic = ['y']\nupper = [2, 1]",
         initial="velocity_x = 1\nvelocity_y = 'sin(2*pi*y)'",
         walls="left = { kind = 'inflow', velocity_x.value = '1 + sin(2*pi*y)/2', "
-        "velocity_y.value = '30*t', concentration.value = 1 }\n"
+        "velocity_y.value = '300*t', concentration.value = 1 }\n"
         "right = { kind = 'outflow', concentration.gradient = 0 }\n"
         "[source]\nmean_velocity_y = 0.3",
         time="scheme = 'adams-bashforth'\ndiffusion = 'crank-nicolson'",
-    )  # fmt: skip
+    ).replace("step = 0.002", "cfl = 0.05")  # fmt: skip
     side = "{ velocity_x.value = 0, velocity_y.value = 0.1, pressure.gradient = 0 }"
     walls = f"left = {side}\nright = {side}"
     yield "walls, collocated explicit", COLLOCATED.format(periodic="", walls=walls, time="")

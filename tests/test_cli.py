@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from heatsolve import cli, march
+from heatsolve import cli, pace
 from heatsolve.backends import choice
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import load, parse, shipped
@@ -117,13 +117,13 @@ def test_run_counts_its_own_sweeps(heatsolve, monkeypatch):
     assert 15 * points < moved < 40 * points
     assert solved == 0
     assert run("plate.toml")[2] == unknowns
-    step_length = march.step_length
+    step_length = pace.step_length
 
     def laborious(problem):
         problem.backend.points_updated += 1_000_000
         return step_length(problem)
 
-    monkeypatch.setattr(march, "step_length", laborious)
+    monkeypatch.setattr(pace, "step_length", laborious)
     assert run("march.toml", *settings("time.end=0.001"))[0] < 1_000_000
     assert run("march.toml", *settings("time.end=0.001"))[2] == 0
     implicit = settings("time.scheme=backward-euler", "time.step=0.005", "checkpoint.every=1")

@@ -10,12 +10,13 @@ from heatsolve import flow
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import load, parse
 from heatsolve.errors import CaseError, Diverged, InputError
-from heatsolve.march import Substep, step_length
 from heatsolve.output import read
+from heatsolve.pace import step_length
 from heatsolve.projection import Projection
 from heatsolve.restart import Start
 from heatsolve.run import run
 from heatsolve.staggered import Staggered
+from heatsolve.steppers import Substep
 
 BOX = """
 [model]
@@ -291,6 +292,34 @@ def test_the_order_in_time(scheme, diffusion, order, tmp_path):
         fields.append(read(tmp_path / "case.h5").fields["velocity_x"][-1])
     coarse, fine = (np.abs(a - b).max() for a, b in itertools.pairwise(fields))
     assert math.log2(coarse / fine) > order - 0.2
+
+
+def test_steps_follow_the_flow(tmp_path):
+    """A force drives it from rest: steps become shorter, few times, and end where they should."""
+    case = parse(text(
+        nu=1e-3, end=1, time="cfl = 0.5", grid="periodic = ['x', 'y']",
+        initial="velocity_x = '0.1*sin(2*pi*y)'",
+    ), "case", ["source.velocity_x=10"])  # fmt: skip
+    result = run(case, "numba", tmp_path / "case.h5")
+    history, fields = read(tmp_path / "case.h5").history, result.fields
+    assert history["time"][-1] == pytest.approx(1.0, rel=1e-14)
+    assert history["time"] == pytest.approx(np.cumsum(history["dt"]), rel=1e-12)
+    assert fields["velocity_x"].mean() == pytest.approx(10.0, rel=1e-12)
+    # Runge-Kutta's limit of central convection is a Courant number of sqrt(3).
+    allowed = 0.5 * math.sqrt(3.0)
+    late = history["courant"][history["time"] > 0.3]
+    assert history["courant"].max() < 1.1 * allowed and np.all(late[:-1] > 0.8 * allowed)
+    lengths = history["dt"][:-1]
+    assert np.all(np.diff(lengths) <= 0.0)
+    assert 5 < np.unique(lengths).size < lengths.size / 3
+
+
+def test_steps_become_longer_with_a_flow_that_comes_to_rest(tmp_path):
+    run(load("taylor-green", ["constants.n=16", "time.end=8", "time.cfl=0.4"]), "numba",
+        tmp_path / "case.h5")  # fmt: skip
+    history = read(tmp_path / "case.h5").history
+    assert history["dt"][-2] > 1.15 * history["dt"][0]
+    assert history["courant"].max() == history["courant"][0]
 
 
 def test_implicit_diffusion_decays_as_its_scheme_says(backend, tmp_path):

@@ -230,7 +230,9 @@ ALLOWED = {
         INTERFACE,
         "errors",
     ),
+    "pace": ("staggered", "steppers", "problem", "case", "schema", "errors"),
     "march": (
+        "pace",
         "probes",
         "collocated",
         "projection",
@@ -238,7 +240,6 @@ ALLOWED = {
         "convection",
         "runge_kutta",
         "points",
-        "schema",
         "problem",
         "steppers",
         "converge",

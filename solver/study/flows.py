@@ -9,9 +9,10 @@ from heatsolve.backends.choice import make
 from heatsolve.case import parse
 from heatsolve.collocated import Collocated, CollocatedStep
 from heatsolve.errors import InputError
-from heatsolve.march import Substep, step_length
+from heatsolve.pace import step_length
 from heatsolve.projection import Projection
 from heatsolve.staggered import Staggered
+from heatsolve.steppers import Substep
 from heatsolve.study.measure import Bench, Row, in_turn, repeat_of, seconds_of
 
 SWEEPS = 50

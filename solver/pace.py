@@ -1,0 +1,221 @@
+"""How long the steps of a march are, and which one is the last."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heatsolve.case import Case
+from heatsolve.errors import InputError
+from heatsolve.problem import Problem
+from heatsolve.schema import IMPLICIT, Time
+from heatsolve.staggered import Staggered
+from heatsolve.steppers import Substep
+
+MOST_STEPS = 2.0**53
+SHORTEST_STEP = 1e-290
+"""Bounds between which steps can be counted, and 1 / step computed."""
+FUZZ = 1e-9
+"""A last step shorter than the others by less than this (relative) is one of them."""
+HEADROOM = 1.1
+"""Velocities that outgrow a step find the next one as short as this many times larger ones need."""
+SLOWER = 0.7
+"""A step becomes longer when velocities are less than this share of those it was chosen for."""
+DIGITS = 6
+"""To so many digits a step that follows is rounded down, so that all machines choose the same."""
+
+
+@dataclass(frozen=True)
+class Stride:
+    """One step of a march, in its parts; whether it ends the march, and is shorter for that."""
+
+    parts: tuple[Substep, ...]
+    last: bool
+    shortened: bool = False
+
+    @property
+    def length(self) -> float:
+        """That of its last part (s)."""
+        return self.parts[-1].length
+
+
+class Pace(ABC):
+    """Chooses the steps of a march of `problem`; `warning` says if one is unstable, but allowed.
+
+    Raises InputError where the case's explicit scheme would be unstable.
+    """
+
+    def __init__(self, problem: Problem):
+        self.case: Case = problem.case
+        assert problem.case.time is not None
+        self.time = problem.case.time
+        self.step, self.warning = step_length(problem)
+        self.count = count_steps(self.time.end, self.step)
+        """Steps to the end, as far as is known before the march."""
+
+    @property
+    def state(self) -> dict[str, float]:
+        """What a march that goes on needs to know."""
+        return {}
+
+    def recall(self, state: Mapping[str, float]) -> None:
+        """Go on from an earlier march."""
+
+    @abstractmethod
+    def over(self, number: int, time: float) -> bool:
+        """Whether a march that has made so many steps is at its end."""
+
+    @abstractmethod
+    def stride(self, number: int, time: float, fields: Mapping[str, Any]) -> Stride:
+        """Step `number` (from 0), from a time and its fields."""
+
+    @abstractmethod
+    def passes(self, number: int, time: float, shortened: bool) -> bool:
+        """Whether this march comes through a step of an earlier one."""
+
+    def steps_in_all(self, number: int, time: float) -> int:
+        """Steps to the end, as far as is known after so many."""
+        return self.count
+
+
+class EvenPace(Pace):
+    """Steps of one length, the last one shortened where it does not divide the end time."""
+
+    def over(self, number: int, time: float) -> bool:
+        return number >= self.count
+
+    def stride(self, number: int, time: float, fields: Mapping[str, Any]) -> Stride:
+        parts = tuple(substeps(self.time, number, self.step, self.count))
+        last = number == self.count - 1
+        return Stride(parts, last, last and parts[-1].length < self.step * (1.0 - FUZZ))
+
+    def passes(self, number: int, time: float, shortened: bool) -> bool:
+        if number == self.count:
+            return abs(time - self.time.end) <= FUZZ * self.step
+        return number < self.count and not shortened
+
+
+class FollowingPace(Pace):
+    """Steps that `time.cfl` allows for the velocities of the moment.
+
+    A step stays as long as it is while they allow it and no much longer one, so that there are
+    few lengths: some systems belong to one, and steps of one length are more accurate together.
+    """
+
+    def __init__(self, problem: Staggered):
+        super().__init__(problem)
+        self._problem = problem
+        self._rate = problem.courant_rate(problem.speeds(problem.fields, 0.0))
+        self.step = min(self.step, self._step_of_forces(0.0, problem.fields))
+        self.count = count_steps(self.time.end, self.step)
+
+    @property
+    def state(self) -> dict[str, float]:
+        return {"step": self.step, "rate": self._rate}
+
+    def recall(self, state: Mapping[str, float]) -> None:
+        self.step, self._rate = state["step"], state["rate"]
+
+    def over(self, number: int, time: float) -> bool:
+        return self.time.end - time <= FUZZ * self.step
+
+    def stride(self, number: int, time: float, fields: Mapping[str, Any]) -> Stride:
+        self._follow(time, fields)
+        left = self.time.end - time
+        shortened = left < self.step * (1.0 - FUZZ)
+        length = left if shortened else self.step
+        return Stride((Substep(time, length, 0.0),), left <= self.step * (1.0 + FUZZ), shortened)
+
+    def _follow(self, time: float, fields: Mapping[str, Any]) -> None:
+        problem, end = self._problem, self.time.end
+        speeds = problem.speeds(fields, time)
+        rate = problem.courant_rate(speeds)
+        if SLOWER * self._rate <= rate <= self._rate or not math.isfinite(rate):
+            return
+        spare = HEADROOM if rate > self._rate else 1.0
+        limit = problem.stable_step_at([spare * speed for speed in speeds])
+        assert self.time.cfl is not None
+        step = min(self.time.cfl * limit, end, self._step_of_forces(time, fields))
+        if step == 0.0:  # allowed to be unstable, and no step is stable
+            return
+        self._rate, self.step = spare * rate, rounded_down(step)
+        count_steps(end, self.step)
+
+    def _step_of_forces(self, time: float, fields: Mapping[str, Any]) -> float:
+        """In which forces alone take a fluid from rest to a Courant number of `cfl`.
+
+        From rest there is no velocity yet that tells how fast it will be.
+        """
+        rate = self._problem.courant_rate(self._problem.accelerations(fields, time))
+        assert self.time.cfl is not None
+        return rounded_down(math.sqrt(self.time.cfl / rate)) if rate > 0.0 else math.inf
+
+    def passes(self, number: int, time: float, shortened: bool) -> bool:
+        left = self.time.end - time
+        return abs(left) <= FUZZ * self.step or (left > 0.0 and not shortened)
+
+    def steps_in_all(self, number: int, time: float) -> int:
+        return number + math.ceil((self.time.end - time) / self.step - FUZZ)
+
+
+def pace_of(problem: Problem) -> Pace:
+    """Steps that follow a flow where its case gives `time.cfl`, else even ones."""
+    assert problem.case.time is not None
+    if isinstance(problem, Staggered) and problem.case.time.cfl is not None:
+        return FollowingPace(problem)
+    return EvenPace(problem)
+
+
+def rounded_down(step: float) -> float:
+    """To `DIGITS` digits."""
+    unit = 10.0 ** (math.floor(math.log10(step)) - DIGITS + 1)
+    return math.floor(step / unit) * unit or step
+
+
+def step_length(problem: Problem) -> tuple[float, str]:
+    """The first time step of a case (s), and a warning if it is unstable and allowed to be.
+
+    Raises InputError where the case's explicit scheme would be unstable.
+    """
+    time = problem.case.time
+    assert time is not None
+    if time.scheme in IMPLICIT:
+        return time.step, ""
+    limit = problem.largest_step()
+    # Where nothing moves, one step reaches the end.
+    step = time.step if time.step is not None else min(time.cfl * limit, time.end)
+    # A step chosen at the limit may exceed it by rounding.
+    if step <= limit * (1.0 + 1e-12):
+        return step, ""
+    name = "explicit Euler" if time.scheme == "explicit" else time.scheme
+    key = "step" if time.step is not None else "cfl"
+    sentence = f"time.{key}: a step of {step:.6g} is unstable, {name} allows at most {limit:.6g}"
+    if not time.allow_unstable:
+        raise InputError(f"{sentence} here (or set time.allow_unstable = true)")
+    return step, sentence
+
+
+def count_steps(end: float, step: float) -> int:
+    """Steps to the end time; the last one is shortened where the step does not divide it."""
+    if min(step, end) < SHORTEST_STEP or end > step * MOST_STEPS:
+        raise InputError(f"time: a step of {step:.6g} is too small to reach t = {end:.6g}")
+    return max(1, math.ceil(end / step - FUZZ))
+
+
+def substeps(time: Time, number: int, step: float, count: int) -> Iterator[Substep]:
+    """The parts of step `number` of even ones.
+
+    Crank-Nicolson does not damp the jumps of a start, so its first two steps are four half-steps
+    of backward Euler (R. Rannacher, Numer. Math. 43 (1984), 309).
+    """
+    start = number * step
+    left = time.end - start
+    # What rounding takes from the last step is left to it: a march to a later end is the same.
+    length = left if number == count - 1 and left < step * (1.0 - FUZZ) else step
+    theta = {"crank-nicolson": 0.5, "backward-euler": 1.0}.get(time.scheme, 0.0)
+    if time.scheme == "crank-nicolson" and number < 2:
+        yield Substep(start, 0.5 * length, 1.0)
+        yield Substep(start + 0.5 * length, 0.5 * length, 1.0)
+    else:
+        yield Substep(start, length, theta)
