@@ -153,7 +153,8 @@ every = 4
 """
 
 
-LINE = """
+PROBES = """
+probes = [[0.33, 0.52], [1.4, 0.9]]
 [[output.line]]
 from = [0.2, 0.1]
 to = [1.3, 0.95]
@@ -205,7 +206,7 @@ def texts_of_flow():
         "[[obstacle]]\nshape = 'circle'\ncenter = [0.5, 0.52]\nradius = 0.17\ntemperature = 1\n"
         "[[obstacle]]\nshape = 'x > 1 and x < 1.2 and y < 0.3'\n",
         time="scheme = 'rk3'\n[solver]\ntolerance = 1e-6",
-    ).replace("step = 0.002", "cfl = 0.15") + "probes = [[0.33, 0.52], [1.4, 0.9]]\n" + LINE  # fmt: skip
+    ).replace("step = 0.002", "cfl = 0.15") + PROBES  # fmt: skip
     yield "driven, staggered", STAGGERED.format(
         model="convection = 'skew'",
         grid="cells = [18, 20]\nperiodic = ['x']",
