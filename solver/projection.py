@@ -336,7 +336,7 @@ class Projection(Stepper):
     def measures(self) -> dict[str, float]:
         now = {**self._now, "pressure": self._pressure}
         bends = lambda name: self._bends(now[name], name)  # noqa: E731
-        return self.problem.measures(now, self._length, bends) | self._driving
+        return self.problem.measures(now, self._length, self._fastest, bends) | self._driving
 
     def present(self) -> None:
         """With the pressure of this very time; a stage's is that of the stage before.

@@ -378,15 +378,20 @@ class Staggered(Walled):
         return sum(u / h for u, h in zip(speeds, self.steps_along_axes, strict=True))
 
     def measures(
-        self, fields: Mapping[str, Any], dt: float, bends: Callable[[str], Sequence[Any]]
+        self,
+        fields: Mapping[str, Any],
+        dt: float,
+        fastest: float,
+        bends: Callable[[str], Sequence[Any]],
     ) -> dict[str, float]:
         """What the history holds of a step; `bends` gives those of upwind-biased convection.
 
-        The divergence is in units of the fastest velocity over a spacing. Asks all processes.
+        The divergence is in units of the fastest velocity, now or `fastest` when the step began,
+        over a spacing. Asks all processes.
         """
         reduce, region, spacings = self.backend.reduce, self.grid.interior, self.steps_along_axes
         velocities, volume = self.velocities(fields), float(np.prod(spacings))
-        fastest = self.fastest(fields)
+        fastest = max(fastest, self.fastest(fields))
         relative = self.divergence(fields) * min(spacings)
         for velocity in velocities:  # the walls' ghosts beside a neighbour's block
             self.halo.exchange(velocity)

@@ -137,13 +137,6 @@ def test_vortices_decay_as_the_discrete_operator_says(backend, tmp_path):
     assert energy[-1] / energy[0] == pytest.approx(growth ** (len(energy) - 1), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["couette", "channel"])
-def test_straight_flows_to_rounding(name, tmp_path):
-    result = run(load(name, ["constants.n=16"]), "numba", tmp_path / "case.h5")
-    assert result.outcome.ending == "tolerance"
-    assert read(result.path).attributes["error_max_velocity_x"] < 2e-11
-
-
 def test_what_flows_in_flows_out_and_the_pressure_drives_it(backend, tmp_path):
     walls = (
         "left = { kind = 'inflow', velocity_x.value = '6*y*(1 - y)' }\nright.kind = 'outflow'\n"
@@ -357,11 +350,12 @@ def test_adams_and_bashforth_need_diffusion():
 @pytest.mark.slow
 def test_a_vortex_that_breaks_down_keeps_its_budget_of_energy(tmp_path):
     """Taylor and Green's in space: what is lost is what friction takes."""
-    run(load("taylor-green-3d"), "numba", tmp_path / "case.h5")
+    # Runge-Kutta's steps take some, too, of third order in their length: a thousandth at 0.5.
+    run(load("taylor-green-3d", ["time.cfl=0.3"]), "numba", tmp_path / "case.h5")
     history = read(tmp_path / "case.h5").history
     time, energy = history["time"], history["kinetic_energy"]
     assert np.all(np.diff(energy) < 0.0)
     assert history["divergence"].max() <= 1e-8
     lost = -np.diff(energy) / np.diff(time)
     taken = (history["enstrophy"][1:] + history["enstrophy"][:-1]) / 1600.0
-    assert np.abs(lost - taken).max() < 1e-3 * lost.max()
+    assert np.abs(lost - taken).max() < 5e-4 * lost.max()
