@@ -56,7 +56,8 @@ class Report:
 
     def progress(self, number: int, norm: float | None, total: int | None = None) -> None:
         """Say how far the run is, if it is time to say something; of how many, if that changes."""
-        self._total = total or self._total
+        if total is not None:
+            self._total = total
         now = time.perf_counter()
         wait = SECONDS_BETWEEN_FRAMES if self._bar is not None else SECONDS_BETWEEN_LINES
         if self._quiet or now - self._shown < wait:

@@ -214,6 +214,7 @@ SWITCHES = [
     ("solver", "omega", [1e-300, 1.0, 1.9999]),
     ("solver", "weight", [1e-300, 0.5, 2]),
     ("time", "scheme", ["explicit", "crank-nicolson", "backward-euler"]),
+    ("time", "allow_unstable", [True]),
     ("time", "cfl", [0.5, 1.0, 1.5, 30]),
     ("time", "step", [5e-324, 1e-300, 1e-3, 0.03, 1, 1e300]),
     ("time", "end", [5e-324, 1e-300, 1e-3, 0.07, 1e6, 1e300]),
