@@ -129,7 +129,7 @@ class FollowingPace(Pace):
 
     def _follow(self, time: float, fields: Mapping[str, Any]) -> None:
         problem, end = self._problem, self.time.end
-        speeds = problem.speeds(fields, time)
+        speeds = problem.speeds(fields, time, min(time + self.step, end))  # of walls by then
         rate = problem.courant_rate(speeds)
         if SLOWER * self._rate <= rate <= self._rate or not math.isfinite(rate):
             return

@@ -341,10 +341,10 @@ class Staggered(Walled):
             if wall.side == 0 and self.components[wall.number] == name:
                 self.backend.sweep(copy, largest, self.face_at(wall.number, 0), array)
 
-    def speeds(self, fields: Mapping[str, Any], time: float) -> list[float]:
+    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         """The largest along each axis, slowest first: at any face, of walls, and meant to be.
 
-        In m/s; asks all processes.
+        Those of walls at these times. In m/s; asks all processes.
         """
         found = []
         for name in self.components:
@@ -352,7 +352,8 @@ class Staggered(Walled):
             self._add_faces(largest, name, fields[name])
             mean = getattr(self.case.source, f"mean_{name}") or 0.0
             if name not in self._speeds_of_walls or self.walls_vary:
-                self._speeds_of_walls[name] = max(map(abs, self.given_at_walls(name, time)))
+                given = [value for time in times for value in self.given_at_walls(name, time)]
+                self._speeds_of_walls[name] = max(map(abs, given))
             found.append(max(largest.value, abs(mean), self._speeds_of_walls[name]))
         return found
 
