@@ -166,7 +166,7 @@ class Bodies:
         """By obstacle: the force on it over rho, and what it gives off of what it has a value of.
 
         For a unit of thickness in a plane; ghosts hold what walls say; `bends` gives those of
-        upwind-biased convection (asks all processes).
+        wide convection (asks all processes).
         """
         dimension, spacings = self._grid.dimension, [axis.spacing for axis in self._grid.axes]
         velocities, form = [fields[name] for name in self._components], self._case.model.convection

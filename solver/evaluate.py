@@ -67,6 +67,8 @@ def evaluate(
     variables = {**positions, "t": time}
     values = np.asarray(expression(**{n: variables[n] for n in expression.names}), float)
     values = values if values.ndim else values.reshape((1,) * grid.dimension)
+    if "t" in expression.names and time > 0.0:
+        path = f"{path} at t = {time:g}"
     demand(grid, np.isfinite(values), values, path, "be finite")
     if positive:
         demand(grid, values > 0.0, values, path, "be greater than 0")

@@ -11,7 +11,8 @@ the centres of cells, each velocity on the faces across it. The velocity behind 
 cell's index, so a cell lies between the faces [at - 1] and [at]. Convection is the divergence of
 the flux of momentum, by central means, which conserve momentum, and where div u = 0 also energy; or
 in skew-symmetric form, sum F u_neighbour / 2, which conserves energy whatever div u is (R. W. C. P.
-Verstappen and A. E. P. Veldman, J. Comput. Phys. 187 (2003), 343).
+Verstappen and A. E. P. Veldman, J. Comput. Phys. 187 (2003), 343); or from wider fluxes, central of
+fourth order or upwind-biased of third.
 """
 
 from functools import cache
@@ -79,10 +80,17 @@ def face_before(at, axis):
     return neighbour(at, axis, -1)
 
 
-def upwind_flux(speed, w, before, behind, bend):
-    """Of third order: the mean of both sides, less a sixth of the bend on the upwind one."""
-    upwind = where(speed > 0.0, bend[before], bend[behind])
-    return speed * (0.5 * (w[before] + w[behind]) - upwind / 6.0)
+WIDE = ("central4", "upwind3")
+"""Forms of convection whose fluxes take `bends`."""
+
+
+def wide_flux(form, speed, w, before, behind, bend):
+    """The mean of both sides, less a sixth of the bend: of both, for fourth order, or upwind."""
+    if form == "upwind3":
+        here = where(speed > 0.0, bend[before], bend[behind])
+    else:
+        here = 0.5 * (bend[before] + bend[behind])
+    return speed * (0.5 * (w[before] + w[behind]) - here / 6.0)
 
 
 @cache
@@ -112,9 +120,9 @@ def convection(form, component, velocities, at, spacings, bent=()):
             high = 0.5 * (v[at] + v[across])
         if form == "skew":
             total = total + (high * w[behind] - low * w[before]) / (2.0 * h)
-        elif form == "upwind3":
-            out = upwind_flux(high, w, at, behind, bent[axis])
-            total = total + (out - upwind_flux(low, w, before, at, bent[axis])) / h
+        elif form in WIDE:
+            out = wide_flux(form, high, w, at, behind, bent[axis])
+            total = total + (out - wide_flux(form, low, w, before, at, bent[axis])) / h
         else:
             out, into = high * (w[at] + w[behind]), low * (w[before] + w[at])
             total = total + (out - into) / (2.0 * h)
@@ -138,7 +146,7 @@ def laplacian(w, at, spacings, weights=()):
 def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
     """du/dt along an axis (counted as arrays are), but for the pressure.
 
-    Arguments: all components (slowest axis first); the `bends` of this one for "upwind3"; the
+    Arguments: all components (slowest axis first); the `bends` of this one for `WIDE` forms; the
     force; the temperature, the acceleration for each of its units and the temperature at which
     there is none, if `buoyant`; nu (`NOTHING` for all but diffusion) and the spacings (slowest axis
     first); beside obstacles the weights of `laplacian`.
@@ -146,7 +154,7 @@ def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
 
     def rate(at, *given):
         velocities, given = _split(given, dimension)
-        bent, given = _split(given, dimension if form == "upwind3" else 0)
+        bent, given = _split(given, dimension if form in WIDE else 0)
         w, total, given = velocities[component], given[0][at], given[1:]
         if buoyant:
             (temperature, lift, neutral), given = given[:3], given[3:]
@@ -159,13 +167,13 @@ def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
     return rate
 
 
-def outflow_of(c, at, velocities, spacings, bent=()):
+def outflow_of(c, at, form, velocities, spacings, bent=()):
     """div (u c) of a cell, terms to be subtracted one by one."""
     for axis, (v, h) in enumerate(zip(velocities, spacings, strict=True)):
         before, behind = neighbour(at, axis, -1), neighbour(at, axis, 1)
-        if bent:
-            out = upwind_flux(v[at], c, at, behind, bent[axis])
-            yield (out - upwind_flux(v[before], c, before, at, bent[axis])) / h
+        if form in WIDE:
+            out = wide_flux(form, v[at], c, at, behind, bent[axis])
+            yield (out - wide_flux(form, v[before], c, before, at, bent[axis])) / h
         else:
             out, into = v[at] * (c[at] + c[behind]), v[before] * (c[before] + c[at])
             yield (out - into) / (2.0 * h)
@@ -176,18 +184,18 @@ def carried(dimension: int, form: str) -> Point:
     """dc/dt of a quantity at the cells: alpha div grad c + f - div (u c).
 
     Arguments: the quantity, all components of the velocity, the `bends` of the quantity for
-    "upwind3", the source, alpha (`NOTHING` for all but diffusion) and the spacings (slowest axis
+    `WIDE` forms, the source, alpha (`NOTHING` for all but diffusion) and the spacings (slowest axis
     first); beside obstacles the weights of `laplacian`.
     """
 
     def rate(at, c, *given):
         velocities, given = _split(given, dimension)
-        bent, (source, alpha, *given) = _split(given, dimension if form == "upwind3" else 0)
+        bent, (source, alpha, *given) = _split(given, dimension if form in WIDE else 0)
         spacings, weights = _split(given, dimension)
         total = source[at]
         if alpha is not NOTHING:
             total = total + alpha * laplacian(c, at, spacings, weights)
-        for flux in outflow_of(c, at, velocities, spacings, bent):
+        for flux in outflow_of(c, at, form, velocities, spacings, bent):
             total = total - flux
         return total
 
@@ -426,14 +434,14 @@ def unbalanced(c, at, rest, number, nu, spacings, weights, drag, value, owner):
 def force(dimension: int, component: int, form: str) -> Point:
     """The force of the flow on an obstacle along an axis, over rho and a cell's volume.
 
-    Arguments: the pressure, all components of the velocity, the bends for "upwind3"; nu and the
+    Arguments: the pressure, all components of the velocity, the bends for `WIDE` forms; nu and the
     spacings; the weights, the drag, the value and the owner of `bodies.Stencil`; the number of the
     obstacle.
     """
 
     def taken(at, p, *given):
         velocities, given = _split(given, dimension)
-        bent, (nu, *given) = _split(given, dimension if form == "upwind3" else 0)
+        bent, (nu, *given) = _split(given, dimension if form in WIDE else 0)
         spacings, (*weights, drag, value, owner, number) = _split(given, dimension)
         pressed = (p[face_after(at, component)] - p[at]) / spacings[component]
         rest = -convection(form, component, velocities, at, spacings, bent) - pressed
@@ -452,10 +460,10 @@ def release(dimension: int, form: str) -> Point:
 
     def given_off(at, c, *given):
         velocities, given = _split(given, dimension)
-        bent, (alpha, *given) = _split(given, dimension if form == "upwind3" else 0)
+        bent, (alpha, *given) = _split(given, dimension if form in WIDE else 0)
         spacings, (*weights, drag, value, owner, number) = _split(given, dimension)
         rest = 0.0
-        for flux in outflow_of(c, at, velocities, spacings, bent):
+        for flux in outflow_of(c, at, form, velocities, spacings, bent):
             rest = rest - flux
         return -unbalanced(c, at, rest, number, alpha, spacings, weights, drag, value, owner)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from heatsolve import flow
 from heatsolve.backends import Backend
 from heatsolve.case import Case
 from heatsolve.collocated import Collocated
@@ -22,6 +23,7 @@ PRESSURES = 5
 CONVECTIONS = {
     "central": "central convection",
     "skew": "skew-symmetric convection",
+    "central4": "central convection of fourth order",
     "upwind3": "upwind-biased convection",
 }
 STEPS = {**SCHEMES, "adams-bashforth": "Adams and Bashforth's steps of second order"}
@@ -75,7 +77,7 @@ def _staggered(problem: Walled, block: Grid) -> tuple[int, int]:
     copies = {"explicit": 2, "rk2": 3, "adams-bashforth": 3, "rk3": 4}[case.time.scheme]
     method = OWN_FIELDS_OF_METHODS.get(method_name(case), 1)
     fields = advanced * copies + PRESSURES + method
-    if case.model.convection == "upwind3":
+    if case.model.convection in flow.WIDE:
         fields += block.dimension
     if case.time.diffusion != "explicit":  # its right side, its unknown, capacities
         fields += 2 + advanced * (1 + method)

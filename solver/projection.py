@@ -63,8 +63,8 @@ class Projection(Stepper):
         self._case = case.model_copy(update={"solver": solver})
         implicit = case.time.diffusion != "explicit"
         self._diffusion = ImplicitDiffusion(problem, self._case) if implicit else None
-        upwind = case.model.convection == "upwind3"
-        self._bent = tuple(backend.zeros(shape) for _ in shape if upwind)
+        wide = case.model.convection in flow.WIDE
+        self._bent = tuple(backend.zeros(shape) for _ in shape if wide)
         self._solvers: dict[float, tuple[System, Method]] = {}
         self._fastest, self._length, self._last = 0.0, step, step
         wanted = [(name, getattr(case.source, f"mean_{name}")) for name in problem.components]
@@ -240,9 +240,9 @@ class Projection(Stepper):
         return ((), ()) if bodies is None else (bodies.weights(name), bodies.surface(name, dt))
 
     def _bends(self, array: Any, name: str) -> tuple[Any, ...]:
-        """The second differences that upwind-biased convection takes; none beyond walls."""
+        """The second differences that wide convection takes; none beyond walls."""
         problem = self.problem
-        if problem.case.model.convection == "upwind3":
+        if problem.case.model.convection in flow.WIDE:
             sweep, region = problem.backend.sweep, problem.inside(name)
             sweep(flow.bends(problem.grid.dimension), self._bent, region, array)
             for bend in self._bent:

@@ -37,7 +37,7 @@ ZERO, ONE = (compile_expression(text, (), {}) for text in ("0.0", "1.0"))
 FieldName = Literal[
     "temperature", "concentration", "velocity_x", "velocity_y", "velocity_z", "pressure"
 ]
-Convection = Literal["backward", "upwind", "central", "upwind3", "tvd", "skew"]
+Convection = Literal["backward", "upwind", "central", "upwind3", "tvd", "skew", "central4"]
 HEAT_KEYS = ("conductivity", "density", "specific_heat")
 KEYS = {
     "heat": HEAT_KEYS,
@@ -57,7 +57,7 @@ KEYS = {
 CONVECTIONS = {
     "transport": ("upwind", "backward", "central", "upwind3", "tvd"),
     "collocated": ("backward",),
-    "staggered": ("central", "skew", "upwind3"),
+    "staggered": ("central", "skew", "central4", "upwind3"),
 }
 """The first one is the default."""
 

@@ -31,6 +31,8 @@ def advection_symbol(convection: str, theta: np.ndarray) -> np.ndarray:
         return shift - 1.0
     if convection == "central":
         return -1j * np.sin(theta)
+    if convection == "central4":
+        return -1j * np.sin(theta) * (4.0 - np.cos(theta)) / 3.0
     return -(2.0 / shift + 3.0 - 6.0 * shift + shift * shift) / 6.0
 
 

@@ -385,7 +385,7 @@ class Staggered(Walled):
         fastest: float,
         bends: Callable[[str], Sequence[Any]],
     ) -> dict[str, float]:
-        """What the history holds of a step; `bends` gives those of upwind-biased convection.
+        """What the history holds of a step; `bends` gives those of wide convection.
 
         The divergence is in units of the fastest velocity, now or `fastest` when the step began,
         over a spacing. Asks all processes.
@@ -441,7 +441,7 @@ class Staggered(Walled):
         """
         case, model, time = self.case, self.case.model, self.case.time
         assert time is not None
-        form = "upwind3" if model.convection == "upwind3" else "central"
+        form = "central" if model.convection == "skew" else model.convection
         implicit = time.diffusion != "explicit"
         given = list(reversed(speeds))
         steps = [

@@ -276,13 +276,14 @@ def _of_staggered(d: int) -> list[Entry]:
         plain = flow.stage(flow.momentum(d, axis, "central", False))
         lifted = flow.stage(flow.momentum(d, axis, "central", True))
         biased = flow.momentum(d, axis, "upwind3", False)
+        wide = flow.momentum(d, axis, "central4", False)
         heat_ = (*velocities, u, u, REAL, REAL, REAL, *spacings)
         entries += [
             Entry(f"{d}d-central-momentum-{axis}", plain, d, (u, u, *step, REAL, *around)),
             Entry(f"{d}d-skew-rate-{axis}", flow.momentum(d, axis, "skew", False), d, around),
             Entry(
                 f"{d}d-rate-ahead-{axis}",
-                flow.ahead(biased),
+                flow.ahead(wide),
                 d,
                 (u, REAL, *velocities, *bends, u, points.NOTHING, *spacings),
                 ("array", 0),

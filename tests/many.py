@@ -208,7 +208,7 @@ def texts_of_flow():
         time="scheme = 'rk3'\n[solver]\ntolerance = 1e-6",
     ).replace("step = 0.002", "cfl = 0.15") + PROBES  # fmt: skip
     yield "driven, staggered", STAGGERED.format(
-        model="convection = 'skew'",
+        model="convection = 'central4'",
         grid="cells = [18, 20]\nperiodic = ['x']",
         initial="velocity_x = 'y'",
         walls="bottom.kind = 'no-slip'\ntop.kind = 'no-slip'\n"

@@ -106,6 +106,29 @@ def test_skew_convection_needs_no_freedom_from_divergence():
     assert abs(power["skew"]) < 1e-11 < 1.0 < abs(power["central"])
 
 
+@pytest.mark.parametrize("form", ["central", "skew", "central4", "upwind3"])
+def test_waves_are_carried_as_the_scheme_says(form, backend, tmp_path):
+    """By a uniform flow: a velocity across it and a quantity, each by g(dt lambda) a step."""
+    n, dt, steps = 12, 0.05, 7
+    case = parse(text(
+        nu=0.02, form=form, cells=[n, 4], grid="upper = ['2*pi', 1]\nperiodic = ['x', 'y']",
+        model="diffusivity = 0.03", time=f"step = {dt}", end=dt * steps,
+        initial="velocity_x = 1\nvelocity_y = 'sin(2*x)'\nconcentration = 'cos(3*x)'",
+    ), "case")  # fmt: skip
+    run(case, backend, tmp_path / "case.h5")
+    fields = read(tmp_path / "case.h5").fields
+    for name, nu, waves in (("velocity_y", 0.02, 2), ("concentration", 0.03, 3)):
+        theta, h = 2.0 * math.pi * waves / n, 2.0 * math.pi / n
+        # What 1 - d^2 / 6 makes of a central difference; upwind3 damps by d^4 / 12, too.
+        wide = (4.0 - math.cos(theta)) / 3.0 if form in flow.WIDE else 1.0
+        damping = (1.0 - math.cos(theta)) ** 2 / 3.0 if form == "upwind3" else 0.0
+        rate = -(1j * math.sin(theta) * wide + damping) / h
+        z = dt * (rate - 2.0 * nu / h**2 * (1.0 - math.cos(theta)))
+        factor = (1.0 + z + z**2 / 2.0 + z**3 / 6.0) ** steps
+        first, last = np.fft.fft(fields[name][:, 0, :])[:, waves]
+        assert last == pytest.approx(factor * first, rel=1e-12)
+
+
 @pytest.mark.parametrize("scheme, order", [("rk2", 3.0), ("rk3", 3.0)])
 def test_energy_drifts_at_the_order_of_the_integrator(scheme, order):
     """Or faster: Runge-Kutta's error in energy is of odd order."""

@@ -288,7 +288,7 @@ def test_energy_is_lost_as_the_enstrophy_says(tmp_path):
 
 def test_upwind_biased_convection_conserves_and_damps(tmp_path):
     energies = {}
-    for form in ("skew", "upwind3"):
+    for form in ("skew", "central4", "upwind3"):
         solution = solved(
             tmp_path / "case.h5", nu=0.0, form=form, cells=[16, 16], model="diffusivity = 0",
             grid="upper = ['2*pi', '2*pi']\nperiodic = ['x', 'y']", end=0.2,
@@ -300,7 +300,7 @@ def test_upwind_biased_convection_conserves_and_damps(tmp_path):
             first, last = solution.fields[name]
             assert abs(first.sum() - last.sum()) < 1e-8 * np.abs(first).sum()
     lost = {form: 1.0 - energy[-1] / energy[0] for form, energy in energies.items()}
-    assert abs(lost["skew"]) < 1e-5 < 1e-2 < lost["upwind3"]
+    assert abs(lost["skew"]) < 1e-5 and abs(lost["central4"]) < 1e-5 < 1e-2 < lost["upwind3"]
 
 
 def test_a_force_holds_the_mean_velocity(backend, tmp_path):

@@ -227,6 +227,9 @@ def test_limits_of_stability():
     assert limit("central", "explicit", [1.0], 0.01, [h]) == pytest.approx(0.02, rel=1e-4)
     assert limit("central", "explicit", [1.0], 0.5, [h]) == pytest.approx(h * h / 1.0)
     assert limit("upwind3", "rk3", [1.0], 0.0, [h]) == pytest.approx(1.6259 * h, rel=1e-3)
+    fastest = math.sin(1.7974) * (4.0 - math.cos(1.7974)) / 3.0
+    longest = math.sqrt(3.0) * h / fastest
+    assert limit("central4", "rk3", [1.0], 0.0, [h]) == pytest.approx(longest, rel=1e-3)
     never = (("central", "explicit"), ("central", "rk2"), ("upwind3", "explicit"))
     for convection, scheme in never:
         assert limit(convection, scheme, [1.0], 0.0, [h]) == 0.0

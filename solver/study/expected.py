@@ -61,3 +61,7 @@ EDDIES: tuple[tuple[str, float, dict[int, float]], ...] = (
     ("end of the upper eddy", 10.48, {32: 0.03, 64: 0.015}),
 )
 """Behind the step: what, where, by cells across the channel the relative tolerance."""
+
+DISSIPATION = (0.01285753, 8.97)
+"""The largest loss of energy of `taylor-green-3d`, a unit of volume, and its time; spectral
+solution with 512^3 modes of the Workshop on High-Order CFD Methods 2012, problem C3.5."""

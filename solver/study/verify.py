@@ -14,12 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from heatsolve.backends.choice import ON_GPU
 from heatsolve.case import load
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.expressions import suggestion
 from heatsolve.output import read
 from heatsolve.run import run
-from heatsolve.study.expected import CAVITIES, CONVECTION, CYLINDER, EDDIES, LESSONS, PLATE
+from heatsolve.study.expected import (
+    CAVITIES,
+    CONVECTION,
+    CYLINDER,
+    DISSIPATION,
+    EDDIES,
+    LESSONS,
+    PLATE,
+)
 
 
 @dataclass(frozen=True)
@@ -160,6 +169,34 @@ def taylor_green(solve: Runs) -> Iterator[Line]:
         yield Line(name, f"decay of energy, n = {n}", decay, exact, source, 1e-12, exact)
     for field, found in errors.items():
         yield order_line(name, field, found, "exact solution")
+
+
+def breakdown(solve: Runs) -> Iterator[Line]:
+    """What is lost is what friction takes; and on a GPU the peak of that, with enough cells."""
+    name, balance = "taylor-green-3d", "balance of energy"
+    solution = solve(name, "constants.n=64", "time.cfl=0.3")
+    _, lost, taken = losses(solution)
+    growing = float(np.count_nonzero(lost <= 0.0))
+    yield Line(name, "steps in which energy grows, n = 64", growing, 0.0, balance, 0.0)
+    apart = float(np.abs(lost - taken).max() / lost.max())
+    yield Line(name, "loss but for friction, n = 64", apart, 0.0, balance, 1e-3)
+    if solution.attributes["backend"] not in ON_GPU:
+        return
+    time, lost, _ = losses(solve(name, "constants.n=256", "model.convection=central4"))
+    n, (peak, moment), source = int(np.argmax(lost)), DISSIPATION, "spectral, Workshop 2012"
+    yield Line(name, "largest loss, n = 256", float(lost[n]), peak, source, 0.04, peak)
+    yield Line(name, "its time, n = 256", float(time[n]), moment, source, 0.3)
+
+
+def losses(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By step of a flow in the cube of side 2 pi: mid time, and the loss of kinetic energy, and
+    what friction takes, 2 nu times the enstrophy, a unit of volume and of time."""
+    time, energy, enstrophy = (
+        solution.history[name] for name in ("time", "kinetic_energy", "enstrophy")
+    )
+    volume, nu = (2.0 * math.pi) ** 3, 1.0 / solution.constants["Re"]
+    taken = nu * (enstrophy[1:] + enstrophy[:-1]) / volume
+    return 0.5 * (time[1:] + time[:-1]), -np.diff(energy) / np.diff(time) / volume, taken
 
 
 def straight(name: str) -> Verification:
@@ -338,6 +375,7 @@ VERIFICATIONS: dict[str, Verification] = {
     "hot-plate": hot_plate,
     "sine-source": sine_source,
     "taylor-green": taylor_green,
+    "taylor-green-3d": breakdown,
     "channel": straight("channel"),
     "couette": straight("couette"),
     **{f"cavity-re{reynolds}": cavity(reynolds) for reynolds in CAVITIES},
@@ -349,6 +387,7 @@ VERIFICATIONS: dict[str, Verification] = {
     "heated-cylinder": heated_cylinder,
 }
 SLOW = (
+    "taylor-green-3d",
     "cavity-re400",
     "cavity-re1000",
     "rayleigh-benard",
