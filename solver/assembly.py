@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from heatsolve.backends import Backend, Region
+from heatsolve.links import Link
 from heatsolve.points import shifted
 
 
@@ -17,16 +18,15 @@ class Assembly:
     def __init__(
         self,
         backend: Backend,
-        ranks: Any,
+        link: Link,
         own: Region,
         regions: Sequence[Region],
-        direct: bool = False,
     ):
-        self._backend, self._comm = backend, ranks.comm
+        self._backend, self._link = backend, link
         sizes = [[high - low for low, high in region] for region in regions]
         box = [max(extents) for extents in zip(*sizes, strict=True)]
-        self._leaving = backend.message(box, direct)
-        self._arriving = backend.message((len(regions) * box[0], *box[1:]), direct)
+        self._leaving = link.message(backend, box)
+        self._arriving = link.message(backend, (len(regions) * box[0], *box[1:]))
         self._packed = tuple((0, high - low) for low, high in own)
         self._from_own = tuple(low for low, _ in own)
         # The boxes lie one behind the other along the slowest axis.
@@ -39,8 +39,6 @@ class Assembly:
         """Fill `whole` from the blocks in the `array` of each process."""
         sweep = self._backend.sweep
         sweep(shifted, self._leaving.array, self._packed, array, *self._from_own)
-        self._leaving.to_buffer()
-        self._comm.Allgather(self._leaving.buffer, self._arriving.buffer)
-        self._arriving.from_buffer()
+        self._link.gather(self._leaving, self._arriving)
         for region, distances in self._places:
             sweep(shifted, whole, region, self._arriving.array, *distances)

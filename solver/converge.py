@@ -114,7 +114,7 @@ def iterate(
     state it goes on as if it had not stopped. Raises Diverged when a norm is not finite or has
     grown.
     """
-    backend = method.system.backend
+    backend, ranks = method.system.backend, method.system.halo.ranks
     judge = Judge(method, criterion)
     queue = Queue(method, criterion)
     questions = questions or Keeper()
@@ -148,7 +148,9 @@ def iterate(
         looks = queue.look(done, until, judge.most_checks(ahead) if method.queues else 1)
         done = queue.settle(looks, judge)
         watcher.progress(done, judge.norm)
-        if clock.perf_counter() - began < LONGEST_QUEUE:
+        short = clock.perf_counter() - began < LONGEST_QUEUE
+        # Processes whose devices exchange in their own queues must queue the same.
+        if ahead < backend.lookahead and all(ranks.gather(short)):
             ahead = min(2 * ahead, backend.lookahead)
     questions.conclude(capture)
     method.finish(done)

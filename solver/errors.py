@@ -32,6 +32,10 @@ class Diverged(HeatsolveError):
     exit_code = 4
 
 
+class MachineFailure(HeatsolveError):
+    """A library that the run depends on failed on the way."""
+
+
 class FileFailure(HeatsolveError):
     """A file could not be read or written: disk full, locked, corrupt."""
 

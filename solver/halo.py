@@ -19,14 +19,16 @@ import numpy as np
 
 from heatsolve.backends import Backend, Region
 from heatsolve.grid import Grid
-from heatsolve.points import copy, shifted
+from heatsolve.links import Link
+from heatsolve.points import shifted
 from heatsolve.ranks import Ranks
 
 
 class Halo:
     """The exchange of the ghosts of a block with those who own them.
 
-    `dims` are the processes along each axis; without them, this one is alone.
+    `dims` are the processes along each axis, and the `link` carries what they send each other;
+    without them, this one is alone.
     """
 
     def __init__(
@@ -36,14 +38,11 @@ class Halo:
         ranks: Ranks | None = None,
         dims: Sequence[int] | None = None,
         depth: int = 1,
-        direct: bool | None = None,
+        link: Link | None = None,
     ):
         self.grid, self.ranks, self.depth = grid, ranks or Ranks(), depth
         self.dims = dims = tuple(dims or (1,) * grid.dimension)
-        self._backend = backend
-        # Memory of a device goes to MPI as it is, or through the host.
-        divided = any(parts > 1 for parts in dims)
-        self.direct = (divided and device_aware(self.ranks, backend)) if direct is None else direct
+        self._backend, self.link = backend, link or Link(self.ranks)
         self._axes: list[Itself | Neighbours] = []
         for number in reversed(range(grid.dimension)):
             axis = self._axis(number, grid.ghost(number, 0), (depth, depth))
@@ -67,7 +66,7 @@ class Halo:
         """The exchange along one axis, over `around` along the others; None if there is none."""
         grid, backend = self.grid, self._backend
         if self.dims[number] > 1:
-            given = (self.ranks, self.dims, number, around, layers, self.direct)
+            given = (self.ranks.rank, self.dims, number, around, layers, self.link)
             return Neighbours(grid, backend, *given)
         return Itself(grid, backend, number, around) if grid.axes[number].periodic else None
 
@@ -93,7 +92,7 @@ class Halo:
         The `backend` may be that of another precision.
         """
         machine = backend or self._backend
-        return Halo(grid, machine, self.ranks, self.dims, direct=self.direct)
+        return Halo(grid, machine, self.ranks, self.dims, link=self.link)
 
     def across(self, number: int, shape: Sequence[int]) -> Callable[[Any], None]:
         """The exchange of two layers on both sides, along one axis if that is divided.
@@ -105,7 +104,7 @@ class Halo:
         axes = list(self.grid.axes)
         axes[number] = replace(axes[number], margin=(1, 1))
         around = tuple((0, extent) for extent in shape)
-        given = (self.ranks, self.dims, number, around, (2, 2), self.direct)
+        given = (self.ranks.rank, self.dims, number, around, (2, 2), self.link)
         axis = Neighbours(Grid(tuple(axes)), self._backend, *given)
 
         def exchange(array: Any) -> None:
@@ -205,33 +204,6 @@ def widened(interior: Region, facing: dict[int, tuple[bool, bool]], width: int) 
     return tuple(around)
 
 
-PROVING = (64, 1 << 17)
-"""Elements of the arrays that prove a transfer: MPI sends few and many in different ways."""
-
-
-def device_aware(ranks: Ranks, backend: Backend) -> bool:
-    """Whether MPI moves arrays of the backend's device as they are; all processes ask together.
-
-    An MPI that cannot would crash on the first pointer, so the library is asked before the arrays
-    go round: each process sends to the next one, and all must have received what was sent.
-    """
-    claims = backend.on_device and ranks.claims_device_memory()
-    if not all(ranks.gather(claims)):
-        return False
-    before, after = (ranks.rank - 1) % ranks.size, (ranks.rank + 1) % ranks.size
-    proved = True
-    for count in PROVING:
-        leaving, arriving = (backend.message((count,), direct=True) for _ in range(2))
-        values = np.arange(count, dtype=backend.dtype)
-        sent = backend.to_device(values + ranks.rank)
-        backend.sweep(copy, leaving.array, ((0, count),), sent)
-        leaving.to_buffer()
-        ranks.comm.Sendrecv(leaving.buffer, after, recvbuf=arriving.buffer, source=before)
-        arriving.from_buffer()
-        proved &= np.array_equal(backend.to_host(arriving.array), values + before)
-    return all(ranks.gather(proved))
-
-
 class Itself:
     """A periodic axis that is not divided: the other end of the same array."""
 
@@ -262,16 +234,16 @@ class Neighbours:
         self,
         grid: Grid,
         backend: Backend,
-        ranks: Any,
+        rank: int,
         dims: tuple[int, ...],
         number: int,
         around: Region,
         layers: tuple[int, int],
-        direct: bool,
+        link: Link,
     ):
-        self.number, self._backend = number, backend
+        self.number, self._backend, self._link = number, backend, link
         self._sides = []
-        place = np.unravel_index(ranks.rank, dims)
+        place = np.unravel_index(rank, dims)
         for side, step in enumerate((-1, 1)):
             other = list(place)
             other[number] += step
@@ -280,27 +252,20 @@ class Neighbours:
             if 0 <= other[number] < dims[number]:
                 peer = int(np.ravel_multi_index(other, dims))
                 own = grid.axes[number].own
-                given = (ranks.comm, number, side, peer, own, around, layers, direct)
-                self._sides.append(Side(backend, *given))
+                given = (number, side, peer, own, around, layers)
+                self._sides.append(Side(backend, link, *given))
         present = [side.side for side in self._sides]
         self.present = (0 in present, 1 in present)
 
     def start(self, array: Any) -> None:
         for side in self._sides:
             self._backend.sweep(shifted, side.leaving.array, side.packed, array, *side.from_edge)
-        for side in self._sides:
-            side.leaving.to_buffer()
-        # Only now: a device may have been unpacking what arrived last until it came to these.
-        self._receives = [side.receive() for side in self._sides]
-        self._sends = [side.send() for side in self._sides]
+        self._link.start(self._sides)
 
     def finish(self, array: Any) -> None:
-        for request, side in zip(self._receives, self._sides, strict=True):
-            request.Wait()
-            side.arriving.from_buffer()
+        self._link.finish(self._sides)
+        for side in self._sides:
             self._backend.sweep(shifted, array, side.ghosts, side.arriving.array, *side.from_ghosts)
-        for request in self._sends:
-            request.Wait()
 
 
 class Side:
@@ -309,16 +274,15 @@ class Side:
     def __init__(
         self,
         backend: Backend,
-        comm: Any,
+        link: Link,
         number: int,
         side: int,
         peer: int,
         own: tuple[int, int],
         around: Region,
         layers: tuple[int, int],
-        direct: bool,
     ):
-        self.side = side
+        self.side, self.peer = side, peer
         (first, stop), (below, above) = own, layers
         # What leaves at the low side is what the peer wants above its own, and the reverse.
         edge = ((first, first + above), (stop - below, stop))[side]
@@ -326,18 +290,11 @@ class Side:
         edges = replaced(around, number, edge)
         self.ghosts = replaced(around, number, beyond)
         self.leaving, self.arriving = (
-            backend.message([high - low for low, high in region], direct)
+            link.message(backend, [high - low for low, high in region])
             for region in (edges, self.ghosts)
         )
         self.packed = tuple((0, high - low) for low, high in edges)
         self.from_edge = tuple(low for low, _ in edges)
         self.from_ghosts = tuple(-low for low, _ in self.ghosts)
-        self._comm, self._peer = comm, peer
         # A layer sent down arrives at an upper end: the tag is the side at which it arrives.
-        self._tags = (2 * number + 1 - side, 2 * number + side)
-
-    def send(self) -> Any:
-        return self._comm.Isend(self.leaving.buffer, self._peer, self._tags[0])
-
-    def receive(self) -> Any:
-        return self._comm.Irecv(self.arriving.buffer, self._peer, self._tags[1])
+        self.tags = (2 * number + 1 - side, 2 * number + side)

@@ -12,6 +12,7 @@ from heatsolve.case import Case
 from heatsolve.evaluate import Wall, evaluate
 from heatsolve.grid import WALLS, Grid, Region, make_grid
 from heatsolve.halo import Halo
+from heatsolve.links import link_of
 from heatsolve.points import NOTHING, copy
 from heatsolve.ranks import Ranks
 
@@ -70,9 +71,11 @@ class Problem(ABC):
         self.dims = dims = dims_of(case, whole, self.ranks.size)
         depth = case.parallel.halo if self.ranks.size > 1 else 1
         self.grid = block_of_rank(whole, dims, self.ranks.rank, depth)
-        self.halo = Halo(self.grid, backend, self.ranks, dims, depth)
+        link = None
         if self.ranks.size > 1:
-            backend.join(self.ranks.combine)
+            link = link_of(self.ranks, backend, case.parallel.transport)
+            backend.join(self.ranks.combine, link.traffic)
+        self.halo = Halo(self.grid, backend, self.ranks, dims, depth, link)
 
     @property
     @abstractmethod

@@ -133,7 +133,9 @@ def set_up(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Pro
     points = " x ".join(str(axis.points) for axis in reversed(problem.whole.axes))
     report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")
     if ranks.size > 1:
-        report.line(f"{ranks.size} processes as {' x '.join(map(str, reversed(problem.dims)))}")
+        blocks = " x ".join(map(str, reversed(problem.dims)))
+        link = problem.halo.link.name(machine)
+        report.line(f"{ranks.size} processes as {blocks}, linked by {link}")
     return problem
 
 

@@ -518,6 +518,7 @@ class Parallel(Section):
     threads: PositiveInteger | None = None
     ranks: Literal["auto"] | tuple[PositiveInteger, ...] = "auto"
     halo: PositiveInteger = 1
+    transport: Literal["auto", "nccl", "mpi", "host"] = "auto"
 
 
 class Units(Section):

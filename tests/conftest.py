@@ -29,8 +29,8 @@ def backend(request):
 def pytest_collection_modifyitems(config, items):
     """Without a word on markers, tests that need a GPU or much time are left out."""
     wanted = config.getoption("-m")
-    for marker in ("gpu", "slow"):
-        if marker not in wanted:
+    for marker in ("gpu", "multigpu", "slow"):
+        if marker not in wanted.split():
             reason = pytest.mark.skip(reason=f"run with: pytest -m {marker}")
             for item in items:
                 if marker in item.keywords:

@@ -22,6 +22,7 @@ from heatsolve.backends.message import Message
 from heatsolve.backends.passes import LONGEST_PASS, Passes
 from heatsolve.backends.signature import Region, Signature, describe, place_of
 from heatsolve.backends.tape import Tape
+from heatsolve.backends.traffic import Traffic
 from heatsolve.points import ONES, Point
 
 
@@ -49,13 +50,20 @@ class Backend(Passes, ABC):
         super().__init__(precision)
         self.combine: Callable[[np.ndarray], np.ndarray] = _alone
 
-    def join(self, combine: Callable[[np.ndarray], np.ndarray]) -> None:
+    def join(
+        self, combine: Callable[[np.ndarray], np.ndarray], traffic: Traffic | None = None
+    ) -> None:
         """From now on `combine` makes the registers of all processes one.
 
-        The gate of a device cannot know what other processes found, so the host looks every time.
+        Without `traffic` between devices a gate cannot know what other processes found, so the
+        host looks every time.
         """
         self.combine = combine
         self.lookahead = 1
+
+    def connect(self, ranks: Any) -> tuple[Traffic | None, str]:
+        """Traffic among the devices of these processes, or why there is none; all ask together."""
+        return None, "there is no GPU"
 
     @abstractmethod
     def zeros(self, shape: Sequence[int]) -> Any:
@@ -261,4 +269,5 @@ __all__ = [
     "Message",
     "Region",
     "Signature",
+    "Traffic",
 ]

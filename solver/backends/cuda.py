@@ -12,15 +12,18 @@ from heatsolve.backends.cuda_source import (
     check_types,
     kernel_function,
     kernel_source,
+    merge_types,
     parameter_types,
 )
 from heatsolve.backends.device import DeviceBackend, Kernel
-from heatsolve.backends.device_launch import Launch
+from heatsolve.backends.device_launch import SPREAD, Launch
 from heatsolve.backends.device_passes import Compiled
 from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.pass_source import PASS_OPTIONS
 from heatsolve.backends.tape import Tape
 from heatsolve.errors import InputError
+
+ONE_BLOCK = Launch((1, 1, 1), (128, 1, 1), ())
 
 
 class CudaBackend(DeviceBackend):
@@ -42,9 +45,10 @@ class CudaBackend(DeviceBackend):
         self._machine: Device | Simulator
         self._machine = Simulator() if simulated() else Device(cuda, device)
         self.processors = self._machine.processors
-        from heatsolve.backends.cuda_reductions import check
+        from heatsolve.backends.cuda_reductions import check, merge
 
         self._check = self._machine.compile(check, check_types(), "check")
+        self._merge = self._machine.compile(merge, merge_types(), "merge")
         self._make_gate()
 
     def integers(self, count: int) -> DeviceArray:
@@ -98,9 +102,20 @@ class CudaBackend(DeviceBackend):
     def read_integers(self, array: DeviceArray) -> np.ndarray:
         return self._machine.copy_out(array)
 
-    def _queue_check(self, register: DeviceArray, is_sum: bool, limit: float) -> None:
-        one = Launch((1, 1, 1), (128, 1, 1), ())
-        self._check(one, (register, int(is_sum), float(limit), self._gate, self._rows))
+    def _queue_merge(self, register: DeviceArray, row: DeviceArray) -> None:
+        self._merge(ONE_BLOCK, (register, SPREAD, self._gate, row))
+
+    def _queue_check(self, register: DeviceArray, copies: int, is_sum: bool, limit: float) -> None:
+        given = (register, copies, int(is_sum), float(limit), self._gate, self._rows)
+        self._check(ONE_BLOCK, given)
+
+    def _aside(self, work: Callable[[int], None]) -> None:
+        assert isinstance(self._machine, Device)
+        self._machine.aside(work)
+
+    def _rejoin(self) -> None:
+        assert isinstance(self._machine, Device)
+        self._machine.rejoin()
 
     def _kernel(self, name: str, signature: Signature, tape: Tape) -> Kernel:
         source = kernel_source(name, signature, tape)

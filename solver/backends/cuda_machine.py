@@ -87,6 +87,10 @@ def cubin_of(source: str, options: tuple[str, ...]) -> bytes:
     return code
 
 
+HIGHEST = -5
+"""Priority of the stream of traffic: sweeps leave room for it."""
+
+
 class Device:
     """A real GPU: memory by Numba, launches by cuda.core, one stream for both.
 
@@ -106,6 +110,10 @@ class Device:
             self._stream = self._device.create_stream()
             self._handle = driver.CUstream(int(self._stream.handle))
             self._numba_stream = cuda.external_stream(int(self._stream.handle))
+            flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+            self._side = checked(driver.cuStreamCreateWithPriority(flags, HIGHEST))
+            untimed = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
+            self._forked, self._joined = (checked(driver.cuEventCreate(untimed)) for _ in range(2))
             cuda.current_context()
         except Exception as error:
             reason = (
@@ -194,6 +202,16 @@ class Device:
         handle = driver.CUkernel(int(kernel.handle))
         checked(driver.cuKernelSetAttribute(largest, bytes_shared, handle, self._device.device_id))
         return self._launching(kernel, bytes_shared)
+
+    def aside(self, work: Callable[[int], None]) -> None:
+        driver = self._driver
+        checked(driver.cuEventRecord(self._forked, self._handle))
+        checked(driver.cuStreamWaitEvent(self._side, self._forked, 0))
+        work(int(self._side))
+        checked(driver.cuEventRecord(self._joined, self._side))
+
+    def rejoin(self) -> None:
+        checked(self._driver.cuStreamWaitEvent(self._handle, self._joined, 0))
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
         """A graph of what `work` queues."""

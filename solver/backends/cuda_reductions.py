@@ -8,7 +8,6 @@ import numpy as np
 from numba import int32, int64
 
 from heatsolve.backends.cuda_machine import simulated
-from heatsolve.backends.device_launch import SPREAD
 from heatsolve.backends.sums import (
     ANCHORS,
     LARGEST,
@@ -162,24 +161,39 @@ def add_sum(terms, register, first):
         cuda.atomic.max(register, first + TOP, top + 1)
 
 
-def check(register, is_sum, limit, gate, rows):
+@device_function
+def merged(register, copies, place):
+    """What the copies of a register together hold at a place; it is taken out of them."""
+    total = int64(0)
+    for copy in range(copies):
+        following = register[copy * WIDTH + place]
+        if place in (TOP, LARGEST):
+            total = max(total, following)
+        else:
+            total += following
+    # Stores between the loads would make each of them wait.
+    for copy in range(copies):
+        register[copy * WIDTH + place] = 0
+    return total
+
+
+def merge(register, copies, gate, row):
+    """Merge a register into a row, and clear it; one block."""
+    if gate[0] != 0:
+        return
+    place = cuda.threadIdx.x
+    if place < WIDTH:
+        row[place] = merged(register, copies, place)
+
+
+def check(register, copies, is_sum, limit, gate, rows):
     """Merge a register into a row of the ledger, clear it, and close the gate; one block."""
     if gate[0] != 0:
         return
     row = gate[1] * WIDTH
     place = cuda.threadIdx.x
     if place < WIDTH:
-        merged = int64(0)
-        for copy in range(SPREAD):
-            following = register[copy * WIDTH + place]
-            if place in (TOP, LARGEST):
-                merged = max(merged, following)
-            else:
-                merged += following
-        # Stores between the loads would make each of them wait.
-        for copy in range(SPREAD):
-            register[copy * WIDTH + place] = 0
-        rows[row + place] = merged
+        rows[row + place] = merged(register, copies, place)
     cuda.syncthreads()
     if place != 0:
         return

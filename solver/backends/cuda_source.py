@@ -24,7 +24,8 @@ import math
 import numpy as np
 from numba import cuda, float64, int64
 
-from heatsolve.backends.cuda_reductions import SPREAD, WIDTH, add_largest, add_sum
+from heatsolve.backends.cuda_reductions import WIDTH, add_largest, add_sum
+from heatsolve.backends.device_launch import SPREAD
 """
 
 
@@ -76,7 +77,15 @@ def check_types() -> tuple[Any, ...]:
     from numba import types
 
     pointer = types.CPointer(types.int64)
-    return (pointer, types.int64, types.float64, pointer, pointer)
+    return (pointer, types.int64, types.int64, types.float64, pointer, pointer)
+
+
+def merge_types() -> tuple[Any, ...]:
+    """Numba types of the parameters of `cuda_reductions.merge`."""
+    from numba import types
+
+    pointer = types.CPointer(types.int64)
+    return (pointer, types.int64, pointer, pointer)
 
 
 def parameter_types(signature: Signature) -> tuple[Any, ...]:

@@ -8,12 +8,15 @@ import numpy as np
 from heatsolve.backends import Signature, cache
 from heatsolve.backends.cupy_source import OPTIONS, check_source, kernel_source
 from heatsolve.backends.device import DeviceBackend, Kernel
-from heatsolve.backends.device_launch import Launch
+from heatsolve.backends.device_launch import SPREAD, Launch
 from heatsolve.backends.device_passes import Compiled
 from heatsolve.backends.library import ArrayLibrary, CupyLibrary
 from heatsolve.backends.pass_source import PASS_OPTIONS
 from heatsolve.backends.tape import Tape
 from heatsolve.errors import InputError
+
+HIGHEST = -5
+"""Priority of the stream of traffic: sweeps leave room for it."""
 
 
 class CupyBackend(DeviceBackend):
@@ -41,7 +44,9 @@ class CupyBackend(DeviceBackend):
             raise InputError(f"the cupy backend found no usable CUDA GPU ({reason})") from None
         self._cupy, self._cupyx = cupy, cupyx
         self.processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
-        self._check = self._load(check_source(), "check")
+        self._check, self._merge = (self._load(check_source(), n) for n in ("check", "merge"))
+        self._side = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
+        self._forked, self._joined = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
         self._make_gate()
 
     def _load(self, source: str, name: str, options: tuple[str, ...] = OPTIONS) -> Any:
@@ -111,9 +116,21 @@ class CupyBackend(DeviceBackend):
     def read_integers(self, array: Any) -> np.ndarray:
         return array.get()
 
-    def _queue_check(self, register: Any, is_sum: bool, limit: float) -> None:
-        given = (register, np.int32(is_sum), np.float64(limit), self._gate, self._rows)
-        self._check((1,), (128,), given)
+    def _queue_merge(self, register: Any, row: Any) -> None:
+        self._merge((1,), (128,), (register, np.int32(SPREAD), self._gate, row))
+
+    def _queue_check(self, register: Any, copies: int, is_sum: bool, limit: float) -> None:
+        given = (register, np.int32(copies), np.int32(is_sum), np.float64(limit))
+        self._check((1,), (128,), (*given, self._gate, self._rows))
+
+    def _aside(self, work: Callable[[int], None]) -> None:
+        self._forked.record()
+        self._side.wait_event(self._forked)
+        work(self._side.ptr)
+        self._joined.record(self._side)
+
+    def _rejoin(self) -> None:
+        self._cupy.cuda.get_current_stream().wait_event(self._joined)
 
     def _kernel(self, name: str, signature: Signature, tape: Tape) -> Kernel:
         kernel = self._load(kernel_source(name, signature, tape), "sweep")

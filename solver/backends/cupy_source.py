@@ -98,22 +98,31 @@ template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
 """
 
 CHECK_SOURCE = """
-// Merges a register into a row of the ledger, clears it, and closes the gate; one block.
-extern "C" __global__ void check(
-    integer* reg, int sum, double limit, integer* gate, integer* rows
-) {
-    if (gate[0]) return;
-    integer* merged = rows + gate[1] * WIDTH;
+__device__ void merge_into(integer* row, integer* reg, int copies) {
     for (int place = threadIdx.x; place < WIDTH; place += blockDim.x) {
         integer value = 0;
-        for (int copy = 0; copy < SPREAD; copy++) {
+        for (int copy = 0; copy < copies; copy++) {
             const integer next = reg[copy * WIDTH + place];
             value = place == TOP || place == LARGEST ? max(value, next) : value + next;
         }
         // Stores between the loads would make each of them wait.
-        for (int copy = 0; copy < SPREAD; copy++) reg[copy * WIDTH + place] = 0;
-        merged[place] = value;
+        for (int copy = 0; copy < copies; copy++) reg[copy * WIDTH + place] = 0;
+        row[place] = value;
     }
+}
+
+// Merges a register into a row, and clears it; one block.
+extern "C" __global__ void merge(integer* reg, int copies, integer* gate, integer* row) {
+    if (!gate[0]) merge_into(row, reg, copies);
+}
+
+// Merges a register into a row of the ledger, clears it, and closes the gate; one block.
+extern "C" __global__ void check(
+    integer* reg, int copies, int sum, double limit, integer* gate, integer* rows
+) {
+    if (gate[0]) return;
+    integer* merged = rows + gate[1] * WIDTH;
+    merge_into(merged, reg, copies);
     __syncthreads();
     if (threadIdx.x) return;
     double value = 0;
@@ -207,5 +216,5 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
 
 
 def check_source() -> str:
-    """CUDA C of the kernel `check`."""
+    """CUDA C of the kernels `check` and `merge`."""
     return constants() + "typedef long long integer;\n" + CHECK_SOURCE

@@ -30,6 +30,7 @@ from heatsolve.backends.message import DirectMessage, StagedMessage
 from heatsolve.backends.replay import Note, Replay
 from heatsolve.backends.small_sweeps import SmallSweep, may_share
 from heatsolve.backends.tape import Tape
+from heatsolve.backends.traffic import Traffic, connect
 from heatsolve.points import Point
 
 BEYOND = LONGEST_PASS
@@ -58,6 +59,8 @@ class DeviceBackend(Backend):
     """Whether generated kernels may load and store pairs of elements."""
     processors: int
     """Multiprocessors of the device."""
+    traffic: Traffic | None = None
+    """What brings together what the devices of all processes found."""
     notes: list[Note] | None = None
     """What is queued while it is only noted down."""
     _state: Any
@@ -98,7 +101,11 @@ class DeviceBackend(Backend):
         """A device array of integers, on the host (waits)."""
 
     @abstractmethod
-    def _queue_check(self, register: Any, is_sum: bool, limit: float) -> None:
+    def _queue_merge(self, register: Any, row: Any) -> None:
+        """Queue the kernel that merges the copies of a register into a row and clears them."""
+
+    @abstractmethod
+    def _queue_check(self, register: Any, copies: int, is_sum: bool, limit: float) -> None:
         """Queue the kernel of a check."""
 
     @abstractmethod
@@ -236,6 +243,38 @@ class DeviceBackend(Backend):
     def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
         return Replay(self, work) if self.compiles_c else work
 
+    def connect(self, ranks: Any) -> tuple[Traffic | None, str]:
+        return connect(self, ranks)
+
+    def join(
+        self, combine: Callable[[np.ndarray], np.ndarray], traffic: Traffic | None = None
+    ) -> None:
+        self.combine, self.traffic = combine, traffic
+        if traffic is None:
+            self.lookahead = 1
+            return
+        self._found = self.integers(sums.WIDTH)
+        self._found_by_all = self.integers(traffic.size * sums.WIDTH)
+
+    def aside(self, work: Callable[[int], None]) -> None:
+        """Queue `work` after all that is queued, beside what will be until `rejoin`.
+
+        It is given the handle of the stream that it is to use.
+        """
+        self.enqueue(lambda: self._aside(work))
+
+    def rejoin(self) -> None:
+        """What is queued from now on comes after what went aside."""
+        self.enqueue(self._rejoin)
+
+    @abstractmethod
+    def _aside(self, work: Callable[[int], None]) -> None:
+        """Queue it now."""
+
+    @abstractmethod
+    def _rejoin(self) -> None:
+        """Queue it now."""
+
     def message(self, shape: Sequence[int], direct: bool = False) -> Message:
         array = self.zeros(shape)
         if direct:
@@ -276,7 +315,12 @@ class DeviceBackend(Backend):
         self._kinds.append(accumulator.kind)
         self._work.append((self.points_updated, self.bytes_moved))
         limit = threshold * (1.0 + GATE_MARGIN) if threshold >= 0.0 else -1.0
-        self._queue_check(accumulator.register, accumulator.kind == "sum", limit)
+        register, copies = accumulator.register, SPREAD
+        if self.traffic is not None:
+            self._queue_merge(register, self._found)
+            self.traffic.gather(self._found, self._found_by_all)
+            register, copies = self._found_by_all, self.traffic.size
+        self._queue_check(register, copies, accumulator.kind == "sum", limit)
 
     def ledger(self) -> list[float]:
         if self.lookahead == 1:

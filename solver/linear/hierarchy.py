@@ -203,4 +203,4 @@ def _assembly(system: System, division: Division) -> Assembly:
         for at_low, at_high in [axis.at_ends]
     )
     regions = [division.region_in_whole(rank) for rank in range(division.ranks.size)]
-    return Assembly(system.backend, division.ranks, own, regions, system.halo.direct)
+    return Assembly(system.backend, system.halo.link, own, regions)

@@ -1,0 +1,105 @@
+"""Traffic between GPUs in the order of their own queues, by NCCL as CuPy binds it."""
+
+import platform
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from heatsolve.errors import MachineFailure
+
+if TYPE_CHECKING:
+    from heatsolve.backends.device import DeviceBackend
+
+Parcels = Sequence[tuple[Any, int]]
+"""Arrays, each with the process that it goes to or comes from."""
+
+
+class Traffic:
+    """Sends arrays of a device to those of other processes, each with a device of its own.
+
+    All processes must queue the same exchanges and gathers in the same order. Two processes pair
+    what one sends with what the other receives by that order, too.
+    """
+
+    name = "NCCL"
+
+    def __init__(self, backend: "DeviceBackend", nccl: Any, communicator: Any, size: int):
+        self._backend, self._nccl, self._communicator = backend, nccl, communicator
+        self.size = size
+
+    def exchange(self, leaving: Parcels, arriving: Parcels) -> None:
+        """Queue the transfers after all that is queued, beside what will be until `rejoin`."""
+        address = self._backend.address
+
+        def work(stream: int) -> None:
+            nccl, communicator = self._nccl, self._communicator
+            with Failing():
+                nccl.groupStart()
+                for array, peer in leaving:
+                    given = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
+                    communicator.send(*given)
+                for array, peer in arriving:
+                    given = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
+                    communicator.recv(*given)
+                nccl.groupEnd()
+
+        self._backend.aside(work)
+
+    def rejoin(self) -> None:
+        """What is queued from now on comes after all exchanges."""
+        self._backend.rejoin()
+
+    def gather(self, mine: Any, all_of_them: Any) -> None:
+        """Queue: the arrays of all processes, one behind the other."""
+        address, nccl = self._backend.address, self._nccl
+
+        def work(stream: int) -> None:
+            given = (address(mine), address(all_of_them), mine.nbytes, nccl.NCCL_UINT8, stream)
+            with Failing():
+                self._communicator.allGather(*given)
+
+        self._backend.aside(work)
+        self._backend.rejoin()
+
+
+class Failing:
+    """Errors of NCCL as one sentence."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None and kind.__name__ == "NcclError":
+            raise MachineFailure(f"NCCL failed: {first_line(error)}") from None
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def connect(backend: "DeviceBackend", ranks: Any) -> tuple[Traffic | None, str]:
+    """The traffic of these processes, or the reason why there is none; all ask together."""
+    reason, place = "", None
+    try:
+        import cupy
+        from cupy.cuda import nccl
+
+        nccl.get_version()
+        place = platform.node(), cupy.cuda.Device().pci_bus_id
+    except Exception as error:
+        reason = f"CuPy's NCCL cannot be loaded: {first_line(error)}"
+    found = ranks.gather((reason, place))
+    reasons = [reason for reason, _ in found if reason]
+    if reasons:
+        return None, reasons[0]
+    if len({place for _, place in found}) < ranks.size:  # NCCL would refuse, or wait for ever
+        return None, "processes share a GPU"
+    (identity, *_) = ranks.gather(nccl.get_unique_id() if ranks.rank == 0 else None)
+    communicator = None
+    try:
+        communicator = nccl.NcclCommunicator(ranks.size, identity, ranks.rank)
+    except Exception as error:
+        reason = first_line(error)
+    reasons = [reason for reason in ranks.gather(reason) if reason]
+    if reasons:
+        return None, reasons[0]
+    return Traffic(backend, nccl, communicator, ranks.size), ""

@@ -1,0 +1,158 @@
+"""How layers of ghosts and blocks travel between the processes of a run.
+
+Three links carry the same bits. NCCL moves memory of GPUs in the order of their own queues, unseen
+by the host. MPI moves memory of GPUs as it is, where a transfer has shown that it can; else it
+moves memory of the host, through which devices stage what they send.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from heatsolve.backends import Backend, Message, Traffic
+from heatsolve.errors import InputError
+from heatsolve.points import copy
+from heatsolve.ranks import Ranks
+
+PROVING = (64, 1 << 17)
+"""Elements of the arrays that prove a transfer: libraries send few and many in different ways."""
+
+
+class Side(Protocol):
+    """What goes to one neighbour and what comes from it; the tags tell both ends of an axis."""
+
+    leaving: Message
+    arriving: Message
+    peer: int
+    tags: tuple[int, int]
+
+
+class Link:
+    """Messages by MPI; `direct`: of memory of devices."""
+
+    traffic: Traffic | None = None
+    """What moves memory in the queue of a device, if anything does."""
+
+    def __init__(self, ranks: Any, direct: bool = False):
+        self._ranks, self._direct = ranks, direct
+        self._under_way: list[Any] = []
+
+    def name(self, backend: Backend) -> str:
+        """As a report says it."""
+        if not backend.on_device:
+            return "MPI"
+        return "MPI from GPU to GPU" if self._direct else "MPI through pinned memory"
+
+    def message(self, backend: Backend, shape: Sequence[int]) -> Message:
+        """A message of zeros."""
+        return backend.message(shape, self._direct)
+
+    def start(self, sides: Sequence[Side]) -> None:
+        """Send what is packed on all sides, and receive; one exchange at a time."""
+        for side in sides:
+            side.leaving.to_buffer()
+        # Only now: a device may have been unpacking what arrived last until it came to these.
+        comm = self._ranks.comm
+        self._receives = [comm.Irecv(s.arriving.buffer, s.peer, s.tags[1]) for s in sides]
+        self._sends = [comm.Isend(s.leaving.buffer, s.peer, s.tags[0]) for s in sides]
+
+    def finish(self, sides: Sequence[Side]) -> None:
+        """Make sure that what was sent has left, and what arrived may be unpacked."""
+        for request, side in zip(self._receives, sides, strict=True):
+            request.Wait()
+            side.arriving.from_buffer()
+        for request in self._sends:
+            request.Wait()
+
+    def gather(self, leaving: Message, arriving: Message) -> None:
+        """Bring the messages of all processes into one, in the order of ranks."""
+        leaving.to_buffer()
+        self._ranks.comm.Allgather(leaving.buffer, arriving.buffer)
+        arriving.from_buffer()
+
+
+class QueuedLink(Link):
+    """Messages that a device moves itself, between the sweeps before and after them.
+
+    Those of `start` go beside what is queued until `finish`.
+    """
+
+    traffic: Traffic
+
+    def __init__(self, traffic: Traffic):
+        self.traffic = traffic
+
+    def name(self, backend: Backend) -> str:
+        return self.traffic.name
+
+    def message(self, backend: Backend, shape: Sequence[int]) -> Message:
+        array = backend.zeros(shape)
+        return Message(array, array)
+
+    def start(self, sides: Sequence[Side]) -> None:
+        leaving = [(side.leaving.array, side.peer) for side in sides]
+        # Both sides may face one peer: what leaves here below arrives there above.
+        arriving = [(side.arriving.array, side.peer) for side in reversed(sides)]
+        self.traffic.exchange(leaving, arriving)
+
+    def finish(self, sides: Sequence[Side]) -> None:
+        self.traffic.rejoin()
+
+    def gather(self, leaving: Message, arriving: Message) -> None:
+        self.traffic.gather(leaving.array, arriving.array)
+
+
+def link_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Link:
+    """The link of a run's processes, by default the fastest that works; all ask together.
+
+    Raises InputError where the one that is wanted ("nccl", "mpi" or "host") does not work.
+    """
+    link: Link
+    reason = "there is no GPU"
+    if wanted in ("auto", "nccl"):
+        traffic = None
+        if all(ranks.gather(backend.on_device)):
+            traffic, reason = backend.connect(ranks)
+        if traffic is not None:
+            link = QueuedLink(traffic)
+            if proved(link, ranks, backend):
+                return link
+            reason = "what it sent did not arrive"
+        if wanted == "nccl":
+            raise InputError(f"parallel.transport: NCCL does not work here ({reason})")
+    if wanted in ("auto", "mpi"):
+        claims = backend.on_device and ranks.claims_device_memory()
+        link = Link(ranks, direct=True)
+        # An MPI that cannot would crash on the first pointer, so the library is asked before.
+        if all(ranks.gather(claims)) and proved(link, ranks, backend):
+            return link
+        if wanted == "mpi" and any(ranks.gather(backend.on_device)):
+            raise InputError("parallel.transport: this MPI does not move memory of GPUs")
+    return Link(ranks)
+
+
+def proved(link: Link, ranks: Ranks, backend: Backend) -> bool:
+    """Whether all processes receive what is sent: each sends to the next one, and all compare."""
+    before, after = (ranks.rank - 1) % ranks.size, (ranks.rank + 1) % ranks.size
+    found = True
+    for count in PROVING:
+        sides = [Towards(link, backend, count, peer, number) for number, peer in
+                 enumerate((before, after))]  # fmt: skip
+        values = np.arange(count, dtype=backend.dtype)
+        sent = backend.to_device(values + ranks.rank)
+        for side in sides:
+            backend.sweep(copy, side.leaving.array, ((0, count),), sent)
+        link.start(sides)
+        link.finish(sides)
+        for side, peer in zip(sides, (before, after), strict=True):
+            found &= np.array_equal(backend.to_host(side.arriving.array), values + peer)
+    return all(ranks.gather(found))
+
+
+class Towards:
+    """A side of a ring of processes."""
+
+    def __init__(self, link: Link, backend: Backend, count: int, peer: int, number: int):
+        self.leaving, self.arriving = (link.message(backend, (count,)) for _ in range(2))
+        self.peer, self.tags = peer, (1 - number, number)

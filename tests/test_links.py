@@ -1,0 +1,122 @@
+"""A link that moves memory of devices is believed only after a transfer that shows it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heatsolve.backends import Message
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.errors import InputError
+from heatsolve.links import link_of
+from heatsolve.ranks import World
+
+
+class Exposed:
+    """Host memory behind the interface of device arrays, which MPI's binding reads alike."""
+
+    def __init__(self, array):
+        self._array = array
+        self.__cuda_array_interface__ = {**array.__array_interface__, "version": 3}
+
+
+class Pretended(NumpyBackend):
+    """A device whose memory is the host's; `broken`: MPI's transfers go to some other place."""
+
+    on_device = True
+
+    def __init__(self, broken=False, traffic=None):
+        super().__init__()
+        self._broken, self._traffic = broken, traffic
+
+    def message(self, shape, direct=False):
+        array = self.zeros(shape)
+        if not direct:
+            return Message(array, array)
+        return Message(array, Exposed(array.copy() if self._broken else array))
+
+    def connect(self, ranks):
+        return (self._traffic, "") if self._traffic else super().connect(ranks)
+
+
+class Pretending:
+    """What moves memory in a device's queue, by MPI.
+
+    It pairs what comes from a process with what that sends by their order, as NCCL does.
+    """
+
+    name = "a pretended library"
+
+    def __init__(self, ranks):
+        self._comm, self.size = ranks.comm, ranks.size
+        self._waiting = []
+
+    def exchange(self, leaving, arriving):
+        self._waiting = [self._comm.Isend(array.copy(), peer, 7) for array, peer in leaving]
+        self._waiting += [self._comm.Irecv(array, peer, 7) for array, peer in arriving]
+
+    def rejoin(self):
+        for request in self._waiting:
+            request.Wait()
+        self._waiting = []
+
+    def gather(self, mine, all_of_them):
+        self._comm.Allgather(mine, all_of_them)
+
+
+class Claiming(World):
+    """An MPI that says of itself what it is told to say."""
+
+    claim = True
+
+    def claims_device_memory(self):
+        return self.claim
+
+
+def name_of(ranks, backend, wanted="auto"):
+    return link_of(ranks, backend, wanted).name(backend)
+
+
+def check():
+    ranks = Claiming()
+    direct, staged = "MPI from GPU to GPU", "MPI through pinned memory"
+    assert name_of(ranks, Pretended()) == direct
+    assert name_of(ranks, Pretended(), "host") == staged
+    assert name_of(ranks, Pretended(broken=True)) == staged
+    assert name_of(ranks, NumpyBackend()) == "MPI"
+    assert name_of(ranks, NumpyBackend(), "host") == "MPI"
+    # Processes decide together: one whose data do not arrive is enough, one that cannot, too.
+    assert name_of(ranks, Pretended(broken=ranks.rank == 0)) == staged
+    with pytest.raises(InputError, match="this MPI does not move memory of GPUs"):
+        link_of(ranks, Pretended(broken=ranks.rank == 0), "mpi")
+    with pytest.raises(InputError, match="NCCL does not work here"):
+        link_of(ranks, Pretended(), "nccl")
+    traffic = Pretending(ranks)
+    assert name_of(ranks, Pretended(traffic=traffic)) == traffic.name
+    assert name_of(ranks, Pretended(traffic=traffic), "mpi") == direct
+    ranks.claim = ranks.rank != 0
+    assert name_of(ranks, Pretended()) == staged
+    # No MPI from a wheel knows CUDA: asking it is safe, and the answer is no.
+    assert not World().claims_device_memory()
+    assert name_of(World(), Pretended()) == staged
+    for link in (link_of(ranks, Pretended(traffic=traffic)), link_of(ranks, Pretended())):
+        backend = Pretended()
+        leaving, arriving = link.message(backend, (3,)), link.message(backend, (3 * ranks.size,))
+        leaving.array[:] = ranks.rank
+        link.gather(leaving, arriving)
+        assert np.array_equal(arriving.array, np.repeat(np.arange(ranks.size), 3))
+
+
+@pytest.mark.parametrize("processes", (1, 2, 3))
+def test_links_are_proved(processes):
+    done = subprocess.run(
+        [Path(sys.executable).with_name("mpiexec"), "-n", str(processes), sys.executable, __file__],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    check()
