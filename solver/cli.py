@@ -259,6 +259,71 @@ def verify(
     raise typer.Exit(EXIT_FAILED if failed else 0)
 
 
+@app.command()
+def scale(
+    kind: Annotated[str, typer.Argument(metavar="weak|strong|collect", help="What to do.")],
+    target: Annotated[
+        str, typer.Argument(metavar="[CASE|DIR]", help="A case; of collect the study's folder.")
+    ] = "legate-stencil",
+    ranks: Annotated[str, typer.Option(help="Numbers of processes.")] = "1,2",
+    backend: BackendOption = None,
+    per_rank: Annotated[
+        float | None,
+        typer.Option(help="Unknowns of a process; strong: of the case.",
+                     show_default="weak: 12264004, strong: the case's"),
+    ] = None,
+    launcher: Annotated[str, typer.Option(help="mpiexec or srun.")] = "mpiexec",
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the study.", show_default="scale-KIND-CASE")
+    ] = None,
+    overrides: SetOption = None,
+    model: Annotated[
+        bool, typer.Option("--model", help="Predict more processes, up to 2048, by a model.")
+    ] = False,
+    sbatch: Annotated[
+        bool, typer.Option("--sbatch", help="Write job scripts of Slurm instead of running.")
+    ] = False,
+    ranks_per_node: Annotated[int, typer.Option(help="Of --sbatch: processes on a node.")] = 1,
+    time: Annotated[str, typer.Option(metavar="H:M:S", help="Of --sbatch: wall time.")] = "0:20:00",
+) -> None:  # fmt: skip
+    """Measure a case on more and more processes: a table, and a figure with the ideal line.
+
+    weak: each process has as many unknowns; strong: all share the same ones. With --sbatch the
+    sizes are jobs, and `heatsolve scale collect DIR` gathers what they measured.
+    """
+    from heatsolve.postprocess.scaling import plot_scaling
+    from heatsolve.study import scaling
+
+    choices = (*scaling.KINDS, "collect")
+    if kind not in choices:
+        raise InputError(f"scale {kind!r}: must be {', '.join(choices[:-1])} or {choices[-1]}")
+    if launcher not in scaling.LAUNCHERS:
+        raise InputError(f"--launcher {launcher!r} must be {' or '.join(scaling.LAUNCHERS)}")
+    folder = Path(target)
+    if kind != "collect":
+        size = per_rank if per_rank is not None or kind == "strong" else scaling.PER_RANK
+        study, counts = scaling.plan(kind, target, ranks, backend, size, overrides or [], output)
+        folder = study.folder
+        if sbatch:
+            for path in scaling.write_jobs(study, counts, ranks_per_node, time):
+                print(f"wrote {path}")
+            print(f"submit them with sbatch, and then: heatsolve scale collect {folder}")
+            return
+        for count in counts:
+            scaling.launch(study, count, launcher)
+            print(f"{count} of {counts[-1]} processes measured", flush=True)
+    found = scaling.records(folder)
+    predicted = list(scaling.prediction(found)) if model else []
+    sizes = scaling.table(found)
+    print(scaling.markdown(sizes), end="")
+    for count, rate in predicted:
+        print(f"model: {count} processes, {rate:.4g} unknowns/s each, "
+              f"efficiency {rate / sizes[0].throughput:.3f}")  # fmt: skip
+    for path in scaling.write(folder, found):
+        print(f"wrote {path}")
+    print(f"wrote {plot_scaling(sizes, folder / 'scaling.png', predicted)}")
+
+
 def sentence(error: HeatsolveError) -> str:
     """What the program says of an error: a mistake in a case begins with its place."""
     return str(error) if isinstance(error, CaseError) else f"heatsolve: {error}"

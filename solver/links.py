@@ -5,7 +5,9 @@ by the host. MPI moves memory of GPUs as it is, where a transfer has shown that 
 moves memory of the host, through which devices stage what they send.
 """
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,6 +35,8 @@ class Link:
 
     traffic: Traffic | None = None
     """What moves memory in the queue of a device, if anything does."""
+    waited = 0.0
+    """Seconds in which this process only waited for messages of others."""
 
     def __init__(self, ranks: Any, direct: bool = False):
         self._ranks, self._direct = ranks, direct
@@ -59,11 +63,12 @@ class Link:
 
     def finish(self, sides: Sequence[Side]) -> None:
         """Make sure that what was sent has left, and what arrived may be unpacked."""
-        for request, side in zip(self._receives, sides, strict=True):
+        began = time.perf_counter()
+        for request in (*self._receives, *self._sends):
             request.Wait()
+        self.waited += time.perf_counter() - began
+        for side in sides:
             side.arriving.from_buffer()
-        for request in self._sends:
-            request.Wait()
 
     def gather(self, leaving: Message, arriving: Message) -> None:
         """Bring the messages of all processes into one, in the order of ranks."""
@@ -134,25 +139,35 @@ def link_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Link:
 
 def proved(link: Link, ranks: Ranks, backend: Backend) -> bool:
     """Whether all processes receive what is sent: each sends to the next one, and all compare."""
-    before, after = (ranks.rank - 1) % ranks.size, (ranks.rank + 1) % ranks.size
     found = True
     for count in PROVING:
-        sides = [Towards(link, backend, count, peer, number) for number, peer in
-                 enumerate((before, after))]  # fmt: skip
+        sides = ring(link, backend, count, ranks)
         values = np.arange(count, dtype=backend.dtype)
         sent = backend.to_device(values + ranks.rank)
         for side in sides:
             backend.sweep(copy, side.leaving.array, ((0, count),), sent)
         link.start(sides)
         link.finish(sides)
-        for side, peer in zip(sides, (before, after), strict=True):
-            found &= np.array_equal(backend.to_host(side.arriving.array), values + peer)
+        for side in sides:
+            found &= np.array_equal(backend.to_host(side.arriving.array), values + side.peer)
     return all(ranks.gather(found))
 
 
+@dataclass
 class Towards:
     """A side of a ring of processes."""
 
-    def __init__(self, link: Link, backend: Backend, count: int, peer: int, number: int):
-        self.leaving, self.arriving = (link.message(backend, (count,)) for _ in range(2))
-        self.peer, self.tags = peer, (1 - number, number)
+    leaving: Message
+    arriving: Message
+    peer: int
+    tags: tuple[int, int]
+
+
+def ring(link: Link, backend: Backend, count: int, ranks: Ranks) -> list[Towards]:
+    """The two sides of this process where each exchanges so many elements with the next one."""
+    sides = []
+    for number, step in enumerate((-1, 1)):
+        leaving, arriving = (link.message(backend, (count,)) for _ in range(2))
+        peer = (ranks.rank + step) % ranks.size
+        sides.append(Towards(leaving, arriving, peer, (1 - number, number)))
+    return sides

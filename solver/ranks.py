@@ -33,6 +33,8 @@ class Ranks:
     rank = 0
     local_rank = 0
     """The number of this process among those on its node."""
+    summing = 0.0
+    """Seconds that sums and largest values of all processes have taken."""
 
     def combine(self, register: np.ndarray) -> np.ndarray:
         """The register of all processes' terms."""
@@ -81,7 +83,9 @@ class World(Ranks):
         tops = np.zeros((self.size, 2), np.int64)
         tops[self.rank] = register[[sums.TOP, sums.LARGEST]]
         message = np.concatenate([register, tops.ravel()])
+        began = time.perf_counter()
         self.comm.Allreduce(self._mpi.IN_PLACE, message)
+        self.summing += time.perf_counter() - began
         total = message[: sums.WIDTH]
         total[[sums.TOP, sums.LARGEST]] = message[sums.WIDTH :].reshape(-1, 2).max(axis=0)
         return total

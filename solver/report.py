@@ -124,6 +124,20 @@ def count(number: float) -> str:
     return f"{number:.3g} "
 
 
+def together(ghosts: float | None, sums: float, balance: float) -> str:
+    """What it cost to be several processes; shares of the time of the mean one.
+
+    `ghosts`: waiting for those of others, None where GPUs do so in their own queues; `sums`: of all
+    processes; `balance`: the mean block over the largest.
+    """
+    waited = "ghosts travelled in the GPUs' queues" if ghosts is None else (
+        f"waited {100.0 * ghosts:.1f} % of the time for ghosts"
+    )  # fmt: skip
+    return (
+        f"{waited}, {100.0 * sums:.1f} % for sums; the mean block is {balance:.3f} of the largest"
+    )
+
+
 def speed(seconds: float, points: float, moved: float, solved: float = 0) -> str:
     """How long a run took, and how fast its sweeps were.
 

@@ -27,7 +27,7 @@ from heatsolve.pace import Pace, pace_of
 from heatsolve.points import copy
 from heatsolve.problem import Problem
 from heatsolve.ranks import Ranks
-from heatsolve.report import Report, speed
+from heatsolve.report import Report, speed, together
 from heatsolve.restart import Start, find_state, store_of
 from heatsolve.results import Results
 from heatsolve.schema import IMPLICIT
@@ -113,6 +113,8 @@ def _run(
     solved = systems_solved(case, outcome, resumed) * problem.whole.all_unknowns
     summarise(report, case, outcome, errors)
     report.line(speed(seconds, points, moved, solved))
+    if ranks.size > 1:
+        report.line(together(*shares(problem, seconds)))
     report.line(f"wrote {path}")
     return Result(path, fields, outcome, exit_code(outcome))
 
@@ -170,6 +172,7 @@ def solve(
         results.append(problem.stored(), time)
 
     machine.points_updated = machine.bytes_moved = 0  # by the set-up
+    problem.halo.link.waited = problem.ranks.summing = 0.0
     if pace is None:
         report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
         assert isinstance(problem, Conduction)
@@ -251,6 +254,19 @@ def attributes_of(problem: Problem, outcome: Outcome) -> dict[str, Any]:
         "threshold": outcome.threshold or None,
         "residual": outcome.norm,
     }
+
+
+def shares(problem: Problem, seconds: float) -> tuple[float | None, float, float]:
+    """Of the time of the mean process: that in which it waited for ghosts, and that of sums.
+
+    None for ghosts that a device waits for; and the mean block over the largest. Asks all.
+    """
+    link, ranks = problem.halo.link, problem.ranks
+    own = math.prod(high - low for low, high in problem.grid.interior)
+    waited, summing, sizes = zip(*ranks.gather((link.waited, ranks.summing, own)), strict=True)
+    whole = max(seconds, 1e-9) * ranks.size
+    ghosts = None if link.traffic is not None else sum(waited) / whole
+    return ghosts, sum(summing) / whole, sum(sizes) / ranks.size / max(sizes)
 
 
 def systems_solved(case: Case, outcome: Outcome, resumed: State | None) -> int:

@@ -1,6 +1,7 @@
 """Many processes: blocks, the exchange of ghosts, and the bits of one process."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -94,6 +95,9 @@ def test_hotspot_on_many_ranks(ranks, tmp_path):
     stored = read(output)
     assert stored.attributes["iterations"] == 19008
     assert stored.attributes["ranks"] == ranks
+    assert "linked by MPI\n" in done.stdout
+    shares = re.search(r"waited (.*) % of the time for ghosts, (.*) % for sums", done.stdout)
+    assert all(0.0 < float(share) < 100.0 for share in shares.groups())
     assert hashlib.sha256(stored.fields["temperature"].tobytes()).hexdigest() == HOTSPOT
 
 

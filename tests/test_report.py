@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from heatsolve import report
-from heatsolve.report import Report, count, duration, speed
+from heatsolve.report import Report, count, duration, speed, together
 
 
 @pytest.fixture
@@ -74,6 +74,13 @@ def test_speed():
     assert speed(2.0, 2.7e9, 4.3e10) == "2.0 s, 1.35 GLUP/s, 21.5 GB/s"
     assert speed(0.5, 1e6, 1.6e7, 5e5).endswith("32 MB/s, 1 M unknowns solved per second")
     assert speed(0.0, 0, 0) == "0.0 s"
+
+
+def test_the_cost_of_several_processes():
+    said = together(0.125, 0.01, 0.9876)
+    assert said.startswith("waited 12.5 % of the time for ghosts, 1.0 % for sums; the mean block")
+    assert said.endswith("is 0.988 of the largest")
+    assert together(None, 0.0, 1.0).startswith("ghosts travelled in the GPUs' queues, 0.0 % for")
 
 
 def test_a_bar_on_a_terminal(tmp_path):

@@ -329,6 +329,18 @@ def test_array(cluster):
 
 
 @slurm
+@pytest.mark.parametrize("kind", ["weak", "strong"])
+def test_a_scaling_study(cluster, kind):
+    given = {"CASE": "legate-stencil", "PER_RANK": "10000", "UNKNOWNS": "10000"}
+    job = cluster.sbatch(f"{kind}-scaling.sbatch", "--ntasks-per-node=2", **given)
+    assert cluster.ended(job) == ("COMPLETED", 0), cluster.said(job)
+    folder = cluster.folder / f"scale-{kind}-legate-stencil"
+    rows = (folder / "table.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows] == ["ranks", "1", "2"]
+    assert (folder / "scaling.png").exists()
+
+
+@slurm
 def test_one_gpu_a_rank(cluster):
     cluster.program("echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES")
     job = cluster.sbatch("gpu.sbatch", "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2")

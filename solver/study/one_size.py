@@ -1,0 +1,197 @@
+"""One size of a scaling study: a case on the processes that were launched together.
+
+python -m heatsolve.study.one_size CASE KIND PER_RANK BACKEND FILE [KEY=VALUE ...]
+
+measures its sweeps, cycles or steps and writes a record of them to a file of JSON.
+"""
+
+import json
+import math
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from heatsolve.backends.choice import choose, gpu_name
+from heatsolve.case import Case, load, locating
+from heatsolve.conduction import Conduction
+from heatsolve.converge import make_method, method_name
+from heatsolve.errors import HeatsolveError
+from heatsolve.links import ring
+from heatsolve.march import stepper_of
+from heatsolve.pace import MOST_STEPS, step_length, substeps
+from heatsolve.problem import Problem, grid_of
+from heatsolve.ranks import Ranks, find_ranks
+from heatsolve.run import PROBLEMS
+
+REPEATS = 7
+SECONDS_A_REPEAT = 0.5
+WARM_UP = 3
+MESSAGES = (64, 1 << 20)
+"""Elements of the messages that tell the latency and the bandwidth of a link."""
+EXCHANGES = 20
+SIZES = ("n", "N")
+"""Constants of a case that its grid is a function of."""
+
+
+def sized(source: str, overrides: Sequence[str], unknowns: float) -> Case:
+    """A case with about so many unknowns: its shape stays, its spacing does not.
+
+    Its constant n (or N) is changed if it has one, else the counts of its grid.
+    """
+    case = load(source, overrides)
+    grid = grid_of(case)
+    factor = (unknowns / grid.all_unknowns) ** (1.0 / grid.dimension)
+    for name in SIZES:
+        if name in case.constants:
+            n = max(1, round(case.constants[name] * factor))
+            return load(source, [*overrides, f"constants.{name}={n}"])
+    counts = [max(1, round(count * factor)) for count in case.grid.counts]
+    return load(source, [*overrides, f"grid.{case.grid.kind}={counts}"])
+
+
+def of_kind(
+    kind: str, source: str, overrides: Sequence[str], ranks: int, per_rank: float | None
+) -> Case:
+    """The case of a weak study for so many processes, or that of a strong one for any number."""
+    if kind == "strong":
+        return load(source, overrides) if per_rank is None else sized(source, overrides, per_rank)
+    if per_rank is None:
+        per_rank = grid_of(load(source, overrides)).all_unknowns
+    return sized(source, overrides, ranks * per_rank)
+
+
+def worker(problem: Problem) -> tuple[Callable[[int], None], str]:
+    """What makes so many sweeps, cycles or steps of a problem, and which of these they are."""
+    case, machine = problem.case, problem.backend
+    if case.time is None:
+        assert isinstance(problem, Conduction)
+        system = problem.system(machine.to_device(problem.source(0.0)))
+        method, made = make_method(case, system, problem.temperature), 0
+
+        def iterate(count: int) -> None:
+            nonlocal made
+            until = made + count
+            while made < until:
+                made += method.advance(made, [None] * min(method.longest, until - made))
+
+        cycles = method_name(case) in ("multigrid", "mgcg")
+        return iterate, "cycle" if cycles else "iteration"
+    step, _ = step_length(problem)
+    stepper, number, times = stepper_of(problem, 0.0, step), 0, case.time
+    stepper.prepare()
+
+    def march(count: int) -> None:
+        nonlocal number
+        for _ in range(count):
+            parts = list(substeps(times, number, step, int(MOST_STEPS)))
+            stepper.step(parts, None, None)
+            number += 1
+
+    return march, "step"
+
+
+def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[str, Any]:
+    """The record of this size; all processes together.
+
+    `seconds`: of one unit of work, of the slowest process, of each repeat. `updates` and `bytes`:
+    of one unit, of all processes. `waited`: the share of the time in which a process only waited
+    for what others send it (None where a device does so). `balance`: unknowns of the mean process
+    over those of the largest. `latency`, `bandwidth`: of an exchange with both neighbours (s, B/s).
+    """
+    threads = case.parallel.threads or 1  # whatever their number, or they would not compare
+    machine, _ = choose(
+        backend or case.parallel.backend, case.solver.field_precision, threads, ranks.local_rank,
+        ranks.gather,
+    )  # fmt: skip
+    problem = PROBLEMS[case.model.scheme or case.model.kind](case, machine, ranks=ranks)
+    work, unit = worker(problem)
+    link = problem.halo.link
+
+    def timed(count: int) -> float:
+        machine.sync()
+        ranks.gather(None)
+        began = time.perf_counter()
+        work(count)
+        machine.sync()
+        return max(ranks.gather(time.perf_counter() - began)) / count
+
+    timed(WARM_UP)
+    count = max(1, int(SECONDS_A_REPEAT / max(timed(WARM_UP), 1e-7)))
+    machine.points_updated = machine.bytes_moved = 0
+    link.waited = 0.0
+    seconds = [timed(count) for _ in range(REPEATS)]
+    done = count * REPEATS
+    totals = [sum(each) for each in zip(*ranks.gather(
+        (machine.points_updated / done, machine.bytes_moved / done, link.waited / done)),
+        strict=True)]  # fmt: skip
+    sizes = ranks.gather(math.prod(high - low for low, high in problem.grid.interior))
+    latency, bandwidth = speed_of(problem) if ranks.size > 1 else (None, None)
+    queued = link.traffic is not None
+    return {
+        "case": case.name, "kind": kind, "ranks": ranks.size, "backend": machine.name,
+        "precision": case.solver.precision, "unit": unit, "link": link.name(machine),
+        "dims": list(reversed(problem.dims)), "counts": list(case.grid.counts),
+        "periodic": list(case.grid.periodic),
+        "unknowns": problem.whole.all_unknowns, "seconds": seconds,
+        "updates": totals[0], "bytes": totals[1],
+        "waited": None if queued else totals[2] / ranks.size / (sum(seconds) / REPEATS),
+        "balance": sum(sizes) / len(sizes) / max(sizes),
+        "latency": latency, "bandwidth": bandwidth,
+        "machine": {"node": platform.node(), "nodes": len(set(ranks.gather(platform.node()))),
+                    "cores": os.cpu_count(), "gpu": gpu_name(ranks.local_rank)},
+    }  # fmt: skip
+
+
+def speed_of(problem: Problem) -> tuple[float, float]:
+    """Of one exchange between neighbours in a ring: what a small one takes (s), and bytes a second.
+
+    An exchange sends to both and receives from both.
+    """
+    ranks, machine, link = problem.ranks, problem.backend, problem.halo.link
+    times = []
+    for count in MESSAGES:
+        sides = ring(link, machine, count, ranks)
+
+        def exchange(sides: Any = sides) -> None:
+            link.start(sides)
+            link.finish(sides)
+
+        exchange()
+        machine.sync()
+        ranks.gather(None)
+        began = time.perf_counter()
+        for _ in range(EXCHANGES):
+            exchange()
+        machine.sync()
+        times.append(max(ranks.gather(time.perf_counter() - began)) / EXCHANGES)
+    more = 2 * (MESSAGES[1] - MESSAGES[0]) * machine.dtype.itemsize
+    return times[0], more / max(times[1] - times[0], 1e-12)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure, and let rank 0 write the record; an error ends all processes with its code."""
+    source, kind, per_rank, backend, path, *overrides = arguments
+    ranks = find_ranks()
+    try:
+        wanted = float(per_rank) if per_rank != "-" else None
+        case = of_kind(kind, source, overrides, ranks.size, wanted)
+        with locating(case):
+            record = measure(case, kind, None if backend == "-" else backend, ranks)
+        if ranks.rank == 0:
+            Path(path).write_text(json.dumps(record, indent=1))
+    except HeatsolveError as error:
+        ranks.fail(f"heatsolve: {error}", error.exit_code)
+        print(f"heatsolve: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except Exception:
+        ranks.fail(traceback.format_exc(), 1)
+        raise
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,306 @@
+"""`heatsolve scale`: one case on more and more processes, each number in a launch of its own.
+
+A *weak* study gives every process as many unknowns as the others have, a *strong* one divides the
+same case among more. Throughput is unknowns that make one unit of work (an iteration, a cycle, a
+step) a second; efficiency is throughput of a process over that in the smallest launch.
+"""
+
+import csv
+import io
+import json
+import math
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends.choice import ON_GPU
+from heatsolve.blocks import process_grid, surface
+from heatsolve.errors import FileFailure, InputError
+from heatsolve.grid import make_grid
+from heatsolve.study.one_size import of_kind
+from heatsolve.submit import pmi, wall_seconds
+
+KINDS = ("weak", "strong")
+LAUNCHERS = ("mpiexec", "srun")
+PER_RANK = 12_264_004
+"""Unknowns of a process, as in the weak-scaling figures that NVIDIA published for cuNumeric."""
+MOST_OF_MODEL = 2048
+
+
+@dataclass(frozen=True)
+class Size:
+    """One number of processes: median times of a unit of work (s), and what follows from them.
+
+    `throughput` counts unknowns a second of one process (of the median, the slowest and the
+    fastest repeat), `waited` the share of time spent only on waiting for messages.
+    """
+
+    ranks: int
+    unknowns: int
+    unit: str
+    seconds: float
+    throughput: float
+    lowest: float
+    highest: float
+    efficiency: float
+    updates_per_second: float
+    bytes_per_second: float
+    waited: float | None
+    balance: float
+    link: str
+    backend: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study is of, and where its records go; `per_rank` of None keeps the case's size."""
+
+    kind: str
+    case: str
+    backend: str | None
+    per_rank: float | None
+    overrides: tuple[str, ...]
+    folder: Path
+
+    def command(self, ranks: int) -> list[str]:
+        """The words that measure one size, behind those of a launcher."""
+        per_rank = "-" if self.per_rank is None else repr(self.per_rank)
+        path = str(self.folder / f"{ranks}.json")
+        given = [self.case, self.kind, per_rank, self.backend or "-", path, *self.overrides]
+        return [sys.executable, "-m", "heatsolve.study.one_size", *given]
+
+
+def plan(
+    kind: str, case: str, ranks: str, backend: str | None = None, per_rank: float | None = None,
+    overrides: Sequence[str] = (), output: Path | None = None,
+) -> tuple[Study, list[int]]:  # fmt: skip
+    """A study and its numbers of processes; raises InputError for what no launch could do."""
+    counts = numbers(ranks)
+    if per_rank is not None and per_rank < 1:
+        raise InputError(f"--per-rank must be at least 1, not {per_rank:g}")
+    for count in counts:
+        sizes = of_kind(kind, case, overrides, count, per_rank)
+    folder = output or Path(f"scale-{kind}-{sizes.name}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileFailure(f"cannot make the folder {folder}: {error.strerror}") from None
+    return Study(kind, case, backend, per_rank, tuple(overrides), folder), counts
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers of processes, as "1,2,4". Raises InputError."""
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text, re.ASCII):
+        raise InputError(f"--ranks {text!r} must be numbers of processes, such as 1,2,4")
+    return sorted(set(map(int, text.split(","))))
+
+
+def launch(study: Study, ranks: int, launcher: str) -> None:
+    """Measure one size now. Raises InputError where the launch fails, with what it said last."""
+    done = subprocess.run([*launched_by(launcher, ranks), *study.command(ranks)],
+                          capture_output=True, text=True)  # fmt: skip
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.startswith("heatsolve: ")]
+        last = (said or done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise InputError(f"{ranks} processes: {last.removeprefix('heatsolve: ')}")
+
+
+def launched_by(launcher: str, ranks: int) -> list[str]:
+    """The words that start so many processes. Raises InputError where there is no such launcher."""
+    beside = Path(sys.executable).with_name(launcher)
+    found = str(beside) if beside.exists() else shutil.which(launcher)
+    if found is None:
+        hint = "install heatsolve[mpich]" if launcher == "mpiexec" else "that is Slurm's"
+        raise InputError(f"there is no {launcher} here: {hint}")
+    more = [f"--mpi={pmi()}", "--overlap"] if launcher == "srun" else []
+    return [found, *more, "-n", str(ranks)]
+
+
+# ---- results -----------------------------------------------------------------------------------
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The records of a study's folder, the fewest processes first.
+
+    Raises InputError where there is none, or where they are of different studies.
+    """
+    found = []
+    for path in folder.glob("*.json"):
+        if not path.stem.isdigit():
+            continue
+        try:
+            found.append(json.loads(path.read_text()))
+        except (OSError, ValueError) as error:
+            raise FileFailure(f"{path} is damaged: {error}") from None
+    if not found:
+        raise InputError(f"{folder} holds no record of a scaling study")
+    for key in ("case", "kind", "unit"):
+        if len({record[key] for record in found}) > 1:
+            raise InputError(f"{folder} holds records of several studies: they differ in {key}")
+    return sorted(found, key=lambda record: record["ranks"])
+
+
+def table(found: Sequence[dict[str, Any]]) -> list[Size]:
+    """What the records say; the first one is what the others are compared with."""
+    sizes: list[Size] = []
+    for record in found:
+        ranks, unknowns, times = record["ranks"], record["unknowns"], record["seconds"]
+        seconds = statistics.median(times)
+        share = unknowns / ranks
+        reference = sizes[0].throughput if sizes else share / seconds
+        sizes.append(Size(
+            ranks, unknowns, record["unit"], seconds,
+            share / seconds, share / max(times), share / min(times), share / seconds / reference,
+            record["updates"] / seconds, record["bytes"] / seconds,
+            record["waited"], record["balance"], record["link"] if ranks > 1 else "",
+            record["backend"],
+        ))  # fmt: skip
+    return sizes
+
+
+def write(folder: Path, found: Sequence[dict[str, Any]]) -> list[Path]:
+    """The table of a study as CSV, JSON and Markdown. Raises FileFailure."""
+    sizes = table(found)
+    rows = [asdict(size) for size in sizes]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    texts = {
+        "table.csv": text.getvalue(),
+        "table.json": json.dumps(rows, indent=1) + "\n",
+        "table.md": markdown(sizes),
+    }
+    for name, content in texts.items():
+        try:
+            (folder / name).write_text(content)
+        except OSError as error:
+            raise FileFailure(f"cannot write {folder / name}: {error.strerror}") from None
+    return [folder / name for name in texts]
+
+
+def markdown(sizes: Sequence[Size]) -> str:
+    """A table in Markdown."""
+    unit = sizes[0].unit
+    rows = [
+        f"| processes | unknowns | {unit} (ms) | M unknowns/s a process | spread | efficiency "
+        "| waited | balance | link |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for size in sizes:
+        spread = f"{size.lowest / 1e6:.4g} to {size.highest / 1e6:.4g}"
+        waited = "" if size.waited is None else f"{100.0 * size.waited:.1f} %"
+        rows.append(
+            f"| {size.ranks} | {size.unknowns} | {size.seconds * 1e3:.4g} "
+            f"| {size.throughput / 1e6:.4g} | {spread} | {size.efficiency:.3f} | {waited} "
+            f"| {size.balance:.3f} | {size.link} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+# ---- prediction --------------------------------------------------------------------------------
+
+
+def prediction(found: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]]:
+    """Throughput of a process (unknowns/s) for 1, 2, 4, ... processes, as a model has it.
+
+    A unit of work takes t = c N + e x, where N are the unknowns of a process, and x what one
+    exchange takes that nothing hides: latency for each neighbour, and the ghosts of its surface
+    over the bandwidth, both as measured among the most processes. The constants c and e are fitted
+    to what was measured, e not below 0. Raises InputError where one number of processes only was.
+    """
+    several = [record for record in found if record["latency"] is not None]
+    if not several:
+        raise InputError("--model needs a launch of several processes")
+    latency, bandwidth = several[-1]["latency"], several[-1]["bandwidth"]
+    item = 4 if several[-1]["precision"] == "float32" else 8
+
+    def exchange(counts: Sequence[int], periodic: Sequence[str], ranks: int) -> float:
+        grid = make_grid(counts, (0,) * 3, (1,) * 3, False, periodic)
+        dims = process_grid(grid, ranks)
+        sides = [axis.all_unknowns for axis in grid.axes]
+        faces = surface(sides, dims, [axis.periodic for axis in grid.axes])
+        return latency * sum(parts > 1 for parts in dims) + item * faces / bandwidth
+
+    terms = np.array([
+        [r["unknowns"] / r["ranks"], exchange(r["counts"], r["periodic"], r["ranks"])]
+        for r in found
+    ])  # fmt: skip
+    times = np.array([statistics.median(r["seconds"]) for r in found])
+    # Relative errors count, so each line is divided by its time.
+    (cost, part), *_ = np.linalg.lstsq(terms / times[:, None], np.ones(len(times)), rcond=None)
+    if part < 0.0 or cost < 0.0:
+        cost, part = float(np.mean(times / terms[:, 0])), 0.0
+    last = found[-1]
+    dimension, ranks = len(last["counts"]), 1
+    while ranks <= MOST_OF_MODEL:
+        growth = ranks / last["ranks"] if last["kind"] == "weak" else 1.0
+        counts = [max(1, round(n * growth ** (1.0 / dimension))) for n in last["counts"]]
+        share = last["unknowns"] * growth / ranks
+        try:
+            yield ranks, share / (cost * share + part * exchange(counts, last["periodic"], ranks))
+        except InputError:  # more processes than unknowns
+            return
+        ranks *= 2
+
+
+# ---- jobs --------------------------------------------------------------------------------------
+
+SCRIPT = """\
+#!/bin/bash
+# One size of a scaling study of heatsolve under Slurm: {kind}, {case}, {ranks} processes.
+#
+# Edit:   the resources and the environment
+# Submit: sbatch THIS_FILE; when all sizes are done: heatsolve scale collect {folder}
+
+{asked}
+
+# module load mpich
+# source ~/venv/bin/activate
+
+# How srun starts the ranks: pmi2 for MPICH, pmix for Open MPI, else see srun --mpi=list.
+mpi=${{HEATSOLVE_MPI:-{pmi}}}
+export OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
+
+srun --mpi="$mpi" --kill-on-bad-exit=0 --wait=5 \\
+    {command}
+"""
+
+
+def write_jobs(study: Study, counts: Sequence[int], ranks_per_node: int, time: str) -> list[Path]:
+    """A job script for each size, in the study's folder. Raises InputError and FileFailure."""
+    wall_seconds(time)
+    if ranks_per_node < 1:
+        raise InputError(f"--ranks-per-node must be at least 1, not {ranks_per_node}")
+    paths = []
+    for ranks in counts:
+        nodes = math.ceil(ranks / ranks_per_node)
+        on_each = min(ranks, ranks_per_node)
+        if ranks % nodes:
+            raise InputError(f"--ranks: {ranks} processes do not fill {nodes} nodes evenly")
+        asked = {"job-name": f"scale-{study.kind}-{ranks}", "nodes": nodes, "ntasks": ranks,
+                 "ntasks-per-node": ranks // nodes, "cpus-per-task": 1}  # fmt: skip
+        if study.backend in ON_GPU:
+            asked["gpus-per-node"] = on_each
+        asked |= {"time": time, "output": str(study.folder / "%x-%j.out")}
+        text = SCRIPT.format(
+            kind=study.kind, case=Path(study.case).name, ranks=ranks, folder=study.folder,
+            asked="\n".join(f"#SBATCH --{key}={value}" for key, value in asked.items()),
+            pmi=pmi(), command=shlex.join(study.command(ranks)),
+        )  # fmt: skip
+        path = study.folder / f"{ranks}.sbatch"
+        try:
+            path.write_text(text)
+        except OSError as error:
+            raise FileFailure(f"cannot write {path}: {error.strerror}") from None
+        paths.append(path)
+    return paths

@@ -1,0 +1,180 @@
+"""`heatsolve scale`: the arithmetic of the table and the model, the files, the figure, launches."""
+
+import csv
+import json
+import sys
+
+import pytest
+from test_ranks import mpi
+from typer.testing import CliRunner
+
+from heatsolve import cli
+from heatsolve.errors import FileFailure, InputError
+from heatsolve.postprocess.scaling import figure
+from heatsolve.problem import grid_of
+from heatsolve.study import scaling
+from heatsolve.study.one_size import of_kind
+
+
+def record(ranks, seconds, kind="weak", counts=(100, 100), **more):
+    unknowns = counts[0] * counts[1]
+    several = {"latency": 1e-5, "bandwidth": 1e9} if ranks > 1 else {"latency": None}
+    return {
+        "case": "plate", "kind": kind, "ranks": ranks, "backend": "numpy", "unit": "step",
+        "precision": "float64", "link": "MPI", "dims": [1, ranks], "counts": list(counts),
+        "periodic": [], "unknowns": unknowns, "seconds": seconds, "updates": 3.0 * unknowns,
+        "bytes": 48.0 * unknowns, "waited": 0.25, "balance": 1.0, **several, **more,
+    }  # fmt: skip
+
+
+WEAK = [record(1, [2e-3, 1e-3, 4e-3]), record(2, [2.5e-3] * 3, counts=(200, 100))]
+STRONG = [record(1, [2e-3], "strong"), record(4, [8e-4], "strong")]
+
+
+def test_the_table_of_a_weak_study():
+    first, second = scaling.table(WEAK)
+    assert (first.seconds, first.throughput, first.efficiency) == (2e-3, 1e4 / 2e-3, 1.0)
+    assert (first.lowest, first.highest) == (1e4 / 4e-3, 1e4 / 1e-3)
+    assert second.throughput == 1e4 / 2.5e-3  # of one process
+    assert second.efficiency == pytest.approx(0.8)
+    assert second.updates_per_second == pytest.approx(6e4 / 2.5e-3)
+
+
+def test_the_table_of_a_strong_study():
+    first, second = scaling.table(STRONG)
+    assert second.efficiency == pytest.approx(2e-3 / (4 * 8e-4))
+    assert "| 4 | 10000 | 0.8 | 3.125 | 3.125 to 3.125 | 0.625 | 25.0 % | 1.000 | MPI |" in (
+        scaling.markdown([first, second])
+    )
+
+
+def test_the_model_finds_its_own_constants():
+    """Times made from the model: 2e-7 s an unknown, and three exchanges that nothing hides."""
+
+    def made(kind):
+        for ranks, counts, faces, latencies in (
+            (1, (100, 100), 0, 0), (2, (200, 100), 100, 1), (4, (200, 200), 200, 2),
+        ):  # fmt: skip
+            if kind == "strong":
+                counts, faces = (100, 100), faces and 100
+            exchange = latencies * 1e-5 + 8 * faces / 1e9
+            time = 2e-7 * counts[0] * counts[1] / ranks + 3.0 * exchange
+            yield record(ranks, [time], kind, counts)
+
+    weak = dict(scaling.prediction(list(made("weak"))))
+    assert max(weak) == 2048
+    exchange = 2 * 1e-5 + 8 * 400 / 1e9  # a block in the middle has four neighbours
+    assert weak[16] == pytest.approx(1e4 / (2e-3 + 3.0 * exchange))
+    strong = dict(scaling.prediction(list(made("strong"))))
+    share, exchange = 1e4 / 16, 2 * 1e-5 + 8 * 100 / 1e9
+    assert strong[16] == pytest.approx(share / (2e-7 * share + 3.0 * exchange))
+    with pytest.raises(InputError, match="needs a launch of several"):
+        list(scaling.prediction(WEAK[:1]))
+
+
+@pytest.mark.parametrize("case", ["legate-stencil", "legate-cfd", "taylor-green-3d", "hot-plate"])
+def test_sizes(case):
+    for ranks in (1, 2, 4):
+        unknowns = grid_of(of_kind("weak", case, [], ranks, 30000)).all_unknowns
+        assert unknowns == pytest.approx(30000 * ranks, rel=0.08)
+        unknowns = grid_of(of_kind("strong", case, [], ranks, 30000)).all_unknowns
+        assert unknowns == pytest.approx(30000, rel=0.08)
+    whole = grid_of(of_kind("strong", case, [], 4, None)).all_unknowns
+    assert whole == grid_of(of_kind("weak", case, [], 1, None)).all_unknowns
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, ["scale", *map(str, arguments)])
+
+
+@mpi
+@pytest.mark.parametrize(
+    ("kind", "case", "unit"),
+    [("weak", "legate-stencil", "iteration"), ("strong", "legate-cfd", "step")],
+)
+def test_a_study_is_launched(kind, case, unit, tmp_path):
+    folder = tmp_path / "study"
+    done = invoke(kind, case, "--ranks", "2,1", "--per-rank", 10000, "--backend", "numpy",
+                  "--output", folder, "--model")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader((folder / "table.csv").open()))
+    assert [row["ranks"] for row in rows] == ["1", "2"]
+    assert {row["unit"] for row in rows} == {unit}
+    total = [int(row["unknowns"]) for row in rows]
+    assert total[1] == pytest.approx(total[0] * (2 if kind == "weak" else 1), rel=0.03)
+    assert json.loads((folder / "table.json").read_text())[1]["link"] == "MPI"
+    assert (folder / "table.md").read_text().splitlines()[2].startswith(f"| 1 | {total[0]} |")
+    assert (folder / "scaling.png").stat().st_size > 10000
+    assert "model: 2048 processes" in done.output
+    assert 0.0 < float(rows[1]["waited"]) < 1.0
+    collected = invoke("collect", folder)
+    assert collected.exit_code == 0
+    assert collected.output.splitlines()[:4] == [
+        line for line in done.output.splitlines() if line.startswith("|")
+    ]
+
+
+def test_jobs_are_written(tmp_path):
+    done = invoke("weak", "hot-plate", "--ranks", "1,8", "--sbatch", "--ranks-per-node", 4,
+                  "--backend", "cuda", "--output", tmp_path,
+                  "--set", "case.title=it's")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "8.sbatch").read_text()
+    for line in ("nodes=2", "ntasks=8", "ntasks-per-node=4", "gpus-per-node=4", "time=0:20:00"):
+        assert f"#SBATCH --{line}\n" in text
+    assert f"{sys.executable} -m heatsolve.study.one_size hot-plate weak 12264004 cuda" in text
+    assert "'case.title=it'\"'\"'s'" in text
+    assert "#SBATCH --gpus-per-node=1\n" in (tmp_path / "1.sbatch").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("wide",), "must be weak, strong or collect"),
+        (("weak", "--ranks", "1,0"), "must be numbers of processes"),
+        (("weak", "--launcher", "ssh"), "must be mpiexec or srun"),
+        (("weak", "nowhere"), "nowhere"),
+        (("strong", "--per-rank", "0"), "must be at least 1"),
+        (("weak", "--sbatch", "--time", "soon"), "is no wall time"),
+        (("weak", "--sbatch", "--ranks", "3", "--ranks-per-node", "2"), "do not fill 2 nodes"),
+        (("collect", "nowhere"), "holds no record"),
+    ],
+)
+def test_what_cannot_be(arguments, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = invoke(*arguments)
+    assert isinstance(done.exception, InputError)
+    assert sentence in str(done.exception)
+
+
+def test_records_of_one_study_only(tmp_path):
+    for name, found in {"1": WEAK[0], "4": STRONG[1]}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    with pytest.raises(InputError, match="several studies: they differ in kind"):
+        scaling.records(tmp_path)
+    (tmp_path / "4.json").write_text("{")
+    with pytest.raises(FileFailure, match="is damaged"):
+        scaling.records(tmp_path)
+
+
+@mpi
+def test_a_launch_that_fails_says_why(tmp_path):
+    study = scaling.Study("weak", "hot-plate", "abacus", 100.0, (), tmp_path)
+    with pytest.raises(InputError, match="2 processes: no backend 'abacus'"):
+        scaling.launch(study, 2, "mpiexec")
+
+
+def test_no_launcher(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="there is no mpiexec here: install"):
+        scaling.launched_by("mpiexec", 2)
+
+
+def test_the_figure():
+    sizes = scaling.table(WEAK)
+    plain, modelled = figure(sizes), figure(sizes, [(1, 5e6), (2, 4e6), (4, 3e6)])
+    throughput, efficiency = modelled.axes
+    assert list(efficiency.lines[1].get_ydata()) == [size.efficiency for size in sizes]
+    assert list(throughput.lines[-1].get_xdata()) == [2, 4]  # the model goes on from what was found
+    assert len(plain.axes[0].lines) == len(throughput.lines) - 1
