@@ -25,8 +25,8 @@ from heatsolve.steppers import Silent
 
 @dataclass
 class _Solver:
-    share: float
-    """theta dt, for which it is made."""
+    of: tuple[float, float]
+    """The length of the step and theta for which it is made."""
     system: System
     method: Method
 
@@ -77,9 +77,9 @@ class ImplicitDiffusion:
 
     def _solver(self, name: str, dt: float, theta: float) -> _Solver:
         solver = self._solvers.get(name)
-        if solver is None or solver.share != theta * dt:
+        if solver is None or solver.of != (dt, theta):
             system = self._system(name, dt, theta)
-            solver = _Solver(theta * dt, system, make_method(self._case, system, self._added))
+            solver = _Solver((dt, theta), system, make_method(self._case, system, self._added))
             self._solvers[name] = solver
         return solver
 

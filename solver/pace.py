@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,18 @@ HEADROOM = 1.1
 """Velocities that outgrow a step find the next one as short as this many times larger ones need."""
 SLOWER = 0.7
 """A step becomes longer when velocities are less than this share of those it was chosen for."""
+GROWTH = 2.0
+"""A step is at most so many times as long as the one before it."""
+SHORTER = 8.0
+ENDS = (0.0, 1.0)
+WITHIN = tuple(n * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0 for n in range(1, 9))
+"""Shares of a step that is being chosen after which walls and forces are looked at: in the golden
+section, so that what has a period does not hide between them."""
+FLOOR = 0.05
+"""The share of the sum over the axes of speed / h for which a step has room along any of them."""
+REACH = 50.0
+"""A step of implicit diffusion in units of h^2 / (2 nu) (of the axes together)."""
+LARGEST_RATE = 1e300
 DIGITS = 6
 """To so many digits a step that follows is rounded down, so that all machines choose the same."""
 
@@ -97,7 +109,7 @@ class EvenPace(Pace):
 
 
 class FollowingPace(Pace):
-    """Steps that `time.cfl` allows for the velocities of the moment.
+    """Steps that `time.cfl` allows for the velocities of the moment, and of walls until their end.
 
     A step stays as long as it is while they allow it and no much longer one, so that there are
     few lengths: some systems belong to one, and steps of one length are more accurate together.
@@ -106,16 +118,20 @@ class FollowingPace(Pace):
     def __init__(self, problem: Staggered):
         super().__init__(problem)
         self._problem = problem
-        self._rate = problem.courant_rate(problem.speeds(problem.fields, 0.0))
-        self.step = min(self.step, self._step_of_forces(0.0, problem.fields))
+        self._chosen_for: list[float] = []
+        self._rate, self._ends_all = math.inf, False
+        self._choose(0.0, problem.fields, 1.0, math.inf)
         self.count = count_steps(self.time.end, self.step)
 
     @property
     def state(self) -> dict[str, float]:
-        return {"step": self.step, "rate": self._rate}
+        speeds = {f"speed {number}": speed for number, speed in enumerate(self._chosen_for)}
+        return {"step": self.step, "rate": self._rate, **speeds}
 
     def recall(self, state: Mapping[str, float]) -> None:
         self.step, self._rate = state["step"], state["rate"]
+        known = [speed for key, speed in state.items() if key.startswith("speed ")]
+        self._chosen_for = known or [0.0] * self._problem.grid.dimension
 
     def over(self, number: int, time: float) -> bool:
         return self.time.end - time <= FUZZ * self.step
@@ -123,33 +139,84 @@ class FollowingPace(Pace):
     def stride(self, number: int, time: float, fields: Mapping[str, Any]) -> Stride:
         self._follow(time, fields)
         left = self.time.end - time
-        shortened = left < self.step * (1.0 - FUZZ)
-        length = left if shortened else self.step
-        return Stride((Substep(time, length, 0.0),), left <= self.step * (1.0 + FUZZ), shortened)
+        length = left if left < self.step * (1.0 - FUZZ) else self.step
+        last = left <= self.step * (1.0 + FUZZ)
+        # A step that only the end keeps from being longer is not one of a march to a later end.
+        shortened = length < self.step or (last and self._ends_all)
+        return Stride((Substep(time, length, 0.0),), last, shortened)
 
     def _follow(self, time: float, fields: Mapping[str, Any]) -> None:
+        speeds = self._problem.speeds(fields, *self._times(time, self.step, ENDS))
+        rate = self._problem.courant_rate(speeds)
+        if not math.isfinite(rate):
+            return
+        if any(now > known for now, known in zip(speeds, self._chosen_for, strict=True)):
+            self._choose(time, fields, HEADROOM, GROWTH * self.step)
+        elif rate < SLOWER * self._rate:
+            self._choose(time, fields, 1.0, GROWTH * self.step)
+
+    def _choose(self, time: float, fields: Mapping[str, Any], spare: float, longest: float) -> None:
+        """The longest step that its own velocities and forces allow, `spare` times as large.
+
+        What walls and forces are like depends on its end: so a step that they do not allow is
+        tried shorter, not more than SHORTER times at once, for it may only have looked too far.
+        """
         problem, end = self._problem, self.time.end
-        speeds = problem.speeds(fields, time, min(time + self.step, end))  # of walls by then
-        rate = problem.courant_rate(speeds)
-        if SLOWER * self._rate <= rate <= self._rate or not math.isfinite(rate):
-            return
-        spare = HEADROOM if rate > self._rate else 1.0
-        limit = problem.stable_step_at([spare * speed for speed in speeds])
         assert self.time.cfl is not None
-        step = min(self.time.cfl * limit, end, self._step_of_forces(time, fields))
-        if step == 0.0:  # allowed to be unstable, and no step is stable
-            return
-        self._rate, self.step = spare * rate, rounded_down(step)
+        step = min(longest, end, self._reach())
+        self._ends_all = step == end
+        while True:
+            times = self._times(time, step, ENDS + WITHIN)
+            now = problem.speeds(fields, *times)
+            floor = FLOOR * problem.courant_rate(now) if spare > 1.0 else 0.0
+            speeds = [
+                max(spare * speed, floor * h)
+                for speed, h in zip(now, problem.steps_along_axes, strict=True)
+            ]
+            try:
+                limit = self.time.cfl * problem.stable_step_at(speeds)
+            except InputError:
+                if not problem.walls_vary or step < SHORTEST_STEP:
+                    raise
+                limit = 0.0  # of walls that are too fast later
+            else:
+                if limit == 0.0:  # allowed to be unstable, and no step is stable
+                    return
+            allowed = min(limit, self._step_of_forces(times, fields))
+            if step <= allowed * (1.0 + FUZZ):
+                break
+            step, self._ends_all = max(allowed, step / SHORTER), False
+        short = step == longest
+        self._chosen_for = speeds
+        # A step that only the one before it keeps from being longer is chosen anew next time.
+        self._rate = LARGEST_RATE if short else problem.courant_rate(speeds)
+        self.step = rounded_down(step)
         count_steps(end, self.step)
 
-    def _step_of_forces(self, time: float, fields: Mapping[str, Any]) -> float:
+    def _times(self, time: float, step: float, shares: Sequence[float]) -> list[float]:
+        """The times after so large shares of a step, not beyond the end."""
+        return [min(time + share * step, self.time.end) for share in shares]
+
+    def _reach(self) -> float:
+        """Beyond it, implicit diffusion would be stable, but has little to do with the truth."""
+        if self.time.diffusion == "explicit":
+            return math.inf
+        nu = max(self._problem.moved.values())
+        rate = nu * sum(2.0 / (h * h) for h in self._problem.steps_along_axes)
+        return REACH / rate if rate > 0.0 else math.inf
+
+    def _step_of_forces(self, times: Sequence[float], fields: Mapping[str, Any]) -> float:
         """In which forces alone take a fluid from rest to a Courant number of `cfl`.
 
         From rest there is no velocity yet that tells how fast it will be.
         """
-        rate = self._problem.courant_rate(self._problem.accelerations(fields, time))
+        problem = self._problem
+        rate = max(problem.courant_rate(problem.accelerations(fields, time)) for time in times)
         assert self.time.cfl is not None
-        return rounded_down(math.sqrt(self.time.cfl / rate)) if rate > 0.0 else math.inf
+        if not math.isfinite(rate):
+            raise InputError("source: forces are too large for any step")
+        step = math.sqrt(self.time.cfl / rate) if rate > 0.0 else math.inf
+        return rounded_down(step) if math.isfinite(step) else step
 
     def passes(self, number: int, time: float, shortened: bool) -> bool:
         left = self.time.end - time

@@ -367,8 +367,10 @@ class Staggered(Walled):
         lifts = model.buoyancy or (0.0,) * self.grid.dimension
         warm = 0.0
         if any(lifts):
-            given = (fields["temperature"], -model.reference_temperature)
-            warm = reduce("max", flow.raised, self.grid.interior, *given)
+            neutral = model.reference_temperature
+            warm = reduce("max", flow.raised, self.grid.interior, fields["temperature"], -neutral)
+            at_walls = self.given_at_walls("temperature", time, neutral)
+            warm = max([warm, *[abs(value - neutral) for value in at_walls]])
         return [
             reduce("max", copy, self.grid.interior, sources[name]) + abs(lift) * warm
             for name, lift in zip(self.components, reversed(lifts), strict=True)

@@ -154,9 +154,11 @@ class Walled(Problem):
             )
         return limit
 
-    def given_at_walls(self, name: str, time: float = 0.0) -> tuple[float, float]:
-        """The lowest and the highest value that walls give a field, or 0 (asks all)."""
-        given = [0.0]
+    def given_at_walls(
+        self, name: str, time: float = 0.0, besides: float = 0.0
+    ) -> tuple[float, float]:
+        """The lowest and the highest value that walls give a field, or `besides` (asks all)."""
+        given = [besides]
         for wall in self.walls[name]:
             if wall.condition.value is not None:
                 path = f"boundary.{wall.name}.{name}.value"

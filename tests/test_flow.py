@@ -331,6 +331,77 @@ def test_steps_follow_the_flow(tmp_path):
     assert 5 < np.unique(lengths).size < lengths.size / 3
 
 
+IMPLICIT = "cfl = 0.5\ndiffusion = 'crank-nicolson'"
+
+
+@pytest.mark.parametrize("lid", ["t", "sin(2*pi*t)", "t**2", "exp(t) - 1"])
+def test_steps_are_no_longer_than_what_walls_do_in_them(lid, tmp_path):
+    """From rest, where nothing but the wall tells how fast the fluid will be."""
+    walls = "\n".join(f"{w}.kind = 'no-slip'" for w in ("left", "right", "bottom"))
+    case = parse(text(
+        nu=0.05, end=3, time=IMPLICIT, scheme="adams-bashforth",
+        walls=f"{walls}\ntop = {{ kind = 'no-slip', velocity_x.value = '{lid}' }}",
+    ), "case")  # fmt: skip
+    run(case, "numba", tmp_path / "case.h5")
+    history = read(tmp_path / "case.h5").history
+    assert history["courant"].max() < 1.0
+    assert history["dt"].size > 15
+    assert np.all(history["dt"][1:] <= 2.0 * history["dt"][:-1] * (1.0 + 1e-5))
+
+
+def test_steps_from_rest_know_of_forces_and_of_warm_walls(tmp_path):
+    force = parse(text(
+        nu=0.01, end=0.5, time=IMPLICIT, scheme="adams-bashforth", grid="periodic = ['x', 'y']",
+    ), "case", ["source.velocity_x=sin(2*pi*t)"])  # fmt: skip
+    run(force, "numba", tmp_path / "case.h5")
+    solution = read(tmp_path / "case.h5")
+    assert solution.history["dt"].size > 2
+    assert solution.history["kinetic_energy"][-1] > 0.03
+    warm = load("natural-convection", [
+        "constants.n=16", "time.scheme=adams-bashforth", "time.diffusion=crank-nicolson",
+        "time.end=2", "initial.temperature=0",
+    ])  # fmt: skip
+    run(warm, "numba", tmp_path / "case.h5")
+    history = read(tmp_path / "case.h5").history
+    assert history["dt"].max() < 0.5
+    assert history["kinetic_energy"][-1] > 1e-4
+
+
+def test_steps_know_how_velocities_are_divided_among_the_axes(tmp_path):
+    """The sum of |u| / h stays, but one axis with all of it allows half of the step."""
+    case = parse(text(
+        nu=0.01, cells=[32, 32], end=1, time="cfl = 0.9", scheme="explicit",
+        grid="periodic = ['x', 'y']", initial="velocity_x = 1\nvelocity_y = 1",
+    ), "case", ["source.velocity_x=1", "source.velocity_y=-1"])  # fmt: skip
+    run(case, "numba", tmp_path / "case.h5")
+    history = read(tmp_path / "case.h5").history
+    limit = Staggered(case, NumpyBackend()).stable_step_at([0.0, 2.0])
+    assert history["dt"][-2] <= limit < history["dt"][0]
+
+
+@pytest.mark.parametrize(("force", "ending"), [("1e-200", "count"), ("1e308", None)])
+def test_forces_beyond_all_measure(force, ending, tmp_path):
+    case = parse(text(
+        end=0.1, time=IMPLICIT, scheme="adams-bashforth", grid="periodic = ['x', 'y']",
+    ), "case", [f"source.velocity_x={force}"])  # fmt: skip
+    if ending is None:
+        with pytest.raises(InputError, match="forces are too large for any step"):
+            run(case, "numba", tmp_path / "case.h5")
+    else:
+        assert run(case, "numba", tmp_path / "case.h5").outcome.ending == ending
+
+
+def test_a_system_of_diffusion_belongs_to_a_step_and_its_theta():
+    """Half of a step of Crank and Nicolson's is a step of Euler's, but not 1 / dt."""
+    case = parse(text(
+        scheme="adams-bashforth", time="step = 0.01\ndiffusion = 'crank-nicolson'",
+        grid="periodic = ['x', 'y']", initial="velocity_x = 'sin(2*pi*y)'",
+    ), "case")  # fmt: skip
+    diffusion = Projection(Staggered(case, NumpyBackend()), 0.0, 0.01)._diffusion
+    solvers = [diffusion._solver("velocity_x", *of) for of in ((0.01, 1.0), (0.02, 0.5))]
+    assert [solver.system.coefficients[1] for solver in solvers] == [100.0, 50.0]
+
+
 def test_steps_become_longer_with_a_flow_that_comes_to_rest(tmp_path):
     run(load("taylor-green", ["constants.n=16", "time.end=8", "time.cfl=0.4"]), "numba",
         tmp_path / "case.h5")  # fmt: skip
