@@ -20,6 +20,8 @@ OWN_FIELDS = 7
 """Arrays of grid shape of the collocated scheme: velocity and pressure twice, and its source."""
 PRESSURES = 5
 """Those of the pressure on the staggered grid: three of its own, its source, one for frames."""
+FIELDS_OF_DIFFUSION = {"multigrid": 12, "fft": 12, "mgcg": 20}
+"""For each quantity: its system, whose coefficients vary on all levels, its method, and a copy."""
 CONVECTIONS = {
     "central": "central convection",
     "skew": "skew-symmetric convection",
@@ -79,8 +81,8 @@ def _staggered(problem: Walled, block: Grid) -> tuple[int, int]:
     fields = advanced * copies + PRESSURES + method
     if case.model.convection in flow.WIDE:
         fields += block.dimension
-    if case.time.diffusion != "explicit":  # its right side, its unknown, capacities
-        fields += 2 + advanced * (1 + method)
+    if case.time.diffusion != "explicit":  # its right side, its unknown, and its systems
+        fields += 2 + advanced * FIELDS_OF_DIFFUSION.get(method_name(case), method + 2)
     if case.obstacles:  # the stencils of each, and conductances of the pressure
         fields += advanced * (2 * block.dimension + 4) + block.dimension + 1
     return fields * one + _sources(problem, block), 2 * len(problem.names) * one
