@@ -19,6 +19,14 @@ RESERVED_FROM = 1 << 20
 """Bytes of a write for which the place on the disk is reserved before."""
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a small text. Raises FileFailure."""
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise FileFailure(f"cannot write {path}: {error.strerror}") from None
+
+
 class Disk(io.FileIO):
     """What HDF5 writes to. It must not see a failure: its close would then crash the process."""
 

@@ -58,13 +58,13 @@ class Link:
             side.leaving.to_buffer()
         # Only now: a device may have been unpacking what arrived last until it came to these.
         comm = self._ranks.comm
-        self._receives = [comm.Irecv(s.arriving.buffer, s.peer, s.tags[1]) for s in sides]
-        self._sends = [comm.Isend(s.leaving.buffer, s.peer, s.tags[0]) for s in sides]
+        self._under_way = [comm.Irecv(s.arriving.buffer, s.peer, s.tags[1]) for s in sides]
+        self._under_way += [comm.Isend(s.leaving.buffer, s.peer, s.tags[0]) for s in sides]
 
     def finish(self, sides: Sequence[Side]) -> None:
         """Make sure that what was sent has left, and what arrived may be unpacked."""
         began = time.perf_counter()
-        for request in (*self._receives, *self._sends):
+        for request in self._under_way:
             request.Wait()
         self.waited += time.perf_counter() - began
         for side in sides:

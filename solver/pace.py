@@ -58,13 +58,16 @@ class Pace(ABC):
     Raises InputError where the case's explicit scheme would be unstable.
     """
 
+    step: float
+    """The length of the next step, as far as is known (s)."""
+    count: int
+    """Steps to the end, as far as is known before the march."""
+    warning = ""
+
     def __init__(self, problem: Problem):
         self.case: Case = problem.case
         assert problem.case.time is not None
         self.time = problem.case.time
-        self.step, self.warning = step_length(problem)
-        self.count = count_steps(self.time.end, self.step)
-        """Steps to the end, as far as is known before the march."""
 
     @property
     def state(self) -> dict[str, float]:
@@ -94,6 +97,11 @@ class Pace(ABC):
 class EvenPace(Pace):
     """Steps of one length, the last one shortened where it does not divide the end time."""
 
+    def __init__(self, problem: Problem):
+        super().__init__(problem)
+        self.step, self.warning = step_length(problem)
+        self.count = count_steps(self.time.end, self.step)
+
     def over(self, number: int, time: float) -> bool:
         return number >= self.count
 
@@ -117,7 +125,7 @@ class FollowingPace(Pace):
 
     def __init__(self, problem: Staggered):
         super().__init__(problem)
-        self._problem = problem
+        self._problem, self.step = problem, 0.0
         self._chosen_for: list[float] = []
         self._rate, self._ends_all = math.inf, False
         self._choose(0.0, problem.fields, 1.0, math.inf)
@@ -210,8 +218,7 @@ class FollowingPace(Pace):
 
         From rest there is no velocity yet that tells how fast it will be.
         """
-        problem = self._problem
-        rate = max(problem.courant_rate(problem.accelerations(fields, time)) for time in times)
+        rate = self._problem.courant_rate(self._problem.accelerations(fields, *times))
         assert self.time.cfl is not None
         if not math.isfinite(rate):
             raise InputError("source: forces are too large for any step")

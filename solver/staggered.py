@@ -357,24 +357,27 @@ class Staggered(Walled):
             found.append(max(largest.value, abs(mean), self._speeds_of_walls[name]))
         return found
 
-    def accelerations(self, fields: Mapping[str, Any], time: float) -> list[float]:
+    def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         """The largest that forces give along each axis, slowest first (m/s2; asks all processes).
 
-        Pressure and friction, which may balance them, are left out.
+        Those of sources and of warm walls at these times. Pressure and friction, which may balance
+        them, are left out.
         """
-        reduce, model = self.backend.reduce, self.case.model
-        sources = dict(zip(self.names, self.sources(time), strict=True))
+        reduce, model, region = self.backend.reduce, self.case.model, self.grid.interior
         lifts = model.buoyancy or (0.0,) * self.grid.dimension
         warm = 0.0
         if any(lifts):
             neutral = model.reference_temperature
-            warm = reduce("max", flow.raised, self.grid.interior, fields["temperature"], -neutral)
-            at_walls = self.given_at_walls("temperature", time, neutral)
-            warm = max([warm, *[abs(value - neutral) for value in at_walls]])
-        return [
-            reduce("max", copy, self.grid.interior, sources[name]) + abs(lift) * warm
-            for name, lift in zip(self.components, reversed(lifts), strict=True)
-        ]
+            warm = reduce("max", flow.raised, region, fields["temperature"], -neutral)
+            for time in times if self.walls_vary else times[:1]:
+                at_walls = self.given_at_walls("temperature", time, neutral)
+                warm = max([warm, *[abs(value - neutral) for value in at_walls]])
+        forces = [0.0] * self.grid.dimension
+        for time in times if self.sources_vary else times[:1]:
+            sources = dict(zip(self.names, self.sources(time), strict=True))
+            found = [reduce("max", copy, region, sources[name]) for name in self.components]
+            forces = [max(pair) for pair in zip(forces, found, strict=True)]
+        return [f + abs(lift) * warm for f, lift in zip(forces, reversed(lifts), strict=True)]
 
     def courant_rate(self, speeds: Sequence[float]) -> float:
         """The sum over the axes of speed / h (1/s); of accelerations, in 1/s2."""

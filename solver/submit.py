@@ -8,10 +8,11 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
+from typing import Any
 
 from heatsolve.backends.choice import NAMES
 from heatsolve.case import Case, load, locating
@@ -144,19 +145,23 @@ def script(
         "open-mode": "append",
         "output": "%x-%j.out",
     }
-    lines = [
-        f"#SBATCH --{option}" if value is True else f"#SBATCH --{option}={value}"
-        for option, value in asked.items()
-        if value is not None
-    ]
     launch = 'srun --mpi="$mpi" --kill-on-bad-exit=0 --wait=5'
     if resources.gpus_per_node:
         share = -(-resources.ranks_per_node // resources.gpus_per_node)
         launch += f" --gpu-bind=single:{share}"
     return (
-        HEADER + "\n".join(lines) + "\n" + ENVIRONMENT.format(pmi=pmi)
+        HEADER + directives(asked) + "\n" + ENVIRONMENT.format(pmi=pmi)
         + f"{launch} \\\n    {shlex.join(command)}" + CHAIN
     )  # fmt: skip
+
+
+def directives(asked: Mapping[str, Any]) -> str:
+    """The lines of a script that ask Slurm for options; True stands for one without a value."""
+    return "\n".join(
+        f"#SBATCH --{option}" if value is True else f"#SBATCH --{option}={value}"
+        for option, value in asked.items()
+        if value is not None
+    )
 
 
 def script_for(

@@ -61,6 +61,11 @@ class Walled(Problem):
         given = [c.gradient if c.value is None else c.value for c in conditions if c is not None]
         return any("t" in expression.names for expression in given)
 
+    @cached_property
+    def sources_vary(self) -> bool:
+        """Whether a source depends on time."""
+        return any("t" in getattr(self.case.source, name).names for name in self.names)
+
     def set_walls(self, time: float) -> None:
         self.write_walls(self.fields, time)
 
@@ -110,7 +115,7 @@ class Walled(Problem):
     def sources(self, time: float) -> list[Any]:
         """f of each quantity at a time."""
         expressions = [getattr(self.case.source, name) for name in self.names]
-        if self._sources is None or any("t" in e.names for e in expressions):
+        if self._sources is None or self.sources_vary:
             self._sources = [
                 self.backend.to_device(
                     evaluate(self.places(name), f"source.{name}", expression, time)

@@ -1,6 +1,7 @@
 """The cuda backend: generated Python, compiled by Numba-CUDA, launched by cuda.core."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,9 @@ class CudaBackend(DeviceBackend):
         self._machine: Device | Simulator
         self._machine = Simulator() if simulated() else Device(cuda, device)
         self.processors = self._machine.processors
-        from heatsolve.backends.cuda_reductions import check, merge
+        from heatsolve.backends.cuda_reductions import check
 
         self._check = self._machine.compile(check, check_types(), "check")
-        self._merge = self._machine.compile(merge, merge_types(), "merge")
         self._make_gate()
 
     def integers(self, count: int) -> DeviceArray:
@@ -101,6 +101,12 @@ class CudaBackend(DeviceBackend):
 
     def read_integers(self, array: DeviceArray) -> np.ndarray:
         return self._machine.copy_out(array)
+
+    @cached_property
+    def _merge(self) -> Any:
+        from heatsolve.backends.cuda_reductions import merge
+
+        return self._machine.compile(merge, merge_types(), "merge")
 
     def _queue_merge(self, register: DeviceArray, row: DeviceArray) -> None:
         self._merge(ONE_BLOCK, (register, SPREAD, self._gate, row))

@@ -18,6 +18,7 @@ from heatsolve.backends import cache, sums
 from heatsolve.backends.cuda_arrays import AsArray, Borrowing, DeviceArray, flat
 from heatsolve.backends.device_launch import Launch
 from heatsolve.backends.library import ArrayLibrary
+from heatsolve.backends.traffic import PRIORITY
 from heatsolve.errors import InputError
 
 
@@ -87,10 +88,6 @@ def cubin_of(source: str, options: tuple[str, ...]) -> bytes:
     return code
 
 
-HIGHEST = -5
-"""Priority of the stream of traffic: sweeps leave room for it."""
-
-
 class Device:
     """A real GPU: memory by Numba, launches by cuda.core, one stream for both.
 
@@ -111,7 +108,7 @@ class Device:
             self._handle = driver.CUstream(int(self._stream.handle))
             self._numba_stream = cuda.external_stream(int(self._stream.handle))
             flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-            self._side = checked(driver.cuStreamCreateWithPriority(flags, HIGHEST))
+            self._side = checked(driver.cuStreamCreateWithPriority(flags, PRIORITY))
             untimed = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
             self._forked, self._joined = (checked(driver.cuEventCreate(untimed)) for _ in range(2))
             cuda.current_context()

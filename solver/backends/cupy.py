@@ -1,6 +1,7 @@
 """The cupy backend: generated CUDA C, compiled by NVRTC, memory and launches by CuPy."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,8 @@ from heatsolve.backends.device_passes import Compiled
 from heatsolve.backends.library import ArrayLibrary, CupyLibrary
 from heatsolve.backends.pass_source import PASS_OPTIONS
 from heatsolve.backends.tape import Tape
+from heatsolve.backends.traffic import PRIORITY
 from heatsolve.errors import InputError
-
-HIGHEST = -5
-"""Priority of the stream of traffic: sweeps leave room for it."""
 
 
 class CupyBackend(DeviceBackend):
@@ -44,8 +43,8 @@ class CupyBackend(DeviceBackend):
             raise InputError(f"the cupy backend found no usable CUDA GPU ({reason})") from None
         self._cupy, self._cupyx = cupy, cupyx
         self.processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
-        self._check, self._merge = (self._load(check_source(), n) for n in ("check", "merge"))
-        self._side = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
+        self._check = self._load(check_source(), "check")
+        self._side = cupy.cuda.Stream(non_blocking=True, priority=PRIORITY)
         self._forked, self._joined = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
         self._make_gate()
 
@@ -115,6 +114,10 @@ class CupyBackend(DeviceBackend):
 
     def read_integers(self, array: Any) -> np.ndarray:
         return array.get()
+
+    @cached_property
+    def _merge(self) -> Any:
+        return self._load(check_source(), "merge")
 
     def _queue_merge(self, register: Any, row: Any) -> None:
         self._merge((1,), (128,), (register, np.int32(SPREAD), self._gate, row))

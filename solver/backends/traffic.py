@@ -9,6 +9,8 @@ from heatsolve.errors import MachineFailure
 if TYPE_CHECKING:
     from heatsolve.backends.device import DeviceBackend
 
+PRIORITY = -5
+"""Of the stream of traffic: sweeps leave room for it."""
 Parcels = Sequence[tuple[Any, int]]
 """Arrays, each with the process that it goes to or comes from."""
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.backends.choice import choose, gpu_name
-from heatsolve.errors import FileFailure, InputError
+from heatsolve.disk import write_text
+from heatsolve.errors import InputError
 from heatsolve.ranks import Ranks
 from heatsolve.study.flows import collocated, collocated_slices, marching, marching_numpy
 from heatsolve.study.measure import Bench, Row
@@ -140,10 +141,7 @@ def records(rows: Sequence[Row | Comparison], ranks: Ranks | None = None) -> lis
 
 def write_json(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Rows as `records` makes them, as JSON. Raises FileFailure."""
-    try:
-        path.write_text(json.dumps(rows, indent=1))
-    except OSError as error:
-        raise FileFailure(f"cannot write {path}: {error.strerror}") from None
+    write_text(path, json.dumps(rows, indent=1))
 
 
 def processor() -> str:

@@ -6,17 +6,16 @@ measures its sweeps, cycles or steps and writes a record of them to a file of JS
 """
 
 import json
-import math
 import os
 import platform
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heatsolve.backends.choice import choose, gpu_name
+from heatsolve.backends.choice import gpu_name
 from heatsolve.case import Case, load, locating
 from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method, method_name
@@ -26,7 +25,9 @@ from heatsolve.march import stepper_of
 from heatsolve.pace import MOST_STEPS, step_length, substeps
 from heatsolve.problem import Problem, grid_of
 from heatsolve.ranks import Ranks, find_ranks
-from heatsolve.run import PROBLEMS
+from heatsolve.report import Report
+from heatsolve.run import set_up, shares
+from heatsolve.study.processes import time_of
 
 REPEATS = 7
 SECONDS_A_REPEAT = 0.5
@@ -103,44 +104,34 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
     for what others send it (None where a device does so). `balance`: unknowns of the mean process
     over those of the largest. `latency`, `bandwidth`: of an exchange with both neighbours (s, B/s).
     """
-    threads = case.parallel.threads or 1  # whatever their number, or they would not compare
-    machine, _ = choose(
-        backend or case.parallel.backend, case.solver.field_precision, threads, ranks.local_rank,
-        ranks.gather,
-    )  # fmt: skip
-    problem = PROBLEMS[case.model.scheme or case.model.kind](case, machine, ranks=ranks)
+    problem = set_up(case, backend, Report(quiet=True), ranks)
+    machine, link = problem.backend, problem.halo.link
     work, unit = worker(problem)
-    link = problem.halo.link
 
     def timed(count: int) -> float:
+        def units() -> None:
+            work(count)
+            machine.sync()
+
         machine.sync()
-        ranks.gather(None)
-        began = time.perf_counter()
-        work(count)
-        machine.sync()
-        return max(ranks.gather(time.perf_counter() - began)) / count
+        return time_of(ranks, units) / count
 
     timed(WARM_UP)
     count = max(1, int(SECONDS_A_REPEAT / max(timed(WARM_UP), 1e-7)))
     machine.points_updated = machine.bytes_moved = 0
     link.waited = 0.0
     seconds = [timed(count) for _ in range(REPEATS)]
-    done = count * REPEATS
-    totals = [sum(each) for each in zip(*ranks.gather(
-        (machine.points_updated / done, machine.bytes_moved / done, link.waited / done)),
-        strict=True)]  # fmt: skip
-    sizes = ranks.gather(math.prod(high - low for low, high in problem.grid.interior))
+    waited, _, balance = shares(problem, count * sum(seconds))
+    work_done = ranks.gather((machine.points_updated, machine.bytes_moved))
+    updates, moved = (sum(each) / (count * REPEATS) for each in zip(*work_done, strict=True))
     latency, bandwidth = speed_of(problem) if ranks.size > 1 else (None, None)
-    queued = link.traffic is not None
     return {
         "case": case.name, "kind": kind, "ranks": ranks.size, "backend": machine.name,
         "precision": case.solver.precision, "unit": unit, "link": link.name(machine),
         "dims": list(reversed(problem.dims)), "counts": list(case.grid.counts),
         "periodic": list(case.grid.periodic),
         "unknowns": problem.whole.all_unknowns, "seconds": seconds,
-        "updates": totals[0], "bytes": totals[1],
-        "waited": None if queued else totals[2] / ranks.size / (sum(seconds) / REPEATS),
-        "balance": sum(sizes) / len(sizes) / max(sizes),
+        "updates": updates, "bytes": moved, "waited": waited, "balance": balance,
         "latency": latency, "bandwidth": bandwidth,
         "machine": {"node": platform.node(), "nodes": len(set(ranks.gather(platform.node()))),
                     "cores": os.cpu_count(), "gpu": gpu_name(ranks.local_rank)},
@@ -157,18 +148,14 @@ def speed_of(problem: Problem) -> tuple[float, float]:
     for count in MESSAGES:
         sides = ring(link, machine, count, ranks)
 
-        def exchange(sides: Any = sides) -> None:
-            link.start(sides)
-            link.finish(sides)
+        def exchanges(times: int, sides: Any = sides) -> None:
+            for _ in range(times):
+                link.start(sides)
+                link.finish(sides)
+            machine.sync()
 
-        exchange()
-        machine.sync()
-        ranks.gather(None)
-        began = time.perf_counter()
-        for _ in range(EXCHANGES):
-            exchange()
-        machine.sync()
-        times.append(max(ranks.gather(time.perf_counter() - began)) / EXCHANGES)
+        exchanges(1)
+        times.append(time_of(ranks, partial(exchanges, EXCHANGES)) / EXCHANGES)
     more = 2 * (MESSAGES[1] - MESSAGES[0]) * machine.dtype.itemsize
     return times[0], more / max(times[1] - times[0], 1e-12)
 
@@ -180,6 +167,9 @@ def main(arguments: Sequence[str]) -> None:
     try:
         wanted = float(per_rank) if per_rank != "-" else None
         case = of_kind(kind, source, overrides, ranks.size, wanted)
+        if case.parallel.threads is None:  # one, whatever the number of processes: they compare
+            parallel = case.parallel.model_copy(update={"threads": 1})
+            case = case.model_copy(update={"parallel": parallel})
         with locating(case):
             record = measure(case, kind, None if backend == "-" else backend, ranks)
         if ranks.rank == 0:

@@ -99,11 +99,7 @@ def together(
 
     def run(work: Callable[[], Any], times: int) -> float:
         tidy()
-        ranks.gather(None)
-        began = time.perf_counter()
-        for _ in range(times):
-            work()
-        return max(ranks.gather(time.perf_counter() - began)) / times
+        return time_of(ranks, work, times)
 
     counts = []
     for work in works:
@@ -111,6 +107,15 @@ def together(
         counts.append(max(1, int(least / max(run(work, 1), 1e-7))))
     rounds = [[run(w, n) for w, n in zip(works, counts, strict=True)] for _ in range(REPEATS)]
     return [statistics.median(times) for times in zip(*rounds, strict=True)]
+
+
+def time_of(ranks: Ranks, work: Callable[[], Any], times: int = 1) -> float:
+    """Seconds of a call of so many, begun by all at once, of the slowest process."""
+    ranks.gather(None)
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    return max(ranks.gather(time.perf_counter() - began)) / times
 
 
 def _halo(machine: Backend, ranks: Ranks) -> list[float]:

@@ -24,10 +24,11 @@ import numpy as np
 
 from heatsolve.backends.choice import ON_GPU
 from heatsolve.blocks import process_grid, surface
+from heatsolve.disk import write_text
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.grid import make_grid
 from heatsolve.study.one_size import of_kind
-from heatsolve.submit import pmi, wall_seconds
+from heatsolve.submit import directives, pmi, wall_seconds
 
 KINDS = ("weak", "strong")
 LAUNCHERS = ("mpiexec", "srun")
@@ -181,10 +182,7 @@ def write(folder: Path, found: Sequence[dict[str, Any]]) -> list[Path]:
         "table.md": markdown(sizes),
     }
     for name, content in texts.items():
-        try:
-            (folder / name).write_text(content)
-        except OSError as error:
-            raise FileFailure(f"cannot write {folder / name}: {error.strerror}") from None
+        write_text(folder / name, content)
     return [folder / name for name in texts]
 
 
@@ -284,23 +282,20 @@ def write_jobs(study: Study, counts: Sequence[int], ranks_per_node: int, time: s
     paths = []
     for ranks in counts:
         nodes = math.ceil(ranks / ranks_per_node)
-        on_each = min(ranks, ranks_per_node)
         if ranks % nodes:
             raise InputError(f"--ranks: {ranks} processes do not fill {nodes} nodes evenly")
-        asked = {"job-name": f"scale-{study.kind}-{ranks}", "nodes": nodes, "ntasks": ranks,
-                 "ntasks-per-node": ranks // nodes, "cpus-per-task": 1}  # fmt: skip
-        if study.backend in ON_GPU:
-            asked["gpus-per-node"] = on_each
-        asked |= {"time": time, "output": str(study.folder / "%x-%j.out")}
+        on_each = ranks // nodes
+        asked = {
+            "job-name": f"scale-{study.kind}-{ranks}", "nodes": nodes, "ntasks": ranks,
+            "ntasks-per-node": on_each, "cpus-per-task": 1,
+            "gpus-per-node": on_each if study.backend in ON_GPU else None,
+            "time": time, "output": study.folder / "%x-%j.out",
+        }  # fmt: skip
         text = SCRIPT.format(
             kind=study.kind, case=Path(study.case).name, ranks=ranks, folder=study.folder,
-            asked="\n".join(f"#SBATCH --{key}={value}" for key, value in asked.items()),
-            pmi=pmi(), command=shlex.join(study.command(ranks)),
+            asked=directives(asked), pmi=pmi(), command=shlex.join(study.command(ranks)),
         )  # fmt: skip
         path = study.folder / f"{ranks}.sbatch"
-        try:
-            path.write_text(text)
-        except OSError as error:
-            raise FileFailure(f"cannot write {path}: {error.strerror}") from None
+        write_text(path, text)
         paths.append(path)
     return paths

@@ -16,7 +16,8 @@ import numpy as np
 
 from heatsolve.backends.choice import ON_GPU
 from heatsolve.case import load
-from heatsolve.errors import FileFailure, InputError
+from heatsolve.disk import write_text
+from heatsolve.errors import InputError
 from heatsolve.expressions import suggestion
 from heatsolve.output import read
 from heatsolve.run import run
@@ -417,7 +418,7 @@ def verify(names: Sequence[str] = (), backend: str = "auto", quick: bool = False
 def write_json(lines: Sequence[Line], path: Path) -> None:
     """The lines as JSON. Raises FileFailure."""
     rows = [asdict(line) | {"error": line.error, "passed": line.passed} for line in lines]
-    _write(json.dumps(rows, indent=1), path)
+    write_text(path, json.dumps(rows, indent=1))
 
 
 def write_markdown(lines: Sequence[Line], path: Path) -> None:
@@ -432,11 +433,4 @@ def write_markdown(lines: Sequence[Line], path: Path) -> None:
         f"| {'pass' if line.passed else '**fails**'} |"
         for line in lines
     ]
-    _write("\n".join(rows) + "\n", path)
-
-
-def _write(text: str, path: Path) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise FileFailure(f"cannot write {path}: {error.strerror}") from None
+    write_text(path, "\n".join(rows) + "\n")
