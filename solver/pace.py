@@ -198,8 +198,8 @@ class FollowingPace(Pace):
         self._chosen_for = speeds
         # A step that only the one before it keeps from being longer is chosen anew next time.
         self._rate = LARGEST_RATE if short else problem.courant_rate(speeds)
+        count_steps(end, step)  # refuses what is too short, to be rounded, too
         self.step = rounded_down(step)
-        count_steps(end, self.step)
 
     def _times(self, time: float, step: float, shares: Sequence[float]) -> list[float]:
         """The times after so large shares of a step, not beyond the end."""
