@@ -56,6 +56,7 @@ class CollocatedStep(Stepper):
         self._machine.like(self._p, self._q)
         walls = mirrors(problem.walls["pressure"], grid, backend)
         self._given = (self._b, *flow.pressure_weights(*problem.spacings), *walls)
+        self.longest = self._machine.longest_pass(flow.pressure_sweep, self._q, self._given)
         self._work: dict[bool, tuple[Callable[[], None], Any]] = {}
 
     @property

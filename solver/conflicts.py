@@ -70,7 +70,7 @@ def conflicts(case: Document) -> Found:
         elif case.solver.method == "auto" and case.model.conductivity.names:
             sentence = '"mixed" is only for method = "multigrid", and auto means "mgcg" here'
             yield ("solver", "precision"), sentence
-    if case.parallel.halo > 1 and not (case.time and case.time.scheme == "explicit"):
+    if case.parallel.layers > 1 and not (case.time and case.time.scheme == "explicit"):
         method = "jacobi" if case.solver.update else case.solver.method
         if method not in SWEPT:
             why = ", which is for one process" if method in ONE_PROCESS else ""
@@ -170,7 +170,7 @@ def _transport(case: Document) -> Found:
         yield ("time", "scheme"), 'must be "explicit", "rk2" or "rk3" with model.kind = "transport"'
     for key in sorted(case.solver.model_fields_set - {"precision", "check_every"}):
         yield ("solver", key), "transport solves no system"
-    if case.parallel.halo > 1:
+    if case.parallel.layers > 1:
         yield ("parallel", "halo"), 'must be 1 with model.kind = "transport"'
     for side, conditions in _conditions(case).items():
         kinds = {condition.value is not None for condition in conditions.values()}
@@ -223,7 +223,7 @@ def _staggered(case: Document) -> Found:
     for key in ("norm", "monitor", "relative", "iterations", "update"):
         if key in case.solver.model_fields_set:
             yield ("solver", key), f"has no effect {here}"
-    if case.parallel.halo > 1:
+    if case.parallel.layers > 1:
         yield ("parallel", "halo"), f"must be 1 {here}"
     if "pressure" in case.source.model_fields_set:
         yield ("source", "pressure"), "a pressure has no source"

@@ -140,7 +140,7 @@ def iterate(
             questions.attend(done, capture)
         until = min(criterion.limit, questions.next)
         if criterion.check_after(done) > until:  # a question comes before the next check
-            queue.march(done, until)
+            method.march(done, until)
             backend.sync()
             done = until
             continue
@@ -169,11 +169,6 @@ class Queue:
         self._method, self._criterion = method, criterion
         self.accumulators = [method.accumulator(criterion.kind) for _ in range(method.longest)]
 
-    def march(self, done: int, until: int) -> None:
-        """The iterations from `done` to `until`, unchecked."""
-        while done < until:
-            done += self._method.advance(done, [None] * min(self._method.longest, until - done))
-
     def look(self, done: int, until: int, checks: int) -> list[Look]:
         """Iterations from `done` on, until so many checks are made, or those up to `until`.
 
@@ -184,6 +179,7 @@ class Queue:
         looks: list[Look] = []
         backend.open_gate()
         while len(looks) < checks and done < (following := criterion.check_after(done)) <= until:
+            done = method.march(done, following - method.longest)
             count = min(method.longest, (following if afterwards else until) - done)
             changes: list[Accumulator | None] = [None] * count
             if not afterwards:

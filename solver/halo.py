@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Backend, Region
-from heatsolve.grid import Grid
-from heatsolve.links import Link
+from heatsolve.backends import Backend, Message, Region
+from heatsolve.grid import Grid, whole
+from heatsolve.links import Link, Towards
 from heatsolve.points import shifted
 from heatsolve.ranks import Ranks
 
@@ -243,6 +243,10 @@ class Neighbours:
     ):
         self.number, self._backend, self._link = number, backend, link
         self._sides = []
+        # A layer across the slowest axis lies together in memory. Several would not stay as they
+        # are while they travel: sweeps meanwhile may write to all but the outermost.
+        lies_together = number == 0 and around[1:] == whole(grid.shape[1:])
+        self._packs = link.packs or layers != (1, 1) or not lies_together
         place = np.unravel_index(rank, dims)
         for side, step in enumerate((-1, 1)):
             other = list(place)
@@ -253,28 +257,34 @@ class Neighbours:
                 peer = int(np.ravel_multi_index(other, dims))
                 own = grid.axes[number].own
                 given = (number, side, peer, own, around, layers)
-                self._sides.append(Side(backend, link, *given))
-        present = [side.side for side in self._sides]
+                self._sides.append(Side(*given))
+        for each in self._sides if self._packs else ():
+            each.make_messages(backend, link)
+        present = [each.side for each in self._sides]
         self.present = (0 in present, 1 in present)
 
     def start(self, array: Any) -> None:
+        if not self._packs:
+            self._link.start([side.within(array, self._backend) for side in self._sides])
+            return
         for side in self._sides:
             self._backend.sweep(shifted, side.leaving.array, side.packed, array, *side.from_edge)
         self._link.start(self._sides)
 
     def finish(self, array: Any) -> None:
         self._link.finish(self._sides)
-        for side in self._sides:
+        for side in self._sides if self._packs else ():
             self._backend.sweep(shifted, array, side.ghosts, side.arriving.array, *side.from_ghosts)
 
 
 class Side:
-    """One end of a divided axis: whom it faces, and the layers that leave and arrive, packed."""
+    """One end of a divided axis: whom it faces, and the layers that leave and arrive."""
+
+    leaving: Message
+    arriving: Message
 
     def __init__(
         self,
-        backend: Backend,
-        link: Link,
         number: int,
         side: int,
         peer: int,
@@ -289,12 +299,26 @@ class Side:
         beyond = ((first - below, first), (stop, stop + above))[side]
         edges = replaced(around, number, edge)
         self.ghosts = replaced(around, number, beyond)
-        self.leaving, self.arriving = (
-            link.message(backend, [high - low for low, high in region])
-            for region in (edges, self.ghosts)
-        )
         self.packed = tuple((0, high - low) for low, high in edges)
         self.from_edge = tuple(low for low, _ in edges)
         self.from_ghosts = tuple(-low for low, _ in self.ghosts)
         # A layer sent down arrives at an upper end: the tag is the side at which it arrives.
         self.tags = (2 * number + 1 - side, 2 * number + side)
+
+    def make_messages(self, backend: Backend, link: Link) -> None:
+        """Make what the layers are packed into."""
+        self.leaving, self.arriving = (
+            link.message(backend, [high - low for low, high in region])
+            for region in (self.packed, self.ghosts)
+        )
+
+    def within(self, array: Any, backend: Backend) -> Towards:
+        """The same, of layers that lie together in an array, which are not packed."""
+        size = math.prod(array.shape[1:])
+
+        def part(first: int) -> Message:
+            layers = backend.part(array, (size * self.packed[0][1],), first * size)
+            return Message(layers, layers)
+
+        leaving, arriving = part(self.from_edge[0]), part(-self.from_ghosts[0])
+        return Towards(leaving, arriving, self.peer, self.tags)

@@ -8,6 +8,7 @@ moves memory of the host, through which devices stage what they send.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +36,10 @@ class Link:
 
     traffic: Traffic | None = None
     """What moves memory in the queue of a device, if anything does."""
+    packs = True
+    """Whether it only moves messages, so that layers are packed, and not parts of any array."""
+    replays = False
+    """Whether a device that plays its work back plays back what the link moves, too."""
     waited = 0.0
     """Seconds in which this process only waited for messages of others."""
 
@@ -84,6 +89,7 @@ class QueuedLink(Link):
     """
 
     traffic: Traffic
+    packs = False
 
     def __init__(self, traffic: Traffic):
         self.traffic = traffic
@@ -122,6 +128,7 @@ def link_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Link:
         if traffic is not None:
             link = QueuedLink(traffic)
             if proved(link, ranks, backend):
+                link.replays = proved(link, ranks, backend, played_back=True)
                 return link
             reason = "what it sent did not arrive"
         if wanted == "nccl":
@@ -137,8 +144,11 @@ def link_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Link:
     return Link(ranks)
 
 
-def proved(link: Link, ranks: Ranks, backend: Backend) -> bool:
-    """Whether all processes receive what is sent: each sends to the next one, and all compare."""
+def proved(link: Link, ranks: Ranks, backend: Backend, played_back: bool = False) -> bool:
+    """Whether all processes receive what is sent: each sends to the next one, and all compare.
+
+    `played_back`: whether they also do where a device plays the exchange back.
+    """
     found = True
     for count in PROVING:
         sides = ring(link, backend, count, ranks)
@@ -146,16 +156,22 @@ def proved(link: Link, ranks: Ranks, backend: Backend) -> bool:
         sent = backend.to_device(values + ranks.rank)
         for side in sides:
             backend.sweep(copy, side.leaving.array, ((0, count),), sent)
-        link.start(sides)
-        link.finish(sides)
+        exchange = partial(exchanged, link, sides)
+        (backend.replayed(exchange) if played_back else exchange)()
         for side in sides:
             found &= np.array_equal(backend.to_host(side.arriving.array), values + side.peer)
     return all(ranks.gather(found))
 
 
+def exchanged(link: Link, sides: Sequence[Side]) -> None:
+    """Both halves of an exchange."""
+    link.start(sides)
+    link.finish(sides)
+
+
 @dataclass
 class Towards:
-    """A side of a ring of processes."""
+    """What goes to a process and comes from it."""
 
     leaving: Message
     arriving: Message

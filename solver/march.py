@@ -78,6 +78,14 @@ def make_compatible(system: System) -> None:
         system.halo.exchange(system.b)  # the margin reads it, too
 
 
+def longest_pass(problem: Problem) -> int:
+    """The most sweeps of Jacobi's iteration, for the field or the pressure, of one pass."""
+    if not isinstance(problem, Conduction):
+        return stepper_of(problem, 0.0, 0.0).longest
+    system = problem.system(problem.backend.to_device(problem.source(0.0)))
+    return make_method(problem.case, system, problem.backend.zeros(problem.grid.shape)).longest
+
+
 # ---- transient ---------------------------------------------------------------------------------
 
 Frame = Callable[[float], None]

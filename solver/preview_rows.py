@@ -127,7 +127,7 @@ def memories(
     block, each = grid, ""
     if ranks > 1:
         dims = dims_of(case, grid, ranks)
-        block, each = largest_block(grid, dims, case.parallel.halo), " for each process"
+        block, each = largest_block(grid, dims, case.parallel.layers), " for each process"
         yield row("processes", _processes(block, dims))
         yield row("halo", _halo(case, block, dims))
     device, host = memory(block)
@@ -146,7 +146,7 @@ def _processes(block: Grid, dims: Sequence[int]) -> str:
 
 
 def _halo(case: Case, block: Grid, dims: Sequence[int]) -> str:
-    depth, values, neighbours = case.parallel.halo, 0, 0
+    depth, values, neighbours = case.parallel.layers, 0, 0
     for number, (axis, parts) in enumerate(zip(block.axes, dims, strict=True)):
         ends = most_neighbours(parts, axis.periodic)
         neighbours += ends

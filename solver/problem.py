@@ -69,7 +69,7 @@ class Problem(ABC):
         self.case, self.backend, self.ranks = case, backend, ranks or Ranks()
         self.whole = whole = grid or grid_of(case)
         self.dims = dims = dims_of(case, whole, self.ranks.size)
-        depth = case.parallel.halo if self.ranks.size > 1 else 1
+        depth = case.parallel.layers if self.ranks.size > 1 else 1
         self.grid = block_of_rank(whole, dims, self.ranks.rank, depth)
         link = None
         if self.ranks.size > 1:

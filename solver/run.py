@@ -11,21 +11,23 @@ from typing import Any
 import numpy as np
 
 from heatsolve import __version__, march
+from heatsolve.backends import Backend
 from heatsolve.backends.choice import choose
 from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.blocks import largest_block
 from heatsolve.case import Case, locating
 from heatsolve.checkpoint import Store
 from heatsolve.collocated import Collocated
 from heatsolve.conduction import Conduction
 from heatsolve.convection import Convection
-from heatsolve.converge import Outcome
+from heatsolve.converge import Outcome, method_name
 from heatsolve.errors import HeatsolveError
 from heatsolve.keeper import Keeper, State
 from heatsolve.linear import term_of
 from heatsolve.output import read
 from heatsolve.pace import Pace, pace_of
 from heatsolve.points import copy
-from heatsolve.problem import Problem
+from heatsolve.problem import Problem, dims_of, grid_of
 from heatsolve.ranks import Ranks
 from heatsolve.report import Report, speed, together
 from heatsolve.restart import Start, find_state, store_of
@@ -35,6 +37,8 @@ from heatsolve.staggered import Staggered
 from heatsolve.wish import Wish
 
 EXIT_NOT_CONVERGED = 3
+THICK = 16
+"""Times its layers a block is thick at least: else what two processes compute costs too much."""
 PROBLEMS: dict[str, type[Problem]] = {
     "heat": Conduction,
     "transport": Convection,
@@ -131,14 +135,42 @@ def set_up(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Pro
     )
     report.line(f"{case.name}: {case.about.title or 'untitled'}")
     report.line(f"backend {machine.name} ({reason}), {case.solver.precision}")
-    problem = PROBLEMS[case.model.scheme or case.model.kind](case, machine, ranks=ranks)
+    problem = make_problem(with_layers(case, machine, ranks), machine, ranks)
     points = " x ".join(str(axis.points) for axis in reversed(problem.whole.axes))
     report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")
     if ranks.size > 1:
         blocks = " x ".join(map(str, reversed(problem.dims)))
         link = problem.halo.link.name(machine)
-        report.line(f"{ranks.size} processes as {blocks}, linked by {link}")
+        layers = f", {n} layers of ghosts" if (n := problem.halo.depth) > 1 else ""
+        report.line(f"{ranks.size} processes as {blocks}, linked by {link}{layers}")
     return problem
+
+
+def make_problem(case: Case, machine: Backend, ranks: Ranks | None = None) -> Problem:
+    return PROBLEMS[case.model.scheme or case.model.kind](case, machine, ranks=ranks)
+
+
+def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
+    """The case with a halo of as many layers as a pass makes sweeps, if it leaves that open.
+
+    Asks all processes.
+    """
+    swept = case.model.scheme == "collocated" or (not case.time and method_name(case) == "jacobi")
+    if case.parallel.halo != "auto" or ranks.size == 1 or not swept:
+        return case
+    grid = grid_of(case)
+    dims = dims_of(case, grid, ranks.size)
+    extents = [stop - first for first, stop in largest_block(grid, dims).interior]
+    # What a pass makes is asked of a grid of the size of a block, which has no other processes.
+    of_block = case.grid.model_copy(update={case.grid.kind: tuple(reversed(extents))})
+    undivided = case.parallel.model_copy(update={"ranks": "auto"})
+    alone = case.model_copy(update={"grid": of_block, "parallel": undivided})
+    longest = min(ranks.gather(march.longest_pass(make_problem(alone, machine))))
+    thinnest = min(n for n, parts in zip(extents, dims, strict=True) if parts > 1)
+    layers = max(1, min(longest, thinnest // THICK))
+    layers -= 1 - layers % 2  # as the sweeps of a pass, which are odd
+    parallel = case.parallel.model_copy(update={"halo": layers})
+    return case.model_copy(update={"parallel": parallel})
 
 
 def keeper_of(problem: Problem, store: Store, results: Results, start: Start, wish: Wish) -> Keeper:

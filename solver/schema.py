@@ -517,8 +517,13 @@ class Parallel(Section):
     backend: Literal["auto", "numpy", "numba", "cupy", "cuda"] = "auto"
     threads: PositiveInteger | None = None
     ranks: Literal["auto"] | tuple[PositiveInteger, ...] = "auto"
-    halo: PositiveInteger = 1
+    halo: Literal["auto"] | PositiveInteger = "auto"
     transport: Literal["auto", "nccl", "mpi", "host"] = "auto"
+
+    @property
+    def layers(self) -> int:
+        """Layers of ghosts to begin with: "auto" may find more, where passes are made of sweeps."""
+        return 1 if self.halo == "auto" else self.halo
 
 
 class Units(Section):

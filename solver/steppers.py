@@ -41,6 +41,8 @@ class Stepper(ABC):
     problem: Problem
     fields: dict[str, Any]
     norm = math.nan
+    longest = 1
+    """Sweeps that one pass makes at most."""
 
     def __init__(self, time: float):
         self.time = time

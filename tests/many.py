@@ -13,6 +13,8 @@ import numpy as np
 from test_solvers import PROBLEMS, case_text
 
 import heatsolve.backends.numba
+import heatsolve.run
+from heatsolve.backends.choice import choose
 from heatsolve.backends.numba_tiles import Tiling
 from heatsolve.blocks import factorisations
 from heatsolve.case import parse
@@ -21,7 +23,7 @@ from heatsolve.linear import division, hierarchy
 from heatsolve.output import read
 from heatsolve.ranks import Ranks, World
 from heatsolve.restart import Start
-from heatsolve.run import run
+from heatsolve.run import run, with_layers
 
 SMALL_TILES = partial(Tiling, worth=0, depth=(5, 5, 3), row=(7, 5, 3), ring=2000, height=4)
 """Passes even on small grids, with many tiles in each."""
@@ -303,7 +305,7 @@ def same_bits(world, backend, folder, texts, passes=False):
 
     passes: Jacobi's method only, with several sweeps in each pass through memory.
     """
-    compared = 0
+    compared = deep = 0
     for name, text in texts:
         if passes and not name.endswith("jacobi"):
             continue
@@ -313,10 +315,13 @@ def same_bits(world, backend, folder, texts, passes=False):
         alone = folder / "alone.h5"
         if world.rank == 0:
             run(case, "numpy" if passes else backend, alone, ranks=Ranks())
-        depths = (3, 4) if passes else (1, 2, 3) if name.endswith(SWEPT) else (1,)
+        depths = (3, 4, "auto") if passes else (1, 2, 3) if name.endswith(SWEPT) else (1,)
         for dims in factorisations(world.size, case.grid.dimension):
             depth = depths[compared % len(depths)]
             settings = [f"parallel.ranks={list(dims)}", f"parallel.halo={depth}"]
+            if depth == "auto":
+                wanted = with_layers(parse(text, "case", settings), choose(backend)[0], world)
+                deep += wanted.parallel.layers > 1
             try:
                 run(parse(text, "case", settings), backend, folder / "many.h5", ranks=world)
             except InputError as error:
@@ -325,6 +330,7 @@ def same_bits(world, backend, folder, texts, passes=False):
             if world.rank == 0:
                 assert_same(folder / "many.h5", alone, f"{name} on {dims}, halo {depth}")
             compared = world.comm.bcast(compared + 1)
+    assert deep > 2 or not passes
     return compared
 
 
@@ -375,7 +381,7 @@ def main(backend, what):
     name = tempfile.mkdtemp(prefix="heatsolve-many-") if world.rank == 0 else None
     folder = Path(world.comm.bcast(name))
     if what == "passes":
-        heatsolve.backends.numba.Tiling = SMALL_TILES
+        heatsolve.backends.numba.Tiling, heatsolve.run.THICK = SMALL_TILES, 1
     if what == "bits":
         share = [text for n, text in enumerate(texts()) if n % 6 in SHARES[world.size]]
         compared = same_bits(world, backend, folder, share)

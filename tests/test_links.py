@@ -9,9 +9,27 @@ import pytest
 
 from heatsolve.backends import Message
 from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.case import parse
+from heatsolve.conduction import Conduction
+from heatsolve.converge import make_method
 from heatsolve.errors import InputError
 from heatsolve.links import link_of
-from heatsolve.ranks import World
+from heatsolve.ranks import Ranks, World
+
+PERIODIC = """
+schema = 1
+[case]
+[grid]
+cells = [11, 14]
+periodic = ["x", "y"]
+[initial]
+temperature = "sin(3*x) + cos(5*y)"
+[source]
+temperature = "x - y"
+[solver]
+method = "jacobi"
+tolerance = 1e-3
+"""
 
 
 class Exposed:
@@ -101,12 +119,32 @@ def check():
     # No MPI from a wheel knows CUDA: asking it is safe, and the answer is no.
     assert not World().claims_device_memory()
     assert name_of(World(), Pretended()) == staged
+    check_layers(ranks, traffic)
     for link in (link_of(ranks, Pretended(traffic=traffic)), link_of(ranks, Pretended())):
         backend = Pretended()
         leaving, arriving = link.message(backend, (3,)), link.message(backend, (3 * ranks.size,))
         leaving.array[:] = ranks.rank
         link.gather(leaving, arriving)
         assert np.array_equal(arriving.array, np.repeat(np.arange(ranks.size), 3))
+
+
+def check_layers(ranks, traffic):
+    """Layers that a queue moves as they lie in an array, and those that it packs."""
+
+    def solved(ranks, *settings):
+        case = parse(PERIODIC, "case", settings)
+        problem = Conduction(case, Pretended(traffic=traffic), ranks=ranks)
+        system = problem.system(problem.backend.to_device(problem.source(0.0)))
+        method = make_method(case, system, problem.temperature)
+        method.march(0, 70)
+        assert problem.halo.link.packs == (ranks.size == 1)
+        return problem.own(method.solution(70)), [axis.stored_at for axis in problem.grid.axes]
+
+    whole, _ = solved(Ranks())
+    for dims in (ranks.size, 1), (1, ranks.size):
+        block, places = solved(ranks, f"parallel.ranks={list(dims)}")
+        assert np.array_equal(block, whole[tuple(slice(*place) for place in places)])
+        assert ranks.size == 1 or block.size < whole.size
 
 
 @pytest.mark.parametrize("processes", (1, 2, 3))

@@ -114,11 +114,9 @@ class Sweeps:
         return array
 
     def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
-        """What does `work`, played back where the backend can.
-
-        Not so with other processes: messages to them are no work of the device's own.
-        """
-        return work if self.halo.ranks.size > 1 else self.backend.replayed(work)
+        """What does `work`, played back where the backend can, and the link to other processes."""
+        alone = self.halo.ranks.size == 1
+        return self.backend.replayed(work) if alone or self.halo.link.replays else work
 
 
 @dataclass
@@ -278,6 +276,12 @@ class Method(ABC):
         """
         self.step(number, changes[0])
         return 1
+
+    def march(self, number: int, until: int) -> int:
+        """The iterations from `number` to before `until`, if any; the number of the next one."""
+        while number < until:
+            number += self.advance(number, [None] * min(self.longest, until - number))
+        return number
 
     @abstractmethod
     def solution(self, steps: int) -> Any:

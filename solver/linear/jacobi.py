@@ -1,11 +1,16 @@
 """Jacobi's iteration."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.linear import Pairwise, System
 from heatsolve.points import Point
+
+SWEEPS_PLAYED_BACK = 16
+"""Sweeps that are played back together, at least: so often the host has something to do."""
 
 
 class Jacobi(Pairwise):
@@ -31,6 +36,10 @@ class Jacobi(Pairwise):
         self.point = update or jacobi
         self.given = tuple(arguments) if update else (system.b, weight, *system.coefficients)
         self.longest = system.longest_pass(self.point, u, self.given)
+        # After so many sweeps the arrays have their places again, and the next exchange is due.
+        period = math.lcm(2, system.halo.depth, self.longest)
+        self._at_once = period * -(-SWEEPS_PLAYED_BACK // period)
+        self._many: Callable[[], None] | None = None
 
     def step(self, number: int, change: Accumulator | None) -> None:
         old, new = self.solution(number), self.solution(number + 1)
@@ -41,3 +50,12 @@ class Jacobi(Pairwise):
         old, new = self.solution(number), self.solution(number + 1)
         stages = [self.given] * len(changes)
         return self.system.updates(self.point, new, old, stages, changes, number)
+
+    def march(self, number: int, until: int) -> int:
+        while until - number >= 2 * self._at_once:
+            number = super().march(number, number + -number % self._at_once)
+            if self._many is None:
+                self._many = self.system.replayed(partial(super().march, 0, self._at_once))
+            self._many()
+            number += self._at_once
+        return super().march(number, until)

@@ -76,9 +76,7 @@ def worker(problem: Problem) -> tuple[Callable[[int], None], str]:
 
         def iterate(count: int) -> None:
             nonlocal made
-            until = made + count
-            while made < until:
-                made += method.advance(made, [None] * min(method.longest, until - made))
+            made = method.march(made, made + count)
 
         cycles = method_name(case) in ("multigrid", "mgcg")
         return iterate, "cycle" if cycles else "iteration"
