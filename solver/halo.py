@@ -86,13 +86,13 @@ class Halo:
 
         return exchange
 
-    def of(self, grid: Grid, backend: Backend | None = None) -> "Halo":
-        """The exchange of one layer among the same processes, for their blocks of another grid.
+    def of(self, grid: Grid, backend: Backend | None = None, layers: int = 1) -> "Halo":
+        """The exchange of so many layers by the same processes, for their blocks of another grid.
 
         The `backend` may be that of another precision.
         """
         machine = backend or self._backend
-        return Halo(grid, machine, self.ranks, self.dims, link=self.link)
+        return Halo(grid, machine, self.ranks, self.dims, layers, self.link)
 
     def across(self, number: int, shape: Sequence[int]) -> Callable[[Any], None]:
         """The exchange of two layers on both sides, along one axis if that is divided.

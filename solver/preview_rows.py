@@ -9,6 +9,7 @@ from heatsolve.backends import Backend
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.blocks import largest_block, most_neighbours
 from heatsolve.case import Case
+from heatsolve.converge import method_name
 from heatsolve.expressions import Expression
 from heatsolve.grid import WALLS, Grid
 from heatsolve.pace import FollowingPace, pace_of
@@ -20,6 +21,8 @@ EVALUATED_UP_TO = 1 << 22
 """Unknowns up to which sources and initial values are evaluated, too: half a second."""
 SCRATCH = 4
 """Arrays of grid shape that the numpy backend needs for its whole-array operations."""
+OVERLAPPING = 2
+"""Those that multigrid needs besides where the blocks of several GPUs overlap."""
 XDMF_BYTES = 600  # for each frame
 H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
 
@@ -126,11 +129,13 @@ def memories(
     """
     block, each = grid, ""
     if ranks > 1:
-        dims = dims_of(case, grid, ranks)
+        dims = dims_of(case, grid, ranks, machine.on_device)
         block, each = largest_block(grid, dims, case.parallel.layers), " for each process"
         yield row("processes", _processes(block, dims))
         yield row("halo", _halo(case, block, dims))
     device, host = memory(block)
+    if ranks > 1 and machine.on_device and method_name(case) == "multigrid":
+        device += OVERLAPPING * field_bytes(case, block)
     if machine.name in ("cupy", "cuda"):
         yield row("memory", f"about {size(device)} on the device, {size(host)} on the host{each}")
     else:

@@ -16,6 +16,8 @@ from heatsolve.links import link_of
 from heatsolve.points import NOTHING, copy
 from heatsolve.ranks import Ranks
 
+THICK_SLAB = 64
+"""Layers of a slab on a device, at least."""
 FUZZ = 1e-6
 """A part of a step that is rounding."""
 
@@ -51,9 +53,15 @@ def grid_of(case: Case) -> Grid:
     return make_grid(grid.counts, grid.lower, grid.upper, grid.kind == "nodes", grid.periodic, ends)
 
 
-def dims_of(case: Case, grid: Grid, size: int) -> tuple[int, ...]:
-    """So many processes along each axis, as the case wants them."""
+def dims_of(case: Case, grid: Grid, size: int, on_device: bool) -> tuple[int, ...]:
+    """So many processes along each axis, as the case wants them.
+
+    Devices have slabs if these are thick: a layer across the slowest axis lies together in memory,
+    and passes reach beyond such blocks only.
+    """
     wanted = None if case.parallel.ranks == "auto" else case.parallel.ranks
+    if wanted is None and on_device and grid.axes[0].all_unknowns >= THICK_SLAB * size:
+        return (size, *[1] * (grid.dimension - 1))
     return process_grid(grid, size, wanted)
 
 
@@ -68,7 +76,7 @@ class Problem(ABC):
     ):
         self.case, self.backend, self.ranks = case, backend, ranks or Ranks()
         self.whole = whole = grid or grid_of(case)
-        self.dims = dims = dims_of(case, whole, self.ranks.size)
+        self.dims = dims = dims_of(case, whole, self.ranks.size, backend.on_device)
         depth = case.parallel.layers if self.ranks.size > 1 else 1
         self.grid = block_of_rank(whole, dims, self.ranks.rank, depth)
         link = None

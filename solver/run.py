@@ -159,7 +159,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     if case.parallel.halo != "auto" or ranks.size == 1 or not swept:
         return case
     grid = grid_of(case)
-    dims = dims_of(case, grid, ranks.size)
+    dims = dims_of(case, grid, ranks.size, machine.on_device)
     extents = [stop - first for first, stop in largest_block(grid, dims).interior]
     # What a pass makes is asked of a grid of the size of a block, which has no other processes.
     of_block = case.grid.model_copy(update={case.grid.kind: tuple(reversed(extents))})

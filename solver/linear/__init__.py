@@ -330,9 +330,9 @@ class Pairwise(Method):
         super().__init__(system, u)
         self._pair = (u, system.like(u))
 
-    def _turn_round(self) -> None:
-        """Begin in the other array: then an odd number of steps ends in `u`."""
-        self._pair = self._pair[::-1]
+    def _work_in(self, first: Any, second: Any) -> None:
+        """Use these two arrays; begin in the first of them."""
+        self._pair = (first, second)
 
     def solution(self, steps: int) -> Any:
         return self._pair[steps % 2]

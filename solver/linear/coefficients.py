@@ -71,22 +71,24 @@ def coefficients_of(
     return found
 
 
-def widened(given: Coefficient, number: int, division: Division, periodic: bool) -> np.ndarray:
-    """The values with `LAYERS` more on both sides along an axis, which is then the last one.
+def widened(
+    given: Coefficient, number: int, division: Division, periodic: bool, layers: int = LAYERS
+) -> np.ndarray:
+    """The values with so many layers more on both sides along an axis, which is then the last one.
 
     Beyond the ends of the axis stands what is beside them.
     """
     values = given.last(number)
     count = values.shape[-1] - (number == given.along)
     core = values[..., :count]
-    lowest = np.take(core, np.arange(LAYERS), axis=-1, mode="wrap")
-    highest = np.take(core, np.arange(count - LAYERS, count), axis=-1, mode="wrap")
+    lowest = np.take(core, np.arange(layers), axis=-1, mode="wrap")
+    highest = np.take(core, np.arange(count - layers, count), axis=-1, mode="wrap")
     below = division.pass_on(highest, number, 1, periodic)
     above = division.pass_on(lowest, number, -1, periodic)
     if below is None:
-        below = np.repeat(values[..., :1], LAYERS, axis=-1)
+        below = np.repeat(values[..., :1], layers, axis=-1)
     if above is None:
-        above = np.repeat(values[..., -1:], LAYERS, axis=-1)
+        above = np.repeat(values[..., -1:], layers, axis=-1)
     return np.concatenate([below, core, above], axis=-1)
 
 

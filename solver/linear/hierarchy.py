@@ -9,8 +9,9 @@ A. Schueller, "Multigrid", 2001, section 5.1).
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from heatsolve.assembly import Assembly
@@ -34,16 +35,40 @@ from heatsolve.linear.division import Division, division_of
 from heatsolve.linear.halving import Halving
 from heatsolve.linear.levels import Level
 from heatsolve.linear.lines import Line, finest
+from heatsolve.linear.overlap import (
+    Overlap,
+    Passage,
+    can_overlap,
+    cut_of,
+    is_even,
+    layers_of,
+    overlap_of,
+    overlapping,
+    with_nobody,
+)
 from heatsolve.linear.smoothers import Smoother
 from heatsolve.linear.transfer import Cut, Transfer
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What a level is made of, and how its axes are halved on the way to the next one."""
+
+    division: Division
+    lines: tuple[Line, ...]
+    given: tuple[Coefficient, ...]
+    halvings: dict[int, Halving]
+
+
 def hierarchy(
-    system: System, u: Any, other: Any, smoother: Smoother, first: Smoother | None = None
-) -> list[Level]:
+    system: System, u: Any, other: Any, smoother: Smoother, first: Smoother | None = None,
+    overlaps: bool = False,
+) -> list[Level]:  # fmt: skip
     """The levels from that of a system down to a small one (asks all processes).
 
-    `first`: the smoother of the first level, if it is another one.
+    `first`: the smoother of the first level, if it is another one. `overlaps`: whether blocks may
+    overlap on the levels for whose half cycles the backend has passes; the first level then has
+    arrays of its own.
     The coefficients of the system are those of `heat`: a capacity, its factor, and conductances
     and ratios for x, y, z.
     """
@@ -61,9 +86,11 @@ def hierarchy(
     coefficients = _arguments(given, s, system.ratios, *here, u.shape, arrays)
     finest_system = replace(system, coefficients=coefficients)
     levels = [Level(finest_system, u, other, first or smoother, _margin(given, lines, grid))]
+    plans = []
     while not _is_last(levels, lines):
         fine = levels[-1]
         grid, halo, assembly = fine.system.grid, fine.system.halo, None
+        before = division, tuple(lines), tuple(given)
         # The last level is whole on every process, so one that may lead to it is gathered; it is
         # too fine for blocks already, unless the constants of `division` are others, as in tests.
         if division.divided and (division.too_fine or _elements(lines) <= MOST << grid.dimension):
@@ -92,7 +119,63 @@ def hierarchy(
         transfer = Transfer(backend, cuts, grid.shape, coarse.system.b, coarse.other)
         fine.lead_to(coarse, transfer, assembly)
         levels.append(coarse)
+        plans.append(Plan(*before, {number: cut.halving for number, cut in cuts.items()}))
+    plans.append(Plan(division, tuple(lines), tuple(given), {}))
+    if overlaps:
+        _overlap(levels, plans, s)
     return levels
+
+
+def _overlap(levels: list[Level], plans: Sequence[Plan], s: float) -> None:
+    """Let levels overlap, from the first one on, as long as they can (asks all processes)."""
+    passage: Passage | None = None
+    for number, (level, (plan, below)) in enumerate(zip(levels[:-1], pairwise(plans), strict=True)):
+        system, backend = level.system, level.system.backend
+        layers, ring = layers_of(level.smoother), system.grid.axes[0].periodic
+        if not (
+            level.is_halved_in_blocks
+            and can_overlap(system, plan.division, layers)
+            and can_overlap(levels[number + 1].system, below.division, layers, thick=1)
+            and (number > 0 or system.b.shape == system.grid.shape)
+            and not (ring and not is_even(plan.halvings[0]))
+        ):
+            return
+        here, there = (
+            overlap_of([line.axis for line in each.lines], each.division, system.halo, backend, n)
+            for each, n in ((plan, layers), (below, layers_of(levels[number + 1].smoother)))
+        )
+        wide = _overlapping(level, plan, here, s, passage)
+        cuts = {n: Cut(halving, (0, here.grid.axes[n].unknowns), (0, halving.count), with_nobody)
+                for n, halving in plan.halvings.items()}  # fmt: skip
+        cuts[0] = cut_of(plan.halvings[0], here)
+        shape = backend.padded(there.grid.shape)
+        first, rows = here.first // 2 - there.first, cuts[0].coarse[1] + 2
+        after = Passage(there, *(backend.zeros(shape) for _ in range(2)), first, rows)
+        transfer = Transfer(backend, cuts, here.grid.shape, after.down, after.up)
+        if not all(plan.division.ranks.gather(wide.overlap_with(here, transfer, after))):
+            return
+        coarse = levels[number + 1]
+        after.block = coarse.system.b, coarse.other, coarse.system.grid.interior
+        if passage is not None:
+            passage.block = None
+        levels[number], passage = wide, after
+
+
+def _overlapping(
+    level: Level, plan: Plan, overlap: Overlap, s: float, passage: Passage | None
+) -> Level:
+    """The same level, whose block holds layers of its neighbours; arrays of a `passage` to it."""
+    backend, grid = level.system.backend, overlap.grid
+    shape = backend.padded(grid.shape)
+    given = [overlapping(found, plan.division, overlap) for found in plan.given]
+    ratios = _ratios(backend, grid, plan.lines)
+    u = backend.zeros(shape)
+    b, other = (passage.b, passage.other) if passage else (backend.zeros(shape) for _ in range(2))
+    system = replace(
+        level.system, grid=grid, halo=Halo(grid, backend), b=b, ratios=ratios,
+        coefficients=_arguments(given, s, ratios, plan.division, grid, backend, shape),
+    )  # fmt: skip
+    return Level(system, u, other, level.smoother, _margin(given, plan.lines, grid))
 
 
 def _is_last(levels: Sequence[Level], lines: Sequence[Line]) -> bool:
@@ -170,11 +253,7 @@ def _level(
     """
     backend = fine.backend
     grid = division.grid([line.axis for line in lines])
-    ratios = [
-        backend.factor(grid.along(number, line.ratio_of(grid.axes[number])))
-        for number, line in enumerate(lines)
-    ]
-    ratios.reverse()  # as the coefficients: x, y, z
+    ratios = _ratios(backend, grid, lines)
     shape = backend.padded(grid.shape) if roomy else grid.shape
     b, u, other = (backend.zeros(shape) for _ in range(3))
     system = replace(
@@ -183,9 +262,18 @@ def _level(
         halo=halo.of(grid) if division.divided else Halo(grid, backend),
         coefficients=_arguments(given, s, ratios, division, grid, backend, shape),
         b=b,
-        ratios=tuple(ratios),
+        ratios=ratios,
     )
     return Level(system, u, other, smoother, _margin(given, lines, grid))
+
+
+def _ratios(backend: Backend, grid: Grid, lines: Sequence[Line]) -> tuple[Any, ...]:
+    """Those of full cells to control volumes, in the order of the coefficients: x, y, z."""
+    ratios = [
+        backend.factor(grid.along(number, line.ratio_of(grid.axes[number])))
+        for number, line in enumerate(lines)
+    ]
+    return tuple(reversed(ratios))
 
 
 def _margin(given: Sequence[Coefficient], lines: Sequence[Line], grid: Grid) -> int | None:

@@ -8,6 +8,7 @@ from heatsolve.assembly import Assembly
 from heatsolve.backends import Accumulator, HalfCycle
 from heatsolve.linear import System, added
 from heatsolve.linear.direct import Inverse
+from heatsolve.linear.overlap import Overlap, Passage
 from heatsolve.linear.prolongation import Prolongation
 from heatsolve.linear.smoothers import Relaxation, Smoother, Sweep
 from heatsolve.linear.transfer import Transfer, takes_rows
@@ -39,6 +40,9 @@ class Level:
         self._relaxation = Relaxation(system, smoother, u.shape)
         self._passes: dict[str, Any] = {}
         self._inverse: Inverse | None = None
+        self.overlap: Overlap | None = None
+        """Of a block that holds layers of its neighbours."""
+        self._passage: Passage | None = None
 
     def be_last(self, if_sound: bool) -> bool:
         """Let there be no next level: the system is solved by the inverse of its matrix.
@@ -53,19 +57,33 @@ class Level:
     def lead_to(self, coarse: "Level", transfer: Transfer, assembly: Assembly | None) -> None:
         """Set the next level; with an `assembly` every process has all of it."""
         self._coarse, self._transfer, self._assembly = coarse, transfer, assembly
+        self._down, self._up = coarse.system.b, coarse.other
+        self._extents = coarse.system.grid.shape
         self._residual = transfer.finer
         if assembly is not None:
             self._residual = self.system.backend.zeros(self.system.grid.shape)
         elif transfer.halves_all and not self.system.halo.divided:
             self._passes = self._fused()
 
+    @property
+    def is_halved_in_blocks(self) -> bool:
+        """Whether the next level is made along all axes, by each process for itself."""
+        return self._transfer.halves_all and self._assembly is None
+
+    def overlap_with(self, overlap: Overlap, transfer: Transfer, passage: Passage) -> bool:
+        """Let its block hold layers of the neighbours; whether the backend has passes for it."""
+        self.overlap, self._transfer, self._passage = overlap, transfer, passage
+        self._down, self._up, self._extents = passage.down, passage.up, passage.extents
+        self._passes = self._fused()
+        return bool(self._passes)
+
     def _fused(self) -> dict[str, Any]:
         """What the backend does in one pass; nothing, unless it is all."""
         transfer, smoother = self._transfer, self.smoother
-        down = self._coarse.system.b
+        down = self._down
         given = self._of_residual | {"restricts": True}
         before, after = smoother.before, smoother.after
-        correction = self._coarse.other, transfer.weights
+        correction = self._up, transfer.weights
         found = {
             "descend": self._half(before, down, transfer.shares, **given),
             "descend from zero": self._half(before, down, transfer.shares, **given, from_zero=True),
@@ -87,10 +105,10 @@ class Level:
         system = self.system
         # A pass without sweeps has the arguments of one, too.
         point, stages, colours = self._relaxation.uncoloured(sweeps or self.smoother.after)
-        grid, coarse_grid = system.grid, self._coarse.system.grid
+        grid = system.grid
         where = (grid.shape, self.u.shape[-1], grid.interior, system.halo.wraps)
         cycle = HalfCycle(
-            point, stages, colours if sweeps else (), *where, coarse, coarse_grid.shape, lines,
+            point, stages, colours if sweeps else (), *where, coarse, self._extents, lines,
             margin=self._margin, inverse=self._relaxation.inverse_point, **more,
         )  # fmt: skip
         return system.backend.half_cycle(cycle)
@@ -101,12 +119,12 @@ class Level:
         `ascend` adds those of its result or, if it `restricts`, `descend` those of u: then no
         sweeps come first.
         """
-        if not self._passes or (not restricts and "go on" in self._passes):
+        if not self._passes or (not restricts and "go on" in self._passes) or self.overlap:
             return False
-        coarse, transfer = self._coarse, self._transfer
-        half = (self.smoother.after, coarse.other, transfer.weights)
+        transfer = self._transfer
+        half = (self.smoother.after, self._up, transfer.weights)
         if restricts:
-            half = ((), coarse.system.b, transfer.shares)
+            half = ((), self._down, transfer.shares)
         found = self._half(*half, norm=norm, restricts=restricts, **self._of_residual)
         if found:
             self._passes["descend" if restricts else "ascend"] = found
@@ -127,7 +145,10 @@ class Level:
         """Sweeps of u, and b of the next level; which of the two arrays holds u then."""
         if self._passes:
             result = other if self.smoother.before else u
+            if self.overlap is not None:
+                self.overlap.exchange(u)
             self._passes["descend"](result, u)
+            self._bring_down()
             return result
         self._relaxation.smooth(u, other, self.smoother.before)
         self._restrict(u)
@@ -137,6 +158,7 @@ class Level:
         """The same from u = 0; None if u still is."""
         if self._passes:
             self._passes["descend from zero"](self.u, None)
+            self._bring_down()
             return self.u if self.smoother.before else None
         if self.smoother.before:
             self._relaxation.begin(self.u, self.other)
@@ -148,7 +170,7 @@ class Level:
 
     def ascend(self, u: Any, result: Any) -> None:
         """u, or 0 for None, plus the next level's solution, after more sweeps, in `result`."""
-        self._coarse.system.halo.exchange(self._coarse.other)
+        self._bring_up()
         ascent = self._passes.get("ascend from zero" if u is None else "ascend")
         if ascent and "go on" in self._passes:
             halfway = self.other if result is self.u else self.u
@@ -171,7 +193,6 @@ class Level:
 
     def _correct(self, u: Any) -> None:
         """u += what is interpolated from `other` of the next level."""
-        self._coarse.system.halo.exchange(self._coarse.other)
         if self._assembly is None and takes_rows(self._transfer.cuts, self.system.grid.shape):
             self._transfer.interpolate(u)
             return
@@ -181,6 +202,18 @@ class Level:
             sweep(added, u, interior, u, self._transfer.finer)
         else:
             sweep(added_from, u, interior, u, self._transfer.finer, *self._starts)
+
+    def _bring_down(self) -> None:
+        """What b of the next level needs of other processes."""
+        if self._passage is not None:
+            self._passage.go_down()
+
+    def _bring_up(self) -> None:
+        """What the correction needs of them."""
+        if self._passage is not None:
+            self._passage.go_up()
+        else:
+            self._coarse.system.halo.exchange(self._coarse.other)
 
     def settle(self, u: Any, result: Any) -> None:
         """The solution of the last level, from u or what it has of it: the walls' values."""

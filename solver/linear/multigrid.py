@@ -38,7 +38,14 @@ class Multigrid(Pairwise):
         dimension = system.grid.dimension
         smoother_here = smoother_of(smoother, dimension, sweeps=sweeps, nested=self._nested)
         first = first_of(smoother_here, dimension, self._nested)
-        self._levels = hierarchy(system, *self._pair, smoother_here, first)
+        levels = hierarchy(system, *self._pair, smoother_here, first, overlaps=not self._nested)
+        self._levels = levels
+        # A first level whose blocks overlap has arrays of its own: whether u and b have been taken
+        # into them, and whether u is behind them since.
+        self._wide = levels[0].overlap
+        self._taken = self._behind = False
+        if self._wide is not None:
+            self._work_in(levels[0].u, levels[0].other)
         # The norm that a cycle finds on its way, and the number of cycles whose norm it is.
         self._norm: Accumulator | None = None
         self._known: int | None = None
@@ -52,7 +59,7 @@ class Multigrid(Pairwise):
             self._begins_next = self._norm is not None and restricts
         self._swaps = self._levels[0].swaps
         if self._nested and self._swaps:  # a start of its own is made in the other array
-            self._turn_round()
+            self._work_in(*self._pair[::-1])
             self._levels[0].u, self._levels[0].other = self._pair
         self._old: Any = None
         # By the array that a cycle begins with; full multigrid may need none but its first.
@@ -66,13 +73,15 @@ class Multigrid(Pairwise):
     def step(self, number: int, change: Accumulator | None) -> None:
         self._forget()
         # Full multigrid makes a start of its own where the given one stands.
-        copies = not self._swaps or (self._nested and number == 0)
+        copies = not self._swaps or self._wide is not None or (self._nested and number == 0)
         if change is not None and copies:
             self._old = self.system.like(self.solution(number), self._old)
         if self._begins_next and self._begun != number:
             self._begin_next(number)
             self._forget()
+        self._take()
         (self._cycle(number) if number or not self._nested else self._full)()
+        self._behind = self._wide is not None
         if self._norm is not None:
             self._known = number + 1
         if self._begins_next:
@@ -81,6 +90,15 @@ class Multigrid(Pairwise):
             interior, new = self.system.grid.interior, self.solution(number + 1)
             old = self._old if copies else self.solution(number)
             self.system.backend.sweep(_changes[change.kind], change, interior, new, old)
+
+    def _take(self) -> None:
+        """Take u and b into the arrays of blocks that overlap, unless they are there."""
+        if self._wide is None or self._taken:
+            return
+        for array in self._pair:
+            self._wide.take(array, self.u)
+        self._wide.take(self._levels[0].system.b, self.system.b)
+        self._taken = True
 
     def _cycle(self, number: int) -> Callable[[], None]:
         """What makes cycle `number`."""
@@ -120,19 +138,37 @@ class Multigrid(Pairwise):
         if into is self._norm and self._known == steps:
             self._known = None  # it has all terms already
             return
+        if self._wide is not None and self._behind:
+            system, u = self._levels[0].system, self._newest(steps)
+            self._wide.exchange(u)
+            given = (u, system.b, *system.coefficients)
+            system.backend.sweep(term_of(system.residual, into.kind), into, self._wide.own, *given)
+            return
         super().residual_norm(steps, into)
 
+    def _newest(self, steps: int) -> Any:
+        """The array of the first level that holds the solution after so many steps."""
+        return self._pair[steps % 2 if self._swaps else 0]
+
     def solution(self, steps: int) -> Any:
-        return super().solution(steps) if self._swaps else self.u
+        if self._wide is None:
+            return self._newest(steps)
+        if self._behind:
+            self._wide.give(self.u, self._newest(steps), self.system.grid.interior)
+            self._behind = False
+        return self.u
 
     def restart(self) -> None:
         """Walls may have new values: both arrays hold them."""
-        super().restart()
+        if self._wide is None:
+            super().restart()
+        self._taken = self._behind = False
         self._begun = None
         self._forget()
 
     def recall(self, scalars: dict[str, float]) -> None:
         super().recall(scalars)
+        self._taken = self._behind = False
         self._begun = None
         self._forget()
 
