@@ -42,10 +42,16 @@ class Link:
     """Whether a device that plays its work back plays back what the link moves, too."""
     waited = 0.0
     """Seconds in which this process only waited for messages of others."""
+    hidden = 0.0
+    """Seconds of work while messages were under way."""
 
     def __init__(self, ranks: Any, direct: bool = False):
         self._ranks, self._direct = ranks, direct
         self._under_way: list[Any] = []
+        self._sent_at = 0.0
+
+    def restart_clocks(self) -> None:
+        self.waited = self.hidden = 0.0
 
     def name(self, backend: Backend) -> str:
         """As a report says it."""
@@ -65,10 +71,12 @@ class Link:
         comm = self._ranks.comm
         self._under_way = [comm.Irecv(s.arriving.buffer, s.peer, s.tags[1]) for s in sides]
         self._under_way += [comm.Isend(s.leaving.buffer, s.peer, s.tags[0]) for s in sides]
+        self._sent_at = time.perf_counter()
 
     def finish(self, sides: Sequence[Side]) -> None:
         """Make sure that what was sent has left, and what arrived may be unpacked."""
         began = time.perf_counter()
+        self.hidden += began - self._sent_at
         for request in self._under_way:
             request.Wait()
         self.waited += time.perf_counter() - began

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 SECONDS_BETWEEN_LINES = 5.0
 SECONDS_BETWEEN_FRAMES = 0.1
@@ -124,17 +124,30 @@ def count(number: float) -> str:
     return f"{number:.3g} "
 
 
-def together(ghosts: float | None, sums: float, balance: float) -> str:
-    """What it cost to be several processes; shares of the time of the mean one.
+class Shares(NamedTuple):
+    """What it cost to be several processes: shares of the time of the mean one.
 
-    `ghosts`: waiting for those of others, None where GPUs do so in their own queues; `sums`: of all
-    processes; `balance`: the mean block over the largest.
+    `waited`: for ghosts of others, None where GPUs do so in their own queues; `hidden`: work while
+    ghosts were under way; `sums`: of all processes. `balance`: the mean block over the largest.
     """
-    waited = "ghosts travelled in the GPUs' queues" if ghosts is None else (
-        f"waited {100.0 * ghosts:.1f} % of the time for ghosts"
-    )  # fmt: skip
+
+    waited: float | None
+    hidden: float
+    sums: float
+    balance: float
+
+
+def together(shares: Shares) -> str:
+    """These shares as a report says them."""
+    said = "ghosts travelled in the GPUs' queues"
+    if shares.waited is not None:
+        said = (
+            f"ghosts: waited {100.0 * shares.waited:.1f} % of the time, "
+            f"{100.0 * shares.hidden:.1f} % hidden behind work"
+        )
     return (
-        f"{waited}, {100.0 * sums:.1f} % for sums; the mean block is {balance:.3f} of the largest"
+        f"{said}; sums: {100.0 * shares.sums:.1f} %; "
+        f"the mean block is {shares.balance:.3f} of the largest"
     )
 
 

@@ -29,7 +29,7 @@ from heatsolve.pace import Pace, pace_of
 from heatsolve.points import copy
 from heatsolve.problem import Problem, dims_of, grid_of
 from heatsolve.ranks import Ranks
-from heatsolve.report import Report, speed, together
+from heatsolve.report import Report, Shares, speed, together
 from heatsolve.restart import Start, find_state, store_of
 from heatsolve.results import Results
 from heatsolve.schema import IMPLICIT
@@ -118,7 +118,7 @@ def _run(
     summarise(report, case, outcome, errors)
     report.line(speed(seconds, points, moved, solved))
     if ranks.size > 1:
-        report.line(together(*shares(problem, seconds)))
+        report.line(together(shares(problem, seconds)))
     report.line(f"wrote {path}")
     return Result(path, fields, outcome, exit_code(outcome))
 
@@ -160,14 +160,21 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
         return case
     grid = grid_of(case)
     dims = dims_of(case, grid, ranks.size, machine.on_device)
-    extents = [stop - first for first, stop in largest_block(grid, dims).interior]
-    # What a pass makes is asked of a grid of the size of a block, which has no other processes.
-    of_block = case.grid.model_copy(update={case.grid.kind: tuple(reversed(extents))})
-    undivided = case.parallel.model_copy(update={"ranks": "auto"})
-    alone = case.model_copy(update={"grid": of_block, "parallel": undivided})
-    longest = min(ranks.gather(march.longest_pass(make_problem(alone, machine))))
-    thinnest = min(n for n, parts in zip(extents, dims, strict=True) if parts > 1)
-    layers = max(1, min(longest, thinnest // THICK))
+    block = largest_block(grid, dims)
+    extents = [stop - first for first, stop in block.interior]
+    most = min(n for n, parts in zip(extents, dims, strict=True) if parts > 1) // THICK
+    if most < 3:
+        return case
+    # What a pass makes is asked of a grid of the size of a block, which has no other processes,
+    # nor all points by number of the case's own grid.
+    counts = [n + sum(axis.fixed) for n, axis in zip(extents, block.axes, strict=True)]
+    of_block = {
+        "grid": case.grid.model_copy(update={case.grid.kind: tuple(reversed(counts))}),
+        "parallel": case.parallel.model_copy(update={"ranks": "auto"}),
+        "source": case.source.model_copy(update={"points": ()}),
+    }
+    alone = make_problem(case.model_copy(update=of_block), machine)
+    layers = min(most, *ranks.gather(march.longest_pass(alone)))
     layers -= 1 - layers % 2  # as the sweeps of a pass, which are odd
     parallel = case.parallel.model_copy(update={"halo": layers})
     return case.model_copy(update={"parallel": parallel})
@@ -204,7 +211,8 @@ def solve(
         results.append(problem.stored(), time)
 
     machine.points_updated = machine.bytes_moved = 0  # by the set-up
-    problem.halo.link.waited = problem.ranks.summing = 0.0
+    problem.halo.link.restart_clocks()
+    problem.ranks.summing = 0.0
     if pace is None:
         report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
         assert isinstance(problem, Conduction)
@@ -288,17 +296,16 @@ def attributes_of(problem: Problem, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def shares(problem: Problem, seconds: float) -> tuple[float | None, float, float]:
-    """Of the time of the mean process: that in which it waited for ghosts, and that of sums.
-
-    None for ghosts that a device waits for; and the mean block over the largest. Asks all.
-    """
+def shares(problem: Problem, seconds: float) -> Shares:
+    """What it cost to be several processes, of so many seconds (asks all)."""
     link, ranks = problem.halo.link, problem.ranks
     own = math.prod(high - low for low, high in problem.grid.interior)
-    waited, summing, sizes = zip(*ranks.gather((link.waited, ranks.summing, own)), strict=True)
+    mine = link.waited, link.hidden, ranks.summing, own
+    waited, hidden, summing, sizes = zip(*ranks.gather(mine), strict=True)
     whole = max(seconds, 1e-9) * ranks.size
     ghosts = None if link.traffic is not None else sum(waited) / whole
-    return ghosts, sum(summing) / whole, sum(sizes) / ranks.size / max(sizes)
+    balance = sum(sizes) / ranks.size / max(sizes)
+    return Shares(ghosts, sum(hidden) / whole, sum(summing) / whole, balance)
 
 
 def systems_solved(case: Case, outcome: Outcome, resumed: State | None) -> int:

@@ -96,7 +96,8 @@ def test_hotspot_on_many_ranks(ranks, tmp_path):
     assert stored.attributes["iterations"] == 19008
     assert stored.attributes["ranks"] == ranks
     assert "linked by MPI\n" in done.stdout
-    shares = re.search(r"waited (.*) % of the time for ghosts, (.*) % for sums", done.stdout)
+    said = r"ghosts: waited (.*) % of the time, (.*) % hidden behind work; sums: (.*) %;"
+    shares = re.search(said, done.stdout)
     assert all(0.0 < float(share) < 100.0 for share in shares.groups())
     assert hashlib.sha256(stored.fields["temperature"].tobytes()).hexdigest() == HOTSPOT
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from heatsolve import report
-from heatsolve.report import Report, count, duration, speed, together
+from heatsolve.report import Report, Shares, count, duration, speed, together
 
 
 @pytest.fixture
@@ -77,10 +77,11 @@ def test_speed():
 
 
 def test_the_cost_of_several_processes():
-    said = together(0.125, 0.01, 0.9876)
-    assert said.startswith("waited 12.5 % of the time for ghosts, 1.0 % for sums; the mean block")
-    assert said.endswith("is 0.988 of the largest")
-    assert together(None, 0.0, 1.0).startswith("ghosts travelled in the GPUs' queues, 0.0 % for")
+    said = together(Shares(0.125, 0.3, 0.01, 0.9876))
+    assert said.startswith("ghosts: waited 12.5 % of the time, 30.0 % hidden behind work; ")
+    assert said.endswith("sums: 1.0 %; the mean block is 0.988 of the largest")
+    said = together(Shares(None, 0.0, 0.0, 1.0))
+    assert said.startswith("ghosts travelled in the GPUs' queues; sums: 0.0 %")
 
 
 def test_a_bar_on_a_terminal(tmp_path):

@@ -117,9 +117,9 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
     timed(WARM_UP)
     count = max(1, int(SECONDS_A_REPEAT / max(timed(WARM_UP), 1e-7)))
     machine.points_updated = machine.bytes_moved = 0
-    link.waited = 0.0
+    link.restart_clocks()
     seconds = [timed(count) for _ in range(REPEATS)]
-    waited, _, balance = shares(problem, count * sum(seconds))
+    cost = shares(problem, count * sum(seconds))
     work_done = ranks.gather((machine.points_updated, machine.bytes_moved))
     updates, moved = (sum(each) / (count * REPEATS) for each in zip(*work_done, strict=True))
     latency, bandwidth = speed_of(problem) if ranks.size > 1 else (None, None)
@@ -129,7 +129,7 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
         "dims": list(reversed(problem.dims)), "counts": list(case.grid.counts),
         "periodic": list(case.grid.periodic),
         "unknowns": problem.whole.all_unknowns, "seconds": seconds,
-        "updates": updates, "bytes": moved, "waited": waited, "balance": balance,
+        "updates": updates, "bytes": moved, "waited": cost.waited, "balance": cost.balance,
         "latency": latency, "bandwidth": bandwidth,
         "machine": {"node": platform.node(), "nodes": len(set(ranks.gather(platform.node()))),
                     "cores": os.cpu_count(), "gpu": gpu_name(ranks.local_rank)},
