@@ -26,10 +26,13 @@ GRIDS = {
     "nodes": ("nodes = [66, 259]\nupper = [65, 258]", "vvvv", ""),
     "odd": ("nodes = [67, 262]\nupper = [66, 261]", "gvrv", ""),
     "cells": ("cells = [65, 257]\nupper = [65, 257]", "rgvg", "cycle = 'W'"),
+    "smoothed otherwise": ("cells = [65, 258]\nupper = [65, 258]", "rgvv",
+                           "smoother = 'chebyshev'"),
     "ring": ("cells = [64, 256]\nupper = [64, 256]\nperiodic = ['y']", "vg--", ""),
     "ring beside": ("cells = [64, 258]\nupper = [64, 258]\nperiodic = ['x']", "--vr", ""),
     "space": ("nodes = [20, 19, 131]\nupper = [19, 18, 130]", "vgvrvv", ""),
     "cells in space": ("cells = [19, 20, 130]\nupper = [19, 20, 130]", "rgvvgr", ""),
+    "one source": ("nodes = [66, 259]\nupper = [65, 258]", "vvgv", "", 1.5),
     "torus": ("cells = [16, 16, 128]\nupper = [16, 16, 128]\nperiodic = ['x', 'y', 'z']",
               "------", ""),
 }  # fmt: skip
@@ -37,15 +40,15 @@ GRIDS = {
 
 def solved(given, backend, ranks):
     """The field after three cycles, with the residual's norm of each; how many levels overlap."""
-    grid, walls, solver = given
+    grid, walls, solver, *source = given
     dims = [1] * (len(walls) // 2 - 1) + [ranks.size]
     text = case_text(grid, walls, solver=f"method = 'multigrid'\n{solver}",
                      parallel=f"ranks = {dims}")  # fmt: skip
     case = parse(text, "case")
     problem = Conduction(case, backend, ranks=ranks)
-    noise = noise_inside(problem.whole.shape)
     window = tuple(slice(a.start, a.start + a.unknowns + 2) for a in problem.grid.axes)
-    system = problem.system(backend.to_device(np.ascontiguousarray(noise[window])))
+    b = np.full((1,) * len(dims), source) if source else noise_inside(problem.whole.shape)[window]
+    system = problem.system(backend.to_device(np.ascontiguousarray(b)))
     if system.singular:
         system.remove_mean(system.b)
     method = make_method(case, system, problem.temperature)

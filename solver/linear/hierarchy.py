@@ -136,7 +136,7 @@ def _overlap(levels: list[Level], plans: Sequence[Plan], s: float) -> None:
             level.is_halved_in_blocks
             and can_overlap(system, plan.division, layers)
             and can_overlap(levels[number + 1].system, below.division, layers, thick=1)
-            and (number > 0 or system.b.shape == system.grid.shape)
+            and (system.b.shape[0] == 1 or system.b.shape == level.u.shape)
             and not (ring and not is_even(plan.halvings[0]))
         ):
             return
@@ -169,8 +169,13 @@ def _overlapping(
     shape = backend.padded(grid.shape)
     given = [overlapping(found, plan.division, overlap) for found in plan.given]
     ratios = _ratios(backend, grid, plan.lines)
-    u = backend.zeros(shape)
-    b, other = (passage.b, passage.other) if passage else (backend.zeros(shape) for _ in range(2))
+    u, b = backend.zeros(shape), level.system.b
+    if passage is None:
+        other = backend.zeros(shape)
+        # A source that is the same in all layers is so in those of others.
+        b = b if b.shape[0] == 1 else backend.zeros(shape)
+    else:
+        b, other = passage.b, passage.other
     system = replace(
         level.system, grid=grid, halo=Halo(grid, backend), b=b, ratios=ratios,
         coefficients=_arguments(given, s, ratios, plan.division, grid, backend, shape),

@@ -97,7 +97,8 @@ class Multigrid(Pairwise):
             return
         for array in self._pair:
             self._wide.take(array, self.u)
-        self._wide.take(self._levels[0].system.b, self.system.b)
+        if (b := self._levels[0].system.b) is not self.system.b:
+            self._wide.take(b, self.system.b)
         self._taken = True
 
     def _cycle(self, number: int) -> Callable[[], None]:
