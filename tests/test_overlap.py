@@ -4,7 +4,6 @@ test_overlap.py, under mpiexec, compares all grids, on a GPU that is emulated.
 """
 
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,14 @@ from test_solvers import case_text
 
 from heatsolve.backends import device_cycles
 from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import parse
+from heatsolve.case import load, parse
 from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method
 from heatsolve.linear import division
+from heatsolve.march import stepper_of
+from heatsolve.pace import step_length, substeps
 from heatsolve.ranks import Ranks, World
+from heatsolve.run import PROBLEMS
 from heatsolve.study.noise import noise_inside
 
 GRIDS = {
@@ -36,6 +38,14 @@ GRIDS = {
     "torus": ("cells = [16, 16, 128]\nupper = [16, 16, 128]\nperiodic = ['x', 'y', 'z']",
               "------", ""),
 }  # fmt: skip
+
+
+FLOWS = {
+    "cavity-re100": ["constants.n=112"],
+    "taylor-green": ["constants.n=128"],
+    "rayleigh-benard": ["constants.n=100"],
+}
+"""Flows whose pressure is found so, on walls and on a ring."""
 
 
 def solved(given, backend, ranks):
@@ -64,28 +74,50 @@ def solved(given, backend, ranks):
     return own, (*norms, change.value), tuple(places), overlapping
 
 
+def marched(case, backend, ranks):
+    """The fields after two steps, and where they are."""
+    problem = PROBLEMS["staggered"](case, backend, ranks=ranks)
+    step, _ = step_length(problem)
+    stepper = stepper_of(problem, 0.0, step)
+    stepper.prepare()
+    for number in range(2):
+        stepper.step(list(substeps(case.time, number, step, 1 << 20)), None, None)
+    stepper.finish()
+    places = tuple(slice(a.start, a.start + a.unknowns) for a in problem.grid.axes)
+    return {name: problem.own(array) for name, array in problem.fields.items()}, places
+
+
 @mpi
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
 @pytest.mark.parametrize("processes", [2, 3])
 def test_cycles_have_the_bits_of_one_process(processes):
     done = launch(processes, Path(__file__).name)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("compared") == len(GRIDS)
+    assert done.stdout.count("compared") == len(GRIDS) + len(FLOWS)
 
 
-def main(names):
+def main():
     ranks = World()
     device_cycles.FEWEST_POINTS = {2: 0, 3: 0}
     division.GATHERED_UP_TO = 1
-    for name in names or GRIDS:
-        expected, norms, _, _ = solved(GRIDS[name], NumpyBackend(), Ranks())
-        block, found, places, overlapping = solved(GRIDS[name], Emulated(), ranks)
+    for name, given in GRIDS.items():
+        expected, norms, _, _ = solved(given, NumpyBackend(), Ranks())
+        block, found, places, overlapping = solved(given, Emulated(), ranks)
         assert overlapping >= 2, (name, overlapping)
         assert np.array_equal(block, expected[places]), name
         assert found == norms
         if ranks.rank == 0:
             print("compared", name, overlapping, flush=True)
+    for name, overrides in FLOWS.items():
+        case, backend = load(name, overrides), Emulated()
+        expected, _ = marched(case, NumpyBackend(), Ranks())
+        blocks, places = marched(case, backend, ranks)
+        assert backend.launched > 50, backend.launched
+        for field, block in blocks.items():
+            assert np.array_equal(block, expected[field][places]), (name, field)
+        if ranks.rank == 0:
+            print("compared", name, backend.launched, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
