@@ -197,6 +197,25 @@ def plot(
 
 
 @app.command()
+def compare(
+    file: FileArgument,
+    other: Annotated[Path, typer.Argument(metavar="OTHER", help="Another one.")],
+    field: Annotated[list[str] | None, typer.Option(help="One field; repeatable.")] = None,
+    tolerance: Annotated[
+        float, typer.Option(help="Of the largest value.", show_default="bit for bit")
+    ] = 0.0,
+) -> None:
+    """Say how far apart the fields of two files are, and where first; exit code 5 if they are."""
+    from heatsolve.postprocess.compare import compare as differences
+
+    same = True
+    for found in differences(file, other, field or (), tolerance):
+        print(found)
+        same = same and not isinstance(found, str) and not found.differing
+    raise typer.Exit(0 if same else EXIT_FAILED)
+
+
+@app.command()
 def bench(
     backend: Annotated[str, typer.Option(help="auto, numpy, numba, cupy or cuda.")] = "auto",
     only: Annotated[list[str] | None, typer.Option(help="One benchmark; repeatable.")] = None,

@@ -3,7 +3,7 @@
 import math
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def read(path: Path, fields: Sequence[str] | None = None, *, last_only: bool = F
             raise InputError(f"{path} has no field {unknown.pop()!r}, only {', '.join(names)}")
         time = file.get("time")
         frames = np.s_[-1:] if last_only and time else np.s_[:]
-        axes = [axis for axis in ("z", "y", "x") if axis in file]
+        axes = _axes(file)
         return Solution(
             path=path,
             fields={n: _field(file, n)[frames] for n in (names if fields is None else fields)},
@@ -76,6 +76,26 @@ def read(path: Path, fields: Sequence[str] | None = None, *, last_only: bool = F
                 for name in (*names, *axes, *(["time"] if time else []))
             },
         )
+
+
+Block = tuple[tuple[int, ...], int, list[np.ndarray]]
+"""The frame, if there are several, the first row, and the values in each of some files."""
+
+
+def blocks(paths: Sequence[Path], field: str) -> Iterator[Block]:
+    """A field of files that hold it in one shape, block by block, so that they may exceed memory.
+
+    Raises as `read` does.
+    """
+    with ExitStack() as stack:
+        files = [stack.enter_context(_open(Path(path))) for path in paths]
+        held = [_field(file, field) for file in files]
+        first, axes = held[0], len(_axes(files[0]))
+        frames, (extent, *rest) = first.shape[:-axes], first.shape[-axes:]
+        rows = max(1, BLOCK_BYTES // (math.prod(rest) * first.dtype.itemsize))
+        for frame in np.ndindex(frames):
+            for start in range(0, extent, rows):
+                yield frame, start, [each[(*frame, slice(start, start + rows))] for each in held]
 
 
 def copy(path: Path, target: Path) -> None:
@@ -159,6 +179,11 @@ def _open(path: Path) -> Iterator[h5py.File]:
                 raise FileFailure(f"{path} is not an output of heatsolve")
             parts.check(path.resolve().parent, parts.recorded(file, "parts", "size"))
             yield file
+
+
+def _axes(file: h5py.File) -> list[str]:
+    """The axes of space, slowest first."""
+    return [axis for axis in ("z", "y", "x") if axis in file]
 
 
 def _field(file: h5py.File, name: str) -> h5py.Dataset | parts.Linked:

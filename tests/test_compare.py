@@ -1,0 +1,142 @@
+"""`heatsolve compare`: how far apart two files are, where first, and its exit code."""
+
+import math
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from heatsolve import output
+from heatsolve.case import load
+from heatsolve.cli import EXIT_FAILED, app
+from heatsolve.errors import FileFailure, InputError
+from heatsolve.postprocess.compare import compare
+from heatsolve.run import run
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory):
+    path = tmp_path_factory.mktemp("steady") / "a.h5"
+    run(load("hot-plate", ["grid.nodes=[9, 7]"]), "numpy", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def march(tmp_path_factory):
+    path = tmp_path_factory.mktemp("march") / "a.h5"
+    run(
+        load("cavity-re100", ["constants.n=8", "time.end=0.4", "time.cfl=0.3", "output.every=1"]),
+        "numpy",
+        path,
+    )
+    return path
+
+
+def changed(path, name, changes):
+    """A copy of a file with other values at some places."""
+    other = path.with_name("b.h5")
+    shutil.copy(path, other)
+    with h5py.File(other, "r+") as file:
+        for place, value in changes.items():
+            file[name][place] = value
+    return other
+
+
+def test_the_same_bits(steady, march):
+    for path in (steady, march):
+        found = list(compare(path, path))
+        assert not any(each.differing for each in found)
+        assert all("the same bits in all" in str(each) for each in found)
+    assert [each.field for each in found] == ["pressure", "velocity_x", "velocity_y"]
+
+
+def test_norms_and_the_first_place(march):
+    with h5py.File(march) as file:
+        values, times = file["velocity_x"][:], file["time"][:]
+        x, y = file["x"][:], file["y"][:]
+    first, later = (1, 5, 2), (2, 0, 0)
+    a, b = float(values[first]), float(values[later])
+    other = changed(march, "velocity_x", {first: a + 0.5, later: b - 0.25})
+    (found,) = compare(march, other, ["velocity_x"])
+    assert (found.differing, found.count) == (2, values.size)
+    assert found.largest == 0.5
+    assert math.isclose(found.rms, math.sqrt((0.25 + 0.0625) / values.size))
+    assert found.scale == np.abs(values).max()
+    where = f"x = {x[2]:g}, y = {y[5]:g}, t = {times[1]:g} [1, 5, 2]: {a!r} and {a + 0.5!r}"
+    assert found.first == where
+    assert f"first at {where}" in str(found)
+
+
+def test_blocks_of_rows_find_the_same(march, monkeypatch):
+    other = changed(march, "pressure", {(1, 6, 3): 7.0, (1, 7, 0): 8.0})
+    whole = list(compare(march, other))
+    monkeypatch.setattr(output, "BLOCK_BYTES", 1)
+    rows = list(compare(march, other))
+    assert [each.first for each in rows] == [each.first for each in whole]
+    assert [(each.differing, each.largest) for each in rows] == [
+        (each.differing, each.largest) for each in whole
+    ]
+
+
+def test_tolerance_is_of_the_largest_value(steady):
+    other = changed(steady, "temperature", {(3, 3): 0.25 + 1e-9})
+    (bits,) = compare(steady, other)
+    assert bits.differing == 1
+    for tolerance, differing in ((1e-8, 0), (1e-10, 1)):
+        (found,) = compare(steady, other, tolerance=tolerance * bits.largest / 1e-9)
+        assert found.differing == differing
+    assert "apart by" in str(next(compare(steady, other, tolerance=1.0)))
+
+
+def test_numbers_that_are_none(steady):
+    """NaN beside NaN is the same, beside a number infinitely far; zeros differ in their sign."""
+    nan = changed(steady, "temperature", {(3, 3): np.nan})
+    (found,) = compare(steady, nan)
+    assert found.differing == 1 and found.largest == math.inf and "nan" in found.first
+    (found,) = compare(nan, nan)
+    assert not found.differing
+    zero = changed(steady, "temperature", {(0, 4): -0.0})
+    (found,) = compare(steady, zero)
+    assert (found.differing, found.largest) == (1, 0.0)
+
+
+def test_other_grids_times_and_fields(steady, march, tmp_path):
+    other = tmp_path / "b.h5"
+    run(load("hot-plate", ["grid.nodes=[9, 8]"]), "numpy", other)
+    with pytest.raises(InputError, match=r"a.h5 has 9 x 7 points, .*b.h5 has 9 x 8"):
+        list(compare(steady, other))
+    run(load("cavity-re100", ["constants.n=8", "time.end=0.4", "time.cfl=0.3"]), "numpy", other)
+    with pytest.raises(InputError, match="frames"):
+        list(compare(march, other))
+    run(load("hot-plate", ["grid.nodes=[9, 7]", "grid.upper=[2, 1]"]), "numpy", other)
+    with pytest.raises(InputError, match="x is not the same"):
+        list(compare(steady, other))
+    shutil.copy(march, other)
+    with h5py.File(other, "r+") as file:
+        del file["pressure"]
+    assert next(compare(march, other)) == f"pressure: not in {other}"
+    with pytest.raises(InputError, match="no field 'pressure', only velocity_x, velocity_y"):
+        list(compare(march, other, ["pressure"]))
+
+
+def test_the_command(steady, tmp_path):
+    other = changed(steady, "temperature", {(3, 3): 9.0})
+    for given, code, said in (
+        ([steady, steady], 0, "temperature: the same bits in all 63 values"),
+        ([steady, other], EXIT_FAILED, "1 of 63 values differ"),
+        ([steady, other, "--tolerance", 10], 0, "apart by"),
+    ):
+        done = CliRunner().invoke(app, ["compare", *map(str, given)])
+        assert (done.exit_code, said in done.stdout) == (code, True), done.stdout
+    for given, error in (
+        (["--tolerance", -1], InputError), (["--tolerance", "nan"], InputError),
+        (["--field", "heat"], InputError),
+    ):  # fmt: skip
+        done = CliRunner().invoke(app, ["compare", *map(str, [steady, other, *given])])
+        assert isinstance(done.exception, error)
+    damaged = tmp_path / "c.h5"
+    damaged.write_bytes(steady.read_bytes()[:1000])
+    done = CliRunner().invoke(app, ["compare", str(steady), str(damaged)])
+    assert isinstance(done.exception, FileFailure)
