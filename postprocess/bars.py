@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from heatsolve.errors import InputError
-from heatsolve.postprocess.plot import STYLE, save
+from heatsolve.postprocess.pieces import STYLE, save
 
 OWN, OTHER = "#2a6f97", "#b8b8b8"
 BAR_HEIGHT = 0.21  # inches from one bar to the next

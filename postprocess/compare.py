@@ -56,13 +56,9 @@ def compare(
     _demand_one_grid(one, two)
     held = [[name for name in each.units if name not in {*each.coordinates, "time"}]
             for each in (one, two)]  # fmt: skip
-    for name in fields:
-        for each, names in zip((one, two), held, strict=True):
-            if name not in names:
-                raise InputError(f"{each.path} has no field {name!r}, only {', '.join(names)}")
     for name in fields or dict.fromkeys(held[0] + held[1]):
         missing = [each.path for each, names in zip((one, two), held, strict=True)
-                   if name not in names]  # fmt: skip
+                   if name not in names and not fields]  # fmt: skip
         yield f"{name}: not in {missing[0]}" if missing else _difference(one, two, name, tolerance)
 
 

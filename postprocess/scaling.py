@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from heatsolve.postprocess.bars import OTHER, OWN
-from heatsolve.postprocess.plot import STYLE, save
+from heatsolve.postprocess.pieces import STYLE, save
 
 SIZE = (3.5, 4.2)
 

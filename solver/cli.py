@@ -197,6 +197,22 @@ def plot(
 
 
 @app.command()
+def animate(
+    file: FileArgument,
+    field: Annotated[str | None, typer.Option(help="The field to show.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The MP4 or GIF to write.", show_default="FILE.mp4, or .gif"),
+    ] = None,
+    rate: Annotated[int, typer.Option(help="Frames a second.")] = 15,
+) -> None:
+    """Draw the frames of a field as a film."""
+    from heatsolve.postprocess.animate import animate as draw
+
+    print(f"wrote {draw(file, output, field, rate)}")
+
+
+@app.command()
 def compare(
     file: FileArgument,
     other: Annotated[Path, typer.Argument(metavar="OTHER", help="Another one.")],
@@ -232,7 +248,7 @@ def bench(
 
     if plot is not None:
         from heatsolve.postprocess.bars import plot_bench
-        from heatsolve.postprocess.plot import image_format
+        from heatsolve.postprocess.pieces import image_format
 
         image_format(plot)  # a mistake is told before the minutes of measuring
     ranks = find_ranks()

@@ -55,8 +55,7 @@ def read(path: Path, fields: Sequence[str] | None = None, *, last_only: bool = F
     path = Path(path)
     with _open(path) as file:
         names = field_names(file)
-        if unknown := set(fields or ()) - set(names):
-            raise InputError(f"{path} has no field {unknown.pop()!r}, only {', '.join(names)}")
+        _demand(fields or (), names, path)
         time = file.get("time")
         frames = np.s_[-1:] if last_only and time else np.s_[:]
         axes = _axes(file)
@@ -89,6 +88,8 @@ def blocks(paths: Sequence[Path], field: str) -> Iterator[Block]:
     """
     with ExitStack() as stack:
         files = [stack.enter_context(_open(Path(path))) for path in paths]
+        for path, file in zip(paths, files, strict=True):
+            _demand([field], field_names(file), path)
         held = [_field(file, field) for file in files]
         first, axes = held[0], len(_axes(files[0]))
         frames, (extent, *rest) = first.shape[:-axes], first.shape[-axes:]
@@ -179,6 +180,13 @@ def _open(path: Path) -> Iterator[h5py.File]:
                 raise FileFailure(f"{path} is not an output of heatsolve")
             parts.check(path.resolve().parent, parts.recorded(file, "parts", "size"))
             yield file
+
+
+def _demand(fields: Sequence[str], names: Sequence[str], path: Path) -> None:
+    """Raise InputError for a field that a file does not have."""
+    for field in fields:
+        if field not in names:
+            raise InputError(f"{path} has no field {field!r}, only {', '.join(names)}")
 
 
 def _axes(file: h5py.File) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.output import FieldFile
-from heatsolve.postprocess import plot as room
+from heatsolve.postprocess import pieces
 from heatsolve.postprocess.plot import figure, plot
 
 CASE = '[case]\ntitle = "Hot plate, $5 & $6"\n[solver]\ntolerance = 1e-6\n'
@@ -123,10 +123,10 @@ def test_history_of_steps_with_an_exact_zero_and_without_tolerance(tmp_path):
 
 
 def test_thinning_keeps_both_ends():
-    kept = room._thinned(16_384)
-    assert len(kept) == room.DRAWN_POINTS
+    kept = pieces.thinned(16_384)
+    assert len(kept) == pieces.DRAWN_POINTS
     assert (kept[0], kept[-1]) == (0, 16_383)
-    np.testing.assert_array_equal(room._thinned(5), np.arange(5))
+    np.testing.assert_array_equal(pieces.thinned(5), np.arange(5))
 
 
 def test_long_titles_are_broken(tmp_path):
