@@ -165,7 +165,12 @@ def proved(link: Link, ranks: Ranks, backend: Backend, played_back: bool = False
         for side in sides:
             backend.sweep(copy, side.leaving.array, ((0, count),), sent)
         exchange = partial(exchanged, link, sides)
-        (backend.replayed(exchange) if played_back else exchange)()
+        try:
+            (backend.replayed(exchange) if played_back else exchange)()
+        except Exception:
+            if not played_back:
+                raise
+            found = False  # there are libraries whose work no graph can hold
         for side in sides:
             found &= np.array_equal(backend.to_host(side.arriving.array), values + side.peer)
     return all(ranks.gather(found))

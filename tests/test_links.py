@@ -45,9 +45,14 @@ class Pretended(NumpyBackend):
 
     on_device = True
 
-    def __init__(self, broken=False, traffic=None):
+    def __init__(self, broken=False, traffic=None, graphs=True):
         super().__init__()
-        self._broken, self._traffic = broken, traffic
+        self._broken, self._traffic, self._graphs = broken, traffic, graphs
+
+    def replayed(self, work):
+        if not self._graphs:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return super().replayed(work)
 
     def message(self, shape, direct=False):
         array = self.zeros(shape)
@@ -114,6 +119,10 @@ def check():
     traffic = Pretending(ranks)
     assert name_of(ranks, Pretended(traffic=traffic)) == traffic.name
     assert name_of(ranks, Pretended(traffic=traffic), "mpi") == direct
+    assert link_of(ranks, Pretended(traffic=traffic)).replays
+    # Without a graph that holds what it moves the library is as good, but for the host's time.
+    link = link_of(ranks, Pretended(traffic=traffic, graphs=False))
+    assert link.traffic is traffic and not link.replays
     ranks.claim = ranks.rank != 0
     assert name_of(ranks, Pretended()) == staged
     # No MPI from a wheel knows CUDA: asking it is safe, and the answer is no.
