@@ -156,7 +156,8 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     Asks all processes.
     """
     swept = case.model.scheme == "collocated" or (not case.time and method_name(case) == "jacobi")
-    if case.parallel.halo != "auto" or ranks.size == 1 or not swept:
+    # Around obstacles a pass gains little, and on another grid there may be none.
+    if case.parallel.halo != "auto" or ranks.size == 1 or not swept or case.obstacles:
         return case
     grid = grid_of(case)
     dims = dims_of(case, grid, ranks.size, machine.on_device)
