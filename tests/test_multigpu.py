@@ -58,13 +58,26 @@ def alone(tmp_path_factory):
 def test_same_bits_as_one_gpu(gpus, transport, name, alone, tmp_path, monkeypatch):
     if count_gpus() < gpus:
         pytest.skip(f"needs {gpus} GPUs")
+    check_bits(gpus, transport, name, alone, tmp_path, monkeypatch)
+
+
+@mpi
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupy", "cuda"])
+def test_same_bits_of_three_that_share_a_gpu(name, alone, tmp_path, monkeypatch):
+    """Slow, but it shows on one GPU what several have: blocks, layers that overlap, messages."""
+    check_bits(3, "host", name, alone, tmp_path, monkeypatch)
+
+
+def check_bits(ranks, transport, name, alone, folder, monkeypatch):
+    """That so many processes of that backend, linked in that way, find what one GPU finds."""
     for key in ("ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM", "MCA_rmaps_base_oversubscribe"):
         monkeypatch.setenv(f"OMPI_{key}", "1")
-    done = launch(gpus, Path(__file__).name, name, transport, tmp_path)
+    done = launch(ranks, Path(__file__).name, name, transport, folder)
     assert done.returncode == 0, done.stderr
     link = "linked by NCCL" if transport == "nccl" else "linked by MPI through"
     assert done.stdout.count(link) == len(CASES)
-    wrong = [what for what in CASES if differing(tmp_path / f"{what}.h5", alone / f"{what}.h5")]
+    wrong = [what for what in CASES if differing(folder / f"{what}.h5", alone / f"{what}.h5")]
     assert not wrong
 
 
