@@ -69,7 +69,7 @@ def run(
     from heatsolve.ranks import find_ranks
     from heatsolve.report import Report
     from heatsolve.restart import Start
-    from heatsolve.run import run as run_case
+    from heatsolve.runner import run as run_case
 
     ranks = find_ranks()
     report = Report(quiet, mute=ranks.rank > 0)

@@ -13,7 +13,7 @@ import numpy as np
 from test_solvers import PROBLEMS, case_text
 
 import heatsolve.backends.numba
-import heatsolve.run
+import heatsolve.runner
 from heatsolve.backends.choice import choose
 from heatsolve.backends.numba_tiles import Tiling
 from heatsolve.blocks import factorisations
@@ -23,7 +23,7 @@ from heatsolve.linear import division, hierarchy
 from heatsolve.output import read
 from heatsolve.ranks import Ranks, World
 from heatsolve.restart import Start
-from heatsolve.run import run, with_layers
+from heatsolve.runner import run, with_layers
 
 SMALL_TILES = partial(Tiling, worth=0, depth=(5, 5, 3), row=(7, 5, 3), ring=2000, height=4)
 """Passes even on small grids, with many tiles in each."""
@@ -381,7 +381,7 @@ def main(backend, what):
     name = tempfile.mkdtemp(prefix="heatsolve-many-") if world.rank == 0 else None
     folder = Path(world.comm.bcast(name))
     if what == "passes":
-        heatsolve.backends.numba.Tiling, heatsolve.run.THICK = SMALL_TILES, 1
+        heatsolve.backends.numba.Tiling, heatsolve.runner.THICK = SMALL_TILES, 1
     if what == "bits":
         share = [text for n, text in enumerate(texts()) if n % 6 in SHARES[world.size]]
         compared = same_bits(world, backend, folder, share)

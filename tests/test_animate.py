@@ -14,7 +14,7 @@ from heatsolve.cli import app
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.postprocess import animate as room
 from heatsolve.postprocess.animate import animate
-from heatsolve.run import run
+from heatsolve.runner import run
 
 CASES = {
     "line": ("cfdpython-04", "output.every=20"),

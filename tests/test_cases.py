@@ -11,7 +11,7 @@ from heatsolve.case import load, shipped
 from heatsolve.conduction import Conduction
 from heatsolve.output import read
 from heatsolve.report import Report
-from heatsolve.run import run
+from heatsolve.runner import run
 from heatsolve.study.verify import VERIFICATIONS
 
 # sha256 of the stored arrays, and values, from the published listings run in NumPy.

@@ -18,7 +18,7 @@ from heatsolve.preview import preview
 from heatsolve.preview_heat import thinned
 from heatsolve.preview_rows import size
 from heatsolve.problem import grid_of
-from heatsolve.run import run as run_case
+from heatsolve.runner import run as run_case
 
 PLATE = """\
 [case]
@@ -104,7 +104,7 @@ def test_run_counts_its_own_sweeps(heatsolve, monkeypatch):
         counted.append((points, moved, solved))
         return ""
 
-    monkeypatch.setattr("heatsolve.run.speed", speed)
+    monkeypatch.setattr("heatsolve.runner.speed", speed)
     unknowns = 63
 
     def run(*arguments):

@@ -13,7 +13,7 @@ from heatsolve.case import load
 from heatsolve.cli import EXIT_FAILED, app
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.postprocess.compare import compare
-from heatsolve.run import run
+from heatsolve.runner import run
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from heatsolve.points import ONES, fill
 from heatsolve.preview import preview
 from heatsolve.ranks import Ranks
 from heatsolve.restart import Start
-from heatsolve.run import run
+from heatsolve.runner import run
 
 PAIRS = ("vv", "vg", "gv", "gg", "--")
 """What the two ends of an axis may be: a given value, insulated, or periodic."""

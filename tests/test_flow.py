@@ -14,7 +14,7 @@ from heatsolve.output import read
 from heatsolve.pace import step_length
 from heatsolve.projection import Projection
 from heatsolve.restart import Start
-from heatsolve.run import run
+from heatsolve.runner import run
 from heatsolve.staggered import Staggered
 from heatsolve.steppers import Substep
 

@@ -12,7 +12,7 @@ from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case, load, parse, shipped
 from heatsolve.errors import HeatsolveError
 from heatsolve.problem import grid_of
-from heatsolve.run import PROBLEMS, run
+from heatsolve.runner import PROBLEMS, run
 from heatsolve.toml import dump
 
 MOST_UNKNOWNS = 2000

@@ -20,7 +20,7 @@ from heatsolve.errors import InputError, Interrupted
 from heatsolve.linear.mixed import corrected
 from heatsolve.preview import preview
 from heatsolve.restart import Start
-from heatsolve.run import run
+from heatsolve.runner import run
 from heatsolve.study.noise import noise_inside
 
 MIXED = "precision = 'mixed'\nmethod = 'multigrid'\n"

@@ -15,7 +15,7 @@ from heatsolve.case import load
 from heatsolve.output import read
 from heatsolve.ranks import find_ranks
 from heatsolve.report import Report
-from heatsolve.run import run
+from heatsolve.runner import run
 
 JACOBI = ("grid.nodes=[200, 150]", "solver.method=jacobi")
 CASES = {

@@ -22,7 +22,7 @@ from heatsolve.linear.multigrid import Multigrid, solve_from_zero
 from heatsolve.linear.smoothers import smoother_of
 from heatsolve.points import ONES
 from heatsolve.restart import Start
-from heatsolve.run import run
+from heatsolve.runner import run
 from heatsolve.study.noise import noise_inside
 
 METHODS = {"multigrid": Multigrid, "mgcg": MultigridCG}

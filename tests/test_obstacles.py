@@ -13,7 +13,7 @@ from heatsolve.grid import make_grid
 from heatsolve.obstacles import Obstacles
 from heatsolve.output import copy, read
 from heatsolve.restart import Start
-from heatsolve.run import run
+from heatsolve.runner import run
 from heatsolve.staggered import Staggered
 from tests.test_flow import text
 

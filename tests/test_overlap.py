@@ -21,7 +21,7 @@ from heatsolve.linear import division
 from heatsolve.march import stepper_of
 from heatsolve.pace import step_length, substeps
 from heatsolve.ranks import Ranks, World
-from heatsolve.run import PROBLEMS
+from heatsolve.runner import PROBLEMS
 from heatsolve.study.noise import noise_inside
 
 GRIDS = {

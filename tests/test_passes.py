@@ -21,7 +21,7 @@ from heatsolve.case import parse
 from heatsolve.errors import Diverged, Interrupted
 from heatsolve.linear import with_change
 from heatsolve.restart import Start
-from heatsolve.run import run
+from heatsolve.runner import run
 
 SHAPES = {1: (23,), 2: (14, 19), 3: (9, 8, 11)}
 JACOBI = {name: text for name, text in texts() if name.endswith("jacobi")}

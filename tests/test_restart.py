@@ -18,7 +18,7 @@ from heatsolve.converge import FEWEST_ON_DEVICE
 from heatsolve.errors import FileFailure, InputError, Interrupted
 from heatsolve.output import read
 from heatsolve.restart import Start
-from heatsolve.run import run
+from heatsolve.runner import run
 
 ALL = dict(texts())
 RESTART = Start(restart=True)

@@ -6,7 +6,7 @@ import pytest
 from heatsolve.case import parse
 from heatsolve.errors import Diverged, InputError
 from heatsolve.output import read
-from heatsolve.run import run
+from heatsolve.runner import run
 
 WALL_NAMES = ("left", "right", "bottom", "top", "back", "front")
 CONDITIONS = {

@@ -13,7 +13,7 @@ from heatsolve.convection import Convection
 from heatsolve.errors import CaseError, Diverged, InputError
 from heatsolve.output import read
 from heatsolve.restart import Start
-from heatsolve.run import run
+from heatsolve.runner import run
 
 CASE = """
 [model]

@@ -26,7 +26,7 @@ from heatsolve.pace import MOST_STEPS, step_length, substeps
 from heatsolve.problem import Problem, grid_of
 from heatsolve.ranks import Ranks, find_ranks
 from heatsolve.report import Report
-from heatsolve.run import set_up, shares
+from heatsolve.runner import set_up, shares
 from heatsolve.study.processes import time_of
 
 REPEATS = 7

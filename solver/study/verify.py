@@ -20,7 +20,7 @@ from heatsolve.disk import write_text
 from heatsolve.errors import InputError
 from heatsolve.expressions import suggestion
 from heatsolve.output import read
-from heatsolve.run import run
+from heatsolve.runner import run
 from heatsolve.study.expected import (
     CAVITIES,
     CONVECTION,
