@@ -18,7 +18,8 @@ from pydantic_core import ErrorDetails
 from heatsolve.conflicts import conflicts, needed_walls, wall_conflicts
 from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.expressions import show, suggestion
-from heatsolve.schema import Document, Grid, Section
+from heatsolve.models import Equations, find, known
+from heatsolve.schema import Document, Grid, Section, document_for
 from heatsolve.toml import KeyPath, dotted, dump, lines_of
 from heatsolve.values import Found, Mistake
 
@@ -106,11 +107,12 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
     table = _toml(text, name)
     origins = [(_override(table, setting), setting) for setting in overrides]
     context: dict[str, Any] = {"constants": {}, "faulty": []}
+    kind = document_for(_equations(table))
     try:
-        document = Document.model_validate(table, context=context)
+        document = kind.model_validate(table, context=context)
         found = list(conflicts(document))
     except ValidationError as invalid:
-        found = [row for error in invalid.errors() for row in _sentences(error)]
+        found = [row for error in invalid.errors() for row in _sentences(error, kind)]
         # Missing walls can be told although another section is wrong, if the grid is right.
         with suppress(ValidationError, KeyError):
             grid = Grid.model_validate(table["grid"], context=context)
@@ -191,26 +193,34 @@ def _drop_rivals(table: dict[str, Any], path: KeyPath, key: str) -> None:
                 table.pop(rival, None)
 
 
-def _keys(path: KeyPath) -> list[str]:
-    """Return the keys that may stand in the section at this path."""
-    section: type[Section] = Document
+def _equations(table: Mapping[str, Any]) -> Equations | None:
+    """Those of the model that a case asks for, if it is a user's own."""
+    model = table.get("model")
+    return find(model.get("kind")) if isinstance(model, dict) else None
+
+
+def _keys(path: KeyPath, section: type[Section]) -> list[str]:
+    """Return the keys that may stand in the section at this path, below another one."""
     for key in (part for part in path if isinstance(part, str)):
         kind = section.model_fields[section.attributes()[key]].annotation
         section = next(k for k in (kind, *get_args(kind)) if isinstance(k, type(Section)))
     return list(section.attributes())
 
 
-def _sentences(error: ErrorDetails) -> Found:
-    """Yield the mistakes of one error of pydantic, in our own words."""
+def _sentences(error: ErrorDetails, document: type[Document]) -> Found:
+    """Yield the mistakes of one error of pydantic in a document, in our own words."""
     kind, path, context = error["type"], error["loc"], error.get("ctx", {})
     if kind == "value_error":
         cause = context["error"]
         for below, sentence in getattr(cause, "found", [((), str(cause))]):
             yield (*path, *below), sentence
     elif kind == "extra_forbidden":
-        known = _keys(path[:-1])
-        near = suggestion(str(path[-1]), known) or f" (known: {', '.join(known)})"
+        keys = _keys(path[:-1], document)
+        near = suggestion(str(path[-1]), keys) or f" (known: {', '.join(keys)})"
         yield path, f"unknown key{near}"
+    elif path == ("model", "kind") and kind == "literal_error":
+        given = show(error["input"])
+        yield path, f"must be one of {', '.join(map(show, known()))}, not {given}"
     elif kind in SENTENCES:
         words = {name: show(bound) for name, bound in context.items()}
         if "expected" in context:

@@ -3,13 +3,12 @@
 import atexit
 import signal
 import sys
-import traceback
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from heatsolve.errors import CaseError, FileFailure, HeatsolveError, InputError, Interrupted
+from heatsolve.errors import FileFailure, HeatsolveError, InputError, Interrupted, sentence
 
 EXIT_FAILED = 5
 """Of a comparison or a verification."""
@@ -66,7 +65,7 @@ def run(
     if restart + (restart_from is not None) + overwrite > 1:
         raise InputError("--restart, --restart-from and --overwrite exclude each other")
     from heatsolve.case import load
-    from heatsolve.ranks import find_ranks
+    from heatsolve.ranks import failing_together, find_ranks
     from heatsolve.report import Report
     from heatsolve.restart import Start
     from heatsolve.runner import run as run_case
@@ -75,20 +74,12 @@ def run(
     report = Report(quiet, mute=ranks.rank > 0)
     start = Start(restart, restart_from, overwrite)
     try:
-        loaded = load(case, overrides or [])
-        result = run_case(loaded, backend, output, report, ranks, start, wish)
-    except Interrupted as error:  # by all processes together
-        if ranks.rank > 0:
+        with failing_together(ranks):
+            loaded = load(case, overrides or [])
+            result = run_case(loaded, backend, output, report, ranks, start, wish)
+    except Interrupted as error:
+        if ranks.rank > 0:  # which rank 0 says for all
             raise typer.Exit(error.exit_code) from None
-        raise
-    except HeatsolveError as error:
-        ranks.fail(sentence(error), error.exit_code)
-        raise
-    except KeyboardInterrupt:
-        ranks.fail("heatsolve: interrupted", 130)
-        raise
-    except Exception:
-        ranks.fail(traceback.format_exc(), 1)
         raise
     finally:
         report.end()
@@ -242,7 +233,7 @@ def bench(
 
     Under mpiexec: what the halo, the output and the checkpoints of so many processes cost.
     """
-    from heatsolve.ranks import find_ranks
+    from heatsolve.ranks import failing_together, find_ranks
     from heatsolve.study.bench import bench as measure
     from heatsolve.study.bench import records, write_json
 
@@ -253,7 +244,7 @@ def bench(
         image_format(plot)  # a mistake is told before the minutes of measuring
     ranks = find_ranks()
     rows = []
-    try:
+    with failing_together(ranks):
         for row in measure(backend, only or (), ranks=ranks):
             if ranks.rank == 0:
                 print(row, flush=True)
@@ -264,9 +255,6 @@ def bench(
                 write_json(table, json)
             if plot is not None:
                 print(f"wrote {plot_bench(table, plot)}")
-    except HeatsolveError as error:
-        ranks.fail(sentence(error), error.exit_code)
-        raise
 
 
 @app.command()
@@ -357,11 +345,6 @@ def scale(
     for path in scaling.write(folder, found):
         print(f"wrote {path}")
     print(f"wrote {plot_scaling(sizes, folder / 'scaling.png', predicted)}")
-
-
-def sentence(error: HeatsolveError) -> str:
-    """What the program says of an error: a mistake in a case begins with its place."""
-    return str(error) if isinstance(error, CaseError) else f"heatsolve: {error}"
 
 
 def main() -> None:

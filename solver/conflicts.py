@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from typing import get_args
 
-from heatsolve.expressions import Expression, show
+from heatsolve.expressions import Expression, show, suggestion
 from heatsolve.grid import WALLS, make_grid
 from heatsolve.schema import (
+    FIELDS,
     IMPLICIT,
     Condition,
     Document,
-    FieldName,
     Grid,
     PointSource,
     Section,
@@ -59,7 +58,8 @@ def conflicts(case: Document) -> Found:
             yield ("time", "tolerance"), 'not for model.kind = "heat": set model.steady = true'
     else:
         yield from _flow_conflicts(case)
-        yield from MODELS[case.model.scheme or "transport"](case)
+        own = case.model.equations is not None
+        yield from (_evolution if own else MODELS[case.model.scheme or "transport"])(case)
     if steady and case.time:
         yield ("time",), "only for a transient case (model.steady = false)"
     if not steady and not case.time:
@@ -91,7 +91,7 @@ def _field_conflicts(case: Document, walls: Collection[str]) -> Found:
         *[(("boundary", side), getattr(case.boundary, side)) for side in walls],
     ]
     for path, section in sections:
-        for name in get_args(FieldName):
+        for name in FIELDS:
             if name in section.model_fields_set and name not in own:
                 yield (*path, name), f"the model has no such field (it has {', '.join(own)})"
     boxes, points, written = case.initial.boxes, case.source.points, case.output.fields or ()
@@ -102,7 +102,8 @@ def _field_conflicts(case: Document, walls: Collection[str]) -> Found:
     ]
     for path, name in named:
         if name not in own:
-            yield path, f"the model has no {name} (it has {', '.join(own)})"
+            near = suggestion(name, own) or f" (it has {', '.join(own)})"
+            yield path, f"the model has no {name}{near}"
     for side in walls:
         for name in own if case.model.scheme != "staggered" else case.diffusivities:
             if side in needed and getattr(getattr(case.boundary, side), name) is None:
@@ -110,7 +111,7 @@ def _field_conflicts(case: Document, walls: Collection[str]) -> Found:
     for n, box in enumerate(boxes):
         if any(len(corner) != case.grid.dimension for corner in box.corners):
             yield ("initial", "box", n), f"needs {case.grid.dimension} numbers for each corner"
-        if box.again and case.model.kind != "transport":
+        if box.again and case.model.kind in ("heat", "flow"):
             yield ("initial", "box", n, "again"), 'only for model.kind = "transport"'
         for m, time in enumerate(box.again):
             if case.time and time >= case.time.end:
@@ -166,12 +167,30 @@ def _transport(case: Document) -> Found:
     model, grid = case.model, case.grid
     if isinstance(model.velocity, tuple) and len(model.velocity) != grid.dimension:
         yield ("model", "velocity"), f"must have length {grid.dimension}, as the grid has axes"
+    yield from _stages(case)
+
+
+def _evolution(case: Document) -> Found:
+    """Yield what a user's own model does not have."""
+    equations = case.model.equations
+    assert equations is not None
+    if case.time and case.time.cfl is not None and not equations.diffusivities:
+        yield (
+            ("time", "cfl"),
+            f'needs a model with diffusivities, which "{case.model.kind}" has not',
+        )
+    yield from _stages(case)
+
+
+def _stages(case: Document) -> Found:
+    """Yield what the stages of a Runge-Kutta scheme do not have, or not yet."""
+    grid, here = case.grid, f'with model.kind = "{case.model.kind}"'
     if case.time and case.time.scheme in (*IMPLICIT, "adams-bashforth"):
-        yield ("time", "scheme"), 'must be "explicit", "rk2" or "rk3" with model.kind = "transport"'
+        yield ("time", "scheme"), f'must be "explicit", "rk2" or "rk3" {here}'
     for key in sorted(case.solver.model_fields_set - {"precision", "check_every"}):
-        yield ("solver", key), "transport solves no system"
+        yield ("solver", key), f"has no effect {here}: it solves no system"
     if case.parallel.layers > 1:
-        yield ("parallel", "halo"), 'must be 1 with model.kind = "transport"'
+        yield ("parallel", "halo"), f"must be 1 {here}"
     for side, conditions in _conditions(case).items():
         kinds = {condition.value is not None for condition in conditions.values()}
         if grid.kind == "nodes" and len(kinds) > 1:

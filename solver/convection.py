@@ -8,7 +8,7 @@ from heatsolve.backends import Backend
 from heatsolve.case import Case
 from heatsolve.evaluate import evaluate
 from heatsolve.grid import Grid
-from heatsolve.points import copy
+from heatsolve.points import Point, copy
 from heatsolve.ranks import Ranks
 from heatsolve.walled import Walled
 
@@ -24,6 +24,17 @@ class Convection(Walled):
     ):
         super().__init__(case, backend, grid, ranks)
         self.own_velocity = case.model.velocity == "self"
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """The diffusivity."""
+        return (self.case.model.diffusivity,)
+
+    def stage(self) -> Point:
+        """The point function of a Runge-Kutta stage."""
+        model, count = self.case.model, len(self.names)
+        given = self.grid.dimension, count, model.convection, self.own_velocity
+        return transport.stage(*given, model.diffusivity > 0.0)
 
     @cached_property
     def velocities(self) -> tuple[Any, ...]:

@@ -20,6 +20,11 @@ class CaseError(InputError):
     """A case is not valid: the message has one line for each mistake, with its place."""
 
 
+def sentence(error: HeatsolveError) -> str:
+    """What the program says of an error: a mistake in a case begins with its place."""
+    return str(error) if isinstance(error, CaseError) else f"heatsolve: {error}"
+
+
 class NotConverged(HeatsolveError):
     """A march in time cannot go on, because a step's system was not solved."""
 

@@ -14,6 +14,7 @@ from heatsolve.convection import Convection
 from heatsolve.converge import Outcome, Watcher, iterate, make_method
 from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged, InputError, NotConverged
+from heatsolve.evolution import Evolution
 from heatsolve.judge import GROWTH, first_not_finite, largest_place
 from heatsolve.keeper import Keeper, State, Stopped
 from heatsolve.linear import System, weighted, weighted_magnitude
@@ -197,7 +198,7 @@ def begin(problem: Problem, pace: Pace, resumed: State | None) -> tuple[int, "Lo
 
 def stepper_of(problem: Problem, time: float, step: float) -> Stepper:
     """Who makes the steps that a case asks for."""
-    if isinstance(problem, Convection):
+    if isinstance(problem, Convection | Evolution):
         return RungeKutta(problem, time, step)
     if isinstance(problem, Collocated):
         return CollocatedStep(problem, time)

@@ -6,7 +6,7 @@ from heatsolve.backends.choice import choose
 from heatsolve.case import Case
 from heatsolve.preview_flow import flow_rows
 from heatsolve.preview_heat import heat_rows
-from heatsolve.preview_transport import transport_rows
+from heatsolve.preview_transport import evolution_rows, transport_rows
 
 ROWS = {"heat": heat_rows, "transport": transport_rows, "flow": flow_rows}
 """By the kind of model."""
@@ -22,4 +22,4 @@ def preview(case: Case, backend: str | None = None, ranks: int = 1) -> Iterator[
     wanted, precision = backend or case.parallel.backend, case.solver.field_precision
     machine, reason = choose(wanted, precision, case.parallel.threads)
     yield f"{case.name}: {case.about.title or 'untitled'}"
-    yield from ROWS[case.model.kind](case, machine, reason, ranks)
+    yield from ROWS.get(case.model.kind, evolution_rows)(case, machine, reason, ranks)

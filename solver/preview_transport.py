@@ -1,4 +1,7 @@
-"""What a run of transport would do, in words; what a run refuses is refused here, too."""
+"""What a run of transport would do, in words; what a run refuses is refused here, too.
+
+So it is with a user's own model, which marches in the same way.
+"""
 
 import math
 from collections.abc import Iterator
@@ -8,6 +11,7 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.case import Case
 from heatsolve.convection import Convection
+from heatsolve.evolution import Evolution
 from heatsolve.grid import Grid
 from heatsolve.preview_rows import field_bytes, points_of, walled_rows, words
 from heatsolve.transport import RUNGE_KUTTA, SLOPES
@@ -35,6 +39,16 @@ def transport_rows(case: Case, machine: Backend, reason: str, ranks: int) -> Ite
     yield from walled_rows(case, machine, reason, ranks, Convection, texts, _memory)
 
 
+def evolution_rows(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator[str]:
+    """The same of a user's own model."""
+    equations = case.model.equations
+    assert case.time is not None and equations is not None
+    numbers = [f"{name} = {getattr(case.model, name):g}" for name in equations.parameters]
+    equation = "; ".join([equations.text or f"rates of {', '.join(equations.fields)}", *numbers])
+    texts = equation, SCHEMES[case.time.scheme]
+    yield from walled_rows(case, machine, reason, ranks, Evolution, texts, _memory)
+
+
 def _equation(case: Case) -> str:
     model, names = case.model, case.field_names
     if model.velocity == "self":
@@ -50,7 +64,7 @@ def _equation(case: Case) -> str:
 def _memory(problem: Walled, block: Grid) -> tuple[int, int]:
     """Bytes of the arrays of a run, those of its backend and those of the host beside it."""
     case = problem.case
-    assert isinstance(problem, Convection)
+    assert isinstance(problem, Convection | Evolution)
     assert case.time is not None
     names, stages = len(problem.names), len(RUNGE_KUTTA[case.time.scheme])
     copies = {1: 2, 2: 3, 3: 4}[stages]  # and the field of a step that is looked at

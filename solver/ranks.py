@@ -7,12 +7,15 @@ import ctypes
 import os
 import sys
 import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from heatsolve.backends import sums
-from heatsolve.errors import InputError
+from heatsolve.errors import HeatsolveError, InputError, Interrupted, sentence
 
 LAUNCHERS = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 """Variables by which the launchers of MPI tell a process that it is one of several."""
@@ -132,6 +135,24 @@ class World(Ranks):
         time.sleep(SECONDS_TO_BE_HEARD)
         self.comm.Abort(code)
         os._exit(code)  # some MPI return from Abort while the launcher is still at work
+
+
+@contextmanager
+def failing_together(ranks: Ranks) -> Iterator[None]:
+    """Let an error that this process meets end all others, too: they would wait for it."""
+    try:
+        yield
+    except Interrupted:  # by all processes together
+        raise
+    except HeatsolveError as error:
+        ranks.fail(sentence(error), error.exit_code)
+        raise
+    except KeyboardInterrupt:
+        ranks.fail("heatsolve: interrupted", 130)
+        raise
+    except Exception:
+        ranks.fail(traceback.format_exc(), 1)
+        raise
 
 
 def find_ranks() -> Ranks:

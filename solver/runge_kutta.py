@@ -1,10 +1,11 @@
-"""The steps of a march of transport: explicit Euler and strong-stability-preserving Runge-Kutta."""
+"""The steps of transport and of users' models: Euler's, and those of SSP Runge-Kutta schemes."""
 
 from typing import Any
 
 from heatsolve import transport
 from heatsolve.backends import Accumulator
 from heatsolve.convection import Convection
+from heatsolve.evolution import Evolution
 from heatsolve.keeper import Questions
 from heatsolve.points import copy
 from heatsolve.steppers import Stepper, Substep
@@ -17,13 +18,12 @@ class RungeKutta(Stepper):
     point only. A step has one part, which is never left half done.
     """
 
-    def __init__(self, problem: Convection, time: float, step: float):
+    def __init__(self, problem: Convection | Evolution, time: float, step: float):
         super().__init__(time)
-        self.problem: Convection = problem
+        self.problem: Convection | Evolution = problem
         self._step = step
         case, grid, backend = problem.case, problem.grid, problem.backend
         assert case.time is not None
-        model, count = case.model, len(problem.names)
         self._stages = transport.RUNGE_KUTTA[case.time.scheme]
         self._times = transport.TIMES[case.time.scheme]
         self.fields = problem.fields
@@ -32,12 +32,10 @@ class RungeKutta(Stepper):
             for _ in range(2 if len(self._stages) == 3 else 1)
         ]
         self._old: dict[str, Any] | None = None
-        self._point = transport.stage(
-            grid.dimension, count, model.convection, problem.own_velocity, model.diffusivity > 0.0
-        )
+        self._point = problem.stage()
         self._slopes = [
             (number, name, [backend.zeros(grid.shape) for _ in range(each)])
-            for each in [transport.SLOPES.get(model.convection, 0)]
+            for each in [transport.SLOPES.get(case.model.convection, 0)]
             for name in problem.names
             for number in reversed(range(grid.dimension if each else 0))
         ]
@@ -46,7 +44,7 @@ class RungeKutta(Stepper):
         self, part: Substep, change: Accumulator | None, questions: Questions | None
     ) -> None:
         problem, backend, start = self.problem, self.problem.backend, self.fields
-        interior, model = problem.grid.interior, problem.case.model
+        interior = problem.grid.interior
         problem.stamp(start, part.start, self._step)
         before = start
         if change is not None and len(self._stages) > 1:
@@ -59,7 +57,7 @@ class RungeKutta(Stepper):
             last = number == len(self._stages) - 1
             new = start if last and number > 0 else self._others[number]
             given = (*start.values(), *now.values(), *problem.sources(time), *problem.velocities)
-            numbers = (*stage, part.length, model.diffusivity, *problem.spacings)
+            numbers = (*stage, part.length, *problem.coefficients, *problem.spacings)
             out = tuple(new.values())
             backend.sweep(self._point, out, interior, *given, *slopes, *numbers)
             now = new

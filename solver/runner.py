@@ -22,6 +22,7 @@ from heatsolve.conduction import Conduction
 from heatsolve.convection import Convection
 from heatsolve.converge import Outcome, method_name
 from heatsolve.errors import HeatsolveError
+from heatsolve.evolution import Evolution
 from heatsolve.keeper import Keeper, State
 from heatsolve.linear import term_of
 from heatsolve.output import read
@@ -147,7 +148,9 @@ def set_up(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Pro
 
 
 def make_problem(case: Case, machine: Backend, ranks: Ranks | None = None) -> Problem:
-    return PROBLEMS[case.model.scheme or case.model.kind](case, machine, ranks=ranks)
+    own = case.model.equations is not None
+    kind = Evolution if own else PROBLEMS[case.model.scheme or case.model.kind]
+    return kind(case, machine, ranks=ranks)
 
 
 def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:

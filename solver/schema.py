@@ -6,14 +6,16 @@ name). What a value is made of is in `values`.
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from annotated_types import Ge, Le, Lt
-from pydantic import BeforeValidator, Field, StrictBool
+from pydantic import BeforeValidator, Field, Strict, StrictBool, create_model
 
 from heatsolve.expressions import Expression, compile_expression, show
 from heatsolve.grid import AXIS_NAMES
+from heatsolve.models import Equations
 from heatsolve.values import (
     Constants,
     Found,
@@ -34,9 +36,10 @@ from heatsolve.values import (
 MAX_POINTS = 2**40
 ZERO, ONE = (compile_expression(text, (), {}) for text in ("0.0", "1.0"))
 
-FieldName = Literal[
-    "temperature", "concentration", "velocity_x", "velocity_y", "velocity_z", "pressure"
-]
+FIELDS = ("temperature", "concentration", "velocity_x", "velocity_y", "velocity_z", "pressure")
+"""Of the built-in models."""
+FieldName = Annotated[str, Strict()]
+"""Of the model: `conflicts` knows which it has."""
 Convection = Literal["backward", "upwind", "central", "upwind3", "tvd", "skew", "central4"]
 HEAT_KEYS = ("conductivity", "density", "specific_heat")
 KEYS = {
@@ -103,6 +106,9 @@ class Model(Section):
     du/dt + u . grad u = -grad p / rho + nu div grad u + f.
     """
 
+    equations: ClassVar[Equations | None] = None
+    """Those of a user's own model."""
+
     kind: Literal["heat", "transport", "flow"] = "heat"
     steady: StrictBool = True
     conductivity: SpaceField = ONE
@@ -127,10 +133,13 @@ class Model(Section):
             if usual and table["kind"] == "flow":
                 usually["scheme"] = scheme
             return {"steady": False, **usually, **table}
+        if isinstance(table, Mapping) and cls.equations is not None:
+            return {"steady": False, **table}
         return table
 
     def mistakes(self) -> Found:
-        for key in sorted(self.model_fields_set.intersection(*[set().union(*KEYS.values())])):
+        own = self.equations.parameters if self.equations is not None else ()
+        for key in sorted((self.model_fields_set & set().union(*KEYS.values())).difference(own)):
             kinds = [kind for kind, keys in KEYS.items() if key in keys]
             if self.kind not in kinds:
                 yield (key,), f"only for kind = {' or '.join(map(show, kinds))}"
@@ -594,6 +603,8 @@ class Document(Section):
     @property
     def field_names(self) -> tuple[str, ...]:
         """The fields of the model."""
+        if self.model.equations is not None:
+            return self.model.equations.fields
         if self.model.kind == "heat":
             return ("temperature",)
         if self.model.kind == "flow":
@@ -602,3 +613,31 @@ class Document(Section):
         if self.model.velocity == "self":
             return tuple(f"velocity_{axis}" for axis in self.grid.axes)
         return ("concentration",)
+
+
+@cache
+def document_for(equations: Equations | None) -> type[Document]:
+    """What a case file with a user's own model is: its fields and parameters are keys, too."""
+    if equations is None:
+        return Document
+
+    def more(section: type[Section], **keys: Any) -> Any:
+        return create_model(section.__name__, __base__=section, __doc__=section.__doc__, **keys)
+
+    def with_fields(section: type[Section], kind: Any, usual: Any) -> Any:
+        return more(section, **dict.fromkeys(equations.fields, (kind, usual)))
+
+    numbers = {name: (Real, value) for name, value in equations.parameters.items()}
+    model = more(Model, kind=(Literal[equations.name], equations.name), **numbers)
+    model.equations = equations
+    wall = with_fields(Wall, Condition | None, None)
+    exact = with_fields(Exact, SpaceTimeField | None, None)
+    sections = {
+        "model": model,
+        "initial": with_fields(Initial, SpaceField, ZERO),
+        "source": with_fields(Source, SpaceTimeField, ZERO),
+        "boundary": more(Boundary, **dict.fromkeys(Boundary.model_fields, (wall | None, None))),
+        "units": with_fields(Units, str, "1"),
+        "reference": more(Reference, exact=(exact, exact())),
+    }
+    return more(Document, **{name: (section, section()) for name, section in sections.items()})

@@ -59,7 +59,7 @@ def dump(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
     """Return a table of strings, numbers, booleans, lists and tables as TOML text."""
     # Deeper than [boundary.left] or [[source.point]], a table is easier to read in one line.
     blocks = {k: v for k, v in table.items() if len(path) < 2 and _is_block(v)}
-    lines = [f"{_key(k)} = {_inline(v)}\n" for k, v in table.items() if k not in blocks]
+    lines = [f"{_key(k)} = {inline(v)}\n" for k, v in table.items() if k not in blocks]
     for key, value in blocks.items():
         header = ".".join(map(_key, (*path, key)))
         if isinstance(value, dict):
@@ -74,11 +74,12 @@ def _is_block(value: Any) -> bool:
     return bool(items) and all(isinstance(item, dict) for item in items)
 
 
-def _inline(value: Any) -> str:
+def inline(value: Any) -> str:
+    """Return a value of TOML as text in one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(k)} = {_inline(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_inline, value)) + "]"
+        return "{" + ", ".join(f"{_key(k)} = {inline(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(inline, value)) + "]"
     if isinstance(value, bool):
         return str(value).lower()
     return _string(value) if isinstance(value, str) else str(value)

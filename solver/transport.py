@@ -63,6 +63,18 @@ def diffusion(u, at, axis, nu, h):
     return nu * (u[neighbour(at, axis, 1)] - 2.0 * u[at] + u[neighbour(at, axis, -1)]) / (h * h)
 
 
+def laplacian(u, at, *spacings):
+    """div grad u, central; the spacings are along x, y, z."""
+    along = [diffusion(u, at, len(spacings) - 1 - n, ONES, h) for n, h in enumerate(spacings)]
+    return sum(along[1:], along[0])
+
+
+def advanced(at, start, u, rate, a, b, dt):
+    """What a stage makes of u: a u_0 + b (u + dt rate); Euler's step where a is NOTHING."""
+    stepped = u[at] + dt * rate
+    return stepped if a is NOTHING else a * start[at] + b * stepped
+
+
 @cache
 def slopes(convection: str, axis: int) -> Point:
     """The slopes of u at a point along an axis: (rising, falling) of `upwind3`, that of `tvd`."""
@@ -94,7 +106,7 @@ def stage(dimension: int, count: int, convection: str, own: bool, diffusive: boo
     axes = [dimension - 1 - n for n in range(dimension)]  # of x, y, z
     formula = {"backward": backward, "upwind": upwind, "central": central}.get(convection)
 
-    def advanced(at, *given):
+    def stepped(at, *given):
         start, given = given[:count], given[count:]
         now, given = given[:count], given[count:]
         sources, given = given[:count], given[count:]
@@ -115,11 +127,10 @@ def stage(dimension: int, count: int, convection: str, own: bool, diffusive: boo
                     rate = rate - by_slopes(u, at, axis, v, h, rising, falling)
                 if diffusive:
                     rate = rate + diffusion(u, at, axis, nu, h)
-            stepped = u[at] + dt * rate
-            new.append(stepped if a is NOTHING else a * start[number][at] + b * stepped)
+            new.append(advanced(at, start[number], u, rate, a, b, dt))
         return tuple(new)
 
-    return advanced
+    return stepped
 
 
 def about_value(at, u, value, *distances):

@@ -275,8 +275,7 @@ MISTAKES = [
     (
         TORUS,
         "[output]\nfields = ['p']",
-        '5: output.fields.0: must be one of "temperature", "concentration", "velocity_x", '
-        '"velocity_y", "velocity_z", "pressure", not "p"',
+        "5: output.fields.0: the model has no p (it has temperature)",
     ),
     (TORUS, "[constants]\nx = 1", '5: constants.x: "x" already has a meaning in expressions'),
     (

@@ -296,7 +296,7 @@ def test_divergence_names_field_cell_and_step(tmp_path):
         (["model.conductivity=2"], 'model.conductivity: only for kind = "heat"'),
         (["model.steady=true"], 'model.steady: must be false with kind = "transport"'),
         (["time.scheme=crank-nicolson", "time.step=0.1"], "time.scheme"),
-        (["solver.method=cg"], "solver.method: transport solves no system"),
+        (["solver.method=cg"], 'solver.method: has no effect with model.kind = "transport"'),
         (["initial.temperature=2"], "initial.temperature: the model has no such field"),
         (["output.fields=['velocity_x']"], "output.fields.0: the model has no velocity_x"),
         (["grid.periodic=[]"], "boundary.left: missing"),

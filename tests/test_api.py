@@ -1,0 +1,168 @@
+"""heatsolve from Python: runs, results as arrays or with xarray, notebooks, mistakes."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from test_ranks import launch, mpi
+
+import heatsolve
+from heatsolve.case import parse
+from heatsolve.errors import CaseError, Diverged, FileFailure, InputError
+from heatsolve.output import read
+
+WALLS = ("left", "right", "bottom", "top")
+TABLE = {
+    "case": {"title": 'A "plate" <b>'},
+    "grid": {"cells": (6, 4), "upper": (3, 2)},
+    "source": {"temperature": 1},
+    "boundary": {side: {"temperature": {"value": 1.5}} for side in WALLS},
+    "units": {"temperature": "K", "length": "m"},
+}
+MARCH = TABLE | {"model": {"steady": False}, "time": {"end": 0.5, "step": 0.05}}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_field_has_its_coordinates_and_units():
+    found = heatsolve.run(TABLE, backend="numpy")["temperature"]
+    assert found.dims == ("y", "x")
+    assert (found.attrs["units"], found.x.attrs["units"]) == ("K", "m")
+    assert np.array_equal(found.x, [0.25, 0.75, 1.25, 1.75, 2.25, 2.75])
+    assert np.array_equal(found.values, read("case.h5").fields["temperature"])
+    march = heatsolve.run(MARCH, backend="numpy", overrides=["output.every=4"], output="m.h5")
+    found = march["temperature"]
+    assert found.dims == ("time", "y", "x")
+    assert found.sel(time=0.4, method="nearest").shape == (4, 6)
+    assert np.array_equal(march.time, found.time)
+    assert march.history["iteration"].tolist() == list(range(1, 11))
+
+
+def test_a_field_is_an_array_without_xarray(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    found = heatsolve.run(TABLE, backend="numpy")
+    assert isinstance(found["temperature"], np.ndarray)
+    assert found.coordinates["y"].tolist() == [0.25, 0.75, 1.25, 1.75]
+
+
+def test_a_result_is_a_mapping():
+    result = heatsolve.run("cfdpython-11", backend="numpy", overrides={"time.end": 0.01})
+    assert list(result) == ["pressure", "velocity_x", "velocity_y"] and len(result) == 3
+    assert "pressure" in result and "temperature" not in result
+    with pytest.raises(KeyError, match="no field 'temperature', only pressure, velocity_x"):
+        result["temperature"]
+    assert result.path.name == "cfdpython-11.h5" and result.path.exists()
+    assert result.attributes["backend"] == "numpy" and result.converged
+    assert repr(result) == "<heatsolve.Result cfdpython-11.h5: pressure, velocity_x, velocity_y>"
+    again = heatsolve.open("cfdpython-11.h5")
+    assert np.array_equal(again["pressure"], result["pressure"])
+
+
+def test_overrides_of_all_kinds():
+    values = {"grid.cells": (8, 8), "solver.relative": True, "solver.method": "cg",
+              "case.title": 'say "a"\n', "solver.tolerance": 1e-3}  # fmt: skip
+    case = heatsolve.load(TABLE, values)
+    assert (case.grid.counts, case.solver.relative, case.about.title) == ((8, 8), True, 'say "a"\n')
+    texts = ["grid.cells=[8, 8]", "solver.relative=true", "solver.method=cg",
+             'case.title="say \\"a\\"\\n"', "solver.tolerance=0.001"]  # fmt: skip
+    assert heatsolve.load(TABLE, texts) == case
+    assert parse(case.text, "case") == case
+
+
+def test_a_case_may_be_loaded_before():
+    case = heatsolve.load("hot-plate", {"grid.nodes": [17, 17]})
+    assert heatsolve.run(case)["temperature"].shape == (17, 17)
+
+
+def test_a_run_that_has_not_converged_is_no_error():
+    result = heatsolve.run(TABLE, overrides={"solver.method": "jacobi", "solver.max_iterations": 2})
+    assert not result.converged
+    assert result.attributes["iterations"] == 2
+
+
+@pytest.mark.parametrize(
+    ("case", "given", "error", "message"),
+    [
+        ("hotspt", {}, InputError, 'did you mean "hotspot"'),
+        (TABLE, {"overrides": {"grid.cels": [2, 2]}}, CaseError, "--set grid.cels"),
+        (TABLE, {"backend": "fortran"}, InputError, "fortran"),
+        (
+            MARCH,
+            {"overrides": {"time.allow_unstable": True, "time.end": 5000}},
+            Diverged,
+            "diverged",
+        ),
+        (TABLE, {"output": "missing/a.h5"}, FileFailure, "missing"),
+    ],
+)
+def test_errors_are_those_of_the_command_line(case, given, error, message):
+    if case is MARCH:
+        given["overrides"]["time.step"] = 5
+    with pytest.raises(error, match=message):
+        heatsolve.run(case, **given)
+
+
+def test_a_file_that_is_none_of_ours(tmp_path):
+    with pytest.raises(InputError, match="there is no file"):
+        heatsolve.open("nothing.h5")
+    (tmp_path / "text.h5").write_text("text")
+    with pytest.raises(FileFailure):
+        heatsolve.open("text.h5")
+
+
+def test_quiet_by_default(capsys):
+    heatsolve.run(TABLE, backend="numpy")
+    assert capsys.readouterr() == ("", "")
+    heatsolve.run(TABLE, backend="numpy", quiet=False)
+    assert "wrote case.h5" in capsys.readouterr().out
+
+
+def test_restart():
+    first = heatsolve.run(MARCH, overrides={"checkpoint.every": 2})
+    assert first.attributes["steps"] == 10
+    further = heatsolve.run(
+        MARCH, overrides={"checkpoint.every": 2, "time.end": 1.0}, restart=True, quiet=False
+    )
+    alone = heatsolve.run(MARCH, overrides={"time.end": 1.0}, output="alone.h5")
+    assert np.array_equal(further["temperature"][-1], alone["temperature"][-1])
+
+
+def test_a_notebook_shows_a_picture_and_the_summary():
+    shown = heatsolve.run(TABLE)._repr_html_()
+    tags = []
+    reader = HTMLParser()
+    reader.handle_starttag = lambda tag, attrs: tags.append((tag, dict(attrs)))
+    reader.feed(shown)
+    assert [tag for tag, _ in tags] == ["img", "pre"]  # the title's <b> is no tag
+    assert tags[0][1]["src"].startswith("data:image/png;base64,iVBOR")
+    assert re.search(r"temperature +K +1\.5\d* ", shown)
+
+
+@mpi
+def test_several_processes_have_the_whole_result(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import os, heatsolve\nos.chdir({str(tmp_path)!r})\n"
+        "found = heatsolve.run('hot-plate', backend='numpy', overrides={'grid.nodes': [17, 17]})\n"
+        "with open(f'{os.getpid()}.txt', 'w') as file:\n"
+        "    print(found.attributes['ranks'], found['temperature'].shape, file=file)\n"
+        "heatsolve.run('hotspt')\n"
+    )
+    done = launch(2, script)
+    assert [path.read_text() for path in tmp_path.glob("*.txt")] == ["2 (17, 17)\n"] * 2
+    assert done.returncode == 2
+    assert "did you mean" in done.stderr
+
+
+def test_importing_is_light():
+    script = "import sys, heatsolve; print('numpy' in sys.modules, heatsolve.__version__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", heatsolve.__version__]
+    with pytest.raises(AttributeError, match="no attribute 'runn'"):
+        heatsolve.runn  # noqa: B018
