@@ -223,6 +223,21 @@ def compare(
 
 
 @app.command()
+def doctor() -> None:
+    """Look at this machine: packages, threads, GPUs, MPI, files; exit code 2 if there is an error.
+
+    Under mpiexec or srun: also how the processes, and their GPUs, reach each other.
+    """
+    from heatsolve.environment import diagnose
+
+    worst = 0
+    for finding in diagnose():
+        print(finding, flush=True)
+        worst = max(worst, InputError.exit_code if finding.level == "error" else 0)
+    raise typer.Exit(worst)
+
+
+@app.command()
 def bench(
     backend: Annotated[str, typer.Option(help="auto, numpy, numba, cupy or cuda.")] = "auto",
     only: Annotated[list[str] | None, typer.Option(help="One benchmark; repeatable.")] = None,

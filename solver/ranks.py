@@ -5,6 +5,7 @@ Under no MPI nothing of it is imported.
 
 import ctypes
 import os
+import subprocess
 import sys
 import time
 import traceback
@@ -135,6 +136,19 @@ class World(Ranks):
         time.sleep(SECONDS_TO_BE_HEARD)
         self.comm.Abort(code)
         os._exit(code)  # some MPI return from Abort while the launcher is still at work
+
+
+def mpi_library() -> str:
+    """What the library of MPI says it is; nothing where there is none.
+
+    Asked in a process of its own, for a library may end a process that no launcher has started.
+    """
+    code = (
+        "import mpi4py; mpi4py.rc.initialize = False; "
+        "from mpi4py import MPI; print(MPI.Get_library_version())"
+    )
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return asked.stdout.replace("\0", "").strip()
 
 
 @contextmanager

@@ -27,6 +27,12 @@ def can_share(ranks: Ranks) -> TypeGuard[World]:
     return isinstance(ranks, World) and ranks.size > 1 and h5py.get_config().mpi
 
 
+def library() -> tuple[str, bool]:
+    """The versions of h5py and HDF5, and whether several processes could write one file."""
+    versions = f"h5py {h5py.version.version}, HDF5 {h5py.version.hdf5_version}"
+    return versions, h5py.get_config().mpi
+
+
 @contextmanager
 def agreed(ranks: Ranks) -> Iterator[None]:
     """Raise on all processes what one of them has raised in the context, which all of them leave.

@@ -18,6 +18,7 @@ from heatsolve.backends.choice import NAMES
 from heatsolve.case import Case, load, locating
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.preview import preview
+from heatsolve.ranks import mpi_library
 
 WARNING_SECONDS = 120
 """So long before the limit of wall time the run is asked to stop; Slurm may be a minute early."""
@@ -238,13 +239,5 @@ def program() -> list[str]:
 
 
 def pmi() -> str:
-    """How srun must start the MPI library of this environment: pmix if it is Open MPI, else pmi2.
-
-    Asked in a process of its own, for a library may end a process that no launcher has started.
-    """
-    code = (
-        "import mpi4py; mpi4py.rc.initialize = False; "
-        "from mpi4py import MPI; print(MPI.Get_library_version())"
-    )
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    return "pmix" if "Open MPI" in asked.stdout else "pmi2"
+    """How srun must start the MPI of this environment: pmix if it is Open MPI, else pmi2."""
+    return "pmix" if "Open MPI" in mpi_library() else "pmi2"

@@ -288,23 +288,23 @@ ALLOWED = {
         "study.noise",
         INTERFACE,
     ),
-    "submit": ("case", "preview", "backends.choice", "errors"),
+    "submit": ("case", "preview", "ranks", "backends.choice", "errors"),
     "backends*": ("points", "backends", "backends.*", "errors"),
 }
 """What the lower rooms may import of ours."""
 
 ROOMS = {
-    "numba": ("backends", "backends.*", "environment"),
-    "cupy": ("backends.*", "environment"),
+    "numba": ("backends", "backends.*"),
+    "cupy": ("backends.*",),
     "cupyx": ("backends.*",),
-    "cuda": ("backends.*", "environment"),
+    "cuda": ("backends.*",),
     "h5py": ("fieldfile", "output", "parts", "shared", "checkpoint.part", "postprocess.*"),
     "mpi4py": ("ranks",),
     "matplotlib": ("postprocess.*",),
     "scipy": ("linear.fft",),
     "pyamg": ("study.rivals",),
 }
-"""Where an outside package may be imported; `environment` (doctor) asks for their versions."""
+"""Where an outside package may be imported."""
 
 
 RULES = [(name, allowed) for pattern, allowed in ALLOWED.items() for name in MODULES

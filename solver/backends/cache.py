@@ -10,14 +10,19 @@ import tempfile
 from pathlib import Path
 
 
-def folder() -> Path:
-    """HEATSOLVE_CACHE, or the user's cache folder, or a temporary one where that is read-only."""
+def wanted() -> Path:
+    """HEATSOLVE_CACHE, or a folder in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    wanted = Path(os.environ.get("HEATSOLVE_CACHE") or Path(base) / "heatsolve")
+    return Path(os.environ.get("HEATSOLVE_CACHE") or Path(base) / "heatsolve")
+
+
+def folder() -> Path:
+    """The wanted one, or a temporary one where that is read-only."""
+    found = wanted()
     try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        if os.access(wanted, os.W_OK):
-            return wanted
+        found.mkdir(parents=True, exist_ok=True)
+        if os.access(found, os.W_OK):
+            return found
     except OSError:
         pass
     temporary = Path(tempfile.gettempdir()) / f"heatsolve-{os.getuid()}"

@@ -102,6 +102,13 @@ def count_gpus() -> int:
     return count.value
 
 
+def driver_version() -> str:
+    """The newest CUDA that the driver knows, as "13.0"."""
+    number = ctypes.c_int(0)
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+
 def identity(device: int) -> str:
     """What tells a GPU, or the part of one, from every other, whatever its number here is."""
     driver = ctypes.CDLL("libcuda.so.1")

@@ -48,6 +48,11 @@ class NumbaBackend(Backend):
         self._threads_set = False
         self.tiling = Tiling()
 
+    @property
+    def layer(self) -> str:
+        """What its threads are of, once some have run: omp, tbb or workqueue."""
+        return numba.threading_layer() if self._threads_set else "no threads"
+
     def zeros(self, shape: Sequence[int]) -> np.ndarray:
         return np.zeros(shape, self.dtype)
 
