@@ -1,7 +1,8 @@
 """A film of a field: its frames one after the other, on one scale of colours."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -12,7 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.output import Solution, blocks, read
+from heatsolve.output import cuts, evenly, read
 from heatsolve.postprocess.pieces import (
     STYLE,
     add_bar_beside,
@@ -20,14 +21,10 @@ from heatsolve.postprocess.pieces import (
     box_of,
     colour_map,
     draw_to_scale,
-    label_of,
-    main_field,
-    moment_of,
     name_axes,
-    quantity,
     set_title,
-    thinned,
 )
+from heatsolve.postprocess.view import DRAWN_POINTS, View, look
 
 FORMATS = ("mp4", "gif")
 MOST_FRAMES = 400
@@ -37,15 +34,19 @@ DOTS = 130
 
 
 def animate(
-    path: Path, output: Path | None = None, field: str | None = None, rate: int = 15
+    path: Path,
+    output: Path | None = None,
+    field: str | None = None,
+    rate: int = 15,
+    slices: Mapping[str, float] | None = None,
 ) -> Path:
     """Draw the frames of a field file as a film, so many a second; its path.
 
     By default the field is the temperature, or else the first one, and the film an MP4 beside the
     file, or a GIF where there is no encoder (the `video` extra brings one). In space it shows the
-    plane in the middle of the slowest axis. Raises InputError for a file of a single frame, for an
-    unknown field or format, or a missing encoder, FileFailure where a file is damaged or cannot be
-    written.
+    plane in the middle of the slowest axis, or that of `slices`; see `view.look`. Raises InputError
+    for a file of a single frame, for an unknown field or format, or a missing encoder, FileFailure
+    where a file is damaged or cannot be written.
     """
     path = Path(path)
     solution = read(path, fields=())
@@ -61,25 +62,31 @@ def animate(
         raise InputError(f"cannot draw {output}: a film is one of {', '.join(FORMATS)}")
     if kind == "mp4" and not encoder:
         raise InputError("an MP4 needs an encoder: install heatsolve[video], or draw a GIF")
-    field = field or main_field(solution)
-    count = len(solution.time)
-    shown = set(np.linspace(0, count - 1, min(count, MOST_FRAMES)).round().astype(int).tolist())
+    view = _view(path, field, slices)
     # One layout and one size, for all frames.
     style = {"figure.constrained_layout.use": False, "savefig.bbox": None}
     with matplotlib.rc_context(STYLE | style | {"animation.ffmpeg_path": encoder}):
-        low, high = _range(solution, field)
-        stage = _line if len(solution.coordinates) == 1 else _plane
-        drawing, show = stage(solution, field, low, high)
+        low, high = _range(view)
+        drawing, show = (_line if len(view.axes) == 1 else _plane)(view, low, high)
         writer = _writer(kind, rate)
         try:
             with writer.saving(drawing, str(output), DOTS):
-                for frame, values in frames(solution, field):
-                    if frame in shown:
-                        show(frame, values)
-                        writer.grab_frame()
+                for frame, values in frames(view):
+                    show(frame, values)
+                    writer.grab_frame()
         except OSError as error:
             raise FileFailure(f"cannot write {output}: {error.strerror or error}") from error
     return output
+
+
+def _view(path: Path, field: str | None, slices: Mapping[str, float] | None) -> View:
+    """What the film shows, of all frames or of so many as it may have."""
+    view = look(path, field, slices)
+    if len(view.axes) == 3:
+        slowest, line = next(iter(view.solution.coordinates.items()))
+        view = view.cut(slowest, len(line) // 2)
+    assert view.solution.time is not None
+    return replace(view, frames=evenly(len(view.solution.time), MOST_FRAMES).tolist())
 
 
 def _encoder() -> str:
@@ -99,25 +106,16 @@ def _writer(kind: str, rate: int) -> AbstractMovieWriter:
     return FFMpegWriter(fps=rate, codec="libx264", extra_args=even)
 
 
-def frames(solution: Solution, field: str) -> Iterator[tuple[int, np.ndarray]]:
-    """The frames of a field: lines, or planes; in space those in the middle of the slowest axis."""
-    extents = [len(line) for line in solution.coordinates.values()]
-    middle, rows = extents[0] // 2, []
-    for (frame,), start, (block,) in blocks([solution.path], field):
-        if len(extents) == 3:
-            if start <= middle < start + len(block):
-                yield frame, block[middle - start]
-            continue
-        rows.append(block)
-        if start + len(block) == extents[0]:
-            yield frame, np.concatenate(rows)
-            rows = []
+def frames(view: View) -> Iterator[tuple[int, np.ndarray]]:
+    """The numbers of the frames of a view, and their values, one by one."""
+    values = cuts(view.solution.path, view.field, view.frames, view.at, DRAWN_POINTS)
+    return zip(view.frames, values, strict=True)
 
 
-def _range(solution: Solution, field: str) -> tuple[float, float]:
+def _range(view: View) -> tuple[float, float]:
     """The lowest and the highest number of all frames, apart from each other."""
     low, high = math.inf, -math.inf
-    for _, values in frames(solution, field):
+    for _, values in frames(view):
         finite = values[np.isfinite(values)]
         low, high = float(finite.min(initial=low)), float(finite.max(initial=high))
     if not low <= high:
@@ -138,10 +136,10 @@ def _axes(width: float, height: float, right: float, below: float = 0.0) -> tupl
     return drawing, drawing.add_axes((left / across, bottom / up, width / across, height / up))
 
 
-def _line(solution: Solution, field: str, low: float, high: float) -> tuple[Figure, Show]:
-    ((axis, x),) = solution.coordinates.items()
+def _line(view: View, low: float, high: float) -> tuple[Figure, Show]:
+    ((axis, x),) = view.axes.items()
     drawing, ax = _axes(3.8, 2.5, right=0.2)
-    name_axes(ax, label_of(solution, axis), label_of(solution, field))
+    name_axes(ax, view.label(axis), view.label(view.field))
     (curve,) = ax.plot(x, np.full(x.shape, np.nan))
     room = 0.05 * (high - low)
     ax.set(xlim=(x[0], x[-1]), ylim=(low - room, high + room))
@@ -149,34 +147,29 @@ def _line(solution: Solution, field: str, low: float, high: float) -> tuple[Figu
 
     def show(frame: int, values: np.ndarray) -> None:
         curve.set_ydata(values)
-        set_title(drawing, moment_of(solution, frame), ax)
+        set_title(drawing, replace(view, frames=(frame,)).title, ax)
 
     return drawing, show
 
 
-def _plane(solution: Solution, field: str, low: float, high: float) -> tuple[Figure, Show]:
-    (y_axis, y), (x_axis, x) = list(solution.coordinates.items())[-2:]
+def _plane(view: View, low: float, high: float) -> tuple[Figure, Show]:
+    (up, y), (across, x) = view.axes.items()
     if min(len(x), len(y)) < 2:
         raise InputError("a plane one point wide cannot be drawn: it needs two points on each axis")
     width, height = box_of(x, y, longest=3.8)
     lies_below = bar_lies_below(width, height)
     drawing, ax = _axes(width, height, 0.3 if lies_below else 1.1, 0.7 if lies_below else 0.0)
     ax.set_facecolor("0.8")
-    name_axes(ax, label_of(solution, x_axis), label_of(solution, y_axis))
+    name_axes(ax, view.label(across), view.label(up))
     draw_to_scale(ax, x, y)
-    up, across = thinned(len(y)), thinned(len(x))
     mesh = ax.pcolormesh(
-        x[across], y[up], np.full((len(up), len(across)), low), cmap=colour_map(field),
+        x, y, np.full((len(y), len(x)), low), cmap=colour_map(view.field),
         norm=Normalize(low, high), shading="gouraud", rasterized=True,
     )  # fmt: skip
-    add_bar_beside(ax, (width, height), mesh, label_of(solution, field))
-    where = ""
-    if len(solution.coordinates) == 3:
-        normal, line = next(iter(solution.coordinates.items()))
-        where = f", {quantity(normal, line[len(line) // 2], solution.units[normal])}"
+    add_bar_beside(ax, (width, height), mesh, view.label(view.field))
 
     def show(frame: int, values: np.ndarray) -> None:
-        mesh.set_array(np.ma.masked_invalid(values[np.ix_(up, across)].astype(float)))
-        set_title(drawing, moment_of(solution, frame) + where, ax)
+        mesh.set_array(np.ma.masked_invalid(values.astype(float)))
+        set_title(drawing, replace(view, frames=(frame,)).title, ax)
 
     return drawing, show

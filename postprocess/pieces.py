@@ -8,8 +8,9 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, SymLogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatterMathtext, LogLocator, MaxNLocator, SymmetricalLogLocator
 
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.output import Solution
@@ -30,7 +31,6 @@ STYLE: Any = {
     "savefig.dpi": 250,
     "savefig.pad_inches": 0.04,
 }
-DRAWN_POINTS = 1000  # an axis of a figure shows no more than this
 EQUAL_UP_TO = 8  # a longer box than this is not drawn to scale
 LEVELS = 40
 
@@ -55,11 +55,6 @@ def save(drawing: Figure, output: Path) -> Path:
     except OSError as error:
         raise FileFailure(f"cannot write {output}: {error.strerror or error}") from error
     return output
-
-
-def thinned(count: int) -> np.ndarray:
-    """Indices of the points to draw, both ends among them."""
-    return np.unique(np.linspace(0, count - 1, min(count, DRAWN_POINTS)).round().astype(int))
 
 
 def levels_of(values: np.ndarray) -> np.ndarray:
@@ -88,7 +83,16 @@ def draw_to_scale(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
 
 
 def add_colourbar(drawing: Figure, filled: ScalarMappable, label: str, **place: Any) -> None:
-    bar = drawing.colorbar(filled, ticks=MaxNLocator(6), **place)
+    norm = filled.norm
+    if isinstance(norm, SymLogNorm):
+        place["ticks"] = SymmetricalLogLocator(base=10, linthresh=norm.linthresh)
+        place["format"] = LogFormatterMathtext(linthresh=norm.linthresh)
+    elif isinstance(norm, LogNorm):
+        place["ticks"] = LogLocator(base=10)
+    else:
+        place.setdefault("ticks", MaxNLocator(6))
+    bar = drawing.colorbar(filled, **place)
+    bar.ax.minorticks_off()
     bar.set_label(label, parse_math=False)
 
 
@@ -107,7 +111,8 @@ def add_bar_beside(ax: Axes, box: tuple[float, float], filled: ScalarMappable, l
     way = "horizontal" if below else "vertical"
     drawing = ax.get_figure(root=True)
     assert drawing is not None
-    add_colourbar(drawing, filled, label, cax=bar, orientation=way)
+    few = MaxNLocator(6 if max(width, height) > 2.5 else 4)  # or their numbers would touch
+    add_colourbar(drawing, filled, label, cax=bar, orientation=way, ticks=few)
 
 
 # Names, units and titles are the user's: a `$` in them is no mathematics.
@@ -149,10 +154,3 @@ def main_field(solution: Solution) -> str:
     """The temperature, or else the first field of a file."""
     names = [name for name in solution.units if name not in {*solution.coordinates, "time"}]
     return "temperature" if "temperature" in names else names[0]
-
-
-def moment_of(solution: Solution, frame: int = -1) -> str:
-    """The title, with the time of the frame if the run was transient."""
-    if solution.time is None:
-        return solution.title
-    return f"{solution.title}, {quantity('t', solution.time[frame], solution.units['time'])}"

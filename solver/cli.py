@@ -27,6 +27,10 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the case; repeatable."),
 ]
+SliceOption = Annotated[
+    list[str] | None,
+    typer.Option("--slice", metavar="AXIS=POSITION", help="Cut across an axis; repeatable."),
+]
 BackendOption = Annotated[
     str | None, typer.Option(help="auto, numpy, numba, cupy or cuda.", show_default="the case's")
 ]
@@ -179,12 +183,33 @@ def plot(
     file: FileArgument,
     field: Annotated[str | None, typer.Option(help="The field to draw.")] = None,
     history: Annotated[bool, typer.Option("--history", help="Draw the residual instead.")] = False,
-    output: Annotated[Path | None, typer.Option(help="The PNG to write.")] = None,
+    output: Annotated[Path | None, typer.Option(help="The PNG, PDF or SVG to write.")] = None,
+    slices: SliceOption = None,
+    at_time: Annotated[
+        float | None, typer.Option(help="The moment of a march.", show_default="its end")
+    ] = None,
+    vectors: Annotated[bool, typer.Option("--vectors", help="And arrows of the velocity.")] = False,
+    streamlines: Annotated[
+        bool, typer.Option("--streamlines", help="And lines along the velocity.")
+    ] = False,
+    log: Annotated[bool, typer.Option("--log", help="On a logarithmic scale.")] = False,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="OTHER", help="Beside another file's, and less it.")
+    ] = None,
 ) -> None:
-    """Draw a field, or the history of the residual, as a PNG."""
+    """Draw a field, or the history of the residual: a line, a plane, or three planes in space."""
     from heatsolve.postprocess.plot import plot as draw
+    from heatsolve.postprocess.view import parse_slices
 
-    print(f"wrote {draw(file, output, field, history)}")
+    over = [name for name, on in (("vectors", vectors), ("streamlines", streamlines)) if on]
+    if len(over) > 1:
+        raise InputError("--vectors and --streamlines exclude each other")
+    given = parse_slices(slices or [])
+    if history and (given or over or log or compare or at_time is not None):
+        raise InputError("--history draws the residual, and takes no option of fields")
+    path = draw(file, output, field, history, slices=given, time=at_time, log=log,
+                over="".join(over), other=compare)  # fmt: skip
+    print(f"wrote {path}")
 
 
 @app.command()
@@ -196,11 +221,13 @@ def animate(
         typer.Option(help="The MP4 or GIF to write.", show_default="FILE.mp4, or .gif"),
     ] = None,
     rate: Annotated[int, typer.Option(help="Frames a second.")] = 15,
+    slices: SliceOption = None,
 ) -> None:
     """Draw the frames of a field as a film."""
     from heatsolve.postprocess.animate import animate as draw
+    from heatsolve.postprocess.view import parse_slices
 
-    print(f"wrote {draw(file, output, field, rate)}")
+    print(f"wrote {draw(file, output, field, rate, parse_slices(slices or []))}")
 
 
 @app.command()

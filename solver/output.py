@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,10 +45,9 @@ class Solution:
         return next(iter(title.strip().splitlines()), self.path.stem)
 
 
-def read(path: Path, fields: Sequence[str] | None = None, *, last_only: bool = False) -> Solution:
-    """Read a field file, or only some of its `fields`, or only the last frame of a transient one.
+def read(path: Path, fields: Sequence[str] | None = None) -> Solution:
+    """Read a field file, or only some of its `fields`.
 
-    The last frame keeps its leading axis, so the shapes do not depend on `last_only`.
     Raises InputError for a file or field that is not there, FileFailure for one that is damaged,
     locked or not ours.
     """
@@ -56,14 +55,12 @@ def read(path: Path, fields: Sequence[str] | None = None, *, last_only: bool = F
     with _open(path) as file:
         names = field_names(file)
         _demand(fields or (), names, path)
-        time = file.get("time")
-        frames = np.s_[-1:] if last_only and time else np.s_[:]
-        axes = _axes(file)
+        time, axes = file.get("time"), _axes(file)
         return Solution(
             path=path,
-            fields={n: _field(file, n)[frames] for n in (names if fields is None else fields)},
+            fields={n: _field(file, n)[:] for n in (names if fields is None else fields)},
             coordinates={axis: file[axis][:] for axis in axes},
-            time=time[frames] if time else None,
+            time=time[:] if time else None,
             attributes={name: np.asarray(value).tolist() for name, value in file.attrs.items()},
             history={
                 name: values[:]
@@ -75,6 +72,38 @@ def read(path: Path, fields: Sequence[str] | None = None, *, last_only: bool = F
                 for name in (*names, *axes, *(["time"] if time else []))
             },
         )
+
+
+def cuts(
+    path: Path, field: str, frames: Sequence[int], at: Mapping[str, int], most: int
+) -> Iterator[np.ndarray]:
+    """Planes or lines of a field, one for each of some frames (of a steady file there is one, 0).
+
+    `at` are numbers of points along axes across which it is cut. Of the others each has at most so
+    many points, as `evenly` picks them: of a large field only those are read. Raises as `read`.
+    """
+    with _open(Path(path)) as file:
+        _demand([field], field_names(file), path)
+        held, axes = _field(file, field), _axes(file)
+        extents = [
+            n for n, axis in zip(held.shape[-len(axes) :], axes, strict=True) if axis not in at
+        ]
+        kept = [evenly(n, most) for n in extents]
+        rows = kept[0].tolist() if len(kept[0]) < extents[0] else [slice(None)]
+        for frame in frames:
+            start = (frame,) if held.ndim > len(axes) else ()
+            pieces = []
+            for row in rows:
+                ways = iter([row, *[slice(None)] * (len(extents) - 1)])
+                key = start + tuple(at[axis] if axis in at else next(ways) for axis in axes)
+                piece = held[key].reshape(-1, *extents[1:])
+                pieces.append(piece[np.ix_(np.arange(len(piece)), *kept[1:])])
+            yield np.concatenate(pieces)
+
+
+def evenly(count: int, most: int) -> np.ndarray:
+    """At most so many of the numbers below `count`, evenly spread, both ends among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
 Block = tuple[tuple[int, ...], int, list[np.ndarray]]

@@ -13,7 +13,7 @@ import xarray
 
 from heatsolve import fieldfile, output
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.output import FieldFile, read, summary
+from heatsolve.output import FieldFile, cuts, evenly, read, summary
 
 AXES = {"z": np.linspace(-1, 1, 4), "y": np.linspace(2, 3, 5), "x": np.linspace(0, 0.6, 7)}
 UNITS = {"temperature": "K", "length": "m", "time": "s"}
@@ -76,12 +76,26 @@ class TestShapes:
         if transient:
             np.testing.assert_array_equal(solution.time, TIMES)
             assert values.shape == (3, *field(dimensions).shape)
-            last = read(path, ("temperature",), last_only=True)
-            np.testing.assert_array_equal(last.fields["temperature"], values[-1:])
-            np.testing.assert_array_equal(last.time, TIMES[-1:])
         else:
             assert solution.time is None
             np.testing.assert_array_equal(values, field(dimensions))
+
+    def test_cuts_are_thinned_parts_of_the_field(self, tmp_path, dimensions, transient):
+        path = write(tmp_path / "a.h5", dimensions, transient)
+        values = read(path).fields["temperature"]
+        frames = [2, 0] if transient else [0]
+        values = values if transient else values[np.newaxis]
+        for most in (100, 3):
+            kept = [evenly(n, most) for n in values.shape[1:]]
+            found = list(cuts(path, "temperature", frames, {}, most))
+            for frame, each in zip(frames, found, strict=True):
+                np.testing.assert_array_equal(each, values[frame][np.ix_(*kept)])
+            for number, axis in enumerate(axes(dimensions) if dimensions > 1 else ()):
+                rest = kept[:number] + kept[number + 1 :]
+                found = list(cuts(path, "temperature", frames, {axis: 1}, most))
+                for frame, each in zip(frames, found, strict=True):
+                    plane = values[frame].take(1, axis=number)
+                    np.testing.assert_array_equal(each, plane[np.ix_(*rest)])
 
     def test_xdmf_agrees_with_the_file(self, tmp_path, dimensions, transient):
         path = write(tmp_path / "a & b.h5", dimensions, transient)

@@ -9,8 +9,8 @@ import pytest
 
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.output import FieldFile
-from heatsolve.postprocess import pieces
 from heatsolve.postprocess.plot import figure, plot
+from heatsolve.postprocess.view import parse_slices
 
 CASE = '[case]\ntitle = "Hot plate, $5 & $6"\n[solver]\ntolerance = 1e-6\n'
 UNITS = {"temperature": "K", "length": "m", "time": "s"}
@@ -122,13 +122,6 @@ def test_history_of_steps_with_an_exact_zero_and_without_tolerance(tmp_path):
     plot(path, history=True)
 
 
-def test_thinning_keeps_both_ends():
-    kept = pieces.thinned(16_384)
-    assert len(kept) == pieces.DRAWN_POINTS
-    assert (kept[0], kept[-1]) == (0, 16_383)
-    np.testing.assert_array_equal(pieces.thinned(5), np.arange(5))
-
-
 def test_long_titles_are_broken(tmp_path):
     case = f'[case]\ntitle = "{"word " * 30}"'
     title = figure(write(tmp_path, (1.0, 1.0), case=case)).axes[0].get_title()
@@ -155,3 +148,161 @@ def test_pyplot_is_not_loaded():
     """It would choose an interactive backend, and fail on a node of a cluster."""
     program = "import sys, heatsolve.postprocess.plot; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def flow(folder, extents=(1.0, 2.0), name="flow.h5", shift=0.0, times=None):
+    """A field file with a vortex: velocity and pressure, at several times."""
+    lines = {
+        axis: np.linspace(0, extent, 21 + 4 * number)
+        for number, (axis, extent) in enumerate(zip("zyx"[-len(extents) :], extents, strict=True))
+    }
+    mesh = dict(zip(lines, np.meshgrid(*lines.values(), indexing="ij"), strict=True))
+    u = np.sin(np.pi * mesh["x"] / extents[-1]) * np.cos(np.pi * mesh["y"])
+    v = -np.cos(np.pi * mesh["x"] / extents[-1]) * np.sin(np.pi * mesh["y"])
+    path = folder / name
+    units = {"velocity_x": "m/s", "velocity_y": "m/s", "length": "m", "time": "s"}
+    with FieldFile(path, lines, units, transient=times is not None) as file:
+        for time in (None,) if times is None else times:
+            p = u * u + v * v + shift + (time or 0)
+            fields = {"velocity_x": u, "velocity_y": v, "velocity_z": 0 * u, "pressure": p}
+            file.append({n: fields[n] for n in fields if n[-1] in lines or n == "pressure"}, time)
+        file.finish({"case": CASE}, HISTORY)
+    return path
+
+
+def test_a_slice_of_space_is_a_plane(tmp_path):
+    path = flow(tmp_path, (1.0, 1.0, 2.0))
+    (plane,) = figure(path, "velocity_x", slices={"z": 0.52}).axes
+    assert plane.get_title() == "Hot plate, $5 & $6, z = 0.5 m"
+    assert (plane.get_xlabel(), plane.get_ylabel()) == ("x (m)", "y (m)")
+    (plane,) = figure(path, "velocity_x", slices={"x": 1.0}).axes
+    assert (plane.get_xlabel(), plane.get_ylabel()) == ("y (m)", "z (m)")
+    (line,) = figure(path, "velocity_x", slices={"x": 1.0, "z": 0.0}).axes
+    np.testing.assert_allclose(line.lines[0].get_ydata(), np.cos(np.pi * np.linspace(0, 1, 25)))
+    assert line.get_xlabel() == "y (m)"
+
+
+def test_a_slice_of_a_plane_is_a_line(tmp_path):
+    (ax,) = figure(flow(tmp_path), "velocity_x", slices={"y": 0.0}).axes
+    x = np.linspace(0, 2, 25)
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), x)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), np.sin(np.pi * x / 2))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("x (m)", "velocity x (m/s)")
+
+
+def test_a_time_is_that_of_the_nearest_frame(tmp_path):
+    path = flow(tmp_path, times=(0.0, 0.5, 2.0))
+    (plane,) = figure(path, "pressure", time=0.6).axes
+    assert plane.get_title().endswith("t = 0.5 s")
+    np.testing.assert_allclose(plane.collections[0].get_clim(), (0.5, 1.5), atol=0.01)
+    (ax,) = figure(path, "pressure", slices={"y": 0.5}, time=2.0).axes
+    assert len(ax.lines) == 1 and ax.get_title().endswith("y = 0.5 m, t = 2 s")
+
+
+def test_vectors(tmp_path):
+    (plane,) = figure(flow(tmp_path), "pressure", over="vectors").axes
+    (arrows,) = [each for each in plane.collections if hasattr(each, "U")]
+    assert 100 < arrows.U.size < 600
+    assert plane.get_title().endswith("longest arrow = 1 m/s")
+    x, y = arrows.XY.T
+    np.testing.assert_allclose(arrows.U, np.sin(np.pi * x / 2) * np.cos(np.pi * y), atol=1e-12)
+    np.testing.assert_allclose(arrows.V, -np.cos(np.pi * x / 2) * np.sin(np.pi * y), atol=1e-12)
+
+
+def test_streamlines(tmp_path):
+    (plane,) = figure(flow(tmp_path), "pressure", over="streamlines").axes
+    lines = plane.collections[-1].get_segments()
+    points = np.concatenate(lines)
+    assert len(lines) > 20
+    steps = np.concatenate([np.diff(line, axis=0) for line in lines])
+    x, y = np.concatenate([0.5 * (line[1:] + line[:-1]) for line in lines]).T
+    u, v = np.sin(np.pi * x / 2) * np.cos(np.pi * y), -np.cos(np.pi * x / 2) * np.sin(np.pi * y)
+    across = np.abs(steps[:, 0] * v - steps[:, 1] * u)
+    moving = np.hypot(*steps.T) * np.hypot(u, v) > 1e-6
+    assert np.median((across / np.hypot(*steps.T) / np.hypot(u, v))[moving]) < 0.02
+    assert (points >= 0).all() and points[:, 0].max() <= 2
+
+
+def test_logarithmic_colours(tmp_path):
+    drawing = figure(flow(tmp_path, shift=1e-3), "pressure", log=True)
+    (contours,) = drawing.axes[0].collections
+    assert type(contours.norm).__name__ == "LogNorm"
+    np.testing.assert_allclose(contours.norm.vmin, 1e-3, rtol=0.01)
+    (contours,) = figure(flow(tmp_path), "velocity_x", log=True).axes[0].collections
+    assert type(contours.norm).__name__ == "SymLogNorm"
+    np.testing.assert_allclose(contours.get_clim(), (-1, 1), atol=1e-6)
+    (ax,) = figure(flow(tmp_path), "pressure", slices={"y": 0.25}, log=True).axes
+    assert ax.get_yscale() == "log"
+    (ax,) = figure(flow(tmp_path), "velocity_x", slices={"y": 0.75}, log=True).axes
+    assert ax.get_yscale() == "symlog"
+    with pytest.raises(InputError, match="0 everywhere has no logarithm"):
+        figure(flow(tmp_path, (1.0, 1.0, 1.0)), "velocity_z", slices={"z": 0.5}, log=True)
+
+
+def test_a_comparison_of_planes(tmp_path):
+    drawing = figure(flow(tmp_path), "pressure", other=flow(tmp_path, name="b.h5", shift=0.25))
+    one, two, difference = drawing.axes[:3]
+    assert [ax.get_title() for ax in (one, two, difference)] == ["flow.h5", "b.h5", "difference"]
+    assert one.collections[0].get_clim() == two.collections[0].get_clim()
+    (contours,) = difference.collections
+    np.testing.assert_allclose(contours.get_clim(), (-0.25, 0.25))
+    np.testing.assert_allclose(contours.get_array().min(), -0.25, atol=0.02)
+
+
+def test_a_comparison_of_lines(tmp_path):
+    other = flow(tmp_path, name="b.h5", shift=0.25)
+    above, below = figure(flow(tmp_path), "pressure", slices={"y": 0.5}, other=other).axes
+    assert [text.get_text() for text in above.get_legend().get_texts()] == ["flow.h5", "b.h5"]
+    np.testing.assert_allclose(below.lines[0].get_ydata(), -0.25)
+
+
+def test_what_cannot_be_drawn(tmp_path):
+    plane, space = flow(tmp_path), flow(tmp_path, (1.0, 1.0, 1.0), "space.h5")
+    march = flow(tmp_path, name="march.h5", times=(0.0, 1.0))
+    still = write(tmp_path, (1.0, 1.0))
+    for path, options, message in [
+        (plane, {"slices": {"z": 1.0}}, "has no axis z, only y, x"),
+        (plane, {"slices": {"x": 2.1}}, r"x = 2\.1 is outside 0 to 2"),
+        (plane, {"slices": {"x": 1.0, "y": 1.0}}, "--slice leaves no axis to draw"),
+        (plane, {"time": 1.0}, "is steady, and has no time"),
+        (march, {"time": 1.5}, r"t = 1\.5 is outside the frames of .*, 0 to 1"),
+        (space, {"over": "vectors"}, "vectors are drawn over a plane: cut it out with --slice"),
+        (space, {"other": space}, "cut them out with --slice"),
+        (still, {"over": "streamlines"}, "has no velocity_x, and so no arrows"),
+        (plane, {"field": "pressure", "other": flow(tmp_path, (1.0, 1.0), "c.h5")}, "other points"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            figure(path, **options)
+
+
+@pytest.mark.parametrize("text", ["z", "z=", "w=1", "z=one", "z=nan", "=1", "z=1=2"])
+def test_texts_that_are_no_slice(text):
+    with pytest.raises(InputError, match="must be one axis and a position"):
+        parse_slices([text])
+
+
+def test_slices_of_texts():
+    assert parse_slices(["z=0.5", " x = -1e-3"]) == {"z": 0.5, "x": -1e-3}
+    with pytest.raises(InputError):
+        parse_slices(["z=0.5", "z=1"])
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--slice", "y=0.5", "--log", "--field", "pressure"], 0, "wrote flow.png"),
+        (["--vectors", "--field=pressure", "--output=a.svg"], 0, "wrote a.svg"),
+        (["--vectors", "--streamlines"], 2, "exclude each other"),
+        (["--history", "--log"], 2, "takes no option of fields"),
+        (["--compare", "none.h5"], 2, "there is no file none.h5"),
+    ],
+)
+def test_the_command(options, code, said, tmp_path):
+    flow(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "heatsolve", "plot", "flow.h5", *options],
+        capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
