@@ -55,7 +55,7 @@ def animate(
     if not 1 <= rate <= 100:
         raise InputError(f"--rate must be 1 to 100 frames a second, not {rate}")
     encoder = _encoder()
-    default = path.name.removesuffix(".h5") + (".mp4" if encoder else ".gif")
+    default = f"{path.name.removesuffix('.h5')}.{usual_format()}"
     output = Path(output) if output else path.with_name(default)
     kind = output.suffix[1:].lower()
     if kind not in FORMATS:
@@ -87,6 +87,11 @@ def _view(path: Path, field: str | None, slices: Mapping[str, float] | None) -> 
         view = view.cut(slowest, len(line) // 2)
     assert view.solution.time is not None
     return replace(view, frames=evenly(len(view.solution.time), MOST_FRAMES).tolist())
+
+
+def usual_format() -> str:
+    """That of a film of which nothing else is said."""
+    return "mp4" if _encoder() else "gif"
 
 
 def _encoder() -> str:

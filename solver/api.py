@@ -153,6 +153,10 @@ def run(
             start = Start(restart, overwrite=overwrite)
             written = run_case(given, backend, path, report, ranks, start).path
             ranks.gather(None)  # nobody reads before all have written
+            if ranks.rank == 0 and given.output.drawn:
+                from heatsolve.postprocess.pictures import draw
+
+                draw(written, given.output, report)
             return Result(written)
     finally:
         report.end()

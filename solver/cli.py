@@ -81,6 +81,10 @@ def run(
         with failing_together(ranks):
             loaded = load(case, overrides or [])
             result = run_case(loaded, backend, output, report, ranks, start, wish)
+        if ranks.rank == 0 and loaded.output.drawn:
+            from heatsolve.postprocess.pictures import draw
+
+            draw(result.path, loaded.output, report)
     except Interrupted as error:
         if ranks.rank > 0:  # which rank 0 says for all
             raise typer.Exit(error.exit_code) from None

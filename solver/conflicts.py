@@ -99,11 +99,19 @@ def _field_conflicts(case: Document, walls: Collection[str]) -> Found:
         *[(("initial", "box", n, "field"), box.field) for n, box in enumerate(boxes)],
         *[(("source", "point", n, "field"), point.field) for n, point in enumerate(points)],
         *[(("output", "fields", n), name) for n, name in enumerate(written)],
+        *_drawn(case),
     ]
     for path, name in named:
         if name not in own:
             near = suggestion(name, own) or f" (it has {', '.join(own)})"
             yield path, f"the model has no {name}{near}"
+    for path, name in _drawn(case):
+        if name in own and written and name not in written:
+            yield path, f"{name} is not among output.fields, and cannot be drawn"
+    if case.output.film and (case.model.steady or case.output.every is None):
+        need = "output.every, the steps from one frame to the next"
+        needs = "a transient case (model.steady = false)" if case.model.steady else need
+        yield ("output", "film"), f"needs {needs}"
     for side in walls:
         for name in own if case.model.scheme != "staggered" else case.diffusivities:
             if side in needed and getattr(getattr(case.boundary, side), name) is None:
@@ -116,6 +124,17 @@ def _field_conflicts(case: Document, walls: Collection[str]) -> Found:
         for m, time in enumerate(box.again):
             if case.time and time >= case.time.end:
                 yield ("initial", "box", n, "again", m), "must be before time.end"
+
+
+def _drawn(case: Document) -> list[tuple[KeyPath, str]]:
+    """The fields of pictures and films, and where they stand."""
+    output = case.output
+    films = output.film if isinstance(output.film, tuple) else ()
+    return [
+        (("output", key, n), name)
+        for key, names in (("plot", output.plot), ("film", films))
+        for n, name in enumerate(names)
+    ]
 
 
 def _probe_conflicts(case: Document) -> Found:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from annotated_types import Ge, Le, Lt
-from pydantic import BeforeValidator, Field, Strict, StrictBool, create_model
+from pydantic import BeforeValidator, Field, PlainValidator, Strict, StrictBool, create_model
 
 from heatsolve.expressions import Expression, compile_expression, show
 from heatsolve.grid import AXIS_NAMES
@@ -487,16 +487,37 @@ class Line(Section):
         return [tuple((1.0 - s) * low + s * high for low, high in ends) for s in shares]
 
 
+def _film(value: Any) -> Any:
+    """Whether there is a film, or of which fields."""
+    if not isinstance(value, bool | list):
+        raise ValueError(f"must be true, false or a list of fields, not {show(value)}")
+    for item in value if isinstance(value, list) else ():
+        if not isinstance(item, str):
+            raise ValueError(f"must be a list of names of fields, not of {show(item)}")
+    return value if isinstance(value, bool) else tuple(value)
+
+
+Film = Annotated[bool | tuple[str, ...], PlainValidator(_film)]
+
+
 class Output(Section):
     """`[output]`: what is written, and after how many steps each time.
 
-    `probes` and `lines` are where the fields of a march are read into its history.
+    `probes` and `lines` are where the fields of a march are read into its history. `plot` are
+    fields drawn at its end, `film` those of which the frames are, true the first of all.
     """
 
     fields: tuple[FieldName, ...] | None = None
     every: PositiveInteger | None = None
+    plot: tuple[FieldName, ...] = ()
+    film: Film = False
     probes: tuple[tuple[Real, ...], ...] = ()
     lines: tuple[Line, ...] = Field(default=(), alias="line")
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is anything to draw."""
+        return bool(self.plot or self.film)
 
     def mistakes(self) -> Found:
         if self.fields == ():
