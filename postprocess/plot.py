@@ -99,13 +99,14 @@ def figure(
 def _history(solution: Solution) -> Figure:
     """Residual against iteration (or step), logarithmic, with the norm that was to be reached."""
     axis = "step" if "step" in solution.history else "iteration"
+    unit = axis if solution.time is None else "step"
     if "residual" not in solution.history:
         raise InputError(f"{solution.path} has no residual history")
     residual = solution.history["residual"].astype(float)
     residual[~(residual > 0)] = np.nan  # an exact zero has no logarithm
     drawing = Figure(figsize=(4.2, 3.0))
     ax = drawing.add_subplot(yscale="log")
-    name_axes(ax, axis, "residual")
+    name_axes(ax, unit, "residual")
     few = "." if residual.size < 40 else None
     ax.plot(solution.history[axis], residual, marker=few)
     threshold = solution.attributes.get("threshold")

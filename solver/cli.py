@@ -235,6 +235,25 @@ def animate(
 
 
 @app.command()
+def report(
+    file: FileArgument,
+    output: Annotated[
+        Path | None, typer.Option(help="The page to write.", show_default="FILE.html")
+    ] = None,
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(help="Copy bandwidth of the run's machine, GB/s.", show_default="measured"),
+    ] = None,
+) -> None:
+    """Write a page about a run: fields, profiles, convergence, speed, environment, the case."""
+    from heatsolve.postprocess.page import report as write
+
+    if bandwidth is not None and not 0 < bandwidth < 1e9:
+        raise InputError(f"--bandwidth must be a number of GB/s, not {bandwidth:g}")
+    print(f"wrote {write(file, output, bandwidth * 1e9 if bandwidth is not None else None)}")
+
+
+@app.command()
 def compare(
     file: FileArgument,
     other: Annotated[Path, typer.Argument(metavar="OTHER", help="Another one.")],

@@ -95,10 +95,12 @@ def _field_conflicts(case: Document, walls: Collection[str]) -> Found:
             if name in section.model_fields_set and name not in own:
                 yield (*path, name), f"the model has no such field (it has {', '.join(own)})"
     boxes, points, written = case.initial.boxes, case.source.points, case.output.fields or ()
+    profiles = case.reference.profiles
     named: list[tuple[KeyPath, str]] = [
         *[(("initial", "box", n, "field"), box.field) for n, box in enumerate(boxes)],
         *[(("source", "point", n, "field"), point.field) for n, point in enumerate(points)],
         *[(("output", "fields", n), name) for n, name in enumerate(written)],
+        *[(("reference", "profile", n, "field"), p.field) for n, p in enumerate(profiles)],
         *_drawn(case),
     ]
     for path, name in named:
@@ -146,10 +148,24 @@ def _probe_conflicts(case: Document) -> Found:
     for n, line in enumerate(output.lines):
         points += [(("output", "line", n, key), end) for key, end in
                    (("from", line.start), ("to", line.end))]  # fmt: skip
+    for path, _ in points if case.model.steady else ():
+        yield path, "only for a transient case (model.steady = false)"
+    for n, profile in enumerate(case.reference.profiles):
+        here = ("reference", "profile", n)
+        points.append(((*here, "through"), profile.through))
+        if profile.along not in grid.axes:
+            yield (*here, "along"), f"the case has no {profile.along} axis"
+            continue
+        number = grid.axes.index(profile.along)
+        low, high = grid.lower[number], grid.upper[number]
+        for m, at in enumerate(profile.positions):
+            if not low <= at <= high:
+                outside = f"{show(at)} is outside {show(low)} to {show(high)}"
+                yield (*here, "positions", m), f"{outside} along {profile.along}"
     for path, point in points:
-        if case.model.steady:
-            yield path, "only for a transient case (model.steady = false)"
-        elif len(point) != grid.dimension:
+        if case.model.steady and path[0] == "output":
+            continue
+        if len(point) != grid.dimension:
             yield path, f"must have length {grid.dimension}, as the grid has axes"
         else:
             for axis, at, low, high in zip(grid.axes, point, grid.lower, grid.upper, strict=True):

@@ -25,7 +25,6 @@ from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.points import sqrt
 from heatsolve.ranks import LAUNCHERS, Ranks, find_ranks, mpi_library
-from heatsolve.study.bench import processor
 from heatsolve.study.sweeps import seconds_of_copy
 from heatsolve.submit import pmi
 
@@ -115,7 +114,7 @@ def cpu(ranks: Ranks) -> Findings:
     """The processor, and how much of it there is for this process."""
     mine, all_cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     share = "" if mine == all_cores else f" of {all_cores}"
-    yield Finding("ok", "cpu", f"{processor()}, {mine}{share} cores for this process")
+    yield Finding("ok", "cpu", f"{choice.processor()}, {mine}{share} cores for this process")
     quota = control_group("cpu.max").split()
     if quota and quota[0] != "max" and int(quota[0]) / int(quota[1]) < 0.9 * mine:
         cores = int(quota[0]) / int(quota[1])

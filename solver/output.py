@@ -164,15 +164,22 @@ def summary(path: Path) -> str:
             ends = f"{_number(line[0])} to {_number(line[-1])} {solution.units[axis]}"
             rows.append([axis, f"{ends} ({len(line)} {'frames' if axis == 'time' else 'points'})"])
     table = [["field", "unit", "min", "max", "mean", "NaN"]]
-    with _open(solution.path) as file:
-        for name in field_names(file):
-            statistics = _statistics(_field(file, name), len(solution.coordinates))
-            table.append([name, solution.units[name], *map(_number, statistics)])
+    for name, statistics in ranges(path).items():
+        table.append([name, solution.units[name], *map(_number, statistics)])
     return "\n".join([*_columns(rows), "", *_columns(table)])
 
 
+def ranges(path: Path) -> dict[str, tuple[float, float, float, int]]:
+    """Minimum, maximum and mean of each field (in its last frame) without its NaN, and their count.
+
+    Read block by block. Raises as `read` does.
+    """
+    with _open(Path(path)) as file:
+        axes = len(_axes(file))
+        return {name: _statistics(_field(file, name), axes) for name in field_names(file)}
+
+
 def _statistics(dataset: h5py.Dataset | parts.Linked, axes: int) -> tuple[float, float, float, int]:
-    """Minimum, maximum and mean of the (last) frame without its NaN, and how many those are."""
     frame = (-1,) * (dataset.ndim - axes)
     shape = dataset.shape[-axes:]
     rows = max(1, BLOCK_BYTES // (math.prod(shape[1:]) * dataset.dtype.itemsize))

@@ -12,7 +12,7 @@ import numpy as np
 
 from heatsolve import __version__, march
 from heatsolve.backends import Backend
-from heatsolve.backends.choice import choose
+from heatsolve.backends.choice import choose, machine_name
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.blocks import largest_block
 from heatsolve.case import Case, locating
@@ -109,12 +109,14 @@ def _run(
             report.line(f"{path} holds this already, nothing to do")
             return Result(path, fields, outcome, exit_code(outcome))
         errors = error_norms(problem, fields)
+        machine = problem.backend
+        work = ranks.gather((machine.points_updated, machine.bytes_moved))
+        points, moved = map(int, np.sum(work, axis=0))
         attributes = attributes_of(problem, outcome) | errors
+        attributes |= {"machine": machine_name(machine, ranks.local_rank), "solve_seconds": seconds}
+        attributes |= {"points_updated": points, "bytes_moved": moved}
         attributes["wall_seconds"] = clock.perf_counter() - began
         results.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
-    machine = problem.backend
-    work = ranks.gather((machine.points_updated, machine.bytes_moved))
-    points, moved = np.sum(work, axis=0)
     solved = systems_solved(case, outcome, resumed) * problem.whole.all_unknowns
     summarise(report, case, outcome, errors)
     report.line(speed(seconds, points, moved, solved))

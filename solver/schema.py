@@ -580,10 +580,30 @@ class Exact(Section):
     pressure: SpaceTimeField | None = None
 
 
+class Profile(Section):
+    """`[[reference.profile]]`: values of a field along a line that a report draws beside its own.
+
+    The line goes along an axis, through a point. They may be measured, or of the literature.
+    """
+
+    field: FieldName
+    along: Literal["x", "y", "z"]
+    through: tuple[Real, ...]
+    positions: tuple[Real, ...]
+    values: tuple[Real, ...]
+    source: str = ""
+
+    def mistakes(self) -> Found:
+        if len(self.values) != len(self.positions):
+            counts = f"{len(self.positions)} positions and {len(self.values)} values"
+            yield ("values",), f"must be as many as positions, not {counts}"
+
+
 class Reference(Section):
     """`[reference]`: what the result is measured against."""
 
     exact: Exact = Exact()
+    profiles: tuple[Profile, ...] = Field(default=(), alias="profile")
 
 
 class Document(Section):

@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import platform
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from heatsolve.backends import Backend
@@ -128,3 +130,18 @@ def gpu_name(local_rank: int = 0) -> str | None:
     driver.cuDeviceGet(ctypes.byref(handle), local_rank % gpus)
     driver.cuDeviceGetName(name, len(name), handle)
     return name.value.decode()
+
+
+def processor() -> str:
+    """The processor's own name, where Linux tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def machine_name(backend: Backend, local_rank: int = 0) -> str:
+    """What a backend runs on: a GPU, or cores of a processor."""
+    gpu = gpu_name(local_rank) if backend.on_device else None
+    return gpu or f"{processor()}, {len(os.sched_getaffinity(0))} cores"

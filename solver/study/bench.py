@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Backend
-from heatsolve.backends.choice import choose, gpu_name
+from heatsolve.backends.choice import choose, gpu_name, processor
 from heatsolve.disk import write_text
 from heatsolve.errors import InputError
 from heatsolve.ranks import Ranks
@@ -142,12 +142,3 @@ def records(rows: Sequence[Row | Comparison], ranks: Ranks | None = None) -> lis
 def write_json(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Rows as `records` makes them, as JSON. Raises FileFailure."""
     write_text(path, json.dumps(rows, indent=1))
-
-
-def processor() -> str:
-    """The processor's own name, where Linux tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()

@@ -1,0 +1,258 @@
+"""The page about a run: what it says, that it needs nothing else, and how a browser shows it."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import heatsolve
+from heatsolve.cli import app
+from heatsolve.errors import CaseError, FileFailure, InputError
+from heatsolve.output import read
+from heatsolve.postprocess import roofline
+from heatsolve.postprocess.page import report
+from heatsolve.postprocess.profiles import profile_of
+from heatsolve.schema import Profile
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium: its package is called chromium")
+CASES = {
+    "line": ("cfdpython-04", {}),
+    "plane": ("hot-plate", {"grid.nodes": [17, 17]}),
+    "flow": ("cavity-re100", {"constants.n": 16, "time.end": 2.0}),
+    "space": ("sine-source-3d", {"grid.nodes": [9, 9, 9]}),
+    "not converged": (
+        "hot-plate",
+        {"grid.nodes": [9, 9], "solver.method": "jacobi", "solver.max_iterations": 5},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """The file of each case."""
+    folder = tmp_path_factory.mktemp("results")
+    for name, (case, changes) in CASES.items():
+        heatsolve.run(case, backend="numpy", overrides=changes, output=folder / f"{name}.h5")
+    return folder
+
+
+class Reader(HTMLParser):
+    """Tags with their attributes, and the text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text = [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def read_page(path, **options):
+    return Reader(report(path, path.with_suffix(".html"), **options).read_text())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_page_needs_nothing_else(results, name):
+    found = read_page(results / f"{name}.h5", bandwidth=1e10)
+    images = [given for tag, given in found.tags if tag == "img"]
+    assert all(given["src"].startswith("data:image/png;base64,") for given in images)
+    assert not [given for _, given in found.tags if "href" in given]
+    assert not {"script", "link", "iframe"} & {tag for tag, _ in found.tags}
+    drawn = {given["alt"] for given in images}
+    assert drawn >= {*read(results / f"{name}.h5").fields, "residual", "roofline"}
+    case, _ = CASES[name]
+    assert heatsolve.load(case).about.title in found.text
+    assert "backend" in found.text and "numpy" in found.text
+
+
+@pytest.mark.parametrize(
+    ("name", "mood", "verdict"),
+    [
+        ("plane", "good", r"Converged in \d+ iterations, norm \d"),
+        ("flow", "bad", r"Not converged in \d+ steps, norm"),  # far from steady at t = 2
+        ("line", "good", r"Came to t = [\d.]+ in \d+ steps, norm"),
+        ("not converged", "bad", r"Not converged in 5 iterations, norm \d"),
+    ],
+)
+def test_the_verdict(results, name, mood, verdict):
+    found = read_page(results / f"{name}.h5", bandwidth=1e10)
+    assert ("p", {"class": f"verdict {mood}"}) in found.tags
+    assert re.search(verdict, found.text)
+
+
+def test_profiles_stand_beside_the_reference(results):
+    found = read_page(results / "flow.h5", bandwidth=1e10)
+    assert "Beside the reference" in found.text
+    apart = [float(n) for n in re.findall(r"velocity [xy]: at most ([\d.]+) apart", found.text)]
+    assert len(apart) == 2 and all(0.001 < n < 0.5 for n in apart)
+    assert "Beside the reference" not in read_page(results / "plane.h5", bandwidth=1e10).text
+
+
+def test_a_profile_is_interpolated_across_the_line(results):
+    solution = read(results / "space.h5")
+    wanted = Profile.model_construct(
+        field="temperature", along="y", through=(0.3, 0.0, 0.55), positions=(), values=()
+    )
+    line, values = profile_of(solution, wanted)
+    z, y, x = (solution.coordinates[axis] for axis in "zyx")
+    field = solution.fields["temperature"]
+    for number, at in enumerate(y):
+        plane = field[:, number, :]
+        rows = [np.interp(0.3, x, row) for row in plane]
+        assert values[number] == pytest.approx(np.interp(0.55, z, rows), abs=1e-14)
+        assert line[number] == at
+
+
+def test_errors_and_ranges(results):
+    found = read_page(results / "space.h5", bandwidth=1e10)
+    solution = read(results / "space.h5")
+    assert f"{solution.attributes['error_max_temperature']:.4g}" in found.text
+    assert f"{solution.fields['temperature'].max():.6g}" in found.text
+
+
+def test_a_run_notes_what_it_did(results):
+    given = read(results / "plane.h5").attributes
+    assert 0 < given["solve_seconds"] <= given["wall_seconds"]
+    assert given["points_updated"] > 15 * 15 and given["bytes_moved"] > 16 * 15 * 15
+    assert "cores" in given["machine"]
+
+
+def test_the_roof_is_that_of_this_machine_only(results, monkeypatch):
+    given = read(results / "plane.h5").attributes
+    monkeypatch.setattr(roofline, "COPIED", 1 << 20)
+    measured = roofline.copy_bandwidth(given)
+    assert 1e8 < measured < 1e13
+    assert roofline.copy_bandwidth(given | {"machine": "another"}) is None
+    assert roofline.copy_bandwidth(given | {"ranks": 2}) is None
+    assert roofline.copy_bandwidth(given | {"backend": "cupy"}) is None
+    point, *_ = [line for line in roofline.roofline_figure(given, 1e10).axes[0].lines
+                 if len(line.get_xdata()) == 1]  # fmt: skip
+    assert point.get_ydata()[0] == pytest.approx(given["points_updated"] / given["solve_seconds"])
+
+
+def test_another_machine_is_said(results, tmp_path):
+    path = shutil.copy(results / "plane.h5", tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        file.attrs["machine"] = "another"
+    found = read_page(path)
+    assert "Without a roofline" in found.text
+    assert "roofline" not in {given.get("alt") for _, given in found.tags}
+
+
+def test_a_stranger_cannot_put_tags_into_a_page(results, tmp_path):
+    path = shutil.copy(results / "plane.h5", tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        bad = "<script>alert(1)</script>"
+        file.attrs["case"] = f'[case]\ntitle = "{bad}"\ndescription = "$title {bad}"\n'
+        file.attrs["machine"] = file.attrs["backend"] = bad
+        file["temperature"].attrs["units"] = bad
+    found = read_page(path, bandwidth=1e10)
+    assert "script" not in {tag for tag, _ in found.tags}
+    assert found.text.count("alert(1)") >= 5
+
+
+def test_a_file_with_little_in_it(results, tmp_path):
+    """Attributes that are missing or of another kind, a broken case, NaN and no history."""
+    path = shutil.copy(results / "plane.h5", tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        for name in list(file.attrs):
+            del file.attrs[name]
+        file.attrs["case"], file.attrs["residual"] = "= broken", "text"
+        for name in ("residual", "iteration"):
+            del file["history"][name]
+        file["temperature"][3] = np.nan
+    found = read_page(path)
+    assert "Not converged." in found.text and "Convergence" not in found.text
+
+
+def test_the_command(results):
+    done = CliRunner().invoke(app, ["report", str(results / "plane.h5"), "--bandwidth=20"])
+    assert done.exit_code == 0 and done.stdout.strip() == f"wrote {results / 'plane.html'}"
+    with pytest.raises(InputError, match="--bandwidth must be a number"):
+        CliRunner().invoke(app, ["report", "a.h5", "--bandwidth=-1"], catch_exceptions=False)
+    with pytest.raises(InputError, match="there is no file"):
+        report(results / "none.h5")
+    with pytest.raises(InputError, match=r"a report is an \.html file"):
+        report(results / "plane.h5", results / "plane.pdf")
+    (results / "taken.html").mkdir()
+    with pytest.raises(FileFailure, match="cannot write"):
+        report(results / "plane.h5", results / "taken.html", 1e10)
+
+
+PROFILE = {
+    "reference.profile": [
+        {"field": "temperature", "along": "x", "through": [0.5, 0.5], "positions": [0.1],
+         "values": [1]}
+    ]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"field": "pressure"}, "reference.profile.0.field: the model has no pressure"),
+        ({"along": "z"}, "reference.profile.0.along: the case has no z axis"),
+        ({"through": [2.0, 0.5]}, "reference.profile.0.through: 2 is outside 0 to 1"),
+        ({"through": [0.5]}, "reference.profile.0.through: must have length 2"),
+        ({"values": [1, 2]}, "values: must be as many as positions, not 1 positions and 2 values"),
+        ({"positions": [1.5]}, "positions.0: 1.5 is outside 0 to 1 along x"),
+    ],
+)
+def test_mistakes_in_a_profile(change, message):
+    assert heatsolve.load("hot-plate", PROFILE).reference.profiles[0].values == (1.0,)
+    with pytest.raises(CaseError) as caught:
+        heatsolve.load(
+            "hot-plate", {"reference.profile": [PROFILE["reference.profile"][0] | change]}
+        )
+    assert message in str(caught.value)
+
+
+def look(page, width, picture):
+    """What a browser of that width makes of a page: the width it needs, and broken images."""
+    probe = (
+        "<script>onload = () => { const broken = [...document.images].filter("
+        "image => !image.naturalWidth).length; document.title = JSON.stringify("
+        "[document.documentElement.scrollWidth, innerWidth, broken]) }</script>"
+    )
+    probed = page.with_name("probed.html")
+    probed.write_text(page.read_text().replace("</body>", f"{probe}</body>"))
+    common = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+        f"--user-data-dir={picture.parent / 'profile'}", f"--window-size={width},1600",
+    ]  # fmt: skip
+    shown = subprocess.run(
+        [*common, "--virtual-time-budget=5000", "--dump-dom", probed.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    subprocess.run(
+        [*common, f"--screenshot={picture}", page.as_uri()],
+        capture_output=True, timeout=120, check=True,
+    )  # fmt: skip
+    title = re.search(r"<title>(.*?)</title>", shown.stdout)[1]
+    return json.loads(title)
+
+
+@browser
+@pytest.mark.parametrize("width", [500, 1100])
+def test_a_browser_shows_all_of_it(results, width, tmp_path):
+    page = report(results / "flow.h5", tmp_path / "page.html", 1e10)
+    needed, given, broken = look(page, width, tmp_path / "shot.png")
+    assert needed <= given and not broken
+    with Image.open(tmp_path / "shot.png") as picture:
+        shown = np.asarray(picture.convert("RGB"))
+    assert shown.shape[1] == width
+    # Its colours are those of the field, in a good part of the page.
+    assert (np.ptp(shown, axis=2) > 60).mean() > 0.1
