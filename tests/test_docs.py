@@ -1,0 +1,141 @@
+"""The documentation: its code runs, its command lines are known, its links lead somewhere.
+
+Blocks of `python` run page by page in one namespace, those of `sh` where they call heatsolve,
+blocks of `toml` are cases. A comment before a block says that it is for a `gpu`, for `slurm`, takes
+`long`, or is a `fragment`: then it is read and not run.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import typer
+
+from heatsolve import models
+from heatsolve.case import parse
+from heatsolve.cli import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+BLOCK = re.compile(
+    r'^(?:<!-- (?P<mark>\w+) -->\n)?```(?P<kind>\w+)(?: title="(?P<title>[^"]+)")?\n'
+    r"(?P<text>.*?)^```$",
+    re.S | re.M,
+)
+MARKS = (None, "gpu", "slurm", "long", "fragment")
+RUN = re.compile(r"(heatsolve|mpiexec|python) ")
+
+
+class Block(NamedTuple):
+    kind: str
+    mark: str | None
+    title: str | None
+    text: str
+
+
+def blocks(page):
+    found = BLOCK.finditer(PAGES[page].read_text())
+    return [Block(m["kind"], m["mark"], m["title"], m["text"]) for m in found]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where a page runs, with this Python's programs first, and no model of another page."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(models, "REGISTERED", {})
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "README.md"])
+def test_the_code_of_a_page_runs(page, folder):
+    """Block after block, as a reader would: one that is left out is missed by those behind it."""
+    names = {"__name__": "documentation"}
+    for block in blocks(page):
+        assert block.mark in MARKS
+        if block.title:
+            (folder / block.title).write_text(block.text)
+        if block.mark is not None:
+            continue
+        if block.kind == "python":
+            exec(compile(block.text, page, "exec"), names)
+        elif block.kind == "toml":
+            parse(block.text, page)
+        elif block.kind == "sh":
+            for line in filter(RUN.match, block.text.splitlines()):
+                done = subprocess.run(
+                    ["bash", "-c", line], capture_output=True, text=True, timeout=300
+                )
+                assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_command_lines_are_known(page):
+    """Every line that calls heatsolve, run or not, has options that there are."""
+    program = typer.main.get_command(app)
+    for block in blocks(page):
+        text = block.text.replace("\\\n", " ")
+        for line in text.splitlines() if block.kind == "sh" else ():
+            for part in line.split("&&"):
+                words = shlex.split(part, comments=True)
+                if "heatsolve" not in {Path(w).name for w in words}:
+                    continue
+                name, *given = words[[Path(w).name for w in words].index("heatsolve") + 1 :]
+                command = program.get_command(None, name)
+                assert command is not None, line
+                command.make_context(name, given)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_toml_is_valid(page):
+    for block in blocks(page):
+        if block.kind == "toml":
+            assert tomllib.loads(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    text = PAGES[page].read_text()
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if "://" not in target:
+            assert (PAGES[page].parent / target).exists(), target
+
+
+def test_the_readme_names_every_command():
+    text = PAGES["README.md"].read_text()
+    program = typer.main.get_command(app)
+    assert not {name for name in program.commands if f"`heatsolve {name}" not in text}
+
+
+def test_examples_are_short():
+    """What is shown to extend the program fits a screen or two."""
+    for block in blocks("extending.md"):
+        assert len(block.text.splitlines()) <= 60
+    (model,) = [b for b in blocks("extending.md") if b.title == "gray_scott.py"]
+    assert len(model.text.splitlines()) <= 40
+
+
+def test_the_site_builds(tmp_path):
+    pytest.importorskip("material", reason="the site needs heatsolve[docs]")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet",
+         "-f", ROOT / "docs" / "site" / "mkdocs.yml", "-d", tmp_path / "site"],
+        capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert all((tmp_path / "site" / page / "index.html").exists() for page in pages)
+    # Nothing is fetched from elsewhere.
+    html = (tmp_path / "site" / "tutorial" / "index.html").read_text()
+    assert not re.findall(r'(?:src|href)="https?://(?!squidfunk)[^"]+\.(?:js|css|woff2?)', html)
+
+
+def test_the_site_names_every_page():
+    listed = re.findall(r"[\w-]+\.md", (ROOT / "docs" / "site" / "mkdocs.yml").read_text())
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
