@@ -100,15 +100,23 @@ def check(
     backend: BackendOption = None,
     overrides: SetOption = None,
     ranks: Annotated[int, typer.Option(min=1, help="Processes of the run.")] = 1,
+    machine: Annotated[
+        str | None, typer.Option(help="Of the time: h200.", show_default="this one")
+    ] = None,
+    untimed: Annotated[bool, typer.Option("--untimed", help="Predict no time.")] = False,
 ) -> None:
-    """Say what a run of a case would do, without running it."""
+    """Say what a run of a case would do, and how long: that is tried for a second."""
     from heatsolve.case import load, locating
     from heatsolve.preview import preview
+    from heatsolve.study.predict import predictions
 
     loaded = load(case, overrides or [])
     with locating(loaded):
         for line in preview(loaded, backend, ranks):
             print(line)
+        if not untimed:
+            for line in predictions(loaded, case, overrides or [], backend, ranks, machine):
+                print(line)
 
 
 @app.command()

@@ -1,0 +1,227 @@
+"""How long a run would take: tried for a moment, and extrapolated.
+
+A few iterations or steps are made of the case itself, or of the same case on fewer points where it
+is large. What a unit of work takes then grows with the unknowns; how many units there are follows
+from the march, from the number asked for, or from the rate at which the norm fell.
+"""
+
+import math
+import time as clock
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from heatsolve import march
+from heatsolve.backends import Backend
+from heatsolve.backends.choice import choose
+from heatsolve.case import Case
+from heatsolve.conduction import Conduction
+from heatsolve.converge import method_name
+from heatsolve.errors import HeatsolveError, InputError, Interrupted
+from heatsolve.keeper import Capture, Keeper, State
+from heatsolve.pace import Pace, pace_of
+from heatsolve.preview_rows import row
+from heatsolve.problem import Problem, grid_of
+from heatsolve.report import duration
+from heatsolve.runner import make_problem
+from heatsolve.study.one_size import sized
+from heatsolve.study.sweeps import seconds_of_copy
+
+TRIED_SECONDS = 1.5
+"""So long the case is tried."""
+START_UP = 0.6
+"""Seconds before and after: to load what is compiled, and to write the file."""
+MOST_UNKNOWNS = 1 << 21
+"""A larger case is tried on fewer points: these are beyond most caches."""
+COPIED = 1 << 23
+"""Doubles of the copy that measures this machine."""
+GROWTH = {"jacobi": 2.0, "sor": 1.0, "chebyshev": 1.0, "cg": 1.0}
+"""By what power of the points along an axis the iterations grow; those of multigrid do not."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A machine of the table in docs/performance.md: a name, bytes copied a second (read plus
+    written), and the seconds of the shortest unit of work."""
+
+    name: str
+    bandwidth: float
+    shortest: float
+
+
+MACHINES = {"h200": Known("one NVIDIA H200", 4.27e12, 3e-5)}
+
+
+class Trying(Keeper):
+    """Notes when a run came where, and stops it some seconds after its first iteration or step."""
+
+    def __init__(self, seconds: float):
+        self._limit = seconds
+        self.marks: list[tuple[int, float]] = []
+        self.states: list[State] = []
+        super().__init__(save=self.states.append)
+
+    def attend(self, number: int, capture: Capture | None = None) -> None:
+        assert capture is not None
+        self.ask(number)
+        self.marks.append((number, clock.perf_counter()))
+        if number > 0 and self.marks[-1][1] - self.marks[0][1] >= self._limit:
+            self.interrupt(capture)
+
+    @property
+    def pace(self) -> float:
+        """Seconds of a unit of work in the later half: a start may need more for each."""
+        half = len(self.marks) // 2 - 1 if len(self.marks) > 3 else 0
+        (n0, t0), (n1, t1) = self.marks[half], self.marks[-1]
+        return (t1 - t0) / max(1, n1 - n0)
+
+
+@dataclass
+class Trial:
+    """What was tried: units of work made, the seconds of one, those before the first, and the
+    norms on the way. `ended`: whether the run came to its own end."""
+
+    units: int = 0
+    seconds: float = 0.0
+    before: float = 0.0
+    ended: bool = False
+    threshold: float = 0.0
+    numbers: Sequence[float] = ()
+    norms: Sequence[float] = ()
+
+    def iterations(self) -> float:
+        """Those to the threshold, at the rate of the later half of the trial; inf for none."""
+        numbers, norms = (np.asarray(values, float) for values in (self.numbers, self.norms))
+        half = len(norms) // 2 if len(norms) > 3 else 0
+        if self.ended or len(norms) < 2:
+            return self.units if self.ended else math.inf
+        fallen = math.log(norms[half] / norms[-1]) if min(norms[half], norms[-1]) > 0.0 else 0.0
+        if fallen <= 0.0 or not self.threshold > 0.0:
+            return math.inf
+        left = math.log(norms[-1] / self.threshold) * (numbers[-1] - numbers[half]) / fallen
+        return float(numbers[-1] + max(0.0, left))
+
+
+@dataclass
+class Watching:
+    """Notes the norm to reach."""
+
+    trial: Trial = field(default_factory=Trial)
+
+    def warn(self, sentence: str) -> None:
+        """Said by the run."""
+
+    def aim(self, threshold: float) -> None:
+        self.trial.threshold = threshold
+
+    def progress(self, number: int, norm: float | None, total: int | None = None) -> None:
+        """Said by the run."""
+
+
+def tried(case: Case, machine: Backend, seconds: float) -> Trial:
+    """Make iterations or steps of a case for so long."""
+    watching, keeper = Watching(), Trying(seconds)
+    trial = watching.trial
+    began = clock.perf_counter()
+    problem = make_problem(case, machine)
+    try:
+        outcome = _solve(problem, watching, keeper)
+        machine.sync()
+        trial.units, trial.ended = outcome.count, outcome.ending != "limit"
+        keeper.marks.append((outcome.count, clock.perf_counter()))
+        history = outcome.history
+    except Interrupted:
+        trial.units, history = keeper.states[-1].number, keeper.states[-1].history
+    trial.before = keeper.marks[0][1] - began
+    trial.seconds = keeper.pace
+    trial.numbers, trial.norms = history.get("iteration", ()), history.get("residual", ())
+    return trial
+
+
+def _solve(problem: Problem, watching: Watching, keeper: Keeper) -> march.Outcome:
+    if problem.case.model.steady:
+        assert isinstance(problem, Conduction)
+        return march.steady(problem, watching, keeper)
+    return march.transient(problem, pace_of(problem), watching, lambda time: None, keeper)
+
+
+def predictions(
+    case: Case,
+    source: str,
+    overrides: Sequence[str],
+    backend: str | None = None,
+    ranks: int = 1,
+    known: str | None = None,
+) -> Iterator[str]:
+    """The rows of `heatsolve check` on time: of one unit of work, and of all.
+
+    `source` and `overrides` are what the case was loaded from; `known` names one of MACHINES, else
+    the time is that of this machine, which `ranks` processes share. Raises InputError for a machine
+    that is not known.
+    """
+    if known is not None and known not in MACHINES:
+        raise InputError(f"--machine {known!r} must be one of {', '.join(MACHINES)}")
+    wanted, precision = backend or case.parallel.backend, case.solver.field_precision
+    machine, _ = choose(wanted if known is None else "auto", precision, case.parallel.threads)
+    unknowns = grid_of(case).all_unknowns
+    small = case
+    try:
+        if unknowns > MOST_UNKNOWNS:
+            small = sized(source, overrides, MOST_UNKNOWNS)
+        with np.errstate(all="ignore"):
+            tried(small, machine, 0.0)  # what is compiled now is kept for the next time
+            trial = tried(small, machine, TRIED_SECONDS)
+            units, said = _units(case, small, trial, machine)
+    except HeatsolveError as error:
+        yield row("time", f"not predicted: {str(error).splitlines()[0]}")
+        return
+    larger = unknowns / grid_of(small).all_unknowns
+    seconds, before, where = trial.seconds * larger, trial.before * larger, "here"
+    if known is not None:
+        there = MACHINES[known]
+        faster = there.bandwidth / (16 * COPIED / seconds_of_copy(machine, (COPIED,)))
+        seconds = max(seconds / faster / ranks, there.shortest)
+        before = before / faster / ranks
+        where = (
+            f"on {there.name}" if ranks == 1 else f"on {ranks} processes, each with {there.name}"
+        )
+    unit = "step" if case.time is not None else "iteration"
+    yield row("time", f"{_seconds(seconds)} for each {unit} {where}")
+    if math.isfinite(units):
+        total = duration(START_UP + before + units * seconds)
+        yield row("in all", f"about {total}: {said}, {trial.units} were tried")
+    else:
+        yield row("in all", f"unknown: in {trial.units} {unit}s the norm has not fallen")
+
+
+def _units(case: Case, small: Case, trial: Trial, machine: Backend) -> tuple[float, str]:
+    """Iterations or steps in all, and how they are known."""
+    ratio = max(case.grid.counts) / max(small.grid.counts)
+    if case.time is not None:
+        pace = pace_of(make_problem(small, machine))
+        count = _steps(case, pace, ratio)
+        at_most = "at most " if case.time.tolerance is not None else ""
+        return count, f"{at_most}{count:.0f} steps"
+    if case.solver.iterations is not None:
+        return case.solver.iterations, f"{case.solver.iterations} iterations"
+    growth = ratio ** GROWTH.get(method_name(case), 0.0)
+    count = min(trial.iterations() * growth, case.solver.max_iterations)
+    return count, f"some {count:.0f} iterations"
+
+
+def _steps(case: Case, pace: Pace, ratio: float) -> float:
+    """Those of the case, whose grid is finer than that of a pace by a ratio."""
+    assert case.time is not None
+    if case.time.step is not None or ratio == 1.0:
+        return pace.count
+    # Between the limits of convection (h) and of diffusion (h^2), for all that is known.
+    diffusive = case.model.kind == "heat" or case.model.equations is not None
+    return pace.count * ratio ** (2.0 if diffusive else 1.0)
+
+
+def _seconds(seconds: float) -> str:
+    for factor, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} us"

@@ -1,0 +1,152 @@
+"""How long a run would take: the arithmetic, the counts of iterations and steps, the rows."""
+
+import re
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import heatsolve
+from heatsolve.backends.choice import make
+from heatsolve.case import load
+from heatsolve.cli import app
+from heatsolve.errors import InputError
+from heatsolve.study import predict
+from heatsolve.study.predict import MACHINES, START_UP, Known, Trial, Trying, predictions, tried
+
+PLATE = ["grid.nodes=[65, 65]", "solver.tolerance=1e-6"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def rows(case, *overrides, **given):
+    return "\n".join(predictions(load(case, overrides), case, list(overrides), **given))
+
+
+def given(monkeypatch, **found):
+    """Let a trial find this."""
+    trial = Trial(**{"units": 10, "seconds": 2e-3, "before": 1.0} | found)
+    monkeypatch.setattr(predict, "tried", lambda case, machine, seconds: trial)
+
+
+def test_iterations_follow_from_the_rate_of_the_later_half():
+    norms = 100.0 * 0.5 ** np.arange(11)  # halved by each
+    norms[:5] = 1e6  # whatever came before
+    trial = Trial(10, threshold=100.0 * 0.5**30, numbers=range(11), norms=norms)
+    assert trial.iterations() == pytest.approx(30)
+    assert Trial(10, threshold=1e-3, numbers=(0, 5), norms=(1.0, 1.0)).iterations() == np.inf
+    assert Trial(10, threshold=1e-3, numbers=(0, 5), norms=(1.0, 0.0)).iterations() == np.inf
+    assert Trial(10, ended=True).iterations() == 10
+
+
+def test_a_start_that_takes_longer_does_not_count():
+    trying = Trying(1.0)
+    trying.marks = [(0, 0.0), (1, 5.0), (2, 6.0), (4, 6.2), (8, 6.6), (16, 7.4)]
+    assert trying.pace == pytest.approx(0.1)
+
+
+def test_time_grows_with_the_units(monkeypatch):
+    given(monkeypatch)
+    said = rows("hot-plate", *PLATE, "solver.method=jacobi", "solver.iterations=5000")
+    assert "time        2 ms for each iteration here" in said
+    assert f"about {1.0 + START_UP + 10:.0f} s: 5000 iterations, 10 were tried" in said
+
+
+def test_a_large_case_is_tried_on_fewer_points(monkeypatch):
+    tried_on = []
+
+    def trial(case, machine, seconds):
+        tried_on.append(case.grid.counts)
+        return Trial(10, 2e-3, 0.0, True)
+
+    monkeypatch.setattr(predict, "tried", trial)
+    monkeypatch.setattr(predict, "MOST_UNKNOWNS", 256 * 256)
+    said = rows("hot-plate", "grid.nodes=[1026, 1026]", "solver.method=jacobi")
+    assert 250 < tried_on[-1][0] < 262
+    seconds = float(re.search(r"time +([\d.]+) ms", said)[1])
+    assert seconds == pytest.approx(32, rel=0.05)  # 16 times the points
+    count = float(re.search(r"some (\d+) iterations", said)[1])
+    assert count == pytest.approx(160, rel=0.05)  # Jacobi's grow with the square of 4
+    said = rows("hot-plate", "grid.nodes=[1026, 1026]", "solver.method=multigrid")
+    assert "some 10 iterations" in said
+
+
+def test_steps_are_those_of_the_full_grid(monkeypatch):
+    given(monkeypatch)
+    monkeypatch.setattr(predict, "MOST_UNKNOWNS", 20**3)
+    whole = heatsolve.run("cooling-cube", overrides={"grid.nodes": [33, 33, 33]})
+    said = rows("cooling-cube", "grid.nodes=[33, 33, 33]")
+    assert f": {whole.attributes['steps']} steps," in said
+    explicit = ["grid.nodes=[33, 33, 33]", "time.scheme=explicit", "time.cfl=0.5", "time.end=0.01"]
+    steps = heatsolve.run("cooling-cube", overrides=explicit).attributes["steps"]
+    found = float(re.search(r": (\d+) steps", rows("cooling-cube", *explicit))[1])
+    assert found == pytest.approx(steps, rel=0.25)
+
+
+def test_another_machine(monkeypatch):
+    given(monkeypatch)
+    monkeypatch.setattr(predict, "seconds_of_copy", lambda machine, shape: 16 * shape[0] / 1e10)
+    monkeypatch.setitem(MACHINES, "fast", Known("a fast one", 1e12, 1e-6))
+    overrides = (*PLATE, "solver.method=jacobi", "solver.iterations=5000")
+    assert "time        20 us for each iteration on a fast one" in rows(
+        "hot-plate", *overrides, known="fast"
+    )
+    four = rows("hot-plate", *overrides, known="fast", ranks=4)
+    assert "time        5 us for each iteration on 4 processes, each with a fast one" in four
+    monkeypatch.setitem(MACHINES, "fast", Known("a fast one", 1e12, 1e-4))
+    assert "time        100 us" in rows("hot-plate", *overrides, known="fast")  # its launches
+    with pytest.raises(InputError, match="--machine 'quick' must be one of h200"):
+        rows("hot-plate", known="quick")
+
+
+@pytest.mark.parametrize(
+    ("method", "factor"),
+    # Conjugate gradients fall faster and faster.
+    [("jacobi", 1.5), ("sor", 1.5), ("chebyshev", 1.5), ("cg", 2.2), ("multigrid", 1.5)],
+)
+def test_iterations_of_real_runs(method, factor):
+    """Extrapolated from a trial of a third of them."""
+    tolerance = "1e-11" if method == "multigrid" else "1e-6"
+    overrides = [PLATE[0], f"solver.tolerance={tolerance}", f"solver.method={method}"]
+    case, machine = load("hot-plate", overrides), make("numpy")
+    count = heatsolve.run(case, backend="numpy").attributes["iterations"]
+    part = load("hot-plate", [*overrides, f"solver.max_iterations={max(3, count // 3)}"])
+    trial = tried(part, machine, 60.0)
+    assert not trial.ended and trial.units == max(3, count // 3)
+    assert count / factor < trial.iterations() < count * factor
+
+
+def test_a_trial_of_a_march_ends_in_time():
+    case = load("cavity-re100", ["constants.n=16", "time.end=1000"])
+    trial = tried(case, make("numpy"), 0.2)
+    assert 1 < trial.units < 100_000 and not trial.ended
+    assert 0 < trial.seconds < 1
+
+
+def test_implicit_steps_are_tried_whole():
+    trial = tried(load("cooling-cube", ["grid.nodes=[17, 17, 17]"]), make("numpy"), 0.0)
+    assert trial.units >= 1
+
+
+def test_what_is_not_predicted_is_said(monkeypatch):
+    monkeypatch.setattr(predict, "MOST_UNKNOWNS", 1000)
+    said = rows("hotspot")  # its source has an index that a smaller grid has not
+    assert "time        not predicted: " in said and "source.point.0.index" in said
+    given(monkeypatch, numbers=(0, 5), norms=(1.0, 1.0), threshold=1e-3)
+    said = rows("hot-plate", *PLATE[:1], "solver.method=jacobi", "grid.nodes=[17, 17]")
+    assert "in all      about" in said  # up to max_iterations
+    assert "some 1000000 iterations" in said
+
+
+def test_the_command(tmp_path):
+    case = ["check", "hot-plate", "--set", "grid.nodes=[33, 33]", "--backend=numpy"]
+    done = CliRunner().invoke(app, case)
+    assert done.exit_code == 0
+    assert re.search(r"^time +[\d.]+ (us|ms|s) for each iteration here$", done.stdout, re.M)
+    assert re.search(r"^in all +about [\d.]+ s: some \d+ iterations, \d+ were", done.stdout, re.M)
+    assert not list(tmp_path.iterdir())
+    done = CliRunner().invoke(app, [*case, "--untimed"])
+    assert "in all" not in done.stdout and "files" in done.stdout
