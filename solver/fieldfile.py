@@ -23,6 +23,9 @@ from heatsolve.errors import InputError
 from heatsolve.xdmf import xdmf
 
 BLOCK_BYTES = 64 * 2**20  # bound on a chunk of a file, and on what is held of it in memory
+FORMAT = "v110"
+"""Of HDF5, since 2016: a checksum guards what lies around the values. Where there is none, a
+flipped bit may crash the library, or let it loop without end."""
 
 POINTS = "points_"
 """What the axes of lines in the history are called, with the number of points."""
@@ -69,7 +72,7 @@ class FieldFile:
             self._part = self._path.with_name(f".{self._path.name}.{mark}.part")
             self._xdmf_part = self._part.with_suffix(".xdmf-part")
             self._disk = Disk(self._part, "x+")
-            self._file = h5py.File(self._disk, "w")
+            self._file = h5py.File(self._disk, "w", libver=FORMAT)
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +130,7 @@ class FieldFile:
         """Open the file again after `pause`. Raises FileFailure if the disk fails."""
         with failing("write", self._path):
             self._disk = Disk(self._part, "r+")
-            self._file = h5py.File(self._disk, "r+")
+            self._file = h5py.File(self._disk, "r+", libver=FORMAT)
 
     def copy(self, fields: Mapping[str, h5py.Dataset | parts.Linked], times: Sequence) -> None:
         """Write all frames of fields that lie elsewhere, of which it never holds more than a block.

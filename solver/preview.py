@@ -7,6 +7,7 @@ from heatsolve.case import Case
 from heatsolve.preview_flow import flow_rows
 from heatsolve.preview_heat import heat_rows
 from heatsolve.preview_transport import transport_rows
+from heatsolve.streams import printable
 
 ROWS = {"heat": heat_rows, "transport": transport_rows, "flow": flow_rows}
 """By the kind of model."""
@@ -21,5 +22,5 @@ def preview(case: Case, backend: str | None = None, ranks: int = 1) -> Iterator[
     """
     wanted, precision = backend or case.parallel.backend, case.solver.field_precision
     machine, reason = choose(wanted, precision, case.parallel.threads)
-    yield f"{case.name}: {case.about.title or 'untitled'}"
+    yield f"{case.name}: {printable(case.about.title) or 'untitled'}"
     yield from ROWS[case.model.kind](case, machine, reason, ranks)

@@ -34,6 +34,7 @@ from heatsolve.restart import Start, find_state, store_of
 from heatsolve.results import Results
 from heatsolve.schema import IMPLICIT
 from heatsolve.staggered import Staggered
+from heatsolve.streams import printable
 from heatsolve.wish import Wish
 
 EXIT_NOT_CONVERGED = 3
@@ -133,7 +134,7 @@ def set_up(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Pro
         ranks.local_rank,
         ranks.gather,
     )
-    report.line(f"{case.name}: {case.about.title or 'untitled'}")
+    report.line(f"{case.name}: {printable(case.about.title) or 'untitled'}")
     report.line(f"backend {machine.name} ({reason}), {case.solver.precision}")
     problem = make_problem(with_layers(case, machine, ranks), machine, ranks)
     points = " x ".join(str(axis.points) for axis in reversed(problem.whole.axes))
