@@ -8,6 +8,7 @@ that xarray, h5py and (through the `.xdmf` beside it) ParaView all open.
 import errno
 import math
 import os
+import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -291,6 +292,15 @@ class FieldFile:
             dimension.label = scale.name.rpartition("/")[2]
             dimension.attach_scale(scale)
         return dataset
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what processes that were killed have left beside a target that is reserved."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}\.(part|xdmf-part)")
+    with suppress(OSError):
+        for name in os.listdir(path.parent):
+            if ours.fullmatch(name):
+                (path.parent / name).unlink()
 
 
 def check_target(path: Path) -> None:
