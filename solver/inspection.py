@@ -6,6 +6,7 @@ in a circle until it crashes; shapes that do not fit would end in a mistake far 
 """
 
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +33,8 @@ def survives(path: Path, look: Callable[[], object]) -> None:
             for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             signal.alarm(PATIENCE)
-            # What the C library says of its own crash is no sentence for a user.
+            # What the C library says and writes of its own crash is of no use to a user.
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             look()
         finally:
@@ -45,13 +47,18 @@ def survives(path: Path, look: Callable[[], object]) -> None:
 def members(group: h5py.Group) -> Iterator[str]:
     """The names in a group. Raises FileFailure for a link, which would lead out of it."""
     for name in group:
-        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            raise damage(group, name, "is a link to elsewhere")
+        _demand_no_link(group, name)
         yield name
+
+
+def _demand_no_link(group: h5py.Group, name: str) -> None:
+    if name in group and not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise damage(group, name, "is a link to elsewhere")
 
 
 def demand_group(group: h5py.Group, name: str) -> h5py.Group:
     """The group of this name. Raises FileFailure for anything else."""
+    _demand_no_link(group, name)
     found = group[name]
     if not isinstance(found, h5py.Group):
         raise damage(group, name, "is no group")
@@ -63,6 +70,7 @@ def demand_values(group: h5py.Group, name: str, kinds: str = NUMBERS) -> h5py.Da
 
     Raises FileFailure for anything else.
     """
+    _demand_no_link(group, name)
     found = group[name]
     if not isinstance(found, h5py.Dataset) or found.shape is None:
         raise damage(group, name, "holds no values")

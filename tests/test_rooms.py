@@ -94,7 +94,7 @@ ALLOWED = {
     "output": ("disk", "fieldfile", "inspection", "parts", "streams", "errors"),
     "shared": ("disk", "fieldfile", "ranks", "errors"),
     "results": ("disk", "fieldfile", "output", "parts", "ranks", "shared", "errors"),
-    "checkpoint.part": ("disk",),
+    "checkpoint.part": ("disk", "inspection"),
     "checkpoint.manifest": ("checkpoint.part", "disk", "errors"),
     "checkpoint.folder": ("disk",),
     "checkpoint": (
