@@ -180,6 +180,16 @@ def _columns(rows: list[list[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
+def _length(file: h5py.File, axis: str) -> int:
+    """How many points or times an axis has. Raises FileFailure for what is no axis."""
+    line = demand_values(file, axis)
+    points = line[:] if line.ndim == 1 else np.empty(0)
+    ascends = axis == "time" or (points[1:] > points[:-1]).all()
+    if not (points.size and np.isfinite(points).all() and ascends):
+        raise damage(file, axis, "is no axis")
+    return points.size
+
+
 @contextmanager
 def _open(path: Path) -> Iterator[h5py.File]:
     """A field file, open for reading."""
@@ -214,11 +224,7 @@ def _inspect(file: h5py.File) -> None:
     if not ({"history", "x"} <= set(names) and field_names(file)):
         raise FileFailure(f"{file.filename} is not an output of heatsolve")
     axes = ["time"] * ("time" in names) + _axes(file)
-    lines = [demand_values(file, axis) for axis in axes]
-    for line in lines:
-        if line.ndim != 1 or not line.size:
-            raise damage(file, line.name, "is no axis")
-    shape = tuple(map(len, lines))
+    shape = tuple(_length(file, axis) for axis in axes)
     for name in field_names(file):
         field = file[name] if file[name].is_virtual else demand_values(file, name)
         if field.shape != shape:

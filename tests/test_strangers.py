@@ -169,6 +169,17 @@ def test_harm_is_told(harm, name, copies, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("axis", "value"), [("x", 0.0), ("x", np.nan), ("y", np.inf), ("time", np.nan)]
+)
+def test_axes_ascend(axis, value, copies, monkeypatch):
+    with h5py.File("march.h5", "r+") as file:
+        file[axis][1:] = value
+    for command in ("info", "plot", "animate"):
+        code, said = program(monkeypatch, command, "march.h5")
+        assert (code, said) == (6, f"heatsolve: march.h5 is damaged: {axis!r} is no axis\n")
+
+
+@pytest.mark.parametrize(
     "target", ["../march.h5", "/etc/passwd", "march.h5", "deep/er/0123abcd-0000-0000.h5", "."]
 )
 def test_parts_lie_where_parts_do(target, copies):
