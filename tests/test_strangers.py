@@ -289,7 +289,19 @@ FORGED = {
     "a window of one number": lambda content, _: content["parts"][0].update(window=[1]),
     "no case": lambda content, _: content["record"].pop("case"),
     "a list for a record": lambda content, _: content.update(record=[]),
-    **{harm: in_part(harm) for harm in HARMS if "unit" not in harm},
+    **{
+        harm: in_part(harm)
+        for harm in (
+            "elsewhere",
+            "itself",
+            "a loop",
+            "another file",
+            "text",
+            "references",
+            "a pickle",
+            "another shape",
+        )
+    },
 }
 
 
