@@ -30,6 +30,12 @@ RIVALS = {
     r"boundary\.\w+\.\w+": {"value", "gradient", "robin"},
     r"source\.point\.\d+": {"index", "position"},
 }
+# A case is a page or two: what exceeds these is none, or shall not cost more than a moment.
+MOST_BYTES = 8 * 2**20
+MOST_PARTS = 100
+"""Of a dotted key: the time that tomllib takes grows with their square."""
+MOST_JUDGED, MOST_TOLD = 1000, 20
+"""Mistakes that are put into words, and that are told."""
 # Our words for what pydantic reports.
 SENTENCES = {
     "missing": "missing",
@@ -80,7 +86,8 @@ def load(source: str | Path, overrides: Sequence[str] = ()) -> Case:
     """
     name = show(str(source))
     try:
-        content = Path(source).read_bytes()
+        with open(source, "rb") as file:  # which may be a device without an end
+            content = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         known = shipped()
         if str(source) in known:
@@ -92,6 +99,8 @@ def load(source: str | Path, overrides: Sequence[str] = ()) -> Case:
             raise InputError(f"no case file or shipped case is called {name}{near}") from None
         else:
             raise FileFailure(f"cannot read {name}: {error.strerror}") from None
+    if len(content) > MOST_BYTES:
+        raise InputError(f"{name} is longer than {MOST_BYTES >> 20} MiB, no case is")
     try:
         return parse(content.decode("utf-8-sig"), str(source), overrides)
     except UnicodeDecodeError:
@@ -108,11 +117,14 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
     origins = [(_override(table, setting), setting) for setting in overrides]
     context: dict[str, Any] = {"constants": {}, "faulty": []}
     kind = document_for(_equations(table))
+    unseen = 0
     try:
         document = kind.model_validate(table, context=context)
         found = list(conflicts(document))
     except ValidationError as invalid:
-        found = [row for error in invalid.errors() for row in _sentences(error, kind)]
+        errors = invalid.errors(include_url=False)
+        found = [row for error in errors[:MOST_JUDGED] for row in _sentences(error, kind)]
+        unseen = len(errors[MOST_JUDGED:])
         # Missing walls can be told although another section is wrong, if the grid is right.
         with suppress(ValidationError, KeyError):
             grid = Grid.model_validate(table["grid"], context=context)
@@ -120,7 +132,7 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
             present = walls if isinstance(walls, dict) else needed
             found += wall_conflicts(grid, set(needed).intersection(present))
     if found:
-        raise CaseError(_report(found, text, name, origins))
+        raise CaseError(_report(found, unseen, text, name, origins))
     repeated = dump(table) if overrides else text
     origin = Origin(text, name, tuple(origins))
     return Case.model_construct(
@@ -139,12 +151,17 @@ def shipped() -> dict[str, str]:
 
 
 def _toml(text: str, name: str) -> dict[str, Any]:
+    for count, row in enumerate(text.split("\n"), 1):
+        before_equals = (re.split(r"[{,]", piece)[-1] for piece in row.split("="))
+        if any(len(re.findall(r"\.(?!\.)", key)) >= MOST_PARTS for key in before_equals):
+            raise CaseError(f"{name}:{count}: a key of more than {MOST_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise CaseError(f"{name}: nested too deeply") from None
     except ValueError as error:
-        reason, _, place = str(error).partition(" (at ")
+        # What Python says of too many digits ends with advice to programmers.
+        reason, _, place = str(error).partition("; use sys.")[0].partition(" (at ")
         number = re.search(r"\d+", place)
         line = number[0] if number else text.count("\n") + 1
         raise CaseError(f"{name}:{line}: {reason[:1].lower()}{reason[1:]}") from None
@@ -231,15 +248,22 @@ def _sentences(error: ErrorDetails, document: type[Document]) -> Found:
         yield path, error["msg"]
 
 
-def _report(found: list[Mistake], text: str, name: str, origins: list[tuple[KeyPath, str]]) -> str:
-    """Return one line for each mistake: those of the file in its order, then the overrides'."""
+def _report(
+    found: list[Mistake], unseen: int, text: str, name: str, origins: list[tuple[KeyPath, str]]
+) -> str:
+    """Return one line for each mistake: those of the file in its order, then the overrides'.
+
+    Of many only the first, and how many more there are, with those that nobody put into words.
+    """
     lines = lines_of(text)
     rows = []
     for path, sentence in found:
         from_setting, line, where = _place(path, lines, name, origins)
         what = f"{dotted(path)}: {sentence}" if path else sentence
         rows.append((from_setting, line, f"{where}: {what}"))
-    return "\n".join(row for *_, row in sorted(rows, key=lambda row: row[:2]))
+    told = [row for *_, row in sorted(rows, key=lambda row: row[:2])]
+    more = unseen + len(told[MOST_TOLD:])
+    return "\n".join(told[:MOST_TOLD] + ([f"{name}: and {more} more mistakes"] if more else []))
 
 
 def _place(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from heatsolve.errors import FileFailure, HeatsolveError, InputError, Interrupted, sentence
+from heatsolve.streams import complain, prepare
 
 EXIT_FAILED = 5
 """Of a comparison or a verification."""
@@ -422,17 +423,18 @@ def scale(
 
 def main() -> None:
     """The program: an error that a user can cause is one sentence and its exit code."""
+    prepare()
     try:
         app()
     except HeatsolveError as error:
-        print(sentence(error), file=sys.stderr)
+        complain(sentence(error))
         sys.exit(error.exit_code)
     except OSError as error:
-        print(f"heatsolve: {error.strerror}: {error.filename or 'output'}", file=sys.stderr)
+        complain(f"heatsolve: {error.strerror}: {error.filename or 'output'}")
         sys.exit(FileFailure.exit_code)
     except KeyboardInterrupt:
-        print("heatsolve: interrupted", file=sys.stderr)
+        complain("heatsolve: interrupted")
         sys.exit(130)
     except MemoryError as error:
-        print(f"heatsolve: not enough memory ({error})", file=sys.stderr)
+        complain(f"heatsolve: not enough memory ({error})")
         sys.exit(2)

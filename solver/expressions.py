@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heatsolve.errors import InputError
+from heatsolve.streams import printable
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 60
@@ -208,7 +209,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 def quoted(text: str, limit: int = 60) -> str:
     """Return the text in quotation marks, shortened, with control characters escaped."""
     short = text if len(text) <= limit else text[:limit] + "..."
-    return '"' + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short) + '"'
+    return f'"{printable(short)}"'
 
 
 def show(value: object) -> str:

@@ -8,6 +8,7 @@ that xarray, h5py and (through the `.xdmf` beside it) ParaView all open.
 import errno
 import math
 import os
+import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,9 @@ from heatsolve.errors import InputError
 from heatsolve.xdmf import xdmf
 
 BLOCK_BYTES = 64 * 2**20  # bound on a chunk of a file, and on what is held of it in memory
+FORMAT = "v110"
+"""Of HDF5, since 2016: a checksum guards what lies around the values. Where there is none, a
+flipped bit may crash the library, or let it loop without end."""
 
 POINTS = "points_"
 """What the axes of lines in the history are called, with the number of points."""
@@ -69,7 +73,7 @@ class FieldFile:
             self._part = self._path.with_name(f".{self._path.name}.{mark}.part")
             self._xdmf_part = self._part.with_suffix(".xdmf-part")
             self._disk = Disk(self._part, "x+")
-            self._file = h5py.File(self._disk, "w")
+            self._file = h5py.File(self._disk, "w", libver=FORMAT)
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +131,7 @@ class FieldFile:
         """Open the file again after `pause`. Raises FileFailure if the disk fails."""
         with failing("write", self._path):
             self._disk = Disk(self._part, "r+")
-            self._file = h5py.File(self._disk, "r+")
+            self._file = h5py.File(self._disk, "r+", libver=FORMAT)
 
     def copy(self, fields: Mapping[str, h5py.Dataset | parts.Linked], times: Sequence) -> None:
         """Write all frames of fields that lie elsewhere, of which it never holds more than a block.
@@ -288,6 +292,15 @@ class FieldFile:
             dimension.label = scale.name.rpartition("/")[2]
             dimension.attach_scale(scale)
         return dataset
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what processes that were killed have left beside a target that is reserved."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}\.(part|xdmf-part)")
+    with suppress(OSError):
+        for name in os.listdir(path.parent):
+            if ours.fullmatch(name):
+                (path.parent / name).unlink()
 
 
 def check_target(path: Path) -> None:

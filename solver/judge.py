@@ -174,17 +174,24 @@ class Judge:
 def first_not_finite(placed: Any, u: Any, name: str = "temperature") -> str:
     """Where a field is not finite, in words; empty if it is finite (asks all processes).
 
-    `placed`: a system or a problem, with the grid, the backend and the halo of the field.
+    `placed`: a system or a problem, with the grid, the backend and the halo of the field. A place
+    at a wall, or where others' values lie, counts only if no process has one inside.
     """
     grid, host = placed.grid, placed.backend.to_host(u)
-    own = tuple(slice(*pair) for pair in grid.interior)
-    bad = np.zeros(grid.shape, bool)
-    bad[own] = ~np.isfinite(host[own])
-    found = ""
-    if bad.any():
-        index = np.unravel_index(int(np.argmax(bad)), bad.shape)
-        found = f"{name.replace('_', ' ')} is {host[index]:g} at {grid.place(index, grid.shape)}"
-    return next((words for words in placed.halo.ranks.gather(found) if words), "")
+    found = []
+    for regions in ((grid.interior,), grid.ghosts):
+        bad = np.zeros(grid.shape, bool)
+        for region in regions:
+            here = tuple(slice(*pair) for pair in region)
+            bad[here] = ~np.isfinite(host[here])
+        words = ""
+        if bad.any():
+            index = np.unravel_index(int(np.argmax(bad)), bad.shape)
+            place = grid.place(index, grid.shape)
+            words = f"{name.replace('_', ' ')} is {host[index]:g} at {place}"
+        found.append(words)
+    inside, beside = zip(*placed.halo.ranks.gather(found), strict=True)
+    return next(filter(None, (*inside, *beside)), "")
 
 
 def largest_place(placed: Any, fields: Mapping[str, Any]) -> str:

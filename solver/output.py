@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,15 @@ from heatsolve import parts
 from heatsolve.disk import failing
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.fieldfile import BLOCK_BYTES, POINTS, FieldFile, field_names
+from heatsolve.inspection import (
+    damage,
+    demand_group,
+    demand_unit,
+    demand_values,
+    members,
+    survives,
+)
+from heatsolve.streams import printable
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +52,7 @@ class Solution:
         """The first line of the case's title, else the name of the file."""
         section = self.case.get("case")
         title = str(section.get("title", "")) if isinstance(section, dict) else ""
-        return next(iter(title.strip().splitlines()), self.path.stem)
+        return printable(next(iter(title.strip().splitlines()), self.path.stem))
 
 
 def read(path: Path, fields: Sequence[str] | None = None) -> Solution:
@@ -201,8 +211,19 @@ def _number(value: object) -> str:
 
 def _columns(rows: list[list[str]]) -> list[str]:
     """Lines of left-aligned columns, two blanks apart."""
+    rows = [list(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _length(file: h5py.File, axis: str) -> int:
+    """How many points or times an axis has. Raises FileFailure for what is no axis."""
+    line = demand_values(file, axis)
+    points = line[:] if line.ndim == 1 else np.empty(0)
+    ascends = axis == "time" or (points[1:] > points[:-1]).all()
+    if not (points.size and np.isfinite(points).all() and ascends):
+        raise damage(file, axis, "is no axis")
+    return points.size
 
 
 @contextmanager
@@ -211,11 +232,48 @@ def _open(path: Path) -> Iterator[h5py.File]:
     with failing("read", path):
         if not path.exists():
             raise InputError(f"there is no file {path}")
+        about = path.stat()
+        _try_out(path, about.st_mtime_ns, about.st_size)
         with h5py.File(path, "r", locking="best-effort") as file:
-            if not ({"history", "x"} <= file.keys() and field_names(file)):
-                raise FileFailure(f"{path} is not an output of heatsolve")
+            _inspect(file)
             parts.check(path.resolve().parent, parts.recorded(file, "parts", "size"))
             yield file
+
+
+@lru_cache(maxsize=64)
+def _try_out(path: Path, *_: int) -> None:
+    """Look into a file, and the parts that it names, in a process that may crash on it."""
+
+    def look() -> None:
+        with h5py.File(path, "r", locking="best-effort") as file:
+            _inspect(file)
+            for name in field_names(file):
+                if file[name].is_virtual:
+                    parts.Linked(file[name]).look()
+
+    survives(path, look)
+
+
+def _inspect(file: h5py.File) -> None:
+    """Raise FileFailure for a file that is not one of ours, or has been damaged."""
+    names = list(members(file))
+    if not ({"history", "x"} <= set(names) and field_names(file)):
+        raise FileFailure(f"{file.filename} is not an output of heatsolve")
+    axes = ["time"] * ("time" in names) + _axes(file)
+    shape = tuple(_length(file, axis) for axis in axes)
+    for name in field_names(file):
+        field = file[name] if file[name].is_virtual else demand_values(file, name)
+        if field.shape != shape:
+            raise damage(file, name, f"has the shape {field.shape}, its axes have {shape}")
+    for name in (*axes, *field_names(file)):
+        demand_unit(file, name)
+    history = demand_group(file, "history")
+    for name in members(history):
+        demand_values(history, name)
+        demand_unit(history, name)
+    lengths = {len(history[n]) for n in history if not n.startswith(POINTS)}
+    if len(lengths) > 1:
+        raise damage(file, "history", "has columns of several lengths")
 
 
 def _demand(fields: Sequence[str], names: Sequence[str], path: Path) -> None:

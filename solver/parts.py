@@ -12,8 +12,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -24,6 +24,7 @@ import numpy as np
 
 from heatsolve.disk import failing, folder_beside, sync
 from heatsolve.errors import FileFailure
+from heatsolve.inspection import demand_group, demand_values
 
 NAME = re.compile(r"\.?([0-9a-f]{8})-(\d{4,})-\d{4,}\.h5(\.\d+-[0-9a-f]{8}\.part)?")
 """Run, segment and rank, as `part_name` composes them; unfinished ones have more around that."""
@@ -102,7 +103,7 @@ class Linked:
         self.sources: list[tuple[Path, str, np.ndarray, np.ndarray]] = []
         for source in dataset.virtual_sources():
             first, last = map(np.array, source.vspace.get_select_bounds())
-            path = here / source.file_name.replace("%%", "%")
+            path = _place(here, source.file_name.replace("%%", "%"))
             self.sources.append((path, source.dset_name, first, last + 1))
         if sum((last - first).prod() for *_, first, last in self.sources) != dataset.size:
             raise FileFailure(f"{dataset.file.filename} is damaged: parts do not cover its fields")
@@ -122,14 +123,34 @@ class Linked:
             start, stop = np.maximum(low, first), np.minimum(high, last)
             if (start < stop).all():
                 there, here = _slices(start - first, stop - first), _slices(start - low, stop - low)
-                with failing("read", path), h5py.File(path, locking="best-effort") as file:
-                    file[name].read_direct(values, there, here)
+                with self._opened(path, name) as dataset:
+                    dataset.read_direct(values, there, here)
         kept = [n for n, item in zip(values.shape, key, strict=True) if isinstance(item, slice)]
         return values.reshape(kept)
+
+    def look(self) -> None:
+        """Open all that it is read from, as `__getitem__` does."""
+        for path, name, *_ in self.sources:
+            with self._opened(path, name):
+                pass
+
+    @contextmanager
+    def _opened(self, path: Path, name: str) -> Iterator[h5py.Dataset]:
+        """A dataset of a part."""
+        with failing("read", path), h5py.File(path, "r", locking="best-effort") as file:
+            yield demand_values(file, name)
 
 
 def _slices(start: np.ndarray, stop: np.ndarray) -> tuple[slice, ...]:
     return tuple(map(slice, start.tolist(), stop.tolist()))
+
+
+def _place(folder: Path, name: str) -> Path:
+    """Where the part of a relative name lies. Raises FileFailure for a name that no part has."""
+    *above, part = name.split("/")
+    if not NAME.fullmatch(part) or len(above) > 1 or {"", ".", ".."}.intersection(above):
+        raise FileFailure(f"{name!r} is not the name of a part")
+    return folder / name
 
 
 def record(file: h5py.File, group: str, column: str, parts: Sequence[tuple[str, int]]) -> None:
@@ -146,7 +167,9 @@ def recorded(file: h5py.File, group: str, column: str) -> list[tuple[str, int]]:
     """What `record` noted; nothing if there is no such group."""
     if group not in file:
         return []
-    names, numbers = file[group]["name"].asstr()[:], file[group][column][:]
+    found = demand_group(file, group)
+    names = demand_values(found, "name", "O").asstr()[:]
+    numbers = demand_values(found, column, "iu")[:]
     return [(str(name), int(number)) for name, number in zip(names, numbers, strict=True)]
 
 
@@ -157,7 +180,7 @@ def lineage(file: h5py.File, field: str) -> list[tuple[str, int]]:
     """
     found = recorded(file, "gathered", "frames")
     for path, _, first, last in Linked(file[field]).sources if file[field].is_virtual else ():
-        with failing("read", path), h5py.File(path, locking="best-effort") as part:
+        with failing("read", path), h5py.File(path, "r", locking="best-effort") as part:
             earlier = recorded(part, "gathered", "frames")
         found += [(name, frames) for name, frames in earlier if frames <= last[0] - first[0]]
         found.append((path.name, int(last[0])))
@@ -167,7 +190,7 @@ def lineage(file: h5py.File, field: str) -> list[tuple[str, int]]:
 def check(folder: Path, parts: Iterable[tuple[str, int]]) -> None:
     """Raise FileFailure, naming it, for the first part that is not there, or not as written."""
     for name, size in parts:
-        path = folder / name
+        path = _place(folder, name)
         with failing("read", path):
             if not path.is_file():
                 raise FileFailure(f"part {path} is missing")
@@ -182,18 +205,19 @@ def take_over(path: Path, segments: Sequence[Segment], run: str) -> list[Segment
     """The segments that a restart begins with, checked.
 
     Where their parts have been gathered into the plain file `path` since, that file itself, under
-    another name, becomes their one part: it is never changed either, only replaced.
+    another name, becomes their one part: it is never changed either, only replaced. A process that
+    was killed then may have left some of them.
 
     Raises FileFailure for a part that is missing or damaged.
     """
     folder = folder_of(path)
     parts = [part for segment in segments for part in segment.parts]
-    if parts and h5py.is_hdf5(path) and not any((folder / p.name).exists() for p in parts):
+    if parts and h5py.is_hdf5(path) and not all((folder / p.name).exists() for p in parts):
         whole = folder / part_name(run, 0, 0)
         times = [time for segment in segments for time in segment.times]
         ends = accumulate(len(segment.times) for segment in segments)
         wanted = {p.name: end for s, end in zip(segments, ends, strict=True) for p in s.parts}
-        with failing("read", path), h5py.File(path, locking="best-effort") as file:
+        with failing("read", path), h5py.File(path, "r", locking="best-effort") as file:
             found = wanted.items() <= set(recorded(file, "gathered", "frames"))
             shape = file[next(iter(segments[0].fields))].shape[1:] if found else ()
         if found:

@@ -2,14 +2,21 @@
 
 from collections.abc import Iterator
 
+from heatsolve.backends import Backend
 from heatsolve.backends.choice import choose
 from heatsolve.case import Case
 from heatsolve.preview_flow import flow_rows
 from heatsolve.preview_heat import heat_rows
 from heatsolve.preview_transport import evolution_rows, transport_rows
+from heatsolve.streams import printable
 
 ROWS = {"heat": heat_rows, "transport": transport_rows, "flow": flow_rows}
 """By the kind of model."""
+
+
+def rows_of(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator[str]:
+    """Those of the case's model, on a machine that was chosen for a reason."""
+    return ROWS.get(case.model.kind, evolution_rows)(case, machine, reason, ranks)
 
 
 def preview(case: Case, backend: str | None = None, ranks: int = 1) -> Iterator[str]:
@@ -21,5 +28,5 @@ def preview(case: Case, backend: str | None = None, ranks: int = 1) -> Iterator[
     """
     wanted, precision = backend or case.parallel.backend, case.solver.field_precision
     machine, reason = choose(wanted, precision, case.parallel.threads)
-    yield f"{case.name}: {case.about.title or 'untitled'}"
-    yield from ROWS.get(case.model.kind, evolution_rows)(case, machine, reason, ranks)
+    yield f"{case.name}: {printable(case.about.title) or 'untitled'}"
+    yield from rows_of(case, machine, reason, ranks)

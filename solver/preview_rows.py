@@ -29,7 +29,7 @@ H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size
 
 def size(count: float) -> str:
     """A number of bytes as people say it."""
-    for factor, unit in ((2.0**30, "GiB"), (2.0**20, "MiB")):
+    for factor, unit in ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB")):
         if count >= factor:
             return f"{count / factor:.3g} {unit}"
     return f"{count:.0f} bytes"
@@ -37,6 +37,18 @@ def size(count: float) -> str:
 
 def row(label: str, text: str) -> str:
     return f"{label:<12}{text}"
+
+
+class MemoryRow(str):
+    """The row of memory, with the bytes that the arrays of one process need where they lie."""
+
+    needed: int
+
+    @classmethod
+    def of(cls, needed: int, text: str) -> "MemoryRow":
+        made = cls(row("memory", text))
+        made.needed = needed
+        return made
 
 
 def words(expression: Expression) -> str:
@@ -137,11 +149,13 @@ def memories(
     if ranks > 1 and machine.on_device and method_name(case) == "multigrid":
         device += OVERLAPPING * field_bytes(case, block)
     if machine.name in ("cupy", "cuda"):
-        yield row("memory", f"about {size(device)} on the device, {size(host)} on the host{each}")
+        text = f"about {size(device)} on the device, {size(host)} on the host{each}"
+        yield MemoryRow.of(device, text)
     else:
         extra = SCRATCH * field_bytes(case, block) if machine.name == "numpy" else 0
-        total = size(device + host + extra)
-        yield row("memory", f"about {total} on the host{each}, there is no device")
+        total = device + host + extra
+        text = f"about {size(total)} on the host{each}, there is no device"
+        yield MemoryRow.of(total, text)
 
 
 def _processes(block: Grid, dims: Sequence[int]) -> str:

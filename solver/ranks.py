@@ -17,6 +17,7 @@ import numpy as np
 
 from heatsolve.backends import sums
 from heatsolve.errors import HeatsolveError, InputError, Interrupted, sentence
+from heatsolve.streams import complain
 
 LAUNCHERS = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 """Variables by which the launchers of MPI tell a process that it is one of several."""
@@ -132,7 +133,7 @@ class World(Ranks):
             waited += 0.01
         if waited < SECONDS_TO_FAIL_TOGETHER and self.rank > 0:
             time.sleep(SECONDS_TO_FAIL_TOGETHER)  # rank 0 ends this process meanwhile
-        print(f"{message} (rank {self.rank} of {self.size})", file=sys.stderr, flush=True)
+        complain(f"{message} (rank {self.rank} of {self.size})")
         time.sleep(SECONDS_TO_BE_HEARD)
         self.comm.Abort(code)
         os._exit(code)  # some MPI return from Abort while the launcher is still at work

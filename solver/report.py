@@ -5,6 +5,8 @@ import sys
 import time
 from typing import IO, Any, NamedTuple
 
+from heatsolve import streams
+
 SECONDS_BETWEEN_LINES = 5.0
 SECONDS_BETWEEN_FRAMES = 0.1
 POINTS_OF_FIT = 20
@@ -27,13 +29,21 @@ class Report:
         self.began = time.perf_counter()
 
     def line(self, text: str = "") -> None:
-        if not self._quiet:
+        """Say something. Where nobody reads any more, or the disk is full, the run goes on."""
+        if self._quiet:
+            return
+        try:
             print(text, file=self._stream, flush=True)
+        except OSError as error:
+            self._quiet = True
+            streams.silence(self._stream)
+            if not isinstance(error, BrokenPipeError):
+                self.warn(f"the run goes on without its report: {error.strerror}")
 
     def warn(self, sentence: str) -> None:
         """A warning goes to standard error, also from a quiet run."""
         if not self._mute:
-            print(f"heatsolve: warning: {sentence}", file=sys.stderr, flush=True)
+            streams.complain(f"heatsolve: warning: {sentence}")
 
     def aim(self, threshold: float) -> None:
         """The norm to reach, where one ends the run."""

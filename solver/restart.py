@@ -13,6 +13,9 @@ from heatsolve.problem import Problem
 from heatsolve.report import Report
 from heatsolve.resume import refuse_another
 
+RECORD = {"case": str, "unit": str, "frames": list}
+"""What every checkpoint of a run has in its record, and of what type."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -47,6 +50,8 @@ def find_state(
     off_the_way = []
 
     def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
+        if not all(isinstance(state.record.get(key), kind) for key, kind in RECORD.items()):
+            raise FileFailure(f"the checkpoint after {state.number} is not one of a run")
         refuse_another(state.record["case"], problem.case)
         if not march.on_the_way(problem.case, pace, state):
             off_the_way.append(state)

@@ -15,7 +15,7 @@ import numpy as np
 
 from heatsolve import output, parts
 from heatsolve.disk import failing, reserved, sync
-from heatsolve.fieldfile import Arrays, FieldFile, check_target
+from heatsolve.fieldfile import Arrays, FieldFile, check_target, remove_leftovers
 from heatsolve.parts import Part, Segment
 from heatsolve.ranks import Ranks
 from heatsolve.shared import SharedFile, agreed, can_share
@@ -71,6 +71,7 @@ class Results:
                 if ranks.rank == 0:
                     check_target(self._path)
                     stack.enter_context(reserved(self._path))
+                    remove_leftovers(self._path)
             stack.callback(self._clean)
             with agreed(ranks):
                 if ranks.rank == 0:
@@ -212,6 +213,7 @@ def gather(path: Path, target: Path) -> None:
     """
     check_target(target)
     with reserved(target):
+        remove_leftovers(target)
         _gather(path, target)
 
 

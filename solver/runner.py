@@ -25,6 +25,7 @@ from heatsolve.errors import HeatsolveError
 from heatsolve.evolution import Evolution
 from heatsolve.keeper import Keeper, State
 from heatsolve.linear import term_of
+from heatsolve.memory import explained
 from heatsolve.output import read
 from heatsolve.pace import Pace, pace_of
 from heatsolve.points import copy
@@ -35,6 +36,7 @@ from heatsolve.restart import Start, find_state, store_of
 from heatsolve.results import Results
 from heatsolve.schema import IMPLICIT
 from heatsolve.staggered import Staggered
+from heatsolve.streams import printable
 from heatsolve.wish import Wish
 
 EXIT_NOT_CONVERGED = 3
@@ -78,12 +80,14 @@ def run(
     with locating(case):
         path = output or Path(f"{case.name}.h5")
         report, ranks = report or Report(quiet=True), ranks or Ranks()
-        return _run(case, backend, path, report, ranks, start or Start(), wish or Wish())
+        machine = machine_of(case, backend, report, ranks)
+        with explained(case, machine, ranks.size):
+            return _run(case, machine, path, report, ranks, start or Start(), wish or Wish())
 
 
 def _run(
     case: Case,
-    backend: str | None,
+    machine: Backend,
     path: Path,
     report: Report,
     ranks: Ranks,
@@ -91,7 +95,7 @@ def _run(
     wish: Wish,
 ) -> Result:
     began = clock.perf_counter()
-    problem = set_up(case, backend, report, ranks)
+    problem = set_up(case, machine, report, ranks)
     pace = None if case.model.steady else pace_of(problem)
     if pace is not None and pace.warning:
         report.warn(pace.warning)
@@ -109,7 +113,6 @@ def _run(
             report.line(f"{path} holds this already, nothing to do")
             return Result(path, fields, outcome, exit_code(outcome))
         errors = error_norms(problem, fields)
-        machine = problem.backend
         work = ranks.gather((machine.points_updated, machine.bytes_moved))
         points, moved = map(int, np.sum(work, axis=0))
         attributes = attributes_of(problem, outcome) | errors
@@ -126,8 +129,8 @@ def _run(
     return Result(path, fields, outcome, exit_code(outcome))
 
 
-def set_up(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Problem:
-    """The case on the machine that it asks for, or that is best for it; says what both are."""
+def machine_of(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Backend:
+    """The machine that a case asks for, or that is best for it; says which, and why."""
     threads = case.parallel.threads or (1 if ranks.size > 1 else None)
     machine, reason = choose(
         backend or case.parallel.backend,
@@ -136,8 +139,13 @@ def set_up(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Pro
         ranks.local_rank,
         ranks.gather,
     )
-    report.line(f"{case.name}: {case.about.title or 'untitled'}")
+    report.line(f"{case.name}: {printable(case.about.title) or 'untitled'}")
     report.line(f"backend {machine.name} ({reason}), {case.solver.precision}")
+    return machine
+
+
+def set_up(case: Case, machine: Backend, report: Report, ranks: Ranks) -> Problem:
+    """The case on a machine; says what it is."""
     problem = make_problem(with_layers(case, machine, ranks), machine, ranks)
     points = " x ".join(str(axis.points) for axis in reversed(problem.whole.axes))
     report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")

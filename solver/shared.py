@@ -121,7 +121,9 @@ class SharedFile:
     def _fill(self, place: tuple[int, ...], fields: Arrays) -> None:
         """Write the blocks of all processes into a place of every field."""
         with agreed(self._ranks), failing("write", self._path):
-            file = h5py.File(self._part, "r+", driver="mpio", comm=self._ranks.comm)
+            file = h5py.File(
+                self._part, "r+", driver="mpio", comm=self._ranks.comm, libver=fieldfile.FORMAT
+            )
         try:
             for name in sorted(fields):  # the same order on all processes
                 self._write(file[name], place, fields[name])

@@ -214,7 +214,7 @@ except Diverged as error:
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.stdout == (
-        "1 t is not finite (NaN or Inf) after 6, no checkpoint is made of it\n"
+        "1 diverged: t is not finite (NaN or Inf) after 6 iterations, no checkpoint is made of it\n"
     ), done.stderr
     store = store_of(tmp_path / "c", shape=(13, 17))
     assert store.newest().fields["t"].tobytes() == awkward((13, 17), np.float64).tobytes()
@@ -444,7 +444,7 @@ def test_what_is_not_finite_is_not_saved(tmp_path, bad):
 
     for error in together(2, save):
         assert isinstance(error, Diverged)
-        assert str(error).startswith("direction is not finite (NaN or Inf) after 20")
+        assert str(error).startswith("diverged: direction is not finite (NaN or Inf) after 20 ")
     assert names(tmp_path) == ["000000000003", "000000000012"]
 
 

@@ -56,12 +56,13 @@ def outside(name):
 INTERFACE = "backends"
 ALLOWED = {
     "errors": (),
+    "streams": (),
     "points": ("errors",),
     "grid": ("errors",),
-    "expressions": ("errors",),
+    "expressions": ("streams", "errors"),
     "heat": ("points",),
     "boundary": ("points",),
-    "ranks": (INTERFACE, "backends.sums", "errors"),
+    "ranks": (INTERFACE, "backends.sums", "streams", "errors"),
     "blocks": ("grid", "errors"),
     "links": ("ranks", "points", INTERFACE, "errors"),
     "halo": ("links", "ranks", "points", "grid", INTERFACE, "errors"),
@@ -88,12 +89,13 @@ ALLOWED = {
     "conflicts": ("schema", "values", "expressions", "grid", "toml"),
     "case": ("conflicts", "models", "schema", "values", "expressions", "toml", "errors"),
     "disk": ("errors",),
-    "parts": ("disk", "errors"),
+    "inspection": ("errors",),
+    "parts": ("disk", "inspection", "errors"),
     "fieldfile": ("disk", "parts", "xdmf", "errors"),
-    "output": ("disk", "fieldfile", "parts", "errors"),
+    "output": ("disk", "fieldfile", "inspection", "parts", "streams", "errors"),
     "shared": ("disk", "fieldfile", "ranks", "errors"),
     "results": ("disk", "fieldfile", "output", "parts", "ranks", "shared", "errors"),
-    "checkpoint.part": ("disk",),
+    "checkpoint.part": ("disk", "inspection"),
     "checkpoint.manifest": ("checkpoint.part", "disk", "errors"),
     "checkpoint.folder": ("disk",),
     "checkpoint": (
@@ -106,7 +108,7 @@ ALLOWED = {
         "errors",
     ),
     "resume": ("case", "converge", "expressions", "schema", "toml", "errors"),
-    "report": ("errors",),
+    "report": ("streams", "errors"),
     "evaluate": ("case", "grid", "errors"),
     "volumes": ("evaluate", "case", "heat", "boundary", "grid", "errors"),
     "problem": (
@@ -298,7 +300,15 @@ ROOMS = {
     "cupy": ("backends.*",),
     "cupyx": ("backends.*",),
     "cuda": ("backends.*",),
-    "h5py": ("fieldfile", "output", "parts", "shared", "checkpoint.part", "postprocess.*"),
+    "h5py": (
+        "fieldfile",
+        "inspection",
+        "output",
+        "parts",
+        "shared",
+        "checkpoint.part",
+        "postprocess.*",
+    ),
     "mpi4py": ("ranks",),
     "matplotlib": ("postprocess.*",),
     "scipy": ("linear.fft",),
@@ -345,7 +355,7 @@ def _one_room(a, b):
 
 
 def test_the_command_line_imports_lazily():
-    assert ours("cli", top_level=True) <= {"errors"}
+    assert ours("cli", top_level=True) <= {"errors", "streams"}
     heavy = {"numba", "matplotlib", "cupy", "h5py", "numpy", "pydantic", "mpi4py", "cuda", "scipy"}
     # CUDA's packages put redirectors into every interpreter; only what the import adds counts.
     script = "import sys; n = set(sys.modules); import heatsolve.cli; print(*set(sys.modules) - n)"

@@ -66,6 +66,9 @@ class CudaBackend(DeviceBackend):
     def part(self, array: DeviceArray, shape: Sequence[int], first: int = 0) -> DeviceArray:
         return array.part(tuple(shape), first)
 
+    def memory(self) -> tuple[int, int]:
+        return self._machine.memory() if isinstance(self._machine, Device) else super().memory()
+
     def _copy(self, target: DeviceArray, source: DeviceArray) -> None:
         self._machine.copy(target, source)
 

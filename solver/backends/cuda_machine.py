@@ -125,6 +125,11 @@ class Device:
         self.zero(array)
         return array
 
+    def memory(self) -> tuple[int, int]:
+        error, free, total = self._driver.cuMemGetInfo()
+        checked((error,))
+        return free, total
+
     def zero(self, array: DeviceArray) -> None:
         checked(self._driver.cuMemsetD8Async(array.pointer, 0, array.nbytes, self._handle))
 

@@ -68,6 +68,9 @@ class CupyBackend(DeviceBackend):
     def to_host(self, array: Any) -> np.ndarray:
         return array.get()
 
+    def memory(self) -> tuple[int, int]:
+        return self._cupy.cuda.runtime.memGetInfo()
+
     def _copy(self, target: Any, source: Any) -> None:
         stream = self._cupy.cuda.get_current_stream()
         target.data.copy_from_device_async(source.data, source.nbytes, stream)

@@ -1,5 +1,6 @@
 """A machine in one precision: what it has compiled, what it has done, its twin in single."""
 
+import os
 from collections.abc import Callable, Sequence
 from copy import copy as duplicate
 from dataclasses import dataclass
@@ -57,6 +58,10 @@ class Machine:
             self._single = single
         return self._single
 
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free, and all that there are, where its arrays lie."""
+        return host_memory()
+
     @property
     def points_updated(self) -> int:
         return self._course.points_updated
@@ -89,6 +94,17 @@ class Machine:
             else self.integer if argument == INTEGER else self.dtype.type
             for argument in described
         )  # fmt: skip
+
+
+def host_memory() -> tuple[int, int]:
+    """Bytes that are free, and all that there are, on the host."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":") for line in file)
+        return 1024 * int(lines["MemAvailable"].split()[0]), total
+    except (OSError, KeyError):  # no Linux
+        return total, total
 
 
 def converted(arguments: Sequence[Any], converts: Converts) -> list[Any]:

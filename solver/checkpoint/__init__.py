@@ -178,12 +178,12 @@ class Store:
             for name, values in snapshot.fields.items()
             if not all(np.isfinite(piece).all() for piece in chunks(values))
         ]
-        for names in self._ranks.gather(own):
-            if names:
-                raise Diverged(
-                    f"{names[0]} is not finite (NaN or Inf) after {snapshot.number}, "
-                    "no checkpoint is made of it"
-                )
+        for name, *_ in filter(None, self._ranks.gather(own)):
+            unit = snapshot.record.get("unit", "iterations")
+            raise Diverged(
+                f"diverged: {name.replace('_', ' ')} is not finite (NaN or Inf) after "
+                f"{snapshot.number} {unit}, no checkpoint is made of it"
+            )
 
     # ---- writing -----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 
 from heatsolve.disk import Disk, reserve
+from heatsolve.inspection import damage, demand_group, demand_values, members
 
 CHUNK_BYTES = 8 * 2**20
 
@@ -58,7 +59,8 @@ def checksum_of(path: Path) -> tuple[int, int]:
 def read_history(path: Path) -> dict[str, np.ndarray]:
     """The history in a part."""
     with h5py.File(path, "r", locking="best-effort") as file:
-        return {name: values[:] for name, values in file["history"].items()}
+        history = demand_group(file, "history")
+        return {name: demand_values(history, name)[:] for name in members(history)}
 
 
 def read_fields(path: Path, window: Window, fields: Arrays, wanted: Window) -> None:
@@ -70,9 +72,10 @@ def read_fields(path: Path, window: Window, fields: Arrays, wanted: Window) -> N
     if all(low < high for low, high in both):
         with h5py.File(path, "r", locking="best-effort") as file:
             for name, values in fields.items():
-                file["fields"][name].read_direct(
-                    values, _within(window, both), _within(wanted, both)
-                )
+                stored = demand_values(demand_group(file, "fields"), name)
+                if stored.shape != tuple(high - low for low, high in window):
+                    raise damage(stored.parent, name, "does not fit its window")
+                stored.read_direct(values, _within(window, both), _within(wanted, both))
 
 
 def chunks(values: np.ndarray) -> Iterator[np.ndarray]:

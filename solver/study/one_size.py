@@ -26,7 +26,7 @@ from heatsolve.pace import MOST_STEPS, step_length, substeps
 from heatsolve.problem import Problem, grid_of
 from heatsolve.ranks import Ranks, find_ranks
 from heatsolve.report import Report
-from heatsolve.runner import set_up, shares
+from heatsolve.runner import machine_of, set_up, shares
 from heatsolve.study.processes import time_of
 
 REPEATS = 7
@@ -102,7 +102,8 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
     for what others send it (None where a device does so). `balance`: unknowns of the mean process
     over those of the largest. `latency`, `bandwidth`: of an exchange with both neighbours (s, B/s).
     """
-    problem = set_up(case, backend, Report(quiet=True), ranks)
+    quiet = Report(quiet=True)
+    problem = set_up(case, machine_of(case, backend, quiet, ranks), quiet, ranks)
     machine, link = problem.backend, problem.halo.link
     work, unit = worker(problem)
 

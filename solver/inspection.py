@@ -1,0 +1,96 @@
+"""Whether a file holds what heatsolve writes: asked before any of it is read.
+
+A file may come from a stranger or from a disk that fails. What leads out of it (a link, a dataset
+whose values lie in another file) would show the content of other files, or lead the HDF5 library
+in a circle until it crashes; shapes that do not fit would end in a mistake far from the cause.
+"""
+
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import h5py
+
+from heatsolve.errors import FileFailure
+
+NUMBERS = "fiu"
+"""The kinds of NumPy's types that are numbers."""
+PATIENCE = 60
+"""Seconds of a trial: of a file that is whole it takes a moment, of a damaged one maybe forever."""
+
+
+def survives(path: Path, look: Callable[[], object]) -> None:
+    """Raise FileFailure for a file on which the HDF5 library crashes, or loops without end.
+
+    It does so on some damaged files. So `look` is tried in a process of its own first; what that
+    raises is of no interest, because it will be raised here, too.
+    """
+    child = os.fork()
+    if not child:
+        try:
+            for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            signal.alarm(PATIENCE)
+            # What the C library says and writes of its own crash is of no use to a user.
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            look()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        raise FileFailure(f"{path} is damaged: the HDF5 library fails on it")
+
+
+def members(group: h5py.Group) -> Iterator[str]:
+    """The names in a group. Raises FileFailure for a link, which would lead out of it."""
+    for name in group:
+        _demand_no_link(group, name)
+        yield name
+
+
+def _demand_no_link(group: h5py.Group, name: str) -> None:
+    if name in group and not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise damage(group, name, "is a link to elsewhere")
+
+
+def demand_group(group: h5py.Group, name: str) -> h5py.Group:
+    """The group of this name. Raises FileFailure for anything else."""
+    _demand_no_link(group, name)
+    found = group[name]
+    if not isinstance(found, h5py.Group):
+        raise damage(group, name, "is no group")
+    return found
+
+
+def demand_values(group: h5py.Group, name: str, kinds: str = NUMBERS) -> h5py.Dataset:
+    """The dataset of this name, which holds its values, of such kinds, in its own file.
+
+    Raises FileFailure for anything else.
+    """
+    _demand_no_link(group, name)
+    found = group[name]
+    if not isinstance(found, h5py.Dataset) or found.shape is None:
+        raise damage(group, name, "holds no values")
+    if found.dtype.kind not in kinds:
+        raise damage(group, name, f"is of type {found.dtype}")
+    if found.is_virtual or found.external:
+        raise damage(group, name, "has its values elsewhere")
+    stored, wanted = found.id.get_storage_size(), found.size * found.dtype.itemsize
+    if stored < wanted and not found.id.get_create_plist().get_nfilters():
+        raise damage(group, name, f"has {stored} bytes in place of {wanted}")
+    return found
+
+
+def demand_unit(group: h5py.Group, name: str) -> None:
+    """Raise FileFailure unless a dataset names its unit."""
+    if not isinstance(group[name].attrs.get("units"), str):
+        raise damage(group, name, "has no unit")
+
+
+def damage(group: h5py.Group, name: str, what: str) -> FileFailure:
+    """What to raise for something in a group that is not as heatsolve writes it."""
+    place = f"{group.name.rstrip('/')}/{name}".lstrip("/")
+    return FileFailure(f"{group.file.filename} is damaged: {place!r} {what}")

@@ -1,0 +1,50 @@
+"""Where memory does not suffice: how much the case needs, and what would fit."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from heatsolve.backends import Backend
+from heatsolve.case import Case
+from heatsolve.errors import InputError
+from heatsolve.preview import rows_of
+from heatsolve.preview_rows import MemoryRow, size
+from heatsolve.problem import grid_of
+
+SIGNS = ("OUT_OF_MEMORY", "MemoryAllocation", "ALLOC_FAILED", "Out of memory")
+"""How the driver, the runtime and the libraries of CUDA say that memory is short."""
+
+
+@contextmanager
+def explained(case: Case, machine: Backend, processes: int) -> Iterator[None]:
+    """Make an InputError of memory that is short, on the host or on a GPU."""
+    free, total = machine.memory()
+    try:
+        yield
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        on_device = machine.on_device and any(sign in said for sign in SIGNS)
+        if not (on_device or isinstance(error, MemoryError)):
+            raise
+        where = "on the GPU" if on_device else "on the host"
+        if machine.on_device and not on_device:
+            raise InputError(f"not enough memory {where} ({error})") from error
+        told = f"not enough memory {where}, where {size(free)} of {size(total)} were free"
+        with suppress(Exception):  # an estimate needs memory, too
+            told += _what_would_fit(case, machine, processes, free)
+        raise InputError(told) from error
+
+
+def _what_would_fit(case: Case, machine: Backend, processes: int, free: int) -> str:
+    rows = rows_of(case, machine, "", processes)
+    needed = next(row.needed for row in rows if isinstance(row, MemoryRow))
+    each = " in each process" if processes > 1 else ""
+    said = f": the case needs about {size(needed)}{each}"
+    if needed <= free:
+        return said
+    unknowns, many = grid_of(case).all_unknowns, math.ceil(processes * needed / free)
+    whose = "a GPU" if machine.on_device else "as much memory"
+    return (
+        f"{said}; {unknowns * free / needed:.2g} of its {unknowns:.2g} unknowns would fit, "
+        f"or all of them on {many} processes with {whose} each"
+    )

@@ -1,0 +1,320 @@
+"""Results and checkpoints from strangers: damaged, forged, or made to do harm."""
+
+import ast
+import io
+import json
+import os
+import pickle
+import random
+import re
+import signal
+import sys
+import time
+import zlib
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from test_restart import MARCH, STEADY
+
+from heatsolve import cli, inspection
+from heatsolve.case import parse
+from heatsolve.checkpoint.manifest import MANIFEST
+from heatsolve.checkpoint.part import checksum_of
+from heatsolve.errors import FileFailure
+from heatsolve.output import read
+from heatsolve.runner import run
+
+SOLVER = Path(cli.__file__).parent
+SOURCES = [*SOLVER.rglob("*.py"), *(SOLVER.parent / "postprocess").rglob("*.py")]
+
+
+def program(monkeypatch, *arguments):
+    """The program, in this process: its exit code and what it said of a failure."""
+    monkeypatch.setattr(sys, "argv", ["heatsolve", *map(str, arguments)])
+    said = io.StringIO()
+    code = 0
+    with redirect_stdout(io.StringIO()), redirect_stderr(said):
+        try:
+            cli.main()
+        except SystemExit as leaving:
+            code = leaving.code or 0
+    return code, said.getvalue()
+
+
+# ---- results -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A steady file and a march."""
+    folder = tmp_path_factory.mktemp("results")
+    run(parse(STEADY, "steady"), "numpy", folder / "steady.h5")
+    march = parse(MARCH, "march", ["time.end=0.004", "output.probes=[[0.5, 0.5]]"])
+    run(march, "numpy", folder / "march.h5")
+    return {"steady": folder / "steady.h5", "march": folder / "march.h5"}
+
+
+@pytest.fixture
+def copies(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, path in files.items():
+        Path(f"{name}.h5").write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def spoil(data, choose):
+    """The bytes of a file with some of them changed, or cut short."""
+    data = bytearray(data)
+    if choose.randrange(6) == 0:
+        return data[: choose.randrange(len(data))]
+    for _ in range(choose.choice([1, 1, 2, 8])):
+        at = choose.randrange(len(data))
+        while not data[at] and choose.random() < 0.9:  # most bytes are zeros, and of no use
+            at = choose.randrange(len(data))
+        data[at] = choose.choice([data[at] ^ 1 << choose.randrange(8), 0, 255, 127, 128])
+    return data
+
+
+READERS = [("info",), ("compare", "march.h5"), ("compare", "--tolerance", "1e-3", "march.h5"),
+           ("gather", "--output", "g.h5")]  # fmt: skip
+
+
+def test_damaged_bytes(copies, monkeypatch):
+    """No crash, no traceback and no endless loop, whatever byte is wrong; the file is only read."""
+    good, choose = Path("march.h5").read_bytes(), random.Random(1)
+    codes = {}
+    for number in range(60):
+        bad = spoil(good, choose)
+        Path("bad.h5").write_bytes(bad)
+        for command in (*READERS, *[("plot",), ("animate",)] * (number % 20 == 0)):
+            code, said = program(monkeypatch, command[0], "bad.h5", *command[1:])
+            assert code in (0, 2, 5, 6), (number, command, code, said)
+            assert said.count("\n") == (code in (2, 6)), said
+            assert Path("bad.h5").read_bytes() == bad
+            codes[code] = codes.get(code, 0) + 1
+    assert codes[6] > 100
+    assert codes[0] > 10
+
+
+def elsewhere(file, name):
+    shape = file[name].shape
+    del file[name]
+    file.create_dataset(name, shape, "f8", external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)])
+
+
+def itself(file, name):
+    shape = file[name].shape
+    del file[name]
+    layout = h5py.VirtualLayout(shape, "f8")
+    layout[:] = h5py.VirtualSource(".", name, shape)
+    file.create_virtual_dataset(name, layout)
+
+
+def replaced(value):
+    def replace(file, name):
+        del file[name]
+        file[name] = value(file) if callable(value) else value
+
+    return replace
+
+
+def sparse(file, name):
+    shape = (2**40,) * file[name].ndim
+    del file[name]
+    file.create_dataset(name, shape, "f8", chunks=(8,) * len(shape))
+
+
+HARMS = {
+    "elsewhere": elsewhere,
+    "itself": itself,
+    "enormous": sparse,
+    "removed": lambda file, name: file.pop(name),
+    "a group": lambda file, name: (file.pop(name), file.create_group(name)),
+    "a loop": replaced(lambda file: file["/"]),
+    "a soft link": replaced(h5py.SoftLink("/y")),
+    "a link to nowhere": replaced(h5py.SoftLink("/nowhere")),
+    "another file": replaced(h5py.ExternalLink("steady.h5", "/temperature")),
+    "text": replaced("text"),
+    "nothing": replaced(h5py.Empty("f8")),
+    "a number": replaced(1.0),
+    "complex": replaced(np.ones((20, 24), complex)),
+    "references": replaced(lambda file: np.array([file.ref] * 24, h5py.ref_dtype)),
+    "a pickle": replaced(np.void(pickle.dumps(print))),
+    "a compound": replaced(np.zeros(24, [("a", "f8"), ("b", "i4")])),
+    "another shape": replaced(np.ones((3, 2))),
+    "no unit": lambda file, name: file[name].attrs.pop("units"),
+    "an odd unit": lambda file, name: file[name].attrs.create("units", [1.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("name", ["temperature", "x", "history/residual"])
+def test_harm_is_told(harm, name, copies, monkeypatch):
+    """In a sentence, by every command that reads; nothing is shown of another file."""
+    with h5py.File("steady.h5", "r+") as file:
+        HARMS[harm](file, name)
+    before = Path("steady.h5").read_bytes()
+    for command in (("info",), ("plot",), ("compare", "steady.h5"), ("gather", "--output", "g.h5")):
+        code, said = program(monkeypatch, command[0], "steady.h5", *command[1:])
+        if code == 0:  # a history without residuals is one
+            assert (harm, name) == ("removed", "history/residual")
+            continue
+        assert code == 6
+        assert re.fullmatch(r"heatsolve: .*steady\.h5.*\n", said)
+        assert Path("steady.h5").read_bytes() == before
+        assert not Path("g.h5").exists()
+
+
+@pytest.mark.parametrize(
+    ("axis", "value"), [("x", 0.0), ("x", np.nan), ("y", np.inf), ("time", np.nan)]
+)
+def test_axes_ascend(axis, value, copies, monkeypatch):
+    with h5py.File("march.h5", "r+") as file:
+        file[axis][1:] = value
+    for command in ("info", "plot", "animate"):
+        code, said = program(monkeypatch, command, "march.h5")
+        assert (code, said) == (6, f"heatsolve: march.h5 is damaged: {axis!r} is no axis\n")
+
+
+@pytest.mark.parametrize(
+    "target", ["../march.h5", "/etc/passwd", "march.h5", "deep/er/0123abcd-0000-0000.h5", "."]
+)
+def test_parts_lie_where_parts_do(target, copies):
+    with h5py.File("steady.h5", "r+") as file:
+        shape = file["temperature"].shape
+        del file["temperature"]
+        layout = h5py.VirtualLayout(shape, "f8")
+        layout[:] = h5py.VirtualSource(target, "temperature", shape)
+        file.create_virtual_dataset("temperature", layout).attrs["units"] = "1"
+    with pytest.raises(FileFailure, match="is not the name of a part"):
+        read(Path("steady.h5"))
+
+
+def test_a_file_on_which_the_library_crashes(monkeypatch):
+    """Or loops: it is tried in a process of its own, and this one goes on."""
+
+    def forever():
+        while True:
+            time.sleep(0.1)
+
+    monkeypatch.setattr(inspection, "PATIENCE", 1)
+    for look in (os.abort, lambda: os.kill(os.getpid(), signal.SIGSEGV), forever):
+        with pytest.raises(FileFailure, match=r"a\.h5 is damaged: the HDF5 library fails on it"):
+            inspection.survives(Path("a.h5"), look)
+    inspection.survives(Path("a.h5"), lambda: 1 / 0)  # which is raised where it is done in earnest
+
+
+def test_reading_changes_nothing(copies, monkeypatch):
+    """Neither bytes nor times, and nothing in a file is run: a pickle stays bytes."""
+    owned = Path("owned")
+
+    class Harm:
+        def __reduce__(self):
+            return os.mkdir, (str(owned),)
+
+    with h5py.File("march.h5", "r+") as file:
+        file.attrs["case"] = np.void(pickle.dumps(Harm()))
+        file["temperature"].attrs["more"] = np.void(pickle.dumps(Harm()))
+    for path in copies.iterdir():
+        path.chmod(0o444)
+    before = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in copies.iterdir()}
+    for command in (("info",), ("plot", "--output", "a.png"), ("animate", "--output", "a.gif"),
+                    ("compare", "march.h5"), ("gather", "--output", "g.h5")):  # fmt: skip
+        code, said = program(monkeypatch, command[0], "march.h5", *command[1:])
+        assert (code, said) == (0, ""), (command, said)
+    assert {name: (Path(name).read_bytes(), Path(name).stat().st_mtime_ns) for name in before} == (
+        before
+    )
+    assert not owned.exists()
+
+
+def calls():
+    """All calls in our sources: what is called, and the call."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                yield path.name, ast.unparse(node.func), node
+
+
+def test_files_are_opened_to_be_read():
+    """What writes is the field file, the file of many processes, and the part of a checkpoint."""
+    modes = {(name, ast.literal_eval(node.args[1])) for name, called, node in calls()
+             if called == "h5py.File"}  # fmt: skip
+    assert {name for name, mode in modes if mode != "r"} == {"fieldfile.py", "shared.py", "part.py"}
+    assert {("output.py", "r"), ("parts.py", "r"), ("part.py", "r")} <= modes
+
+
+def test_nothing_is_evaluated_or_unpickled():
+    found = {called for _, called, _ in calls()}
+    assert not found & {"eval", "__import__", "np.load", "os.system", "os.popen"}
+    assert {name for name, called, _ in calls() if called == "exec"} == {"cuda_source.py"}
+    imported = " ".join(path.read_text() for path in SOURCES)
+    assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve|dill|yaml)", imported, re.M)
+
+
+# ---- checkpoints -------------------------------------------------------------------------------
+
+
+def reseal(folder, change):
+    """Change the manifest of a checkpoint, and give it a seal that fits."""
+    path = folder / MANIFEST
+    content = json.loads(path.read_bytes().partition(b"\n")[2][:-2])
+    part = folder / "part-0000.h5"
+    change(content, part)
+    size, checksum = checksum_of(part)
+    for about in content.get("parts", [])[:1]:
+        about |= {"bytes": size, "crc32": checksum}
+    data = json.dumps(content).encode()
+    path.write_bytes(b'{"crc32": %d, "content":\n%s}\n' % (zlib.crc32(data), data))
+
+
+def in_part(harm):
+    def change(_, part):
+        with h5py.File(part, "r+") as file:
+            HARMS[harm](file, "fields/u")
+
+    return change
+
+
+FORGED = {
+    "no parts": lambda content, _: content.pop("parts"),
+    "a shape of words": lambda content, _: content.update(shape="ab"),
+    "objects": lambda content, _: content["fields"].update(u="|O"),
+    "a part elsewhere": lambda content, _: content["parts"].append(
+        {"name": "../../x.h5", "window": [[0, 1], [0, 1]], "bytes": 1, "crc32": 1}
+    ),
+    "a window of one number": lambda content, _: content["parts"][0].update(window=[1]),
+    "no case": lambda content, _: content["record"].pop("case"),
+    "a list for a record": lambda content, _: content.update(record=[]),
+    **{
+        harm: in_part(harm)
+        for harm in (
+            "elsewhere",
+            "itself",
+            "a loop",
+            "another file",
+            "text",
+            "references",
+            "a pickle",
+            "another shape",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_forged_checkpoint(kind, files, tmp_path, monkeypatch):
+    """With a seal that fits: it is refused in a sentence, and never shows another file."""
+    monkeypatch.chdir(tmp_path)
+    text = STEADY + '[parallel]\nbackend = "numpy"\n'
+    Path("case.toml").write_text(text)
+    run(parse(text, "case"), None, Path("case.h5"))
+    newest = max(Path("case.checkpoints").iterdir())
+    reseal(newest, FORGED[kind])
+    code, said = program(monkeypatch, "run", "case.toml", "--restart-from", newest)
+    assert (code, said.count("\n")) == (6, 1), said
+    code, said = program(monkeypatch, "run", "case.toml", "--restart")  # from the one before
+    assert (code, said.count("heatsolve: warning: ")) == (0, 1), said

@@ -1,0 +1,109 @@
+"""Odd surroundings: streams that are closed, full or of another tongue, clocks that go wrong."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from test_faults import heatsolve, sentence
+from test_restart import MARCH, STEADY
+
+from heatsolve.case import parse
+from heatsolve.output import read
+from heatsolve.report import Report
+from heatsolve.runner import run
+
+RUN = ("run", "case.toml", "--backend", "numpy")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "case.toml").write_text(f"[case]\ntitle = 'Plätte 温度'\n{STEADY}", "utf-8")
+    return tmp_path
+
+
+def shell(folder, command, environment=None):
+    """A line of the shell in which `heatsolve` is the program."""
+    return subprocess.run(
+        ["bash", "-c", f'heatsolve() {{ "{sys.executable}" -m heatsolve "$@"; }}\n{command}'],
+        cwd=folder, capture_output=True, text=True, timeout=60, env=environment,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "streams", [">&-", "2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full", ">/dev/full 2>/dev/full"]
+)
+def test_a_run_survives_its_streams(folder, streams):
+    done = shell(folder, f"heatsolve {' '.join(RUN)} {streams}")
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert read(folder / "case.h5").attributes["converged"]
+    if streams == ">/dev/full":
+        said = "heatsolve: warning: the run goes on without its report: No space left on device\n"
+        assert done.stderr == said
+
+
+def test_a_run_whose_reader_leaves(folder):
+    done = shell(folder, f"heatsolve {' '.join(RUN)} | head -1; echo ${{PIPESTATUS[0]}}")
+    assert done.stdout.splitlines()[-1] == "0"
+    assert done.stderr == ""
+    assert read(folder / "case.h5").attributes["converged"]
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("cases >/dev/full", 6), ("run nothing.toml 2>/dev/full", 2), ("run nothing.toml 2>&-", 2),
+     ("run nothing.toml >&- 2>&- <&-", 2)],
+)  # fmt: skip
+def test_exit_codes_of_other_commands(folder, command, code):
+    done = shell(folder, f"heatsolve {command}")
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "surroundings",
+    [
+        {"LC_ALL": "de_DE.UTF-8", "LANG": "de_DE.UTF-8"},
+        {"LC_ALL": "tr_TR.UTF-8", "TZ": "Pacific/Apia"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "ascii", "TERM": "dumb", "COLUMNS": "0"},
+    ],
+    ids=["german", "turkish", "C", "ascii"],
+)
+def test_tongues(folder, surroundings):
+    """Without a home or a terminal; numbers keep their point, what cannot be said is escaped."""
+    kept = {name: os.environ[name] for name in ("PATH", "HEATSOLVE_CACHE") if name in os.environ}
+    environment = kept | surroundings
+    done = heatsolve(folder, *RUN, env=environment, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    title = done.stdout.splitlines()[0]
+    assert title in ("case: Plätte 温度", "case: Pl\\xe4tte \\u6e29\\u5ea6")
+    assert "below 1.000e-03" in done.stdout
+    assert read(folder / "case.h5").title == "Plätte 温度"
+    assert heatsolve(folder, "info", "case.h5", env=environment).returncode == 0
+    said = sentence(heatsolve(folder, "run", "nothäre.toml", env=environment), 2)
+    assert said.startswith("no case file or shipped case is called")
+
+
+def test_a_title_does_nothing_to_a_terminal(folder):
+    text = STEADY + '[case]\ntitle = "\\u001b[31mRed\\u0007 \\u202e"\n'
+    (folder / "case.toml").write_text(text)
+    for command in (RUN, ("check", "case.toml"), ("info", "case.h5")):
+        done = heatsolve(folder, *command)
+        assert done.returncode == 0
+        assert "\\x1b[31mRed\\x07 \\u202e" in done.stdout
+        assert all(c.isprintable() or c == "\n" for c in done.stdout)
+
+
+def test_a_clock_that_is_set_back(folder, monkeypatch):
+    """Nothing depends on the time of day: neither checkpoints by time nor what is reported."""
+    times = iter(range(10**9, 0, -3600))
+    monkeypatch.setattr(time, "time", lambda: float(next(times)))
+    case = parse(MARCH, "case", ["checkpoint.every='0.001 s'"])
+    result = run(case, "numpy", folder / "case.h5", Report(quiet=True))
+    assert result.exit_code == 0
+    assert 0.0 < read(result.path).attributes["wall_seconds"] < 60.0
+    assert len(list((folder / "case.checkpoints").iterdir())) == 2
