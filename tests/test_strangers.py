@@ -86,17 +86,17 @@ def test_damaged_bytes(copies, monkeypatch):
     """No crash, no traceback and no endless loop, whatever byte is wrong; the file is only read."""
     good, choose = Path("march.h5").read_bytes(), random.Random(1)
     codes = {}
-    for number in range(60):
+    for number in range(30):
         bad = spoil(good, choose)
         Path("bad.h5").write_bytes(bad)
-        for command in (*READERS, *[("plot",), ("animate",)] * (number % 20 == 0)):
+        for command in (*READERS, *[("plot",), ("animate",)] * (number % 15 == 0)):
             code, said = program(monkeypatch, command[0], "bad.h5", *command[1:])
             assert code in (0, 2, 5, 6), (number, command, code, said)
             assert said.count("\n") == (code in (2, 6)), said
             assert Path("bad.h5").read_bytes() == bad
             codes[code] = codes.get(code, 0) + 1
-    assert codes[6] > 100
-    assert codes[0] > 10
+    assert codes[6] > 50
+    assert codes[0] > 5
 
 
 def elsewhere(file, name):
