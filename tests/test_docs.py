@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 import typer
 
-from heatsolve import models
+from heatsolve import manual, models
 from heatsolve.case import parse
 from heatsolve.cli import app
 
@@ -111,6 +111,20 @@ def test_the_readme_names_every_command():
     text = PAGES["README.md"].read_text()
     program = typer.main.get_command(app)
     assert not {name for name in program.commands if f"`heatsolve {name}" not in text}
+
+
+def test_the_reference_is_that_of_the_sections():
+    """As `python -m heatsolve.manual` makes it now, with a meaning for every key."""
+    text = manual.reference()
+    assert PAGES["reference.md"].read_text() == text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    assert len(rows) > 130 and all(len(row) == 4 for row in rows)
+    assert not [key for key, kind, _, meaning in rows if len(meaning) < 5 or not kind.strip()]
+    assert not re.findall(r"<class|typing|Annotated", text)
+    for heading in ("case", "model", "grid", "boundary.left.temperature.robin", "solver", "output"):
+        assert f"`[{heading}]`" in text
+    assert '| `periodic` | list ("x", "y", "z") |' in text
+    assert "| `weight` | number, above 0, at most 2 | `1` |" in text
 
 
 def test_examples_are_short():

@@ -84,7 +84,7 @@ ALLOWED = {
     ),
     "models": ("points",),
     "values": ("expressions", "grid", "toml", "errors"),
-    "schema": ("models", "values", "expressions", "grid", "errors"),
+    "schema*": ("schema", "schema.*", "models", "values", "expressions", "grid", "errors"),
     "toml": ("errors",),
     "conflicts": ("schema", "values", "expressions", "grid", "toml"),
     "case": ("conflicts", "models", "schema", "values", "expressions", "toml", "errors"),
@@ -351,6 +351,7 @@ def _one_room(a, b):
         "backends",
         "linear",
         "checkpoint",
+        "schema",
     )
 
 

@@ -1,0 +1,189 @@
+"""The sections on what comes out, on what it runs, and what it is measured against."""
+
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+from pydantic import Field, PlainValidator
+
+from heatsolve.expressions import show
+from heatsolve.schema.section import FieldName, Section
+from heatsolve.values import (
+    Found,
+    Integer,
+    Interval,
+    PositiveInteger,
+    Real,
+    SpaceTimeField,
+    seconds_of,
+)
+
+
+class Line(Section):
+    """`[[output.line]]`: so many points from one to another, evenly spaced, ends included."""
+
+    start: tuple[Real, ...] = Field(alias="from")
+    """A point."""
+    end: tuple[Real, ...] = Field(alias="to")
+    """Another one."""
+    points: Annotated[Integer, Ge(2), Le(1000)]
+    """So many, evenly spread."""
+
+    def positions(self) -> list[tuple[float, ...]]:
+        """Along x, y, z."""
+        shares = [n / (self.points - 1) for n in range(self.points)]
+        ends = list(zip(self.start, self.end, strict=True))
+        return [tuple((1.0 - s) * low + s * high for low, high in ends) for s in shares]
+
+
+def _film(value: Any) -> Any:
+    """Whether there is a film, or of which fields."""
+    if not isinstance(value, bool | list):
+        raise ValueError(f"must be true, false or a list of fields, not {show(value)}")
+    for item in value if isinstance(value, list) else ():
+        if not isinstance(item, str):
+            raise ValueError(f"must be a list of names of fields, not of {show(item)}")
+    return value if isinstance(value, bool) else tuple(value)
+
+
+Film = Annotated[bool | tuple[str, ...], PlainValidator(_film)]
+
+
+class Output(Section):
+    """`[output]`: what is written, and after how many steps each time.
+
+    `probes` and `lines` are where the fields of a march are read into its history. `plot` are
+    fields drawn at its end, `film` those of which the frames are, true the first of all.
+    """
+
+    fields: tuple[FieldName, ...] | None = None
+    """Those that are written, by default all."""
+    every: PositiveInteger | None = None
+    """Steps from one frame to the next."""
+    plot: tuple[FieldName, ...] = ()
+    """Fields that are drawn when the run is at its end."""
+    film: Film = False
+    """Fields whose frames become a film; true: the first one."""
+    probes: tuple[tuple[Real, ...], ...] = ()
+    """Points at which the history holds all fields."""
+    lines: tuple[Line, ...] = Field(default=(), alias="line")
+    """The same along lines."""
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is anything to draw."""
+        return bool(self.plot or self.film)
+
+    def mistakes(self) -> Found:
+        if self.fields == ():
+            yield ("fields",), "must name a field"
+
+
+class Checkpoint(Section):
+    """`[checkpoint]`: how often the state of a run is saved, and how many states are kept."""
+
+    every: Interval | None = None
+    """From one to the next: iterations or steps, or a wall time."""
+    keep: PositiveInteger = 2
+    """So many, the newest."""
+
+    @property
+    def every_steps(self) -> int | None:
+        """Iterations or steps from one checkpoint to the next."""
+        return self.every if isinstance(self.every, int) else None
+
+    @property
+    def every_seconds(self) -> float | None:
+        """Seconds of wall time from one checkpoint to the next."""
+        return seconds_of(self.every)
+
+
+class Parallel(Section):
+    """`[parallel]`: what the run runs on; it never changes the result."""
+
+    backend: Literal["auto", "numpy", "numba", "cupy", "cuda"] = "auto"
+    """Auto takes the fastest that works."""
+    threads: PositiveInteger | None = None
+    """Of numba."""
+    ranks: Literal["auto"] | tuple[PositiveInteger, ...] = "auto"
+    """Processes along x, y, z."""
+    halo: Literal["auto"] | PositiveInteger = "auto"
+    """Layers of ghosts that are exchanged at once."""
+    transport: Literal["auto", "nccl", "mpi", "host"] = "auto"
+    """What moves ghosts between GPUs; auto takes the first that works."""
+
+    @property
+    def layers(self) -> int:
+        """Layers of ghosts to begin with: "auto" may find more, where passes are made of sweeps."""
+        return 1 if self.halo == "auto" else self.halo
+
+
+class Units(Section):
+    """`[units]`: names of units for the output."""
+
+    temperature: str = "1"
+    """The name of its unit."""
+    concentration: str = "1"
+    """The name of its unit."""
+    velocity_x: str = "1"
+    """The name of its unit."""
+    velocity_y: str = "1"
+    """The name of its unit."""
+    velocity_z: str = "1"
+    """The name of its unit."""
+    pressure: str = "1"
+    """The name of its unit."""
+    length: str = "1"
+    """The name of its unit."""
+    time: str = "1"
+    """The name of its unit."""
+
+
+class Exact(Section):
+    """`[reference.exact]`: the exact solution of each field."""
+
+    temperature: SpaceTimeField | None = None
+    """The exact solution."""
+    concentration: SpaceTimeField | None = None
+    """The exact solution."""
+    velocity_x: SpaceTimeField | None = None
+    """The exact solution."""
+    velocity_y: SpaceTimeField | None = None
+    """The exact solution."""
+    velocity_z: SpaceTimeField | None = None
+    """The exact solution."""
+    pressure: SpaceTimeField | None = None
+    """The exact solution."""
+
+
+class Profile(Section):
+    """`[[reference.profile]]`: values of a field along a line that a report draws beside its own.
+
+    The line goes along an axis, through a point. They may be measured, or of the literature.
+    """
+
+    field: FieldName
+    """Whose values they are."""
+    along: Literal["x", "y", "z"]
+    """The axis of the line."""
+    through: tuple[Real, ...]
+    """A point of it."""
+    positions: tuple[Real, ...]
+    """Coordinates along the axis."""
+    values: tuple[Real, ...]
+    """Of the field there."""
+    source: str = ""
+    """Who says so."""
+
+    def mistakes(self) -> Found:
+        if len(self.values) != len(self.positions):
+            counts = f"{len(self.positions)} positions and {len(self.values)} values"
+            yield ("values",), f"must be as many as positions, not {counts}"
+
+
+class Reference(Section):
+    """`[reference]`: what the result is measured against."""
+
+    exact: Exact = Exact()
+    """The exact solution of each field, whose errors the run reports."""
+    profiles: tuple[Profile, ...] = Field(default=(), alias="profile")
+    """Values along lines that a report draws beside the run's."""

@@ -1,0 +1,185 @@
+"""The sections on how it is solved: the grid, the solver of systems, the march in time."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import pydantic
+from annotated_types import Le, Lt
+from pydantic import StrictBool
+
+from heatsolve.expressions import show
+from heatsolve.grid import AXIS_NAMES
+from heatsolve.schema.section import Section
+from heatsolve.values import Found, Integer, PositiveInteger, PositiveReal, Real
+
+MAX_POINTS = 2**40
+OPTIONS = {
+    "weight": ("jacobi",),
+    "omega": ("sor",),
+    "cycle": ("multigrid", "mgcg"),
+    "smoother": ("multigrid", "mgcg"),
+    "sweeps": ("multigrid", "mgcg"),
+}
+"""Keys of `[solver]` that only some methods have."""
+IMPLICIT = ("crank-nicolson", "backward-euler")
+"""The schemes that solve a system in each step."""
+
+
+class Grid(Section):
+    """`[grid]`: the box and its points; lists run x, y, z."""
+
+    nodes: tuple[Integer, ...] | None = None
+    """Points along x, y, z, walls included: values of walls stand on nodes."""
+    cells: tuple[Integer, ...] | None = None
+    """The same of cells, whose walls are faces; one of the two is given."""
+    lower: tuple[Real, ...] = ()
+    """The low corner of the box (m), by default 0."""
+    upper: tuple[Real, ...] = ()
+    """The high corner, by default 1."""
+    periodic: tuple[Literal["x", "y", "z"], ...] = ()
+    """The axes that close on themselves; nodes there do not repeat the end point."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _unit_box(cls, table: Any) -> Any:
+        counts = isinstance(table, Mapping) and (table.get("nodes") or table.get("cells"))
+        if not isinstance(counts, list):
+            return table
+        return {"lower": [0.0] * len(counts), "upper": [1.0] * len(counts), **table}
+
+    @property
+    def kind(self) -> Literal["nodes", "cells"]:
+        return "cells" if self.nodes is None else "nodes"
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Points along x, y, z."""
+        return self.nodes or self.cells or ()
+
+    @property
+    def dimension(self) -> int:
+        return len(self.counts)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the case, such as ("x", "y")."""
+        return AXIS_NAMES[: self.dimension]
+
+    def mistakes(self) -> Found:
+        yield from self._one_of("nodes", "cells")
+        if (self.nodes is None) == (self.cells is None):
+            return
+        if not 1 <= self.dimension <= 3:
+            yield (self.kind,), f"must have length 1 to 3, not {self.dimension}"
+            return
+        least = 2 if self.cells else 3
+        for axis, count in zip(self.axes, self.counts, strict=True):
+            if count < least:
+                yield (self.kind,), f"{axis} needs at least {least} {self.kind}, not {count}"
+        if math.prod(self.counts) > MAX_POINTS:
+            yield (self.kind,), "more than 2**40 points in total"
+        for key, corner in (("lower", self.lower), ("upper", self.upper)):
+            if len(corner) != self.dimension:
+                yield (key,), f"must have length {self.dimension}, not {len(corner)}"
+        for axis, low, high in zip(self.axes, self.lower, self.upper, strict=False):
+            if not 0 < high - low < math.inf:
+                yield ("upper",), f"must be above lower along {axis}: {show(low)} to {show(high)}"
+        for n, axis in enumerate(self.periodic):
+            if axis not in self.axes:
+                yield ("periodic", n), f"the case has no {axis} axis"
+            if axis in self.periodic[:n]:
+                yield ("periodic", n), f"{axis} is listed twice"
+
+
+class Solver(Section):
+    """`[solver]`: how a steady case, or one implicit step, is solved."""
+
+    method: Literal["auto", "jacobi", "sor", "chebyshev", "cg", "multigrid", "mgcg", "fft"] = "auto"
+    """Of linear systems; auto chooses from the case alone."""
+    update: Literal["laplace", "five-point-mean", "four-point-mean"] | None = None
+    """A literal teaching update in place of the general operator."""
+    cycle: Literal["V", "W", "FMG"] = "V"
+    """Of multigrid and mgcg; FMG, of multigrid, begins on the coarsest grid."""
+    smoother: Literal["red-black", "chebyshev"] = "red-black"
+    """Of multigrid and mgcg: Gauss-Seidel in two colours, or weighted Jacobi."""
+    sweeps: Annotated[PositiveInteger, Le(8)] | None = None
+    """Of multigrid and mgcg: smoothing sweeps before and after each correction."""
+    weight: Annotated[PositiveReal, Le(2)] = 1.0
+    """Of jacobi."""
+    omega: Annotated[PositiveReal, Lt(2)] | None = None
+    """Of sor; by default Young's optimum."""
+    tolerance: PositiveReal = 1e-8
+    """The norm to get below."""
+    relative: StrictBool = False
+    """Whether it is relative to the norm of the right side."""
+    norm: Literal["l2", "max", "sum-abs-change"] = "l2"
+    """The root of the sum of squares, the largest magnitude, or the relative change of the sum of
+    magnitudes."""
+    monitor: Literal["update", "residual"] = "residual"
+    """What it is the norm of: b - A u, or new - old."""
+    max_iterations: PositiveInteger = 1_000_000
+    """Beyond them the run ends with exit code 3."""
+    iterations: PositiveInteger | None = None
+    """Exactly so many, in place of a tolerance."""
+    check_every: PositiveInteger = 1
+    """Iterations from one check to the next."""
+    precision: Literal["float64", "float32", "mixed"] = "float64"
+    """Of fields; mixed keeps them in double and multigrid in single."""
+
+    @property
+    def field_precision(self) -> str:
+        """That of fields and of the residual; only a solver's own arrays may have another."""
+        return "float64" if self.precision == "mixed" else self.precision
+
+    def mistakes(self) -> Found:
+        if self.update and self.method not in ("auto", "jacobi"):
+            yield ("update",), f'only for method = "jacobi", not "{self.method}"'
+        if self.update and self.monitor != "update" and self.iterations is None:
+            yield ("monitor",), 'must be "update" with solver.update, which defines no residual'
+        if self.norm == "sum-abs-change" and self.monitor != "update":
+            yield ("monitor",), 'must be "update" with norm = "sum-abs-change"'
+        if self.update and "weight" in self.model_fields_set:
+            yield ("weight",), "has no effect with solver.update"
+        for key, methods in OPTIONS.items():
+            if key in self.model_fields_set and self.method not in methods:
+                names = " or ".join(f'"{method}"' for method in methods)
+                yield (key,), f'only for method = {names}, not "{self.method}"'
+        if self.cycle == "FMG" and self.method == "mgcg":
+            yield ("cycle",), '"FMG" is only for method = "multigrid", not "mgcg"'
+        if self.precision == "mixed":
+            if self.method not in ("auto", "multigrid") or self.update:
+                method = "jacobi" if self.update else self.method
+                yield ("precision",), f'"mixed" is only for method = "multigrid", not "{method}"'
+            if self.cycle == "FMG":
+                yield ("cycle",), 'must be "V" or "W" with precision = "mixed"'
+
+
+class Time(Section):
+    """`[time]`: the march of a transient case from t = 0."""
+
+    end: PositiveReal
+    """The march goes from 0 to here (s)."""
+    step: PositiveReal | None = None
+    """Its step (s)."""
+    cfl: PositiveReal | None = None
+    """Or that, as a share of the largest stable one."""
+    scheme: Literal[
+        "explicit", "rk2", "rk3", "adams-bashforth", "crank-nicolson", "backward-euler"
+    ] = "explicit"
+    """The integrator."""
+    diffusion: Literal["explicit", "crank-nicolson"] = "explicit"
+    """Of staggered flow with adams-bashforth."""
+    allow_unstable: StrictBool = False
+    """Whether an unstable step is a warning and no error."""
+    tolerance: PositiveReal | None = None
+    """The march ends when it is as steady as this."""
+    norm: Literal["max", "sum-change"] = "max"
+    """Of that: the largest rate of change, or the change of the sum in a step."""
+
+    def mistakes(self) -> Found:
+        yield from self._one_of("step", "cfl")
+        if "norm" in self.model_fields_set and self.tolerance is None:
+            yield ("norm",), "only with time.tolerance"
+        if self.cfl is not None and self.scheme in IMPLICIT:
+            yield ("cfl",), f'only for explicit schemes, not "{self.scheme}"'
