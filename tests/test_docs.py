@@ -22,6 +22,8 @@ import typer
 from heatsolve import manual, models
 from heatsolve.case import parse
 from heatsolve.cli import app
+from heatsolve.errors import CaseError
+from heatsolve.schema import Document
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -146,9 +148,17 @@ def test_command_lines_are_known(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_toml_is_valid(page):
+    """Of a fragment of a case, too: what it lacks may be missing, but no key is unknown."""
     for block in blocks(page):
-        if block.kind == "toml":
-            assert tomllib.loads(block.text)
+        if block.kind != "toml":
+            continue
+        table = tomllib.loads(block.text)
+        assert table
+        if block.mark == "fragment" and set(table) & set(Document.attributes()):
+            with pytest.raises(CaseError) as refused:
+                parse(block.text, page)
+            sentences = str(refused.value).splitlines()
+            assert all(": missing" in line for line in sentences), sentences
 
 
 @pytest.mark.parametrize("page", PAGES)
