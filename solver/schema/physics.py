@@ -63,9 +63,10 @@ class About(Section):
 class Model(Section):
     """`[model]`: the equation and its coefficients.
 
-    heat: rho c dT/dt = div(k grad T) + f. transport: du/dt + v . grad u = nu div grad u + f, where
-    u is a concentration, or the velocity itself (`velocity = "self"`). flow: incompressible,
-    du/dt + u . grad u = -grad p / rho + nu div grad u + f.
+    - heat: rho c dT/dt = div(k grad T) + f.
+    - transport: du/dt + v . grad u = nu div grad u + f, where u is a concentration, or the velocity
+      itself (`velocity = "self"`).
+    - flow: incompressible, du/dt + u . grad u = -grad p / rho + nu div grad u + f.
     """
 
     equations: ClassVar[Equations | None] = None
