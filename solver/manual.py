@@ -1,148 +1,190 @@
-"""The reference of case files, made of the sections of `schema`: docs/reference.md.
+"""The reference of case files as a page, made from the schema: every section, key and default.
 
-python -m heatsolve.manual > docs/reference.md
+`python -m heatsolve.manual` prints it; `docs/reference.md` is what it printed last.
 """
 
 import ast
 import inspect
 import re
-import typing
+import types
 from collections.abc import Iterator
-from types import UnionType
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import StrictBool
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
-from heatsolve import values
 from heatsolve.expressions import Expression, show
-from heatsolve.schema import Document, Section, section
+from heatsolve.schema import FIELDS, Document, Section
+from heatsolve.schema.files import Film
+from heatsolve.schema.physics import Boundary
+from heatsolve.schema.section import FieldName
+from heatsolve.values import (
+    Constants,
+    Integer,
+    Interval,
+    Real,
+    Shape,
+    SpaceField,
+    SpaceTimeField,
+    VelocityField,
+)
 
-INTRODUCTION = """\
-# Every key of a case file
+HEAD = """\
+# Keys of a case file
 
-Made of the program's own sections by `python -m heatsolve.manual`; [case files](cases.md) explain
-how they go together. A *field* is a number, or an expression in quotes of the variables named; a
-*number* may be an expression of the case's constants. Lists run x, y, z. A model of one's own adds
-its [fields and parameters](extending.md#a-model).
+Every section and every key, made from the program's own schema. Lists run x, y, z. Where a number
+or a field may stand, an expression in quotes may stand; what it may say, and how the parts work
+together, is in [case files](cases.md). `--set KEY=VALUE` sets any key: `--set grid.cells=[64,64]`,
+`--set obstacle.0.radius=0.1`.
+
+`FIELD` is a field of the model: `temperature` (heat; flow), `concentration` (transport; flow),
+`velocity_x`, `velocity_y`, `velocity_z` (transport of a velocity; flow), `pressure` (flow), or one
+of [a model of your own](extending.md#a-model), whose parameters are keys of `[model]`. `WALL` is
+`left`, `right`, `bottom`, `top`, `back` or `front`.
 """
-KINDS: dict[Any, str] = {
-    values.Real: "number",
-    values.PositiveReal: "number above 0",
-    values.Integer: "whole number",
-    values.PositiveInteger: "whole number above 0",
-    values.SpaceField: "field of x, y, z",
-    values.SpaceTimeField: "field of x, y, z, t",
-    values.VelocityField: 'list of fields, or "self"',
-    values.Shape: '"circle", "box", or a field of x, y, z',
-    values.Constants: "table of numbers",
-    values.Interval: 'whole number, or a time such as "30 min"',
-    section.FieldName: "name of a field",
+WORDS = {
+    Real: "number",
+    Integer: "whole number",
+    SpaceField: "field of x, y, z",
+    SpaceTimeField: "field of x, y, z, t",
+    VelocityField: 'list of fields of x, y, z; or `"self"`',
+    Shape: '`"circle"`, `"box"` or field of x, y, z',
+    Constants: "table of numbers",
+    Interval: "whole number > 0 or wall time",
+    Film: "true, false, or list of names of fields",
+    FieldName: "name of a field",
+    StrictBool: "true or false",
     str: "text",
-    bool: "true or false",
 }
+PLURAL = re.compile(r"^(whole number|number|name|list|table)\b")
+BOUNDS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
+COMMON_NAMES = {"FIELD": FIELDS, "WALL": tuple(Boundary.model_fields)}
+
+
+class Key(NamedTuple):
+    """A key of a section, or several that mean the same."""
+
+    name: str
+    info: FieldInfo
+    annotation: Any
+    meaning: str
 
 
 def reference() -> str:
-    """The page, as Markdown."""
-    return "\n".join([INTRODUCTION, *_page(Document, "")])
+    """The page, in Markdown."""
+    return "\n".join([HEAD, *_section(Document, "")])
 
 
-def _page(kind: type[Section], path: str) -> Iterator[str]:
-    """A section, as a heading, what it is, and a table of its keys; then those inside it."""
-    meanings, inner = _meanings(kind), []
-    rows = []
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for name, info in kind.model_fields.items():
-        key = info.alias or name
-        below = _section_of(info.annotation)
-        if below is not None and not meanings.get(name):
-            inner.append((below, _path(path, key, info)))
-            continue
-        if below is not None and below not in [each for each, _ in inner]:
-            inner.append((below, _path(path, key, info)))
-        said = _kind(hints[name]) if below is None else _table_of(info)
-        rows.append(f"| `{key}` | {said} | {_default(info)} | {meanings.get(name, '')} |")
-    if path:
-        yield f"\n## `{path}`\n"
-        yield _paragraph(kind) + "\n"
-    if rows:
-        yield "| key | what stands there | default | meaning |\n|---|---|---|---|"
-        yield from rows
-    for below, where in inner:
-        yield from _page(below, where)
+def keys(section: type[Section]) -> Iterator[Key]:
+    """The keys of a section in their order; names of fields and of walls are one key."""
+    meanings = _attribute_docstrings(section)
+    common = None
+    for name, info in section.model_fields.items():
+        group = _common_name(name)
+        if group is None:
+            key = Key(info.alias or name, info, section.__annotations__[name], meanings[name])
+            yield key
+        elif group != common:
+            yield Key(group, info, section.__annotations__[name], meanings[name])
+        common = group
 
 
-def _path(path: str, key: str, info: FieldInfo) -> str:
-    """Where a section stands, in TOML's words; of alike ones the first stands for all."""
-    whole = f"{path.strip('[]')}.{key}".lstrip(".")
-    return f"[[{whole}]]" if typing.get_origin(info.annotation) is tuple else f"[{whole}]"
+def _common_name(name: str) -> str | None:
+    for common, names in COMMON_NAMES.items():
+        if name in names:
+            return common
+    shared = re.fullmatch(r"(\w+_)[xyz]", name)
+    return f"{shared[1]}x`, `{shared[1]}y`, `{shared[1]}z" if shared else None
 
 
-def _section_of(annotation: Any) -> type[Section] | None:
-    """The section that a key holds, one or several of them."""
-    for kind in (annotation, *typing.get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, Section):
-            return kind
-    return None
+def _attribute_docstrings(section: type[Section]) -> dict[str, str]:
+    """The text below each attribute; pydantic could read it, but at every start, in 0.1 s."""
+    found = dict.fromkeys(section.model_fields, "")
+    (tree,) = ast.parse(inspect.getsource(section)).body
+    assert isinstance(tree, ast.ClassDef)
+    for statement, after in zip(tree.body, tree.body[1:], strict=False):
+        match statement, after:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = " ".join(text.split())
+    return found
 
 
-def _table_of(info: FieldInfo) -> str:
-    return "tables" if typing.get_origin(info.annotation) is tuple else "table"
+def _section(section: type[Section], path: str) -> Iterator[str]:
+    """The table of a section's own keys, then the sections in it."""
+    below = [(key, inner) for key in keys(section) if (inner := _inner(key.annotation))]
+    # At the top every section has a heading of its own, which says what a row would.
+    rows = [key for key in keys(section) if path or not _inner(key.annotation)]
+    yield from ("| key | what may stand there | default | meaning |", "|---|---|---|---|")
+    for key in rows:
+        words = _words(key.annotation)
+        yield f"| `{key.name}` | {words} | {_default(key.info)} | {key.meaning} |"
+    yield ""
+    for key, inner in below:
+        repeated = get_origin(key.annotation) is tuple
+        inner_path = f"{path}.{key.name}".removeprefix(".")
+        heading = f"[[{inner_path}]]" if repeated else f"[{inner_path}]"
+        yield from (f"{'##' if not path else '###'} `{heading}`", "", _about(inner), "")
+        yield from _section(inner, inner_path)
 
 
-def _kind(hint: Any) -> str:
-    """What may stand for a key, in words."""
-    if hint in KINDS:
-        return KINDS[hint]
-    origin, inside = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        base = {float: "number", int: "whole number"}.get(inside[0]) or _kind(inside[0])
-        return base + "".join(map(_limit, inside[1:]))
-    if origin in (typing.Union, UnionType):
-        return ", or ".join(_kind(each) for each in inside if each is not type(None))
-    if origin is typing.Literal:
-        return ", ".join(map(show, inside))
-    if origin is tuple:
-        return f"list ({_kind(inside[0])})"
-    return KINDS.get(inside[0], "") if inside else str(hint)
-
-
-def _limit(constraint: Any) -> str:
-    words = {"ge": "at least", "le": "at most", "lt": "below", "gt": "above"}
-    found = {words[n]: getattr(constraint, n) for n in words if hasattr(constraint, n)}
-    return "".join(f", {word} {n}" for word, n in found.items() if n != values.MAX_INTEGER)
-
-
-def _default(info: FieldInfo) -> str:
-    if info.default is PydanticUndefined:
-        return "" if info.default_factory else "(needed)"
-    default = info.default
-    if default is None or default == () or isinstance(default, Section):
-        return ""
-    if isinstance(default, Expression):
-        return f"{float(default()):g}"
-    return f"`{show(default)}`"
-
-
-def _paragraph(kind: type[Section]) -> str:
-    """What a section says of itself, without its name."""
-    text = " ".join((inspect.getdoc(kind) or "").split())
-    text = re.sub(r"^`\[+[\w.]+\]+`(?: and its like)?: ", "", text)
+def _about(section: type[Section]) -> str:
+    """What the docstring says behind the name of the section."""
+    text = re.sub(r"^`\[.*?\]+`( and its like)?: ", "", inspect.getdoc(section) or "")
     return text[:1].upper() + text[1:]
 
 
-def _meanings(kind: type[Section]) -> dict[str, str]:
-    """The sentence behind each attribute of a section."""
-    (tree,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(tree, ast.ClassDef)
-    found = {}
-    for statement, following in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            said = following.value if isinstance(following, ast.Expr) else None
-            if isinstance(said, ast.Constant) and isinstance(said.value, str):
-                found[statement.target.id] = " ".join(said.value.split()).removesuffix(".")
-    return found
+def _inner(annotation: Any) -> type[Section] | None:
+    """The section that a key holds, if it holds one."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next(filter(None, map(_inner, get_args(annotation))), None)
+
+
+def _words(annotation: Any) -> str:
+    """What a type means to somebody who writes a case."""
+    if annotation in WORDS:
+        return WORDS[annotation]
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        return _bounded(*parts)
+    if kind is Literal:
+        return _either([f"`{show(part)}`" for part in parts])
+    if kind is tuple:
+        return "list of " + PLURAL.sub(r"\1s", _words(parts[0]))
+    if kind in (Union, types.UnionType):
+        return _either([_words(part) for part in parts if part is not types.NoneType])
+    return "table"
+
+
+def _bounded(base: Any, *metadata: Any) -> str:
+    """A type with bounds: the longest known beginning of its metadata, and what follows."""
+    for count in range(len(metadata), 0, -1):
+        known = WORDS.get(Annotated[base, *metadata[:count]])
+        if known:
+            bounds = [item for item in metadata[count:] if type(item) in BOUNDS]
+            limits = [(BOUNDS[type(item)], item) for item in bounds]
+            said = [f"{sign} {show(getattr(item, name))}" for (sign, name), item in limits]
+            return " ".join([known, " and ".join(said)]).strip()
+    return _words(base)
+
+
+def _either(words: list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "needed"
+    value = info.default
+    if isinstance(value, Expression):
+        return f"`{show(value())}`"
+    if isinstance(value, str | bool | int | float):
+        return f"`{show(value)}`"
+    return ""
 
 
 if __name__ == "__main__":

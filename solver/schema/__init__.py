@@ -53,7 +53,7 @@ class Document(Section):
     """A whole case file. `[constants]` comes first, because the others are read in terms of it."""
 
     constants: Constants = Field(default_factory=dict)
-    """Numbers for the expressions of the case, each in terms of those before it."""
+    """Names for numbers in expressions, each in terms of those before it."""
     schema_version: Annotated[Literal[1], BeforeValidator(real)] = Field(default=1, alias="schema")
     """The version of this format."""
     about: About = Field(default=About(), alias="case")

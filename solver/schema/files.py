@@ -22,11 +22,11 @@ class Line(Section):
     """`[[output.line]]`: so many points from one to another, evenly spaced, ends included."""
 
     start: tuple[Real, ...] = Field(alias="from")
-    """A point."""
+    """Where it begins."""
     end: tuple[Real, ...] = Field(alias="to")
-    """Another one."""
+    """Where it ends."""
     points: Annotated[Integer, Ge(2), Le(1000)]
-    """So many, evenly spread."""
+    """How many points it has."""
 
     def positions(self) -> list[tuple[float, ...]]:
         """Along x, y, z."""
@@ -49,24 +49,21 @@ Film = Annotated[bool | tuple[str, ...], PlainValidator(_film)]
 
 
 class Output(Section):
-    """`[output]`: what is written, and after how many steps each time.
-
-    `probes` and `lines` are where the fields of a march are read into its history. `plot` are
-    fields drawn at its end, `film` those of which the frames are, true the first of all.
-    """
+    """`[output]`: what is written and drawn, and after how many steps each time."""
 
     fields: tuple[FieldName, ...] | None = None
-    """Those that are written, by default all."""
+    """Those that are written; all if not given."""
     every: PositiveInteger | None = None
-    """Steps from one frame to the next."""
+    """Steps from one frame to the next; the first and the last one are always written."""
     plot: tuple[FieldName, ...] = ()
-    """Fields that are drawn when the run is at its end."""
+    """Fields that are drawn when the run is at its end, as `CASE_pressure.png`."""
     film: Film = False
-    """Fields whose frames become a film; true: the first one."""
+    """`true`, or fields of which the frames become a film, as `CASE.mp4` or `CASE_pressure.mp4`; a
+    GIF where there is no encoder. Needs `output.every`."""
     probes: tuple[tuple[Real, ...], ...] = ()
-    """Points at which the history holds all fields."""
+    """Points at which the history of a march holds all fields, as `probe_0_pressure`."""
     lines: tuple[Line, ...] = Field(default=(), alias="line")
-    """The same along lines."""
+    """Lines of such points, as `line_0_velocity_x`."""
 
     @property
     def drawn(self) -> bool:
@@ -82,9 +79,10 @@ class Checkpoint(Section):
     """`[checkpoint]`: how often the state of a run is saved, and how many states are kept."""
 
     every: Interval | None = None
-    """From one to the next: iterations or steps, or a wall time."""
+    """From one checkpoint to the next: iterations or steps, or a wall time such as `"30 min"`, `"2
+    h"`, `"90 s"`; without it none is made at intervals."""
     keep: PositiveInteger = 2
-    """So many, the newest."""
+    """So many are kept, the newest ones."""
 
     @property
     def every_steps(self) -> int | None:
@@ -101,15 +99,17 @@ class Parallel(Section):
     """`[parallel]`: what the run runs on; it never changes the result."""
 
     backend: Literal["auto", "numpy", "numba", "cupy", "cuda"] = "auto"
-    """Auto takes the fastest that works."""
+    """`auto` takes the fastest one that works here: a GPU, else numba."""
     threads: PositiveInteger | None = None
-    """Of numba."""
+    """Of numba: all processors if not given; one for each of many processes."""
     ranks: Literal["auto"] | tuple[PositiveInteger, ...] = "auto"
-    """Processes along x, y, z."""
+    """Processes along x, y, z; `auto`: the blocks with the least surface."""
     halo: Literal["auto"] | PositiveInteger = "auto"
-    """Layers of ghosts that are exchanged at once."""
+    """Layers of ghosts that are exchanged at once, and so sweeps for each exchange; `auto`: as
+    many as a machine makes in one pass, else 1. See [many processes](cases.md#many-processes)."""
     transport: Literal["auto", "nccl", "mpi", "host"] = "auto"
-    """What moves ghosts between GPUs; auto takes the first that works."""
+    """What moves ghosts between GPUs: NCCL, MPI of memory of GPUs, MPI through pinned memory of
+    the host, or the first of these that works."""
 
     @property
     def layers(self) -> int:
@@ -121,38 +121,28 @@ class Units(Section):
     """`[units]`: names of units for the output."""
 
     temperature: str = "1"
-    """The name of its unit."""
+    """The unit of a field, for files and pictures."""
     concentration: str = "1"
-    """The name of its unit."""
     velocity_x: str = "1"
-    """The name of its unit."""
     velocity_y: str = "1"
-    """The name of its unit."""
     velocity_z: str = "1"
-    """The name of its unit."""
     pressure: str = "1"
-    """The name of its unit."""
     length: str = "1"
-    """The name of its unit."""
+    """The unit of x, y, z."""
     time: str = "1"
-    """The name of its unit."""
+    """The unit of t."""
 
 
 class Exact(Section):
     """`[reference.exact]`: the exact solution of each field."""
 
     temperature: SpaceTimeField | None = None
-    """The exact solution."""
+    """The exact solution; the run then reports its error."""
     concentration: SpaceTimeField | None = None
-    """The exact solution."""
     velocity_x: SpaceTimeField | None = None
-    """The exact solution."""
     velocity_y: SpaceTimeField | None = None
-    """The exact solution."""
     velocity_z: SpaceTimeField | None = None
-    """The exact solution."""
     pressure: SpaceTimeField | None = None
-    """The exact solution."""
 
 
 class Profile(Section):
@@ -184,6 +174,7 @@ class Reference(Section):
     """`[reference]`: what the result is measured against."""
 
     exact: Exact = Exact()
-    """The exact solution of each field, whose errors the run reports."""
+    """The exact solution of each field."""
     profiles: tuple[Profile, ...] = Field(default=(), alias="profile")
-    """Values along lines that a report draws beside the run's."""
+    """Values along lines, measured or of the literature, that `heatsolve report` draws beside the
+    run's own."""

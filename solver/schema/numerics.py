@@ -30,15 +30,15 @@ class Grid(Section):
     """`[grid]`: the box and its points; lists run x, y, z."""
 
     nodes: tuple[Integer, ...] | None = None
-    """Points along x, y, z, walls included: values of walls stand on nodes."""
+    """Points along x, y, z, those on the walls included; this or `cells`."""
     cells: tuple[Integer, ...] | None = None
-    """The same of cells, whose walls are faces; one of the two is given."""
+    """Cells along x, y, z: unknowns at their centres, walls on faces."""
     lower: tuple[Real, ...] = ()
-    """The low corner of the box (m), by default 0."""
+    """The low corner of the box; all 0 if not given."""
     upper: tuple[Real, ...] = ()
-    """The high corner, by default 1."""
+    """The high corner; all 1 if not given."""
     periodic: tuple[Literal["x", "y", "z"], ...] = ()
-    """The axes that close on themselves; nodes there do not repeat the end point."""
+    """Axes that are periodic; nodes there do not repeat the end point."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -96,36 +96,45 @@ class Solver(Section):
     """`[solver]`: how a steady case, or one implicit step, is solved."""
 
     method: Literal["auto", "jacobi", "sor", "chebyshev", "cg", "multigrid", "mgcg", "fft"] = "auto"
-    """Of linear systems; auto chooses from the case alone."""
+    """See [what `auto` chooses](cases.md#what-auto-chooses). `sor` is red-black, `mgcg` conjugate
+    gradients with a multigrid cycle, `fft` [the direct solver](cases.md#the-direct-solver)."""
     update: Literal["laplace", "five-point-mean", "four-point-mean"] | None = None
-    """A literal teaching update in place of the general operator."""
+    """Of jacobi: a literal teaching update in place of the general operator; a wall of gradient 0
+    then copies the row inside after each sweep."""
     cycle: Literal["V", "W", "FMG"] = "V"
-    """Of multigrid and mgcg; FMG, of multigrid, begins on the coarsest grid."""
+    """Of multigrid and mgcg. `FMG`, of multigrid only: full multigrid from the coarsest grid up in
+    place of the initial field, then V cycles. Its first iteration leaves less than half the error
+    of the discretisation where the solution is smooth, so `iterations = 1` is often enough."""
     smoother: Literal["red-black", "chebyshev"] = "red-black"
-    """Of multigrid and mgcg: Gauss-Seidel in two colours, or weighted Jacobi."""
+    """Of multigrid and mgcg: Gauss-Seidel in red-black order, or weighted Jacobi."""
     sweeps: Annotated[PositiveInteger, Le(8)] | None = None
-    """Of multigrid and mgcg: smoothing sweeps before and after each correction."""
+    """Of multigrid and mgcg: smoothing sweeps before and after each correction (one is both
+    colours, or two weighted Jacobi steps). Without it 2, but 1 of red-black multigrid in 3D and
+    with FMG. There, and with FMG in 2D, the finest level makes all of them after the
+    correction."""
     weight: Annotated[PositiveReal, Le(2)] = 1.0
-    """Of jacobi."""
+    """Of jacobi: the weight of an update."""
     omega: Annotated[PositiveReal, Lt(2)] | None = None
-    """Of sor; by default Young's optimum."""
+    """Of sor: over-relaxation; without it Young's optimum."""
     tolerance: PositiveReal = 1e-8
-    """The norm to get below."""
+    """The norm to get below; of a step, see [Flow](cases.md#flow)."""
     relative: StrictBool = False
-    """Whether it is relative to the norm of the right side."""
+    """Relative to the norm of b, with the walls' values in it."""
     norm: Literal["l2", "max", "sum-abs-change"] = "l2"
-    """The root of the sum of squares, the largest magnitude, or the relative change of the sum of
-    magnitudes."""
+    """`l2` is the root of the sum of squares, `max` the largest magnitude, `sum-abs-change` the
+    change of the sum of magnitudes at all points relative to itself (with `monitor =
+    "update"`)."""
     monitor: Literal["update", "residual"] = "residual"
-    """What it is the norm of: b - A u, or new - old."""
+    """What the norm is of: the residual b - A u, or new - old."""
     max_iterations: PositiveInteger = 1_000_000
-    """Beyond them the run ends with exit code 3."""
+    """Beyond it the run ends with exit code 3."""
     iterations: PositiveInteger | None = None
     """Exactly so many, in place of a tolerance."""
     check_every: PositiveInteger = 1
     """Iterations from one check to the next."""
     precision: Literal["float64", "float32", "mixed"] = "float64"
-    """Of fields; mixed keeps them in double and multigrid in single."""
+    """Of fields and arithmetic. `mixed`, of multigrid: see [mixed
+    precision](cases.md#mixed-precision)."""
 
     @property
     def field_precision(self) -> str:
@@ -159,23 +168,28 @@ class Time(Section):
     """`[time]`: the march of a transient case from t = 0."""
 
     end: PositiveReal
-    """The march goes from 0 to here (s)."""
+    """The march goes from t = 0 to here."""
     step: PositiveReal | None = None
-    """Its step (s)."""
+    """The length of a step; this or `cfl`."""
     cfl: PositiveReal | None = None
-    """Or that, as a share of the largest stable one."""
+    """Of explicit schemes: a share of the largest stable step, that at t = 0; of flow that of the
+    moment."""
     scheme: Literal[
         "explicit", "rk2", "rk3", "adams-bashforth", "crank-nicolson", "backward-euler"
     ] = "explicit"
-    """The integrator."""
+    """`explicit` (Euler) of all; of heat also `crank-nicolson` and `backward-euler`; of transport
+    and flow `rk2` and `rk3` (strong-stability-preserving Runge-Kutta); of flow `adams-bashforth`
+    (second order)."""
     diffusion: Literal["explicit", "crank-nicolson"] = "explicit"
-    """Of staggered flow with adams-bashforth."""
+    """Of flow with `adams-bashforth`: `crank-nicolson` sets no limit to the step."""
     allow_unstable: StrictBool = False
-    """Whether an unstable step is a warning and no error."""
+    """Do not refuse an unstable explicit step, warn only."""
     tolerance: PositiveReal | None = None
-    """The march ends when it is as steady as this."""
+    """The march ends when it is steady, when the norm of its change is at most this; not before
+    `end` means exit code 3."""
     norm: Literal["max", "sum-change"] = "max"
-    """Of that: the largest rate of change, or the change of the sum in a step."""
+    """`max`: the largest rate of change. `sum-change`: the change in a step of the sum of the
+    first field, relative to itself."""
 
     def mistakes(self) -> Found:
         yield from self._one_of("step", "cfl")

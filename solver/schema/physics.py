@@ -53,51 +53,55 @@ class About(Section):
     """`[case]`: what the case is."""
 
     title: str = ""
-    """One line, for pictures and reports."""
+    """One line, shown by `heatsolve cases`, at the start of a run and above pictures."""
     description: str = ""
-    """What the case is."""
+    """What the case is about."""
     reference: str = ""
-    """Where it comes from."""
+    """Where it, or the result to expect, comes from."""
 
 
 class Model(Section):
     """`[model]`: the equation and its coefficients.
 
-    heat: rho c dT/dt = div(k grad T) + f. transport: du/dt + v . grad u = nu div grad u + f, where
-    u is a concentration, or the velocity itself (`velocity = "self"`). flow: incompressible,
-    du/dt + u . grad u = -grad p / rho + nu div grad u + f.
+    - heat: rho c dT/dt = div(k grad T) + f.
+    - transport: du/dt + v . grad u = nu div grad u + f, where u is a concentration, or the velocity
+      itself (`velocity = "self"`).
+    - flow: incompressible, du/dt + u . grad u = -grad p / rho + nu div grad u + f.
     """
 
     equations: ClassVar[Equations | None] = None
     """Those of a user's own model."""
 
     kind: Literal["heat", "transport", "flow"] = "heat"
-    """The equation; or the name of a model of one's own."""
+    """The equation; or the name of [a model of your own](extending.md#a-model)."""
     steady: StrictBool = True
-    """Of heat: whether it has no time."""
+    """Of heat: div(k grad T) + f = 0 in place of a march. Transport and flow always march."""
     conductivity: SpaceField = ONE
     """Of heat: k (W/m/K)."""
     density: SpaceField = ONE
-    """Of heat and flow: rho (kg/m3); of flow a number."""
+    """Of heat: rho (kg/m3). Of flow: rho, a number."""
     specific_heat: SpaceField = ONE
     """Of heat: c (J/kg/K)."""
     velocity: VelocityField = None
-    """Of transport: v along x, y, z; or "self", where the components of the velocity carry
-    themselves."""
+    """Of transport: v along x, y, z; 0 if not given. `"self"`: the quantities `velocity_x`,
+    `velocity_y`, `velocity_z` carry themselves."""
     diffusivity: Annotated[Real, Ge(0)] = 0.0
-    """Of transport: nu; of flow: of the concentration that it then carries (m2/s)."""
+    """Of transport: nu (m2/s). Of flow: if given, the flow carries a `concentration` with it."""
     convection: Convection = "upwind"
-    """How v . grad u is discretised; central is the default of flow."""
+    """Of transport `upwind`, `backward`, `central`, `upwind3` or `tvd`; of staggered flow
+    `central`, `skew`, `central4` or `upwind3`; of collocated flow `backward`. The first of each is
+    the default."""
     scheme: Literal["staggered", "collocated"] | None = None
-    """Of flow: where velocities and pressures stand; staggered is the default."""
+    """Of flow: where velocities and pressure stand; `"staggered"` if not given."""
     viscosity: Annotated[Real, Ge(0)] = 0.0
-    """Of flow: nu, kinematic (m2/s)."""
+    """Of flow, which needs it: nu (m2/s), the kinematic one."""
     thermal_diffusivity: Annotated[Real, Ge(0)] | None = None
-    """Of flow: alpha of the temperature that it then carries (m2/s)."""
+    """Of staggered flow: alpha (m2/s); if given, the flow carries a `temperature`."""
     buoyancy: tuple[Real, ...] | None = None
-    """Of flow: the acceleration along x, y, z for each unit of temperature."""
+    """Of staggered flow with a temperature: acceleration along x, y, z for each unit of
+    temperature."""
     reference_temperature: Real = 0.0
-    """Of flow: the temperature without buoyancy."""
+    """The temperature at which there is no buoyancy."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -146,25 +150,22 @@ class Model(Section):
 
 
 class Box(Section):
-    """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included.
-
-    `again`: the box is set once more at the first step from each of these times on.
-    """
+    """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included."""
 
     field: FieldName
-    """Whose value it is."""
+    """The field that it is set in."""
     value: SpaceField
-    """What it is there."""
+    """The value inside."""
     first: tuple[Integer, ...] | None = None
-    """Its low corner, by indices from 0."""
+    """The low corner as indices from 0."""
     last: tuple[Integer, ...] | None = None
-    """Its high corner, included."""
+    """The high corner as indices."""
     lower: tuple[Real, ...] | None = None
-    """Its low corner, by coordinates."""
+    """The low corner as coordinates."""
     upper: tuple[Real, ...] | None = None
-    """Its high corner."""
+    """The high corner as coordinates."""
     again: tuple[PositiveReal, ...] = ()
-    """Of transport: the times at which it is set once more."""
+    """Of transport: times; the box is set once more at the first step from each of them on."""
 
     @property
     def by_index(self) -> bool:
@@ -186,19 +187,14 @@ class Initial(Section):
     """`[initial]`: where a march in time or an iteration starts."""
 
     temperature: SpaceField = ZERO
-    """Where the march or the iteration begins."""
+    """Where the march or the iteration starts."""
     concentration: SpaceField = ZERO
-    """The same."""
     velocity_x: SpaceField = ZERO
-    """The same."""
     velocity_y: SpaceField = ZERO
-    """The same."""
     velocity_z: SpaceField = ZERO
-    """The same."""
     pressure: SpaceField = ZERO
-    """The same."""
     boxes: tuple[Box, ...] = Field(default=(), alias="box")
-    """Other values inside boxes."""
+    """Other values inside boxes, the last one on top."""
 
 
 class Obstacle(Section):
@@ -208,9 +204,10 @@ class Obstacle(Section):
     """
 
     shape: Shape
-    """Of a body; an expression is not 0 inside it."""
+    """`"circle"` (in 3D a sphere), `"box"`, or an expression that holds inside, as `"x > 1 and y <
+    0.5*x"`."""
     center: tuple[Real, ...] | None = None
-    """Of a circle: its centre (of a sphere, in space)."""
+    """Of a circle."""
     radius: PositiveReal | None = None
     """Of a circle."""
     lower: tuple[Real, ...] | None = None
@@ -218,9 +215,9 @@ class Obstacle(Section):
     upper: tuple[Real, ...] | None = None
     """Of a box: its high corner."""
     temperature: Real | None = None
-    """That of its surface; without one no heat passes it."""
+    """What it has of a quantity that the flow carries; without it nothing goes through the
+    surface."""
     concentration: Real | None = None
-    """The same of the concentration."""
 
     @property
     def corners(self) -> tuple[tuple[float, ...], ...]:
@@ -252,51 +249,42 @@ class PointSource(Section):
     """`[[source.point]]`: a source density at the unknown of this index or nearest position."""
 
     field: FieldName
-    """Whose source it is."""
+    """The field whose equation it is added to."""
     index: tuple[Integer, ...] | None = None
-    """Of an unknown, from 0, in the order x, y, z."""
+    """Of the unknown, from 0, in the order x, y, z; this or `position`."""
     position: tuple[Real, ...] | None = None
-    """Or a place, whose nearest unknown is taken."""
+    """Coordinates; the nearest unknown is taken."""
     value: Real
-    """A density."""
+    """A density, as in `[source]`."""
 
     def mistakes(self) -> Found:
         yield from self._one_of("index", "position")
 
 
 class Source(Section):
-    """`[source]`: the density f of the equation.
-
-    A mean velocity along a periodic axis is held by a uniform force that follows from the flow.
-    """
+    """`[source]`: the density f of the equation."""
 
     temperature: SpaceTimeField = ZERO
-    """Of heat: q (W/m3); of flow: a rate."""
+    """f of the field's equation: of heat q (W/m3), of a velocity a force on each unit of mass."""
     concentration: SpaceTimeField = ZERO
-    """A rate."""
     velocity_x: SpaceTimeField = ZERO
-    """A force on each unit of mass."""
     velocity_y: SpaceTimeField = ZERO
-    """The same."""
     velocity_z: SpaceTimeField = ZERO
-    """The same."""
     pressure: SpaceTimeField = ZERO
-    """None has one."""
     mean_velocity_x: Real | None = None
-    """Of staggered flow: the mean velocity along a periodic axis."""
+    """Of staggered flow: a mean velocity along a periodic axis, held by a uniform force that
+    follows from the flow."""
     mean_velocity_y: Real | None = None
-    """The same."""
     mean_velocity_z: Real | None = None
-    """The same."""
     points: tuple[PointSource, ...] = Field(default=(), alias="point")
-    """Sources at single unknowns."""
+    """Densities that are added at single unknowns."""
 
 
 class Robin(Section):
     """-k dT/dn = h (T - ambient)."""
 
     h: SpaceField
-    """The surface coefficient (W/m2/K)."""
+    """The surface coefficient (W/m2/K); it may not vary in time."""
     ambient: SpaceTimeField
     """The temperature outside."""
 
@@ -309,7 +297,7 @@ class Condition(Section):
     gradient: SpaceTimeField | None = None
     """Its outward normal derivative."""
     robin: Robin | None = None
-    """Of heat: exchange with what is outside."""
+    """Of heat: -k dT/dn = h (T - ambient)."""
 
     def mistakes(self) -> Found:
         yield from self._one_of("value", "gradient", "robin")
@@ -322,34 +310,26 @@ class Wall(Section):
     """
 
     kind: Literal["no-slip", "free-slip", "inflow", "outflow"] | None = None
-    """Of staggered flow: what the wall is."""
+    """Of staggered flow, which needs it."""
 
     temperature: Condition | None = None
-    """Its condition."""
+    """The condition of a field: of every one where the wall has no kind, else where it is not
+    0."""
     concentration: Condition | None = None
-    """Its condition."""
     velocity_x: Condition | None = None
-    """Its condition."""
     velocity_y: Condition | None = None
-    """Its condition."""
     velocity_z: Condition | None = None
-    """Its condition."""
     pressure: Condition | None = None
-    """Its condition."""
 
 
 class Boundary(Section):
     """`[boundary]`: the walls of the box."""
 
     left: Wall | None = None
-    """The low x wall."""
+    """`left` and `right` are the low and the high x wall, `bottom` and `top` those of y, `back`
+    and `front` those of z."""
     right: Wall | None = None
-    """The high x wall."""
     bottom: Wall | None = None
-    """The low y wall."""
     top: Wall | None = None
-    """The high y wall."""
     back: Wall | None = None
-    """The low z wall."""
     front: Wall | None = None
-    """The high z wall."""
