@@ -21,7 +21,7 @@ from heatsolve.collocated import Collocated
 from heatsolve.conduction import Conduction
 from heatsolve.convection import Convection
 from heatsolve.converge import Outcome, method_name
-from heatsolve.errors import HeatsolveError
+from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.evolution import Evolution
 from heatsolve.keeper import Keeper, State
 from heatsolve.linear import term_of
@@ -187,8 +187,11 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
         "parallel": case.parallel.model_copy(update={"ranks": "auto"}),
         "source": case.source.model_copy(update={"points": ()}),
     }
-    alone = make_problem(case.model_copy(update=of_block), machine)
-    layers = min(most, *ranks.gather(march.longest_pass(alone)))
+    try:
+        alone = make_problem(case.model_copy(update=of_block), machine)
+        layers = min(most, *ranks.gather(march.longest_pass(alone)))
+    except InputError:  # an expression that has no value at points of another grid
+        return case
     layers -= 1 - layers % 2  # as the sweeps of a pass, which are odd
     parallel = case.parallel.model_copy(update={"halo": layers})
     return case.model_copy(update={"parallel": parallel})

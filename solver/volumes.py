@@ -52,6 +52,14 @@ class Volumes:
         density = self.evaluate("model.density", positive=True)
         return density * self.evaluate("model.specific_heat", positive=True)
 
+    @property
+    def heated_through_walls(self) -> bool:
+        """Whether heat is given to pass a wall, also one beside which another process's block lies:
+        on all processes the source has one shape, for what they do together depends on it."""
+        walls = [wall.temperature for _, wall in self.case.boundary if wall is not None]
+        given = [each.gradient for each in walls if each is not None and each.gradient is not None]
+        return any(gradient.names or gradient() != 0.0 for gradient in given)
+
     def source(self, time: float) -> np.ndarray:
         """q, point sources and fluxes through walls of given gradient (W/m3)."""
         density = self.evaluate("source.temperature", time=time)
@@ -60,8 +68,7 @@ class Volumes:
             for wall in self.walls
             if wall.condition.gradient is not None
         ]
-        fluxes = [(wall, flux) for wall, flux in fluxes if np.any(flux)]
-        if not fluxes and not self.case.source.points:
+        if not self.heated_through_walls and not self.case.source.points:
             return density
         total = np.array(np.broadcast_to(density, self.grid.shape))
         for point in self.case.source.points:

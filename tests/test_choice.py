@@ -49,16 +49,24 @@ def test_a_single_gpu_is_not_worth_a_word(gpus):
 def test_sharing_is_told(gpus, users, told):
     gpus(1)
     mine = []
-    _, reason = choice.choose("cuda", gather=lambda value: mine.append(value) or users)
+    pairs = [("cuda", user) for user in users]
+    _, reason = choice.choose("cuda", gather=lambda value: mine.append(value) or pairs)
     assert reason == "as asked for" + told
-    assert mine == ["gpu 0"]
+    assert mine == [("cuda", "gpu 0")]
+
+
+def test_processes_with_different_backends_are_refused(gpus):
+    """They would cut the grid, and send, in different ways."""
+    gpus(0)
+    with pytest.raises(InputError, match=r"different backends \(numba on 2, cuda on 1\): name one"):
+        choice.choose("auto", gather=lambda value: [value, value, ("cuda", "gpu 0")])
 
 
 def test_a_process_without_gpu_still_takes_part(gpus):
     gpus(0)
     told = []
-    choice.choose("auto", gather=lambda value: told.append(value) or [value, "gpu 0"])
-    assert told == [None]
+    choice.choose("auto", gather=lambda value: told.append(value) or [value, value])
+    assert told == [("numba", None)]
 
 
 def test_host_backends_ask_no_driver(gpus, monkeypatch):

@@ -123,6 +123,7 @@ def check():
     # Without a graph that holds what it moves the library is as good, but for the host's time.
     link = link_of(ranks, Pretended(traffic=traffic, graphs=False))
     assert link.traffic is traffic and not link.replays
+    assert not link_of(ranks, Pretended(traffic=traffic, graphs=ranks.rank != 0)).replays
     ranks.claim = ranks.rank != 0
     assert name_of(ranks, Pretended()) == staged
     # No MPI from a wheel knows CUDA: asking it is safe, and the answer is no.

@@ -34,7 +34,9 @@ GRIDS = {
     "ring beside": ("cells = [64, 258]\nupper = [64, 258]\nperiodic = ['x']", "--vr", ""),
     "space": ("nodes = [20, 19, 131]\nupper = [19, 18, 130]", "vgvrvv", ""),
     "cells in space": ("cells = [19, 20, 130]\nupper = [19, 20, 130]", "rgvvgr", ""),
-    "one source": ("nodes = [66, 259]\nupper = [65, 258]", "vvgv", "", 1.5),
+    "one source": ("nodes = [66, 259]\nupper = [65, 258]", "vvgv", "", "1.5"),
+    "heated at one end": ("nodes = [66, 259]\nupper = [65, 258]", "vvhv", "", "y"),
+    "heated by one wall": ("nodes = [66, 259]\nupper = [65, 258]", "vvhv", "", "1.5"),
     "torus": ("cells = [16, 16, 128]\nupper = [16, 16, 128]\nperiodic = ['x', 'y', 'z']",
               "------", ""),
 }  # fmt: skip
@@ -50,14 +52,14 @@ FLOWS = {
 
 def solved(given, backend, ranks):
     """The field after three cycles, with the residual's norm of each; how many levels overlap."""
-    grid, walls, solver, *source = given
+    grid, walls, solver, *own = given  # the source of a case, with fluxes through its walls
     dims = [1] * (len(walls) // 2 - 1) + [ranks.size]
-    text = case_text(grid, walls, solver=f"method = 'multigrid'\n{solver}",
+    text = case_text(grid, walls, *own, solver=f"method = 'multigrid'\n{solver}",
                      parallel=f"ranks = {dims}")  # fmt: skip
     case = parse(text, "case")
     problem = Conduction(case, backend, ranks=ranks)
     window = tuple(slice(a.start, a.start + a.unknowns + 2) for a in problem.grid.axes)
-    b = np.full((1,) * len(dims), source) if source else noise_inside(problem.whole.shape)[window]
+    b = problem.source(0.0) if own else noise_inside(problem.whole.shape)[window]
     system = problem.system(backend.to_device(np.ascontiguousarray(b)))
     if system.singular:
         system.remove_mean(system.b)

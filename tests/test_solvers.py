@@ -13,6 +13,7 @@ CONDITIONS = {
     "v": "value = {}",
     "0": "value = 0",
     "g": "gradient = 0",
+    "h": "gradient = 1",
     "r": "robin = {{ h = 2, ambient = {} }}",
 }
 

@@ -69,7 +69,11 @@ def choose(
     gpu = identity(device) if backend.on_device and device is not None else None
     if gpu is not None and gpus > 1:
         reasons.append(f"GPU {device} of {gpus}")
-    used = [used for used in gather(gpu) if used is not None]
+    names, users = zip(*gather((backend.name, gpu)), strict=True)
+    if len(set(names)) > 1:  # they would cut the grid, and send, in different ways
+        found = ", ".join(f"{each} on {names.count(each)}" for each in dict.fromkeys(names))
+        raise InputError(f"processes have different backends ({found}): name one with --backend")
+    used = [user for user in users if user is not None]
     if len(set(used)) < len(used):
         count = len(set(used))
         reasons.append(f"{len(used)} processes share {count} GPU{'s' if count > 1 else ''}")

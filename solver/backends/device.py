@@ -61,13 +61,20 @@ class DeviceBackend(Backend):
     """Multiprocessors of the device."""
     traffic: Traffic | None = None
     """What brings together what the devices of all processes found."""
-    notes: list[Note] | None = None
-    """What is queued while it is only noted down."""
     _state: Any
     _gate: Any
     _rows: Any
     _kinds: list[str]
     _work: list[tuple[int, int]]
+
+    @property
+    def notes(self) -> list[Note] | None:
+        """What is queued while it is only noted down, by this machine or its twin in single."""
+        return self._course.notes
+
+    @notes.setter
+    def notes(self, notes: list[Note] | None) -> None:
+        self._course.notes = notes
 
     @abstractmethod
     def integers(self, count: int) -> Any:

@@ -21,6 +21,8 @@ class Course:
     points_updated: int = 0
     bytes_moved: int = 0
     gated: bool = False
+    notes: list[Any] | None = None
+    """What is queued while it is only noted down."""
 
 
 class Machine:

@@ -36,13 +36,15 @@ class Traffic:
             nccl, communicator = self._nccl, self._communicator
             with Failing():
                 nccl.groupStart()
-                for array, peer in leaving:
-                    given = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
-                    communicator.send(*given)
-                for array, peer in arriving:
-                    given = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
-                    communicator.recv(*given)
-                nccl.groupEnd()
+                try:
+                    for array, peer in leaving:
+                        given = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
+                        communicator.send(*given)
+                    for array, peer in arriving:
+                        given = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
+                        communicator.recv(*given)
+                finally:  # in a group that stays open nothing is ever sent
+                    nccl.groupEnd()
 
         self._backend.aside(work)
 
@@ -95,8 +97,14 @@ def connect(backend: "DeviceBackend", ranks: Any) -> tuple[Traffic | None, str]:
         return None, reasons[0]
     if len({place for _, place in found}) < ranks.size:  # NCCL would refuse, or wait for ever
         return None, "processes share a GPU"
-    (identity, *_) = ranks.gather(nccl.get_unique_id() if ranks.rank == 0 else None)
-    communicator = None
+    identity, communicator = None, None
+    try:
+        identity = nccl.get_unique_id() if ranks.rank == 0 else None
+    except Exception as error:
+        reason = first_line(error)
+    (reason, identity), *_ = ranks.gather((reason, identity))
+    if reason:
+        return None, reason
     try:
         communicator = nccl.NcclCommunicator(ranks.size, identity, ranks.rank)
     except Exception as error:

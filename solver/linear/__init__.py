@@ -86,9 +86,14 @@ class Sweeps:
         return most
 
     def longest_pass(self, point: Point, u: Any, arguments: Sequence[Any]) -> int:
-        """The most updates that one call of `updates` makes, where no norm is wanted."""
+        """The most updates that one call of `updates` makes, where no norm is wanted.
+
+        All processes ask, and hear the same, though the blocks of some could take longer passes:
+        when they look at a norm, and what they save, depends on it.
+        """
         stages = [arguments] * LONGEST_PASS
-        return self._most(point, u, stages, [None] * LONGEST_PASS, 0)
+        own = self._most(point, u, stages, [None] * LONGEST_PASS, 0)
+        return min(self.halo.ranks.gather(own))
 
     def _most(self, point: Point, u: Any, stages: Any, changes: Any, number: int) -> int:
         """How many of these updates one pass makes, an odd number."""
