@@ -59,7 +59,7 @@ def stage(equations: Equations) -> Point:
             )
         each = zip(start, now, sources, rates, strict=True)
         return tuple(
-            transport.advanced(at, f_0, f, f_rate + source[at], a, b, dt)
+            transport.advanced(f, at, f_0, f_rate + source[at], a, b, dt)
             for f_0, f, source, f_rate in each
         )
 

@@ -69,7 +69,7 @@ def laplacian(u, at, *spacings):
     return sum(along[1:], along[0])
 
 
-def advanced(at, start, u, rate, a, b, dt):
+def advanced(u, at, start, rate, a, b, dt):
     """What a stage makes of u: a u_0 + b (u + dt rate); Euler's step where a is NOTHING."""
     stepped = u[at] + dt * rate
     return stepped if a is NOTHING else a * start[at] + b * stepped
@@ -127,7 +127,7 @@ def stage(dimension: int, count: int, convection: str, own: bool, diffusive: boo
                     rate = rate - by_slopes(u, at, axis, v, h, rising, falling)
                 if diffusive:
                     rate = rate + diffusion(u, at, axis, nu, h)
-            new.append(advanced(at, start[number], u, rate, a, b, dt))
+            new.append(advanced(u, at, start[number], rate, a, b, dt))
         return tuple(new)
 
     return stepped

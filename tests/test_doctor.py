@@ -34,13 +34,18 @@ def levels(found):
     return [finding.level for finding in found]
 
 
-def test_a_sound_machine(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = doctor()
+def topics(done):
+    """What each line is about. The machine of the tests may lack something: then it ends with 2."""
     lines = done.stdout.splitlines()
     assert done.returncode == (2 if any(line.startswith("error") for line in lines) else 0)
     assert not done.stderr
-    about = [line.split()[1] for line in lines]
+    return [line.split()[1] for line in lines]
+
+
+def test_a_sound_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = doctor()
+    about = topics(done)
     for what in ("python", "cpu", "memory", "numba", "bandwidth", "gpu", "mpi", "hdf5", "folder"):
         assert what in about
     assert re.search(r"^ok +numba +has the bits of NumPy on (\d+ threads|one)", done.stdout, re.M)
@@ -52,8 +57,7 @@ def test_a_sound_machine(tmp_path, monkeypatch):
 @mpi
 def test_several_processes(tmp_path):
     done = launch(2, "-m", "heatsolve", "doctor")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("python ") == 1
+    assert topics(done).count("python") == 1
     assert re.search(r"processes +2, linked by", done.stdout)
 
 

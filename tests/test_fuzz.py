@@ -320,6 +320,8 @@ def fewer_points(case: Case) -> list[str]:
         changes.append("output.probes=[]")
     if case.output.lines:
         changes.append("output.line=[]")
+    if case.reference.profiles:
+        changes.append("reference.profile=[]")
     for n, point in enumerate(case.source.points):
         if point.index is not None:
             pairs = zip(point.index, counts, strict=True)

@@ -207,9 +207,10 @@ def test_the_first_value_that_is_not_finite_is_named():
     problem = Conduction(parse(case_text("cells = [6, 5]", "vvvv"), "case"), make("numpy"))
     system = problem.system(problem.backend.to_device(problem.source(0.0)))
     field = problem.temperature
-    field[0, 3] = np.nan  # a ghost is nobody's value
     assert first_not_finite(system, field) == ""
-    field[2, 2], field[3, 1] = -np.inf, np.nan
+    field[0, 3] = np.nan  # behind a wall, told at the cell beside it
+    assert first_not_finite(system, field) == "temperature is nan at x = 0.416667, y = 0.1"
+    field[2, 2], field[3, 1] = -np.inf, np.nan  # what lies inside comes first
     assert first_not_finite(system, field) == "temperature is -inf at x = 0.25, y = 0.3"
 
 
