@@ -1,13 +1,16 @@
 """A link that moves memory of devices is believed only after a transfer that shows it."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from weakref import ref
 
 import numpy as np
 import pytest
 
-from heatsolve.backends import Message
+from heatsolve.backends import Message, traffic
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import parse
 from heatsolve.conduction import Conduction
@@ -168,3 +171,36 @@ def test_links_are_proved(processes):
 
 if __name__ == "__main__":
     check()
+
+
+def test_a_communicator_serves_all_runs_and_is_never_destroyed(monkeypatch):
+    """At its end NCCL would wait for graphs that hold its transfers, maybe for ever."""
+
+    class Two(Ranks):
+        size = 2
+
+        def gather(self, value):
+            other = ("", ("node", "bus 1"), value[2]) if len(value) == 3 else value
+            return [value, other]
+
+    class Communicator:
+        def __init__(self, *of):
+            made.append(ref(self))
+
+    made = []
+    nccl = SimpleNamespace(
+        get_version=lambda: 1, get_unique_id=lambda: "id", NcclCommunicator=Communicator
+    )
+    cuda = SimpleNamespace(Device=lambda: SimpleNamespace(pci_bus_id="bus 0"), nccl=nccl)
+    for name, module in {"cupy": SimpleNamespace(cuda=cuda), "cupy.cuda": cuda}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    known = {}
+    monkeypatch.setattr(traffic, "_COMMUNICATORS", known)
+    for _ in range(2):
+        found, reason = traffic.connect(Pretended(), Two())
+        assert found and not reason
+    del found
+    known.clear()
+    gc.collect()
+    (communicator,) = made
+    assert communicator() is not None

@@ -8,6 +8,7 @@ import inspect
 import os
 import re
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -225,11 +226,14 @@ class Device:
         finally:
             graph = checked(driver.cuStreamEndCapture(stream))
         executable = checked(driver.cuGraphInstantiate(graph, 0))
+        checked(driver.cuGraphDestroy(graph))
         checked(driver.cuGraphUpload(executable, stream))  # now, not at the first launch
 
         def play() -> None:
             checked(driver.cuGraphLaunch(executable, stream))
 
+        # While it is being played the driver waits with it.
+        weakref.finalize(play, driver.cuGraphExecDestroy, executable).atexit = False
         return play
 
     def _launching(self, kernel: Any, bytes_shared: int) -> Any:

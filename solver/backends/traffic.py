@@ -1,5 +1,6 @@
 """Traffic between GPUs in the order of their own queues, by NCCL as CuPy binds it."""
 
+import ctypes
 import platform
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ PRIORITY = -5
 """Of the stream of traffic: sweeps leave room for it."""
 Parcels = Sequence[tuple[Any, int]]
 """Arrays, each with the process that it goes to or comes from."""
+_COMMUNICATORS: dict[tuple[str, str, int], Any] = {}
+"""What NCCL made for all runs of this process, by node, GPU and number of processes."""
 
 
 class Traffic:
@@ -82,7 +85,7 @@ def first_line(error: BaseException) -> str:
 
 def connect(backend: "DeviceBackend", ranks: Any) -> tuple[Traffic | None, str]:
     """The traffic of these processes, or the reason why there is none; all ask together."""
-    reason, place = "", None
+    reason, place = "", ("", "")
     try:
         import cupy
         from cupy.cuda import nccl
@@ -91,25 +94,42 @@ def connect(backend: "DeviceBackend", ranks: Any) -> tuple[Traffic | None, str]:
         place = platform.node(), cupy.cuda.Device().pci_bus_id
     except Exception as error:
         reason = f"CuPy's NCCL cannot be loaded: {first_line(error)}"
-    found = ranks.gather((reason, place))
-    reasons = [reason for reason, _ in found if reason]
+    key = (*place, ranks.size)
+    found = ranks.gather((reason, place, key in _COMMUNICATORS))
+    reasons = [reason for reason, *_ in found if reason]
     if reasons:
         return None, reasons[0]
-    if len({place for _, place in found}) < ranks.size:  # NCCL would refuse, or wait for ever
+    if len({place for _, place, _ in found}) < ranks.size:  # NCCL would refuse, or wait for ever
         return None, "processes share a GPU"
-    identity, communicator = None, None
+    if not all(known for *_, known in found):
+        reason, communicator = introduced(nccl, ranks)
+        if reason:
+            return None, reason
+        _COMMUNICATORS[key] = lasting(communicator)
+    return Traffic(backend, nccl, _COMMUNICATORS[key], ranks.size), ""
+
+
+def introduced(nccl: Any, ranks: Any) -> tuple[str, Any]:
+    """Why NCCL cannot make a communicator of these processes, or "" and the communicator."""
+    reason, identity, communicator = "", None, None
     try:
         identity = nccl.get_unique_id() if ranks.rank == 0 else None
     except Exception as error:
         reason = first_line(error)
     (reason, identity), *_ = ranks.gather((reason, identity))
     if reason:
-        return None, reason
+        return reason, None
     try:
         communicator = nccl.NcclCommunicator(ranks.size, identity, ranks.rank)
     except Exception as error:
         reason = first_line(error)
-    reasons = [reason for reason in ranks.gather(reason) if reason]
-    if reasons:
-        return None, reasons[0]
-    return Traffic(backend, nccl, communicator, ranks.size), ""
+    return next(filter(None, ranks.gather(reason)), ""), communicator
+
+
+def lasting(communicator: Any) -> Any:
+    """The same; nothing destroys it now, nor does the end of Python.
+
+    At its end NCCL waits for all graphs that hold its transfers, forever for one that outlives it.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
+    return communicator
