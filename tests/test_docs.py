@@ -96,6 +96,7 @@ def shell(text, path=None):
             ["bash", "-c", line], capture_output=True, text=True, timeout=300, env=surroundings
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        assert "is not drawn" not in done.stderr, f"{line}\n{done.stderr}"
         printed = done.stdout
     return printed
 

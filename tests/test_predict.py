@@ -12,7 +12,17 @@ from heatsolve.case import load
 from heatsolve.cli import app
 from heatsolve.errors import InputError
 from heatsolve.study import predict
-from heatsolve.study.predict import MACHINES, START_UP, Known, Trial, Trying, predictions, tried
+from heatsolve.study.predict import (
+    LOADED,
+    LONGEST_START,
+    MACHINES,
+    Known,
+    Trial,
+    Trying,
+    predictions,
+    start_up,
+    tried,
+)
 
 PLATE = ["grid.nodes=[65, 65]", "solver.tolerance=1e-6"]
 
@@ -50,9 +60,37 @@ def test_a_start_that_takes_longer_does_not_count():
 
 def test_time_grows_with_the_units(monkeypatch):
     given(monkeypatch)
+    monkeypatch.setattr(predict, "start_up", lambda: 2.0)
     said = rows("hot-plate", *PLATE, "solver.method=jacobi", "solver.iterations=5000")
     assert "time        2 ms for each iteration here" in said
-    assert f"about {1.0 + START_UP + 10:.0f} s: 5000 iterations, 10 were tried" in said
+    assert "about 13 s: 5000 iterations, 10 were tried" in said
+
+
+def test_a_start_takes_what_this_one_took(monkeypatch):
+    monkeypatch.setattr(predict.clock, "process_time", lambda: 1.25)
+    assert start_up() == 1.25 + LOADED
+    monkeypatch.setattr(predict.clock, "process_time", lambda: 60.0)  # which compiled
+    assert start_up() == LONGEST_START + LOADED
+
+
+def test_conjugate_gradients_are_counted_on_a_coarser_grid(monkeypatch):
+    """Extrapolated from the part that was tried there would be nearly twice as many."""
+    tried_on = []
+
+    def partly(case, machine, seconds):
+        tried_on.append(case.grid.counts)
+        limit = 400 if case.grid.counts == (257, 257) else case.solver.max_iterations
+        changes = case.solver.model_copy(update={"max_iterations": limit})
+        return tried(case.model_copy(update={"solver": changes}), machine, 60.0)
+
+    monkeypatch.setattr(predict, "tried", partly)
+    overrides = ["grid.nodes=[257, 257]", "solver.method=cg"]
+    said = rows("hot-plate", *overrides, backend="numpy")
+    assert tried_on == [(257, 257), (257, 257), (64, 64)]
+    count = heatsolve.run("hot-plate", backend="numpy", overrides=overrides).attributes[
+        "iterations"
+    ]
+    assert float(re.search(r"some (\d+) iterations", said)[1]) == pytest.approx(count, rel=0.1)
 
 
 def test_a_large_case_is_tried_on_fewer_points(monkeypatch):

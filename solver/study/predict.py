@@ -7,8 +7,10 @@ from the march, from the number asked for, or from the rate at which the norm fe
 
 import math
 import time as clock
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from heatsolve.conduction import Conduction
 from heatsolve.converge import method_name
 from heatsolve.errors import HeatsolveError, InputError, Interrupted
 from heatsolve.keeper import Capture, Keeper, State
-from heatsolve.pace import Pace, pace_of
+from heatsolve.pace import FollowingPace, Pace, pace_of
 from heatsolve.preview_rows import row
 from heatsolve.problem import Problem, grid_of
 from heatsolve.report import duration
@@ -30,12 +32,16 @@ from heatsolve.study.sweeps import seconds_of_copy
 
 TRIED_SECONDS = 1.5
 """So long the case is tried."""
-START_UP = 0.6
-"""Seconds before and after: to load what is compiled, and to write the file."""
+LOADED = 0.3
+"""Seconds of a run to load what is compiled for it, and to write its file."""
+LONGEST_START = 3.0
+"""Seconds: what took longer to start has compiled something, which the next one finds."""
 MOST_UNKNOWNS = 1 << 21
 """A larger case is tried on fewer points: these are beyond most caches."""
 COPIED = 1 << 23
 """Doubles of the copy that measures this machine."""
+COARSER = 4
+"""Times fewer points along an axis has the grid on which iterations are counted to their end."""
 GROWTH = {"jacobi": 2.0, "sor": 1.0, "chebyshev": 1.0, "cg": 1.0}
 """By what power of the points along an axis the iterations grow; those of multigrid do not."""
 
@@ -164,6 +170,7 @@ def predictions(
         raise InputError(f"--machine {known!r} must be one of {', '.join(MACHINES)}")
     wanted, precision = backend or case.parallel.backend, case.solver.field_precision
     machine, _ = choose(wanted if known is None else "auto", precision, case.parallel.threads)
+    started = start_up()
     unknowns = grid_of(case).all_unknowns
     small = case
     try:
@@ -172,7 +179,7 @@ def predictions(
         with np.errstate(all="ignore"):
             tried(small, machine, 0.0)  # what is compiled now is kept for the next time
             trial = tried(small, machine, TRIED_SECONDS)
-            units, said = _units(case, small, trial, machine)
+            units, said = _units(case, small, trial, machine, partial(sized, source, overrides))
     except HeatsolveError as error:
         yield row("time", f"not predicted: {str(error).splitlines()[0]}")
         return
@@ -189,25 +196,44 @@ def predictions(
     unit = "step" if case.time is not None else "iteration"
     yield row("time", f"{_seconds(seconds)} for each {unit} {where}")
     if math.isfinite(units):
-        total = duration(START_UP + before + units * seconds)
+        total = duration(started + before + units * seconds)
         yield row("in all", f"about {total}: {said}, {trial.units} were tried")
     else:
         yield row("in all", f"unknown: in {trial.units} {unit}s the norm has not fallen")
 
 
-def _units(case: Case, small: Case, trial: Trial, machine: Backend) -> tuple[float, str]:
+def start_up() -> float:
+    """Seconds that a run takes before and after all else: to start, as this process did; and to
+    load and to write."""
+    return min(clock.process_time(), LONGEST_START) + LOADED
+
+
+def _units(
+    case: Case, small: Case, trial: Trial, machine: Backend, sized_case: Callable[[float], Case]
+) -> tuple[float, str]:
     """Iterations or steps in all, and how they are known."""
-    ratio = max(case.grid.counts) / max(small.grid.counts)
     if case.time is not None:
         pace = pace_of(make_problem(small, machine))
-        count = _steps(case, pace, ratio)
+        count = _steps(case, pace, _finer(case, small))
         at_most = "at most " if case.time.tolerance is not None else ""
-        return count, f"{at_most}{count:.0f} steps"
+        while_so = " if the flow becomes no faster" if isinstance(pace, FollowingPace) else ""
+        return count, f"{at_most}{count:.0f} steps{while_so}"
     if case.solver.iterations is not None:
         return case.solver.iterations, f"{case.solver.iterations} iterations"
-    growth = ratio ** GROWTH.get(method_name(case), 0.0)
+    method = method_name(case)
+    if method == "cg" and not trial.ended:
+        # Its norm falls faster and faster: no part of a run tells of the rest.
+        with suppress(InputError):  # a smaller grid may lack what the case names
+            coarse = sized_case(grid_of(case).all_unknowns / COARSER**case.grid.dimension)
+            small, trial = coarse, tried(coarse, machine, TRIED_SECONDS)
+    growth = _finer(case, small) ** GROWTH.get(method, 0.0)
     count = min(trial.iterations() * growth, case.solver.max_iterations)
     return count, f"some {count:.0f} iterations"
+
+
+def _finer(case: Case, small: Case) -> float:
+    """How many times more points a case has along an axis."""
+    return max(case.grid.counts) / max(small.grid.counts)
 
 
 def _steps(case: Case, pace: Pace, ratio: float) -> float:
