@@ -45,11 +45,20 @@ def given(monkeypatch, **found):
 def test_iterations_follow_from_the_rate_of_the_later_half():
     norms = 100.0 * 0.5 ** np.arange(11)  # halved by each
     norms[:5] = 1e6  # whatever came before
-    trial = Trial(10, threshold=100.0 * 0.5**30, numbers=range(11), norms=norms)
-    assert trial.iterations() == pytest.approx(30)
-    assert Trial(10, threshold=1e-3, numbers=(0, 5), norms=(1.0, 1.0)).iterations() == np.inf
-    assert Trial(10, threshold=1e-3, numbers=(0, 5), norms=(1.0, 0.0)).iterations() == np.inf
-    assert Trial(10, ended=True).iterations() == 10
+    history = {"iteration": range(11), "time": np.arange(11) / 4, "residual": norms}
+    trial = Trial(10, threshold=100.0 * 0.5**30, history=history)
+    assert trial.end() == pytest.approx(30)
+    assert trial.end("time") == pytest.approx(30 / 4)
+    for last in (1.0, 0.0):
+        history = {"iteration": (0, 5), "residual": (1.0, last)}
+        assert Trial(10, threshold=1e-3, history=history).end() == np.inf
+    assert Trial(10, ended=True).end() == 10
+
+
+def test_other_steps_are_as_long_as_the_last_one():
+    trial = Trial(10, history={"iteration": [4, 8], "time": [1.0, 3.0], "dt": [0.25, 0.5]})
+    assert trial.steps_to(4.1) == 8 + 3
+    assert trial.steps_to(2.0) == 8
 
 
 def test_a_start_that_takes_longer_does_not_count():
@@ -86,7 +95,7 @@ def test_conjugate_gradients_are_counted_on_a_coarser_grid(monkeypatch):
     monkeypatch.setattr(predict, "tried", partly)
     overrides = ["grid.nodes=[257, 257]", "solver.method=cg"]
     said = rows("hot-plate", *overrides, backend="numpy")
-    assert tried_on == [(257, 257), (257, 257), (64, 64)]
+    assert tried_on == [(257, 257), (257, 257), (64, 64), (64, 64)]
     count = heatsolve.run("hot-plate", backend="numpy", overrides=overrides).attributes[
         "iterations"
     ]
@@ -154,7 +163,7 @@ def test_iterations_of_real_runs(method, factor):
     part = load("hot-plate", [*overrides, f"solver.max_iterations={max(3, count // 3)}"])
     trial = tried(part, machine, 60.0)
     assert not trial.ended and trial.units == max(3, count // 3)
-    assert count / factor < trial.iterations() < count * factor
+    assert count / factor < trial.end() < count * factor
 
 
 def test_a_trial_of_a_march_ends_in_time():
@@ -173,7 +182,8 @@ def test_what_is_not_predicted_is_said(monkeypatch):
     monkeypatch.setattr(predict, "MOST_UNKNOWNS", 1000)
     said = rows("hotspot")  # its source has an index that a smaller grid has not
     assert "time        not predicted: " in said and "source.point.0.index" in said
-    given(monkeypatch, numbers=(0, 5), norms=(1.0, 1.0), threshold=1e-3)
+    history = {"iteration": (0, 5), "residual": (1.0, 1.0)}
+    given(monkeypatch, history=history, threshold=1e-3)
     said = rows("hot-plate", *PLATE[:1], "solver.method=jacobi", "grid.nodes=[17, 17]")
     assert "in all      about" in said  # up to max_iterations
     assert "some 1000000 iterations" in said
@@ -188,3 +198,19 @@ def test_the_command(tmp_path):
     assert not list(tmp_path.iterdir())
     done = CliRunner().invoke(app, [*case, "--untimed"])
     assert "in all" not in done.stdout and "files" in done.stdout
+
+
+def test_steps_to_a_steady_state_are_known_from_a_coarser_grid(monkeypatch):
+    monkeypatch.setattr(predict, "TRIED_SECONDS", 1.0)
+    overrides = ["constants.n=24", "time.tolerance=1e-4"]
+    whole = heatsolve.run("cavity-re100", overrides=overrides).attributes["steps"]
+    found = re.search(r": (some|at most) (\d+) steps", rows("cavity-re100", *overrides))
+    assert found[1] == "some" and float(found[2]) == pytest.approx(whole, rel=0.3)
+
+
+def test_steps_that_follow_a_flow_are_counted_from_the_last_one():
+    """Behind the cylinder the flow becomes faster than it is at the beginning."""
+    overrides = ["constants.n=41", "time.end=1", "solver.tolerance=1e-3"]
+    whole = heatsolve.run("cylinder-re100", overrides=overrides).attributes["steps"]
+    found = re.search(r": (\d+) steps, unless the flow", rows("cylinder-re100", *overrides))
+    assert float(found[1]) == pytest.approx(whole, rel=0.3)

@@ -9,11 +9,11 @@ from test_ranks import mpi
 from typer.testing import CliRunner
 
 from heatsolve import cli
-from heatsolve.errors import FileFailure, InputError
+from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.postprocess.scaling import figure
 from heatsolve.problem import grid_of
 from heatsolve.study import scaling
-from heatsolve.study.one_size import of_kind
+from heatsolve.study.one_size import of_kind, sized
 
 
 def record(ranks, seconds, kind="weak", counts=(100, 100), **more):
@@ -29,6 +29,13 @@ def record(ranks, seconds, kind="weak", counts=(100, 100), **more):
 
 WEAK = [record(1, [2e-3, 1e-3, 4e-3]), record(2, [2.5e-3] * 3, counts=(200, 100))]
 STRONG = [record(1, [2e-3], "strong"), record(4, [8e-4], "strong")]
+
+
+def test_a_size_has_whole_numbers_of_points():
+    """The cylinder's grid has them for multiples of 41 only."""
+    assert sized("cylinder-re100", (), 1000).grid.counts == (220, 41)
+    with pytest.raises(CaseError, match=r"grid\.cells\.0: must be a whole number"):
+        sized("cavity-re100", ["grid.cells=['n/500', 'n']", "constants.n=1000"], 5000)
 
 
 def test_the_table_of_a_weak_study():

@@ -19,7 +19,7 @@ from heatsolve.backends.choice import gpu_name
 from heatsolve.case import Case, load, locating
 from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method, method_name
-from heatsolve.errors import HeatsolveError
+from heatsolve.errors import CaseError, HeatsolveError
 from heatsolve.links import ring
 from heatsolve.march import stepper_of
 from heatsolve.pace import MOST_STEPS, step_length, substeps
@@ -37,22 +37,38 @@ MESSAGES = (64, 1 << 20)
 EXCHANGES = 20
 SIZES = ("n", "N")
 """Constants of a case that its grid is a function of."""
+MOST_AWAY = 50
+"""So far from the size that is asked for another one is looked for."""
 
 
 def sized(source: str, overrides: Sequence[str], unknowns: float) -> Case:
     """A case with about so many unknowns: its shape stays, its spacing does not.
 
-    Its constant n (or N) is changed if it has one, else the counts of its grid.
+    Its constant n (or N) is changed if it has one, to the nearest with which there are whole
+    numbers of points, else the counts of its grid. Raises CaseError as `load` does.
     """
     case = load(source, overrides)
     grid = grid_of(case)
     factor = (unknowns / grid.all_unknowns) ** (1.0 / grid.dimension)
     for name in SIZES:
         if name in case.constants:
-            n = max(1, round(case.constants[name] * factor))
-            return load(source, [*overrides, f"constants.{name}={n}"])
+            return _with_constant(source, overrides, name, case.constants[name] * factor)
     counts = [max(1, round(count * factor)) for count in case.grid.counts]
     return load(source, [*overrides, f"grid.{case.grid.kind}={counts}"])
+
+
+def _with_constant(source: str, overrides: Sequence[str], name: str, wanted: float) -> Case:
+    nearest = max(1, round(wanted))
+    refusal: CaseError | None = None
+    for away in range(MOST_AWAY):
+        for n in dict.fromkeys((nearest - away, nearest + away)):
+            try:
+                if n > 0:
+                    return load(source, [*overrides, f"constants.{name}={n}"])
+            except CaseError as error:
+                refusal = refusal or error
+    assert refusal is not None
+    raise refusal
 
 
 def of_kind(

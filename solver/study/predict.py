@@ -7,10 +7,9 @@ from the march, from the number asked for, or from the rate at which the norm fe
 
 import math
 import time as clock
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from heatsolve.conduction import Conduction
 from heatsolve.converge import method_name
 from heatsolve.errors import HeatsolveError, InputError, Interrupted
 from heatsolve.keeper import Capture, Keeper, State
-from heatsolve.pace import FollowingPace, Pace, pace_of
+from heatsolve.pace import EvenPace, FollowingPace, Pace, pace_of
 from heatsolve.preview_rows import row
 from heatsolve.problem import Problem, grid_of
 from heatsolve.report import duration
@@ -41,7 +40,7 @@ MOST_UNKNOWNS = 1 << 21
 COPIED = 1 << 23
 """Doubles of the copy that measures this machine."""
 COARSER = 4
-"""Times fewer points along an axis has the grid on which iterations are counted to their end."""
+"""Times fewer points along an axis has the grid on which a trial comes farther."""
 GROWTH = {"jacobi": 2.0, "sor": 1.0, "chebyshev": 1.0, "cg": 1.0}
 """By what power of the points along an axis the iterations grow; those of multigrid do not."""
 
@@ -86,27 +85,34 @@ class Trying(Keeper):
 @dataclass
 class Trial:
     """What was tried: units of work made, the seconds of one, those before the first, and the
-    norms on the way. `ended`: whether the run came to its own end."""
+    history of what was looked at. `ended`: whether the run came to its own end."""
 
     units: int = 0
     seconds: float = 0.0
     before: float = 0.0
     ended: bool = False
     threshold: float = 0.0
-    numbers: Sequence[float] = ()
-    norms: Sequence[float] = ()
+    history: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
-    def iterations(self) -> float:
-        """Those to the threshold, at the rate of the later half of the trial; inf for none."""
-        numbers, norms = (np.asarray(values, float) for values in (self.numbers, self.norms))
+    def end(self, along: str = "iteration") -> float:
+        """The iteration, or the time, at which the norm is at its threshold, if it goes on to fall
+        as in the later half of the trial; inf if it does not fall."""
+        places, norms = (np.asarray(self.history.get(name, ())) for name in (along, "residual"))
+        if self.ended:
+            return float(places[-1]) if len(places) else self.units
+        if len(norms) < 2:
+            return math.inf
         half = len(norms) // 2 if len(norms) > 3 else 0
-        if self.ended or len(norms) < 2:
-            return self.units if self.ended else math.inf
         fallen = math.log(norms[half] / norms[-1]) if min(norms[half], norms[-1]) > 0.0 else 0.0
         if fallen <= 0.0 or not self.threshold > 0.0:
             return math.inf
-        left = math.log(norms[-1] / self.threshold) * (numbers[-1] - numbers[half]) / fallen
-        return float(numbers[-1] + max(0.0, left))
+        left = math.log(norms[-1] / self.threshold) * (places[-1] - places[half]) / fallen
+        return float(places[-1] + max(0.0, left))
+
+    def steps_to(self, time: float) -> float:
+        """The steps of a march up to a time, the others as long as the last one looked at."""
+        number, now, step = (self.history[name][-1] for name in ("iteration", "time", "dt"))
+        return number + math.ceil(max(0.0, time - now) / step)
 
 
 @dataclass
@@ -129,6 +135,8 @@ def tried(case: Case, machine: Backend, seconds: float) -> Trial:
     """Make iterations or steps of a case for so long."""
     watching, keeper = Watching(), Trying(seconds)
     trial = watching.trial
+    if case.time is not None:
+        trial.threshold = case.time.tolerance or 0.0
     began = clock.perf_counter()
     problem = make_problem(case, machine)
     try:
@@ -136,13 +144,18 @@ def tried(case: Case, machine: Backend, seconds: float) -> Trial:
         machine.sync()
         trial.units, trial.ended = outcome.count, outcome.ending != "limit"
         keeper.marks.append((outcome.count, clock.perf_counter()))
-        history = outcome.history
+        trial.history = outcome.history
     except Interrupted:
-        trial.units, history = keeper.states[-1].number, keeper.states[-1].history
+        trial.units, trial.history = keeper.states[-1].number, keeper.states[-1].history
     trial.before = keeper.marks[0][1] - began
     trial.seconds = keeper.pace
-    trial.numbers, trial.norms = history.get("iteration", ()), history.get("residual", ())
     return trial
+
+
+def trial_of(case: Case, machine: Backend) -> Trial:
+    """That of TRIED_SECONDS; what one before it has compiled is kept."""
+    tried(case, machine, 0.0)
+    return tried(case, machine, TRIED_SECONDS)
 
 
 def _solve(problem: Problem, watching: Watching, keeper: Keeper) -> march.Outcome:
@@ -177,9 +190,19 @@ def predictions(
         if unknowns > MOST_UNKNOWNS:
             small = sized(source, overrides, MOST_UNKNOWNS)
         with np.errstate(all="ignore"):
-            tried(small, machine, 0.0)  # what is compiled now is kept for the next time
-            trial = tried(small, machine, TRIED_SECONDS)
-            units, said = _units(case, small, trial, machine, partial(sized, source, overrides))
+            trial = trial_of(small, machine)
+
+            def farther() -> tuple[Case, Trial]:
+                with suppress(InputError):  # a coarser grid may lack what the case names
+                    coarse = sized(source, overrides, unknowns / COARSER**case.grid.dimension)
+                    return coarse, trial_of(coarse, machine)
+                return small, trial
+
+            if case.time is None:
+                units, said = _iterations(case, small, trial, farther)
+            else:
+                pace = pace_of(make_problem(small, machine))
+                units, said = _steps(case, small, trial, farther, pace)
     except HeatsolveError as error:
         yield row("time", f"not predicted: {str(error).splitlines()[0]}")
         return
@@ -208,42 +231,46 @@ def start_up() -> float:
     return min(clock.process_time(), LONGEST_START) + LOADED
 
 
-def _units(
-    case: Case, small: Case, trial: Trial, machine: Backend, sized_case: Callable[[float], Case]
-) -> tuple[float, str]:
-    """Iterations or steps in all, and how they are known."""
-    if case.time is not None:
-        pace = pace_of(make_problem(small, machine))
-        count = _steps(case, pace, _finer(case, small))
-        at_most = "at most " if case.time.tolerance is not None else ""
-        while_so = " if the flow becomes no faster" if isinstance(pace, FollowingPace) else ""
-        return count, f"{at_most}{count:.0f} steps{while_so}"
+Farther = Callable[[], tuple[Case, Trial]]
+"""Makes a trial on a coarser grid, which comes farther in its time."""
+
+
+def _iterations(case: Case, small: Case, trial: Trial, farther: Farther) -> tuple[float, str]:
+    """Iterations in all, and how they are known, from a trial of a `small` case."""
     if case.solver.iterations is not None:
         return case.solver.iterations, f"{case.solver.iterations} iterations"
     method = method_name(case)
-    if method == "cg" and not trial.ended:
-        # Its norm falls faster and faster: no part of a run tells of the rest.
-        with suppress(InputError):  # a smaller grid may lack what the case names
-            coarse = sized_case(grid_of(case).all_unknowns / COARSER**case.grid.dimension)
-            small, trial = coarse, tried(coarse, machine, TRIED_SECONDS)
+    if method == "cg" and not trial.ended:  # its norm falls faster and faster
+        small, trial = farther()
     growth = _finer(case, small) ** GROWTH.get(method, 0.0)
-    count = min(trial.iterations() * growth, case.solver.max_iterations)
+    count = min(trial.end() * growth, case.solver.max_iterations)
     return count, f"some {count:.0f} iterations"
+
+
+def _steps(
+    case: Case, small: Case, trial: Trial, farther: Farther, pace: Pace
+) -> tuple[float, str]:
+    """Steps in all, and how they are known, from a trial of a `small` case with this pace."""
+    time = case.time
+    assert time is not None
+    # Between the limits of convection (h) and of diffusion (h^2), for all that is known.
+    diffusive = case.model.kind == "heat" or case.model.equations is not None
+    growth = 0.0 if time.step is not None else 2.0 if diffusive else 1.0
+    end, known, unless = time.end, "", ""
+    if time.tolerance is not None:  # a steady state is reached at about the same time on any grid
+        end = min(end, (trial if trial.ended else farther()[1]).end("time"))
+        known = "some " if end < time.end else "at most "
+    elif isinstance(pace, FollowingPace):
+        unless = ", unless the flow becomes faster"
+    even = isinstance(pace, EvenPace) and end == time.end
+    count = pace.count if even or not trial.history.get("dt") else trial.steps_to(end)
+    count *= _finer(case, small) ** growth
+    return count, f"{known}{count:.0f} steps{unless}"
 
 
 def _finer(case: Case, small: Case) -> float:
     """How many times more points a case has along an axis."""
     return max(case.grid.counts) / max(small.grid.counts)
-
-
-def _steps(case: Case, pace: Pace, ratio: float) -> float:
-    """Those of the case, whose grid is finer than that of a pace by a ratio."""
-    assert case.time is not None
-    if case.time.step is not None or ratio == 1.0:
-        return pace.count
-    # Between the limits of convection (h) and of diffusion (h^2), for all that is known.
-    diffusive = case.model.kind == "heat" or case.model.equations is not None
-    return pace.count * ratio ** (2.0 if diffusive else 1.0)
 
 
 def _seconds(seconds: float) -> str:
