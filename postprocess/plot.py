@@ -106,7 +106,7 @@ def _history(solution: Solution) -> Figure:
     residual[~(residual > 0)] = np.nan  # an exact zero has no logarithm
     drawing = Figure(figsize=(4.2, 3.0))
     ax = drawing.add_subplot(yscale="log")
-    name_axes(ax, unit, "residual")
+    name_axes(ax, unit, "residual" if solution.time is None else "norm of the change")
     few = "." if residual.size < 40 else None
     ax.plot(solution.history[axis], residual, marker=few)
     threshold = solution.attributes.get("threshold")
