@@ -1,11 +1,13 @@
-"""What a backend is that offers nothing but what it must."""
+"""What a backend is that offers nothing but what it must, and work that one plays back."""
 
 import numpy as np
 import pytest
 
 from heatsolve import heat
 from heatsolve.backends import LONGEST_PASS, HalfCycle
+from heatsolve.backends.choice import make
 from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.points import copy
 
 
 @pytest.fixture
@@ -31,3 +33,42 @@ def test_without_half_cycles_it_says_so(machine):
     coarse, where = np.zeros((4, 5)), ((6, 7), 7, ((1, 5), (1, 6)), (False, False))
     half = HalfCycle(heat.laplace, [()], [0], *where, coarse, coarse.shape, [])
     assert machine.half_cycle(half) is None
+
+
+GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ("cupy", "cuda")]
+
+
+@pytest.mark.parametrize("name", ["numpy", "numba", *GPU])
+def test_work_is_played_back(name):
+    """It is not done ahead of time, then as often as it is asked for; and it counts each time."""
+    machine, host = make(name), np.random.default_rng(5).random((9, 8))
+    inner, b = ((1, 8), (1, 7)), machine.to_device(np.full((9, 8), 0.25))
+
+    def worker():
+        u, other = machine.to_device(host), machine.to_device(host)
+        total = machine.accumulator("sum")
+
+        def work():
+            machine.sweep(heat.laplace, other, inner, u, b, 0.5)
+            machine.sweep(heat.laplace, u, inner, other, b, 0.5)
+            if name == "numba":
+                stages, alone = [(b, 0.5)] * 3, (False, False)
+                machine.sweeps(heat.laplace, other, u, inner, stages, alone, [None] * 3, inner)
+            machine.sweep(copy, total, inner, u)
+
+        return u, other, total, work
+
+    u, other, total, work = worker()
+    work()
+    once = machine.points_updated, machine.bytes_moved
+    work()
+    mine, others, mine_total, noted = worker()
+    play = machine.replayed(noted)
+    assert (machine.points_updated, machine.bytes_moved) == tuple(2 * n for n in once)
+    np.testing.assert_array_equal(machine.to_host(mine), host)
+    for _ in range(2):
+        play()
+    assert (machine.points_updated, machine.bytes_moved) == tuple(4 * n for n in once)
+    for first, second in ((u, mine), (other, others)):
+        np.testing.assert_array_equal(machine.to_host(first), machine.to_host(second))
+    assert mine_total.value == total.value

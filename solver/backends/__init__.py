@@ -112,7 +112,7 @@ class Backend(Passes, ABC):
     def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
         """What does `work`: sweeps of the same arrays with the same numbers at each call.
 
-        A device may note them down once and play them back, without the host's part in each. It
+        A backend may note them down once and play them back, without the host's part in each. It
         calls `work` for that ahead of time, without effect: so it only sweeps, and reads no result.
         """
         return work

@@ -8,7 +8,9 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -93,9 +95,37 @@ class NumbaBackend(Backend):
             self._wake(threaded)
             bounds = [bound for pair in region for bound in pair]
             chunks = self._chunks if threaded else 1
-            compiled[threaded, inner](chunks, scratch, *bounds, *targets, *arguments)
+            self._call(compiled[threaded, inner], chunks, scratch, *bounds, *targets, *arguments)
 
         return run
+
+    def _call(self, loops: Callable[..., Any], *given: Any) -> None:
+        """Run something compiled, now or when it is played back."""
+        notes = self._course.notes
+        if notes is None:
+            loops(*given)
+        else:
+            notes.append(partial(loops, *given))
+
+    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Its loops, one after the other: what each depends on is asked once."""
+        course = self._course
+        before, course.notes = replace(course), []
+        try:
+            work()
+        finally:
+            loops, course.notes = course.notes, None
+        points = course.points_updated - before.points_updated
+        moved = course.bytes_moved - before.bytes_moved
+        course.points_updated, course.bytes_moved = before.points_updated, before.bytes_moved
+
+        def play() -> None:
+            for run in loops:
+                run()
+            course.points_updated += points
+            course.bytes_moved += moved
+
+        return play
 
     def _wake(self, threaded: bool) -> None:
         if threaded and not self._threads_set:
@@ -135,7 +165,10 @@ class NumbaBackend(Backend):
         found = np.zeros((chunks, levels, sums.WIDTH), np.int64)
         room: dict[Any, Any] = {}
 
-        def run(
+        def run(*given: Any) -> None:
+            self._call(sweep, *given)
+
+        def sweep(
             new: Any,
             u: Any,
             region: Region,
