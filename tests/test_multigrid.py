@@ -295,7 +295,7 @@ def test_both_axes_at_once_have_the_bits_of_one_after_the_other(
         for number in range(2):
             iteration.step(number, None)
         fields.append(problem.own(iteration.solution(2)))
-        assert (len(calls) > 3) == at_once
+        assert bool(calls) == at_once
     assert any(calls) == (wide == 0)
     assert fields[0].tobytes() == fields[1].tobytes()
 
