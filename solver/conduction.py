@@ -30,11 +30,9 @@ class Conduction(Problem):
         place = backend.to_device
         # The point functions take the axes in the order x, y, z.
         self.ratios = tuple(map(backend.factor, reversed(volumes.ratios)))
-        self.faces = tuple(
-            array
-            for pair in zip(map(place, reversed(volumes.faces)), self.ratios, strict=True)
-            for array in pair
-        )
+        faces = [place(shortened(faces, number)) for number, faces in enumerate(volumes.faces)]
+        pairs = zip(reversed(faces), self.ratios, strict=True)
+        self.faces = tuple(array for pair in pairs for array in pair)
         self.capacity = place(volumes.capacity())
 
     @cached_property
@@ -163,3 +161,13 @@ class Conduction(Problem):
             self.backend.to_device(volumes.ratios[wall.number]), *self.ratios,
         )  # fmt: skip
         return total * float(np.prod([axis.spacing for axis in self.grid.axes]))
+
+
+def shortened(faces: np.ndarray, number: int) -> np.ndarray:
+    """Conductances of faces, with an extent of 1 along their axis where all are the same.
+
+    Element 0 is read nowhere.
+    """
+    read = np.moveaxis(faces, number, 0)[1:]
+    same = np.all(read == read[:1])
+    return np.moveaxis(read[:1], 0, number) if same else faces

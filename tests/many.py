@@ -43,6 +43,12 @@ def texts():
             weight = "\nweight = 0.9" if method == "jacobi" else ""
             model = "" if "value" in name else "conductivity = '1 + x'"
             yield f"{name}, {method}", case_text(grid, walls, source, solver + weight, model)
+    # A wall along which heat passes differently: blocks without it know no axis that varies.
+    grid, _, source = PROBLEMS["nodes, values"]
+    for method in ("cg", "jacobi", "sor", "chebyshev"):
+        solver = f"method = '{method}'\nrelative = true\ntolerance = 1e-5"
+        one_wall = case_text(grid, "rvvv", source, solver).replace("h = 2", "h = '1 + y'")
+        yield f"one wall, {method}", one_wall
     for scheme in ("explicit", "crank-nicolson", "backward-euler"):
         grid, walls, _ = PROBLEMS["cells, mixed"]
         yield scheme, case_text(

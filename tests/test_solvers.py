@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
+from heatsolve import heat
+from heatsolve.backends.choice import make
 from heatsolve.case import parse
+from heatsolve.conduction import Conduction
 from heatsolve.errors import Diverged, InputError
+from heatsolve.linear.diagonal import quotient
+from heatsolve.linear.sor import Sor
 from heatsolve.output import read
 from heatsolve.runner import run
 
@@ -131,14 +136,48 @@ def test_iteration_counts(method, count, tmp_path):
     assert result.outcome.count == count
 
 
-def test_young_optimum(tmp_path):
-    """On the unit square Young's omega is 2 / (1 + sin(pi h))."""
-    from heatsolve.backends.choice import make
-    from heatsolve.conduction import Conduction
-    from heatsolve.linear.sor import Sor
+@pytest.mark.parametrize(
+    ("grid", "walls", "model", "inverse"),
+    [
+        ("nodes = [9, 7]", "vvvv", "", (1, 1)),
+        ("nodes = [9, 7]", "gvvv", "", (1, 10)),
+        ("nodes = [9, 7]", "vvvr", "", (8, 1)),
+        ("nodes = [9, 7]", "vvvv", "conductivity = '1 + x'", (1, 9)),
+        ("nodes = [9, 8]\nperiodic = ['y']", "vv--", "", (1, 1)),
+        ("cells = [9, 7]\nperiodic = ['x']", "--vg", "", (9, 1)),
+        ("nodes = [9, 7]", "gvgv", "", None),
+        ("cells = [9, 7]", "vvvv", "", None),
+        ("nodes = [9, 7]", "vvvv", "conductivity = '1 + x*y'", None),
+    ],
+)
+def test_divided_by_the_diagonal(grid, walls, model, inverse):
+    """By a multiplication wherever the diagonal is constant along an axis."""
+    problem, system = system_of(case_text(grid, walls, model=model))
+    divided, scale = quotient(system, 0.7)
+    assert getattr(scale, "shape", None) == inverse
 
-    problem = Conduction(parse(case_text("nodes = [33, 33]", "vvvv"), "case"), make("numpy"))
-    system = problem.system(problem.backend.to_device(problem.source(0.0)))
+    def quotients(at, u, scale, *coefficients):
+        return divided(u[at], at, scale, *coefficients)
+
+    def expected(at, u, *coefficients):
+        return 0.7 * u[at] / heat.diagonal(at, *coefficients)
+
+    u, found, wanted = (problem.backend.zeros(problem.grid.shape) for _ in range(3))
+    u[:] = np.random.default_rng(1).standard_normal(u.shape)
+    problem.backend.sweep(quotients, found, problem.grid.interior, u, scale, *system.coefficients)
+    problem.backend.sweep(expected, wanted, problem.grid.interior, u, *system.coefficients)
+    assert found.any()
+    np.testing.assert_array_max_ulp(found, wanted, maxulp=2)
+
+
+def system_of(text):
+    problem = Conduction(parse(text, "case"), make("numpy"))
+    return problem, problem.system(problem.backend.to_device(problem.source(0.0)))
+
+
+def test_young_optimum():
+    """On the unit square Young's omega is 2 / (1 + sin(pi h))."""
+    problem, system = system_of(case_text("nodes = [33, 33]", "vvvv"))
     exact = 2.0 / (1.0 + np.sin(np.pi / 32))
     assert Sor(system, problem.temperature).omega == pytest.approx(exact, rel=2e-3)
 
@@ -200,8 +239,6 @@ def test_divergence_is_told(tmp_path):
 
 
 def test_the_first_value_that_is_not_finite_is_named():
-    from heatsolve.backends.choice import make
-    from heatsolve.conduction import Conduction
     from heatsolve.judge import first_not_finite
 
     problem = Conduction(parse(case_text("cells = [6, 5]", "vvvv"), "case"), make("numpy"))

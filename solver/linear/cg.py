@@ -5,6 +5,7 @@ from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.linear import Method, System
+from heatsolve.linear.diagonal import quotient
 
 
 class ConjugateGradients(Method):
@@ -29,14 +30,15 @@ class ConjugateGradients(Method):
         self.confirm(0)
 
     def _prepare(self) -> None:
-        residual, diagonal = self.system.residual, self.system.diagonal
+        residual = self.system.residual
+        divided, self._scale = quotient(self.system)
         axes = self.system.grid.dimension
 
-        def first(at, u, b, *more):
+        def first(at, u, b, scale, *more):
             """r, z = p and the term of <r, z>."""
             ratios, coefficients = more[:axes], more[axes:]
             r = residual(at, u, b, *coefficients)
-            z = r / diagonal(at, *coefficients)
+            z = divided(r, at, scale, *coefficients)
             return r, z, weighted_product(r, z, at, ratios)
 
         def apply(at, p, zero, *more):
@@ -45,16 +47,16 @@ class ConjugateGradients(Method):
             ap = -residual(at, p, zero, *coefficients)
             return ap, weighted_product(p[at], ap, at, ratios)
 
-        def advance(at, u, r, p, ap, alpha, *more):
+        def advance(at, u, r, p, ap, alpha, scale, *more):
             """u, r, and the term of <r, z>."""
             ratios, coefficients = more[:axes], more[axes:]
             new = r[at] - alpha * ap[at]
-            z = new / diagonal(at, *coefficients)
+            z = divided(new, at, scale, *coefficients)
             return u[at] + alpha * p[at], new, weighted_product(new, z, at, ratios)
 
-        def turn(at, p, r, beta, *coefficients):
+        def turn(at, p, r, beta, scale, *coefficients):
             """z + beta p."""
-            return r[at] / diagonal(at, *coefficients) + beta * p[at]
+            return divided(r[at], at, scale, *coefficients) + beta * p[at]
 
         self._first, self._apply, self._advance, self._turn = first, apply, advance, turn
 
@@ -71,14 +73,15 @@ class ConjugateGradients(Method):
         rz.clear()
         sweep(
             self._advance, (self.u, self._r, rz), interior,
-            self.u, self._r, self._p, self._ap, alpha, *more,
+            self.u, self._r, self._p, self._ap, alpha, self._scale, *more,
         )  # fmt: skip
         if change is not None:
             sweep(SCALED[change.kind], change, interior, self._p, alpha)
         new = rz.value
         beta = new / old if old > 0.0 else 0.0
         self.scalars["rz"] = new
-        sweep(self._turn, self._p, interior, self._p, self._r, beta, *system.coefficients)
+        given = (self._p, self._r, beta, self._scale, *system.coefficients)
+        sweep(self._turn, self._p, interior, *given)
 
     def solution(self, steps: int) -> Any:
         return self.u
@@ -96,7 +99,7 @@ class ConjugateGradients(Method):
         """Begin anew from the true residual, from which the recurrence slowly departs."""
         system, rz = self.system, self._sums[1]
         rz.clear()
-        given = (system.b, *system.ratios, *system.coefficients)
+        given = (system.b, self._scale, *system.ratios, *system.coefficients)
         system.sweep(self._first, (self._r, self._p, rz), self.u, *given)
         value = rz.value
         # The norm of the residual tells the caller of a NaN.

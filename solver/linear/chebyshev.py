@@ -4,6 +4,7 @@ from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.linear import Pairwise, System
+from heatsolve.linear.diagonal import quotient
 
 
 class Chebyshev(Pairwise):
@@ -18,13 +19,13 @@ class Chebyshev(Pairwise):
     def __init__(self, system: System, u: Any):
         super().__init__(system, u)
         low, high = system.spectrum()
-        self._gamma = 2.0 / (low + high)
         self._mu2 = ((high - low) / (high + low)) ** 2
         self._omegas = [1.0]
-        residual, diagonal = system.residual, system.diagonal
+        residual = system.residual
+        divided, self._scale = quotient(system, 2.0 / (low + high))
 
-        def chebyshev(at, u, previous, b, omega, gamma, *coefficients):
-            step = gamma * residual(at, u, b, *coefficients) / diagonal(at, *coefficients)
+        def chebyshev(at, u, previous, b, omega, scale, *coefficients):
+            step = divided(residual(at, u, b, *coefficients), at, scale, *coefficients)
             return omega * (u[at] + step - previous[at]) + previous[at]
 
         self._point = chebyshev
@@ -34,7 +35,7 @@ class Chebyshev(Pairwise):
         halo = self.system.halo
         if halo.depth > 1 and number % halo.depth == 0:
             halo.exchange(new)  # the iterate before the last is read in the margin, too
-        given = (new, self.system.b, self._omega(number), self._gamma, *self.system.coefficients)
+        given = (new, self.system.b, self._omega(number), self._scale, *self.system.coefficients)
         self.system.update(self._point, new, old, *given, change=change, number=number)
 
     def memory(self, steps: int) -> dict[str, Any]:

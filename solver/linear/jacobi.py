@@ -7,6 +7,7 @@ from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.linear import Pairwise, System
+from heatsolve.linear.diagonal import quotient
 from heatsolve.points import Point
 
 SWEEPS_PLAYED_BACK = 16
@@ -28,13 +29,15 @@ class Jacobi(Pairwise):
         arguments: Sequence[Any] = (),
     ):
         super().__init__(system, u)
-        residual, diagonal = system.residual, system.diagonal
+        residual = system.residual
+        divided, scale = quotient(system, weight)
 
-        def jacobi(at, u, b, weight, *coefficients):
-            return u[at] + weight * residual(at, u, b, *coefficients) / diagonal(at, *coefficients)
+        def jacobi(at, u, b, scale, *coefficients):
+            r = residual(at, u, b, *coefficients)
+            return u[at] + divided(r, at, scale, *coefficients)
 
         self.point = update or jacobi
-        self.given = tuple(arguments) if update else (system.b, weight, *system.coefficients)
+        self.given = tuple(arguments) if update else (system.b, scale, *system.coefficients)
         self.longest = system.longest_pass(self.point, u, self.given)
         # After so many sweeps the arrays have their places again, and the next exchange is due.
         period = math.lcm(2, system.halo.depth, self.longest)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from heatsolve.linear import System
 from heatsolve.linear.colours import of_colour, signs
+from heatsolve.linear.diagonal import inverse, inverse_of, variation
 from heatsolve.points import ONES, Point
 
 WEIGHTS = {1: 1.0, 2: 1.15, 3: 1.2}
@@ -144,22 +145,19 @@ class Relaxation:
         backend, grid, coefficients = system.backend, system.grid, system.coefficients
         points = points_of(system.residual, system.diagonal, smoother.coloured)
         self._lines = signs(grid, backend) if smoother.coloured else ()
-        shapes = [array.shape for array in coefficients if not isinstance(array, float)]
-        varies = [any(shape[n] > 1 for shape in shapes) for n in range(grid.dimension)]
+        varies = variation(system)
         self._inverse: tuple[Any, ...] = ()
         self.inverse_point: Point | None = None
         common = smoother.weight
         self._relaxed, self._begun = points["relaxed"], points["begun"]
-        lines = not any(sum(n > 1 for n in shape) > 1 for shape in shapes)
+        arrays = [array for array in coefficients if not isinstance(array, float)]
+        lines = not any(sum(n > 1 for n in array.shape) > 1 for array in arrays)
         if lines or not all(varies):
             self._relaxed, self._begun = points["relaxed by"], points["begun by"]
-            shape = list(extents)
-            if not all(varies):
-                shape = [n if v else 1 for n, v in zip(grid.shape, varies, strict=True)]
-            region = [own if v else (0, 1) for own, v in zip(grid.interior, varies, strict=True)]
-            self._inverse = (backend.zeros(shape),)
-            self.inverse_point = inverse_of(system.diagonal, 1.0 if common is None else common)
-            backend.sweep(self.inverse_point, self._inverse[0], tuple(region), *coefficients)
+            weight = 1.0 if common is None else common
+            shape = extents if all(varies) else grid.shape
+            self._inverse = (inverse(system, weight, varies, shape, grid.interior),)
+            self.inverse_point = inverse_of(system.diagonal, weight)
             common = None if common is None else 1.0
         # Sweeps of one level take all their weights alike, as numbers or as nothing at all.
         self._plain = common == 1.0
@@ -239,16 +237,6 @@ def points_of(residual: Point, diagonal: Point, coloured: bool) -> dict[str, Poi
         "begun": begun,
         "begun by": begun_by,
     }
-
-
-@cache
-def inverse_of(diagonal: Point, weight: float) -> Point:
-    """The point function of the inverse, with the weight of all sweeps."""
-
-    def inverse(at, *coefficients):
-        return weight / diagonal(at, *coefficients)
-
-    return inverse
 
 
 def zero(value):

@@ -6,6 +6,7 @@ from typing import Any
 from heatsolve.backends import Accumulator
 from heatsolve.linear import Pairwise, System
 from heatsolve.linear.colours import of_colour, signs
+from heatsolve.linear.diagonal import quotient
 
 
 class Sor(Pairwise):
@@ -23,11 +24,13 @@ class Sor(Pairwise):
             rho = 1.0 - system.spectrum()[0]
             omega = 2.0 / (1.0 + math.sqrt(1.0 - rho * rho))
         self.omega = omega
-        residual, diagonal = system.residual, system.diagonal
+        residual = system.residual
+        divided, self._scale = quotient(system, omega)
 
-        def one_colour(at, u, b, omega, colour, *more):
+        def one_colour(at, u, b, scale, colour, *more):
             signs, coefficients = more[: len(at)], more[len(at) :]
-            value = u[at] + omega * residual(at, u, b, *coefficients) / diagonal(at, *coefficients)
+            r = residual(at, u, b, *coefficients)
+            value = u[at] + divided(r, at, scale, *coefficients)
             return of_colour(at, colour, signs, value, u[at])
 
         self._point = one_colour
@@ -37,7 +40,7 @@ class Sor(Pairwise):
         first, second = self._pair
         halves = ((first, second, 1.0), (second, first, -1.0))
         for half, (old, new, colour) in enumerate(halves):
-            given = (self.system.b, self.omega, colour, *self._signs, *self.system.coefficients)
+            given = (self.system.b, self._scale, colour, *self._signs, *self.system.coefficients)
             self.system.update(
                 self._point, new, old, *given, change=change, number=2 * number + half
             )
