@@ -387,7 +387,7 @@ def test_a_cycle_is_symmetric_and_positive(name, conductivity):
         b = np.zeros(shape)
         b[inside] = rng.normal(size=b[inside].shape)
         system.b[...] = b
-        solve_from_zero(levels, 1)
+        solve_from_zero(levels, 1, 1)
         given.append(b)
         found.append(backend.to_host(levels[0].other))
     cross = [np.sum((volume * given[n] * found[1 - n])[inside]) for n in (0, 1)]

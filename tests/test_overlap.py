@@ -37,6 +37,12 @@ GRIDS = {
     "one source": ("nodes = [66, 259]\nupper = [65, 258]", "vvgv", "", "1.5"),
     "heated at one end": ("nodes = [66, 259]\nupper = [65, 258]", "vvhv", "", "y"),
     "heated by one wall": ("nodes = [66, 259]\nupper = [65, 258]", "vvhv", "", "1.5"),
+    "conjugate gradients": ("nodes = [66, 259]\nupper = [65, 258]", "vgvr", "method = 'mgcg'"),
+    "conjugate gradients in space": ("cells = [19, 20, 130]\nupper = [19, 20, 130]", "rgvvgr",
+                                     "method = 'mgcg'"),
+    "mixed": ("nodes = [66, 259]\nupper = [65, 258]", "vgvr", "precision = 'mixed'"),
+    "mixed in space": ("nodes = [20, 19, 131]\nupper = [19, 18, 130]", "vgvrvv",
+                       "precision = 'mixed'"),
     "torus": ("cells = [16, 16, 128]\nupper = [16, 16, 128]\nperiodic = ['x', 'y', 'z']",
               "------", ""),
 }  # fmt: skip
@@ -54,8 +60,9 @@ def solved(given, backend, ranks):
     """The field after three cycles, with the residual's norm of each; how many levels overlap."""
     grid, walls, solver, *own = given  # the source of a case, with fluxes through its walls
     dims = [1] * (len(walls) // 2 - 1) + [ranks.size]
-    text = case_text(grid, walls, *own, solver=f"method = 'multigrid'\n{solver}",
-                     parallel=f"ranks = {dims}")  # fmt: skip
+    if "method" not in solver:
+        solver = f"method = 'multigrid'\n{solver}"
+    text = case_text(grid, walls, *own, solver=solver, parallel=f"ranks = {dims}")
     case = parse(text, "case")
     problem = Conduction(case, backend, ranks=ranks)
     window = tuple(slice(a.start, a.start + a.unknowns + 2) for a in problem.grid.axes)
@@ -71,7 +78,8 @@ def solved(given, backend, ranks):
         method.residual_norm(number + 1, into)
         norms.append(into.value)
     own = problem.own(method.solution(3))
-    overlapping = sum(level.overlap is not None for level in method._levels)
+    levels = getattr(method, "_correction", method)._levels
+    overlapping = sum(level.overlap is not None for level in levels)
     places = [slice(a.start, a.start + a.unknowns) for a in problem.grid.axes]
     return own, (*norms, change.value), tuple(places), overlapping
 

@@ -7,8 +7,7 @@ from typing import Any
 from heatsolve.backends import Accumulator
 from heatsolve.linear import System
 from heatsolve.linear.cg import SCALED, ConjugateGradients, weighted_product
-from heatsolve.linear.hierarchy import hierarchy
-from heatsolve.linear.multigrid import VISITS, solve_from_zero
+from heatsolve.linear.multigrid import Correction
 from heatsolve.linear.smoothers import smoother_of
 from heatsolve.points import copy
 
@@ -24,20 +23,14 @@ class MultigridCG(ConjugateGradients):
         self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black",
         sweeps: int | None = None,
     ):  # fmt: skip
-        self._visits = VISITS[cycle]
+        self._cycle = cycle
         self._smoother = smoother_of(smoother, system.grid.dimension, True, sweeps)
         super().__init__(system, u)
 
     def _prepare(self) -> None:
         super()._prepare()
-        system = self.system
-        errors = replace(system, b=self._r)
-        u, other = (system.backend.zeros(system.grid.shape) for _ in range(2))
-        self._levels = hierarchy(errors, u, other, self._smoother)
-        self._cycle = system.replayed(self._solve)
-
-    def _solve(self) -> None:
-        solve_from_zero(self._levels, self._visits, cycles=1)
+        errors = replace(self.system, b=self._r)
+        self._correction = Correction(errors, self._smoother, self._smoother, self._cycle)
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system, interior = self.system, self.system.grid.interior
@@ -60,8 +53,7 @@ class MultigridCG(ConjugateGradients):
     def _preconditioned(self) -> tuple[Any, float]:
         """z = B r and <r, z>."""
         system, rz = self.system, self._sums[1]
-        self._cycle()
-        z = self._levels[0].other
+        z = self._correction()
         rz.clear()
         given = (self._r, z, *system.ratios)
         system.backend.sweep(_product, rz, system.grid.interior, *given)

@@ -10,8 +10,7 @@ from heatsolve.backends import Accumulator
 from heatsolve.errors import InputError
 from heatsolve.grid import whole
 from heatsolve.linear import Method, System, term, with_change
-from heatsolve.linear.hierarchy import hierarchy
-from heatsolve.linear.multigrid import VISITS, solve_from_zero
+from heatsolve.linear.multigrid import Correction
 from heatsolve.linear.smoothers import first_of, smoother_of
 from heatsolve.points import NOTHING, ONES, Point, where
 
@@ -55,23 +54,12 @@ class Refinement(Method):
     ):  # fmt: skip
         super().__init__(system, u)
         self._errors, self._exponent = in_single(system)
-        single, shape = self._errors.backend, system.grid.shape
-        arrays = (single.zeros(shape) for _ in range(2))
         dimension = system.grid.dimension
         smoother_here = smoother_of(smoother, dimension, sweeps=sweeps)
-        first = first_of(smoother_here, dimension)
-        self._levels = hierarchy(self._errors, *arrays, smoother_here, first)
-        self._visits = VISITS[cycle]
-        self._cycles = self._errors.replayed(self._solve)
+        given = smoother_here, first_of(smoother_here, dimension), cycle, CYCLES[dimension]
+        self._correction = Correction(self._errors, *given)
         self._known: int | None = None
         self._largest = system.backend.accumulator("max")
-
-    def _solve(self) -> None:
-        solve_from_zero(self._levels, self._visits, CYCLES[self.system.grid.dimension])
-
-    @property
-    def _e(self) -> Any:
-        return self._levels[0].other
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system = self.system
@@ -79,12 +67,12 @@ class Refinement(Method):
             self._find_residual()
         if "exponent" not in self.scalars:
             self._choose_exponent(self._largest.take())
-        self._cycles()
+        e = self._correction()
         self._known = None
         out = self.u if change is None else (self.u, change)
         back = math.ldexp(1.0, -self._exponent - int(self.scalars["exponent"]))
         point = CORRECTED[change and change.kind]
-        system.backend.sweep(point, out, system.grid.interior, self.u, self._e, back)
+        system.backend.sweep(point, out, system.grid.interior, self.u, e, back)
 
     def _choose_exponent(self, largest: float) -> None:
         """By which the residual is scaled from now on; the first one was not."""

@@ -8,7 +8,7 @@ from heatsolve.backends import Accumulator
 from heatsolve.linear import Pairwise, System, term_of
 from heatsolve.linear.hierarchy import hierarchy
 from heatsolve.linear.levels import Level
-from heatsolve.linear.smoothers import first_of, smoother_of
+from heatsolve.linear.smoothers import Smoother, first_of, smoother_of
 
 
 class Multigrid(Pairwise):
@@ -180,6 +180,34 @@ class Multigrid(Pairwise):
             self._known = None
 
 
+class Correction:
+    """e with A e = r, by `cycles` of multigrid from e = 0; r is the right side of the system.
+
+    The solver of another method: refinement, conjugate gradients.
+    """
+
+    def __init__(
+        self, system: System, smoother: Smoother, first: Smoother, cycle: str, cycles: int = 1
+    ):
+        self._system, self._given = system, (VISITS[cycle], cycles)
+        u, self._e = (system.backend.zeros(system.grid.shape) for _ in range(2))
+        self._levels = hierarchy(system, u, self._e, smoother, first, overlaps=True)
+        self._solve = system.replayed(self._work)
+
+    def __call__(self) -> Any:
+        """The array of e."""
+        self._solve()
+        return self._e
+
+    def _work(self) -> None:
+        first = self._levels[0]
+        if first.overlap is not None:
+            first.overlap.take(first.system.b, self._system.b)
+        solve_from_zero(self._levels, *self._given)
+        if first.overlap is not None:
+            first.overlap.give(self._e, first.other, self._system.grid.interior)
+
+
 VISITS = {"V": 1, "W": 2, "FMG": 1}
 """Cycles by which a cycle solves each coarser system."""
 
@@ -217,23 +245,23 @@ def improve(levels: list[Level], u: Any, other: Any, visits: int) -> Any:
 
 def end(levels: list[Level], smoothed: Any, u: Any, other: Any, visits: int) -> Any:
     """The rest of such a cycle, after b of the next level."""
-    solve_from_zero(levels[1:], visits)
+    solve_from_zero(levels[1:], visits, visits)
     result = other if levels[0].swaps else u
     levels[0].ascend(smoothed, result)
     return result
 
 
-def solve_from_zero(levels: list[Level], visits: int, cycles: int | None = None) -> None:
-    """So many cycles (by default `visits`) from zero for the first level; they end in `other`."""
+def solve_from_zero(levels: list[Level], visits: int, cycles: int) -> None:
+    """So many cycles from zero for the first level; they end in `other`."""
     level = levels[0]
     if len(levels) == 1:
         level.settle_from_zero()
         return
     assert not level.swaps
     smoothed = level.descend_from_zero()
-    solve_from_zero(levels[1:], visits)
+    solve_from_zero(levels[1:], visits, visits)
     level.ascend(smoothed, level.other)
-    for _ in range((visits if cycles is None else cycles) - 1):
+    for _ in range(cycles - 1):
         improve(levels, level.other, level.u, visits)
 
 
