@@ -21,8 +21,9 @@ EVALUATED_UP_TO = 1 << 22
 """Unknowns up to which sources and initial values are evaluated, too: half a second."""
 SCRATCH = 4
 """Arrays of grid shape that the numpy backend needs for its whole-array operations."""
-OVERLAPPING = 2
-"""Those that multigrid needs besides where the blocks of several GPUs overlap."""
+FULL, OVERLAPPING, IN_PASSES = 2, 2, -1
+"""Arrays of grid shape that multigrid needs besides, about: for the solutions that full multigrid
+interpolates, where the blocks of several GPUs overlap, and in passes, which write no residual."""
 XDMF_BYTES = 600  # for each frame
 H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
 
@@ -146,8 +147,8 @@ def memories(
         yield row("processes", _processes(block, dims))
         yield row("halo", _halo(case, block, dims))
     device, host = memory(block)
-    if ranks > 1 and machine.on_device and method_name(case) == "multigrid":
-        device += OVERLAPPING * field_bytes(case, block)
+    if method_name(case) in ("multigrid", "mgcg"):
+        device += _more(case, machine, ranks) * field_bytes(case, block)
     if machine.name in ("cupy", "cuda"):
         text = f"about {size(device)} on the device, {size(host)} on the host{each}"
         yield MemoryRow.of(device, text)
@@ -156,6 +157,15 @@ def memories(
         total = device + host + extra
         text = f"about {size(total)} on the host{each}, there is no device"
         yield MemoryRow.of(total, text)
+
+
+def _more(case: Case, machine: Backend, ranks: int) -> int:
+    """Arrays that multigrid needs besides those of V cycles, sweep by sweep on one process."""
+    if case.solver.cycle == "FMG":
+        return FULL
+    overlapping = OVERLAPPING if machine.on_device and ranks > 1 else 0
+    in_passes = IN_PASSES if machine.on_device and case.solver.precision != "mixed" else 0
+    return overlapping + in_passes
 
 
 def _processes(block: Grid, dims: Sequence[int]) -> str:

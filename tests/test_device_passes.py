@@ -20,6 +20,8 @@ from heatsolve.criterion import Criterion, kind_of
 from heatsolve.linear import hierarchy, with_change
 from heatsolve.linear.multigrid import Multigrid
 from heatsolve.points import fill, shifted
+from heatsolve.preview import rows_of
+from heatsolve.preview_rows import MemoryRow
 from heatsolve.report import Report
 from heatsolve.study.noise import noise_inside
 
@@ -234,6 +236,51 @@ def test_nothing_depends_on_the_room_in_rows(grid, name):
     if nested:
         assert not any(np.any(backend.to_host(b)[..., last:]) for b, last in sources)
     assert got[INSIDE[: got.ndim]].tobytes() == expected[INSIDE[: got.ndim]].tobytes()
+
+
+class Counting(Emulated):
+    """Adds up the bytes of its arrays."""
+
+    name = "cupy"
+    made = 0
+
+    def zeros(self, shape):
+        array = super().zeros(shape)
+        Counting.made += array.nbytes
+        return array
+
+    def to_device(self, host):
+        array = super().to_device(host)
+        Counting.made += array.nbytes
+        return array
+
+
+@COMPILER
+@pytest.mark.parametrize(
+    "solver", ["", "method = 'multigrid'\ncycle = 'FMG'", "precision = 'mixed'", "method = 'mgcg'"]
+)
+@pytest.mark.parametrize(
+    ("grid", "walls"),
+    [
+        ("nodes = [259, 258]\nupper = [258, 257]", "vvvv"),
+        ("cells = [256, 258]\nupper = [256, 258]", "vgvg"),
+        ("nodes = [51, 50, 52]\nupper = [50, 49, 51]", "vvvvvv"),
+        ("cells = [50, 50, 52]\nupper = [50, 50, 52]", "vgvgvg"),
+    ],
+)
+def test_the_memory_of_multigrid_is_known_before(grid, walls, solver, monkeypatch):
+    """Passes write no residual, so the arrays for it are not made."""
+    monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0, 3: 0})
+    text = case_text(grid, walls, "x", solver)
+    case = parse(text, "case")
+    rows = rows_of(case, Counting(case.solver.field_precision), "", 1)
+    needed = next(row.needed for row in rows if isinstance(row, MemoryRow))
+    monkeypatch.setattr(Counting, "made", 0)
+    problem = Conduction(case, Counting(case.solver.field_precision))
+    system = problem.system(problem.backend.to_device(problem.source(0.0)))
+    iteration = make_method(case, system, problem.temperature)
+    iteration.step(0, None)
+    assert 0.85 < needed / Counting.made < 1.45
 
 
 LOOKED_AT = {

@@ -45,6 +45,7 @@ class Parity:
         count: int,
         line: Callable[[np.ndarray], Any],
     ):
+        """See `parities_of`."""
         below = (parity + fine_first) // 2
         self.shift = below - coarse_first
         self.pairs = (max(0, -self.shift), min(pairs, count + 1 - self.shift))
@@ -53,14 +54,30 @@ class Parity:
         self.weights = [line(share[numbers]) for share in taken]
 
 
-class Interpolation:
-    """From an array `coarse` to one of a shape in `memory`, along axis `number`.
+def parities_of(
+    backend: Backend,
+    shares: Sequence[np.ndarray],
+    extent: int,
+    fine: int,
+    first: int,
+    count: int,
+) -> list[Parity]:
+    """How the layers of an array are made, of so many as its extent along an axis tells.
 
     `shares`, `fine`, `first` and `count`: what a layer takes of the coarse ones around it, by its
     number along the whole axis; the number of the first layer of the fine array, and of the coarse
-    one, and how many coarse unknowns there are. The lowest coarse layer that is taken is that of
-    number p + shift, see `Parity`.
+    one, and how many coarse unknowns there are.
     """
+
+    def line(values: np.ndarray) -> Any:
+        return backend.to_device(values.reshape(1, -1, 1))
+
+    bounds = fine, first, extent // 2, count
+    return [Parity(shares, parity, *bounds, line) for parity in (0, 1)]
+
+
+class Interpolation:
+    """From an array `coarse` to one of a shape in `memory`, along axis `number`."""
 
     def __init__(
         self,
@@ -69,22 +86,13 @@ class Interpolation:
         coarse: Any,
         memory: Any,
         shape: Sequence[int],
-        shares: Sequence[np.ndarray],
-        fine: int,
-        first: int,
-        count: int,
+        parities: Sequence[Parity],
     ):
-        self._backend, self._memory = backend, memory
+        self._backend, self._memory, self._parities = backend, memory, parities
         before, after = around(shape, number)
         self._extents = before, shape[number], after
         self._coarse = coarse.reshape((before, coarse.shape[number], after))
         self._room = math.prod(memory.shape) // after - before * shape[number]
-
-        def line(values: np.ndarray) -> Any:
-            return backend.to_device(values.reshape(1, -1, 1))
-
-        bounds = (fine, first, shape[number] // 2, count)
-        self.parities = [Parity(shares, parity, *bounds, line) for parity in (0, 1)]
 
     def __call__(self, into: Any = None, adds: bool = False) -> None:
         """Write all, or the unknowns of an array `into`, whose first axis this is.
@@ -93,7 +101,7 @@ class Interpolation:
         """
         sweep, part = self._backend.sweep, self._backend.part
         array, room, (before, layers, length), ghosts = self._memory, self._room, self._extents, 0
-        even, odd = self.parities
+        even, odd = self._parities
         evens, odds = even.pairs, odd.pairs
         if into is not None:
             array, room, layers, ghosts = into, 0, into.shape[0], len(into.shape) - 1

@@ -59,11 +59,15 @@ class Level:
         self._coarse, self._transfer, self._assembly = coarse, transfer, assembly
         self._down, self._up = coarse.system.b, coarse.other
         self._extents = coarse.system.grid.shape
-        self._residual = transfer.finer
-        if assembly is not None:
-            self._residual = self.system.backend.zeros(self.system.grid.shape)
-        elif transfer.halves_all and not self.system.halo.divided:
+        if assembly is None and transfer.halves_all and not self.system.halo.divided:
             self._passes = self._fused()
+
+    @cached_property
+    def _residual(self) -> Any:
+        """The array of the residual, or in full multigrid of b: this process's own points."""
+        if self._assembly is None:
+            return self._transfer.finer
+        return self.system.backend.zeros(self.system.grid.shape)
 
     @property
     def is_halved_in_blocks(self) -> bool:

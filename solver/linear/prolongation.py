@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from heatsolve.backends import Backend, Region
-from heatsolve.linear.interpolation import Interpolation, roomy
+from heatsolve.linear.interpolation import Interpolation, parities_of, roomy
 from heatsolve.linear.plane import NEAR, PlaneInterpolation
 from heatsolve.linear.transfer import Cut, Exchange, at_once, takes_rows
 from heatsolve.points import shifted
@@ -78,8 +78,9 @@ class Prolongation:
             if len(steps) < len(self._cuts) - 1:
                 memory, result = roomy(backend, extents, number)
             # One layer more stands before those of the coarse array.
-            given = (cut.halving.solution_weights, cut.fine[0], *cut.coarse)
-            make = Interpolation(backend, number, source, memory, tuple(extents), *given)
+            given = (cut.halving.solution_weights, extents[number], cut.fine[0], *cut.coarse)
+            parities = parities_of(backend, *given)
+            make = Interpolation(backend, number, source, memory, tuple(extents), parities)
             steps.append((self._ghosts_of(number, source), make))
             source = result
         return steps

@@ -10,13 +10,12 @@ given.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.linear.halving import Halving
-from heatsolve.linear.interpolation import Interpolation, around, roomy
+from heatsolve.linear.interpolation import Interpolation, Parity, around, parities_of, roomy
 from heatsolve.linear.plane import PlaneInterpolation, PlaneRestriction
 from heatsolve.points import shifted
 
@@ -51,9 +50,8 @@ class Cut:
 class Transfer:
     """Between a level and the next one; `cuts` holds the axes that are halved, by their number.
 
-    `finer` is the array of the fine level that is restricted and into which is interpolated; where
-    the interpolation leaves it alone its ghosts stay 0. `coarse_b` and `coarse_u` belong to the
-    coarse level.
+    `coarse_b` and `coarse_u` belong to the coarse level. The arrays between them are made when they
+    are first needed: a level that is halved in passes of the backend needs none.
     """
 
     def __init__(
@@ -64,26 +62,15 @@ class Transfer:
         coarse_b: Any,
         coarse_u: Any,
     ):
-        extents, held = list(shape), list(shape)
-        self.cuts = cuts
+        extents = list(shape)
+        self._backend, self.cuts, self._shape = backend, cuts, shape
+        self._coarse_b, self._coarse_u, self._extents = coarse_b, coarse_u, extents
         for number, cut in cuts.items():
             room = extents[number] + 1  # for the second layer above
             reach = cut.coarse[1] + (cut.offset + 3) // 2  # the pair of the last element taken
             extents[number] = max(room + room % 2, 2 * (reach + 1))
-        self.finer = backend.zeros(extents)
         self.halves_all = len(cuts) == len(shape)
-        self._steps: list[Step] = []
-        fine = memory = self.finer
-        following = [*list(cuts)[1:], None]
-        for (number, cut), then in zip(cuts.items(), following, strict=True):
-            held[number] = extents[number] = cut.coarse[1] + 2
-            if then is None:
-                below, down, up = None, coarse_b, coarse_u
-            else:
-                below, down = roomy(backend, extents, then)
-                up = down
-            self._steps.append(Step(backend, cut, number, fine, memory, down, up, held))
-            memory, fine = below, down
+        self._lines = [Lines.of(backend, cut, extents[number]) for number, cut in cuts.items()]
         self._plane: PlaneRestriction | None = None
         if at_once(backend, cuts, shape):
             halvings = [cut.halving for cut in cuts.values()]
@@ -91,23 +78,49 @@ class Transfer:
             weights = [halving.weights for halving in halvings]
             unknowns = [cut.fine[1] for cut in cuts.values()]
             self._plane_up = PlaneInterpolation(backend, coarse_u, weights, unknowns)
-            self._exchanges = [cut.exchange(self.finer.shape) for cut in cuts.values()]
+            self._exchanges = [cut.exchange(tuple(extents)) for cut in cuts.values()]
+
+    @cached_property
+    def finer(self) -> Any:
+        """The array of the fine level that is restricted and into which is interpolated.
+
+        Where the interpolation leaves it alone its ghosts stay 0.
+        """
+        return self._backend.zeros(self._extents)
+
+    @cached_property
+    def _steps(self) -> "list[Step]":
+        backend, extents, held = self._backend, list(self._extents), list(self._shape)
+        steps: list[Step] = []
+        fine = memory = self.finer
+        following = [*list(self.cuts)[1:], None]
+        cuts = zip(self.cuts.items(), self._lines, following, strict=True)
+        for (number, cut), lines, then in cuts:
+            held[number] = extents[number] = cut.coarse[1] + 2
+            if then is None:
+                below, down, up = None, self._coarse_b, self._coarse_u
+            else:
+                below, down = roomy(backend, extents, then)
+                up = down
+            steps.append(Step(backend, cut, lines, number, fine, memory, down, up, held))
+            memory, fine = below, down
+        return steps
 
     @property
     def shares(self) -> list[Any]:
         """For each axis, what a coarse point takes of the four points 2q - 2 ... 2q + 1."""
-        return [line for step in self._steps for line in step.shares]
+        return [share for lines in self._lines for share in lines.shares]
 
     @property
     def weights(self) -> list[Any]:
         """For each axis, what the points 2q, and 2q + 1, take of the coarse points q and q + 1."""
-        return [line for step in self._steps for line in step.weights]
+        return [weight for lines in self._lines for weight in lines.weights]
 
     def restrict(self) -> None:
         """b of the coarse level from the residual in `finer`."""
         if self._plane is None:
             for step in self._steps:
-                step.restrict(step.shares)
+                step.restrict(step.lines.shares)
         else:
             self._exchange()
             self._plane(self.finer, self._plane.shares)
@@ -133,7 +146,7 @@ class Transfer:
             plane(quantity, plane.means)
             quantity, inside_is_made = None, True
         for step in self._steps:
-            step.restrict(step.means, quantity, along_walls=inside_is_made)
+            step.restrict(step.lines.means, quantity, along_walls=inside_is_made)
             step.carry_ghosts()
             quantity = None  # what follows goes on from there
 
@@ -176,6 +189,33 @@ def at_once(backend: Backend, cuts: Mapping[int, Cut], shape: Sequence[int]) -> 
     )
 
 
+@dataclass(frozen=True)
+class Lines:
+    """What is taken along one axis: of fine layers and, by `parities`, of coarse ones."""
+
+    shares: list[Any]
+    means: list[Any]
+    parities: list[Parity]
+
+    @classmethod
+    def of(cls, backend: Backend, cut: Cut, extent: int) -> "Lines":
+        """Along an axis of this extent in the fine array."""
+        fine, (first, count) = cut.fine[0], cut.coarse
+        kinds = cut.halving.shares, cut.halving.mean_shares
+        shares, means = (
+            [backend.to_device(line[first : first + count + 2].reshape(1, -1, 1)) for line in lines]
+            for lines in kinds
+        )
+        return cls(
+            shares, means, parities_of(backend, cut.halving.weights, extent, fine, first, count)
+        )
+
+    @property
+    def weights(self) -> list[Any]:
+        """Of both parities."""
+        return [weight for half in self.parities for weight in half.weights]
+
+
 class Step:
     """The transfer along one axis, between an array `fine`, in `memory`, and those below it.
 
@@ -186,6 +226,7 @@ class Step:
         self,
         backend: Backend,
         cut: Cut,
+        lines: Lines,
         number: int,
         fine: Any,
         memory: Any,
@@ -207,23 +248,9 @@ class Step:
             if 1 <= coarse - coarse_first <= self._count
         ]
         self._pairs = fine.reshape((before, pairs, 2 * after))
-        self._down = down.reshape(coarse)
-
-        def line(values: np.ndarray) -> Any:
-            return backend.to_device(values.reshape(1, -1, 1))
-
-        own = slice(coarse_first, coarse_first + self._count + 2)
-        self.shares = [line(share[own]) for share in cut.halving.shares]
-        self.means = [line(share[own]) for share in cut.halving.mean_shares]
+        self._down, self.lines = down.reshape(coarse), lines
         self._taps = [divmod(place, 2) for place in range(cut.offset, cut.offset + 4)]
-        bounds = (fine_first, coarse_first, self._count)
-        weights = cut.halving.weights
-        self.interpolate = Interpolation(backend, number, up, memory, fine.shape, weights, *bounds)
-
-    @property
-    def weights(self) -> list[Any]:
-        """Of both parities."""
-        return [weight for half in self.interpolate.parities for weight in half.weights]
+        self.interpolate = Interpolation(backend, number, up, memory, fine.shape, lines.parities)
 
     def restrict(
         self, shares: Sequence[Any], quantity: Any = None, along_walls: bool = False
