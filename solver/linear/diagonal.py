@@ -10,7 +10,7 @@ from typing import Any
 
 from heatsolve.backends import Region
 from heatsolve.linear import System
-from heatsolve.points import Point
+from heatsolve.points import ONES, Point
 
 
 def variation(system: System) -> list[bool]:
@@ -47,7 +47,7 @@ def quotient(system: System, weight: float = 1.0) -> tuple[Point, Any]:
     """
     varies = variation(system)
     if all(map(any, zip(*system.halo.ranks.gather(varies), strict=True))):
-        return _by_division(system.diagonal), weight
+        return _by_division(system.diagonal), ONES if weight == 1.0 else weight
     return by_inverse, inverse(system, weight, varies, system.grid.shape, system.halo.around(0))
 
 
