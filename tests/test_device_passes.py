@@ -366,6 +366,30 @@ def test_half_cycles_in_space_have_the_bits_of_single_sweeps(grid, name):
     assert got[INSIDE].tobytes() == expected[INSIDE].tobytes()
 
 
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("solver", ["method = 'multigrid'", "method = 'multigrid'\ncycle = 'FMG'"])
+def test_a_source_that_is_the_same_everywhere(solver, name, monkeypatch):
+    """Passes in space want an array of it."""
+    monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0, 3: 0})
+
+    def solved(backend):
+        case = parse(case_text("nodes = [21, 20, 22]", "vgvrvv", "1.5", solver), "case")
+        problem = Conduction(case, backend)
+        system = problem.system(backend.to_device(problem.source(0.0)))
+        iteration, norm = make_method(case, system, problem.temperature), system.residual_norm
+        for number in range(2):
+            iteration.step(number, None)
+        left = backend.accumulator("sum")
+        norm(iteration.solution(2), left)
+        return problem.own(iteration.solution(2)), left.value, iteration._levels[0]._passes
+
+    field, left, none = solved(NumpyBackend())
+    got, found, passes = solved(machine(name))
+    assert passes and not none
+    assert found == left
+    assert got.tobytes() == field.tobytes()
+
+
 class Ahead(Emulated):
     """A device that the host runs ahead of; `early`: its gate closes at so many times the limit."""
 

@@ -35,6 +35,7 @@ GRIDS = {
     "space": ("nodes = [20, 19, 131]\nupper = [19, 18, 130]", "vgvrvv", ""),
     "cells in space": ("cells = [19, 20, 130]\nupper = [19, 20, 130]", "rgvvgr", ""),
     "one source": ("nodes = [66, 259]\nupper = [65, 258]", "vvgv", "", "1.5"),
+    "one source in space": ("nodes = [20, 19, 131]\nupper = [19, 18, 130]", "vgvrvv", "", "1.5"),
     "heated at one end": ("nodes = [66, 259]\nupper = [65, 258]", "vvhv", "", "y"),
     "heated by one wall": ("nodes = [66, 259]\nupper = [65, 258]", "vvhv", "", "1.5"),
     "conjugate gradients": ("nodes = [66, 259]\nupper = [65, 258]", "vgvr", "method = 'mgcg'"),

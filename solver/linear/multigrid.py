@@ -1,6 +1,7 @@
 """Geometric multigrid: cycles of smoothing and of corrections from coarser grids."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ from heatsolve.linear import Pairwise, System, term_of
 from heatsolve.linear.hierarchy import hierarchy
 from heatsolve.linear.levels import Level
 from heatsolve.linear.smoothers import Smoother, first_of, smoother_of
+from heatsolve.points import copy
 
 
 class Multigrid(Pairwise):
@@ -33,6 +35,8 @@ class Multigrid(Pairwise):
         sweeps: int | None = None, norm: str | None = None,
     ):  # fmt: skip
         """`norm`: the kind of that of the residual, if it will be asked for after every cycle."""
+        if system.backend.on_device and system.grid.dimension == 3:
+            system = replace(system, b=everywhere(system))
         super().__init__(system, u)
         self._visits, self._nested = VISITS[cycle], cycle == "FMG"
         dimension = system.grid.dimension
@@ -206,6 +210,16 @@ class Correction:
         solve_from_zero(self._levels, *self._given)
         if first.overlap is not None:
             first.overlap.give(self._e, first.other, self._system.grid.interior)
+
+
+def everywhere(system: System) -> Any:
+    """b as an array of all points: passes in space fetch its planes along with those of u."""
+    b, shape = system.b, system.grid.shape
+    if b.shape == shape:
+        return b
+    array = system.backend.zeros(shape)
+    system.backend.sweep(copy, array, system.grid.interior, b)
+    return array
 
 
 VISITS = {"V": 1, "W": 2, "FMG": 1}
