@@ -28,8 +28,8 @@ from heatsolve.runner import run, with_layers
 SMALL_TILES = partial(Tiling, worth=0, depth=(5, 5, 3), row=(7, 5, 3), ring=2000, height=4)
 """Passes even on small grids, with many tiles in each."""
 MARCH = "end = 0.02\nstep = 0.0017\nscheme = '{}'"
-SHARES = {2: (2, 3, 5), 3: (1, 4), 4: (0,)}
-"""Of every six texts those that so many processes run, the fewer the more: together all."""
+SHARES = {2: (2, 3, 5, 8, 9, 11), 3: (1, 4, 6, 7, 10), 4: (0,)}
+"""Of every twelve texts those that so many processes run, the fewer the more: together all."""
 SWEPT = ("jacobi", "sor", "chebyshev", "explicit")
 """What may make several sweeps for each exchange."""
 
@@ -389,7 +389,7 @@ def main(backend, what):
     if what == "passes":
         heatsolve.backends.numba.Tiling, heatsolve.runner.THICK = SMALL_TILES, 1
     if what == "bits":
-        share = [text for n, text in enumerate(texts()) if n % 6 in SHARES[world.size]]
+        share = [text for n, text in enumerate(texts()) if n % 12 in SHARES[world.size]]
         compared = same_bits(world, backend, folder, share)
     elif what in ("all-bits", "passes"):
         compared = same_bits(world, backend, folder, texts(), passes=what == "passes")

@@ -113,7 +113,8 @@ def test_run_counts_its_own_sweeps(heatsolve, monkeypatch):
 
     points, moved, solved = run("plate.toml", *settings("solver.method=jacobi",
                                                         "solver.iterations=200"))  # fmt: skip
-    assert 200 * unknowns <= points <= 204 * unknowns  # with the start and the norm at the end
+    # With the start, the norm at the end, and the inverse of the diagonal at two walls.
+    assert 200 * unknowns <= points <= 204 * unknowns + 9
     assert 15 * points < moved < 40 * points
     assert solved == 0
     assert run("plate.toml")[2] == unknowns

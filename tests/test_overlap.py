@@ -39,7 +39,7 @@ GRIDS = {
     "heated at one end": ("nodes = [66, 259]\nupper = [65, 258]", "vvhv", "", "y"),
     "heated by one wall": ("nodes = [66, 259]\nupper = [65, 258]", "vvhv", "", "1.5"),
     "conjugate gradients": ("nodes = [66, 259]\nupper = [65, 258]", "vgvr", "method = 'mgcg'"),
-    "conjugate gradients in space": ("cells = [19, 20, 130]\nupper = [19, 20, 130]", "rgvvgr",
+    "conjugate gradients in space": ("cells = [19, 20, 200]\nupper = [19, 20, 200]", "rgvvgr",
                                      "method = 'mgcg'"),
     "mixed": ("nodes = [66, 259]\nupper = [65, 258]", "vgvr", "precision = 'mixed'"),
     "mixed in space": ("nodes = [20, 19, 131]\nupper = [19, 18, 130]", "vgvrvv",
