@@ -83,7 +83,9 @@ def heat_rows(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator
     if case.time is not None:
         count = yield from steps(problem)
     yield row("backend", f"{machine.name} ({reason}), {case.solver.precision}")
-    yield from memories(case, machine, grid, ranks, lambda block: _memory(problem, block, count))
+    yield from memories(
+        case, machine, grid, ranks, lambda block: _memory(problem, machine, block, count)
+    )
     yield row("files", files(case, grid, count))
     if grid.all_unknowns <= EVALUATED_UP_TO:
         rehearse(alone, grid)
@@ -194,7 +196,7 @@ def _criterion(case: Case) -> str:
     )
 
 
-def _memory(problem: Conduction, grid: Grid, count: int) -> tuple[int, int]:
+def _memory(problem: Conduction, machine: Backend, grid: Grid, count: int) -> tuple[int, int]:
     """Bytes of the arrays of a run, those of its backend and those of the host beside it."""
     case, item = problem.case, np.dtype(problem.case.solver.field_precision).itemsize
     arrays = [a for a in (*problem.faces, problem.capacity) if a is not ONES]
@@ -212,6 +214,9 @@ def _memory(problem: Conduction, grid: Grid, count: int) -> tuple[int, int]:
         own = OWN_FIELDS_MIXED
     if case.time is None:
         fields = 1 + own
+        given = machine.on_device and grid.dimension == 3 and method_name(case) == "multigrid"
+        if given and case.solver.precision != "mixed" and b < math.prod(grid.shape):
+            fields += 1  # passes in space read the source as an array of all points
     elif case.time.scheme == "explicit":
         fields = 2
     else:
