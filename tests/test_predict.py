@@ -12,17 +12,9 @@ from heatsolve.case import load
 from heatsolve.cli import app
 from heatsolve.errors import InputError
 from heatsolve.study import predict
-from heatsolve.study.predict import (
-    LOADED,
-    LONGEST_START,
-    MACHINES,
-    Known,
-    Trial,
-    Trying,
-    predictions,
-    start_up,
-    tried,
-)
+from heatsolve.study import trial as trials
+from heatsolve.study.predict import LOADED, LONGEST_START, MACHINES, Known, predictions, start_up
+from heatsolve.study.trial import Mark, Trial, later_half, trial_of, tried
 
 PLATE = ["grid.nodes=[65, 65]", "solver.tolerance=1e-6"]
 
@@ -38,8 +30,10 @@ def rows(case, *overrides, **given):
 
 def given(monkeypatch, **found):
     """Let a trial find this."""
-    trial = Trial(**{"units": 10, "seconds": 2e-3, "before": 1.0} | found)
-    monkeypatch.setattr(predict, "tried", lambda case, machine, seconds: trial)
+    trial = Trial(
+        **{"units": 10, "seconds": 2e-3, "before": 1.0, "marks": [Mark(0, 0.0, 0)]} | found
+    )
+    monkeypatch.setattr(trials, "tried", lambda case, machine, seconds: trial)
 
 
 def test_iterations_follow_from_the_rate_of_the_later_half():
@@ -58,13 +52,57 @@ def test_iterations_follow_from_the_rate_of_the_later_half():
 def test_other_steps_are_as_long_as_the_last_one():
     trial = Trial(10, history={"iteration": [4, 8], "time": [1.0, 3.0], "dt": [0.25, 0.5]})
     assert trial.steps_to(4.1) == 8 + 3
-    assert trial.steps_to(2.0) == 8
+    assert trial.steps_to(2.0) == 6
+    assert trial.steps_to(0.5) == 2
 
 
 def test_a_start_that_takes_longer_does_not_count():
-    trying = Trying(1.0)
-    trying.marks = [(0, 0.0), (1, 5.0), (2, 6.0), (4, 6.2), (8, 6.6), (16, 7.4)]
-    assert trying.pace == pytest.approx(0.1)
+    marks = [Mark(0, 0.0, 0), Mark(1, 5.0, 50), Mark(2, 6.0, 60), Mark(4, 6.2, 62)]
+    marks += [Mark(8, 6.6, 66), Mark(16, 7.4, 74)]
+    half, last = later_half(marks)
+    assert (last.clock - half.clock) / (last.units - half.units) == pytest.approx(0.1)
+    assert not Trial(16, marks=marks).held_up
+
+
+def test_a_trial_in_which_something_was_compiled_is_made_again(monkeypatch):
+    """Conjugate gradients compute their residual anew after some iterations, by another kernel."""
+    compiling = Trial(24, marks=[Mark(n, n + 50.0 * (n > 16), n) for n in (0, 1, 2, 4, 8, 16, 24)])
+    assert compiling.held_up
+    found = [Trial(1), compiling, Trial(32)]
+    monkeypatch.setattr(trials, "tried", lambda case, machine, seconds: found.pop(0))
+    assert trial_of(None, None).units == 32
+
+
+def marching(work, steps=100, unknowns=10, length=0.5):
+    """A march of so many steps, each of so much work (by its number), and of so long."""
+    length = length if callable(length) else lambda number, dt=length: dt
+    points = [0, *np.cumsum([work(number) * unknowns for number in range(steps)])]
+    dt = [length(number) for number in range(steps)]
+    history = {"iteration": range(1, steps + 1), "time": np.cumsum(dt), "dt": dt}
+    marks = [Mark(number, 1e-3 * point, point) for number, point in enumerate(points)]
+    return Trial(steps, history=history, marks=marks, unknowns=unknowns)
+
+
+def test_steps_become_as_much_shorter_as_on_a_coarser_grid():
+    trial = marching(lambda number: 1, length=lambda number: 0.5 if number < 40 else 0.25)
+    assert trial.shorter(10.0, 35.0) == pytest.approx((20 + 60) / 50)
+    assert trial.shorter(25.0, 35.0) == pytest.approx(1)
+    assert trial.shorter(25.0, 70.0) == pytest.approx(1)  # beyond its end: as the last one
+    assert trial.shorter(35.0, 35.0) == 1
+
+
+def test_work_falls_to_the_same_as_on_a_coarser_grid():
+    coarse = marching(lambda number: 30 if number < 20 else 10)
+    early = marching(lambda number: 50, steps=16, unknowns=160, length=0.25)
+    assert early.timed == (1.75, 4.0)
+    assert early.work_of_a_step(*early.timed) == 50
+    # A fifth of the steps in 50 units of time have the excess work.
+    assert coarse.harder(early, 50.0) == pytest.approx((10 + 40 / 5) / 50)
+    assert coarse.harder(early, 100.0) == pytest.approx((10 + 40 / 10) / 50)  # goes on as it did
+    least = marching(lambda number: 9, steps=16)
+    assert coarse.harder(least, 50.0) == 1  # as little as it ever becomes
+    rising = marching(lambda number: 10 if number < 20 else 30)
+    assert rising.harder(early, 50.0) == 1
 
 
 def test_time_grows_with_the_units(monkeypatch):
@@ -92,7 +130,7 @@ def test_conjugate_gradients_are_counted_on_a_coarser_grid(monkeypatch):
         changes = case.solver.model_copy(update={"max_iterations": limit})
         return tried(case.model_copy(update={"solver": changes}), machine, 60.0)
 
-    monkeypatch.setattr(predict, "tried", partly)
+    monkeypatch.setattr(trials, "tried", partly)
     overrides = ["grid.nodes=[257, 257]", "solver.method=cg"]
     said = rows("hot-plate", *overrides, backend="numpy")
     assert tried_on == [(257, 257), (257, 257), (64, 64), (64, 64)]
@@ -107,9 +145,9 @@ def test_a_large_case_is_tried_on_fewer_points(monkeypatch):
 
     def trial(case, machine, seconds):
         tried_on.append(case.grid.counts)
-        return Trial(10, 2e-3, 0.0, True)
+        return Trial(10, 2e-3, 0.0, True, marks=[Mark(0, 0.0, 0)])
 
-    monkeypatch.setattr(predict, "tried", trial)
+    monkeypatch.setattr(trials, "tried", trial)
     monkeypatch.setattr(predict, "MOST_UNKNOWNS", 256 * 256)
     said = rows("hot-plate", "grid.nodes=[1026, 1026]", "solver.method=jacobi")
     assert 250 < tried_on[-1][0] < 262
@@ -201,7 +239,7 @@ def test_the_command(tmp_path):
 
 
 def test_steps_to_a_steady_state_are_known_from_a_coarser_grid(monkeypatch):
-    monkeypatch.setattr(predict, "TRIED_SECONDS", 1.0)
+    monkeypatch.setattr(trials, "TRIED_SECONDS", 1.0)
     overrides = ["constants.n=24", "time.tolerance=1e-4"]
     whole = heatsolve.run("cavity-re100", overrides=overrides).attributes["steps"]
     found = re.search(r": (some|at most) (\d+) steps", rows("cavity-re100", *overrides))
