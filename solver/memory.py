@@ -35,16 +35,21 @@ def explained(case: Case, machine: Backend, processes: int) -> Iterator[None]:
         raise InputError(told) from error
 
 
-def _what_would_fit(case: Case, machine: Backend, processes: int, free: int) -> str:
+def needed(case: Case, machine: Backend, processes: int = 1) -> int:
+    """Bytes of the arrays of each process, where they lie; about."""
     rows = rows_of(case, machine, "", processes)
-    needed = next(row.needed for row in rows if isinstance(row, MemoryRow))
+    return next(row.needed for row in rows if isinstance(row, MemoryRow))
+
+
+def _what_would_fit(case: Case, machine: Backend, processes: int, free: int) -> str:
+    wanted = needed(case, machine, processes)
     each = " in each process" if processes > 1 else ""
-    said = f": the case needs about {size(needed)}{each}"
-    if needed <= free:
+    said = f": the case needs about {size(wanted)}{each}"
+    if wanted <= free:
         return said
-    unknowns, many = grid_of(case).all_unknowns, math.ceil(processes * needed / free)
+    unknowns, many = grid_of(case).all_unknowns, math.ceil(processes * wanted / free)
     whose = "a GPU" if machine.on_device else "as much memory"
     return (
-        f"{said}; {unknowns * free / needed:.2g} of its {unknowns:.2g} unknowns would fit, "
+        f"{said}; {unknowns * free / wanted:.2g} of its {unknowns:.2g} unknowns would fit, "
         f"or all of them on {many} processes with {whose} each"
     )

@@ -197,15 +197,22 @@ def field_bytes(case: Case, grid: Grid) -> int:
     return math.prod(grid.shape) * np.dtype(case.solver.field_precision).itemsize
 
 
-def files(case: Case, grid: Grid, count: int) -> str:
-    frames = 1
-    if case.time is not None:
-        frames = 1 + math.ceil(count / (case.output.every or count))
+def frames_of(case: Case, count: float) -> int:
+    """Frames of a file of results, where a march has so many steps."""
+    return 1 if case.time is None else 1 + math.ceil(count / (case.output.every or count))
+
+
+def file_bytes(case: Case, grid: Grid, frames: int) -> int:
+    """Of a file of results, about."""
     points = [axis.points for axis in grid.axes]
     names = case.output.fields or case.field_names
     item = len(names) * np.dtype(case.solver.field_precision).itemsize
-    stored = math.prod(points) * item * frames
-    h5 = f"{case.name}.h5 (about {size(H5_BYTES + stored + 8 * sum(points))}"
+    return H5_BYTES + math.prod(points) * item * frames + 8 * sum(points)
+
+
+def files(case: Case, grid: Grid, count: int) -> str:
+    frames = frames_of(case, count)
+    h5 = f"{case.name}.h5 (about {size(file_bytes(case, grid, frames))}"
     h5 += f", {frames} frames)" if case.time is not None else ")"
     if grid.dimension == 1:
         return h5

@@ -148,7 +148,7 @@ def test_a_large_case_is_tried_on_fewer_points(monkeypatch):
         return Trial(10, 2e-3, 0.0, True, marks=[Mark(0, 0.0, 0)])
 
     monkeypatch.setattr(trials, "tried", trial)
-    monkeypatch.setattr(predict, "MOST_UNKNOWNS", 256 * 256)
+    monkeypatch.setitem(predict.MOST_UNKNOWNS, False, 256 * 256)
     said = rows("hot-plate", "grid.nodes=[1026, 1026]", "solver.method=jacobi")
     assert 250 < tried_on[-1][0] < 262
     seconds = float(re.search(r"time +([\d.]+) ms", said)[1])
@@ -161,7 +161,7 @@ def test_a_large_case_is_tried_on_fewer_points(monkeypatch):
 
 def test_steps_are_those_of_the_full_grid(monkeypatch):
     given(monkeypatch)
-    monkeypatch.setattr(predict, "MOST_UNKNOWNS", 20**3)
+    monkeypatch.setitem(predict.MOST_UNKNOWNS, False, 20**3)
     whole = heatsolve.run("cooling-cube", overrides={"grid.nodes": [33, 33, 33]})
     said = rows("cooling-cube", "grid.nodes=[33, 33, 33]")
     assert f": {whole.attributes['steps']} steps," in said
@@ -216,8 +216,29 @@ def test_implicit_steps_are_tried_whole():
     assert trial.units >= 1
 
 
+def test_a_case_that_has_no_smaller_one_is_tried_whole(monkeypatch):
+    monkeypatch.setitem(predict.MOST_UNKNOWNS, False, 1000)
+    given(monkeypatch)
+    said = rows("hotspot", "solver.iterations=5000")  # its source has an index
+    assert "time        2 ms for each iteration here" in said
+
+
+def test_writing_takes_its_time(monkeypatch, tmp_path):
+    assert predict.seconds_to_write(predict.WRITTEN - 1) == 0.0
+    one, ten = (predict.seconds_to_write(n * predict.WRITTEN) for n in (1, 10))
+    assert 0.0 < one < 10.0 and ten > one
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(predict, "start_up", lambda: 2.0)
+    monkeypatch.setattr(predict, "seconds_to_write", lambda count: count / 1e6)
+    given(monkeypatch)
+    sweeps = ("solver.method=jacobi", "solver.iterations=5000")
+    said = rows("hot-plate", "grid.nodes=[1025, 1025]", *sweeps)
+    assert "about 21 s" in said  # 8.4 MB at 1 MB/s after 13 s
+
+
 def test_what_is_not_predicted_is_said(monkeypatch):
-    monkeypatch.setattr(predict, "MOST_UNKNOWNS", 1000)
+    monkeypatch.setitem(predict.MOST_UNKNOWNS, False, 1000)
+    monkeypatch.setattr(predict, "needed", lambda case, machine: 1 << 60)
     said = rows("hotspot")  # its source has an index that a smaller grid has not
     assert "time        not predicted: " in said and "source.point.0.index" in said
     history = {"iteration": (0, 5), "residual": (1.0, 1.0)}

@@ -7,6 +7,8 @@ tells when a march will be steady, and how its steps change until it ends.
 """
 
 import math
+import os
+import tempfile
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,12 +16,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heatsolve.backends import Backend
 from heatsolve.backends.choice import choose
 from heatsolve.case import Case
 from heatsolve.converge import method_name
 from heatsolve.errors import HeatsolveError, InputError
+from heatsolve.memory import needed
 from heatsolve.pace import EvenPace, FollowingPace, Pace, pace_of
-from heatsolve.preview_rows import row
+from heatsolve.preview_rows import file_bytes, frames_of, row
 from heatsolve.problem import grid_of
 from heatsolve.report import duration
 from heatsolve.runner import make_problem
@@ -31,10 +35,13 @@ LOADED = 0.3
 """Seconds of a run to load what is compiled for it, and to write its file."""
 LONGEST_START = 3.0
 """Seconds: what took longer to start has compiled something, which the next one finds."""
-MOST_UNKNOWNS = 1 << 21
-"""A larger case is tried on fewer points: these are beyond most caches."""
+MOST_UNKNOWNS = {False: 1 << 21, True: 1 << 26}
+"""A larger case is tried on fewer points, on a device on more of them than on a host: these are
+beyond its caches."""
 COPIED = 1 << 23
 """Doubles of the copy that measures this machine."""
+WRITTEN = 1 << 26
+"""Bytes of the file that measures this disk; writing fewer takes no time to speak of."""
 COARSER, COARSER_IN_TIME = 4, 2
 """Times fewer points along an axis has the grid on which a trial comes farther: as far as to a
 solution, and where a march to a given time shall meet the flow of the case itself."""
@@ -75,10 +82,8 @@ def predictions(
     machine, _ = choose(wanted if known is None else "auto", precision, case.parallel.threads)
     started = start_up()
     unknowns = grid_of(case).all_unknowns
-    small = case
     try:
-        if unknowns > MOST_UNKNOWNS:
-            small = sized(source, overrides, MOST_UNKNOWNS)
+        small = _to_try(case, source, overrides, machine)
         with np.errstate(all="ignore"):
             trial = trial_of(small, machine)
 
@@ -111,16 +116,48 @@ def predictions(
     unit = "step" if case.time is not None else "iteration"
     yield row("time", f"{_seconds(seconds)} for each {unit} {where}")
     if math.isfinite(units):
-        total = duration(started + before + units * seconds)
+        written = seconds_to_write(file_bytes(case, grid_of(case), frames_of(case, units)))
+        total = duration(started + before + units * seconds + written)
         yield row("in all", f"about {total}: {said}, {trial.units} were tried")
     else:
         yield row("in all", f"unknown: in {trial.units} {unit}s the norm has not fallen")
+
+
+def _to_try(case: Case, source: str, overrides: Sequence[str], machine: Backend) -> Case:
+    """The case, or, where it is large, the same on fewer points, if it can have fewer.
+
+    Raises InputError where it is too large for this machine, and can have no fewer.
+    """
+    most = MOST_UNKNOWNS[machine.on_device]
+    if grid_of(case).all_unknowns <= most:
+        return case
+    try:
+        return sized(source, overrides, most)
+    except InputError:
+        if needed(case, machine) > machine.memory()[0]:
+            raise
+        return case
 
 
 def start_up() -> float:
     """Seconds that a run takes before and after all else: to start, as this process did; and to
     load and to write."""
     return min(clock.process_time(), LONGEST_START) + LOADED
+
+
+def seconds_to_write(count: int) -> float:
+    """Seconds to write so many bytes into this folder and force them to the disk; few take none."""
+    if count < WRITTEN:
+        return 0.0
+    began = clock.perf_counter()
+    try:
+        with tempfile.TemporaryFile(dir=".") as file:
+            file.write(bytes(WRITTEN))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:  # the run will say so
+        return 0.0
+    return (clock.perf_counter() - began) * count / WRITTEN
 
 
 Farther = Callable[[int], tuple[Case, Trial]]
