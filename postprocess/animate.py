@@ -55,7 +55,8 @@ def animate(
     if not 1 <= rate <= 100:
         raise InputError(f"--rate must be 1 to 100 frames a second, not {rate}")
     encoder = _encoder()
-    default = f"{path.name.removesuffix('.h5')}.{usual_format()}"
+    chosen = f"_{field}" if field else ""  # as a film that a case asks for
+    default = f"{path.name.removesuffix('.h5')}{chosen}.{usual_format()}"
     output = Path(output) if output else path.with_name(default)
     kind = output.suffix[1:].lower()
     if kind not in FORMATS:

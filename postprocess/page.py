@@ -17,6 +17,7 @@ from heatsolve.case import parse
 from heatsolve.disk import write_text
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.output import Solution, ranges, read
+from heatsolve.postprocess.history import watched, watched_figure
 from heatsolve.postprocess.pieces import STYLE
 from heatsolve.postprocess.plot import figure
 from heatsolve.postprocess.profiles import profile_figure
@@ -62,6 +63,7 @@ def page(solution: Solution, bandwidth: float | None) -> str:
     sections = [
         *_fields(solution),
         *_profiles(solution),
+        *_watched(solution),
         *_convergence(solution),
         *_timings(solution, bandwidth),
         _environment(solution),
@@ -89,7 +91,8 @@ def verdict_of(solution: Solution) -> tuple[bool, str]:
         return False, f"Not converged{counted}{norm}."
     if solution.time is not None:
         when = f"t = {solution.time[-1]:g}" if len(solution.time) else "its end"
-        return True, f"Came to {when}{counted}{norm}."
+        steady = solution.attributes.get("threshold") is not None
+        return True, f"Came to {when}{counted}{norm if steady else ''}."
     return True, f"Converged{counted}{norm}."
 
 
@@ -153,10 +156,20 @@ def _profiles(solution: Solution) -> Iterator[str]:
         yield "</div>"
 
 
+def _watched(solution: Solution) -> Iterator[str]:
+    """Forces, energies and probes along a march."""
+    names = watched(solution)
+    if names:
+        yield "<h2>In the course of time</h2>"
+        yield _image(watched_figure(solution), ", ".join(names), wide=len(names) > 1)
+
+
 def _convergence(solution: Solution) -> Iterator[str]:
     if "residual" in solution.history and len(solution.history["residual"]):
-        yield "<h2>Convergence</h2>"
-        yield _image(figure(solution.path, history=True), "residual")
+        marches = solution.time is not None
+        yield f"<h2>{'Change from step to step' if marches else 'Convergence'}</h2>"
+        said = "It is that of one step, so it changes with the length of steps." if marches else ""
+        yield _image(figure(solution.path, history=True), "residual", said)
 
 
 def _timings(solution: Solution, bandwidth: float | None) -> Iterator[str]:

@@ -33,6 +33,7 @@ STYLE: Any = {
 }
 EQUAL_UP_TO = 8  # a longer box than this is not drawn to scale
 LEVELS = 40
+FEW_DECADES = 100.0  # what spans less may have no power of ten to be marked
 
 
 def image_format(output: Path) -> str:
@@ -88,7 +89,10 @@ def add_colourbar(drawing: Figure, filled: ScalarMappable, label: str, **place: 
         place["ticks"] = SymmetricalLogLocator(base=10, linthresh=norm.linthresh)
         place["format"] = LogFormatterMathtext(linthresh=norm.linthresh)
     elif isinstance(norm, LogNorm):
-        place["ticks"] = LogLocator(base=10)
+        if norm.inverse(1.0) >= FEW_DECADES * norm.inverse(0.0):
+            place["ticks"] = LogLocator(base=10)
+        else:
+            place["ticks"], place["format"] = MaxNLocator(6), "%g"
     else:
         place.setdefault("ticks", MaxNLocator(6))
     bar = drawing.colorbar(filled, **place)

@@ -1,4 +1,4 @@
-"""Figures of a field file: contours of planes, lines, the history of the residual."""
+"""Figures of a field file: contours of planes, and lines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from heatsolve.errors import InputError
-from heatsolve.output import Solution, read
+from heatsolve.output import read
 from heatsolve.postprocess.flowlines import FLOWLINES
+from heatsolve.postprocess.history import norm_figure
 from heatsolve.postprocess.pieces import (
     LEVELS,
     STYLE,
@@ -35,6 +36,8 @@ DECADES = 1e-8
 """Of the largest value: a logarithmic scale shows nothing smaller."""
 SIGNED_DECADES = 1e-3
 """The same where there are values of both signs; what is smaller is drawn on a linear scale."""
+ROUNDING = 1e-9
+"""Of levels, relative."""
 DIFFERENCE = "coolwarm"
 """The colours of a difference, with grey for none."""
 
@@ -86,7 +89,7 @@ def figure(
     with the difference. Raises as `read` does, and InputError for what cannot be drawn.
     """
     if history:
-        return _history(read(path, fields=()))
+        return norm_figure(read(path, fields=()))
     view, how = look(path, field, slices, time), Look(log, over)
     dimension = len(view.axes)
     if over and dimension != 2:
@@ -94,29 +97,6 @@ def figure(
     if other is not None:
         return _comparison(view, look(other, view.field, slices, time), how)
     return {1: _lines, 2: _plane, 3: _midplanes}[dimension](view, how)
-
-
-def _history(solution: Solution) -> Figure:
-    """Residual against iteration (or step), logarithmic, with the norm that was to be reached."""
-    axis = "step" if "step" in solution.history else "iteration"
-    unit = axis if solution.time is None else "step"
-    if "residual" not in solution.history:
-        raise InputError(f"{solution.path} has no residual history")
-    residual = solution.history["residual"].astype(float)
-    residual[~(residual > 0)] = np.nan  # an exact zero has no logarithm
-    drawing = Figure(figsize=(4.2, 3.0))
-    ax = drawing.add_subplot(yscale="log")
-    name_axes(ax, unit, "residual" if solution.time is None else "norm of the change")
-    few = "." if residual.size < 40 else None
-    ax.plot(solution.history[axis], residual, marker=few)
-    threshold = solution.attributes.get("threshold")
-    if threshold is not None:
-        ax.axhline(float(threshold), color="0.3", dashes=(4, 3), linewidth=0.8, label="tolerance")
-        ax.legend(loc="upper right")
-    ax.grid(color="0.88", linewidth=0.5)
-    ax.margins(x=0.01)
-    set_title(drawing, solution.title, ax)
-    return drawing
 
 
 # ---- lines -----------------------------------------------------------------------------------
@@ -214,9 +194,12 @@ def _fill(
     draw_to_scale(ax, x, y)
     plane = np.ma.masked_invalid(values)
     levels = norm.inverse(np.linspace(0.0, 1.0, LEVELS + 1))
+    extend = "neither"
     if isinstance(norm, LogNorm):
-        plane = np.ma.maximum(plane, 0.5 * levels[0])  # which is drawn as what is below the scale
-    extend = "min" if isinstance(norm, LogNorm) else "neither"
+        below = bool((plane < (1.0 - ROUNDING) * levels[0]).any())
+        extend = "min" if below else "neither"
+        # Half of the lowest level is drawn as what is below the scale.
+        plane = np.ma.maximum(plane, (0.5 if below else 1.0) * levels[0])
     cmap = colours or colour_map(view.field)
     return ax.contourf(x, y, plane, np.unique(levels), cmap=cmap, norm=norm, extend=extend)
 

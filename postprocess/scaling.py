@@ -16,17 +16,23 @@ SIZE = (3.5, 4.2)
 
 
 def plot_scaling(
-    sizes: Sequence[Any], output: Path, model: Sequence[tuple[int, float]] = ()
+    sizes: Sequence[Any],
+    output: Path,
+    model: Sequence[tuple[int, float]] = (),
+    title: str = "",
 ) -> Path:
     """Draw the sizes of a study (see `study.scaling.Size`), and a model of more; the image's path.
 
-    Raises InputError for an image format that there is not, FileFailure where it cannot be written.
+    The title says what was measured. Raises InputError for an image format that there is not,
+    FileFailure where it cannot be written.
     """
-    return save(figure(sizes, model), Path(output))
+    return save(figure(sizes, model, title), Path(output))
 
 
 @matplotlib.rc_context(STYLE)
-def figure(sizes: Sequence[Any], model: Sequence[tuple[int, float]] = ()) -> Figure:
+def figure(
+    sizes: Sequence[Any], model: Sequence[tuple[int, float]] = (), title: str = ""
+) -> Figure:
     """Two panels over the number of processes: throughput with its spread, and efficiency."""
     drawing = Figure(figsize=SIZE)
     above, below = drawing.subplots(2, 1, sharex=True)
@@ -55,6 +61,7 @@ def figure(sizes: Sequence[Any], model: Sequence[tuple[int, float]] = ()) -> Fig
     above.set_ylabel(f"{name}unknowns/s a process")
     below.set_ylabel("efficiency")
     below.set_xlabel("processes")
+    above.set_title(title, fontsize=8, loc="left", parse_math=False)
     drawing.legend(loc="outside upper right", ncols=3, fontsize=8)
     for ax in (above, below):
         _over_processes(ax, sorted({*ranks, *[count for count, _ in beyond]}))

@@ -231,7 +231,7 @@ def animate(
     field: Annotated[str | None, typer.Option(help="The field to show.")] = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="The MP4 or GIF to write.", show_default="FILE.mp4, or .gif"),
+        typer.Option(help="The MP4 or GIF to write.", show_default="FILE_FIELD.mp4, or .gif"),
     ] = None,
     rate: Annotated[int, typer.Option(help="Frames a second.")] = 15,
     slices: SliceOption = None,
@@ -406,9 +406,9 @@ def scale(
                 print(f"wrote {path}")
             print(f"submit them with sbatch, and then: heatsolve scale collect {folder}")
             return
-        for count in counts:
+        for number, count in enumerate(counts, 1):
             scaling.launch(study, count, launcher)
-            print(f"{count} of {counts[-1]} processes measured", flush=True)
+            print(f"launch {number} of {len(counts)} measured: {count} processes", flush=True)
     found = scaling.records(folder)
     predicted = list(scaling.prediction(found)) if model else []
     sizes = scaling.table(found)
@@ -418,7 +418,7 @@ def scale(
               f"efficiency {rate / sizes[0].throughput:.3f}")  # fmt: skip
     for path in scaling.write(folder, found):
         print(f"wrote {path}")
-    print(f"wrote {plot_scaling(sizes, folder / 'scaling.png', predicted)}")
+    print(f"wrote {plot_scaling(sizes, folder / 'scaling.png', predicted, scaling.title(found))}")
 
 
 def main() -> None:

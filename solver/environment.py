@@ -242,6 +242,11 @@ def slurm(ranks: Ranks) -> Findings:
     asked = subprocess.run(
         ["srun", "--mpi=list"], capture_output=True, text=True, timeout=20, check=False
     )
+    if asked.returncode:
+        said = (asked.stderr.strip() or "it says nothing").splitlines()[-1]
+        cure = "a cluster's Slurm answers on its own nodes; mpiexec needs none"
+        yield Finding("warning", "slurm", f"srun does not work here ({said})", cure)
+        return
     offered = {word.strip(",") for word in (asked.stdout + asked.stderr).split()}
     if needed not in offered:
         cure = "ask for an MPI that it knows, or launch with mpiexec"

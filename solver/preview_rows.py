@@ -213,7 +213,20 @@ def file_bytes(case: Case, grid: Grid, frames: int) -> int:
 def files(case: Case, grid: Grid, count: int) -> str:
     frames = frames_of(case, count)
     h5 = f"{case.name}.h5 (about {size(file_bytes(case, grid, frames))}"
-    h5 += f", {frames} frames)" if case.time is not None else ")"
-    if grid.dimension == 1:
-        return h5
-    return f"{h5}, {case.name}.xdmf (about {size(frames * XDMF_BYTES)})"
+    if case.time is None:
+        h5 += ")"
+    else:
+        follows = case.model.scheme == "staggered" and case.time.cfl is not None
+        more = ", or more, as steps follow the flow" if follows and case.output.every else ""
+        h5 += f", {frames} frames{more})"
+    xdmf = f"{case.name}.xdmf (about {size(frames * XDMF_BYTES)})"
+    return ", ".join([h5, *([xdmf] if grid.dimension > 1 else []), *_drawn(case)])
+
+
+def _drawn(case: Case) -> Iterator[str]:
+    """The pictures and films that the case asks for."""
+    for field in case.output.plot:
+        yield f"{case.name}_{field}.png"
+    films = case.output.film if isinstance(case.output.film, tuple) else ("",) * case.output.film
+    for field in films:
+        yield f"{case.name}{field and '_'}{field}.mp4 (or .gif)"

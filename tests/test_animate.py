@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from heatsolve.case import load
 from heatsolve.cli import app
 from heatsolve.errors import FileFailure, InputError
+from heatsolve.output import read
 from heatsolve.postprocess import animate as room
 from heatsolve.postprocess.animate import animate
 from heatsolve.runner import run
@@ -97,6 +98,12 @@ def test_without_an_encoder_a_gif(film, monkeypatch):
     assert animate(film) == film.with_suffix(".gif")
     with pytest.raises(InputError, match="needs an encoder: install heatsolve"):
         animate(film, film.with_suffix(".mp4"))
+
+
+def test_a_film_of_a_field_has_its_name(film, monkeypatch):
+    monkeypatch.setattr(room, "_encoder", lambda: "")
+    (field,) = read(film).fields
+    assert animate(film, field=field) == film.with_name(f"{film.stem}_{field}.gif")
 
 
 def test_mistakes(tmp_path, film):

@@ -209,6 +209,16 @@ def test_a_slurm(offered, library, level, tmp_path, monkeypatch):
     assert ("pmix" if library == "Open MPI" else "pmi2") in finding.said
 
 
+def test_a_slurm_that_does_not_answer(tmp_path, monkeypatch):
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\necho "a\nsrun: fatal: no configuration source" >&2\nexit 1')
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (finding,) = found_by(environment.slurm)
+    assert finding.level == "warning"
+    assert finding.said == "srun does not work here (srun: fatal: no configuration source)"
+
+
 def test_singletons_under_slurm():
     """srun with another PMI starts processes that do not know of each other."""
     done = doctor(SLURM_NTASKS="2", SLURM_STEP_ID="0")

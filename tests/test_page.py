@@ -17,6 +17,7 @@ from heatsolve.cli import app
 from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.output import read
 from heatsolve.postprocess import roofline
+from heatsolve.postprocess.history import watched, watched_figure
 from heatsolve.postprocess.page import report
 from heatsolve.postprocess.profiles import profile_of
 from heatsolve.schema import Profile
@@ -83,7 +84,7 @@ def test_a_page_needs_nothing_else(results, name):
     [
         ("plane", "good", r"Converged in \d+ iterations, norm \d"),
         ("flow", "bad", r"Not converged in \d+ steps, norm"),  # far from steady at t = 2
-        ("line", "good", r"Came to t = [\d.]+ in \d+ steps, norm"),
+        ("line", "good", r"Came to t = [\d.]+ in \d+ steps\."),
         ("not converged", "bad", r"Not converged in 5 iterations, norm \d"),
     ],
 )
@@ -91,6 +92,23 @@ def test_the_verdict(results, name, mood, verdict):
     found = read_page(results / f"{name}.h5", bandwidth=1e10)
     assert ("p", {"class": f"verdict {mood}"}) in found.tags
     assert re.search(verdict, found.text)
+
+
+def test_what_was_watched_is_drawn_over_time(results):
+    found = read_page(results / "flow.h5", bandwidth=1e10)
+    assert "In the course of time" in found.text and "Change from step to step" in found.text
+    images = [given["alt"] for tag, given in found.tags if tag == "img"]
+    drawn = next(said for said in images if "kinetic_energy" in said)
+    assert "enstrophy" in drawn and "residual" not in drawn and "courant" not in drawn
+    solution = read(results / "flow.h5")
+    panels = watched_figure(solution).axes
+    assert [ax.get_title("left") for ax in panels] == [
+        name.replace("_", " ") for name in watched(solution)
+    ]
+    for ax, name in zip(panels, watched(solution), strict=True):
+        assert np.array_equal(ax.lines[0].get_ydata(), solution.history[name])
+    for name in ("line", "plane"):
+        assert "In the course" not in read_page(results / f"{name}.h5", bandwidth=1e10).text
 
 
 def test_profiles_stand_beside_the_reference(results):

@@ -239,6 +239,19 @@ def test_logarithmic_colours(tmp_path):
         figure(flow(tmp_path, (1.0, 1.0, 1.0)), "velocity_z", slices={"z": 0.5}, log=True)
 
 
+@pytest.mark.parametrize("shift", [1e-3, 0.9])
+def test_a_logarithmic_bar_has_numbers(shift, tmp_path):
+    """Also where no power of ten lies within the scale, below which nothing is then drawn."""
+    drawing = figure(flow(tmp_path, shift=shift), "pressure", log=True)
+    drawing.canvas.draw()
+    plane, bar = drawing.axes[0], drawing.axes[0].child_axes[0]
+    (contours,) = plane.collections
+    low, high = contours.norm.vmin, contours.norm.vmax
+    shown = {*bar.get_xticks(), *bar.get_yticks()}
+    assert sum(low <= tick <= high for tick in shown) >= 2
+    assert contours.extend == "neither"
+
+
 def test_a_comparison_of_planes(tmp_path):
     drawing = figure(flow(tmp_path), "pressure", other=flow(tmp_path, name="b.h5", shift=0.25))
     one, two, difference = drawing.axes[:3]

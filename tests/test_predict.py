@@ -114,9 +114,9 @@ def test_time_grows_with_the_units(monkeypatch):
 
 
 def test_a_start_takes_what_this_one_took(monkeypatch):
-    monkeypatch.setattr(predict.clock, "process_time", lambda: 1.25)
+    monkeypatch.setattr(predict.clock, "thread_time", lambda: 1.25)
     assert start_up() == 1.25 + LOADED
-    monkeypatch.setattr(predict.clock, "process_time", lambda: 60.0)  # which compiled
+    monkeypatch.setattr(predict.clock, "thread_time", lambda: 60.0)  # which compiled
     assert start_up() == LONGEST_START + LOADED
 
 
@@ -234,6 +234,15 @@ def test_writing_takes_its_time(monkeypatch, tmp_path):
     sweeps = ("solver.method=jacobi", "solver.iterations=5000")
     said = rows("hot-plate", "grid.nodes=[1025, 1025]", *sweeps)
     assert "about 21 s" in said  # 8.4 MB at 1 MB/s after 13 s
+
+
+def test_pictures_are_not_counted(monkeypatch):
+    given(monkeypatch)
+    sweeps = ("grid.nodes=[33, 33]", "solver.method=jacobi", "solver.iterations=5000")
+    assert "without its pictures" not in rows("hot-plate", *sweeps)
+    assert rows("hot-plate", *sweeps, "output.plot=['temperature']").endswith(
+        "10 were tried, without its pictures"
+    )
 
 
 def test_what_is_not_predicted_is_said(monkeypatch):

@@ -178,8 +178,17 @@ def test_no_launcher(monkeypatch, tmp_path):
         scaling.launched_by("mpiexec", 2)
 
 
+def test_the_title_says_what_was_measured():
+    machine = {"node": "n1", "nodes": 1, "cores": 2, "gpu": ""}
+    weak, strong = ([each | {"machine": machine} for each in kind] for kind in (WEAK, STRONG))
+    assert scaling.title(weak) == "plate, weak scaling, 10 k unknowns a process\nnumpy, 2 cores"
+    assert "strong scaling, 10 k unknowns in all" in scaling.title(strong)
+    assert scaling.title([weak[0] | {"machine": machine | {"gpu": "A100"}}]).endswith(", A100")
+
+
 def test_the_figure():
     sizes = scaling.table(WEAK)
+    assert figure(sizes, title="a case").axes[0].get_title("left") == "a case"
     plain, modelled = figure(sizes), figure(sizes, [(1, 5e6), (2, 4e6), (4, 3e6)])
     throughput, efficiency = modelled.axes
     assert list(efficiency.lines[1].get_ydata()) == [size.efficiency for size in sizes]

@@ -113,6 +113,10 @@ class Device:
             untimed = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
             self._forked, self._joined = (checked(driver.cuEventCreate(untimed)) for _ in range(2))
             cuda.current_context()
+        except ImportError:
+            raise InputError(
+                "the cuda backend needs Numba-CUDA: install heatsolve[cuda12] or heatsolve[cuda13]"
+            ) from None
         except Exception as error:
             reason = (
                 str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

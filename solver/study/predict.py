@@ -86,12 +86,14 @@ def predictions(
         small = _to_try(case, source, overrides, machine)
         with np.errstate(all="ignore"):
             trial = trial_of(small, machine)
+            # The bits, and so the counts, are those of any backend; small grids are a host's.
+            quick = choose("numba", precision)[0] if machine.on_device else machine
 
             def farther(coarser: int) -> tuple[Case, Trial]:
                 fewer = grid_of(small).all_unknowns / coarser**case.grid.dimension
                 with suppress(InputError):  # a coarser grid may lack what the case names
                     coarse = sized(source, overrides, fewer)
-                    return coarse, trial_of(coarse, machine)
+                    return coarse, trial_of(coarse, quick)
                 return small, trial
 
             harder = 1.0
@@ -118,7 +120,8 @@ def predictions(
     if math.isfinite(units):
         written = seconds_to_write(file_bytes(case, grid_of(case), frames_of(case, units)))
         total = duration(started + before + units * seconds + written)
-        yield row("in all", f"about {total}: {said}, {trial.units} were tried")
+        drawn = ", without its pictures" if case.output.drawn else ""
+        yield row("in all", f"about {total}: {said}, {trial.units} were tried{drawn}")
     else:
         yield row("in all", f"unknown: in {trial.units} {unit}s the norm has not fallen")
 
@@ -142,7 +145,7 @@ def _to_try(case: Case, source: str, overrides: Sequence[str], machine: Backend)
 def start_up() -> float:
     """Seconds that a run takes before and after all else: to start, as this process did; and to
     load and to write."""
-    return min(clock.process_time(), LONGEST_START) + LOADED
+    return min(clock.thread_time(), LONGEST_START) + LOADED
 
 
 def seconds_to_write(count: int) -> float:

@@ -27,6 +27,7 @@ from heatsolve.blocks import process_grid, surface
 from heatsolve.disk import write_text
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.grid import make_grid
+from heatsolve.report import count as number
 from heatsolve.study.one_size import of_kind
 from heatsolve.submit import directives, pmi, wall_seconds
 
@@ -184,6 +185,19 @@ def write(folder: Path, found: Sequence[dict[str, Any]]) -> list[Path]:
     for name, content in texts.items():
         write_text(folder / name, content)
     return [folder / name for name in texts]
+
+
+def title(found: Sequence[dict[str, Any]]) -> str:
+    """What the records measured, in two lines: the case and its size, the backend and machine."""
+    record = found[0]
+    weak = record["kind"] == "weak"
+    size = number(record["unknowns"] / (record["ranks"] if weak else 1)).rstrip()
+    machine = record["machine"]
+    on = machine["gpu"] or f"{machine['cores']} cores"
+    return (
+        f"{record['case']}, {record['kind']} scaling, {size} unknowns "
+        f"{'a process' if weak else 'in all'}\n{record['backend']}, {on}"
+    )
 
 
 def markdown(sizes: Sequence[Size]) -> str:
