@@ -102,7 +102,7 @@ def test_without_an_encoder_a_gif(film, monkeypatch):
 
 def test_a_film_of_a_field_has_its_name(film, monkeypatch):
     monkeypatch.setattr(room, "_encoder", lambda: "")
-    (field,) = read(film).fields
+    field = next(iter(read(film).fields))
     assert animate(film, field=field) == film.with_name(f"{film.stem}_{field}.gif")
 
 
