@@ -17,7 +17,7 @@ from heatsolve.case import parse
 from heatsolve.disk import write_text
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.output import Solution, ranges, read
-from heatsolve.postprocess.history import watched, watched_figure
+from heatsolve.postprocess.history import norm_figure, watched, watched_figure
 from heatsolve.postprocess.pieces import STYLE
 from heatsolve.postprocess.plot import figure
 from heatsolve.postprocess.profiles import profile_figure
@@ -91,8 +91,8 @@ def verdict_of(solution: Solution) -> tuple[bool, str]:
         return False, f"Not converged{counted}{norm}."
     if solution.time is not None:
         when = f"t = {solution.time[-1]:g}" if len(solution.time) else "its end"
-        steady = solution.attributes.get("threshold") is not None
-        return True, f"Came to {when}{counted}{norm if steady else ''}."
+        sought = norm if solution.attributes.get("threshold") is not None else ""
+        return True, f"Came to {when}{counted}{sought}."
     return True, f"Converged{counted}{norm}."
 
 
@@ -169,7 +169,7 @@ def _convergence(solution: Solution) -> Iterator[str]:
         marches = solution.time is not None
         yield f"<h2>{'Change from step to step' if marches else 'Convergence'}</h2>"
         said = "It is that of one step, so it changes with the length of steps." if marches else ""
-        yield _image(figure(solution.path, history=True), "residual", said)
+        yield _image(norm_figure(solution), "residual", said)
 
 
 def _timings(solution: Solution, bandwidth: float | None) -> Iterator[str]:

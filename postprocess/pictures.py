@@ -20,10 +20,9 @@ def draw(path: Path, wanted: Output, report: Report) -> None:
     A picture that cannot be drawn is a warning: the run is not lost for it.
     """
     stem = path.name.removesuffix(".h5")
-    films = wanted.film if isinstance(wanted.film, tuple) else ("",) * wanted.film
     tasks: list[tuple[Callable[..., Path], str, str]]
     tasks = [(plot, field, f"{stem}_{field}.png") for field in wanted.plot]
-    for field in films:
+    for field in wanted.films:
         name = f"{stem}_{field}" if field else stem
         tasks.append((animate, field, f"{name}.{usual_format()}"))
     for make, field, name in tasks:

@@ -227,6 +227,5 @@ def _drawn(case: Case) -> Iterator[str]:
     """The pictures and films that the case asks for."""
     for field in case.output.plot:
         yield f"{case.name}_{field}.png"
-    films = case.output.film if isinstance(case.output.film, tuple) else ("",) * case.output.film
-    for field in films:
+    for field in case.output.films:
         yield f"{case.name}{field and '_'}{field}.mp4 (or .gif)"

@@ -66,6 +66,11 @@ class Output(Section):
     """Lines of such points, as `line_0_velocity_x`."""
 
     @property
+    def films(self) -> tuple[str, ...]:
+        """The fields of films; "" stands for the main one, in a film without its name."""
+        return self.film if isinstance(self.film, tuple) else ("",) * self.film
+
+    @property
     def drawn(self) -> bool:
         """Whether there is anything to draw."""
         return bool(self.plot or self.film)

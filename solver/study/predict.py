@@ -86,13 +86,13 @@ def predictions(
         small = _to_try(case, source, overrides, machine)
         with np.errstate(all="ignore"):
             trial = trial_of(small, machine)
-            # The bits, and so the counts, are those of any backend; small grids are a host's.
-            quick = choose("numba", precision)[0] if machine.on_device else machine
 
             def farther(coarser: int) -> tuple[Case, Trial]:
                 fewer = grid_of(small).all_unknowns / coarser**case.grid.dimension
                 with suppress(InputError):  # a coarser grid may lack what the case names
                     coarse = sized(source, overrides, fewer)
+                    # The bits, and so the counts, are those of any backend; few points a host's.
+                    quick = choose("numba", precision)[0] if machine.on_device else machine
                     return coarse, trial_of(coarse, quick)
                 return small, trial
 
