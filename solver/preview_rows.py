@@ -24,7 +24,7 @@ SCRATCH = 4
 FULL, OVERLAPPING, IN_PASSES = 2, 2, -1
 """Arrays of grid shape that multigrid needs besides, about: for the solutions that full multigrid
 interpolates, where the blocks of several GPUs overlap, and in passes, which write no residual."""
-XDMF_BYTES = 600  # for each frame
+XDMF_BYTES = 300  # for each frame, and each field in it
 H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
 
 
@@ -219,7 +219,10 @@ def files(case: Case, grid: Grid, count: int) -> str:
         follows = case.model.scheme == "staggered" and case.time.cfl is not None
         more = ", or more, as steps follow the flow" if follows and case.output.every else ""
         h5 += f", {frames} frames{more})"
-    xdmf = f"{case.name}.xdmf (about {size(frames * XDMF_BYTES)})"
+    names = case.output.fields or case.field_names
+    # A velocity is there twice: its components, and the vector.
+    items = 1 + sum(1 + name.startswith("velocity_") for name in names)
+    xdmf = f"{case.name}.xdmf (about {size(frames * items * XDMF_BYTES)})"
     return ", ".join([h5, *([xdmf] if grid.dimension > 1 else []), *_drawn(case)])
 
 
