@@ -67,7 +67,7 @@ def page(solution: Solution, bandwidth: float | None) -> str:
         *_convergence(solution),
         *_timings(solution, bandwidth),
         _environment(solution),
-        f"<h2>The case</h2>\n<pre>{_text(solution.attributes.get('case', ''))}</pre>",
+        *_case(solution),
     ]
     template = Template(files("heatsolve.postprocess").joinpath("page.html").read_text("utf-8"))
     return template.substitute(
@@ -192,6 +192,13 @@ def _timings(solution: Solution, bandwidth: float | None) -> Iterator[str]:
             yield f"<p>{NO_ROOF}</p>"
         else:
             yield _image(roofline_figure(given, roof), "roofline")
+
+
+def _case(solution: Solution) -> Iterator[str]:
+    yield "<h2>The case</h2>"
+    for note in solution.notes:
+        yield f"<p>{_text(note[:1].upper() + note[1:])}.</p>"
+    yield f"<pre>{_text(solution.attributes.get('case', ''))}</pre>"
 
 
 def _environment(solution: Solution) -> str:

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -15,6 +16,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from heatsolve import defaults
 from heatsolve.conflicts import conflicts, needed_walls, wall_conflicts
 from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.expressions import show, suggestion
@@ -77,6 +79,11 @@ class Case(Document):
     text: str
     origin: Any = None
 
+    @property
+    def recorded(self) -> str:
+        """The text for a file: with each default written out that was another one before."""
+        return defaults.resolved(self.text, self)
+
 
 def load(source: str | Path, overrides: Sequence[str] = ()) -> Case:
     """Return the case in a file, or the shipped case of this name, under `KEY=VALUE` overrides.
@@ -138,6 +145,17 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
     return Case.model_construct(
         **dict(document), name=Path(name).stem, text=repeated, origin=origin
     )
+
+
+@lru_cache(maxsize=64)
+def recorded(text: str) -> tuple[str, tuple[str, ...]]:
+    """The case text of a file as meant when it was written, and a sentence for each default since
+    changed. A text that is no case here is left as it is.
+    """
+    try:
+        return defaults.completed(text, parse(text, "case"))
+    except InputError:
+        return text, ()
 
 
 def shipped() -> dict[str, str]:

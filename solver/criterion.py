@@ -45,7 +45,7 @@ class Criterion:
         self._system, self._tolerance = system, 0.0 if self.fixed else solver.tolerance
         self._scale = scale
         if scale is None:
-            self._scale = self._own_scale(solver.relative, u, scratch)
+            self._scale = self._own_scale(solver.is_relative, u, scratch)
 
     def _own_scale(self, relative: bool, u: Any, scratch: Any) -> float | None:
         system = self._system

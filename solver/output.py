@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 
 from heatsolve import parts
+from heatsolve.case import recorded
 from heatsolve.disk import failing
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.fieldfile import BLOCK_BYTES, POINTS, FieldFile, field_names
@@ -38,6 +39,7 @@ class Solution:
     attributes: dict[str, Any]  # of the root, as plain Python values
     history: dict[str, np.ndarray]
     units: dict[str, str]  # of every field in the file (read or not), every axis, and time
+    notes: tuple[str, ...] = ()  # sentences on what an earlier version wrote otherwise
 
     @property
     def case(self) -> dict[str, Any]:
@@ -66,12 +68,16 @@ def read(path: Path, fields: Sequence[str] | None = None) -> Solution:
         names = field_names(file)
         _demand(fields or (), names, path)
         time, axes = file.get("time"), _axes(file)
+        attributes = {name: np.asarray(value).tolist() for name, value in file.attrs.items()}
+        notes: tuple[str, ...] = ()
+        if isinstance(attributes.get("case"), str):
+            attributes["case"], notes = recorded(attributes["case"])
         return Solution(
             path=path,
             fields={n: _field(file, n)[:] for n in (names if fields is None else fields)},
             coordinates={axis: file[axis][:] for axis in axes},
             time=time[:] if time else None,
-            attributes={name: np.asarray(value).tolist() for name, value in file.attrs.items()},
+            attributes=attributes,
             history={
                 name: values[:]
                 for name, values in file["history"].items()
@@ -81,6 +87,7 @@ def read(path: Path, fields: Sequence[str] | None = None) -> Solution:
                 name: str(file[name].attrs["units"])
                 for name in (*names, *axes, *(["time"] if time else []))
             },
+            notes=notes,
         )
 
 
@@ -173,6 +180,7 @@ def summary(path: Path) -> str:
         if line is not None:
             ends = f"{_number(line[0])} to {_number(line[-1])} {solution.units[axis]}"
             rows.append([axis, f"{ends} ({len(line)} {'frames' if axis == 'time' else 'points'})"])
+    rows += [["note", note] for note in solution.notes]
     table = [["field", "unit", "min", "max", "mean", "NaN"]]
     for name, statistics in ranges(path).items():
         table.append([name, solution.units[name], *map(_number, statistics)])

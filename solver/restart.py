@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heatsolve import march
+from heatsolve.case import recorded
 from heatsolve.checkpoint import Store
 from heatsolve.disk import folder_beside
 from heatsolve.errors import FileFailure, HeatsolveError, InputError
@@ -52,7 +53,8 @@ def find_state(
     def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
         if not all(isinstance(state.record.get(key), kind) for key, kind in RECORD.items()):
             raise FileFailure(f"the checkpoint after {state.number} is not one of a run")
-        refuse_another(state.record["case"], problem.case)
+        text, _ = recorded(state.record["case"])
+        refuse_another(text, problem.case)
         if not march.on_the_way(problem.case, pace, state):
             off_the_way.append(state)
             raise error(
@@ -83,6 +85,8 @@ def find_state(
         _refuse_unfinished(store)
     if state is not None:
         report.line(f"goes on after {state.number} {state.record['unit']}")
+        for note in recorded(state.record["case"])[1]:
+            report.line(f"the checkpoint: {note}")
     return state
 
 

@@ -203,7 +203,7 @@ def keeper_of(problem: Problem, store: Store, results: Results, start: Start, wi
 
     def save(state: State) -> Path:
         record = state.record | {
-            "case": case.text,
+            "case": case.recorded,
             "frames": results.secure() if not case.model.steady else [],
         }
         fields = {name: problem.own(array) for name, array in state.fields.items()}
@@ -267,7 +267,7 @@ def holds(path: Path, case: Case, outcome: Outcome, ranks: Ranks) -> bool:
         with suppress(HeatsolveError):
             found = read(path, fields=()).attributes
             count = found.get("iterations" if case.model.steady else "steps")
-            same = (found.get("case"), count) == (case.text, outcome.count)
+            same = (found.get("case"), count) == (case.recorded, outcome.count)
     return ranks.gather(same)[0]
 
 
@@ -300,7 +300,7 @@ def error_norms(problem: Problem, fields: dict[str, np.ndarray]) -> dict[str, fl
 def attributes_of(problem: Problem, outcome: Outcome) -> dict[str, Any]:
     case = problem.case
     return {
-        "case": case.text,
+        "case": case.recorded,
         "schema": case.schema_version,
         "heatsolve_version": __version__,
         "backend": problem.backend.name,

@@ -151,7 +151,7 @@ class Implicit(Stepper):
         backend = problem.backend
         self._right = backend.zeros(problem.grid.shape)
         self._old = backend.zeros(problem.grid.shape)
-        wanted = problem.case.solver.relative and not problem.homogeneous
+        wanted = problem.case.solver.is_relative and not problem.homogeneous
         self._scratch = backend.zeros(problem.grid.shape) if wanted else None
         self._b = backend.to_device(problem.source(time))
         self._solvers: dict[float, tuple[Method, System]] = {}

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from heatsolve import case as case_module
 from heatsolve.case import Case, CaseError, load, parse, shipped
+from heatsolve.defaults import with_key
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.toml import dump, lines_of
 
@@ -578,6 +579,45 @@ def test_text_repeats_the_run_without_overrides():
     assert again == case
     assert again.constants == {"hot": 3.0, "k": 0.75}
     assert again.about.title == 'a "b" \\ \x7f\té'
+
+
+SPELLED = {
+    "a table": "[grid]\ncells = [4]\n[solver] # a comment\ntolerance = 1e-5\n",
+    "the last line": "[grid]\ncells = [4]\n[ solver ]",
+    "no table": "[grid]\ncells = [4] # a comment\n[boundary.left]\nx = 1",
+    "dotted keys": "solver.tolerance = 1e-5\n[grid]\ncells = [4]\n",
+    "in one line": "solver = {tolerance = 1e-5}\n[grid]\ncells = [4]\n",
+    "in a text": "[case]\ntitle = '''\n[solver]\n'''\n[solver]\ntolerance = 1e-5\n",
+}
+"""Ways to write a table, of which not all can be added to."""
+
+
+@pytest.mark.parametrize("text", SPELLED.values(), ids=SPELLED)
+def test_a_key_is_added_to_a_text(text):
+    wanted = tomllib.loads(text)
+    wanted.setdefault("solver", {})["relative"] = True
+    written = with_key(text, "solver", "relative", True)
+    assert tomllib.loads(written) == wanted
+    if not text.startswith("solver"):  # all that was there is still there
+        assert [row for row in written.split("\n") if row in text.split("\n")] == text.split("\n")
+
+
+def test_files_hold_defaults_that_change():
+    """A text for files names them where they have an effect, and repeats the run."""
+    plate = parse(PLATE, "plate.toml")
+    recorded = parse(plate.recorded, "plate.toml")
+    assert recorded.solver.relative is plate.solver.is_relative
+    assert recorded.recorded == plate.recorded
+    given = parse(PLATE, "plate.toml", ["solver.relative=false"])
+    assert given.recorded == given.text
+    march = ["model.steady=false", "time.end=1", "time.step=1"]
+    implicit = parse(PLATE, "plate.toml", [*march, "time.scheme=backward-euler"])
+    assert "relative" in implicit.recorded
+    without = [march, ["solver.monitor=update"], ["solver.iterations=3"]]
+    for overrides in without:
+        case = parse(PLATE, "plate.toml", overrides)
+        assert case.recorded == case.text
+    assert load("cavity-re100").recorded == load("cavity-re100").text
 
 
 def test_dump_reads_well():

@@ -118,8 +118,8 @@ class Solver(Section):
     """Of sor: over-relaxation; without it Young's optimum."""
     tolerance: PositiveReal = 1e-8
     """The norm to get below; of a step, see [Flow](cases.md#flow)."""
-    relative: StrictBool = False
-    """Relative to the norm of b, with the walls' values in it."""
+    relative: StrictBool | None = None
+    """Relative to the norm of b, with the walls' values in it; false if not given."""
     norm: Literal["l2", "max", "sum-abs-change"] = "l2"
     """`l2` is the root of the sum of squares, `max` the largest magnitude, `sum-abs-change` the
     change of the sum of magnitudes at all points relative to itself (with `monitor =
@@ -135,6 +135,11 @@ class Solver(Section):
     precision: Literal["float64", "float32", "mixed"] = "float64"
     """Of fields and arithmetic. `mixed`, of multigrid: see [mixed
     precision](cases.md#mixed-precision)."""
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether the tolerance is relative."""
+        return bool(self.relative)
 
     @property
     def field_precision(self) -> str:
