@@ -136,13 +136,14 @@ def run(
     output: str | Path | None = None,
     restart: bool = False,
     overwrite: bool = False,
+    strict: bool = False,
     quiet: bool = True,
 ) -> Result:
     """Run a case, write its file (by default NAME.h5 in the current folder), and return that.
 
-    Under mpiexec or srun the processes run it together, and each has the whole result. `restart`
-    and `overwrite` are those of the command line. Raises HeatsolveError: InputError, Diverged,
-    FileFailure. A run that has not converged is no error: see `Result.converged`.
+    Under mpiexec or srun the processes run it together, and each has the whole result. `restart`,
+    `overwrite` and `strict` are those of the command line. Raises HeatsolveError: InputError,
+    Diverged, FileFailure. A run that has not converged is no error: see `Result.converged`.
     """
     ranks = find_ranks()
     report = Report(quiet, mute=ranks.rank > 0)
@@ -151,7 +152,7 @@ def run(
             given = case if isinstance(case, Case) else load(case, overrides)
             path = Path(output) if output is not None else None
             start = Start(restart, overwrite=overwrite)
-            written = run_case(given, backend, path, report, ranks, start).path
+            written = run_case(given, backend, path, report, ranks, start, strict=strict).path
             ranks.gather(None)  # nobody reads before all have written
             if ranks.rank == 0 and given.output.drawn:
                 from heatsolve.postprocess.pictures import draw

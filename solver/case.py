@@ -5,7 +5,7 @@ Every mistake is reported at once, each with the file and line (or the override)
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -156,6 +156,13 @@ def recorded(text: str) -> tuple[str, tuple[str, ...]]:
         return defaults.completed(text, parse(text, "case"))
     except InputError:
         return text, ()
+
+
+def lines_about(case: Case, found: Iterable[Mistake]) -> list[str]:
+    """A line for each key that something is to be said of, with the place where it was given."""
+    origin, rows = case.origin or Origin("", case.name, ()), list(found)
+    told = _report(rows, 0, origin.text, origin.name, list(origin.overrides))
+    return told.split("\n") if rows else []
 
 
 def shipped() -> dict[str, str]:

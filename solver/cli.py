@@ -36,6 +36,10 @@ BackendOption = Annotated[
     str | None, typer.Option(help="auto, numpy, numba, cupy or cuda.", show_default="the case's")
 ]
 
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Refuse keys of the case that have no effect.")
+]
+
 
 @app.command()
 def run(
@@ -54,6 +58,7 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Begin anew though a run is unfinished.")
     ] = False,
+    strict: StrictOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
 ) -> None:
     """Run a case and write its fields.
@@ -81,7 +86,7 @@ def run(
     try:
         with failing_together(ranks):
             loaded = load(case, overrides or [])
-            result = run_case(loaded, backend, output, report, ranks, start, wish)
+            result = run_case(loaded, backend, output, report, ranks, start, wish, strict)
         if ranks.rank == 0 and loaded.output.drawn:
             from heatsolve.postprocess.pictures import draw
 
@@ -105,15 +110,17 @@ def check(
         str | None, typer.Option(help="Of the time: h200.", show_default="this one")
     ] = None,
     untimed: Annotated[bool, typer.Option("--untimed", help="Predict no time.")] = False,
+    strict: StrictOption = False,
 ) -> None:
     """Say what a run of a case would do, and how long: that is tried for a second."""
     from heatsolve.case import load, locating
     from heatsolve.preview import preview
+    from heatsolve.report import Report
     from heatsolve.study.predict import predictions
 
     loaded = load(case, overrides or [])
     with locating(loaded):
-        for line in preview(loaded, backend, ranks):
+        for line in preview(loaded, backend, ranks, Report(), strict):
             print(line)
         if not untimed:
             for line in predictions(loaded, case, overrides or [], backend, ranks, machine):

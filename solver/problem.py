@@ -65,6 +65,19 @@ def dims_of(case: Case, grid: Grid, size: int, on_device: bool) -> tuple[int, ..
     return process_grid(grid, size, wanted)
 
 
+def region_of(box: Any, grid: Grid) -> Region:
+    """The unknowns of a block in a box of initial values; empty along an axis if there are none."""
+    region = []
+    for axis, low, high in zip(grid.axes, *map(reversed, box.corners), strict=True):
+        numbers = np.arange(axis.unknowns + 2) - axis.number(0)
+        lines = numbers if box.by_index else axis.coordinates
+        first, stop = axis.own
+        inside = np.flatnonzero((lines[first:stop] >= low) & (lines[first:stop] <= high))
+        ends = (int(first + inside[0]), int(first + inside[-1]) + 1) if inside.size else (0, 0)
+        region.append(ends)
+    return tuple(region)
+
+
 class Problem(ABC):
     """The arrays of a case on a backend.
 
@@ -143,26 +156,11 @@ class Problem(ABC):
                 -FUZZ * step <= time - due < (1.0 - FUZZ) * step for due in box.again
             ):
                 continue
-            region = self._region_of(box)
+            region = region_of(box, self.places(box.field))
             if all(low < high for low, high in region):
                 path = f"initial.box.{number}.value"
                 values = evaluate(self.places(box.field), path, box.value)
                 self.place(fields[box.field], region, values)
-
-    def _region_of(self, box: Any) -> Region:
-        """The unknowns of this process in a box."""
-        region = []
-        axes = self.places(box.field).axes
-        for axis, low, high in zip(axes, *map(reversed, box.corners), strict=True):
-            if box.by_index:
-                lines = np.arange(axis.unknowns + 2) - axis.number(0)
-            else:
-                lines = axis.coordinates
-            first, stop = axis.own
-            inside = np.flatnonzero((lines[first:stop] >= low) & (lines[first:stop] <= high))
-            ends = (int(first + inside[0]), int(first + inside[-1]) + 1) if inside.size else (0, 0)
-            region.append(ends)
-        return tuple(region)
 
     def place(self, array: Any, region: Region, values: np.ndarray) -> None:
         """Copy host values into a region; an extent of 1 spreads along its axis."""

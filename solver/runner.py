@@ -37,6 +37,7 @@ from heatsolve.results import Results
 from heatsolve.schema import IMPLICIT
 from heatsolve.staggered import Staggered
 from heatsolve.streams import printable
+from heatsolve.unused import warn_of_unused
 from heatsolve.wish import Wish
 
 EXIT_NOT_CONVERGED = 3
@@ -71,16 +72,19 @@ def run(
     ranks: Ranks | None = None,
     start: Start | None = None,
     wish: Wish | None = None,
+    strict: bool = False,
 ) -> Result:
     """Run a case and write its file (by default NAME.h5 in the current directory).
 
-    `ranks` are the processes that run it together. Raises HeatsolveError: InputError, Diverged,
+    `ranks` are the processes that run it together; `strict` refuses keys that have no effect,
+    which are warned of otherwise. Raises HeatsolveError: InputError, Diverged,
     FileFailure, or Interrupted when a `wish` to stop is made; each with its exit code.
     """
     with locating(case):
         path = output or Path(f"{case.name}.h5")
         report, ranks = report or Report(quiet=True), ranks or Ranks()
         machine = machine_of(case, backend, report, ranks)
+        warn_of_unused(case, machine, ranks.size, report.warn, strict)
         with explained(case, machine, ranks.size):
             return _run(case, machine, path, report, ranks, start or Start(), wish or Wish())
 

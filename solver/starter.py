@@ -89,7 +89,7 @@ backend = "auto" # the fastest that works here; or "numpy", "numba", "cupy", "cu
 [units] # names that the output carries
 temperature = "K"
 length = "m"
-time = "s"
+# time = "s" # of a transient case
 """
 
 

@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from heatsolve import case as case_module
+from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case, CaseError, load, parse, shipped
 from heatsolve.defaults import with_key
 from heatsolve.errors import FileFailure, InputError
+from heatsolve.starter import STARTER
 from heatsolve.toml import dump, lines_of
+from heatsolve.unused import unused_keys
 
 PLATE = """\
 [case]
@@ -722,3 +725,96 @@ def test_shipped_cases(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_case_is_valid(name):
     assert load(name).name == name
+
+
+# ---- keys without effect ----------------------------------------------------------------------
+
+HEAT_MARCH = LINE + "[model]\nsteady = false\n[time]\nend = 1e-3\nstep = 1e-3\n"
+CARRIED = MARCH.replace("[model]", '[model]\nkind = "transport"')
+FLOW = MARCH.replace("[model]", '[model]\nkind = "flow"\nviscosity = 1')
+IMPLICIT = "scheme = 'backward-euler'\n"
+UNUSED = [
+    *[
+        (HEAT_MARCH, f"[solver]\n{key} = {value}", f"solver.{key}", "march solves no system")
+        for key, value in (
+            ("method", "'cg'"),
+            ("tolerance", "1e-3"),
+            ("relative", "true"),
+            ("norm", "'max'"),
+            ("monitor", "'update'"),
+            ("max_iterations", "3"),
+            ("iterations", "3"),
+        )
+    ],
+    (HEAT_MARCH, "[solver]\nmethod = 'sor'\nomega = 1", "solver.method solver.omega", "no system"),
+    (HEAT_MARCH, "[solver]\nprecision = 'float32'\ncheck_every = 7", "", ""),
+    (HEAT_MARCH, IMPLICIT + "[solver]\nmethod = 'cg'\nnorm = 'max'", "", ""),
+    (HEAT_MARCH, IMPLICIT + "allow_unstable = true", "time.allow_unstable", "stable at any"),
+    (LINE, "[output]\nevery = 2", "output.every", "a steady case has no time"),
+    (HEAT_MARCH, "[output]\nevery = 2", "", ""),
+    (LINE, "[units]\ntime = 's'\nlength = 'm'", "units.time", "a steady case has no time"),
+    (LINE, "[model]\ndensity = 2", "model.density", "a steady temperature does not depend on it"),
+    (LINE, "[model]\nspecific_heat = '1+x'", "model.specific_heat", "does not depend on it"),
+    (HEAT_MARCH.replace("[time]", "density = 2\nspecific_heat = 3\n[time]"), "", "", ""),
+    (LINE, "[units]\npressure = 'Pa'\ntemperature = 'K'", "units.pressure", "has temperature"),
+    (CARRIED, "[units]\ntemperature = 'K'\ntime = 's'", "units.temperature", "has concentration"),
+    (LINE, "[solver]\niterations = 9\ntolerance = 1", "solver.tolerance", "exactly so many"),
+    (LINE, "[solver]\niterations = 9\nmax_iterations = 9", "solver.max_iterations", "exactly"),
+    (CARRIED.replace("[time]", "convection = 'tvd'\n[time]"), "", "model.convection", "velocity"),
+    (FLOW.replace("[time]", "thermal_diffusivity = 1\nreference_temperature = 1\n[time]"), "",
+     "model.reference_temperature", "buoyancy"),
+    (CARRIED, "[output]\nfields = ['concentration']\n[reference]\nexact.concentration = 1", "", ""),
+    (FLOW, "[output]\nfields = ['pressure']\n[reference]\nexact.velocity_x = 1",
+     "reference.exact.velocity_x", "not among output.fields"),
+    (LINE, "[constants]\na = 1\nb = 2\n[initial]\ntemperature = 'a'", "constants.b", "names it"),
+    (LINE, "[parallel]\nranks = [1]", "parallel.ranks", "there is one process"),
+    (LINE, "[parallel]\nhalo = 1", "parallel.halo", "there is one process"),
+    (LINE, "[parallel]\ntransport = 'host'", "parallel.transport", "there is one process"),
+    (LINE, "[parallel]\nthreads = 2", "parallel.threads", "only numba has threads"),
+    (LINE, "[parallel]\nranks = 'auto'\nhalo = 'auto'\ntransport = 'auto'", "", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("valid", "added", "keys", "why"), UNUSED)
+def test_unused_keys(valid, added, keys, why):
+    case = parse(f"{valid}{added}\n", "case.toml")
+    found = list(unused_keys(case, NumpyBackend(), 1))
+    assert [".".join(map(str, path)) for path, _ in found] == keys.split()
+    assert all(said.startswith("has no effect: ") and why in said for _, said in found)
+
+
+BOX = "[[initial.box]]\nvalue = 1\nfield = "
+
+
+@pytest.mark.parametrize(
+    ("case", "box", "unused"),
+    [
+        (LINE, "'temperature'\nlower = [2]\nupper = [3]", True),
+        (LINE, "'temperature'\nfirst = [4]\nlast = [9]", True),
+        (LINE, "'temperature'\nlower = [0.4]\nupper = [0.6]", True),  # between two centres
+        (LINE, "'temperature'\nlower = [0.8]\nupper = [3]", False),
+        (LINE.replace("cells", "nodes"), "'temperature'\nfirst = [0]\nlast = [0]", True),  # a wall
+        (LINE.replace("cells", "nodes"), "'temperature'\nfirst = [0]\nlast = [1]", False),
+        (FLOW, "'velocity_x'\nlower = [0.2, 0]\nupper = [0.3, 1]", False),  # faces at 1/4
+        (FLOW, "'velocity_y'\nlower = [0.2, 0]\nupper = [0.3, 1]", True),  # centres at 1/8, 3/8
+    ],
+)
+def test_unused_box(case, box, unused):
+    """A box of initial values in which no unknown lies."""
+    found = list(unused_keys(parse(case + BOX + box, "case.toml"), NumpyBackend(), 1))
+    assert [path for path, _ in found] == [("initial", "box", 0)] * unused
+
+
+def test_unused_keys_of_many_processes():
+    text = LINE + "[parallel]\nranks = [2]\nhalo = 1\ntransport = 'host'\n"
+    found = list(unused_keys(parse(text, "case.toml"), NumpyBackend(), 2))
+    assert [path for path, _ in found] == [("parallel", "transport")]
+    # What a run of one process refuses needs no warning, too.
+    found = list(unused_keys(parse(text, "case.toml"), NumpyBackend(), 1))
+    assert [path[1] for path, _ in found] == ["halo", "transport"]
+
+
+@pytest.mark.parametrize("name", [*shipped(), "starter"])
+def test_no_shipped_case_has_unused_keys(name):
+    case = parse(STARTER, "starter.toml") if name == "starter" else load(name)
+    assert not list(unused_keys(case, NumpyBackend(), 1))

@@ -86,6 +86,21 @@ def settings(*pairs):
 # ---- run --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("command", [("run", "--quiet"), ("check", "--untimed")])
+def test_keys_without_effect(heatsolve, refuses, folder, command):
+    """A warning that names the key, its place and why; with --strict an error."""
+    given = ("march.toml", *settings("solver.tolerance=1e-3"))
+    key = "solver.tolerance: has no effect: an explicit march solves no system"
+    code, _, said = heatsolve(*command, *given)
+    assert (code, said) == (0, f"heatsolve: warning: --set solver.tolerance=1e-3: {key}\n")
+    assert refuses(2, *command, *given, "--strict") == f"--set solver.tolerance=1e-3: {key}"
+    (folder / "march.toml").write_text(MARCH + "[solver]\nmethod = 'cg'\nnorm = 'max'\n")
+    code, _, said = heatsolve(*command, "march.toml", "--strict")
+    assert (code, said.count("\n")) == (2, 2)
+    assert said.startswith("march.toml:20: solver.method: has no effect: ")
+    assert heatsolve(*command, "plate.toml", "--strict")[::2] == (0, "")
+
+
 def test_run(heatsolve, folder):
     code, said, complaint = heatsolve("run", "plate.toml")
     assert (code, complaint) == (0, "")

@@ -134,6 +134,7 @@ ALLOWED = {
     ),
     "transport": ("points",),
     "flow": ("points",),
+    "unused": ("case", "schema", "values", "problem", INTERFACE, "errors"),
     "walled": (
         "problem",
         "evaluate",
