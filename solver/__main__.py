@@ -1,5 +1,16 @@
 """`python -m heatsolve` is the program `heatsolve`."""
 
-from heatsolve.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """The program; Ctrl-C is no mistake either while it is still being loaded."""
+    try:
+        from heatsolve.cli import main as run
+    except KeyboardInterrupt:
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,5 @@
 """The command line: one function a command, each of which imports only what it needs."""
 
-import atexit
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -63,15 +61,12 @@ def run(
 ) -> None:
     """Run a case and write its fields.
 
-    SIGTERM and SIGUSR1 end it with a checkpoint and exit code 75.
+    SIGTERM and SIGUSR1 end it with a checkpoint and exit code 75, Ctrl-C with 130.
     """
-    from heatsolve.wish import Wish
+    from heatsolve.wish import INTERRUPTED, Wish
 
     wish = Wish()
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, wish.make)
-        # As Python ends it would let a late one kill the program, and change its exit code.
-        atexit.register(signal.signal, number, signal.SIG_IGN)
+    wish.listen()
     if restart + (restart_from is not None) + overwrite > 1:
         raise InputError("--restart, --restart-from and --overwrite exclude each other")
     from heatsolve.case import load
@@ -80,13 +75,18 @@ def run(
     from heatsolve.restart import Start
     from heatsolve.runner import run as run_case
 
+    wish.hold()  # no process may leave while MPI brings all together
     ranks = find_ranks()
+    wish.mute = ranks.rank > 0
+    wish.watch(ranks.leave)
     report = Report(quiet, mute=ranks.rank > 0)
     start = Start(restart, restart_from, overwrite)
     try:
         with failing_together(ranks):
+            wish.release()
             loaded = load(case, overrides or [])
             result = run_case(loaded, backend, output, report, ranks, start, wish, strict)
+            wish.release()
         if ranks.rank == 0 and loaded.output.drawn:
             from heatsolve.postprocess.pictures import draw
 
@@ -95,7 +95,10 @@ def run(
         if ranks.rank > 0:  # which rank 0 says for all
             raise typer.Exit(error.exit_code) from None
         raise
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted", INTERRUPTED) from None
     finally:
+        wish.answered = True
         report.end()
     raise typer.Exit(result.exit_code)
 

@@ -48,6 +48,13 @@ class FileFailure(HeatsolveError):
 
 
 class Interrupted(HeatsolveError):
-    """A signal ended the run; a checkpoint was written (EX_TEMPFAIL: start me again)."""
+    """A signal ended the run; a checkpoint was written (EX_TEMPFAIL: start me again).
+
+    After Ctrl-C the exit code is another one.
+    """
 
     exit_code = 75
+
+    def __init__(self, message: str, exit_code: int = exit_code):
+        super().__init__(message)
+        self.exit_code = exit_code

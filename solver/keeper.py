@@ -51,7 +51,10 @@ Capture = Callable[[], State]
 
 
 class Stopped(Exception):
-    """All processes leave an iteration inside a time step."""
+    """All processes leave an iteration inside a time step, to end with this exit code."""
+
+    def __init__(self, exit_code: int):
+        self.exit_code = exit_code
 
 
 class Questions:
@@ -72,8 +75,8 @@ class Questions:
         self.next = self._asked_at = number
         self._asked = clock.perf_counter()
 
-    def ask(self, number: int, due: bool = False) -> tuple[bool, bool]:
-        """Whether a process has a wish to stop, and whether one thinks a checkpoint is due.
+    def ask(self, number: int, due: bool = False) -> tuple[int, bool]:
+        """The exit code of the wish to stop, 0 for none; whether a process thinks a checkpoint due.
 
         Sets the number of the next question by the pace of the slowest.
         """
@@ -82,19 +85,20 @@ class Questions:
         gap = max(self.least, min(2 * self._gap, int(pace * PAUSE)))
         if gap < self.stride <= pace * PATIENCE:
             gap = self.stride
-        answers = np.array([not self._wish.made, not due, gap], float)
-        no_wish, not_due, gap_of_all = self._ranks.smallest(answers)
+        answers = np.array([-self._wish.code, not due, gap], float)
+        code, not_due, gap_of_all = self._ranks.smallest(answers)
         self._gap = int(gap_of_all)
         if self._gap > self.stride:
             self._gap -= self._gap % self.stride
         self._asked_at, self._asked = number, now
         self.next = number + self._gap
-        return not no_wish, not not_due
+        return -int(code), not not_due
 
     def attend(self, number: int, capture: Capture | None = None) -> None:
         """Ask; raise Stopped if there is a wish."""
-        if self.ask(number)[0]:
-            raise Stopped
+        code, _ = self.ask(number)
+        if code:
+            raise Stopped(code)
 
     def conclude(self, capture: Capture) -> None:
         """The numbers are at their end."""
@@ -126,32 +130,37 @@ class Keeper(Questions):
 
     def begin(self, number: int, finished: bool = False) -> None:
         super().begin(number)
+        self._begun = number
         self._saved_at = number if number > 0 else -1
         self._finished_at = number if finished else -1
 
     def attend(self, number: int, capture: Capture | None = None) -> None:
         """Save the state, if it is time to; save it and raise Interrupted, if somebody wants it."""
         assert capture is not None
+        if number > self._begun:
+            self._wish.hold()
         late = self._seconds is not None and clock.monotonic() - self._saved >= self._seconds
-        stop, due = self.ask(number, late)
+        code, due = self.ask(number, late)
         if self._every is not None:
             due = due or (number > 0 and number % self._every == 0)
             self.next = min(self.next, number - number % self._every + self._every)
-        if stop:
-            self.interrupt(capture)
+        if code:
+            self.interrupt(capture, code)
         elif due and number != self._saved_at:
             self.save(capture())
 
-    def interrupt(self, capture: Capture) -> None:
+    def interrupt(self, capture: Capture, exit_code: int = Interrupted.exit_code) -> None:
         """Save the state and raise Interrupted."""
         state = capture()
         raise Interrupted(
             f"interrupted after {state.number} {state.record.get('unit', 'iterations')}, "
-            f"go on with --restart from {self.save(state)}"
+            f"go on with --restart from {self.save(state)}",
+            exit_code,
         )
 
     def conclude(self, capture: Capture) -> None:
         """Save the end of a run, unless it is what the run began with."""
+        self._wish.hold()
         state = capture()
         if self._at_end and state.number != self._finished_at:
             state.record["finished"] = True

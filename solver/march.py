@@ -154,9 +154,9 @@ def transient(
             log.begin(stepper)
         try:
             stepper.step(stride.parts, log.change if looks else None, keeper.inside)
-        except Stopped:
+        except Stopped as stopped:
             stepper.undo()
-            keeper.interrupt(capture)
+            keeper.interrupt(capture, stopped.exit_code)
         except Diverged:  # by an iteration inside the step
             raise log.divergence(stepper, number + 1) from None
         except NotConverged as error:

@@ -68,6 +68,10 @@ class Ranks:
     def fail(self, message: str, code: int) -> None:
         """Say why this process cannot go on, and end all others; alone, do nothing."""
 
+    def leave(self, code: int) -> None:
+        """End this process, and with it all others, at once."""
+        os._exit(code)
+
 
 class World(Ranks):
     """The processes of a communicator of MPI, by default of all that were launched."""
@@ -135,6 +139,9 @@ class World(Ranks):
             time.sleep(SECONDS_TO_FAIL_TOGETHER)  # rank 0 ends this process meanwhile
         complain(f"{message} (rank {self.rank} of {self.size})")
         time.sleep(SECONDS_TO_BE_HEARD)
+        self.leave(code)
+
+    def leave(self, code: int) -> None:
         self.comm.Abort(code)
         os._exit(code)  # some MPI return from Abort while the launcher is still at work
 

@@ -1,11 +1,116 @@
-"""The wish that a run stops, which a signal makes; it imports nothing, to be there at once."""
+"""The wish that a run stops, which a signal makes; it imports little, to be there at once."""
+
+import atexit
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from heatsolve.streams import complain
+
+STOPPED = 75
+"""The exit code after SIGTERM or SIGUSR1."""
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+ECHO = 0.25
+"""Seconds within which a second SIGINT is the first one again, which a launcher of MPI passes on
+to processes that the terminal has told already."""
+PATIENCE = 0.5
+"""Seconds that Ctrl-C waits for the main thread, which may be inside a library."""
 
 
 class Wish:
-    """Whether somebody wants this process to stop; a signal handler may make it, also twice."""
+    """Whether somebody wants this process to stop; a signal handler may make it, also twice.
 
-    def __init__(self) -> None:
-        self.made = False
+    SIGTERM and SIGUSR1 only make it, and the run saves its state when it comes to ask. So does
+    Ctrl-C while the run is `held`, because something would be lost, and a second Ctrl-C ends the
+    program at once. While nothing would be lost the first one does.
+    """
+
+    made = False
+    by_hand = False
+    """Whether Ctrl-C made it."""
+    held = False
+    mute = False
+    """Whether another process says what there is to say."""
+    answered = False
+    """Whether the program has said how it ends."""
+    _heard = 0.0
+
+    @property
+    def code(self) -> int:
+        """The exit code of a run that does as is wished; 0 where there is no wish."""
+        return 0 if not self.made else INTERRUPTED if self.by_hand else STOPPED
 
     def make(self, *_: object) -> None:
         self.made = True
+
+    def interrupt(self, *_: object) -> None:
+        """Ctrl-C. Raises KeyboardInterrupt where the program shall end at once."""
+        now = time.monotonic()
+        if self.by_hand and now - self._heard < ECHO:
+            return
+        again, self._heard = self.by_hand, now
+        self.made = self.by_hand = True
+        if again or not self.held:
+            raise KeyboardInterrupt
+
+    def hold(self) -> None:
+        """From now on Ctrl-C would lose something."""
+        self.held = True
+
+    def release(self) -> None:
+        """From now on it would not. Raises KeyboardInterrupt if it came in the meantime."""
+        self.held = False
+        if self.by_hand:
+            raise KeyboardInterrupt
+
+    def listen(self) -> None:
+        """Hear the signals from now on, for the rest of the program.
+
+        A SIGINT that is ignored, as shells do for what runs in the background, stays ignored.
+        """
+        numbers = {signal.SIGTERM: self.make, signal.SIGUSR1: self.make}
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            numbers[signal.SIGINT] = self.interrupt
+        for number, handler in numbers.items():
+            signal.signal(number, handler)
+            # As Python ends it would let a late one kill the program, and change its exit code.
+            atexit.register(signal.signal, number, signal.SIG_IGN)
+
+    def watch(self, leave: Callable[[int], None]) -> None:
+        """Answer Ctrl-C where the main thread does not: inside a compiler, or a long step.
+
+        `leave` ends this process, and all others of its run, with an exit code. Python calls a
+        signal's handler between two operations of the main thread only; its number comes through
+        a pipe at once.
+        """
+        ears, mouth = os.pipe()
+        os.set_blocking(mouth, False)
+        signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(ears, leave), daemon=True).start()
+
+    def _watch(self, ears: int, leave: Callable[[int], None]) -> None:
+        heard, again, wait = 0.0, False, None
+        while True:
+            if select.select([ears], [], [], wait)[0]:
+                now = time.monotonic()
+                if signal.SIGINT in os.read(ears, 64) and not (heard and now - heard < ECHO):
+                    again, heard = heard > 0.0, now
+                    wait = 2.0 * PATIENCE if self.mute else PATIENCE
+            elif again or not self.held:
+                self._say("interrupted")
+                if sys.stdout.isatty():
+                    os.write(1, b"\x1b[?25h")  # the cursor, which a progress bar hides
+                leave(INTERRUPTED)
+            else:
+                wait = None
+                if not self.answered:
+                    self._say("will stop when this step is done; Ctrl-C again ends it at once")
+
+    def _say(self, what: str) -> None:
+        if not self.mute and not self.answered:
+            complain(f"heatsolve: {what}")

@@ -24,6 +24,7 @@ from heatsolve.output import read
 from heatsolve.ranks import Ranks, World
 from heatsolve.restart import Start
 from heatsolve.runner import run, with_layers
+from heatsolve.wish import Wish
 
 SMALL_TILES = partial(Tiling, worth=0, depth=(5, 5, 3), row=(7, 5, 3), ring=2000, height=4)
 """Passes even on small grids, with many tiles in each."""
@@ -244,7 +245,7 @@ def texts_of_flow():
     )
 
 
-class Impatient:
+class Impatient(Wish):
     """A wish to stop that is made once so many questions have been asked."""
 
     def __init__(self, questions):

@@ -60,6 +60,36 @@ def test_a_wish_saves_and_stops_and_a_second_changes_nothing():
     assert saved == [20]
 
 
+def test_ctrl_c_ends_at_once_before_the_first_step_and_saves_after_it():
+    wish, saved = Wish(), []
+    with pytest.raises(KeyboardInterrupt):
+        wish.interrupt()
+    wish = Wish()
+    keeper = Keeper(wish=wish, save=lambda state: saved.append(state.number) or "there")
+    keeper.begin(20)
+    keeper.attend(20, lambda: State(20))
+    assert not wish.held
+    keeper.attend(21, lambda: State(21))
+    wish.interrupt()
+    wish.interrupt()  # as launchers of MPI pass it on
+    with pytest.raises(Interrupted, match="go on with --restart from there") as caught:
+        keeper.attend(22, lambda: State(22))
+    assert caught.value.exit_code == 130
+    assert saved == [22]
+    wish._heard -= 1.0
+    with pytest.raises(KeyboardInterrupt):
+        wish.interrupt()
+
+
+def test_ctrl_c_while_nothing_may_end_is_heard_afterwards():
+    wish = Wish()
+    wish.release()
+    wish.hold()
+    wish.interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        wish.release()
+
+
 def test_the_end_is_saved_if_wanted():
     saved = []
     Keeper(save=lambda state: saved.append(state)).conclude(lambda: State(3))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -246,7 +247,7 @@ def test_the_memory_of_an_iteration_that_diverges_is_not_saved(tmp_path):
 ENDLESS = STEADY.replace("1e-3", "1e-300").replace("[24, 20]", "[400, 300]")
 
 
-def program(folder, *arguments, ranks=1):
+def program(folder, *arguments, ranks=1, code=None, **options):
     mpiexec = shutil.which(
         "mpiexec", path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     )
@@ -254,8 +255,9 @@ def program(folder, *arguments, ranks=1):
         pytest.skip("no mpiexec: install heatsolve[mpich]")
     launcher = [mpiexec, "-n", str(ranks)] if ranks > 1 else []
     return subprocess.Popen(
-        [*launcher, sys.executable, "-m", "heatsolve", *map(str, arguments)],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [*launcher, sys.executable, *(["-c", code] if code else ["-m", "heatsolve"]),
+         *map(str, arguments)],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
     )  # fmt: skip
 
 
@@ -303,6 +305,150 @@ def test_a_signal_to_one_of_several_processes_stops_all(tmp_path):
     _, errors = run_of_it.communicate(timeout=30)
     assert run_of_it.returncode == 75, errors
     assert errors.count("interrupted after") == 1
+
+
+HELD_UP = """
+import hashlib, os, sys, time
+from pathlib import Path
+from heatsolve import cli, keeper, ranks
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.projection import Projection
+
+def compiling(name):
+    "As a compiler does, which no signal stops."
+    Path(f"{name}, {os.getpid()}").touch()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 1 << 30)
+
+def waiting(name):
+    Path(f"{name}, {os.getpid()}").touch()
+    while not Path("go").exists():
+        time.sleep(0.01)
+
+def held_up(owner, name, here):
+    original = getattr(owner, name)
+    setattr(owner, name, lambda self, *given: (here(self), original(self, *given))[1])
+
+what = sys.argv.pop(1)
+if what == "compiling":
+    held_up(NumpyBackend, "_compile", lambda self: compiling(what))
+elif what == "in a step":
+    held_up(Projection, "_drive", lambda self: self.time > 0.07 and waiting(what))
+else:
+    held_up(ranks.World, "__init__", lambda self: waiting(what))
+cli.main()
+"""
+"""A program that stays in one place: until there is a file `go`, or in a library for an hour."""
+CAVITY = """
+[model]
+kind = "flow"
+viscosity = 0.1
+[grid]
+cells = [6, 6]
+[boundary]
+left.kind = "no-slip"
+right.kind = "no-slip"
+bottom.kind = "no-slip"
+top = { kind = "no-slip", velocity_x.value = 1 }
+[time]
+step = 0.05
+end = 0.5
+scheme = "rk2"
+"""
+
+
+def held_up(folder, what, ranks=1, **options):
+    """The program of this case in a folder, once it is in that place."""
+    process = program(folder, what, "run", "case.toml", "--backend", "numpy", ranks=ranks,
+                      code=HELD_UP, **options)  # fmt: skip
+    while len(list(folder.glob(f"{what}, *"))) < ranks:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    return process
+
+
+def test_ctrl_c_ends_with_a_checkpoint_and_130(tmp_path):
+    (tmp_path / "case.toml").write_text(ENDLESS)
+    run_of_it = program(tmp_path, "run", "case.toml", "--backend", "numpy")
+    wait_for("case.checkpoints/0*", tmp_path)
+    run_of_it.send_signal(signal.SIGINT)
+    _, errors = run_of_it.communicate(timeout=30)
+    assert run_of_it.returncode == 130, errors
+    said = re.fullmatch(r"heatsolve: interrupted after (\d+) .* --restart from (.*)\n", errors)
+    assert said, errors
+    assert (tmp_path / said[2]).name == f"{int(said[1]):012}"
+    assert (tmp_path / said[2]).is_dir()
+
+
+def test_ctrl_c_while_something_is_compiled(tmp_path):
+    """Nothing has been computed: the program ends, though its main thread hears nothing."""
+    (tmp_path / "case.toml").write_text(STEADY)
+    run_of_it = held_up(tmp_path, "compiling")
+    run_of_it.send_signal(signal.SIGINT)
+    _, errors = run_of_it.communicate(timeout=30)
+    assert (run_of_it.returncode, errors) == (130, "heatsolve: interrupted\n")
+    assert not list(tmp_path.glob("*.h5")) + list(tmp_path.glob("case.checkpoints/*"))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_inside_a_step_of_a_flow(tmp_path, times):
+    """It is answered there; the step is finished and the state saved. A second one ends it."""
+    (tmp_path / "case.toml").write_text(CAVITY)
+    run_of_it = held_up(tmp_path, "in a step")
+    run_of_it.send_signal(signal.SIGINT)
+    assert run_of_it.stderr.readline() == (
+        "heatsolve: will stop when this step is done; Ctrl-C again ends it at once\n"
+    )
+    if times == 2:
+        run_of_it.send_signal(signal.SIGINT)
+        _, errors = run_of_it.communicate(timeout=30)
+        assert (run_of_it.returncode, errors) == (130, "heatsolve: interrupted\n")
+        assert not list(tmp_path.glob("case.checkpoints/*"))
+        return
+    (tmp_path / "go").touch()
+    _, errors = run_of_it.communicate(timeout=30)
+    assert run_of_it.returncode == 130
+    assert re.match("heatsolve: interrupted after [23] steps, go on with --restart from ", errors)
+    case = parse(CAVITY, "case")
+    run(case, "numpy", tmp_path / "case.h5", start=RESTART)
+    run(case, "numpy", tmp_path / "alone.h5")
+    assert_same(tmp_path / "case.h5", tmp_path / "alone.h5", "after Ctrl-C")
+
+
+def test_ctrl_c_while_mpi_starts(tmp_path):
+    """It waits until all processes know each other, and then ends them together."""
+    (tmp_path / "case.toml").write_text(STEADY)
+    run_of_it = held_up(tmp_path, "in MPI", ranks=2, start_new_session=True)
+    os.killpg(run_of_it.pid, signal.SIGINT)
+    time.sleep(0.1)
+    (tmp_path / "go").touch()
+    _, errors = run_of_it.communicate(timeout=30)
+    assert run_of_it.returncode == 130
+    assert errors.count("heatsolve: interrupted") == 1
+    assert "Traceback" not in errors
+
+
+def test_ctrl_c_of_several_processes(tmp_path):
+    """The launcher passes on what the terminal has told the processes already."""
+    (tmp_path / "case.toml").write_text(ENDLESS)
+    run_of_it = program(tmp_path, "run", "case.toml", "--backend", "numpy", ranks=2,
+                        start_new_session=True)  # fmt: skip
+    wait_for("case.checkpoints/0*", tmp_path)
+    os.killpg(run_of_it.pid, signal.SIGINT)
+    _, errors = run_of_it.communicate(timeout=30)
+    assert run_of_it.returncode == 130, errors
+    assert errors.count("interrupted after") == 1
+
+
+def test_an_ignored_ctrl_c_stays_ignored(tmp_path):
+    """As shells set it for what runs in the background."""
+    (tmp_path / "case.toml").write_text(ENDLESS)
+    ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    run_of_it = program(tmp_path, "run", "case.toml", "--backend", "numpy", preexec_fn=ignore)
+    wait_for("case.checkpoints/0*", tmp_path)
+    run_of_it.send_signal(signal.SIGINT)
+    run_of_it.send_signal(signal.SIGTERM)
+    _, errors = run_of_it.communicate(timeout=30)
+    assert run_of_it.returncode == 75, errors
 
 
 def test_a_killed_process_ends_all(tmp_path):

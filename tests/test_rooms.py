@@ -66,7 +66,7 @@ ALLOWED = {
     "blocks": ("grid", "errors"),
     "links": ("ranks", "points", INTERFACE, "errors"),
     "halo": ("links", "ranks", "points", "grid", INTERFACE, "errors"),
-    "wish": (),
+    "wish": ("streams",),
     "keeper": ("ranks", "wish", "errors"),
     "linear": ("points", "grid", INTERFACE, "halo", "errors"),
     "assembly": ("links", "points", INTERFACE),
