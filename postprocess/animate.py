@@ -114,7 +114,7 @@ def _writer(kind: str, rate: int) -> AbstractMovieWriter:
 
 def frames(view: View) -> Iterator[tuple[int, np.ndarray]]:
     """The numbers of the frames of a view, and their values, one by one."""
-    values = cuts(view.solution.path, view.field, view.frames, view.at, DRAWN_POINTS)
+    values = cuts(view.solution, view.field, view.frames, view.at, DRAWN_POINTS)
     return zip(view.frames, values, strict=True)
 
 

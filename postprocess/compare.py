@@ -54,8 +54,7 @@ def compare(
         raise InputError(f"--tolerance must be a number of at least 0, not {tolerance:g}")
     one, two = (read(Path(p), fields=()) for p in (path, other))
     _demand_one_grid(one, two)
-    held = [[name for name in each.units if name not in {*each.coordinates, "time"}]
-            for each in (one, two)]  # fmt: skip
+    held = [each.names for each in (one, two)]
     for name in fields or dict.fromkeys(held[0] + held[1]):
         missing = [each.path for each, names in zip((one, two), held, strict=True)
                    if name not in names and not fields]  # fmt: skip
@@ -83,11 +82,10 @@ def _demand_one_grid(one: Solution, two: Solution) -> None:
 
 
 def _difference(one: Solution, two: Solution, field: str, tolerance: float) -> Difference:
-    paths = (one.path, two.path)
     scale, largest, total, count, differing, first = 0.0, 0.0, 0.0, 0, 0, ""
-    for _, _, (a,) in blocks(paths[:1], field):
+    for _, _, (a,) in blocks([one], field):
         scale = max(scale, float(np.abs(a[np.isfinite(a)]).max(initial=0.0)))
-    for frame, start, (a, b) in blocks(paths, field):
+    for frame, start, (a, b) in blocks([one, two], field):
         apart, differ = _apart(a, b, tolerance * scale)
         if not first and differ.any():
             place = np.unravel_index(int(np.argmax(differ)), differ.shape)

@@ -1,11 +1,10 @@
 """Figures of the history of a run: its norm, and what was watched while it marched."""
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from heatsolve.errors import InputError
 from heatsolve.output import Solution
-from heatsolve.postprocess.pieces import name_axes, set_title
+from heatsolve.postprocess.pieces import Figure, name_axes, set_title
 
 OF_THE_MARCH = ("iteration", "step", "time", "dt", "residual", "divergence", "courant")
 """Columns that tell how a march went, not what it found."""

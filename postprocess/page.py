@@ -122,10 +122,10 @@ def _fields(solution: Solution) -> Iterator[str]:
     """A picture of each field, and a table of what they span."""
     yield '<h2>Fields</h2>\n<div class="figures">'
     wide = len(solution.coordinates) == 3
-    found = ranges(solution.path)
+    found = ranges(solution)
     for name in found:
         try:
-            yield _image(figure(solution.path, name), name, wide=wide)
+            yield _image(figure(solution, name), name, wide=wide)
         except InputError as error:  # a plane one point wide
             yield f"<p>{_text(name)}: {_text(error)}</p>"
     yield "</div>"

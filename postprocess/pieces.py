@@ -1,15 +1,16 @@
 """What the figures share: their style, their scales, their words, and how they are written."""
 
+import io
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import matplotlib.figure
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, SymLogNorm
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterMathtext, LogLocator, MaxNLocator, SymmetricalLogLocator
 
 from heatsolve.errors import FileFailure, InputError
@@ -34,6 +35,15 @@ STYLE: Any = {
 EQUAL_UP_TO = 8  # a longer box than this is not drawn to scale
 LEVELS = 40
 FEW_DECADES = 100.0  # what spans less may have no power of ten to be marked
+
+
+class Figure(matplotlib.figure.Figure):
+    """A figure that a notebook shows where it is the last value of a cell."""
+
+    def _repr_png_(self) -> bytes:
+        image = io.BytesIO()
+        self.savefig(image, format="png", dpi=110, bbox_inches="tight")
+        return image.getvalue()
 
 
 def image_format(output: Path) -> str:
@@ -83,7 +93,9 @@ def draw_to_scale(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
         ax.set_aspect("equal")
 
 
-def add_colourbar(drawing: Figure, filled: ScalarMappable, label: str, **place: Any) -> None:
+def add_colourbar(
+    drawing: matplotlib.figure.Figure, filled: ScalarMappable, label: str, **place: Any
+) -> None:
     norm = filled.norm
     if isinstance(norm, SymLogNorm):
         place["ticks"] = SymmetricalLogLocator(base=10, linthresh=norm.linthresh)
@@ -156,5 +168,4 @@ def colour_map(field: str) -> str:
 
 def main_field(solution: Solution) -> str:
     """The temperature, or else the first field of a file."""
-    names = [name for name in solution.units if name not in {*solution.coordinates, "time"}]
-    return "temperature" if "temperature" in names else names[0]
+    return "temperature" if "temperature" in solution.names else solution.names[0]

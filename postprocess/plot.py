@@ -3,22 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize, SymLogNorm
 from matplotlib.contour import QuadContourSet
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from heatsolve.errors import InputError
-from heatsolve.output import read
+from heatsolve.output import Source, read
 from heatsolve.postprocess.flowlines import FLOWLINES
 from heatsolve.postprocess.history import norm_figure
 from heatsolve.postprocess.pieces import (
     LEVELS,
     STYLE,
+    Figure,
     add_bar_beside,
     add_colourbar,
     bar_lies_below,
@@ -55,7 +56,7 @@ def plot(
     output: Path | None = None,
     field: str | None = None,
     history: bool = False,
-    **options: object,
+    **options: Any,
 ) -> Path:
     """Draw the field file `path` and return the image's path, by default `path` ending in .png.
 
@@ -66,36 +67,43 @@ def plot(
     path = Path(path)
     stem = path.name.removesuffix(".h5") + ("_history" if history else "")
     output = Path(output) if output else path.with_name(f"{stem}.png")
-    return save(figure(path, field, history, **options), output)  # type: ignore[arg-type]
+    return save(figure(path, field, history, **options), output)
 
 
 @matplotlib.rc_context(STYLE)
 def figure(
-    path: Path,
+    source: Source,
     field: str | None = None,
     history: bool = False,
     *,
     slices: Mapping[str, float] | None = None,
-    time: float | None = None,
+    at_time: float | None = None,
+    vectors: bool = False,
+    streamlines: bool = False,
     log: bool = False,
-    over: str = "",
-    other: Path | None = None,
+    compare: Source | None = None,
 ) -> Figure:
-    """The Figure of one field, or of the residual with `history`.
+    """The Figure of one field, or of the residual with `history`; the options of `heatsolve plot`.
 
-    `field`, `slices` and `time` choose what is drawn, as for `view.look`: a line, a plane, or of
-    a field in space its three mid-planes. `log`: on a logarithmic scale. `over`: "vectors" or
-    "streamlines" of the velocity, over a plane. `other`: another file, whose field is drawn beside,
-    with the difference. Raises as `read` does, and InputError for what cannot be drawn.
+    `field`, `slices` (positions by axis) and `at_time` choose what is drawn, as for `view.look`: a
+    line, a plane, or of a field in space its three mid-planes. `log`: on a logarithmic scale.
+    `vectors` or `streamlines` of the velocity go over a plane. `compare`: another file, whose field
+    is drawn beside, with the difference. Raises as `read` does, and InputError for what cannot be
+    drawn.
     """
+    if vectors and streamlines:
+        raise InputError("--vectors and --streamlines exclude each other")
+    over = "vectors" if vectors else "streamlines" if streamlines else ""
     if history:
-        return norm_figure(read(path, fields=()))
-    view, how = look(path, field, slices, time), Look(log, over)
+        if slices or over or log or compare or at_time is not None:
+            raise InputError("--history draws the residual, and takes no option of fields")
+        return norm_figure(read(source, fields=()))
+    view, how = look(source, field, slices, at_time), Look(log, over)
     dimension = len(view.axes)
     if over and dimension != 2:
         raise InputError(f"{over} are drawn over a plane: cut it out with --slice")
-    if other is not None:
-        return _comparison(view, look(other, view.field, slices, time), how)
+    if compare is not None:
+        return _comparison(view, look(compare, view.field, slices, at_time), how)
     return {1: _lines, 2: _plane, 3: _midplanes}[dimension](view, how)
 
 

@@ -25,7 +25,7 @@ def profile_of(solution: Solution, wanted: Profile) -> tuple[np.ndarray, np.ndar
     for corner in itertools.product(*[_around(lines[axis], through[axis]) for axis in across]):
         at = {axis: number for axis, (number, _) in zip(across, corner, strict=True)}
         weight = float(np.prod([share for _, share in corner]))
-        (found,) = cuts(solution.path, wanted.field, [frame], at, len(line))
+        (found,) = cuts(solution, wanted.field, [frame], at, len(line))
         values += weight * found
     return line, values
 

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
 from heatsolve.errors import InputError
-from heatsolve.output import Solution, cuts, evenly, read
+from heatsolve.output import Solution, Source, cuts, evenly, read
 from heatsolve.postprocess.pieces import label_of, main_field, quantity
 
 DRAWN_POINTS = 1000
@@ -38,7 +37,7 @@ class View:
 
     def read(self, field: str) -> list[np.ndarray]:
         """Another field of the same file at the same place."""
-        given = self.solution.path, field, self.frames, self.at, DRAWN_POINTS
+        given = self.solution, field, self.frames, self.at, DRAWN_POINTS
         return [values.astype(float) for values in cuts(*given)]
 
     def label(self, name: str) -> str:
@@ -69,22 +68,22 @@ class View:
 
 
 def look(
-    path: Path,
+    source: Source,
     field: str | None = None,
     slices: Mapping[str, float] | None = None,
     time: float | None = None,
 ) -> View:
-    """A view of a field, by default of the temperature or else of the first one.
+    """A view of a field of a file, by default of the temperature or else of the first one.
 
     `slices` are positions along axes across which it is cut, `time` the moment of a march, by
     default its end, of a line several; the nearest points and frames are taken. Raises InputError
     for what the file does not have, and as `output.read` does.
     """
-    solution = read(path, fields=())
+    solution = read(source, fields=())
     lines = solution.coordinates
     at = {axis: _nearest(solution, axis, place) for axis, place in (slices or {}).items()}
     if len(at) == len(lines):
-        raise InputError(f"--slice leaves no axis to draw: {path} has {', '.join(lines)}")
+        raise InputError(f"--slice leaves no axis to draw: {solution.path} has {', '.join(lines)}")
     axes = {
         axis: line[evenly(len(line), DRAWN_POINTS)]
         for axis, line in lines.items()

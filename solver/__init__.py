@@ -5,9 +5,16 @@ from typing import Any
 __version__ = "0.1.0"
 
 
+FROM_API = ("Result", "load", "main", "model", "open", "run")
+"""What Python programs use, from `api`: imported when it is asked for."""
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *FROM_API])
+
+
 def __getattr__(name: str) -> Any:
-    """What Python programs use, from `api`: imported when it is asked for."""
-    if name in ("Result", "load", "main", "model", "open", "run"):
+    if name in FROM_API:
         from heatsolve import api
 
         return getattr(api, name)

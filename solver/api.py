@@ -7,8 +7,11 @@ result["temperature"].max()
 
 import base64
 import html
-import io
+import itertools
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,15 @@ import numpy as np
 
 from heatsolve import case as cases
 from heatsolve.case import Case
+from heatsolve.checkpoint import Store
 from heatsolve.cli import main
+from heatsolve.errors import CaseError, InputError
 from heatsolve.models import model
 from heatsolve.output import Solution, read, summary
-from heatsolve.ranks import failing_together, find_ranks
+from heatsolve.ranks import Ranks, failing_together, find_ranks
 from heatsolve.report import Report
 from heatsolve.restart import Start
+from heatsolve.resume import refuse_another
 from heatsolve.runner import run as run_case
 from heatsolve.toml import dump, inline
 
@@ -32,24 +38,34 @@ Overrides = Mapping[str, Any] | Sequence[str]
 """Keys of a case and their values, `{"grid.cells": [64, 64]}`, or texts as those of `--set`."""
 
 
+KEPT_BYTES = 256 * 2**20
+"""Of the fields of a Result: up to here they are read at once, and kept."""
+TABLE = "<table>"
+"""Where a case that is given as a table comes from, as messages say it."""
+WRITTEN: dict[tuple[Path, str], str] = {}
+"""By folder and text the names of the cases given as tables that this process has run."""
+
+
 class Result(Mapping[str, Any]):
     """A file of results, as a mapping from the names of its fields to their values.
 
     `result["temperature"]` is an `xarray.DataArray` with coordinates and units where xarray is
-    installed, else a NumPy array; axes are (y, x) or (z, y, x), behind time in a march. Fields are
-    read when they are asked for. Raises InputError for a file that is not there, FileFailure for
-    one that is damaged.
+    installed, else a NumPy array; axes are (y, x) or (z, y, x), behind time in a march. Fields of
+    up to 256 MiB in all (8 bytes a value) are read at once and kept, whatever becomes of the file;
+    larger ones are read when they are asked for, as long as the file is the same. Raises
+    InputError for a file that is not there, FileFailure for one that is damaged or was replaced.
     """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self._about: Solution = read(self.path, fields=())
-        self._names = [n for n in self._about.units if n not in {*self._about.coordinates, "time"}]
+        if 8 * math.prod(self._about.shape) * len(self) <= KEPT_BYTES:
+            self._about = read(self._about)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._names:
-            raise KeyError(f"{self.path} has no field {name!r}, only {', '.join(self._names)}")
-        values = read(self.path, fields=(name,)).fields[name]
+        if name not in self:
+            raise KeyError(f"{self.path} has no field {name!r}, only {', '.join(self)}")
+        values = read(self._about, fields=(name,)).fields[name].copy()
         try:
             import xarray
         except ImportError:
@@ -62,11 +78,14 @@ class Result(Mapping[str, Any]):
         attributes = {"units": units[name], "long_name": name.replace("_", " ")}
         return xarray.DataArray(values, coordinates, list(lines), name, attributes)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._about.names
+
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._about.names)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._about.names)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -93,21 +112,26 @@ class Result(Mapping[str, Any]):
         """The times of the frames; None of a steady run."""
         return self._about.time
 
-    def figure(self, field: str | None = None, history: bool = False) -> Any:
-        """A matplotlib Figure of a field, or of the residual; see `postprocess.plot.figure`."""
+    def figure(self, field: str | None = None, history: bool = False, **options: Any) -> Any:
+        """A matplotlib Figure of a field, or of the residual, which a notebook shows.
+
+        Options are those of `heatsolve plot`: `slices={"z": 0.5}`, `at_time`, `vectors`,
+        `streamlines`, `log`, and `compare` with another file or Result. See `postprocess.plot`.
+        """
         from heatsolve.postprocess.plot import figure
 
-        return figure(self.path, field, history)
+        other = options.get("compare")
+        if isinstance(other, Result):
+            options["compare"] = other._about
+        return figure(self._about, field, history, **options)
 
     def __repr__(self) -> str:
         return f"<heatsolve.Result {self.path}: {', '.join(self)}>"
 
     @cached_property
     def _html(self) -> str:
-        image = io.BytesIO()
-        self.figure().savefig(image, format="png", dpi=110, bbox_inches="tight")
-        picture = base64.b64encode(image.getvalue()).decode("ascii")
-        text = html.escape(summary(self.path))
+        picture = base64.b64encode(self.figure()._repr_png_()).decode("ascii")
+        text = html.escape(summary(self._about))
         return f'<img src="data:image/png;base64,{picture}"><pre>{text}</pre>'
 
     def _repr_html_(self) -> str:
@@ -118,14 +142,20 @@ class Result(Mapping[str, Any]):
 def load(case: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Case:
     """The case of a file, of a shipped name, or of a table as `tomllib` gives it.
 
-    Raises CaseError, with a line for each mistake; InputError if there is no such case.
+    In a table and in overrides arrays of NumPy are lists, and its scalars numbers. Raises
+    CaseError, with a line for each mistake; InputError if there is no such case.
     """
-    settings = list(overrides)
-    if isinstance(overrides, Mapping):
-        settings = [f"{key}={inline(value)}" for key, value in overrides.items()]
-    if isinstance(case, Mapping):
-        return cases.parse(dump(case), "case", settings)
-    return cases.load(case, settings)
+    try:
+        settings = list(overrides)
+        if isinstance(overrides, Mapping):
+            pairs = overrides.items()
+            settings = [f"{key}={inline(value, tuple(key.split('.')))}" for key, value in pairs]
+        text = dump(case) if isinstance(case, Mapping) else None
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise CaseError(f"{TABLE}: {error}") from None
+    if text is None:
+        return cases.load(case, settings)  # type: ignore[arg-type]
+    return cases.parse(text, TABLE, settings).model_copy(update={"name": "case"})
 
 
 def run(
@@ -139,7 +169,11 @@ def run(
     strict: bool = False,
     quiet: bool = True,
 ) -> Result:
-    """Run a case, write its file (by default NAME.h5 in the current folder), and return that.
+    """Run a case, write its file, and return that.
+
+    The file is NAME.h5 in the current folder. A case given as a table is called "case", and the
+    next, other ones in that folder "case-2", "case-3" and so on, as far as this process goes;
+    `restart` takes the one whose checkpoints are of this case.
 
     Under mpiexec or srun the processes run it together, and each has the whole result. `restart`,
     `overwrite` and `strict` are those of the command line. Raises HeatsolveError: InputError,
@@ -150,6 +184,9 @@ def run(
     try:
         with failing_together(ranks):
             given = case if isinstance(case, Case) else load(case, overrides)
+            if output is None and given.origin is not None and given.origin.name == TABLE:
+                name = _name_of(given, restart) if ranks.rank == 0 else None
+                output = f"{ranks.gather(name)[0]}.h5"
             path = Path(output) if output is not None else None
             start = Start(restart, overwrite=overwrite)
             written = run_case(given, backend, path, report, ranks, start, strict=strict).path
@@ -161,6 +198,28 @@ def run(
             return Result(written)
     finally:
         report.end()
+
+
+def _name_of(case: Case, restart: bool) -> str:
+    """The name of a case given as a table: that of the same one before, or else a new one."""
+    here = Path.cwd()
+    taken = {name for (folder, _), name in WRITTEN.items() if folder == here}
+    name = _name_to_go_on(case) if restart else WRITTEN.get((here, case.text))
+    names = (f"case-{n}" if n > 1 else "case" for n in itertools.count(1))
+    WRITTEN[here, case.text] = name or next(name for name in names if name not in taken)
+    return WRITTEN[here, case.text]
+
+
+def _name_to_go_on(case: Case) -> str | None:
+    """That of the table whose checkpoints in the current folder are of this case."""
+    found = {}
+    for folder in Path().glob("case*.checkpoints"):
+        if number := re.fullmatch(r"case(?:-(\d+))?", folder.stem):
+            state = Store(folder, (), (), Ranks()).latest()
+            with suppress(InputError):  # it is of another case
+                refuse_another(str(state.record.get("case")) if state else "", case)
+                found[int(number[1] or 1)] = folder.stem
+    return found[min(found)] if found else None
 
 
 def open(path: str | Path) -> Result:

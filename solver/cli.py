@@ -224,14 +224,8 @@ def plot(
     from heatsolve.postprocess.plot import plot as draw
     from heatsolve.postprocess.view import parse_slices
 
-    over = [name for name, on in (("vectors", vectors), ("streamlines", streamlines)) if on]
-    if len(over) > 1:
-        raise InputError("--vectors and --streamlines exclude each other")
-    given = parse_slices(slices or [])
-    if history and (given or over or log or compare or at_time is not None):
-        raise InputError("--history draws the residual, and takes no option of fields")
-    path = draw(file, output, field, history, slices=given, time=at_time, log=log,
-                over="".join(over), other=compare)  # fmt: skip
+    path = draw(file, output, field, history, slices=parse_slices(slices or []), at_time=at_time,
+                vectors=vectors, streamlines=streamlines, log=log, compare=compare)  # fmt: skip
     print(f"wrote {path}")
 
 

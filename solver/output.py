@@ -1,10 +1,11 @@
 """Files of results: read back, copied, summarised, wherever the values of their fields lie."""
 
 import math
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,14 @@ from heatsolve.streams import printable
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What a field file holds, in memory; the file itself is closed."""
+    """What a field file holds, in memory; the file itself is closed.
+
+    It can stand for the file wherever one is read: what it has in memory is taken from there, the
+    rest from the file, as long as that is the same.
+    """
 
     path: Path
+    mark: tuple[int, ...]  # which file it was read from, whatever has its name since
     fields: dict[str, np.ndarray]  # axes as in `coordinates`, behind time if that is there
     coordinates: dict[str, np.ndarray]  # slowest axis first, without time
     time: np.ndarray | None  # of the frames read; None of a steady run
@@ -40,6 +46,17 @@ class Solution:
     history: dict[str, np.ndarray]
     units: dict[str, str]  # of every field in the file (read or not), every axis, and time
     notes: tuple[str, ...] = ()  # sentences on what an earlier version wrote otherwise
+
+    @property
+    def names(self) -> list[str]:
+        """The fields of the file, read or not, in alphabetical order."""
+        return [name for name in self.units if name not in {*self.coordinates, "time"}]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of each field."""
+        frames = () if self.time is None else (len(self.time),)
+        return (*frames, *map(len, self.coordinates.values()))
 
     @property
     def case(self) -> dict[str, Any]:
@@ -57,13 +74,25 @@ class Solution:
         return printable(next(iter(title.strip().splitlines()), self.path.stem))
 
 
-def read(path: Path, fields: Sequence[str] | None = None) -> Solution:
-    """Read a field file, or only some of its `fields`.
+Source = Path | str | Solution
+"""A field file, or what has been read of one."""
+
+
+def read(source: Source, fields: Sequence[str] | None = None) -> Solution:
+    """Read a field file, or only some of its `fields`; a Solution gets those that it lacks.
 
     Raises InputError for a file or field that is not there, FileFailure for one that is damaged,
-    locked or not ours.
+    locked or not ours, or not the one any more that a Solution was read from.
     """
-    path = Path(path)
+    if isinstance(source, Solution):
+        wanted = source.names if fields is None else fields
+        _demand(wanted, source.names, source.path)
+        missing = [name for name in wanted if name not in source.fields]
+        if not missing:
+            return source
+        with _open(source) as file:
+            return replace(source, fields=source.fields | {n: _field(file, n)[:] for n in missing})
+    path = Path(source)
     with _open(path) as file:
         names = field_names(file)
         _demand(fields or (), names, path)
@@ -74,6 +103,7 @@ def read(path: Path, fields: Sequence[str] | None = None) -> Solution:
             attributes["case"], notes = recorded(attributes["case"])
         return Solution(
             path=path,
+            mark=_mark(file),
             fields={n: _field(file, n)[:] for n in (names if fields is None else fields)},
             coordinates={axis: file[axis][:] for axis in axes},
             time=time[:] if time else None,
@@ -91,17 +121,33 @@ def read(path: Path, fields: Sequence[str] | None = None) -> Solution:
         )
 
 
+Values = Any
+"""What gives the values of a field at an index: an array, a dataset or `parts.Linked`."""
+
+
+@contextmanager
+def _values(source: Source, *fields: str) -> Iterator[tuple[Solution, list[Values]]]:
+    """Some fields of a file to be read piece by piece, with all that it holds besides them."""
+    solution = read(source, fields=())
+    _demand(fields, solution.names, solution.path)
+    with ExitStack() as stack:
+        held: list[Values] = [solution.fields[n] for n in fields if n in solution.fields]
+        if len(held) < len(fields):
+            file = stack.enter_context(_open(solution))
+            held = [_field(file, name) for name in fields]
+        yield solution, held
+
+
 def cuts(
-    path: Path, field: str, frames: Sequence[int], at: Mapping[str, int], most: int
+    source: Source, field: str, frames: Sequence[int], at: Mapping[str, int], most: int
 ) -> Iterator[np.ndarray]:
     """Planes or lines of a field, one for each of some frames (of a steady file there is one, 0).
 
     `at` are numbers of points along axes across which it is cut. Of the others each has at most so
     many points, as `evenly` picks them: of a large field only those are read. Raises as `read`.
     """
-    with _open(Path(path)) as file:
-        _demand([field], field_names(file), path)
-        held, axes = _field(file, field), _axes(file)
+    with _values(source, field) as (solution, (held,)):
+        axes = list(solution.coordinates)
         extents = [
             n for n, axis in zip(held.shape[-len(axes) :], axes, strict=True) if axis not in at
         ]
@@ -127,17 +173,15 @@ Block = tuple[tuple[int, ...], int, list[np.ndarray]]
 """The frame, if there are several, the first row, and the values in each of some files."""
 
 
-def blocks(paths: Sequence[Path], field: str) -> Iterator[Block]:
+def blocks(sources: Sequence[Source], field: str) -> Iterator[Block]:
     """A field of files that hold it in one shape, block by block, so that they may exceed memory.
 
     Raises as `read` does.
     """
     with ExitStack() as stack:
-        files = [stack.enter_context(_open(Path(path))) for path in paths]
-        for path, file in zip(paths, files, strict=True):
-            _demand([field], field_names(file), path)
-        held = [_field(file, field) for file in files]
-        first, axes = held[0], len(_axes(files[0]))
+        opened = [stack.enter_context(_values(source, field)) for source in sources]
+        held = [values for _, (values,) in opened]
+        first, axes = held[0], len(opened[0][0].coordinates)
         frames, (extent, *rest) = first.shape[:-axes], first.shape[-axes:]
         rows = max(1, BLOCK_BYTES // (math.prod(rest) * first.dtype.itemsize))
         for frame in np.ndindex(frames):
@@ -151,7 +195,7 @@ def copy(path: Path, target: Path) -> None:
     `target` may be the same as `path`. Raises as `read` and `FieldFile` do.
     """
     solution = read(path, fields=())
-    with _open(solution.path) as file:
+    with _open(solution) as file:
         units = {name: str(d.attrs["units"]) for name, d in file["history"].items()}
         units |= solution.units | {"length": solution.units["x"]}
         times = [None] if solution.time is None else solution.time.tolist()
@@ -163,13 +207,13 @@ def copy(path: Path, target: Path) -> None:
             plain.finish(dict(file.attrs), solution.history)
 
 
-def summary(path: Path) -> str:
+def summary(source: Source) -> str:
     """What `heatsolve info` prints: the run, its grid and the range of each field, as plain text.
 
     Fields are read block by block, so a file may exceed the memory; of a transient file only the
     last frame is. Raises as `read` does.
     """
-    solution = read(path, fields=())
+    solution = read(source, fields=())
     rows = [["title", solution.title]]
     for name, value in solution.attributes.items():
         if name == "converged":
@@ -182,28 +226,30 @@ def summary(path: Path) -> str:
             rows.append([axis, f"{ends} ({len(line)} {'frames' if axis == 'time' else 'points'})"])
     rows += [["note", note] for note in solution.notes]
     table = [["field", "unit", "min", "max", "mean", "NaN"]]
-    for name, statistics in ranges(path).items():
+    for name, statistics in ranges(solution).items():
         table.append([name, solution.units[name], *map(_number, statistics)])
     return "\n".join([*_columns(rows), "", *_columns(table)])
 
 
-def ranges(path: Path) -> dict[str, tuple[float, float, float, int]]:
+def ranges(source: Source) -> dict[str, tuple[float, float, float, int]]:
     """Minimum, maximum and mean of each field (in its last frame) without its NaN, and their count.
 
     Read block by block. Raises as `read` does.
     """
-    with _open(Path(path)) as file:
-        axes = len(_axes(file))
-        return {name: _statistics(_field(file, name), axes) for name in field_names(file)}
+    solution = read(source, fields=())
+    with _values(solution, *solution.names) as (_, held):
+        axes = len(solution.coordinates)
+        found = [_statistics(values, axes) for values in held]
+        return dict(zip(solution.names, found, strict=True))
 
 
-def _statistics(dataset: h5py.Dataset | parts.Linked, axes: int) -> tuple[float, float, float, int]:
-    frame = (-1,) * (dataset.ndim - axes)
-    shape = dataset.shape[-axes:]
-    rows = max(1, BLOCK_BYTES // (math.prod(shape[1:]) * dataset.dtype.itemsize))
+def _statistics(held: Values, axes: int) -> tuple[float, float, float, int]:
+    frame = (-1,) * (held.ndim - axes)
+    shape = held.shape[-axes:]
+    rows = max(1, BLOCK_BYTES // (math.prod(shape[1:]) * held.dtype.itemsize))
     low, high, total, valid = math.inf, -math.inf, 0.0, 0
     for start in range(0, shape[0], rows):
-        block = dataset[(*frame, slice(start, start + rows))]
+        block = held[(*frame, slice(start, start + rows))]
         block = block[~np.isnan(block)]
         valid += block.size
         low, high = block.min(initial=low), block.max(initial=high)
@@ -235,17 +281,26 @@ def _length(file: h5py.File, axis: str) -> int:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[h5py.File]:
-    """A field file, open for reading."""
+def _open(source: Path | Solution) -> Iterator[h5py.File]:
+    """A field file, open for reading: for a Solution the one that it was read from."""
+    path = source.path if isinstance(source, Solution) else source
     with failing("read", path):
         if not path.exists():
             raise InputError(f"there is no file {path}")
         about = path.stat()
         _try_out(path, about.st_mtime_ns, about.st_size)
         with h5py.File(path, "r", locking="best-effort") as file:
+            if isinstance(source, Solution) and _mark(file) != source.mark:
+                raise FileFailure(f"{path} has been replaced since it was first read")
             _inspect(file)
             parts.check(path.resolve().parent, parts.recorded(file, "parts", "size"))
             yield file
+
+
+def _mark(file: h5py.File) -> tuple[int, ...]:
+    """What tells an open file from every other that had or will have its name."""
+    about = os.fstat(file.id.get_vfd_handle())
+    return about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size
 
 
 @lru_cache(maxsize=64)

@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from datetime import date, time
 from typing import Any
 
 KeyPath = tuple[str | int, ...]
@@ -56,10 +57,14 @@ def dotted(path: KeyPath) -> str:
 
 
 def dump(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
-    """Return a table of strings, numbers, booleans, lists and tables as TOML text."""
+    """Return a table of strings, numbers, booleans, lists and tables as TOML text.
+
+    Arrays and scalars of NumPy are lists and numbers. Raises TypeError for what TOML cannot say.
+    """
     # Deeper than [boundary.left] or [[source.point]], a table is easier to read in one line.
     blocks = {k: v for k, v in table.items() if len(path) < 2 and _is_block(v)}
-    lines = [f"{_key(k)} = {inline(v)}\n" for k, v in table.items() if k not in blocks]
+    place = tuple(filter(None, path))
+    lines = [f"{_key(k)} = {inline(v, (*place, k))}\n" for k, v in table.items() if k not in blocks]
     for key, value in blocks.items():
         header = ".".join(map(_key, (*path, key)))
         if isinstance(value, dict):
@@ -74,18 +79,30 @@ def _is_block(value: Any) -> bool:
     return bool(items) and all(isinstance(item, dict) for item in items)
 
 
-def inline(value: Any) -> str:
-    """Return a value of TOML as text in one line."""
+def inline(value: Any, path: KeyPath = ()) -> str:
+    """Return a value of TOML as text in one line. Raises TypeError for what TOML cannot say."""
+    value = _plain(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(k)} = {inline(v)}" for k, v in value.items()) + "}"
+        pairs = (f"{_key(k)} = {inline(v, (*path, k))}" for k, v in value.items())
+        return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(inline, value)) + "]"
+        return "[" + ", ".join(inline(v, (*path, n)) for n, v in enumerate(value)) + "]"
     if isinstance(value, bool):
         return str(value).lower()
+    if not isinstance(value, str | int | float | date | time):
+        given = f"{type(value).__name__} is no number, text, list or table"
+        raise TypeError(f"{dotted(path)}: {given}")
     return _string(value) if isinstance(value, str) else str(value)
 
 
+def _plain(value: Any) -> Any:
+    """An array or a scalar of NumPy as lists and numbers; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _key(key: str) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"a key is a text, not {key!r:.40}")
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _string(key)
 
 

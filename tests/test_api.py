@@ -1,5 +1,6 @@
 """heatsolve from Python: runs, results as arrays or with xarray, notebooks, mistakes."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -10,9 +11,11 @@ import pytest
 from test_ranks import launch, mpi
 
 import heatsolve
+from heatsolve import api, cli
 from heatsolve.case import parse
 from heatsolve.errors import CaseError, Diverged, FileFailure, InputError
 from heatsolve.output import read
+from heatsolve.postprocess.plot import figure
 
 WALLS = ("left", "right", "bottom", "top")
 TABLE = {
@@ -22,6 +25,12 @@ TABLE = {
     "boundary": {side: {"temperature": {"value": 1.5}} for side in WALLS},
     "units": {"temperature": "K", "length": "m"},
 }
+
+
+def plate(wall):
+    return TABLE | {"boundary": {side: {"temperature": {"value": wall}} for side in WALLS}}
+
+
 MARCH = TABLE | {"model": {"steady": False}, "time": {"end": 0.5, "step": 0.05}}
 
 
@@ -142,6 +151,120 @@ def test_a_notebook_shows_a_picture_and_the_summary():
     assert [tag for tag, _ in tags] == ["img", "pre"]  # the title's <b> is no tag
     assert tags[0][1]["src"].startswith("data:image/png;base64,iVBOR")
     assert re.search(r"temperature +K +1\.5\d* ", shown)
+
+
+# ---- results that keep their data --------------------------------------------------------------
+
+
+def test_results_keep_their_own_data(tmp_path):
+    """Cases given as tables have files of their own, by their text: the same one has the same."""
+    found = {wall: heatsolve.run(plate(wall), backend="numpy") for wall in (10, 20, 30)}
+    for wall, result in found.items():
+        assert result["temperature"].min() == pytest.approx(wall, abs=0.5)
+        assert f"temperature  K     {wall}." in result._repr_html_()
+        contours = result.figure().axes[0].collections[0]
+        assert contours.norm.vmin == pytest.approx(wall, abs=0.5)
+    names = ["case.h5", "case-2.h5", "case-3.h5"]
+    assert [result.path.name for result in found.values()] == names
+    assert heatsolve.run(heatsolve.load(plate(20)), backend="numpy").path.name == "case-2.h5"
+    changed = heatsolve.run(plate(10), backend="numpy", overrides={"solver.tolerance": 1e-3})
+    assert changed.path.name == "case-4.h5"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_result_whose_file_was_replaced(kept, monkeypatch):
+    """It goes on with what it has in memory, or says that it cannot."""
+    if not kept:
+        monkeypatch.setattr(api, "KEPT_BYTES", 0)
+    given = {"backend": "numpy", "output": "same.h5"}
+    first = heatsolve.run(plate(10), **given)
+    assert first["temperature"].min() < 11.0
+    second = heatsolve.run(plate(20), **given)
+    assert second["temperature"].min() > 19.0
+    for use in (lambda: first["temperature"].min(), lambda: first.figure(compare=second)):
+        if kept:
+            use()
+        else:
+            with pytest.raises(FileFailure, match=r"same\.h5 has been replaced since"):
+                use()
+    if kept:
+        second.path.unlink()
+        first["temperature"][:] = 0.0  # a copy is handed out
+        assert 10.0 < first["temperature"].min() < 11.0
+
+
+def test_a_restart_finds_the_file_of_its_table():
+    """In this process and in the next one, whatever other tables were run between."""
+    saved = {"checkpoint.every": 2}
+    other = MARCH | {"boundary": plate(7)["boundary"]}
+    for table in (MARCH, other):
+        heatsolve.run(table, overrides=saved, backend="numpy")
+    longer = saved | {"time.end": 1.0}
+    api.WRITTEN.clear()
+    for table, name in ((other, "case-2.h5"), (MARCH, "case.h5")):
+        further = heatsolve.run(table, overrides=longer, backend="numpy", restart=True)
+        assert further.path.name == name
+        alone = heatsolve.run(table, overrides=longer, backend="numpy", output="alone.h5")
+        assert further.attributes["steps"] == 20
+        assert np.array_equal(further["temperature"][-1], alone["temperature"][-1])
+    new = heatsolve.run(plate(3), backend="numpy", restart=True)  # which has no checkpoint
+    assert new.path.name == "case-3.h5"
+
+
+def test_a_name_in_a_result_reads_nothing(monkeypatch):
+    monkeypatch.setattr(api, "KEPT_BYTES", 0)
+    result = heatsolve.run(TABLE, backend="numpy")
+    result.path.unlink()
+    assert "temperature" in result and "pressure" not in result and 1 not in result
+    with pytest.raises(InputError, match="there is no file"):
+        result["temperature"]
+
+
+def test_values_of_numpy():
+    """In tables and overrides arrays are lists, scalars numbers."""
+    table = TABLE | {
+        "grid": {"cells": np.array([6, 4]), "upper": np.array([3.0, 2.0])},
+        "constants": {"k": np.float32(0.5), "n": np.int64(3), "a": np.array(2.5)},
+        "solver": {"relative": np.True_, "tolerance": np.float64(1e-9)},
+    }
+    case = heatsolve.load(table, {"grid.lower": np.zeros(2), "solver.max_iterations": np.int32(9)})
+    assert case.grid.counts == (6, 4) and case.grid.lower == (0.0, 0.0)
+    assert case.constants == {"k": 0.5, "n": 3.0, "a": 2.5}
+    assert (case.solver.relative, case.solver.tolerance) == (True, 1e-9)
+    assert case.solver.max_iterations == 9
+    assert parse(case.text, "case") == case
+
+
+@pytest.mark.parametrize(
+    ("table", "overrides", "message"),
+    [
+        (TABLE | {"solver": {"tolerance": None}}, {}, "solver.tolerance: NoneType is no number"),
+        (TABLE, {"grid.cells": [8, 1j]}, "grid.cells.1: complex is no number"),
+        (TABLE | {1: 2}, {}, "a key is a text, not 1"),
+    ],
+)
+def test_values_that_no_case_has(table, overrides, message):
+    with pytest.raises(CaseError, match=re.escape(f"<table>: {message}")):
+        heatsolve.load(table, overrides)
+
+
+def test_names_of_the_package():
+    assert {"run", "open", "load", "model", "Result", "__version__"} <= set(dir(heatsolve))
+
+
+def test_figures_take_the_options_of_plot():
+    """By the same names; and a notebook shows what is returned."""
+    options = inspect.signature(cli.plot).parameters.keys() - {"file", "output"}
+    assert options == inspect.signature(figure).parameters.keys() - {"source"}
+    result = heatsolve.run(MARCH, backend="numpy", overrides={"output.every": 5})
+    for given in (
+        {"history": True},
+        {"slices": {"y": 1.0}, "at_time": 0.25, "log": True},
+        {"field": "temperature", "compare": result},
+    ):
+        assert result.figure(**given)._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(InputError, match="exclude each other"):
+        result.figure(vectors=True, streamlines=True)
 
 
 @mpi

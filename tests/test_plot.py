@@ -192,15 +192,15 @@ def test_a_slice_of_a_plane_is_a_line(tmp_path):
 
 def test_a_time_is_that_of_the_nearest_frame(tmp_path):
     path = flow(tmp_path, times=(0.0, 0.5, 2.0))
-    (plane,) = figure(path, "pressure", time=0.6).axes
+    (plane,) = figure(path, "pressure", at_time=0.6).axes
     assert plane.get_title().endswith("t = 0.5 s")
     np.testing.assert_allclose(plane.collections[0].get_clim(), (0.5, 1.5), atol=0.01)
-    (ax,) = figure(path, "pressure", slices={"y": 0.5}, time=2.0).axes
+    (ax,) = figure(path, "pressure", slices={"y": 0.5}, at_time=2.0).axes
     assert len(ax.lines) == 1 and ax.get_title().endswith("y = 0.5 m, t = 2 s")
 
 
 def test_vectors(tmp_path):
-    (plane,) = figure(flow(tmp_path), "pressure", over="vectors").axes
+    (plane,) = figure(flow(tmp_path), "pressure", vectors=True).axes
     (arrows,) = [each for each in plane.collections if hasattr(each, "U")]
     assert 100 < arrows.U.size < 600
     assert plane.get_title().endswith("longest arrow = 1 m/s")
@@ -210,7 +210,7 @@ def test_vectors(tmp_path):
 
 
 def test_streamlines(tmp_path):
-    (plane,) = figure(flow(tmp_path), "pressure", over="streamlines").axes
+    (plane,) = figure(flow(tmp_path), "pressure", streamlines=True).axes
     lines = plane.collections[-1].get_segments()
     points = np.concatenate(lines)
     assert len(lines) > 20
@@ -253,7 +253,7 @@ def test_a_logarithmic_bar_has_numbers(shift, tmp_path):
 
 
 def test_a_comparison_of_planes(tmp_path):
-    drawing = figure(flow(tmp_path), "pressure", other=flow(tmp_path, name="b.h5", shift=0.25))
+    drawing = figure(flow(tmp_path), "pressure", compare=flow(tmp_path, name="b.h5", shift=0.25))
     one, two, difference = drawing.axes[:3]
     assert [ax.get_title() for ax in (one, two, difference)] == ["flow.h5", "b.h5", "difference"]
     assert one.collections[0].get_clim() == two.collections[0].get_clim()
@@ -264,7 +264,7 @@ def test_a_comparison_of_planes(tmp_path):
 
 def test_a_comparison_of_lines(tmp_path):
     other = flow(tmp_path, name="b.h5", shift=0.25)
-    above, below = figure(flow(tmp_path), "pressure", slices={"y": 0.5}, other=other).axes
+    above, below = figure(flow(tmp_path), "pressure", slices={"y": 0.5}, compare=other).axes
     assert [text.get_text() for text in above.get_legend().get_texts()] == ["flow.h5", "b.h5"]
     np.testing.assert_allclose(below.lines[0].get_ydata(), -0.25)
 
@@ -277,12 +277,16 @@ def test_what_cannot_be_drawn(tmp_path):
         (plane, {"slices": {"z": 1.0}}, "has no axis z, only y, x"),
         (plane, {"slices": {"x": 2.1}}, r"x = 2\.1 is outside 0 to 2"),
         (plane, {"slices": {"x": 1.0, "y": 1.0}}, "--slice leaves no axis to draw"),
-        (plane, {"time": 1.0}, "is steady, and has no time"),
-        (march, {"time": 1.5}, r"t = 1\.5 is outside the frames of .*, 0 to 1"),
-        (space, {"over": "vectors"}, "vectors are drawn over a plane: cut it out with --slice"),
-        (space, {"other": space}, "cut them out with --slice"),
-        (still, {"over": "streamlines"}, "has no velocity_x, and so no arrows"),
-        (plane, {"field": "pressure", "other": flow(tmp_path, (1.0, 1.0), "c.h5")}, "other points"),
+        (plane, {"at_time": 1.0}, "is steady, and has no time"),
+        (march, {"at_time": 1.5}, r"t = 1\.5 is outside the frames of .*, 0 to 1"),
+        (space, {"vectors": True}, "vectors are drawn over a plane: cut it out with --slice"),
+        (space, {"compare": space}, "cut them out with --slice"),
+        (still, {"streamlines": True}, "has no velocity_x, and so no arrows"),
+        (
+            plane,
+            {"field": "pressure", "compare": flow(tmp_path, (1.0, 1.0), "c.h5")},
+            "other points",
+        ),
     ]:
         with pytest.raises(InputError, match=message):
             figure(path, **options)
