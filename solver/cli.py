@@ -67,8 +67,6 @@ def run(
 
     wish = Wish()
     wish.listen()
-    if restart + (restart_from is not None) + overwrite > 1:
-        raise InputError("--restart, --restart-from and --overwrite exclude each other")
     from heatsolve.case import load
     from heatsolve.ranks import failing_together, find_ranks
     from heatsolve.report import Report
@@ -84,6 +82,8 @@ def run(
     try:
         with failing_together(ranks):
             wish.release()
+            if restart + (restart_from is not None) + overwrite > 1:
+                raise InputError("--restart, --restart-from and --overwrite exclude each other")
             loaded = load(case, overrides or [])
             result = run_case(loaded, backend, output, report, ranks, start, wish, strict)
             wish.release()

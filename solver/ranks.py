@@ -4,12 +4,13 @@ Under no MPI nothing of it is imported.
 """
 
 import ctypes
+import hashlib
 import os
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from heatsolve.backends import sums
 from heatsolve.errors import HeatsolveError, InputError, Interrupted, sentence
-from heatsolve.streams import complain
+from heatsolve.streams import complain, printable
 
 LAUNCHERS = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 """Variables by which the launchers of MPI tell a process that it is one of several."""
@@ -29,6 +30,10 @@ SECONDS_TO_BE_HEARD = 0.25
 """So long a failing process lets the launcher pass its message on: MPICH's drops what it has not
 read yet when a process aborts (2 of 160 were lost without a wait, none of 160 after 0.2 s).
 """
+
+
+ABSENT = "absent"
+"""What is said of a key that a process was not given."""
 
 
 class Ranks:
@@ -175,6 +180,44 @@ def failing_together(ranks: Ranks) -> Iterator[None]:
     except Exception:
         ranks.fail(traceback.format_exc(), 1)
         raise
+
+
+def demand_same(ranks: Ranks, given: Mapping[str, Any]) -> None:
+    """Raise InputError, on all processes, where they were not given the same: names the first key
+    that differs, and the ranks on which it is another one than on rank 0.
+
+    given: a table of tables, as of a case file, of plain values.
+    """
+    digest = hashlib.sha256(repr(given).encode()).hexdigest()
+    if len(set(ranks.gather(digest))) == 1:
+        return
+    first, *others = ranks.gather(dict(_leaves(given)))
+    for key in dict.fromkeys(key for values in (first, *others) for key in values):
+        told = [values.get(key, ABSENT) for values in others]
+        different = [rank for rank, value in enumerate(told, 1) if value != first.get(key, ABSENT)]
+        if different:
+            which = f"rank{'s' if len(different) > 1 else ''} {', '.join(map(str, different))}"
+            raise InputError(
+                f"{key} is {_short(told[different[0] - 1])} on {which} of {ranks.size}, but "
+                f"{_short(first.get(key, ABSENT))} on rank 0: give all of them the same case and "
+                "options"
+            )
+
+
+def _leaves(table: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The values in a table of tables by their dotted keys, as texts."""
+    if isinstance(table, Mapping):
+        for name, value in table.items():
+            yield from _leaves(value, f"{key}.{name}" if key else name)
+    elif isinstance(table, list) and any(isinstance(item, Mapping) for item in table):
+        for number, value in enumerate(table):
+            yield from _leaves(value, f"{key}.{number}")
+    else:
+        yield key, repr(table)
+
+
+def _short(text: str) -> str:
+    return printable(text if len(text) <= 60 else text[:60] + "...")
 
 
 def find_ranks() -> Ranks:

@@ -2,6 +2,7 @@
 
 import math
 import time as clock
+import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from heatsolve.output import read
 from heatsolve.pace import Pace, pace_of
 from heatsolve.points import copy
 from heatsolve.problem import Problem, dims_of, grid_of
-from heatsolve.ranks import Ranks
+from heatsolve.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, speed, together
 from heatsolve.restart import Start, find_state, store_of
 from heatsolve.results import Results
@@ -83,10 +84,28 @@ def run(
     with locating(case):
         path = output or Path(f"{case.name}.h5")
         report, ranks = report or Report(quiet=True), ranks or Ranks()
+        start = start or Start()
+        demand_same(ranks, everything_given(case, backend, path, start, strict))
         machine = machine_of(case, backend, report, ranks)
         warn_of_unused(case, machine, ranks.size, report.warn, strict)
         with explained(case, machine, ranks.size):
-            return _run(case, machine, path, report, ranks, start or Start(), wish or Wish())
+            return _run(case, machine, path, report, ranks, start, wish or Wish())
+
+
+def everything_given(
+    case: Case, backend: str | None, path: Path, start: Start, strict: bool
+) -> dict[str, Any]:
+    """The case and the options of a run, which all of its processes must share."""
+    return {
+        "heatsolve": __version__,
+        **tomllib.loads(case.text),
+        "--backend": backend,
+        "--output": str(path),
+        "--restart": start.restart,
+        "--restart-from": str(start.checkpoint or ""),
+        "--overwrite": start.overwrite,
+        "--strict": strict,
+    }
 
 
 def _run(

@@ -16,7 +16,7 @@ from heatsolve.errors import InputError
 from heatsolve.grid import make_grid
 from heatsolve.halo import inner_and_rim
 from heatsolve.output import read
-from heatsolve.ranks import find_ranks
+from heatsolve.ranks import Ranks, _leaves, demand_same, find_ranks
 
 BESIDE = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 mpi = pytest.mark.skipif(BESIDE is None, reason="no mpiexec: install heatsolve[mpich]")
@@ -110,6 +110,59 @@ def test_one_error_from_one_rank(tmp_path):
     assert done.returncode == 2
     assert done.stderr.count("6 processes are too many for 2 x 2 unknowns") == 1
     assert "Traceback" not in done.stderr
+
+
+@mpi
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--set", "grid.cells=[24, 21]"],
+            r"grid.cells is \[24, 21\] on rank 1 of 2, but \[24, 20\]",
+        ),
+        (["--restart"], "--restart is True on rank 1 of 2, but False"),
+        (["--output", "other.h5"], "--output is 'other.h5' on rank 1 of 2, but 'case.h5'"),
+    ],
+)
+def test_processes_that_were_given_something_else(options, said, tmp_path):
+    """All end with 2 before the run begins, and one sentence."""
+    from test_restart import STEADY
+
+    (tmp_path / "case.toml").write_text(STEADY)
+    program = [sys.executable, "-m", "heatsolve", "run", "case.toml", "--backend", "numpy"]
+    done = subprocess.run(
+        [BESIDE, "-n", "1", *program, ":", "-n", "1", *program, *options],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert re.search(f"heatsolve: {said} on rank 0: give all", done.stderr)
+    assert done.stderr.count("heatsolve: ") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["case.toml"]
+
+
+class Told(Ranks):
+    """Processes of which the others are known beforehand."""
+
+    def __init__(self, *given):
+        self.size, self._given = len(given), given
+
+    def gather(self, value):
+        if isinstance(value, str):
+            return [str(given) for given in self._given]
+        return [dict(_leaves(given)) for given in self._given]
+
+
+def test_the_first_key_that_differs_is_named():
+    same = {"a": {"b": [1, 2]}, "obstacle": [{"radius": 1}]}
+    demand_same(Told(same, same), same)
+    with pytest.raises(
+        InputError, match=r"obstacle.0.radius is 2 on ranks 1, 2 of 3, but 1 on rank 0"
+    ):
+        other = {**same, "obstacle": [{"radius": 2}]}
+        demand_same(Told(same, other, other), same)
+    with pytest.raises(InputError, match=r"c is absent on rank 2 of 3, but 'x+\.\.\. on rank 0"):
+        more = {**same, "c": "x" * 1000}
+        demand_same(Told(more, more, same), more)
 
 
 def grid_of(*points, periodic=()):
