@@ -60,7 +60,11 @@ def _solver(case: Case, given: Mapping[str, Any]) -> Found:
     if case.model.kind == "heat" and time is not None and time.scheme not in IMPLICIT:
         keys = dict.fromkeys(set(given.get("solver", {})) - TOLD_BY_MARCHES, EXPLICIT)
     elif case.solver.iterations is not None:
-        keys = dict.fromkeys(("tolerance", "relative", "max_iterations"), COUNTED)
+        overridden = {path for path, _ in case.origin.overrides} if case.origin else set()
+        for key in ("tolerance", "relative", "max_iterations"):
+            # `--set solver.iterations=N` is meant to take the place of a file's tolerance.
+            if ("solver", "iterations") not in overridden or ("solver", key) in overridden:
+                keys[key] = COUNTED
     yield from _among(given, "solver", keys)
 
 

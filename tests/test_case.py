@@ -783,6 +783,17 @@ def test_unused_keys(valid, added, keys, why):
     assert all(said.startswith("has no effect: ") and why in said for _, said in found)
 
 
+def test_an_override_takes_the_place_of_a_tolerance():
+    """A number of iterations on the command line leaves nothing to be said of the file's keys."""
+    text = LINE + "[solver]\ntolerance = 1e-3\n"
+    for settings, count in (
+        (["solver.iterations=3"], 0),
+        (["solver.iterations=3", "solver.tolerance=1"], 1),
+    ):
+        found = list(unused_keys(parse(text, "case.toml", settings), NumpyBackend(), 1))
+        assert len(found) == count
+
+
 BOX = "[[initial.box]]\nvalue = 1\nfield = "
 
 
