@@ -3,10 +3,11 @@
 import numpy as np
 
 from heatsolve.errors import InputError
+from heatsolve.fieldfile import LINE_TIME, row_axis
 from heatsolve.output import Solution
 from heatsolve.postprocess.pieces import Figure, name_axes, set_title
 
-OF_THE_MARCH = ("iteration", "step", "time", "dt", "residual", "divergence", "courant")
+OF_THE_MARCH = ("iteration", "step", "time", "dt", "residual", "divergence", "courant", LINE_TIME)
 """Columns that tell how a march went, not what it found."""
 SIDE_BY_SIDE = 2
 
@@ -49,8 +50,8 @@ def watched_figure(solution: Solution) -> Figure:
     rows = -(-len(names) // columns)
     drawing = Figure(figsize=(3.6 * columns, 0.5 + 1.3 * rows))
     panels = drawing.subplots(rows, columns, sharex=True, squeeze=False).ravel()
-    time = solution.history["time"]
     for ax, name in zip(panels, names, strict=False):
+        time = solution.history[row_axis(name, "time", solution.history)]
         ax.plot(time, solution.history[name], linewidth=1.0)
         ax.set_title(name.replace("_", " "), loc="left", fontsize=9, parse_math=False)
         ax.grid(color="0.88", linewidth=0.5)

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -30,6 +30,8 @@ flipped bit may crash the library, or let it loop without end."""
 
 POINTS = "points_"
 """What the axes of lines in the history are called, with the number of points."""
+LINES, LINE_TIME = "line_", "line_time"
+"""What the columns of lines begin with, and the axis of the times at which they are read."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -191,7 +193,7 @@ class FieldFile:
 
         attributes: of the root; None is left out, a bool stored as 0 or 1 (netCDF has none).
         history: arrays of one length, on the axis `step` or else `iteration`; those of lines have
-        a second axis.
+        a second axis, and where `line_time` is given that is the first.
 
         Raises ValueError for want of a frame or of an axis of the history, FileFailure if the disk
         fails: an earlier file is then still there.
@@ -199,17 +201,20 @@ class FieldFile:
         if not field_names(self._file):
             raise ValueError(f"{self._path} has no fields")
         axis = "step" if "step" in history else "iteration"
-        if history and (axis not in history or len(set(map(len, history.values()))) > 1):
-            raise ValueError("history needs a step or an iteration, and arrays of one length")
+        axes = {name: row_axis(name, axis, history) for name in history}
+        if not all(each in history for each in axes.values()):
+            raise ValueError("history needs a step or an iteration")
+        if any(len(history[name]) != len(history[each]) for name, each in axes.items()):
+            raise ValueError("history needs arrays of one length on each axis")
         sidecar = self._path.with_name(self._path.name.removesuffix(".h5") + ".xdmf")
         with failing("write", self._path):
             group = self._file.create_group("history")
-            for name in sorted(history, key=lambda name: name != axis):  # the axis first
+            for name in sorted(history, key=lambda name: name != axes[name]):  # the axes first
                 dataset = group.create_dataset(name, data=history[name])
-                scales = [] if name == axis else [group[axis]]
+                scales = [] if name == axes[name] else [group[axes[name]]]
                 if dataset.ndim > 1:
                     scales.append(self._points_of_line(group, dataset.shape[1]))
-                self._describe(dataset, name, scales)
+                self._describe(dataset, "time" if name == LINE_TIME else name, scales)
             for key, item in attributes.items():
                 if item is not None:
                     self._file.attrs[key] = int(item) if isinstance(item, bool | np.bool_) else item
@@ -292,6 +297,11 @@ class FieldFile:
             dimension.label = scale.name.rpartition("/")[2]
             dimension.attach_scale(scale)
         return dataset
+
+
+def row_axis(name: str, axis: str, history: Container[str]) -> str:
+    """The axis of the rows of a column: that of lines, if their times are there, or `axis`."""
+    return LINE_TIME if name.startswith(LINES) and LINE_TIME in history else axis
 
 
 def remove_leftovers(path: Path) -> None:

@@ -51,7 +51,7 @@ WORDS = {
     VelocityField: 'list of fields of x, y, z; or `"self"`',
     Shape: '`"circle"`, `"box"` or field of x, y, z',
     Constants: "table of numbers",
-    Interval: "whole number > 0 or wall time",
+    Interval: "whole number > 0 or time",
     Film: "true, false, or list of names of fields",
     FieldName: "name of a field",
     StrictBool: "true or false",

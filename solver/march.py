@@ -18,10 +18,10 @@ from heatsolve.evolution import Evolution
 from heatsolve.judge import GROWTH, first_not_finite, largest_place
 from heatsolve.keeper import Keeper, State, Stopped
 from heatsolve.linear import System, weighted, weighted_magnitude
-from heatsolve.pace import Pace
+from heatsolve.pace import Pace, Stride
 from heatsolve.points import copy
-from heatsolve.probes import Probes
-from heatsolve.problem import Problem
+from heatsolve.probes import LINE_TIME, Probes
+from heatsolve.problem import FUZZ, Problem
 from heatsolve.projection import Projection
 from heatsolve.runge_kutta import RungeKutta
 from heatsolve.staggered import Staggered
@@ -29,6 +29,8 @@ from heatsolve.steppers import Explicit, Implicit, Stepper
 
 LOOKS_AT_START = 10
 """Looks at a march whose largest change is what later ones are compared with."""
+FEW_LOOKS = 1000
+"""Looks at a march of which nobody asks for more than the norm, at least."""
 COMPATIBLE = 1e-10
 """Relative imbalance of sources up to which a problem without given values has a solution."""
 
@@ -94,11 +96,13 @@ Frame = Callable[[float], None]
 
 @dataclass
 class Course:
-    """How a march went so far: the time, the norm of the last change that was looked at, the
-    largest such norm at the start, and whether the last step was shorter than the others."""
+    """How a march went so far: the time, the norm of the last change that was looked at, how many
+    were, the largest such norm at the start, and whether the last step was shorter than the others.
+    """
 
     time: float = 0.0
     norm: float = math.nan
+    looks: int = 0
     largest: float = 0.0
     shortened: bool = False
 
@@ -125,16 +129,14 @@ def transient(
     """
     case = problem.case
     assert case.time is not None
-    every = case.output.every
-    look = max(case.solver.check_every, pace.count // 1000)
-    if case.time.tolerance is not None:
-        look = case.solver.check_every
+    every, look = case.output.every, steps_to_look(case, pace.count)
     keeper = keeper or Keeper()
     number, log, stepper = begin(problem, pace, resumed)
 
     def write(time: float) -> None:
         stepper.present()
         frame(time)
+        log.read_lines(time)
 
     def capture() -> State:
         record: dict[str, Any] = {"unit": "steps", "march": asdict(log.course)}
@@ -149,7 +151,8 @@ def transient(
             problem.backend.sync()
             keeper.attend(number, capture)
         stride = pace.stride(number, log.course.time, stepper.fields)
-        looks = stride.last or (number + 1) % look == 0
+        sampled = stride.last or log.samples(number + 1, stride)
+        looks = sampled or (number + 1) % look == 0
         if looks:
             log.begin(stepper)
         try:
@@ -163,11 +166,12 @@ def transient(
             watcher.warn(str(error))
             stepper.finish()
             frame(stepper.time)
+            log.read_lines(stepper.time)
             return Outcome("limit", number + 1, stepper.norm, history=log.history)
         number += 1
         log.course.time, log.course.shortened = stepper.time, stride.shortened
         if looks:
-            log.look(stepper, number, stride.length)
+            log.look(stepper, number, stride.length, sampled)
             in_all = pace.steps_in_all(number, stepper.time)
             watcher.progress(number, log.course.norm, in_all)
         if every and number % every == 0:
@@ -179,6 +183,19 @@ def transient(
     ending = "count" if case.time.tolerance is None else "tolerance" if log.steady else "limit"
     threshold = case.time.tolerance or 0.0
     return Outcome(ending, number, log.course.norm, threshold=threshold, history=log.history)
+
+
+def steps_to_look(case: Case, count: int) -> int:
+    """Steps from one whose change is looked at to the next, of a march of about so many.
+
+    `solver.check_every`; where nobody asks for more than the norm, some 1000 in all.
+    """
+    assert case.time is not None
+    forces = case.obstacles or any(name.startswith("mean") for name in case.source.model_fields_set)
+    told = case.time.tolerance is not None or "check_every" in case.solver.model_fields_set
+    if case.output.probes or forces or told:
+        return case.solver.check_every
+    return max(1, count // FEW_LOOKS)
 
 
 def begin(problem: Problem, pace: Pace, resumed: State | None) -> tuple[int, "Log", Stepper]:
@@ -221,7 +238,8 @@ class Log:
         self._problem, self._tolerance = problem, time.tolerance
         self._norm = time.norm if time.tolerance is not None else "l2"
         self._total = 0.0
-        self._probes = Probes(problem)
+        self._output = problem.case.output
+        self._probes, self._lines = Probes(problem), Probes(problem, lines=True)
         self.course = Course()
         self.history: dict[str, list[Any]]
         self.history = {"iteration": [], "residual": [], "time": [], "dt": []}
@@ -232,6 +250,25 @@ class Log:
     def steady(self) -> bool:
         """Whether the march has come to the steady state that it was to reach."""
         return self._tolerance is not None and self.course.norm <= self._tolerance
+
+    def samples(self, number: int, stride: Stride) -> bool:
+        """Whether `output.sample` asks for a row of the history after step `number`."""
+        if (seconds := self._output.sample_seconds) is None:
+            return number % (self._output.sample_steps or math.inf) == 0
+        # A time that rounding leaves before a moment counts as that moment.
+        slack = FUZZ * stride.length
+        begin, end = (stride.parts[n] for n in (0, -1))
+        return (end.end + slack) // seconds > (begin.start + slack) // seconds
+
+    def read_lines(self, time: float) -> None:
+        """Add what the newest fields are along lines, at the time of a frame."""
+        if self._lines:
+            row = {LINE_TIME: time, **self._lines.read(self._problem.fields)}
+            self._add(row)
+
+    def _add(self, row: dict[str, Any]) -> None:
+        for name, value in row.items():
+            self.history.setdefault(name, []).append(value)
 
     def begin(self, stepper: Stepper) -> None:
         """A step begins that will be looked at."""
@@ -259,23 +296,32 @@ class Log:
     def recall(self, state: State) -> None:
         """Go on from an earlier march."""
         self.course, self.history = Course(**state.record["march"]), state.lists
+        self.course.looks = self.course.looks or len(self.history["residual"])
+        if self._lines and LINE_TIME not in self.history:  # an earlier version read them in rows
+            self.history[LINE_TIME] = list(self.history["time"])
 
-    def look(self, stepper: Stepper, number: int, dt: float) -> None:
-        """Take the change in step `number`. Raises Diverged where it grew without bound."""
+    def look(self, stepper: Stepper, number: int, dt: float, sampled: bool) -> None:
+        """Take the change in step `number`; the history has a row of each such step, but where the
+        case says of which: of those that are `sampled`, and of the last.
+
+        Raises Diverged where the change grew without bound.
+        """
         course = self.course
         course.norm = self._norm_of(stepper, dt)
         # Heat that grows without bound has an unstable step: what it began with is small.
-        if len(self.history["residual"]) < LOOKS_AT_START:
+        if course.looks < LOOKS_AT_START:
             course.largest = max(course.largest, course.norm)
+        course.looks += 1
         self._demand_bounded(stepper, number)
+        if not (sampled or self.steady or self._output.sample is None):
+            return
         row: dict[str, Any]
         row = {"iteration": number, "residual": course.norm, "time": course.time, "dt": dt}
         row |= stepper.measures()
         if self._probes:
             stepper.finish()  # walls of this very time
             row |= self._probes.read(stepper.fields)
-        for name, value in row.items():
-            self.history.setdefault(name, []).append(value)
+        self._add(row)
 
     def _demand_bounded(self, stepper: Stepper, number: int) -> None:
         norm, bound = self.course.norm, GROWTH * self.course.largest or math.inf

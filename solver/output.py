@@ -17,7 +17,7 @@ from heatsolve import parts
 from heatsolve.case import recorded
 from heatsolve.disk import failing
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.fieldfile import BLOCK_BYTES, POINTS, FieldFile, field_names
+from heatsolve.fieldfile import BLOCK_BYTES, POINTS, FieldFile, field_names, row_axis
 from heatsolve.inspection import (
     damage,
     demand_group,
@@ -334,8 +334,12 @@ def _inspect(file: h5py.File) -> None:
     for name in members(history):
         demand_values(history, name)
         demand_unit(history, name)
-    lengths = {len(history[n]) for n in history if not n.startswith(POINTS)}
-    if len(lengths) > 1:
+    lengths: dict[str, set[int]] = {}
+    for name in history:
+        if not name.startswith(POINTS):
+            axis = row_axis(name, "iteration", history)
+            lengths.setdefault(axis, set()).add(len(history[name]))
+    if any(len(found) > 1 for found in lengths.values()):
         raise damage(file, "history", "has columns of several lengths")
 
 

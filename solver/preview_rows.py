@@ -12,6 +12,7 @@ from heatsolve.case import Case
 from heatsolve.converge import method_name
 from heatsolve.expressions import Expression
 from heatsolve.grid import WALLS, Grid
+from heatsolve.march import steps_to_look
 from heatsolve.pace import FollowingPace, pace_of
 from heatsolve.problem import Problem, dims_of, grid_of
 from heatsolve.schema import IMPLICIT
@@ -25,6 +26,8 @@ FULL, OVERLAPPING, IN_PASSES = 2, 2, -1
 """Arrays of grid shape that multigrid needs besides, about: for the solutions that full multigrid
 interpolates, where the blocks of several GPUs overlap, and in passes, which write no residual."""
 XDMF_BYTES = 300  # for each frame, and each field in it
+NORMS, OF_FLOW = 4, 4
+"""Columns of every history of a march (its steps, times and norms), and those that a flow adds."""
 H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
 
 
@@ -126,7 +129,31 @@ def steps(problem: Problem) -> Generator[str, None, int]:
     warning = ", UNSTABLE but allowed" if pace.warning else ""
     follows = ", at first: they follow the flow" if isinstance(pace, FollowingPace) else ""
     yield row("steps", f"{pace.count} of {pace.step:.6g} to t = {time.end:g}{follows}{warning}")
+    yield row("history", history(problem.case, pace.count))
     return pace.count
+
+
+def history(case: Case, count: int) -> str:
+    """The rows of the history of a march of about so many steps, and the bytes that they need."""
+    output, fields = case.output, len(case.field_names)
+    assert case.time is not None
+    every: float = output.sample_steps or steps_to_look(case, count)
+    if output.sample_seconds is not None:
+        every = max(1.0, output.sample_seconds / (case.time.end / count))
+    rows, columns = math.ceil(count / every), NORMS + fields * len(output.probes)
+    if case.model.scheme == "staggered":
+        own = [case.velocity_names, *([n] for n in case.diffusivities)]
+        held = [[name for name in names if "velocity" in name or getattr(body, name) is not None]
+                for body in case.obstacles for names in own]  # fmt: skip
+        walls = sum(wall is not None for _, wall in case.boundary)
+        columns += OF_FLOW + walls * len(case.diffusivities) + sum(map(len, held))
+        columns += sum(name.startswith("mean") for name in case.source.model_fields_set)
+    said = f"{rows} rows of {columns} columns"
+    values, frames = rows * columns, frames_of(case, count)
+    if output.lines:
+        said += f", {frames} of lines"
+        values += frames * (1 + fields * sum(line.points for line in output.lines))
+    return f"{said}, about {size(8 * values)}"
 
 
 def memories(

@@ -17,6 +17,9 @@ from heatsolve.grid import Axis
 from heatsolve.obstacles import owners
 from heatsolve.problem import Problem
 
+LINE_TIME = "line_time"
+"""The column of the times at which lines are read: those of the frames."""
+
 Share = tuple[tuple[int, ...], float]
 """The numbers of a point along each axis, as the case counts, and its weight."""
 
@@ -32,18 +35,19 @@ class Place:
 
 
 class Probes:
-    """Reads the fields of a problem where its case wants them; see `[output]`."""
+    """Reads the fields of a problem where its case wants them: at `output.probes`, or along `lines`
+    (`output.line`)."""
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: Problem, lines: bool = False):
         self._problem = problem
-        output = problem.case.output
-        points = [("probe", n, [point]) for n, point in enumerate(output.probes)]
-        points += [("line", n, line.positions()) for n, line in enumerate(output.lines)]
+        output, kind = problem.case.output, "line" if lines else "probe"
+        points = [line.positions() for line in output.lines] if lines else list(output.probes)
         self._places = [
             Place(f"{kind}_{n}_{name}", name, tuple(
-                tuple(self._shares(name, position)) for position in positions
-            ), kind == "probe")
-            for kind, n, positions in points
+                tuple(self._shares(name, position))
+                for position in (given if lines else [given])
+            ), not lines)
+            for n, given in enumerate(points)
             for name in problem.case.field_names
         ]  # fmt: skip
         self._names = {place.field for place in self._places}

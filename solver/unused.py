@@ -115,9 +115,10 @@ def _boxes(case: Case, given: Mapping[str, Any]) -> Found:
 
 
 def _constants(case: Case, given: Mapping[str, Any]) -> Found:
-    """Constants whose names stand in no expression."""
-    texts = _texts({key: value for key, value in given.items() if key not in ("case", "units")})
-    named = {name for text in texts for name in re.findall(r"[^\W\d]\w*", text)}
+    """Constants whose names stand in no expression, nor in one that an override has replaced."""
+    tables = [given, tomllib.loads(case.origin.text) if case.origin else {}]
+    rest = [{key: table[key] for key in table if key not in ("case", "units")} for table in tables]
+    named = {name for text in _texts(rest) for name in re.findall(r"[^\W\d]\w*", text)}
     for name in given.get("constants", {}):
         if name not in named:
             yield ("constants", name), "no expression names it"

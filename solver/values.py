@@ -27,7 +27,7 @@ from heatsolve.grid import AXIS_NAMES
 from heatsolve.toml import KeyPath
 
 MAX_INTEGER = 2**53  # up to here every whole number is a float64 too
-WALL_TIME = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", re.ASCII)
+WALL_TIME = re.compile(r"\s*(\d+(?:\.\d+)?(?:e[-+]?\d+)?)\s*(s|min|h)\s*", re.ASCII | re.I)
 UNITS_OF_TIME = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 Mistake = tuple[KeyPath, str]  # a key path, below what is checked, and a sentence

@@ -783,8 +783,8 @@ def test_unused_keys(valid, added, keys, why):
     assert all(said.startswith("has no effect: ") and why in said for _, said in found)
 
 
-def test_an_override_takes_the_place_of_a_tolerance():
-    """A number of iterations on the command line leaves nothing to be said of the file's keys."""
+def test_an_override_takes_the_place_of_a_key():
+    """What it replaces was meant to have an effect, and nothing is said of it."""
     text = LINE + "[solver]\ntolerance = 1e-3\n"
     for settings, count in (
         (["solver.iterations=3"], 0),
@@ -792,6 +792,9 @@ def test_an_override_takes_the_place_of_a_tolerance():
     ):
         found = list(unused_keys(parse(text, "case.toml", settings), NumpyBackend(), 1))
         assert len(found) == count
+    text = LINE.replace("[4]", "['n']") + "[constants]\nn = 4\n"
+    case = parse(text, "case.toml", ["grid.cells=[5]"])
+    assert not list(unused_keys(case, NumpyBackend(), 1))
 
 
 BOX = "[[initial.box]]\nvalue = 1\nfield = "

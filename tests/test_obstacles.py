@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 import xarray
 
+from heatsolve import march
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import parse
+from heatsolve.conduction import Conduction
 from heatsolve.errors import CaseError, InputError
 from heatsolve.grid import make_grid
+from heatsolve.keeper import State
+from heatsolve.march import Log
 from heatsolve.obstacles import Obstacles
 from heatsolve.output import copy, read
+from heatsolve.preview import preview
 from heatsolve.restart import Start
 from heatsolve.runner import run
 from heatsolve.staggered import Staggered
@@ -255,8 +260,9 @@ def test_probes_and_lines_are_exact_for_linear_fields(backend, tmp_path):
     assert line[0] - first == pytest.approx(3.0 * -0.21 - 2.0 * 0.68, abs=1e-6)
     copy(tmp_path / "case.h5", tmp_path / "copy.h5")
     with xarray.open_dataset(tmp_path / "copy.h5", engine="h5netcdf", group="history") as found:
-        assert found.line_0_pressure.dims == ("iteration", "points_9")
+        assert found.line_0_pressure.dims == ("line_time", "points_9")
         assert np.array_equal(found.line_0_pressure[-1], line)
+        assert np.array_equal(found.line_time, [0.0, 0.02])
 
 
 def test_a_probe_reads_transport(tmp_path):
@@ -271,6 +277,122 @@ def test_a_probe_reads_transport(tmp_path):
     for n, x in enumerate((0.55, 0.0, 1.0)):
         expected = 2.0 * (x - history["time"])
         assert np.allclose(history[f"probe_{n}_concentration"], expected, atol=1e-12)
+
+
+MARCH = """[model]
+steady = false
+[grid]
+cells = [4]
+[initial]
+temperature = "x"
+[boundary]
+left.temperature.value = 0
+right.temperature.value = 1
+[source]
+temperature = 1
+[time]
+end = 0.25
+step = 1e-3
+[output]
+"""
+LINE = "[[output.line]]\nfrom = [0.125]\nto = [0.875]\npoints = 4\n"
+
+
+@pytest.fixture
+def few_looks(monkeypatch):
+    """Norms of 100 to 200 steps are enough, in place of 1000 to 2000."""
+    monkeypatch.setattr(march, "FEW_LOOKS", 100)
+
+
+def marched(path, added="", *overrides, **given):
+    run(parse(MARCH + added, "case", overrides), "numpy", path, **given)
+    return read(path)
+
+
+@pytest.mark.usefixtures("few_looks")
+def test_no_row_of_a_probe_is_dropped(tmp_path):
+    """There is one for each step; of norms alone every second one is enough here."""
+    history = marched(tmp_path / "a.h5", "probes = [[0.3]]").history
+    assert np.array_equal(history["iteration"], np.arange(1, 251))
+    assert marched(tmp_path / "b.h5").history["iteration"].size == 125
+    assert marched(tmp_path / "b.h5", "", "solver.check_every=1").history["time"].size == 250
+    checked = marched(tmp_path / "b.h5", "probes = [[0.3]]", "solver.check_every=50").history
+    assert np.array_equal(checked["probe_0_temperature"], history["probe_0_temperature"][49::50])
+
+
+@pytest.mark.parametrize("sample, rows", [
+    ("7", [*range(7, 101, 7), 100]),
+    ("1", range(1, 101)),
+    ("'0.02 s'", range(20, 101, 20)),
+    ("'3e-2 s'", [30, 60, 90, 100]),
+    ("'0.0025 s'", [n for n in range(1, 101) if n % 5 in (0, 3)]),
+    ("'1e-9 s'", range(1, 101)),
+    ("'1 h'", [100]),
+])  # fmt: skip
+def test_samples_of_the_history(tmp_path, sample, rows):
+    """A row after every so many steps, or at the first step from each moment on; and the last."""
+    given = f"probes = [[0.3]]\nsample = {sample}"
+    history = marched(tmp_path / "a.h5", given, "time.end=0.1").history
+    assert history["iteration"].tolist() == list(rows)
+    every = marched(tmp_path / "b.h5", "probes = [[0.3]]", "time.end=0.1").history
+    for name, values in history.items():
+        assert np.array_equal(values, every[name][np.array(rows) - 1]), name
+
+
+def test_lines_are_read_with_the_frames(tmp_path):
+    found = marched(tmp_path / "a.h5", "every = 15\n" + LINE, "time.end=0.1")
+    assert np.array_equal(found.history["line_time"], found.time)
+    assert found.time.size == 8
+    line = found.history["line_0_temperature"]
+    assert np.allclose(line, found.fields["temperature"], rtol=1e-14, atol=0.0)
+
+
+def test_samples_and_lines_go_on_behind_a_restart(tmp_path):
+    given = "every = 15\nsample = '0.01 s'\nprobes = [[0.3]]\n" + LINE
+    given += "[checkpoint]\nevery = 33\n"
+    whole = marched(tmp_path / "a.h5", given, "time.end=0.1").history
+    marched(tmp_path / "b.h5", given, "time.end=0.05")
+    again = marched(tmp_path / "b.h5", given, "time.end=0.1", start=Start(restart=True)).history
+    assert whole.keys() == again.keys()
+    for name, values in whole.items():
+        assert np.array_equal(values, again[name]), name
+    # An earlier version read lines in every row, and kept no times for them.
+    case = parse(MARCH + given, "case")
+    rows = {name: np.array([1.0, 2.0]) for name in ("iteration", "residual", "time", "dt")}
+    old = State(2, {"march": {"time": 2.0}}, rows | {"line_0_temperature": np.zeros((2, 4))}, {})
+    log = Log(Conduction(case, NumpyBackend()))
+    log.recall(old)
+    assert log.history["line_time"] == [1.0, 2.0]
+    assert log.course.looks == 2
+
+
+@pytest.mark.parametrize("given, said", [
+    ("", "125 rows of 4 columns, about 4000 bytes"),
+    ("probes = [[0.3], [0.4]]", "250 rows of 6 columns, about 12000 bytes"),
+    ("sample = '0.01 s'\nprobes = [[0.3]]", "25 rows of 5 columns, about 1000 bytes"),
+    ("every = 10\nsample = 5\n" + LINE,
+     "50 rows of 4 columns, 26 of lines, about 2640 bytes"),
+])  # fmt: skip
+@pytest.mark.usefixtures("few_looks")
+def test_check_says_what_the_history_needs(tmp_path, given, said):
+    (row,) = (row for row in preview(parse(MARCH + given, "case")) if row.startswith("history"))
+    assert row == f"history     {said}"
+    history = marched(tmp_path / "a.h5", given).history
+    assert sum(values.nbytes for values in history.values()) == int(said.split()[-2])
+
+
+def test_check_counts_the_columns_of_a_flow(tmp_path):
+    """With what obstacles and walls give off, and with the force that drives it."""
+    walls = "".join(
+        f"{wall} = {{ kind = 'no-slip', temperature.value = 0 }}\n" for wall in ("bottom", "top")
+    )
+    case = parse(text(cells=[12, 12], model="thermal_diffusivity = 1", grid="periodic = ['x']",
+                      walls=f"{walls}{CIRCLE}temperature = 1\n{RING}", time="step = 1e-3",
+                      end=2e-3), "case")  # fmt: skip
+    (row,) = (row for row in preview(case, "numpy") if row.startswith("history"))
+    run(case, "numpy", tmp_path / "a.h5")
+    columns = len(read(tmp_path / "a.h5").history)
+    assert row.startswith(f"history     2 rows of {columns} columns")
 
 
 def test_energy_is_lost_as_the_enstrophy_says(tmp_path):

@@ -60,10 +60,25 @@ class Output(Section):
     film: Film = False
     """`true`, or fields of which the frames become a film, as `CASE.mp4` or `CASE_pressure.mp4`; a
     GIF where there is no encoder. Needs `output.every`."""
+    sample: Interval | None = None
+    """From one row of a march's history to the next (norm, probes, forces, energies): steps, or
+    seconds of its own time such as `"0.01 s"`; see [the history of a
+    march](output.md#the-history-of-a-march)."""
     probes: tuple[tuple[Real, ...], ...] = ()
     """Points at which the history of a march holds all fields, as `probe_0_pressure`."""
     lines: tuple[Line, ...] = Field(default=(), alias="line")
-    """Lines of such points, as `line_0_velocity_x`."""
+    """Lines of points that the history holds with each frame, as `line_0_velocity_x`, at the times
+    `line_time`."""
+
+    @property
+    def sample_steps(self) -> int | None:
+        """Steps from one row of the history to the next."""
+        return self.sample if isinstance(self.sample, int) else None
+
+    @property
+    def sample_seconds(self) -> float | None:
+        """Time of the march from one row of the history to the next (s)."""
+        return seconds_of(self.sample)
 
     @property
     def films(self) -> tuple[str, ...]:
