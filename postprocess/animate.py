@@ -1,6 +1,5 @@
 """A film of a field: its frames one after the other, on one scale of colours."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,21 +8,20 @@ import matplotlib
 import numpy as np
 from matplotlib.animation import AbstractMovieWriter, FFMpegWriter, PillowWriter
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.output import cuts, evenly, read
-from heatsolve.postprocess.pieces import (
-    STYLE,
+from heatsolve.postprocess.colours import (
+    Colours,
+    Limits,
     add_bar_beside,
     bar_lies_below,
-    box_of,
-    colour_map,
-    draw_to_scale,
-    name_axes,
-    set_title,
+    colours_of,
+    span_of,
 )
+from heatsolve.postprocess.pieces import STYLE, name_axes, set_title
+from heatsolve.postprocess.planes import box_of, draw_obstacles, set_up_line, set_up_plane
 from heatsolve.postprocess.view import DRAWN_POINTS, View, look
 
 FORMATS = ("mp4", "gif")
@@ -31,6 +29,11 @@ MOST_FRAMES = 400
 """Of a film: of more, evenly spread ones are shown."""
 DOTS = 130
 """Of an inch: a film of a plane has about 650 x 550 of them."""
+BRIEF = 0.2
+"""Of the frames: so many, and always one, may be the start of a run that has not settled."""
+FAR = 1.5
+"""Of what the second half of a film spans: frames of the start that reach further do not count. A
+quantity that decays steadily loses no more than a seventh of its range by both."""
 
 
 def animate(
@@ -39,14 +42,16 @@ def animate(
     field: str | None = None,
     rate: int = 15,
     slices: Mapping[str, float] | None = None,
+    limits: Limits | None = None,
 ) -> Path:
     """Draw the frames of a field file as a film, so many a second; its path.
 
     By default the field is the temperature, or else the first one, and the film an MP4 beside the
     file, or a GIF where there is no encoder (the `video` extra brings one). In space it shows the
-    plane in the middle of the slowest axis, or that of `slices`; see `view.look`. Raises InputError
-    for a file of a single frame, for an unknown field or format, or a missing encoder, FileFailure
-    where a file is damaged or cannot be written.
+    plane in the middle of the slowest axis, or that of `slices`; see `view.look`. The colours span
+    the `limits`, or else what the field has once the run has settled. Raises InputError for a file
+    of a single frame, for an unknown field or format, or a missing encoder, FileFailure where a
+    file is damaged or cannot be written.
     """
     path = Path(path)
     solution = read(path, fields=())
@@ -54,6 +59,8 @@ def animate(
         raise InputError(f"{path} has one frame, and no film: heatsolve plot draws it")
     if not 1 <= rate <= 100:
         raise InputError(f"--rate must be 1 to 100 frames a second, not {rate}")
+    if limits is not None and not limits[0] < limits[1]:
+        raise InputError("--limits must be two numbers, the lower one first")
     encoder = _encoder()
     chosen = f"_{field}" if field else ""  # as a film that a case asks for
     default = f"{path.name.removesuffix('.h5')}{chosen}.{usual_format()}"
@@ -67,8 +74,9 @@ def animate(
     # One layout and one size, for all frames.
     style = {"figure.constrained_layout.use": False, "savefig.bbox": None}
     with matplotlib.rc_context(STYLE | style | {"animation.ffmpeg_path": encoder}):
-        low, high = _range(view)
-        drawing, show = (_line if len(view.axes) == 1 else _plane)(view, low, high)
+        every, settled = _ranges(view)
+        colours = colours_of(view.field, [every], limits=limits or settled)
+        drawing, show = (_line if len(view.axes) == 1 else _plane)(view, colours)
         writer = _writer(kind, rate)
         try:
             with writer.saving(drawing, str(output), DOTS):
@@ -118,16 +126,28 @@ def frames(view: View) -> Iterator[tuple[int, np.ndarray]]:
     return zip(view.frames, values, strict=True)
 
 
-def _range(view: View) -> tuple[float, float]:
-    """The lowest and the highest number of all frames, apart from each other."""
-    low, high = math.inf, -math.inf
+def _ranges(view: View) -> tuple[np.ndarray, Limits]:
+    """The lowest and highest value of each frame, and what they span once the run has settled.
+
+    Without the first frames, if they are few and reach far beyond the second half: the pressure of
+    a flow that is set off suddenly would leave no colours for the rest.
+    """
+    found = []
     for _, values in frames(view):
         finite = values[np.isfinite(values)]
-        low, high = float(finite.min(initial=low)), float(finite.max(initial=high))
-    if not low <= high:
-        low = high = 0.0
-    margin = 0.0 if high > low else 0.01 * abs(low) or 1.0
-    return low - margin, high + margin
+        found.append([finite.min(initial=np.inf), finite.max(initial=-np.inf)])
+    bounds = np.array(found, dtype=float)
+    bounds = np.where(np.isfinite(bounds), bounds, np.nan)
+    count, first = len(bounds), 0
+    half = bounds[count // 2 :]
+    if np.isfinite(half).any():
+        low, high = np.nanmin(half), np.nanmax(half)
+        far = 0.5 * FAR * (high - low)
+        beyond = np.abs(bounds - 0.5 * (low + high)).max(axis=1) > far
+        after = 1 + int(np.max(np.nonzero(beyond)[0], initial=-1))
+        if high > low and after <= max(1, BRIEF * count):
+            first = after
+    return bounds, span_of(bounds[first:][np.isfinite(bounds[first:])])
 
 
 Show = Callable[[int, np.ndarray], None]
@@ -142,14 +162,16 @@ def _axes(width: float, height: float, right: float, below: float = 0.0) -> tupl
     return drawing, drawing.add_axes((left / across, bottom / up, width / across, height / up))
 
 
-def _line(view: View, low: float, high: float) -> tuple[Figure, Show]:
+def _line(view: View, colours: Colours) -> tuple[Figure, Show]:
     ((axis, x),) = view.axes.items()
-    drawing, ax = _axes(3.8, 2.5, right=0.2)
+    width, height = 3.8, 2.5
+    drawing, ax = _axes(width, height, right=0.2)
     name_axes(ax, view.label(axis), view.label(view.field))
     (curve,) = ax.plot(x, np.full(x.shape, np.nan))
-    room = 0.05 * (high - low)
-    ax.set(xlim=(x[0], x[-1]), ylim=(low - room, high + room))
+    room = 0.05 * (colours.high - colours.low)
+    ax.set_ylim(colours.low - room, colours.high + room)
     ax.grid(color="0.88", linewidth=0.5)
+    set_up_line(ax, view, width)
 
     def show(frame: int, values: np.ndarray) -> None:
         curve.set_ydata(values)
@@ -158,24 +180,24 @@ def _line(view: View, low: float, high: float) -> tuple[Figure, Show]:
     return drawing, show
 
 
-def _plane(view: View, low: float, high: float) -> tuple[Figure, Show]:
-    (up, y), (across, x) = view.axes.items()
-    if min(len(x), len(y)) < 2:
-        raise InputError("a plane one point wide cannot be drawn: it needs two points on each axis")
-    width, height = box_of(x, y, longest=3.8)
+def _plane(view: View, colours: Colours) -> tuple[Figure, Show]:
+    up, across = view.axes
+    width, height = box = box_of(view, longest=3.8)
     lies_below = bar_lies_below(width, height)
     drawing, ax = _axes(width, height, 0.3 if lies_below else 1.1, 0.7 if lies_below else 0.0)
-    ax.set_facecolor("0.8")
     name_axes(ax, view.label(across), view.label(up))
-    draw_to_scale(ax, x, y)
+    set_up_plane(ax, view, box)
+    (y, x), values = view.up_to_the_walls(np.zeros([len(line) for line in view.axes.values()]))
     mesh = ax.pcolormesh(
-        x, y, np.full((len(y), len(x)), low), cmap=colour_map(view.field),
-        norm=Normalize(low, high), shading="gouraud", rasterized=True,
-    )  # fmt: skip
-    add_bar_beside(ax, (width, height), mesh, view.label(view.field))
+        x, y, values, cmap=colours.map, norm=colours.norm, shading="gouraud", rasterized=True
+    )
+    draw_obstacles(ax, view)
+    add_bar_beside(ax, box, mesh, colours, view.label(view.field))
 
     def show(frame: int, values: np.ndarray) -> None:
-        mesh.set_array(np.ma.masked_invalid(values.astype(float)))
+        _, values = view.up_to_the_walls(values.astype(float))
+        # A centred scale reaches further than the limits to one side: those have the end's colour.
+        mesh.set_array(np.ma.masked_invalid(np.clip(values, colours.low, colours.high)))
         set_title(drawing, replace(view, frames=(frame,)).title, ax)
 
     return drawing, show

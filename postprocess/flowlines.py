@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from heatsolve.errors import InputError
+from heatsolve.postprocess.colours import DIVERGING, Colours
 from heatsolve.postprocess.pieces import quantity
 from heatsolve.postprocess.view import View
 
@@ -24,7 +25,7 @@ def velocity_in(view: View) -> tuple[np.ndarray, np.ndarray]:
     return view.read(across)[-1], view.read(up)[-1]
 
 
-def vectors(ax: Axes, view: View) -> str:
+def vectors(ax: Axes, view: View, _: Colours) -> str:
     """Arrows of the velocity at evenly spread points; what the longest one says."""
     u, v = velocity_in(view)
     y, x = view.axes.values()
@@ -48,8 +49,8 @@ def _spread(line: np.ndarray, apart: float) -> np.ndarray:
     return np.arange((len(line) - 1) % stride // 2, len(line), stride)
 
 
-def streamlines(ax: Axes, view: View) -> str:
-    """Lines along the velocity, which need no words."""
+def streamlines(ax: Axes, view: View, colours: Colours) -> str:
+    """Lines along the velocity, which need no words; dark on a map that is white in its middle."""
     u, v = velocity_in(view)
     y, x = (np.linspace(line[0], line[-1], len(line)) for line in view.axes.values())
     ratio = float(np.ptp(y) / np.ptp(x))
@@ -58,13 +59,14 @@ def streamlines(ax: Axes, view: View) -> str:
         return ""  # nothing moves
     ax.streamplot(
         x, y, np.ma.masked_invalid(u), np.ma.masked_invalid(v), density=density,
-        linewidth=0.6, arrowsize=0.6, color="white",
+        linewidth=0.6, arrowsize=0.6, color="0.2" if colours.map.name == DIVERGING else "white",
     )  # fmt: skip
-    ax.set(xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
+    up, across = view.ends
+    ax.set(xlim=across, ylim=up)
     return ""
 
 
-FLOWLINES: dict[str, Callable[[Axes, View], str]] = {
+FLOWLINES: dict[str, Callable[[Axes, View, Colours], str]] = {
     "vectors": vectors,
     "streamlines": streamlines,
 }

@@ -9,6 +9,8 @@ from heatsolve.postprocess.pieces import Figure, name_axes, set_title
 
 OF_THE_MARCH = ("iteration", "step", "time", "dt", "residual", "divergence", "courant", LINE_TIME)
 """Columns that tell how a march went, not what it found."""
+AXES = ("time", "step", "iteration")
+"""Columns over which others are drawn, the first of them that there is."""
 SIDE_BY_SIDE = 2
 
 
@@ -31,6 +33,27 @@ def norm_figure(solution: Solution) -> Figure:
         ax.legend(loc="upper right")
     ax.grid(color="0.88", linewidth=0.5)
     ax.margins(x=0.01)
+    set_title(drawing, solution.title, ax)
+    return drawing
+
+
+def column_figure(solution: Solution, name: str) -> Figure:
+    """One column of the history over time, or over iterations where there is no time.
+
+    Raises InputError for a column that is not there, or that holds more than a number for each.
+    """
+    curves = {k: v for k, v in solution.history.items() if v.ndim == 1 and k not in AXES}
+    if name not in curves:
+        given = ", ".join(curves) or "nothing"
+        raise InputError(f"{solution.path} has no history of {name!r}, only of {given}")
+    axis = next((axis for axis in AXES if axis in solution.history), "")
+    unit = solution.units.get("time", "1") if axis == "time" else "1"
+    drawing = Figure(figsize=(4.2, 3.0))
+    ax = drawing.add_subplot()
+    name_axes(ax, axis + (f" ({unit})" if unit != "1" else ""), name.replace("_", " "))
+    ax.plot(solution.history[axis], curves[name])
+    ax.grid(color="0.88", linewidth=0.5)
+    ax.margins(x=0.0)
     set_title(drawing, solution.title, ax)
     return drawing
 

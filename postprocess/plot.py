@@ -8,46 +8,41 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, Normalize, SymLogNorm
+from matplotlib.colors import LogNorm, SymLogNorm
 from matplotlib.contour import QuadContourSet
-from matplotlib.ticker import MaxNLocator
 
 from heatsolve.errors import InputError
 from heatsolve.output import Source, read
-from heatsolve.postprocess.flowlines import FLOWLINES
-from heatsolve.postprocess.history import norm_figure
-from heatsolve.postprocess.pieces import (
-    LEVELS,
-    STYLE,
-    Figure,
+from heatsolve.postprocess.colours import (
+    DIFFERENCE,
+    Colours,
+    Limits,
     add_bar_beside,
     add_colourbar,
     bar_lies_below,
-    box_of,
-    colour_map,
-    draw_to_scale,
-    levels_of,
-    name_axes,
-    save,
-    set_title,
+    colours_of,
+    logarithmic,
 )
+from heatsolve.postprocess.flowlines import FLOWLINES
+from heatsolve.postprocess.history import column_figure, norm_figure
+from heatsolve.postprocess.pieces import STYLE, Figure, name_axes, save, set_title
+from heatsolve.postprocess.planes import box_of, draw_obstacles, set_up_line, set_up_plane
 from heatsolve.postprocess.view import View, look
 
-DECADES = 1e-8
-"""Of the largest value: a logarithmic scale shows nothing smaller."""
-SIGNED_DECADES = 1e-3
-"""The same where there are values of both signs; what is smaller is drawn on a linear scale."""
-ROUNDING = 1e-9
-"""Of levels, relative."""
-DIFFERENCE = "coolwarm"
-"""The colours of a difference, with grey for none."""
+LINE = (4.2, 3.0)
+"""Width and height of the figure of a line, inches."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a field is drawn: `over` a plane "vectors", "streamlines" or nothing."""
+    """How a field is drawn.
+
+    `limits` are the lowest and the highest value shown, `over` a plane "vectors", "streamlines" or
+    nothing.
+    """
 
     log: bool = False
+    limits: Limits | None = None
     over: str = ""
 
 
@@ -66,7 +61,8 @@ def plot(
     """
     path = Path(path)
     stem = path.name.removesuffix(".h5") + ("_history" if history else "")
-    output = Path(output) if output else path.with_name(f"{stem}.png")
+    column = f"_{field}" if history and field else ""
+    output = Path(output) if output else path.with_name(f"{stem}{column}.png")
     return save(figure(path, field, history, **options), output)
 
 
@@ -81,24 +77,31 @@ def figure(
     vectors: bool = False,
     streamlines: bool = False,
     log: bool = False,
+    limits: Limits | None = None,
     compare: Source | None = None,
 ) -> Figure:
-    """The Figure of one field, or of the residual with `history`; the options of `heatsolve plot`.
+    """The Figure of one field; with `history` of the residual, or of its column called `field`.
 
-    `field`, `slices` (positions by axis) and `at_time` choose what is drawn, as for `view.look`: a
-    line, a plane, or of a field in space its three mid-planes. `log`: on a logarithmic scale.
-    `vectors` or `streamlines` of the velocity go over a plane. `compare`: another file, whose field
-    is drawn beside, with the difference. Raises as `read` does, and InputError for what cannot be
-    drawn.
+    The options are those of `heatsolve plot`. `field`, `slices` (positions by axis) and `at_time`
+    choose what is drawn, as for `view.look`: a line, a plane, or of a field in space its three
+    mid-planes. `log`: on a logarithmic scale. `limits`: from this value to that one, in place of
+    all values. `vectors` or `streamlines` of the velocity go over a plane. `compare`: another file,
+    whose field is drawn beside, with the difference. Raises as `read` does, and InputError for what
+    cannot be drawn.
     """
     if vectors and streamlines:
         raise InputError("--vectors and --streamlines exclude each other")
     over = "vectors" if vectors else "streamlines" if streamlines else ""
     if history:
-        if slices or over or log or compare or at_time is not None:
-            raise InputError("--history draws the residual, and takes no option of fields")
-        return norm_figure(read(source, fields=()))
-    view, how = look(source, field, slices, at_time), Look(log, over)
+        if slices or over or log or limits or compare or at_time is not None:
+            raise InputError(
+                "--history draws the residual or one --field, and takes no other option"
+            )
+        solution = read(source, fields=())
+        return column_figure(solution, field) if field else norm_figure(solution)
+    if limits is not None and not limits[0] < limits[1]:
+        raise InputError("--limits must be two numbers, the lower one first")
+    view, how = look(source, field, slices, at_time), Look(log, limits, over)
     dimension = len(view.axes)
     if over and dimension != 2:
         raise InputError(f"{over} are drawn over a plane: cut it out with --slice")
@@ -112,37 +115,37 @@ def figure(
 
 def _lines(view: View, how: Look) -> Figure:
     """A profile; of a march at up to six times, evenly spread."""
-    drawing = Figure(figsize=(4.2, 3.0))
+    drawing = Figure(figsize=LINE)
     ax = drawing.add_subplot()
     ((axis, x),) = view.axes.items()
     name_axes(ax, view.label(axis), view.label(view.field))
-    colours = _colours_of_moments(view)
-    for frame, values, colour in zip(view.frames, view.values, colours, strict=True):
+    for frame, values, colour in zip(view.frames, view.values, _moments(view), strict=True):
         ax.plot(x, values, color=colour, label=view.moment(frame))
     if len(view.frames) > 1:
         drawing.legend(loc="outside right center")
-    _finish_lines(ax, how, view.values)
+    _finish_lines(ax, view, how, view.values)
     set_title(drawing, view.title, ax)
     return drawing
 
 
-def _colours_of_moments(view: View) -> list:
+def _moments(view: View) -> list:
+    """A colour for each of the times."""
     if len(view.frames) == 1:
         return ["C0"]
-    return list(
-        matplotlib.colormaps[colour_map(view.field)](np.linspace(0.05, 0.8, len(view.frames)))
-    )
+    return list(matplotlib.colormaps["viridis"](np.linspace(0.05, 0.8, len(view.frames))))
 
 
-def _finish_lines(ax: Axes, how: Look, values: list[np.ndarray]) -> None:
+def _finish_lines(ax: Axes, view: View, how: Look, values: list[np.ndarray]) -> None:
     if how.log:
-        norm = norm_of(values, log=True)
+        norm = logarithmic(np.concatenate([each[np.isfinite(each)] for each in values]))
         if isinstance(norm, SymLogNorm):
             ax.set_yscale("symlog", linthresh=norm.linthresh)
         else:
             ax.set_yscale("log")
+    if how.limits:
+        ax.set_ylim(how.limits)
     ax.grid(color="0.88", linewidth=0.5)
-    ax.margins(x=0)
+    set_up_line(ax, view, LINE[0] - 1.0)
 
 
 # ---- planes ----------------------------------------------------------------------------------
@@ -150,14 +153,15 @@ def _finish_lines(ax: Axes, how: Look, values: list[np.ndarray]) -> None:
 
 def _plane(view: View, how: Look) -> Figure:
     """Filled contours of a plane."""
-    (up, y), (across, x) = view.axes.items()
-    width, height = box_of(x, y, longest=3.4)
+    width, height = box = box_of(view, longest=3.4)
     drawing = Figure(figsize=(width + 1.6, height + 1.4))
     ax = drawing.add_subplot()
+    up, across = view.axes
     name_axes(ax, view.label(across), view.label(up))
-    filled = _fill(ax, view, norm_of(view.values, how.log))
-    said = FLOWLINES[how.over](ax, view) if how.over else ""
-    add_bar_beside(ax, (width, height), filled, view.label(view.field))
+    colours = colours_of(view.field, view.values, how.log, how.limits)
+    filled = _fill(ax, view, colours, box)
+    said = FLOWLINES[how.over](ax, view, colours) if how.over else ""
+    add_bar_beside(ax, box, filled, colours, view.label(view.field))
     set_title(drawing, ", ".join(filter(None, (view.title, said))), ax)
     return drawing
 
@@ -166,71 +170,53 @@ def _midplanes(view: View, how: Look) -> Figure:
     """The three mid-planes of a field in space on one colour scale."""
     lines = view.solution.coordinates
     planes = [view.cut(normal, len(lines[normal]) // 2) for normal in "zyx"]
-    norm = norm_of([values for plane in planes for values in plane.values], how.log)
-    spans = {axis: np.ptp(line) or 1.0 for axis, line in lines.items()}
-    sides = [tuple(spans[axis] for axis in plane.axes) for plane in planes]  # up, right
+    every = [values for plane in planes for values in plane.values]
+    colours = colours_of(view.field, every, how.log, how.limits)
+    sides = [[high - low or 1.0 for low, high in plane.ends] for plane in planes]  # up, right
     widths = [right for _, right in sides]
     tallest = 4.2 / sum(widths) * max(up for up, _ in sides)
     drawing = Figure(figsize=(7, np.clip(tallest, 1.1, 3.5) + 1))
     panels = drawing.subplots(1, 3, width_ratios=[max(width, max(widths) / 4) for width in widths])
-    for ax, plane in zip(panels, planes, strict=True):
-        filled = _panel(ax, plane, norm, plane.place)
-    add_colourbar(drawing, filled, view.label(view.field), ax=panels)
+    for ax, plane, (up, right) in zip(panels, planes, sides, strict=True):
+        box = 4.2 * right / sum(widths), 4.2 * up / sum(widths)
+        filled = _panel(ax, plane, colours, plane.place, box)
+    add_colourbar(drawing, filled, colours, view.label(view.field), ax=panels)
     set_title(drawing, view.title)
     return drawing
 
 
-def _panel(ax: Axes, view: View, norm: Normalize, title: str) -> QuadContourSet:
+def _panel(
+    ax: Axes, view: View, colours: Colours, title: str, box: tuple[float, float]
+) -> QuadContourSet:
     """One of several planes in a row."""
     up, across = view.axes
-    filled = _fill(ax, view, norm)
+    filled = _fill(ax, view, colours, box)
     name_axes(ax, view.label(across), view.label(up))
     ax.set_title(title, parse_math=False)
-    ax.xaxis.set_major_locator(MaxNLocator(2))  # more labels would touch in a narrow panel
     return filled
 
 
 def _fill(
-    ax: Axes, view: View, norm: Normalize, values: np.ndarray | None = None, colours: str = ""
+    ax: Axes,
+    view: View,
+    colours: Colours,
+    box: tuple[float, float],
+    values: np.ndarray | None = None,
 ) -> QuadContourSet:
-    """Contours of a plane `(up, across)`, to scale unless it is very long; NaN stays grey."""
-    y, x = view.axes.values()
-    values = view.values[-1] if values is None else values
-    if min(values.shape) < 2:
-        raise InputError("a plane one point wide cannot be drawn: it needs two points on each axis")
-    ax.set_facecolor("0.8")
-    draw_to_scale(ax, x, y)
-    plane = np.ma.masked_invalid(values)
-    levels = norm.inverse(np.linspace(0.0, 1.0, LEVELS + 1))
-    extend = "neither"
-    if isinstance(norm, LogNorm):
-        below = bool((plane < (1.0 - ROUNDING) * levels[0]).any())
-        extend = "min" if below else "neither"
+    """Contours of a plane `(up, across)` from wall to wall, and the obstacles; NaN stays grey."""
+    set_up_plane(ax, view, box)
+    (y, x), plane = view.up_to_the_walls(view.values[-1] if values is None else values)
+    plane, levels = np.ma.masked_invalid(plane), colours.levels
+    if isinstance(colours.norm, LogNorm):
         # Half of the lowest level is drawn as what is below the scale.
+        below = colours.extend in ("min", "both")
         plane = np.ma.maximum(plane, (0.5 if below else 1.0) * levels[0])
-    cmap = colours or colour_map(view.field)
-    return ax.contourf(x, y, plane, np.unique(levels), cmap=cmap, norm=norm, extend=extend)
-
-
-def norm_of(arrays: list[np.ndarray], log: bool = False) -> Normalize:
-    """The scale of colours for all finite values of some arrays.
-
-    A logarithmic one is symmetric about 0 where there are values of both signs. Raises InputError
-    where there is nothing that has a logarithm.
-    """
-    every = np.concatenate([values[np.isfinite(values)] for values in arrays])
-    if not log:
-        levels = levels_of(every)
-        return Normalize(levels[0], levels[-1])
-    largest = float(np.abs(every).max(initial=0.0))
-    if largest == 0.0:
-        raise InputError("a field that is 0 everywhere has no logarithm")
-    if every.min() < 0.0:
-        linear = 10.0 ** np.ceil(np.log10(largest * SIGNED_DECADES))
-        low, high = min(every.min(), -linear), max(every.max(), linear)
-        return SymLogNorm(linear, vmin=float(low), vmax=float(high))
-    lowest = max(float(every[every > 0.0].min()), largest * DECADES)
-    return LogNorm(min(lowest, 0.5 * largest), largest)
+    filled = ax.contourf(
+        x, y, plane, levels, cmap=colours.map, norm=colours.norm, extend=colours.extend
+    )
+    filled.set_rasterized(True)  # else viewers of PDF show seams between the contours
+    draw_obstacles(ax, view)
+    return filled
 
 
 # ---- two files -------------------------------------------------------------------------------
@@ -267,8 +253,8 @@ def _comparison_of_lines(view: View, other: View, how: Look) -> Figure:
     name_axes(above, "", view.label(view.field))
     below.plot(x, values - others, color="0.2")
     name_axes(below, view.label(axis), "difference")
-    _finish_lines(above, how, [values, others])
-    _finish_lines(below, Look(), [])
+    _finish_lines(above, view, how, [values, others])
+    _finish_lines(below, view, Look(), [])
     when = view.moment(view.frames[-1])
     set_title(drawing, ", ".join(filter(None, (view.solution.title, view.place, when))), above)
     return drawing
@@ -276,8 +262,7 @@ def _comparison_of_lines(view: View, other: View, how: Look) -> Figure:
 
 def _comparison_of_planes(view: View, other: View, how: Look) -> Figure:
     """Both on one scale of colours, and the first less the other."""
-    y, x = view.axes.values()
-    width, height = box_of(x, y, longest=2.0)
+    width, height = box = box_of(view, longest=2.0)
     below = bar_lies_below(width, height)
     lefts = [0.7, 1.0 + width, (1.3 if below else 2.1) + 2 * width]  # inches
     bottom, right = (1.2, 0.3) if below else (0.6, 1.1)
@@ -290,17 +275,18 @@ def _comparison_of_planes(view: View, other: View, how: Look) -> Figure:
     ]
     values, others = view.values[-1], other.values[-1]
     difference = values - others
-    most = float(np.abs(difference[np.isfinite(difference)]).max(initial=0.0)) or 1.0
-    norm, around = norm_of([values, others], how.log), Normalize(-most, most)
+    finite = difference[np.isfinite(difference)]
+    most = float(np.abs(finite).max(initial=0.0)) or 1.0
+    colours = colours_of(view.field, [values, others], how.log, how.limits)
+    around = colours_of(DIFFERENCE, [finite], limits=(-most, most))
     for ax, each in zip(panels[:2], (view, other), strict=True):
-        filled = _panel(ax, each, norm, each.solution.path.name)
+        filled = _panel(ax, each, colours, each.solution.path.name, box)
         if how.over:
-            FLOWLINES[how.over](ax, each)
-    add_bar_beside(panels[1], (width, height), filled, view.label(view.field))
-    changed = _fill(panels[2], view, around, difference, DIFFERENCE)
-    panels[2].set_title("difference")
-    panels[2].xaxis.set_major_locator(MaxNLocator(2))
-    add_bar_beside(panels[2], (width, height), changed, "difference")
+            FLOWLINES[how.over](ax, each, colours)
+    add_bar_beside(panels[1], box, filled, colours, view.label(view.field))
+    changed = _fill(panels[2], view, around, box, difference)
+    panels[2].set_title(DIFFERENCE)
+    add_bar_beside(panels[2], box, changed, around, DIFFERENCE)
     for ax in panels[1:]:
         name_axes(ax, view.label(list(view.axes)[1]), "")
         ax.yaxis.set_ticklabels([])

@@ -8,6 +8,7 @@ import numpy as np
 
 from heatsolve.errors import InputError
 from heatsolve.output import Solution, Source, cuts, evenly, read
+from heatsolve.postprocess.domain import Domain, domain_of, solid
 from heatsolve.postprocess.pieces import label_of, main_field, quantity
 
 DRAWN_POINTS = 1000
@@ -39,6 +40,53 @@ class View:
         """Another field of the same file at the same place."""
         given = self.solution, field, self.frames, self.at, DRAWN_POINTS
         return [values.astype(float) for values in cuts(*given)]
+
+    @cached_property
+    def domain(self) -> Domain:
+        """Where the walls are, and the obstacles."""
+        return domain_of(self.solution)
+
+    @property
+    def ends(self) -> list[tuple[float, float]]:
+        """Where the axes begin and end, slowest first: at the walls."""
+        return [self.domain.ends[axis] for axis in self.axes]
+
+    def solid(self) -> tuple[list[np.ndarray], np.ndarray] | None:
+        """How much of what is shown is solid, as `domain.solid` says it."""
+        lines = self.solution.coordinates
+        place = tuple((axis, float(lines[axis][n])) for axis, n in self.at.items())
+        return solid(self.domain, tuple(self.axes), place)
+
+    def up_to_the_walls(self, values: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        """Positions and values with those at the walls, where cells end half a cell before them.
+
+        They are extrapolated linearly, within the range of the values, or on a periodic axis
+        interpolated between its two ends.
+        """
+        lines = list(self.axes.values())
+        finite = values[np.isfinite(values)]
+        bounds = finite.min(initial=np.inf), finite.max(initial=-np.inf)
+        for number, (axis, (lower, upper)) in enumerate(zip(self.axes, self.ends, strict=True)):
+            x = lines[number]
+            before, behind = x[0] - lower, upper - x[-1]
+            first, second, last_but_one, last = (
+                np.take(values, [n], axis=number) for n in (0, 1, -2, -1)
+            )
+            with np.errstate(invalid="ignore"):  # of infinite values
+                if axis in self.domain.periodic:
+                    at_low = at_high = (behind * first + before * last) / (before + behind)
+                else:
+                    at_low = first + (first - second) * (before / (x[1] - x[0]))
+                    at_high = last + (last - last_but_one) * (behind / (x[-1] - x[-2]))
+            pieces = [(x, values)]
+            tiny = 1e-9 * (upper - lower)
+            if before > tiny:
+                pieces.insert(0, (np.array([lower]), np.clip(at_low, *bounds)))
+            if behind > tiny:
+                pieces.append((np.array([upper]), np.clip(at_high, *bounds)))
+            lines[number] = np.concatenate([line for line, _ in pieces])
+            values = np.concatenate([piece for _, piece in pieces], axis=number)
+        return lines, values
 
     def label(self, name: str) -> str:
         return label_of(self.solution, name)
@@ -135,3 +183,16 @@ def parse_slices(texts: Sequence[str]) -> dict[str, float]:
             raise InputError(f"--slice {text!r} must be one axis and a position, such as z=0.5")
         found[axis] = position
     return found
+
+
+def parse_limits(text: str | None) -> tuple[float, float] | None:
+    """Two numbers of a text such as "-1,1", the lower one first. Raises InputError for others."""
+    if text is None:
+        return None
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        low = high = np.nan
+    if not -np.inf < low < high < np.inf:
+        raise InputError(f"--limits {text!r} must be two numbers, the lower one first, as -1,1")
+    return low, high

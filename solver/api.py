@@ -116,7 +116,8 @@ class Result(Mapping[str, Any]):
         """A matplotlib Figure of a field, or of the residual, which a notebook shows.
 
         Options are those of `heatsolve plot`: `slices={"z": 0.5}`, `at_time`, `vectors`,
-        `streamlines`, `log`, and `compare` with another file or Result. See `postprocess.plot`.
+        `streamlines`, `log`, `limits=(-1, 1)`, and `compare` with another file or Result. See
+        `postprocess.plot`.
         """
         from heatsolve.postprocess.plot import figure
 

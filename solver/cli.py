@@ -30,6 +30,10 @@ SliceOption = Annotated[
     list[str] | None,
     typer.Option("--slice", metavar="AXIS=POSITION", help="Cut across an axis; repeatable."),
 ]
+LimitsOption = Annotated[
+    str | None,
+    typer.Option(metavar="LOW,HIGH", help="The values shown, as -1,1.", show_default="all"),
+]
 BackendOption = Annotated[
     str | None, typer.Option(help="auto, numpy, numba, cupy or cuda.", show_default="the case's")
 ]
@@ -204,8 +208,12 @@ def submit(
 @app.command()
 def plot(
     file: FileArgument,
-    field: Annotated[str | None, typer.Option(help="The field to draw.")] = None,
-    history: Annotated[bool, typer.Option("--history", help="Draw the residual instead.")] = False,
+    field: Annotated[
+        str | None, typer.Option(help="The field to draw; with --history, the column.")
+    ] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Draw the residual, or FIELD, of the history.")
+    ] = False,
     output: Annotated[Path | None, typer.Option(help="The PNG, PDF or SVG to write.")] = None,
     slices: SliceOption = None,
     at_time: Annotated[
@@ -216,16 +224,18 @@ def plot(
         bool, typer.Option("--streamlines", help="And lines along the velocity.")
     ] = False,
     log: Annotated[bool, typer.Option("--log", help="On a logarithmic scale.")] = False,
+    limits: LimitsOption = None,
     compare: Annotated[
         Path | None, typer.Option(metavar="OTHER", help="Beside another file's, and less it.")
     ] = None,
 ) -> None:
-    """Draw a field, or the history of the residual: a line, a plane, or three planes in space."""
+    """Draw a field, or a column of the history: a line, a plane, or three planes in space."""
     from heatsolve.postprocess.plot import plot as draw
-    from heatsolve.postprocess.view import parse_slices
+    from heatsolve.postprocess.view import parse_limits, parse_slices
 
     path = draw(file, output, field, history, slices=parse_slices(slices or []), at_time=at_time,
-                vectors=vectors, streamlines=streamlines, log=log, compare=compare)  # fmt: skip
+                vectors=vectors, streamlines=streamlines, log=log, limits=parse_limits(limits),
+                compare=compare)  # fmt: skip
     print(f"wrote {path}")
 
 
@@ -239,12 +249,14 @@ def animate(
     ] = None,
     rate: Annotated[int, typer.Option(help="Frames a second.")] = 15,
     slices: SliceOption = None,
+    limits: LimitsOption = None,
 ) -> None:
     """Draw the frames of a field as a film."""
     from heatsolve.postprocess.animate import animate as draw
-    from heatsolve.postprocess.view import parse_slices
+    from heatsolve.postprocess.view import parse_limits, parse_slices
 
-    print(f"wrote {draw(file, output, field, rate, parse_slices(slices or []))}")
+    given, bounds = parse_slices(slices or []), parse_limits(limits)
+    print(f"wrote {draw(file, output, field, rate, given, bounds)}")
 
 
 @app.command()

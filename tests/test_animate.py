@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 from PIL import Image
+from test_plot import channel, colour_at
 from typer.testing import CliRunner
 
 from heatsolve.case import load
@@ -15,6 +16,7 @@ from heatsolve.errors import FileFailure, InputError
 from heatsolve.output import read
 from heatsolve.postprocess import animate as room
 from heatsolve.postprocess.animate import animate
+from heatsolve.postprocess.colours import colours_of
 from heatsolve.runner import run
 
 CASES = {
@@ -75,6 +77,41 @@ def test_one_scale_for_all_frames(tmp_path):
     height, width, _ = found[0].shape
     middles = {tuple(picture[int(0.45 * height), int(0.5 * width)]) for picture in found}
     assert len(middles) == 1
+
+
+def test_colours_are_those_of_the_settled_part(tmp_path):
+    """A start that is set off suddenly is brief; what decays or grows keeps all of its range."""
+    path = tmp_path / "a.h5"
+    run(
+        load("cavity-re100", ["constants.n=8", "time.end=1", "time.cfl=0.2", "output.every=1"]),
+        "numpy",
+        path,
+    )
+    with h5py.File(path) as file:
+        count = len(file["time"])
+    share = np.arange(count) / (count - 1)
+    assert count >= 10
+    sudden = np.where(np.arange(count) < 2, 100.0, 1.0)
+    for heights, highest in (
+        (sudden, 1.0), (np.exp(-5 * share), 1.0), (1 + share, 2.0), (np.ones(count), 1.0),
+    ):  # fmt: skip
+        with h5py.File(path, "r+") as file:
+            file["pressure"][:] = np.linspace(-1, 1, 64).reshape(8, 8) * heights[:, None, None]
+        _, (low, high) = room._ranges(room._view(path, "pressure", None))
+        assert (low, high) == pytest.approx((-highest, highest))
+    film = [picture for picture, _ in pictures(animate(path, tmp_path / "a.gif", "pressure"))]
+    limited = pictures(animate(path, tmp_path / "b.gif", "pressure", limits=(-9.0, 9.0)))
+    coloured = [(np.ptp(shown, axis=2) > 100).mean() for shown in (film[-1], limited[-1][0])]
+    assert coloured[0] > 0.1 > 2 * coloured[1]
+
+
+def test_a_film_shows_obstacles_and_walls(tmp_path):
+    view = room._view(channel(tmp_path), "velocity_x", None)
+    drawing, show = room._plane(view, colours_of("velocity_x", view.values))
+    show(1, view.values[1])
+    grey = pytest.approx((0.7, 0.7, 0.7), abs=0.01)
+    assert colour_at(drawing, drawing.axes[0], 0.0, 0.6) == grey
+    assert drawing.axes[0].get_xlim() == (-1.0, 1.2)
 
 
 def test_of_many_frames_some_are_shown(film, monkeypatch):

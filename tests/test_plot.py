@@ -3,14 +3,17 @@
 import subprocess
 import sys
 
+import matplotlib
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.output import FieldFile
+from heatsolve.postprocess.colours import colours_of
 from heatsolve.postprocess.plot import figure, plot
-from heatsolve.postprocess.view import parse_slices
+from heatsolve.postprocess.view import look, parse_limits, parse_slices
 
 CASE = '[case]\ntitle = "Hot plate, $5 & $6"\n[solver]\ntolerance = 1e-6\n'
 UNITS = {"temperature": "K", "length": "m", "time": "s"}
@@ -69,7 +72,7 @@ def test_2d_transient_shows_the_last_frame(tmp_path):
     drawing = figure(write(tmp_path, (1.0, 2.0), (0.0, 0.5)), field="pressure")
     assert drawing.axes[0].get_title() == "Hot plate, $5 & $6, t = 0.5 s"
     assert drawing.axes[0].child_axes[0].get_ylabel() == "pressure"
-    assert drawing.axes[0].collections[0].get_cmap().name == "viridis"
+    assert drawing.axes[0].collections[0].get_cmap().name == "RdBu_r"
 
 
 def test_3d(tmp_path):
@@ -194,7 +197,7 @@ def test_a_time_is_that_of_the_nearest_frame(tmp_path):
     path = flow(tmp_path, times=(0.0, 0.5, 2.0))
     (plane,) = figure(path, "pressure", at_time=0.6).axes
     assert plane.get_title().endswith("t = 0.5 s")
-    np.testing.assert_allclose(plane.collections[0].get_clim(), (0.5, 1.5), atol=0.01)
+    np.testing.assert_allclose(plane.collections[0].levels[[0, -1]], (0.5, 1.5), atol=0.01)
     (ax,) = figure(path, "pressure", slices={"y": 0.5}, at_time=2.0).axes
     assert len(ax.lines) == 1 and ax.get_title().endswith("y = 0.5 m, t = 2 s")
 
@@ -292,6 +295,175 @@ def test_what_cannot_be_drawn(tmp_path):
             figure(path, **options)
 
 
+CHANNEL = """
+[case]
+title = "A disc and a step"
+[model]
+kind = "flow"
+viscosity = 1
+[grid]
+cells = [22, 12]
+lower = [-1, 0]
+upper = [1.2, 1.2]
+[boundary]
+left = { kind = "no-slip" }
+right = { kind = "no-slip" }
+bottom = { kind = "no-slip" }
+top = { kind = "no-slip" }
+[[obstacle]]
+shape = "circle"
+center = [0, 0.6]
+radius = 0.25
+[[obstacle]]
+shape = "x > 0.9 and y < 0.3"
+[time]
+end = 1
+cfl = 0.5
+"""
+
+
+def channel(folder, times=(0.0, 1.0), case=CHANNEL, **fields):
+    """A file on the cells of that case: nothing moves, but for `fields` of x, y and time."""
+    x, y = -0.95 + 0.1 * np.arange(22), 0.05 + 0.1 * np.arange(12)
+    path = folder / "channel.h5"
+    with FieldFile(path, {"y": y, "x": x}, {}, transient=True) as file:
+        for time in times:
+            zeros = np.zeros((12, 22))
+            still = dict.fromkeys(("pressure", "velocity_x", "velocity_y"), zeros)
+            moved = {k: f(x[None], y[:, None], time) + zeros for k, f in fields.items()}
+            file.append(still | moved, time)
+        history = {
+            "step": np.arange(3),
+            "time": np.arange(3) / 2,
+            "force_y": np.array([1.0, -2, 3]),
+            "line_0_pressure": np.zeros((3, 4)),
+        }
+        file.finish({"case": case}, history)
+    return path
+
+
+def colour_at(drawing, ax, *place):
+    """Of a figure as it is drawn, where a point of some axes is."""
+    canvas = FigureCanvasAgg(drawing)
+    canvas.draw()
+    image = np.asarray(canvas.buffer_rgba())
+    across, up = ax.transData.transform(place)
+    return tuple(image[image.shape[0] - 1 - int(up), int(across), :3] / 255)
+
+
+def test_obstacles_are_filled_and_outlined(tmp_path):
+    """Also where the field is as within them; nothing else has their grey."""
+    drawing = figure(channel(tmp_path), "velocity_x")
+    plane = drawing.axes[0]
+    grey = pytest.approx((0.7, 0.7, 0.7), abs=0.01)
+    for inside in ((0.0, 0.6), (0.17, 0.76), (0.95, 0.02), (1.19, 0.28)):
+        assert colour_at(drawing, plane, *inside) == grey
+    for outside in ((0.2, 0.8), (0.85, 0.02), (1.19, 0.33), (-0.99, 1.19)):
+        assert colour_at(drawing, plane, *outside) == pytest.approx((0.97,) * 3, abs=0.03)
+    edge = colour_at(drawing, plane, 0.25 * np.cos(0.7), 0.6 + 0.25 * np.sin(0.7))
+    assert max(edge) < 0.5
+    panels = figure(channel(tmp_path), "pressure", vectors=True, compare=channel(tmp_path)).axes[:3]
+    assert all(len(ax.collections) >= 3 for ax in panels)
+
+
+def test_a_line_shows_the_obstacles_that_it_crosses(tmp_path):
+    (ax,) = figure(channel(tmp_path), "velocity_x", slices={"y": 0.55}, at_time=1.0).axes
+    (span,) = ax.patches
+    ends = span.get_x(), span.get_x() + span.get_width()
+    np.testing.assert_allclose(ends, (-np.sqrt(0.06), np.sqrt(0.06)), atol=0.01)
+    assert ax.get_xlim() == (-1, 1.2)
+
+
+def test_axes_reach_the_walls_and_have_numbers_there(tmp_path):
+    path = channel(tmp_path, velocity_x=lambda x, y, t: x + 2 * y)
+    drawing = figure(path, "velocity_x")
+    plane = drawing.axes[0]
+    assert (plane.get_xlim(), plane.get_ylim()) == ((-1, 1.2), (0, 1.2))
+    for axis, ends in ((plane.xaxis, (-1, 1.2)), (plane.yaxis, (0, 1.2))):
+        ticks = axis.get_majorticklocs()
+        assert (ticks[0], ticks[-1]) == ends and 3 <= len(ticks) <= 7
+    assert [text.get_text() for text in plane.get_xticklabels()][-1] == "1.2"
+    # Nothing is left blank beside them.
+    assert colour_at(drawing, plane, -0.99, 0.6) != pytest.approx((0.8, 0.8, 0.8), abs=0.01)
+
+
+def test_a_plane_that_is_periodic_ends_as_it_begins(tmp_path):
+    case = CHANNEL.replace("lower", "periodic = ['x']\nlower")
+    case = case.replace('left = { kind = "no-slip" }\nright = { kind = "no-slip" }\n', "")
+    case = case.replace('shape = "x > 0.9 and y < 0.3"', 'shape = "x > 9"')
+    view = look(
+        channel(tmp_path, case=case, pressure=lambda x, y, t: np.cos(x * np.pi / 1.1 + 0.3))
+    )
+    (_, x), values = view.up_to_the_walls(view.values[-1])
+    assert (x[0], x[-1]) == (-1, 1.2)
+    np.testing.assert_array_equal(values[:, 0], values[:, -1])
+    np.testing.assert_allclose(values[5], np.cos(x * np.pi / 1.1 + 0.3), atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("field", "low", "high", "diverging"),
+    [
+        ("velocity_x", -0.2, 1.0, True),
+        ("velocity_y", 0.0, 2.0, True),
+        ("pressure", -3.0, -1.0, True),
+        ("pressure", 1e5, 1e5 + 2, False),  # about 0 all of it would have one colour
+        ("temperature", -1.0, 1.0, False),
+        ("difference", -1.0, 0.5, True),
+    ],
+)
+def test_signed_fields_are_white_at_0(field, low, high, diverging):
+    colours = colours_of(field, [np.array([low, high])])
+    assert (colours.levels[0], colours.levels[-1]) == pytest.approx((low, high))
+    middle = np.array(colours.map(colours.norm(0.0)))
+    assert (min(middle[:3]) > 0.96) == diverging
+    if diverging:
+        blue, red = (np.array(colours.map(colours.norm(v)))[:3] for v in (-0.1, 0.1))
+        assert blue[2] > blue[0] and red[0] > red[2]
+        assert colours.norm.vmax == -colours.norm.vmin == max(abs(low), abs(high))
+
+
+def test_limits(tmp_path):
+    path = channel(tmp_path, pressure=lambda x, y, t: x)
+    drawing = figure(path, "pressure", limits=(-0.5, 0.25))
+    (contours, *_), (bar,) = drawing.axes[0].collections, drawing.axes[0].child_axes
+    assert contours.levels[[0, -1]] == pytest.approx((-0.5, 0.25))
+    assert contours.extend == "both" and bar.get_ylim() == (-0.5, 0.25)
+    # What lies beyond has the colour of the end that is shown, not of the map's.
+    ends = [colour_at(drawing, drawing.axes[0], x, 1.0) for x in (0.27, 1.1)]
+    np.testing.assert_allclose(*ends, atol=0.03)
+    (ax,) = figure(path, "pressure", limits=(-2, 3), slices={"y": 1.1}).axes
+    assert ax.get_ylim() == (-2, 3)
+    for wrong, log in (((1, 1), False), ((0, 1), True)):
+        with pytest.raises(InputError, match="--limits"):
+            figure(write(tmp_path, (1.0, 1.0)), limits=wrong, log=log)
+
+
+@pytest.mark.parametrize("text", ["1", "1,1", "2,1", "0,inf", "a,b", "0,1,2", ""])
+def test_texts_that_are_no_limits(text):
+    assert parse_limits("-1, 2e3") == (-1, 2000)
+    with pytest.raises(InputError, match="must be two numbers, the lower one first"):
+        parse_limits(text)
+
+
+def test_a_pdf_has_truetype_fonts_and_no_seams(tmp_path):
+    """Contours side by side let the paper shine through; as one image they do not."""
+    with matplotlib.rc_context({"pdf.compression": 0}):
+        page = plot(flow(tmp_path), tmp_path / "a.pdf").read_bytes()
+    assert b"/Type3" not in page and b"/FontFile2" in page
+    assert b"/Subtype /Image" in page
+    assert page.count(b"\nf\n") + page.count(b"\nB\n") < 120  # with contours: many hundreds
+
+
+def test_a_column_of_the_history(tmp_path):
+    path = channel(tmp_path)
+    (ax,) = figure(path, "force_y", history=True).axes
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("time", "force y")
+    np.testing.assert_array_equal(ax.lines[0].get_xydata(), [[0, 1], [0.5, -2], [1, 3]])
+    assert plot(path, field="force_y", history=True).name == "channel_history_force_y.png"
+    with pytest.raises(InputError, match="no history of 'lift', only of force_y"):
+        figure(path, "lift", history=True)
+
+
 @pytest.mark.parametrize("text", ["z", "z=", "w=1", "z=one", "z=nan", "=1", "z=1=2"])
 def test_texts_that_are_no_slice(text):
     with pytest.raises(InputError, match="must be one axis and a position"):
@@ -310,7 +482,9 @@ def test_slices_of_texts():
         (["--slice", "y=0.5", "--log", "--field", "pressure"], 0, "wrote flow.png"),
         (["--vectors", "--field=pressure", "--output=a.svg"], 0, "wrote a.svg"),
         (["--vectors", "--streamlines"], 2, "exclude each other"),
-        (["--history", "--log"], 2, "takes no option of fields"),
+        (["--history", "--log"], 2, "takes no other option"),
+        (["--limits", "-1,0.5", "--field=pressure"], 0, "wrote flow.png"),
+        (["--limits=1"], 2, "--limits '1' must be two numbers"),
         (["--compare", "none.h5"], 2, "there is no file none.h5"),
     ],
 )
