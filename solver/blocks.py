@@ -24,16 +24,22 @@ def process_grid(grid: Grid, size: int, wanted: Sequence[int] | None = None) -> 
         if any(p > n for p, n in zip(dims, counts, strict=True)):
             raise InputError(f"parallel.ranks: {list(wanted)} leaves processes without unknowns")
         return dims
+    if size > math.prod(counts):
+        raise InputError(_too_many(size, counts))
     fitting = [
         dims
         for dims in factorisations(size, grid.dimension)
         if all(p <= n for p, n in zip(dims, counts, strict=True))
     ]
     if not fitting:
-        unknowns = " x ".join(map(str, reversed(counts)))
-        raise InputError(f"{size} processes are too many for {unknowns} unknowns")
+        raise InputError(_too_many(size, counts))
     periodic = [axis.periodic for axis in grid.axes]
     return min(fitting, key=lambda dims: (surface(counts, dims, periodic), [-p for p in dims]))
+
+
+def _too_many(size: int, counts: Sequence[int]) -> str:
+    unknowns = " x ".join(map(str, reversed(counts)))
+    return f"{size} processes are too many for {unknowns} unknowns"
 
 
 def factorisations(number: int, factors: int) -> Iterator[tuple[int, ...]]:
@@ -41,10 +47,10 @@ def factorisations(number: int, factors: int) -> Iterator[tuple[int, ...]]:
     if factors == 1:
         yield (number,)
         return
-    for first in range(1, number + 1):
-        if number % first == 0:
-            for rest in factorisations(number // first, factors - 1):
-                yield (first, *rest)
+    low = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    for first in sorted({*low, *[number // n for n in low]}):
+        for rest in factorisations(number // first, factors - 1):
+            yield (first, *rest)
 
 
 def surface(counts: Sequence[int], dims: Sequence[int], periodic: Sequence[bool]) -> float:

@@ -106,6 +106,10 @@ class Bodies:
         lists = [found.present for found in self._stencils.values()]
         return [any(each) for each in zip(*lists, strict=True)]
 
+    @property
+    def stencils(self) -> list[Stencil]:
+        return list(self._stencils.values())
+
     def outside(self, name: str, source: Any) -> Any:
         """A source, 0 inside obstacles."""
         host = self._backend.to_host(source) * self._stencils[name].outside

@@ -116,22 +116,21 @@ def check(
     machine: Annotated[
         str | None, typer.Option(help="Of the time: h200.", show_default="this one")
     ] = None,
-    untimed: Annotated[bool, typer.Option("--untimed", help="Predict no time.")] = False,
+    untimed: Annotated[bool, typer.Option("--untimed", help="Say nothing of the time.")] = False,
     strict: StrictOption = False,
 ) -> None:
-    """Say what a run of a case would do, and how long: that is tried for a second."""
+    """Say what a run of a case would do, and how long it takes at least."""
     from heatsolve.case import load, locating
     from heatsolve.preview import preview
     from heatsolve.report import Report
-    from heatsolve.study.predict import predictions
+    from heatsolve.study.predict import timing
 
+    times = timing(ranks, machine)
     loaded = load(case, overrides or [])
     with locating(loaded):
-        for line in preview(loaded, backend, ranks, Report(), strict):
+        given = Report(), strict, None if untimed else times
+        for line in preview(loaded, backend, ranks, *given):
             print(line)
-        if not untimed:
-            for line in predictions(loaded, case, overrides or [], backend, ranks, machine):
-                print(line)
 
 
 @app.command()

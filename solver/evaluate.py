@@ -65,13 +65,18 @@ def evaluate(
         at_wall = np.array([(axis.lower, axis.upper)[wall.side]])
         positions[axis.name] = grid.along(wall.number, at_wall)
     variables = {**positions, "t": time}
-    values = np.asarray(expression(**{n: variables[n] for n in expression.names}), float)
+    variables = {name: variables[name] for name in expression.names}
+    given = variables if wall is not None else grid.to_evaluate(variables)
+    values = np.asarray(expression(**given), float)
     values = values if values.ndim else values.reshape((1,) * grid.dimension)
     if "t" in expression.names and time > 0.0:
         path = f"{path} at t = {time:g}"
     demand(grid, np.isfinite(values), values, path, "be finite")
     if positive:
         demand(grid, values > 0.0, values, path, "be greater than 0")
+    if given is not variables:
+        shapes = [np.shape(each) for each in variables.values()]
+        values = np.broadcast_to(values, np.broadcast_shapes(*shapes))
     return values
 
 

@@ -8,9 +8,10 @@ grids, it lies outside.
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,9 @@ WALLS = {
     "z": ("back", "front"),
 }
 """Names of the low and the high wall of each axis."""
+
+FEW = 5
+"""Unknowns of a sample along an axis along which nothing varies."""
 
 
 def whole(shape: Sequence[int]) -> Region:
@@ -114,13 +118,18 @@ class Axis:
         first, stop = self.stored
         return first - self.number(0), stop - self.number(0)
 
+    @property
+    def numbers(self) -> np.ndarray:
+        """The number, as the case counts points, of every array element."""
+        return np.arange(self.unknowns + 2) - self.number(0)
+
     @cached_property
     def coordinates(self) -> np.ndarray:
         """Positions of all array elements; a ghost outside takes its neighbour's, or its image's.
 
         So an expression is asked only where the field has a value.
         """
-        numbers = np.arange(self.unknowns + 2) - float(self.number(0))
+        numbers = self.numbers.astype(float)
         if self.periodic:
             numbers %= self.points
         else:
@@ -130,6 +139,50 @@ class Axis:
         # Whole numbers stay exact where the length is a multiple of the number of intervals.
         positions = self.lower + numbers * (self.upper - self.lower) / self.intervals
         return np.minimum(positions, self.upper)
+
+
+@dataclass(frozen=True)
+class SampledAxis(Axis):
+    """Some points of another axis, at their positions and with its spacing, evenly chosen.
+
+    The first and the last unknown are among them.
+    """
+
+    whole: Axis | None = None
+
+    @classmethod
+    def of(cls, whole: Axis, unknowns: int) -> Axis:
+        """So many unknowns of an axis; the axis itself where it has no more."""
+        if whole.all_unknowns <= unknowns:
+            return whole
+        given = {field.name: getattr(whole, field.name) for field in fields(whole)}
+        return cls(**{**given, "points": unknowns + sum(whole.fixed)}, whole=whole)
+
+    @property
+    def all_of_it(self) -> Axis:
+        assert self.whole is not None
+        return replace(self.whole, on_faces=self.on_faces)
+
+    @property
+    def spacing(self) -> float:
+        return self.all_of_it.spacing
+
+    @property
+    def _chosen(self) -> np.ndarray:
+        """The array indices there of the elements here."""
+        count, last = self.all_unknowns, self.all_of_it.all_unknowns
+        inside = 1 + np.arange(count) * (last - 1) // max(1, count - 1)
+        return np.array([0, *inside, last + 1])
+
+    @property
+    def numbers(self) -> np.ndarray:
+        numbers: np.ndarray = self.all_of_it.numbers[self._chosen]
+        return numbers
+
+    @cached_property
+    def coordinates(self) -> np.ndarray:
+        positions: np.ndarray = self.all_of_it.coordinates[self._chosen]
+        return positions
 
 
 @dataclass(frozen=True)
@@ -157,13 +210,13 @@ class Grid:
     ) -> "Grid":
         """The part of this grid with these unknowns, and these margins, along each axis."""
         axes = zip(self.axes, blocks, margins, strict=True)
-        return Grid(tuple(replace(axis, block=b, margin=m) for axis, b, m in axes))
+        return replace(self, axes=tuple(replace(a, block=b, margin=m) for a, b, m in axes))
 
     def faces(self, number: int) -> "Grid":
         """The same, with the positions of the faces behind the cells along an axis."""
         axes = list(self.axes)
         axes[number] = replace(axes[number], on_faces=True)
-        return Grid(tuple(axes))
+        return replace(self, axes=tuple(axes))
 
     @cached_property
     def interior(self) -> Region:
@@ -214,6 +267,10 @@ class Grid:
         """Coordinates by axis name, each shaped to vary along its own axis."""
         return {axis.name: self.along(n, axis.coordinates) for n, axis in enumerate(self.axes)}
 
+    def to_evaluate(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values of variables, such as positions, at which an expression is evaluated."""
+        return variables
+
     def place(self, index: Sequence[int], shape: Sequence[int]) -> str:
         """Where an element of an array of this shape is, such as "x = 0.5, y = 0.25".
 
@@ -225,6 +282,43 @@ class Grid:
             if extent > 1
         ]
         return ", ".join(reversed(words))
+
+
+@dataclass(frozen=True)
+class Outline(Grid):
+    """A grid whose arrays are only counted: where they are large, one point stands for all."""
+
+    most: int = 1 << 20
+    """Elements of an array that are evaluated one by one."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether an array of all points is large."""
+        return math.prod(self.shape) > self.most
+
+    def to_evaluate(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+        shape = np.broadcast_shapes(*[np.shape(values) for values in variables.values()])
+        if math.prod(shape) <= self.most:
+            return variables
+        return {name: np.ravel(values)[np.size(values) // 2] for name, values in variables.items()}
+
+
+def sampled(grid: Grid, most: int, names: Collection[str] | None = None) -> Grid:
+    """A grid with at most about so many unknowns, some of those of another one.
+
+    Along axes that are not among the `names` nothing varies: a few points stand for all.
+    """
+    few = {axis.name for axis in grid.axes if names is not None and axis.name not in names}
+    counts = {a.name: min(a.all_unknowns, FEW) if a.name in few else 0 for a in grid.axes}
+    left, room = [a for a in grid.axes if a.name not in few], most
+    for count in counts.values():
+        room //= count or 1
+    # The shortest first: what it leaves is for the others.
+    for number, axis in enumerate(sorted(left, key=lambda axis: axis.all_unknowns)):
+        share = max(FEW, int(room ** (1.0 / (len(left) - number))))
+        counts[axis.name] = min(axis.all_unknowns, share)
+        room = max(1, room // counts[axis.name])
+    return Grid(tuple(SampledAxis.of(axis, counts[axis.name]) for axis in grid.axes))
 
 
 def make_grid(

@@ -57,7 +57,7 @@ class ImplicitDiffusion:
     def advance(self, name: str, new: Any, now: Any, dt: float, theta: float) -> None:
         """now + d for the r of `explicit_part`. Raises NotConverged."""
         problem, region = self._problem, self._problem.inside(name)
-        backend, solver = problem.backend, self._solver(name, dt, theta)
+        backend, solver = problem.backend, self.make_solver(name, dt, theta)
         backend.sweep(fill, self._added, problem.grid.everything, 0.0)
         interior = problem.grid.interior
         sizes = [backend.reduce("max", copy, interior, array) for array in (now, self._right)]
@@ -75,7 +75,8 @@ class ImplicitDiffusion:
             )
         backend.sweep(added, new, region, now, self._added)
 
-    def _solver(self, name: str, dt: float, theta: float) -> _Solver:
+    def make_solver(self, name: str, dt: float, theta: float) -> _Solver:
+        """That of a quantity for a step of this length; the one that there is, if it is for it."""
         solver = self._solvers.get(name)
         if solver is None or solver.of != (dt, theta):
             system = self._system(name, dt, theta)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from heatsolve.backends import Backend
 from heatsolve.case import Case
 from heatsolve.collocated import Collocated, CollocatedStep
 from heatsolve.conduction import Conduction
@@ -15,6 +16,7 @@ from heatsolve.converge import Outcome, Watcher, iterate, make_method
 from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged, InputError, NotConverged
 from heatsolve.evolution import Evolution
+from heatsolve.grid import Grid
 from heatsolve.judge import GROWTH, first_not_finite, largest_place
 from heatsolve.keeper import Keeper, State, Stopped
 from heatsolve.linear import System, weighted, weighted_magnitude
@@ -23,6 +25,7 @@ from heatsolve.points import copy
 from heatsolve.probes import LINE_TIME, Probes
 from heatsolve.problem import FUZZ, Problem
 from heatsolve.projection import Projection
+from heatsolve.ranks import Ranks
 from heatsolve.runge_kutta import RungeKutta
 from heatsolve.staggered import Staggered
 from heatsolve.steppers import Explicit, Implicit, Stepper
@@ -33,6 +36,22 @@ FEW_LOOKS = 1000
 """Looks at a march of which nobody asks for more than the norm, at least."""
 COMPATIBLE = 1e-10
 """Relative imbalance of sources up to which a problem without given values has a solution."""
+PROBLEMS: dict[str, type[Problem]] = {
+    "heat": Conduction,
+    "transport": Convection,
+    "collocated": Collocated,
+    "staggered": Staggered,
+}
+"""By the kind of model, or the scheme of a flow."""
+
+
+def make_problem(
+    case: Case, machine: Backend, ranks: Ranks | None = None, grid: Grid | None = None
+) -> Problem:
+    """A case on a machine; on another grid than its own, if one is given."""
+    own = case.model.equations is not None
+    kind = Evolution if own else PROBLEMS[case.model.scheme or case.model.kind]
+    return kind(case, machine, grid, ranks)
 
 
 def steady(

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from heatsolve.backends import Backend
+from heatsolve.budget import budget_of
 from heatsolve.case import Case
 from heatsolve.errors import InputError
-from heatsolve.preview import rows_of
-from heatsolve.preview_rows import MemoryRow, size
+from heatsolve.preview_rows import size
 from heatsolve.problem import grid_of
 
 SIGNS = ("OUT_OF_MEMORY", "MemoryAllocation", "ALLOC_FAILED", "Out of memory")
@@ -37,8 +37,7 @@ def explained(case: Case, machine: Backend, processes: int) -> Iterator[None]:
 
 def needed(case: Case, machine: Backend, processes: int = 1) -> int:
     """Bytes of the arrays of each process, where they lie; about."""
-    rows = rows_of(case, machine, "", processes)
-    return next(row.needed for row in rows if isinstance(row, MemoryRow))
+    return budget_of(case, machine, processes).needed(machine.on_device)
 
 
 def _what_would_fit(case: Case, machine: Backend, processes: int, free: int) -> str:

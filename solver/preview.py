@@ -1,24 +1,29 @@
 """What a run would do, in words: the answer of `heatsolve check`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from heatsolve.backends import Backend
 from heatsolve.backends.choice import choose
+from heatsolve.budget import Budget, budget_of
 from heatsolve.case import Case
+from heatsolve.pace import Pace
 from heatsolve.preview_flow import flow_rows
 from heatsolve.preview_heat import heat_rows
+from heatsolve.preview_rows import files, memory_row, process_rows, row, sample_of
 from heatsolve.preview_transport import evolution_rows, transport_rows
+from heatsolve.problem import grid_of
 from heatsolve.report import Report
 from heatsolve.streams import printable
 from heatsolve.unused import warn_of_unused
 
-ROWS = {"heat": heat_rows, "transport": transport_rows, "flow": flow_rows}
-"""By the kind of model."""
-
-
-def rows_of(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator[str]:
-    """Those of the case's model, on a machine that was chosen for a reason."""
-    return ROWS.get(case.model.kind, evolution_rows)(case, machine, reason, ranks)
+ROWS: dict[str, Callable[[Case, Backend, int], Generator[str, None, Pace | None]]] = {
+    "heat": heat_rows,
+    "transport": transport_rows,
+    "flow": flow_rows,
+}
+"""By the kind of model: what is solved, and how; they return the pace of a march."""
+Timing = Callable[[Case, Backend, Budget, Pace | None], Iterator[str]]
+"""The rows of the time that a run takes at least."""
 
 
 def preview(
@@ -27,16 +32,29 @@ def preview(
     ranks: int = 1,
     report: Report | None = None,
     strict: bool = False,
+    timing: Timing | None = None,
 ) -> Iterator[str]:
     """The lines of `heatsolve check`: equation, grid, walls, method, machine, memory and files.
 
     `ranks`: the processes of the run. Keys that have no effect are warned of, or refused if
-    `strict`, as a run does.
+    `strict`, as a run does. `timing` adds rows on time.
 
-    Raises InputError for what a run refuses before its first step, such as an unstable step.
+    Raises InputError for what a run refuses before its first step, such as an unstable step, as far
+    as the case, the options, the machine and a sample of the points tell.
     """
     wanted, precision = backend or case.parallel.backend, case.solver.field_precision
     machine, reason = choose(wanted, precision, case.parallel.threads)
     warn_of_unused(case, machine, ranks, (report or Report(mute=True)).warn, strict)
+    grid = grid_of(case)
     yield f"{case.name}: {printable(case.about.title) or 'untitled'}"
-    yield from rows_of(case, machine, reason, ranks)
+    pace = yield from ROWS.get(case.model.kind, evolution_rows)(case, machine, ranks)
+    yield row("backend", f"{machine.name} ({reason}), {case.solver.precision}")
+    yield from process_rows(case, machine, grid, ranks)
+    budget = budget_of(case, machine, ranks, pace)
+    yield memory_row(budget, machine, ranks)
+    yield row("files", files(case, grid, pace.count if pace is not None else 1))
+    if timing is not None:
+        yield from timing(case, machine, budget, pace)
+    if (sample := sample_of(grid)) is not grid:
+        said = "initial values and sources, but at a sample of "
+        yield row("not checked", f"{said}{sample.all_unknowns} of the unknowns")

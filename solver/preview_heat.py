@@ -1,16 +1,14 @@
 """What a run of heat conduction would do, in words.
 
-The refusals of a run come here too, but not its memory: coefficients are evaluated on a grid
-whose axes are thinned out wherever nothing varies along them.
+The refusals of a run come here too, but not its memory: expressions are evaluated at a sample of
+the points where there are many, and coefficients not along axes along which they do not vary.
 """
 
-import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Generator, Iterator
 
 import numpy as np
 
-from heatsolve import march, pace
+from heatsolve import march
 from heatsolve.backends import Backend
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case
@@ -18,29 +16,14 @@ from heatsolve.conduction import Conduction
 from heatsolve.converge import method_name
 from heatsolve.errors import InputError
 from heatsolve.evaluate import Wall
-from heatsolve.grid import Axis, Grid
+from heatsolve.grid import Grid
 from heatsolve.linear.modes import ALONE, modes_of
-from heatsolve.points import NOTHING, ONES
-from heatsolve.preview_rows import (
-    EVALUATED_UP_TO,
-    field_bytes,
-    files,
-    grid_words,
-    memories,
-    points_of,
-    row,
-    steps,
-    words,
-)
+from heatsolve.pace import Pace
+from heatsolve.points import NOTHING
+from heatsolve.preview_rows import alone, grid_words, row, sample_of, steps, words
 from heatsolve.problem import grid_of
+from heatsolve.volumes import Volumes
 
-OWN_FIELDS = {"cg": 3, "multigrid": 4, "mgcg": 8, "fft": 4}
-"""Arrays of grid shape that a method needs besides the field itself; every other method 1.
-
-Coarse levels of multigrid count together, as in 2D: a third of what the finest one needs.
-"""
-OWN_FIELDS_MIXED = 3
-"""The same of multigrid in mixed precision, whose own arrays are of single precision."""
 METHODS = {
     "jacobi": "Jacobi's iteration",
     "sor": "red-black successive over-relaxation",
@@ -62,14 +45,14 @@ SCHEMES = {
 }
 
 
-def heat_rows(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator[str]:
-    """Equation, grid, walls, method, machine, memory and files, as `preview` promises them."""
-    grid = grid_of(case)
-    # One process stands for all, whatever process grid the case wants.
-    alone = case.model_copy(update={"parallel": case.parallel.model_copy(update={"ranks": "auto"})})
+def heat_rows(case: Case, machine: Backend, ranks: int) -> Generator[str, None, Pace | None]:
+    """Equation, grid, walls, method and steps, as `preview` promises them."""
+    grid, one = grid_of(case), alone(case)
     # The same precision as the run's, so that the limit of stability has the same bits.
     with np.errstate(all="ignore"):
-        problem = Conduction(alone, NumpyBackend(case.solver.field_precision), thinned(case, grid))
+        backend = NumpyBackend(case.solver.field_precision)
+        problem = Conduction(one, backend, thinned(case, grid))
+        rehearse(one, grid)
     yield row("equation", _equation(case))
     yield from _places(problem, grid)
     if case.time is not None:
@@ -79,18 +62,7 @@ def heat_rows(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator
             demand_direct(problem, machine, ranks)
         yield row("method", _method(case))
         yield row("criterion", _criterion(case))
-    count = 1
-    if case.time is not None:
-        count = yield from steps(problem)
-    yield row("backend", f"{machine.name} ({reason}), {case.solver.precision}")
-    yield from memories(
-        case, machine, grid, ranks, lambda block: _memory(problem, machine, block, count)
-    )
-    yield row("files", files(case, grid, count))
-    if grid.all_unknowns <= EVALUATED_UP_TO:
-        rehearse(alone, grid)
-    else:
-        yield row("not checked", "initial values and sources, too many to evaluate here")
+    return (yield from steps(problem)) if case.time is not None else None
 
 
 def demand_direct(problem: Conduction, machine: Backend, ranks: int) -> None:
@@ -103,34 +75,31 @@ def demand_direct(problem: Conduction, machine: Backend, ranks: int) -> None:
 
 
 def thinned(case: Case, grid: Grid) -> Grid:
-    """The grid with four intervals along every axis along which no coefficient varies.
+    """The grid with few points along every axis along which no coefficient varies.
 
-    The points beside the walls and one between them then stand for all; a run's coefficients take
-    the same values on it, bit by bit, because four times the spacing is exact.
+    A run's coefficients take the same values there, bit by bit.
     """
     robins = [wall.temperature.robin for _, wall in case.boundary if wall is not None]
     transfers = [robin.h for robin in robins if robin is not None]
     model = case.model
     coefficients = [model.conductivity, model.density, model.specific_heat, *transfers]
-    names = frozenset().union(*(coefficient.names for coefficient in coefficients))
-
-    def thin(axis: Axis) -> Axis:
-        if axis.name in names or axis.intervals <= 4:
-            return axis
-        points = 4 + axis.points - axis.intervals
-        return replace(axis, points=points, lower=0.0, upper=4.0 * axis.spacing)
-
-    return Grid(tuple(thin(axis) for axis in grid.axes))
+    return sample_of(grid, frozenset().union(*(each.names for each in coefficients)))
 
 
-@np.errstate(all="ignore")
 def rehearse(case: Case, grid: Grid) -> None:
     """Evaluate what a run evaluates before its first step, so that its refusals come now."""
-    problem = Conduction(case, NumpyBackend(case.solver.field_precision), grid)
+    backend, sample, points = NumpyBackend(case.solver.field_precision), sample_of(grid), True
+    if sample is not grid:
+        volumes = Volumes(case, grid, thinned(case, grid), backend.dtype)
+        for point in case.source.points:  # whether it is an unknown; the sample may lack it
+            volumes.places_of(point)
+        case = case.model_copy(update={"source": case.source.model_copy(update={"points": ()})})
+        points = False
+    problem = Conduction(case, backend, sample)
     assert np.shape(problem.temperature) == problem.grid.shape
     source = np.broadcast_to(problem.source(0.0), problem.grid.shape)
-    system = problem.system(problem.backend.to_device(source))
-    if case.model.steady and system.singular:
+    system = problem.system(backend.to_device(source))
+    if points and case.model.steady and system.singular:
         march.make_compatible(system)
 
 
@@ -194,43 +163,3 @@ def _criterion(case: Case) -> str:
         f"{solver.norm} norm of the {solver.monitor} below {solver.tolerance:g}{share}{every}, "
         f"at most {solver.max_iterations} iterations{each}"
     )
-
-
-def _memory(problem: Conduction, machine: Backend, grid: Grid, count: int) -> tuple[int, int]:
-    """Bytes of the arrays of a run, those of its backend and those of the host beside it."""
-    case, item = problem.case, np.dtype(problem.case.solver.field_precision).itemsize
-    arrays = [a for a in (*problem.faces, problem.capacity) if a is not ONES]
-    coefficients = sum(
-        math.prod(full for extent, full in zip(a.shape, grid.shape, strict=True) if extent > 1)
-        for a in arrays
-    )
-    gradients = [wall.condition.gradient for wall in problem.walls]
-    fluxes = any(g is not None and (g.names or g() != 0.0) for g in gradients)
-    everywhere = bool(case.source.points) or fluxes
-    source = case.source.temperature
-    b = math.prod(grid.shape) if everywhere else points_of([source], grid)
-    own = OWN_FIELDS.get(method_name(case), 1)
-    if case.solver.precision == "mixed":
-        own = OWN_FIELDS_MIXED
-    if case.time is None:
-        fields = 1 + own
-        given = machine.on_device and grid.dimension == 3 and method_name(case) == "multigrid"
-        if given and case.solver.precision != "mixed" and b < math.prod(grid.shape):
-            fields += 1  # passes in space read the source as an array of all points
-    elif case.time.scheme == "explicit":
-        fields = 2
-    else:
-        # The field, its old values, the right side; and a method for every length of step.
-        step, _ = pace.step_length(problem)
-        ends = {0, count - 1}
-        parts = [p for n in ends for p in pace.substeps(case.time, n, step, count)]
-        fields = 3 + own * len({part.theta * part.length for part in parts})
-    if problem.source_varies:
-        b *= 2
-    device = fields * field_bytes(case, grid) + (coefficients + b) * item
-    # On the host in double precision: the coefficients, and the field with its exact solution.
-    host = coefficients + points_of([case.model.conductivity], grid)
-    copies = 2 * field_bytes(case, grid)
-    if case.reference.exact.temperature is not None:
-        host += 3 * grid.all_unknowns
-    return device, 8 * host + copies

@@ -1,30 +1,27 @@
 """The rows of `heatsolve check` that all models have, and the words in them."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 
 import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.blocks import largest_block, most_neighbours
+from heatsolve.budget import Budget
 from heatsolve.case import Case
-from heatsolve.converge import method_name
 from heatsolve.expressions import Expression
-from heatsolve.grid import WALLS, Grid
+from heatsolve.grid import WALLS, Grid, sampled
 from heatsolve.march import steps_to_look
-from heatsolve.pace import FollowingPace, pace_of
+from heatsolve.pace import FollowingPace, Pace, pace_of
 from heatsolve.problem import Problem, dims_of, grid_of
 from heatsolve.schema import IMPLICIT
 from heatsolve.walled import Walled
 
-EVALUATED_UP_TO = 1 << 22
-"""Unknowns up to which sources and initial values are evaluated, too: half a second."""
-SCRATCH = 4
-"""Arrays of grid shape that the numpy backend needs for its whole-array operations."""
-FULL, OVERLAPPING, IN_PASSES = 2, 2, -1
-"""Arrays of grid shape that multigrid needs besides, about: for the solutions that full multigrid
-interpolates, where the blocks of several GPUs overlap, and in passes, which write no residual."""
+EVALUATED_UP_TO = 1 << 20
+"""Unknowns up to which expressions are evaluated at all points: a quarter of a second."""
+SAMPLED = 1 << 18
+"""Unknowns at which they are evaluated where there are more."""
 XDMF_BYTES = 300  # for each frame, and each field in it
 NORMS, OF_FLOW = 4, 4
 """Columns of every history of a march (its steps, times and norms), and those that a flow adds."""
@@ -43,18 +40,6 @@ def row(label: str, text: str) -> str:
     return f"{label:<12}{text}"
 
 
-class MemoryRow(str):
-    """The row of memory, with the bytes that the arrays of one process need where they lie."""
-
-    needed: int
-
-    @classmethod
-    def of(cls, needed: int, text: str) -> "MemoryRow":
-        made = cls(row("memory", text))
-        made.needed = needed
-        return made
-
-
 def words(expression: Expression) -> str:
     return expression.text if expression.names else f"{float(expression()):g}"
 
@@ -66,37 +51,42 @@ def grid_words(case: Case, grid: Grid) -> str:
     return f"{points} {case.grid.kind}, {grid.all_unknowns} unknowns, spacing {spacing}"
 
 
+def sample_of(grid: Grid, names: Collection[str] | None = None) -> Grid:
+    """The points at which expressions are evaluated: all, or a sample.
+
+    Along axes that are not among the `names` a few points stand for all.
+    """
+    if names is None and grid.all_unknowns <= EVALUATED_UP_TO:
+        return grid
+    most = EVALUATED_UP_TO if grid.all_unknowns <= EVALUATED_UP_TO else SAMPLED
+    return sampled(grid, most, names)
+
+
+def alone(case: Case) -> Case:
+    """The case for one process, which stands for all, whatever process grid the case wants."""
+    parallel = case.parallel.model_copy(update={"ranks": "auto"})
+    return case.model_copy(update={"parallel": parallel})
+
+
 def walled_rows(
-    case: Case,
-    machine: Backend,
-    reason: str,
-    ranks: int,
-    kind: type[Walled],
-    texts: tuple[str, str],
-    memory: Callable[[Walled, Grid], tuple[int, int]],
-) -> Iterator[str]:
+    case: Case, kind: type[Walled], texts: tuple[str, str]
+) -> Generator[str, None, Pace | None]:
     """The rows of a model of quantities with walls; `texts` are its equation and its scheme.
 
-    `memory`: the bytes that the arrays of a block need, on the device and on the host.
+    Returns the pace of the march.
     """
     grid = grid_of(case)
-    # One process stands for all, whatever process grid the case wants.
-    alone = case.model_copy(update={"parallel": case.parallel.model_copy(update={"ranks": "auto"})})
-    evaluated = grid.all_unknowns <= EVALUATED_UP_TO
+    sample, one = sample_of(grid), alone(case)
+    if sample is not grid:  # which may miss an obstacle
+        one = one.model_copy(update={"obstacles": ()})
     with np.errstate(all="ignore"):
-        problem = kind(alone, NumpyBackend(case.solver.field_precision), grid)
-        if evaluated:
-            assert problem.fields and problem.sources(0.0)
+        problem = kind(one, NumpyBackend(case.solver.field_precision), sample)
+        assert problem.fields and problem.sources(0.0)
     equation, scheme = texts
     yield row("equation", equation)
     yield from places(problem, grid)
     yield row("scheme", scheme)
-    count = yield from steps(problem)
-    yield row("backend", f"{machine.name} ({reason}), {case.solver.precision}")
-    yield from memories(case, machine, grid, ranks, lambda block: memory(problem, block))
-    yield row("files", files(case, grid, count))
-    if not evaluated:
-        yield row("not checked", "initial values and sources, too many to evaluate here")
+    return (yield from steps(problem))
 
 
 def places(problem: Walled, grid: Grid) -> Iterator[str]:
@@ -118,8 +108,8 @@ def places(problem: Walled, grid: Grid) -> Iterator[str]:
             yield row(name, ", ".join(said))
 
 
-def steps(problem: Problem) -> Generator[str, None, int]:
-    """The limit of stability and the steps; returns how many there are."""
+def steps(problem: Problem) -> Generator[str, None, Pace]:
+    """The limit of stability and the steps; returns their pace."""
     time = problem.case.time
     assert time is not None
     limit = math.inf if time.scheme in IMPLICIT else problem.largest_step()
@@ -130,7 +120,7 @@ def steps(problem: Problem) -> Generator[str, None, int]:
     follows = ", at first: they follow the flow" if isinstance(pace, FollowingPace) else ""
     yield row("steps", f"{pace.count} of {pace.step:.6g} to t = {time.end:g}{follows}{warning}")
     yield row("history", history(problem.case, pace.count))
-    return pace.count
+    return pace
 
 
 def history(case: Case, count: int) -> str:
@@ -156,43 +146,27 @@ def history(case: Case, count: int) -> str:
     return f"{said}, about {size(8 * values)}"
 
 
-def memories(
-    case: Case,
-    machine: Backend,
-    grid: Grid,
-    ranks: int,
-    memory: Callable[[Grid], tuple[int, int]],
-) -> Iterator[str]:
-    """The processes, and the memory of each.
+def process_rows(case: Case, machine: Backend, grid: Grid, ranks: int) -> Iterator[str]:
+    """The processes of a run, and what they send each other."""
+    if ranks == 1:
+        return
+    dims = dims_of(case, grid, ranks, machine.on_device)
+    block = largest_block(grid, dims, case.parallel.layers)
+    yield row("processes", _processes(block, dims))
+    yield row("halo", _halo(case, block, dims))
 
-    `memory` gives the bytes of the arrays of a block, on the device and on the host.
-    """
-    block, each = grid, ""
-    if ranks > 1:
-        dims = dims_of(case, grid, ranks, machine.on_device)
-        block, each = largest_block(grid, dims, case.parallel.layers), " for each process"
-        yield row("processes", _processes(block, dims))
-        yield row("halo", _halo(case, block, dims))
-    device, host = memory(block)
-    if method_name(case) in ("multigrid", "mgcg"):
-        device += _more(case, machine, ranks) * field_bytes(case, block)
-    if machine.name in ("cupy", "cuda"):
-        text = f"about {size(device)} on the device, {size(host)} on the host{each}"
-        yield MemoryRow.of(device, text)
+
+def memory_row(budget: Budget, machine: Backend, ranks: int) -> str:
+    """The memory of each process, beside that of this machine where it is too much for it."""
+    each = " for each process" if ranks > 1 else ""
+    if machine.on_device:
+        text = f"about {size(budget.arrays)} on the device, {size(budget.host)} on the host{each}"
     else:
-        extra = SCRATCH * field_bytes(case, block) if machine.name == "numpy" else 0
-        total = device + host + extra
-        text = f"about {size(total)} on the host{each}, there is no device"
-        yield MemoryRow.of(total, text)
-
-
-def _more(case: Case, machine: Backend, ranks: int) -> int:
-    """Arrays that multigrid needs besides those of V cycles, sweep by sweep on one process."""
-    if case.solver.cycle == "FMG":
-        return FULL
-    overlapping = OVERLAPPING if machine.on_device and ranks > 1 else 0
-    in_passes = IN_PASSES if machine.on_device and case.solver.precision != "mixed" else 0
-    return overlapping + in_passes
+        text = f"about {size(budget.needed(False))} on the host{each}, there is no device"
+    _, total = machine.memory()
+    if budget.needed(machine.on_device) > total:
+        text += f"; more than the {size(total)} here"
+    return row("memory", text)
 
 
 def _processes(block: Grid, dims: Sequence[int]) -> str:
@@ -212,16 +186,6 @@ def _halo(case: Case, block: Grid, dims: Sequence[int]) -> str:
     sent = size(values * np.dtype(case.solver.field_precision).itemsize)
     often = "" if depth == 1 else f", once in {depth} sweeps"
     return f"{layers}, at most {sent} to {neighbours} neighbours in each exchange{often}"
-
-
-def points_of(expressions: Sequence[Expression], grid: Grid) -> int:
-    """Array elements of a quantity: an axis along which it does not vary counts once."""
-    names = frozenset().union(*(expression.names for expression in expressions))
-    return math.prod(axis.unknowns + 2 for axis in grid.axes if axis.name in names)
-
-
-def field_bytes(case: Case, grid: Grid) -> int:
-    return math.prod(grid.shape) * np.dtype(case.solver.field_precision).itemsize
 
 
 def frames_of(case: Case, count: float) -> int:

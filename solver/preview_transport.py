@@ -3,19 +3,14 @@
 So it is with a user's own model, which marches in the same way.
 """
 
-import math
-from collections.abc import Iterator
-
-import numpy as np
+from collections.abc import Generator
 
 from heatsolve.backends import Backend
 from heatsolve.case import Case
 from heatsolve.convection import Convection
 from heatsolve.evolution import Evolution
-from heatsolve.grid import Grid
-from heatsolve.preview_rows import field_bytes, points_of, walled_rows, words
-from heatsolve.transport import RUNGE_KUTTA, SLOPES
-from heatsolve.walled import Walled
+from heatsolve.pace import Pace
+from heatsolve.preview_rows import walled_rows, words
 
 SCHEMES = {
     "explicit": "explicit Euler",
@@ -31,22 +26,22 @@ CONVECTIONS = {
 }
 
 
-def transport_rows(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator[str]:
-    """Equation, grid, walls, scheme, machine, memory and files, as `preview` promises them."""
+def transport_rows(case: Case, machine: Backend, ranks: int) -> Generator[str, None, Pace | None]:
+    """Equation, grid, walls, scheme and steps, as `preview` promises them."""
     assert case.time is not None
     scheme = f"{CONVECTIONS[case.model.convection]}, {SCHEMES[case.time.scheme]}"
     texts = _equation(case), scheme
-    yield from walled_rows(case, machine, reason, ranks, Convection, texts, _memory)
+    return (yield from walled_rows(case, Convection, texts))
 
 
-def evolution_rows(case: Case, machine: Backend, reason: str, ranks: int) -> Iterator[str]:
+def evolution_rows(case: Case, machine: Backend, ranks: int) -> Generator[str, None, Pace | None]:
     """The same of a user's own model."""
     equations = case.model.equations
     assert case.time is not None and equations is not None
     numbers = [f"{name} = {getattr(case.model, name):g}" for name in equations.parameters]
     equation = "; ".join([equations.text or f"rates of {', '.join(equations.fields)}", *numbers])
     texts = equation, SCHEMES[case.time.scheme]
-    yield from walled_rows(case, machine, reason, ranks, Evolution, texts, _memory)
+    return (yield from walled_rows(case, Evolution, texts))
 
 
 def _equation(case: Case) -> str:
@@ -59,19 +54,3 @@ def _equation(case: Case) -> str:
     sources = [words(getattr(case.source, name)) for name in names]
     equation = f"du/dt + {u} . grad u = nu div grad u + f"
     return f"{equation}, {carried}, nu = {model.diffusivity:g}, f = {', '.join(sources)}"
-
-
-def _memory(problem: Walled, block: Grid) -> tuple[int, int]:
-    """Bytes of the arrays of a run, those of its backend and those of the host beside it."""
-    case = problem.case
-    assert isinstance(problem, Convection | Evolution)
-    assert case.time is not None
-    names, stages = len(problem.names), len(RUNGE_KUTTA[case.time.scheme])
-    copies = {1: 2, 2: 3, 3: 4}[stages]  # and the field of a step that is looked at
-    slopes = SLOPES.get(case.model.convection, 0) * block.dimension
-    item = np.dtype(case.solver.field_precision).itemsize
-    expressions = [getattr(case.source, name) for name in problem.names]
-    given = sum(points_of([e], block) for e in expressions)
-    stored = (given + sum(math.prod(array.shape) for array in problem.velocities)) * item
-    one = field_bytes(case, block)
-    return names * (copies + slopes) * one + stored, 2 * names * one

@@ -69,8 +69,7 @@ def region_of(box: Any, grid: Grid) -> Region:
     """The unknowns of a block in a box of initial values; empty along an axis if there are none."""
     region = []
     for axis, low, high in zip(grid.axes, *map(reversed, box.corners), strict=True):
-        numbers = np.arange(axis.unknowns + 2) - axis.number(0)
-        lines = numbers if box.by_index else axis.coordinates
+        lines = axis.numbers if box.by_index else axis.coordinates
         first, stop = axis.own
         inside = np.flatnonzero((lines[first:stop] >= low) & (lines[first:stop] <= high))
         ends = (int(first + inside[0]), int(first + inside[-1]) + 1) if inside.size else (0, 0)

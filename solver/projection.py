@@ -214,8 +214,7 @@ class Projection(Stepper):
         """
         problem, dt = self.problem, self._length
         sweep, spacings = problem.backend.sweep, problem.steps_along_axes
-        # Crank and Nicolson do not damp the jumps of a start, Euler's backward steps do.
-        theta = 1.0 if self._known < EULER_STEPS else 0.5
+        theta = self._theta
         self._correct(new, dt, only_open=True)
         for component, region in problem.open_faces():
             w = now[problem.components[component]]
@@ -233,6 +232,11 @@ class Projection(Stepper):
                 sweep(flow.raised, right, region, right, force)
             diffusion.advance(name, new[name], now[name], dt, theta)
         self._correct(new, -dt)
+
+    @property
+    def _theta(self) -> float:
+        """Crank and Nicolson do not damp the jumps of a start, Euler's backward steps do."""
+        return 1.0 if self._known < EULER_STEPS else 0.5
 
     def _beside(self, name: str, dt: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """What points take of obstacles: the weights of differences, and the surfaces."""
@@ -295,6 +299,14 @@ class Projection(Stepper):
             system = self.problem.pressure_system(length)
             self._solvers[length] = system, make_method(self._case, system, self._pressure)
         return self._solvers[length]
+
+    def make_solvers(self, parts: Sequence[Substep]) -> None:
+        (part,) = parts
+        self._length = part.length
+        self._solver()
+        if self._diffusion is not None:
+            for name in self._advanced:
+                self._diffusion.make_solver(name, part.length, self._theta)
 
     def _correct(self, fields: Fields, dt: float, only_open: bool = False) -> None:
         """u - dt grad p; `only_open`: at faces through which fluid leaves as it likes."""

@@ -18,12 +18,9 @@ from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.blocks import largest_block
 from heatsolve.case import Case, locating
 from heatsolve.checkpoint import Store
-from heatsolve.collocated import Collocated
 from heatsolve.conduction import Conduction
-from heatsolve.convection import Convection
 from heatsolve.converge import Outcome, method_name
 from heatsolve.errors import HeatsolveError, InputError
-from heatsolve.evolution import Evolution
 from heatsolve.keeper import Keeper, State
 from heatsolve.linear import term_of
 from heatsolve.memory import explained
@@ -36,7 +33,6 @@ from heatsolve.report import Report, Shares, speed, together
 from heatsolve.restart import Start, find_state, store_of
 from heatsolve.results import Results
 from heatsolve.schema import IMPLICIT
-from heatsolve.staggered import Staggered
 from heatsolve.streams import printable
 from heatsolve.unused import warn_of_unused
 from heatsolve.wish import Wish
@@ -44,13 +40,6 @@ from heatsolve.wish import Wish
 EXIT_NOT_CONVERGED = 3
 THICK = 16
 """Times its layers a block is thick at least: else what two processes compute costs too much."""
-PROBLEMS: dict[str, type[Problem]] = {
-    "heat": Conduction,
-    "transport": Convection,
-    "collocated": Collocated,
-    "staggered": Staggered,
-}
-"""By the kind of model, or the scheme of a flow."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +158,7 @@ def machine_of(case: Case, backend: str | None, report: Report, ranks: Ranks) ->
 
 def set_up(case: Case, machine: Backend, report: Report, ranks: Ranks) -> Problem:
     """The case on a machine; says what it is."""
-    problem = make_problem(with_layers(case, machine, ranks), machine, ranks)
+    problem = march.make_problem(with_layers(case, machine, ranks), machine, ranks)
     points = " x ".join(str(axis.points) for axis in reversed(problem.whole.axes))
     report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")
     if ranks.size > 1:
@@ -178,12 +167,6 @@ def set_up(case: Case, machine: Backend, report: Report, ranks: Ranks) -> Proble
         layers = f", {n} layers of ghosts" if (n := problem.halo.depth) > 1 else ""
         report.line(f"{ranks.size} processes as {blocks}, linked by {link}{layers}")
     return problem
-
-
-def make_problem(case: Case, machine: Backend, ranks: Ranks | None = None) -> Problem:
-    own = case.model.equations is not None
-    kind = Evolution if own else PROBLEMS[case.model.scheme or case.model.kind]
-    return kind(case, machine, ranks=ranks)
 
 
 def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
@@ -211,7 +194,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
         "source": case.source.model_copy(update={"points": ()}),
     }
     try:
-        alone = make_problem(case.model_copy(update=of_block), machine)
+        alone = march.make_problem(case.model_copy(update=of_block), machine)
         layers = min(most, *ranks.gather(march.longest_pass(alone)))
     except InputError:  # an expression that has no value at points of another grid
         return case

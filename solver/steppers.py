@@ -58,6 +58,9 @@ class Stepper(ABC):
     def recall(self, state: State) -> None:
         """What comes instead before a march goes on: take what a state holds besides fields."""
 
+    def make_solvers(self, parts: Sequence[Substep]) -> None:
+        """Make what solves the systems of a step of these parts; a step makes what it lacks."""
+
     def step(
         self, parts: Sequence[Substep], change: Accumulator | None, questions: Questions | None
     ) -> None:
@@ -198,6 +201,10 @@ class Implicit(Stepper):
 
     def _restore(self, array: Any, source: Any) -> None:
         self.problem.backend.sweep(copy, array, self.problem.grid.everything, source)
+
+    def make_solvers(self, parts: Sequence[Substep]) -> None:
+        for part in parts:
+            self._solver(1.0 / (part.theta * part.length))
 
     def _solver(self, s: float) -> tuple[Method, System]:
         if s not in self._solvers:

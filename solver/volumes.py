@@ -13,7 +13,7 @@ from heatsolve import boundary, heat
 from heatsolve.case import Case
 from heatsolve.errors import InputError
 from heatsolve.evaluate import Wall, demand, evaluate, walls_of
-from heatsolve.grid import Axis, Grid
+from heatsolve.grid import Axis, Grid, Outline
 
 
 def ratio_line(axis: Axis) -> np.ndarray:
@@ -70,9 +70,11 @@ class Volumes:
         ]
         if not self.heated_through_walls and not self.case.source.points:
             return density
+        if isinstance(self.grid, Outline) and self.grid.is_large:
+            return np.broadcast_to(density, self.grid.shape)
         total = np.array(np.broadcast_to(density, self.grid.shape))
         for point in self.case.source.points:
-            for place in self._source_indices(point):
+            for place in self.places_of(point):
                 total[place] += point.value
         for wall, flux in fluxes:
             layer = [slice(1, -1)] * self.grid.dimension
@@ -160,7 +162,7 @@ class Volumes:
         normal = (faces == 0.0) | ((faces >= limits.tiny) & (faces <= limits.max))
         demand(self.grid, normal, faces, f"conductance along {axis}", f"fit {limits.dtype}")
 
-    def _source_indices(self, point: Any) -> Iterator[tuple[int, ...]]:
+    def places_of(self, point: Any) -> Iterator[tuple[int, ...]]:
         """The array indices of the unknown that carries a point source.
 
         None if it is beyond this block; two if a margin holds its periodic image, too.

@@ -13,6 +13,7 @@ from heatsolve.backends import cycle_source_3d, device_cycles, device_passes
 from heatsolve.backends.choice import make
 from heatsolve.backends.device_passes import SHAPES_2D
 from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.budget import budget_of
 from heatsolve.case import parse
 from heatsolve.conduction import Conduction
 from heatsolve.converge import iterate, make_method
@@ -20,8 +21,6 @@ from heatsolve.criterion import Criterion, kind_of
 from heatsolve.linear import hierarchy, with_change
 from heatsolve.linear.multigrid import Multigrid
 from heatsolve.points import fill, shifted
-from heatsolve.preview import rows_of
-from heatsolve.preview_rows import MemoryRow
 from heatsolve.report import Report
 from heatsolve.study.noise import noise_inside
 
@@ -273,14 +272,13 @@ def test_the_memory_of_multigrid_is_known_before(grid, walls, solver, monkeypatc
     monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0, 3: 0})
     text = case_text(grid, walls, "x", solver)
     case = parse(text, "case")
-    rows = rows_of(case, Counting(case.solver.field_precision), "", 1)
-    needed = next(row.needed for row in rows if isinstance(row, MemoryRow))
+    needed = budget_of(case, Counting(case.solver.field_precision)).arrays
     monkeypatch.setattr(Counting, "made", 0)
     problem = Conduction(case, Counting(case.solver.field_precision))
     system = problem.system(problem.backend.to_device(problem.source(0.0)))
     iteration = make_method(case, system, problem.temperature)
     iteration.step(0, None)
-    assert 0.85 < needed / Counting.made < 1.45
+    assert 0.9 < needed / Counting.made < 1.02
 
 
 LOOKED_AT = {

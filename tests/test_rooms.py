@@ -266,6 +266,8 @@ ALLOWED = {
     ),
     "pace": ("staggered", "steppers", "problem", "case", "schema", "errors"),
     "march": (
+        "grid",
+        "ranks",
         "pace",
         "probes",
         "collocated",

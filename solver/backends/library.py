@@ -11,11 +11,12 @@ class ArrayLibrary:
     """NumPy, which shares the memory of a host backend; `threads` are those that it may use.
 
     `namespace` has NumPy's functions. `fft` has the real FFTs of `scipy.fft`, or is None on a
-    host, where whoever wants them may take SciPy itself.
+    host, where whoever wants them may take SciPy itself. `transforms` are ready ones, if any.
     """
 
     namespace: Any = np
     fft: Any = None
+    transforms: Any = None
 
     def __init__(self, threads: int = 1):
         self.threads = threads

@@ -78,12 +78,12 @@ class NumpyBackend(Backend):
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         # `where` writes its target twice, and must not do that to an array that it also reads.
         in_place_where = signature.in_place[0] is not None and tape.operations[-1].name == "where"
-        steps = _plan(tape, signature.outputs == ("array",) and not in_place_where)
+        steps = plan(tape, signature.outputs == ("array",) and not in_place_where)
         reduces = signature.outputs.count("array") < len(signature.outputs)
 
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
             with np.errstate(all="ignore"):
-                for block in _slabs(region) if reduces else (region,):
+                for block in slabs(region) if reduces else (region,):
                     self._run(tape, steps, signature.outputs, block, targets, arguments)
 
         return run
@@ -136,7 +136,7 @@ class NumpyBackend(Backend):
         return self._scratch[key]
 
 
-def _plan(tape: Tape, writes_output: bool) -> list[Step]:
+def plan(tape: Tape, writes_output: bool) -> list[Step]:
     """The ufunc calls of a tape, with as few scratch arrays as its values need."""
     last_use = {
         o: place
@@ -187,7 +187,7 @@ def _view(array: np.ndarray, region: Region, shifts: Sequence[int] | None = None
     ]
 
 
-def _slabs(region: Region) -> Iterator[Region]:
+def slabs(region: Region) -> Iterator[Region]:
     """The region in pieces of few points, cut along its slowest axes."""
     (low, high), *rest = region
     across = 1
@@ -195,7 +195,7 @@ def _slabs(region: Region) -> Iterator[Region]:
         across *= rest_high - rest_low
     if across > REDUCED_AT_ONCE and rest:
         for index in range(low, high):
-            yield from (((index, index + 1), *slab) for slab in _slabs(tuple(rest)))
+            yield from (((index, index + 1), *slab) for slab in slabs(tuple(rest)))
         return
     depth = max(1, REDUCED_AT_ONCE // across)
     for start in range(low, high, depth):

@@ -160,8 +160,10 @@ class SciPyTransforms:
         return self._fft.irfftn(z, lengths, axes, **given)
 
 
-def transforms_of(library: ArrayLibrary) -> SciPyTransforms | RealTransforms:
+def transforms_of(library: ArrayLibrary) -> Any:
     """SciPy's transforms on a host, on a device those that its FFT allows."""
+    if library.transforms is not None:
+        return library.transforms
     if library.fft is None:
         return SciPyTransforms(library.threads)
     return RealTransforms(library.namespace, library.fft)
