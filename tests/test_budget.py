@@ -172,7 +172,7 @@ def test_the_least_time():
 
 
 def said(case, *overrides, ranks=1, known=None):
-    lines = preview(load(case, overrides), "numpy", ranks, timing(ranks, known))
+    lines = preview(load(case, overrides), "numpy", ranks, timing=timing(ranks, known))
     return {line[:12].strip(): line[12:] for line in lines}
 
 
