@@ -19,10 +19,10 @@ from pydantic_core import ErrorDetails
 from heatsolve import defaults
 from heatsolve.conflicts import conflicts, needed_walls, wall_conflicts
 from heatsolve.errors import CaseError, FileFailure, InputError
-from heatsolve.expressions import show, suggestion
+from heatsolve.expressions import quoted, show, suggestion
 from heatsolve.models import Equations, find, known
-from heatsolve.schema import Document, Grid, Section, document_for
-from heatsolve.toml import KeyPath, dotted, dump, lines_of
+from heatsolve.schema import Condition, Document, Grid, Section, document_for
+from heatsolve.toml import KeyPath, dotted, dump, lines_of, unclosed
 from heatsolve.values import Found, Mistake
 
 # Keys that exclude each other in the table of this path: setting one drops the others.
@@ -188,8 +188,18 @@ def _toml(text: str, name: str) -> dict[str, Any]:
         # What Python says of too many digits ends with advice to programmers.
         reason, _, place = str(error).partition("; use sys.")[0].partition(" (at ")
         number = re.search(r"\d+", place)
-        line = number[0] if number else text.count("\n") + 1
-        raise CaseError(f"{name}:{line}: {reason[:1].lower()}{reason[1:]}") from None
+        line = int(number[0]) if number else text.count("\n") + 1
+        opened = unclosed(text)
+        if opened is not None and opened.line <= line:
+            raise CaseError(f"{name}:{opened.line}: {opened}") from None
+        hint = ""
+        if (
+            reason.startswith(("Invalid value", "Expected newline"))
+            and line <= text.count("\n") + 1
+        ):
+            value = text.split("\n")[line - 1].partition("=")[2].partition("#")[0].strip()
+            hint = f" in {quoted(value)}: a text or an expression stands in quotes" if value else ""
+        raise CaseError(f"{name}:{line}: {reason[:1].lower()}{reason[1:]}{hint}") from None
 
 
 def _override(table: dict[str, Any], setting: str) -> KeyPath:
@@ -241,12 +251,30 @@ def _equations(table: Mapping[str, Any]) -> Equations | None:
     return find(model.get("kind")) if isinstance(model, dict) else None
 
 
-def _keys(path: KeyPath, section: type[Section]) -> list[str]:
-    """Return the keys that may stand in the section at this path, below another one."""
+def _section(path: KeyPath, section: type[Section]) -> type[Section] | None:
+    """The section at this path, below another one; None for a key that is no section."""
     for key in (part for part in path if isinstance(part, str)):
         kind = section.model_fields[section.attributes()[key]].annotation
-        section = next(k for k in (kind, *get_args(kind)) if isinstance(k, type(Section)))
-    return list(section.attributes())
+        kinds = [k for k in (kind, *get_args(kind)) if isinstance(k, type(Section))]
+        if not kinds:
+            return None
+        section = kinds[0]
+    return section
+
+
+def _form(error: ErrorDetails, document: type[Document]) -> str:
+    """How to write a section that was given as something else; nothing where that is not clear."""
+    path, given = error["loc"], error["input"]
+    section, header = _section(path, document), dotted(path)
+    if error["type"] == "tuple_type" and isinstance(given, dict) and section is not None:
+        return f"must be a list of tables, not a table: write [[{header}]], not [{header}]"
+    if error["type"] != "model_type" or not isinstance(given, str | int | float | list):
+        return ""
+    if isinstance(given, list) and all(isinstance(item, dict) for item in given):
+        return f"must be one table, not a list: write [{header}], not [[{header}]]"
+    if section is not None and issubclass(section, Condition) and not isinstance(given, list):
+        return f"must be a table: write {{ value = {show(given)} }}"
+    return ""
 
 
 def _sentences(error: ErrorDetails, document: type[Document]) -> Found:
@@ -257,12 +285,15 @@ def _sentences(error: ErrorDetails, document: type[Document]) -> Found:
         for below, sentence in getattr(cause, "found", [((), str(cause))]):
             yield (*path, *below), sentence
     elif kind == "extra_forbidden":
-        keys = _keys(path[:-1], document)
+        section = _section(path[:-1], document)
+        keys = list(section.attributes()) if section is not None else []
         near = suggestion(str(path[-1]), keys) or f" (known: {', '.join(keys)})"
         yield path, f"unknown key{near}"
     elif path == ("model", "kind") and kind == "literal_error":
         given = show(error["input"])
         yield path, f"must be one of {', '.join(map(show, known()))}, not {given}"
+    elif form := _form(error, document):
+        yield path, form
     elif kind in SENTENCES:
         words = {name: show(bound) for name, bound in context.items()}
         if "expected" in context:

@@ -9,6 +9,7 @@ import ast
 import difflib
 import keyword
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,6 +128,18 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int, float]] = {
 }
 
 
+OTHER_LANGUAGES = {
+    "&&": "write and",
+    "&": "write and",
+    "||": "write or",
+    "|": "write or",
+    "!": "write not",
+    "^": "a power is **",
+}
+"""Operators that other languages have, and what to write for them."""
+FOREIGN = re.compile(r"&&?|\|\|?|!(?!=)|\^")
+
+
 @dataclass(frozen=True)
 class Expression:
     """A compiled expression: its text, and the names of the variables that it really uses."""
@@ -161,6 +174,10 @@ def compile_expression(
     if "#" in text:
         raise ExpressionError(f'"#" is not allowed in the expression {quoted(text)}')
     line = " ".join(text.split())
+    foreign = FOREIGN.search(line)
+    if foreign:
+        advice = OTHER_LANGUAGES[foreign[0]]
+        raise ExpressionError(f'"{foreign[0]}" is not allowed in {quoted(line)}: {advice}')
     try:
         with warnings.catch_warnings():
             # Python warns about "1or 2"; a warning about its source is of no use to our user.
@@ -262,8 +279,6 @@ class _Reader:
                 return branch(OPERATORS[type(op)], operand)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
                 return branch(OPERATORS[type(op)], left, right)
-            case ast.BinOp(op=ast.BitXor()):
-                raise ExpressionError(f'"^" is not allowed in {quoted(self.text)}: a power is **')
             case ast.BoolOp(op=op, values=values):
                 return branch(OPERATORS[type(op)], *values)
             case ast.Compare(left=left, ops=ops, comparators=others) if all(

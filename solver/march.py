@@ -126,12 +126,27 @@ class Course:
     shortened: bool = False
 
 
-def on_the_way(case: Case, pace: Pace | None, state: State) -> bool:
-    """Whether the march, or the iteration, of a case passes through a state of an earlier one."""
+def passed_by(case: Case, pace: Pace | None, state: State) -> str:
+    """Why the march, or the iteration, of a case does not come through a state of an earlier one.
+
+    Nothing if it does.
+    """
     if pace is None:
-        return case.solver.iterations is None or state.number <= case.solver.iterations
+        most = case.solver.iterations
+        over = most is not None and state.number > most
+        return f"it lies beyond the end of this run, solver.iterations = {most}" if over else ""
     course = Course(**state.record["march"])
-    return pace.passes(state.number, course.time, course.shortened)
+    if pace.passes(state.number, course.time, course.shortened):
+        return ""
+    assert case.time is not None
+    if course.shortened and course.time < case.time.end:
+        return (
+            f"its last step was shortened to end at t = {course.time:g}, where no step of a run "
+            f"to time.end = {case.time.end:g} ends"
+        )
+    return (
+        f"it lies at t = {course.time:g}, beyond the end of this run, time.end = {case.time.end:g}"
+    )
 
 
 def transient(

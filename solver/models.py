@@ -101,8 +101,16 @@ def _demand_names(
         raise ValueError(f"a model cannot be called {name!r}")
     names = [*fields, *parameters]
     for each in names:
-        if not NAME.fullmatch(each) or each in TAKEN or names.count(each) > 1:
-            raise ValueError(f"model {name!r}: nothing in it can be called {each!r}")
+        reason = ""
+        if not NAME.fullmatch(each):
+            reason = "write lower-case letters, digits and _, a letter first, such as temperature"
+        elif each in TAKEN:
+            reason = "the word has a meaning in every case"
+        elif names.count(each) > 1:
+            reason = "it is there twice"
+        if reason:
+            what = "field" if each in fields else "parameter"
+            raise ValueError(f"model {name!r}: no {what} can be called {each!r}: {reason}")
     if not fields:
         raise ValueError(f"model {name!r} needs a field")
     for each in diffusivities:

@@ -48,19 +48,20 @@ def find_state(
     Raises InputError where the case has changed too much since, or where a fresh start would
     remove the checkpoints of an unfinished run; FileFailure for a damaged `start.checkpoint`.
     """
-    off_the_way = []
+    passed_by: list[str] = []
 
     def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
         if not all(isinstance(state.record.get(key), kind) for key, kind in RECORD.items()):
             raise FileFailure(f"the checkpoint after {state.number} is not one of a run")
         text, _ = recorded(state.record["case"])
         refuse_another(text, problem.case)
-        if not march.on_the_way(problem.case, pace, state):
-            off_the_way.append(state)
-            raise error(
-                f"the checkpoint after {state.number} {state.record['unit']} in {store.folder} "
-                "is not on the way to the end that the case has now"
+        reason = march.passed_by(problem.case, pace, state)
+        if reason:
+            passed_by.append(
+                f"this run cannot go on from the checkpoint after {state.number} "
+                f"{state.record['unit']} in {store.folder}: {reason}"
             )
+            raise error(passed_by[-1])
 
     state = None
     if start.checkpoint is not None:
@@ -74,11 +75,8 @@ def find_state(
         state = store.newest(agree)
         for sentence in store.damaged:
             report.warn(sentence)
-        if state is None and off_the_way:
-            raise InputError(
-                f"no checkpoint in {store.folder} is on the way to the end that the case has now; "
-                "--overwrite begins anew"
-            )
+        if state is None and passed_by:
+            raise InputError(f"{passed_by[0]} (--overwrite starts anew)")
         if state is None:
             report.line(f"no checkpoint in {store.folder}, a fresh start")
     elif not start.overwrite:

@@ -354,5 +354,27 @@ def summarise(report: Report, case: Case, outcome: Outcome, errors: dict[str, fl
     }
     aim = f", below {outcome.threshold:.3e}" if outcome.ending == "tolerance" else ""
     report.line(endings[outcome.ending] + aim)
+    if outcome.ending == "limit":
+        report.line(what_to_try(case, outcome))
     for name, value in errors.items():
         report.line(f"{name.replace('_', ' ')}: {value:.3e}")
+
+
+def what_to_try(case: Case, outcome: Outcome) -> str:
+    """After a run that has not converged: keys that may help."""
+    solver, march = case.solver, case.time
+    if march is not None and outcome.threshold:  # it came to its end, but was not steady
+        tries = [f"a later time.end (it is {march.end:g})"]
+        tries += [f"a larger time.tolerance (it is {march.tolerance:g})"]
+        return f"try {' or '.join(tries)}"
+    tries = []
+    best = method_name(
+        case.model_copy(update={"solver": solver.model_copy(update={"method": "auto"})})
+    )
+    if solver.update is None and method_name(case) not in ("multigrid", "mgcg"):
+        tries = [f'solver.method = "auto" (here: {best})']
+    elif method_name(case) == "multigrid":
+        tries = ['solver.method = "mgcg"']
+    tries += [f"a larger solver.max_iterations (it is {solver.max_iterations})"]
+    tries += [f"a larger solver.tolerance (it is {solver.tolerance:g})"]
+    return f"try {', '.join(tries[:-1])} or {tries[-1]}"

@@ -5,9 +5,65 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import date, time
-from typing import Any
+from typing import Any, NamedTuple
 
 KeyPath = tuple[str | int, ...]
+PAIRS = {"[": "]", "{": "}"}
+TOKENS = re.compile(
+    "|".join(
+        (
+            r"#[^\n]*",  # a comment
+            r'"""(?:\\.|[^\\])*?"""',  # texts of many lines, and what begins one without an end
+            r"'{3}.*?'{3}",
+            r'"""',
+            r"'{3}",
+            r'"(?:\\.|[^"\\\n])*"',  # texts of one line
+            r"'[^'\n]*'",
+            r"""["'\[\]{}=\n]""",
+        )
+    ),
+    re.DOTALL,
+)
+MOST_SCANNED = 1 << 20
+"""Characters: in a longer text it takes too long to find what is open."""
+
+
+class Unclosed(NamedTuple):
+    """A quote or a bracket, and the line where it opens; or one that closes nothing."""
+
+    line: int
+    mark: str
+
+    def __str__(self) -> str:
+        if self.mark in PAIRS.values():
+            return f"the bracket {self.mark} closes nothing"
+        what = "bracket" if self.mark in PAIRS else "quote"
+        return f"the {what} {self.mark} that opens here is not closed"
+
+
+def unclosed(text: str) -> Unclosed | None:
+    """What is left open in a text that is no TOML, or None where nothing is."""
+    line, stack = 1, list[Unclosed]()
+    for token in TOKENS.findall(text[:MOST_SCANNED]):
+        top = stack[-1] if stack else None
+        if token == "\n":
+            if top is not None and top.mark == "{":  # such a table ends with its line
+                return top
+            line += 1
+        elif token in PAIRS:
+            stack.append(Unclosed(line, token))
+        elif token in PAIRS.values():
+            if top is None or PAIRS[top.mark] != token:
+                return top or Unclosed(line, token)
+            stack.pop()
+        elif token == "=":
+            if top is not None and top.mark == "[":  # the key of a later line
+                return top
+        elif token in ('"', "'", '"""', "'''"):
+            return Unclosed(line, token)
+        else:
+            line += token.count("\n")
+    return stack[-1] if stack and len(text) <= MOST_SCANNED else None
 
 
 def lines_of(text: str) -> dict[KeyPath, int]:

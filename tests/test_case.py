@@ -486,8 +486,48 @@ def test_all_mistakes_at_once_in_the_order_of_the_file():
     ]
 
 
+FORMS = [
+    ("[boundary]\nleft.temperature = 100", "8: boundary.left.temperature: must be a table: "
+     "write { value = 100 }"),
+    ('[boundary]\nleft.temperature = "x*y"', "8: boundary.left.temperature: must be a table: "
+     'write { value = "x*y" }'),
+    ("[source.point]\nvalue = 1", "7: source.point: must be a list of tables, not a table: "
+     "write [[source.point]], not [source.point]"),
+    ("[obstacle]\nradius = 1", "7: obstacle: must be a list of tables, not a table: "
+     "write [[obstacle]], not [obstacle]"),
+    ('[[case]]\ntitle = "x"', "7: case: must be one table, not a list: "
+     "write [case], not [[case]]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "sentence"), FORMS)
+def test_a_section_of_another_form_is_told_how_to_be_written(text, sentence):
+    torus = '[grid]\nnodes = [9, 9]\nperiodic = ["y"]\n[boundary.right]\n'
+    assert f"case.toml:{sentence}" in mistakes(f"{torus}temperature = {{ value = 0 }}\n\n{text}")
+
+
 SYNTAX = [
-    ("[grid]\ncells = [4\n[x]", "case.toml:3: unclosed array"),
+    ("[grid]\ncells = [4\n[x]", "case.toml:2: the bracket [ that opens here is not closed"),
+    ("[a]\nn = [1, 2\nm = [3]", "case.toml:2: the bracket [ that opens here is not closed"),
+    ("b = 1\n[grid\nn = 2", "case.toml:2: the bracket [ that opens here is not closed"),
+    ("[[a.b]\nn = 2", "case.toml:1: the bracket [ that opens here is not closed"),
+    ("a = { b = 1\nc = 2", "case.toml:1: the bracket { that opens here is not closed"),
+    ("a = { b = [1, 2 }", "case.toml:1: the bracket [ that opens here is not closed"),
+    ("a = 3]", "case.toml:1: the bracket ] closes nothing"),
+    ('\n# "[\na = "x\nb = 1', 'case.toml:3: the quote " that opens here is not closed'),
+    ('a = x"', 'case.toml:1: the quote " that opens here is not closed'),
+    ("a = ['x', 'y]\nb = 1", "case.toml:1: the quote ' that opens here is not closed"),
+    ('a = """x\ny\n', 'case.toml:1: the quote """ that opens here is not closed'),
+    ("a = '''[\n{'''\nb = 1\nb = 2", "case.toml:4: cannot overwrite a value"),
+    (
+        "a = x + y # z",
+        'case.toml:1: invalid value in "x + y": a text or an expression stands in quotes',
+    ),
+    (
+        "a = 2*x",
+        'case.toml:1: expected newline or end of document after a statement in "2*x": '
+        "a text or an expression stands in quotes",
+    ),
     ("a = 1\na = 2", "case.toml:2: cannot overwrite a value"),
     ("a = ", "case.toml:1: invalid value"),
     ("x", "case.toml:1: expected '=' after a key in a key/value pair"),

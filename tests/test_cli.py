@@ -171,6 +171,7 @@ def test_not_converged_writes_what_there_is(heatsolve, folder):
     code, said, complaint = heatsolve("run", "plate.toml", *settings("solver.max_iterations=2"))
     assert (code, complaint) == (3, "")
     assert "NOT converged in 2 iterations" in said
+    assert "a larger solver.max_iterations (it is 2)" in said
     assert read(folder / "plate.h5").attributes["converged"] == 0
 
 

@@ -146,19 +146,29 @@ def test_a_checkpoint_off_the_way_is_passed_over(tmp_path, capsys):
     run(parse(MARCH, "case", ["time.end=0.02005"]), "numpy", path)
     longer = parse(MARCH, "case", ["time.end=0.0225"])
     run(longer, "numpy", path, start=RESTART)
-    assert "after 201 steps" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "this run cannot go on from the checkpoint after 201 steps" in said
+    assert "its last step was shortened to end at t = 0.02005" in said
     run(longer, "numpy", tmp_path / "alone.h5")
     assert_same(path, tmp_path / "alone.h5", "longer march")
 
 
 @pytest.mark.parametrize(
-    ("text", "setting"), [(MARCH, "time.end=0.0001"), (STEADY, "solver.iterations=1")]
+    ("text", "setting", "reason"),
+    [
+        (
+            MARCH,
+            "time.end=0.0001",
+            r"it lies at t = [\d.e-]+, beyond the end of this run, time.end =",
+        ),
+        (STEADY, "solver.iterations=1", "beyond the end of this run, solver.iterations = 1"),
+    ],
 )
-def test_an_end_that_is_passed_already_is_refused(tmp_path, text, setting):
+def test_an_end_that_is_passed_already_is_refused(tmp_path, text, setting, reason):
     path = tmp_path / "case.h5"
     interrupted(parse(text, "case"), "numpy", path, 4)
     before = everything_in(tmp_path)
-    with pytest.raises(InputError, match=r"on the way.*--overwrite"):
+    with pytest.raises(InputError, match=rf"cannot go on from .*: .*{reason}.*--overwrite"):
         run(parse(text, "case", [setting]), "numpy", path, start=RESTART)
     assert everything_in(tmp_path) == before
 
