@@ -10,7 +10,8 @@ from matplotlib.animation import AbstractMovieWriter, FFMpegWriter, PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from heatsolve.errors import FileFailure, InputError
+from heatsolve.disk import aside
+from heatsolve.errors import InputError
 from heatsolve.output import cuts, evenly, read
 from heatsolve.postprocess.colours import (
     Colours,
@@ -78,13 +79,10 @@ def animate(
         colours = colours_of(view.field, [every], limits=limits or settled)
         drawing, show = (_line if len(view.axes) == 1 else _plane)(view, colours)
         writer = _writer(kind, rate)
-        try:
-            with writer.saving(drawing, str(output), DOTS):
-                for frame, values in frames(view):
-                    show(frame, values)
-                    writer.grab_frame()
-        except OSError as error:
-            raise FileFailure(f"cannot write {output}: {error.strerror or error}") from error
+        with aside(output) as part, writer.saving(drawing, str(part), DOTS):
+            for frame, values in frames(view):
+                show(frame, values)
+                writer.grab_frame()
     return output
 
 

@@ -9,7 +9,8 @@ import matplotlib
 import matplotlib.figure
 from matplotlib.axes import Axes
 
-from heatsolve.errors import FileFailure, InputError
+from heatsolve.disk import aside
+from heatsolve.errors import InputError
 from heatsolve.output import Solution
 
 DOTS = {"png": 250, "pdf": 400, "svg": 400}
@@ -55,11 +56,8 @@ def save(drawing: Figure, output: Path) -> Path:
     Raises InputError for an unknown format, FileFailure when the image cannot be written.
     """
     kind = image_format(output)
-    try:
-        with matplotlib.rc_context(STYLE):
-            drawing.savefig(output, format=kind, dpi=DOTS[kind])
-    except OSError as error:
-        raise FileFailure(f"cannot write {output}: {error.strerror or error}") from error
+    with aside(output) as part, matplotlib.rc_context(STYLE):
+        drawing.savefig(part, format=kind, dpi=DOTS[kind])
     return output
 
 

@@ -13,4 +13,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:  # then `python -m` would import from the current folder
+        del sys.path[0]
     main()

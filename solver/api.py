@@ -188,6 +188,8 @@ def run(
             if output is None and given.origin is not None and given.origin.name == TABLE:
                 name = _name_of(given, restart) if ranks.rank == 0 else None
                 output = f"{ranks.gather(name)[0]}.h5"
+            if output == "":
+                raise InputError("output is given nothing")
             path = Path(output) if output is not None else None
             start = Start(restart, overwrite=overwrite)
             written = run_case(given, backend, path, report, ranks, start, strict=strict).path

@@ -3,6 +3,7 @@
 Every mistake is reported at once, each with the file and line (or the override) where it stands.
 """
 
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.expressions import quoted, show, suggestion
 from heatsolve.models import Equations, find, known
 from heatsolve.schema import Condition, Document, Grid, Section, document_for
-from heatsolve.toml import KeyPath, dotted, dump, lines_of, unclosed
+from heatsolve.toml import KeyPath, dotted, dump, lines_of, unclosed, unheld
 from heatsolve.values import Found, Mistake
 
 # Keys that exclude each other in the table of this path: setting one drops the others.
@@ -38,6 +39,7 @@ MOST_PARTS = 100
 """Of a dotted key: the time that tomllib takes grows with their square."""
 MOST_JUDGED, MOST_TOLD = 1000, 20
 """Mistakes that are put into words, and that are told."""
+UNHELD_WORDS = "holds a NUL or half a character (a surrogate), which no file can hold"
 # Our words for what pydantic reports.
 SENTENCES = {
     "missing": "missing",
@@ -121,7 +123,10 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
     """
     text = text.replace("\r\n", "\n")
     table = _toml(text, name)
-    origins = [(_override(table, setting), setting) for setting in overrides]
+    settings = map(_as_text, overrides)
+    origins = [(_override(table, setting), setting) for setting in settings]
+    if found := [(path, UNHELD_WORDS) for path in unheld(table)]:
+        raise CaseError(_report(found, 0, text, name, origins))
     context: dict[str, Any] = {"constants": {}, "faulty": []}
     kind = document_for(_equations(table))
     unseen = 0
@@ -200,6 +205,13 @@ def _toml(text: str, name: str) -> dict[str, Any]:
             value = text.split("\n")[line - 1].partition("=")[2].partition("#")[0].strip()
             hint = f" in {quoted(value)}: a text or an expression stands in quotes" if value else ""
         raise CaseError(f"{name}:{line}: {reason[:1].lower()}{reason[1:]}{hint}") from None
+
+
+def _as_text(setting: str) -> str:
+    """An override from the command line, also where the locale knows fewer characters than it."""
+    with suppress(UnicodeError):
+        return os.fsencode(setting).decode()
+    return setting
 
 
 def _override(table: dict[str, Any], setting: str) -> KeyPath:

@@ -1,13 +1,16 @@
 """The command line: one function a command, each of which imports only what it needs."""
 
+import re
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from heatsolve.errors import FileFailure, HeatsolveError, InputError, Interrupted, sentence
-from heatsolve.streams import complain, prepare
+from heatsolve.streams import complain, emit, prepare
 
 EXIT_FAILED = 5
 """Of a comparison or a verification."""
@@ -198,7 +201,7 @@ def submit(
     resources = Resources(time, nodes, ranks_per_node, gpus_per_node, partition, account)
     name, script = script_for(case, resources, overrides or [], backend, output)
     if dry_run:
-        print(script, end="")
+        emit(script)
     else:
         job = submit_script(name, script)
         print(f"submitted {name}.sbatch as job {job}, which writes to {name}-{job}.out")
@@ -322,10 +325,13 @@ def bench(
 
     Under mpiexec: what the halo, the output and the checkpoints of so many processes cost.
     """
+    from heatsolve.disk import target_of
     from heatsolve.ranks import failing_together, find_ranks
     from heatsolve.study.bench import bench as measure
     from heatsolve.study.bench import records, write_json
 
+    for path in filter(None, (json, plot)):
+        target_of(path)
     if plot is not None:
         from heatsolve.postprocess.bars import plot_bench
         from heatsolve.postprocess.pieces import image_format
@@ -355,9 +361,12 @@ def verify(
     markdown: Annotated[Path | None, typer.Option(help="And as a table to this one.")] = None,
 ) -> None:
     """Run shipped cases against exact solutions and the literature; exit code 5 if one fails."""
+    from heatsolve.disk import target_of
     from heatsolve.study.verify import verify as verifying
     from heatsolve.study.verify import write_json, write_markdown
 
+    for path in filter(None, (json, markdown)):
+        target_of(path)  # a mistake is told before the minutes of computing
     lines = []
     for line in verifying(names or (), backend, quick):
         print(line, flush=True)
@@ -436,10 +445,18 @@ def scale(
     print(f"wrote {plot_scaling(sizes, folder / 'scaling.png', predicted, scaling.title(found))}")
 
 
+def refuse_empty(words: Sequence[str]) -> None:
+    """Raise InputError for an option that is given nothing: "" would be the current folder."""
+    for option, value in pairwise([*words, "--"]):
+        if option.startswith("-") and (not value or re.fullmatch(r"--[\w-]+=", option)):
+            raise InputError(f"{option.rstrip('=')} is given nothing")
+
+
 def main() -> None:
     """The program: an error that a user can cause is one sentence and its exit code."""
     prepare()
     try:
+        refuse_empty(sys.argv[1:])
         app()
     except HeatsolveError as error:
         complain(sentence(error))

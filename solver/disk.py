@@ -8,23 +8,88 @@ import fcntl
 import io
 import os
 import re
+import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from heatsolve.errors import FileFailure
+from heatsolve.errors import FileFailure, InputError
 
 RESERVED_FROM = 1 << 20
 """Bytes of a write for which the place on the disk is reserved before."""
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a small text. Raises FileFailure."""
+KINDS = {
+    "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
+    "a FIFO": stat.S_ISFIFO,
+    "a socket": stat.S_ISSOCK,
+}
+"""What has a name like a file, and must not be replaced by one."""
+
+
+def target_of(path: Path) -> Path:
+    """The file that is written where this one is asked for: a link is followed.
+
+    Raises InputError for a device, a FIFO and a socket, FileFailure for a directory.
+    """
+    with failing("write", path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "")
+        mode = path.stat().st_mode if path.exists() else 0
+        found = path.resolve() if path.is_symlink() else path
+    for kind, matches in KINDS.items():
+        if matches(mode):
+            raise InputError(f"{path} is {kind}, and is not replaced: name a file")
+    return found
+
+
+@contextmanager
+def aside(path: Path, new: bool = False) -> Iterator[Path]:
+    """A name to write a file under, which gets its own when all of it is on the disk.
+
+    Whatever happens before, an earlier file stays as it is, and nothing else is left. `new`: there
+    is no earlier one. Raises as `target_of`, FileFailure where the disk fails, FileExistsError for
+    an earlier file that must not be.
+    """
+    final = target_of(path)
+    # The suffix stays: some look at it to know what to write.
+    part = final.with_name(f".{final.stem}.{os.getpid()}-{secrets.token_hex(4)}.part{final.suffix}")
     try:
-        path.write_text(text)
+        yield part
+        sync(part)
+        if new:
+            _name_new(part, final)
+        else:
+            os.replace(part, final)
+        sync(final.parent)
+    except FileExistsError:
+        raise
     except OSError as error:
-        raise FileFailure(f"cannot write {path}: {error.strerror}") from None
+        raise _failure("write", path, error) from error
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
+def _name_new(part: Path, final: Path) -> None:
+    """Give a file a name that no other has, also if one is made at this moment."""
+    try:
+        os.link(part, final)
+    except FileExistsError:
+        raise
+    except OSError:  # not every file system has links
+        if final.exists():
+            raise FileExistsError(errno.EEXIST, "") from None
+        os.replace(part, final)
+
+
+def write_text(path: Path, text: str, new: bool = False) -> None:
+    """Write a text, in UTF-8 whatever the locale, aside and renamed. Raises as `aside`."""
+    with aside(path, new) as part:
+        # Names of files that are no text in this locale, or in none, keep their bytes.
+        part.write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
 class Disk(io.FileIO):
@@ -61,15 +126,19 @@ def failing(verb: str, path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        buried = re.search(r"errno = (\d+)", str(error))
-        reason = re.search(r"\((.*)\)", str(error))
-        number = int(buried[1]) if buried else getattr(error, "errno", None)
-        cause = os.strerror(number) if number else reason[1] if reason else str(error)
-        if number == errno.EAGAIN:
-            cause = "another program has it locked"
-        elif not path.parent.is_dir():
-            cause = f"{path.parent} is not a directory"
-        raise FileFailure(f"cannot {verb} {path}: {cause}") from error
+        raise _failure(verb, path, error) from error
+
+
+def _failure(verb: str, path: Path, error: Exception) -> FileFailure:
+    buried = re.search(r"errno = (\d+)", str(error))
+    reason = re.search(r"\((.*)\)", str(error))
+    number = int(buried[1]) if buried else getattr(error, "errno", None)
+    cause = os.strerror(number) if number else reason[1] if reason else str(error)
+    if number == errno.EAGAIN:
+        cause = "another program has it locked"
+    elif not path.parent.is_dir():
+        cause = f"{path.parent} is not a directory"
+    return FileFailure(f"cannot {verb} {path}: {cause}")
 
 
 @contextmanager

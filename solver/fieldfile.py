@@ -5,7 +5,6 @@ leading `time`), the coordinates as dimension scales, and a group `history`: the
 that xarray, h5py and (through the `.xdmf` beside it) ParaView all open.
 """
 
-import errno
 import math
 import os
 import re
@@ -19,7 +18,7 @@ import h5py
 import numpy as np
 
 from heatsolve import parts
-from heatsolve.disk import Disk, failing, sync
+from heatsolve.disk import Disk, failing, sync, target_of
 from heatsolve.errors import InputError
 from heatsolve.xdmf import xdmf
 
@@ -62,13 +61,12 @@ class FieldFile:
             steps = np.diff(line)  # XDMF knows an axis by its origin and one spacing
             if steps.size and not 0 < steps.max() < 1.001 * steps.min():
                 raise ValueError(f"coordinate {axis} is not ascending and evenly spaced")
-        self._path = Path(path)
+        self._path = target(Path(path))
         self._coordinates = dict(coordinates)
         self._shape = tuple(map(len, self._coordinates.values()))
         self._units = units
         self._transient = transient
         self._creation = _at_once() if shared else None
-        check_target(self._path)
         with failing("write", self._path):
             # Exclusive for each writer, so that two runs with one target never mix their data.
             mark = f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -218,9 +216,8 @@ class FieldFile:
             for key, item in attributes.items():
                 if item is not None:
                     self._file.attrs[key] = int(item) if isinstance(item, bool | np.bool_) else item
-            self._xdmf_part.write_text(
-                xdmf(self._path.name, self._file, field_names(self._file)), encoding="utf-8"
-            )
+            text = xdmf(self._path.name, self._file, field_names(self._file))
+            self._xdmf_part.write_bytes(text.encode("utf-8", "surrogateescape"))
             self.seal(self._path)
             if len(self._coordinates) > 1:
                 os.replace(self._xdmf_part, sidecar)
@@ -313,16 +310,33 @@ def remove_leftovers(path: Path) -> None:
                 (path.parent / name).unlink()
 
 
-def check_target(path: Path) -> None:
-    """Raise for a target that cannot be: now, not by the rename after hours of computing.
+PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".gif", ".mp4", ".htm", ".html")
+"""Names that promise something else than a file of results."""
+NOT_IN_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
-    InputError for a file that is not of HDF5, FileFailure for a directory.
+
+def target(path: Path) -> Path:
+    """The file that a run may write by this name: a link is followed; see `disk.target_of`.
+
+    What cannot be is said now, not by the rename after hours of computing: raises InputError for
+    anything but a file of results, FileFailure for a directory.
     """
+    found = target_of(path)
+    if found.suffix.lower() in PICTURES:
+        raise InputError(
+            f"{path} is the name of a picture: results are HDF5, call them "
+            f"{path.with_suffix('.h5').name}, and let heatsolve plot, animate or report draw them"
+        )
+    try:
+        name = os.fsencode(found.name).decode("utf-8")
+    except UnicodeDecodeError:
+        name = "\0"
+    if NOT_IN_XML.search(name):
+        raise InputError(f"{str(path)!r} is not a name for results: the .xdmf cannot hold it")
     with failing("write", path):
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "")
-        if path.is_file() and path.stat().st_size and not h5py.is_hdf5(path):
+        if found.is_file() and found.stat().st_size and not h5py.is_hdf5(found):
             raise InputError(f"{path} is no file of results, it is not overwritten")
+    return found
 
 
 def _at_once() -> h5py.h5p.PropDCID:

@@ -151,6 +151,11 @@ class World(Ranks):
         os._exit(code)  # some MPI return from Abort while the launcher is still at work
 
 
+def python(*words: str) -> list[str]:
+    """The words that start a Python which imports nothing from the current folder."""
+    return [sys.executable, "-P", *words]
+
+
 def mpi_library() -> str:
     """What the library of MPI says it is; nothing where there is none.
 
@@ -160,7 +165,7 @@ def mpi_library() -> str:
         "import mpi4py; mpi4py.rc.initialize = False; "
         "from mpi4py import MPI; print(MPI.Get_library_version())"
     )
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    asked = subprocess.run(python("-c", code), capture_output=True, text=True)
     return asked.stdout.replace("\0", "").strip()
 
 

@@ -59,7 +59,7 @@ class Report:
 
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"),
-            console=Console(file=self._stream), transient=True,
+            console=Console(file=streams.terminal(self._stream)), transient=True,
         )  # fmt: skip
         self._bar.start()
         self._task = self._bar.add_task(unit, total=1.0, state="")

@@ -13,9 +13,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from heatsolve import output, parts
+from heatsolve import parts
 from heatsolve.disk import failing, reserved, sync
-from heatsolve.fieldfile import Arrays, FieldFile, check_target, remove_leftovers
+from heatsolve.fieldfile import Arrays, FieldFile, remove_leftovers, target
+from heatsolve.output import copy
 from heatsolve.parts import Part, Segment
 from heatsolve.ranks import Ranks
 from heatsolve.shared import SharedFile, agreed, can_share
@@ -69,7 +70,7 @@ class Results:
         with ExitStack() as stack:
             with agreed(ranks):
                 if ranks.rank == 0:
-                    check_target(self._path)
+                    target(self._path)
                     stack.enter_context(reserved(self._path))
                     remove_leftovers(self._path)
             stack.callback(self._clean)
@@ -204,19 +205,19 @@ class Results:
             _gather(self._path, self._path)
 
 
-def gather(path: Path, target: Path) -> None:
+def gather(path: Path, output: Path) -> None:
     """Write a field file, and what lies in its parts, to one plain file.
 
-    A target that is the file itself takes its place, and its parts are removed. Raises InputError
-    or FileFailure for a file or a part that cannot be read, and for a target that cannot be
+    An output that is the file itself takes its place, and its parts are removed. Raises InputError
+    or FileFailure for a file or a part that cannot be read, and for an output that cannot be
     written or is being written by a run.
     """
-    check_target(target)
-    with reserved(target):
-        remove_leftovers(target)
-        _gather(path, target)
+    plain = target(output)
+    with reserved(plain):
+        remove_leftovers(plain)
+        _gather(path, plain)
 
 
-def _gather(path: Path, target: Path) -> None:
-    output.copy(path, target)
-    parts.remove(parts.folder_of(target))
+def _gather(path: Path, plain: Path) -> None:
+    copy(path, plain)
+    parts.remove(parts.folder_of(plain))

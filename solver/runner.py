@@ -21,6 +21,7 @@ from heatsolve.checkpoint import Store
 from heatsolve.conduction import Conduction
 from heatsolve.converge import Outcome, method_name
 from heatsolve.errors import HeatsolveError, InputError
+from heatsolve.fieldfile import target
 from heatsolve.keeper import Keeper, State
 from heatsolve.linear import term_of
 from heatsolve.memory import explained
@@ -71,7 +72,7 @@ def run(
     FileFailure, or Interrupted when a `wish` to stop is made; each with its exit code.
     """
     with locating(case):
-        path = output or Path(f"{case.name}.h5")
+        path = target(output or Path(f"{case.name}.h5"))
         report, ranks = report or Report(quiet=True), ranks or Ranks()
         start = start or Start()
         demand_same(ranks, everything_given(case, backend, path, start, strict))

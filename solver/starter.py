@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from heatsolve.errors import FileFailure, InputError
+from heatsolve.disk import write_text
+from heatsolve.errors import InputError
 from heatsolve.expressions import quoted
 
 STARTER = """\
@@ -106,11 +107,7 @@ def write_starter(name: str) -> Path:
         )
     path = Path(f"{name.removesuffix('.toml')}.toml")
     try:
-        # Exclusive, so that a file made in between is not overwritten either.
-        with path.open("x", encoding="utf-8") as file:
-            file.write(STARTER.replace("NAME", path.stem))
+        write_text(path, STARTER.replace("NAME", path.stem), new=True)
     except FileExistsError:
         raise InputError(f"{path} exists already, and is not overwritten") from None
-    except OSError as error:
-        raise FileFailure(f"cannot write {path}: {error.strerror}") from None
     return path

@@ -1,13 +1,49 @@
 """The standard streams: whatever becomes of them, a run goes on."""
 
+import io
 import os
 import sys
-from contextlib import suppress
-from typing import IO
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Any
+
+
+@contextmanager
+def outliving(stream: IO[str]) -> Iterator[None]:
+    """Write to a stream in the context; where nobody reads any more, all of it is dropped."""
+    try:
+        yield
+    except BrokenPipeError:
+        silence(stream)
+
+
+class Plain:
+    """A stream of text that makes a terminal print and nothing else, and outlives its reader.
+
+    What is not printable, such as an escape sequence in the name of a stranger's file, becomes an
+    escape. Where nobody reads any more, the rest is dropped without a word.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):  # which is how some find out what a stream takes
+            raise TypeError(f"a stream of text takes no {type(text).__name__}")
+        with outliving(self.stream):
+            self.stream.write("".join(c if c in "\n\t" else printable(c) for c in text))
+        return len(text)
+
+    def flush(self) -> None:
+        with outliving(self.stream):
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def prepare() -> None:
-    """Let the program begin with three streams that take every text.
+    """Let the program begin with three streams that take every text, and print it as it is.
 
     Without them the next file that is opened would be what the C library takes for the output.
     What an encoding cannot say becomes an escape.
@@ -18,9 +54,26 @@ def prepare() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+            stream = open(os.devnull, "w")  # noqa: SIM115
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+        setattr(sys, name, stream if isinstance(stream, Plain) else Plain(stream))
+
+
+def terminal(stream: IO[str]) -> IO[str]:
+    """The same stream for somebody who moves the cursor of a terminal."""
+    return stream.stream if isinstance(stream, Plain) else stream
+
+
+def emit(text: str) -> None:
+    """The text of a file on standard output: not on a terminal with the bytes of that file."""
+    stream = terminal(sys.stdout)
+    if stream.isatty() or not isinstance(stream, io.TextIOWrapper):
+        print(text, end="")
+        return
+    stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+    with outliving(stream):
+        print(text, end="", file=stream, flush=True)
 
 
 def complain(text: str) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 
 from heatsolve.backends.choice import NAMES
 from heatsolve.case import Case, load, locating
-from heatsolve.errors import FileFailure, InputError
+from heatsolve.disk import failing, write_text
+from heatsolve.errors import InputError
 from heatsolve.preview import preview
-from heatsolve.ranks import mpi_library
+from heatsolve.ranks import mpi_library, python
 
 WARNING_SECONDS = 120
 """So long before the limit of wall time the run is asked to stop; Slurm may be a minute early."""
@@ -219,12 +220,11 @@ def submit(name: str, text: str) -> str:
             "or look at the script with --dry-run"
         )
     path = Path(f"{name}.sbatch").absolute()
-    try:
-        if path.exists() and not path.read_text(errors="replace").startswith(f"{SHEBANG}\n{TITLE}"):
-            raise InputError(f"{path.name} is no script of heatsolve submit, it is not overwritten")
-        path.write_text(text)
-    except OSError as error:
-        raise FileFailure(f"cannot write {path.name}: {error.strerror}") from None
+    with failing("read", path):
+        earlier = path.read_bytes() if path.is_file() else b""
+    if earlier and not earlier.startswith(f"{SHEBANG}\n{TITLE}".encode()):
+        raise InputError(f"{path.name} is no script of heatsolve submit, it is not overwritten")
+    write_text(path, text)
     done = subprocess.run(["sbatch", "--parsable", str(path)], capture_output=True, text=True)
     if done.returncode != 0:
         said = "; ".join(line.removeprefix("sbatch: error: ") for line in done.stderr.splitlines())
@@ -235,7 +235,7 @@ def submit(name: str, text: str) -> str:
 def program() -> list[str]:
     """The words that start this program on a node, whatever the environment there."""
     beside = Path(sys.executable).with_name("heatsolve")
-    return [str(beside)] if beside.exists() else [sys.executable, "-m", "heatsolve"]
+    return [str(beside)] if beside.exists() else python("-m", "heatsolve")
 
 
 def pmi() -> str:

@@ -66,6 +66,10 @@ def unclosed(text: str) -> Unclosed | None:
     return stack[-1] if stack and len(text) <= MOST_SCANNED else None
 
 
+UNHELD = re.compile("[\0\ud800-\udfff]")
+"""NUL, and the halves of characters (surrogates) that stand for bytes which are no text."""
+
+
 def lines_of(text: str) -> dict[KeyPath, int]:
     """Return the line where the definition of each key starts, for a text that is valid TOML.
 
@@ -105,6 +109,16 @@ def _paths(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
         yield (*path, key)
         if isinstance(inner, dict | list):
             yield from _paths(inner, (*path, key))
+
+
+def unheld(table: Mapping[str, Any]) -> Iterator[KeyPath]:
+    """Yield the places of texts that HDF5 cannot hold: with NUL, or with half a character."""
+    for path in _paths(table):
+        here: Any = table
+        for key in path:
+            here = here[key]
+        if any(isinstance(text, str) and UNHELD.search(text) for text in (path[-1], here)):
+            yield path
 
 
 def dotted(path: KeyPath) -> str:

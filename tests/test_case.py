@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+import heatsolve
 from heatsolve import case as case_module
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case, CaseError, load, parse, shipped
@@ -612,6 +613,21 @@ def test_override_mistake(setting, sentence):
 
 
 # ---- the way back to TOML ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", ["a\0b", "\ud800", "\udcff"])
+def test_texts_that_no_file_can_hold(bad):
+    """NUL and halves of characters are told at once, not when the file is written."""
+    words = "holds a NUL or half a character (a surrogate), which no file can hold"
+    written = bad.replace("\0", "\\u0000")
+    (said,) = mistakes(f'{PLATE}[units]\ntemperature = "{written}"\n')
+    assert said == f"case.toml:19: units.temperature: {words}"
+    (said,) = mistakes(PLATE, f"case.reference={bad}")
+    assert said == f"--set case.reference={bad}: case.reference: {words}"
+    (said,) = mistakes(f'{PLATE}[units]\n"{written}" = "K"\n')
+    assert said.endswith(words)
+    with pytest.raises(CaseError, match="which no file can hold"):
+        heatsolve.load({"case": {"title": bad}})
 
 
 def test_text_repeats_the_run_without_overrides():

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 
@@ -244,6 +245,61 @@ def test_missing_device(refuses, backend):
 @pytest.mark.parametrize("target", ["no/such/folder/a.h5", "."])
 def test_output_that_cannot_be_written(refuses, target):
     assert refuses(6, "run", "plate.toml", "--quiet", "--output", target).startswith("cannot write")
+
+
+@pytest.fixture
+def odd(folder):
+    """What has a name in a folder, but must not be replaced by a file."""
+    os.mkfifo(folder / "fifo")
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind("socket")  # a short name: there is no room for a long one
+        (folder / "link").symlink_to("/dev/null")
+        yield folder
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [("/dev/null", "a device"), ("link", "a device"), ("fifo", "a FIFO"), ("socket", "a socket")],
+)
+def test_an_output_that_is_no_file(refuses, heatsolve, odd, target, kind):
+    """Is refused at once, by whatever writes, and stays what it is."""
+    before = os.lstat(target).st_mode, os.lstat(target).st_ino
+    said = f"{target} is {kind}, and is not replaced: name a file"
+    assert refuses(2, "run", "plate.toml", "--quiet", "--output", target) == said
+    heatsolve("run", "plate.toml", "--quiet", "--output", "a.h5")
+    assert refuses(2, "gather", "a.h5", "--output", target) == said
+    assert refuses(2, "plot", "a.h5", "--output", target) == said
+    assert refuses(2, "verify", "hot-plate", "--json", target) == said
+    assert (os.lstat(target).st_mode, os.lstat(target).st_ino) == before
+    assert not list(odd.rglob(".*"))
+
+
+def test_an_output_that_is_a_link(heatsolve, folder):
+    """It stays, and what it points to is written, with its checkpoints beside it."""
+    (folder / "far").mkdir()
+    (folder / "a.h5").symlink_to("far/b.h5")
+    (folder / "a.png").symlink_to("far/b.png")
+    for _ in range(2):
+        given = ("--output", "a.h5", "--overwrite", "--set", "checkpoint.every=5")
+        assert heatsolve("run", "plate.toml", "--quiet", *given)[0] == 0
+        assert heatsolve("plot", "a.h5")[:2] == (0, "wrote a.png\n")
+    found = {path.name for path in (folder / "far").iterdir()}
+    assert found == {"b.h5", "b.xdmf", "b.checkpoints", "b.png"}
+    assert (folder / "a.h5").is_symlink() and (folder / "a.png").is_symlink()
+    (folder / "loop").symlink_to("loop")
+    assert heatsolve("run", "plate.toml", "--quiet", "--output", "loop")[0] in (2, 6)
+
+
+@pytest.mark.parametrize("suffix", ["png", "PDF", "svg", "mp4", "html"])
+def test_an_output_with_the_name_of_a_picture(refuses, suffix):
+    said = refuses(2, "run", "plate.toml", "--quiet", "--output", f"a.{suffix}")
+    assert said.startswith(f"a.{suffix} is the name of a picture: results are HDF5, call them a.h5")
+
+
+@pytest.mark.parametrize("given", [("--output", ""), ("--output=",)])
+@pytest.mark.parametrize("command", ["run plate.toml", "plot a.h5", "gather a.h5", "report a.h5"])
+def test_an_output_without_a_name(refuses, command, given):
+    assert refuses(2, *command.split(), *given) == "--output is given nothing"
 
 
 def test_wrong_usage(heatsolve):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -21,11 +22,14 @@ from test_restart import MARCH, RESTART, STEADY, _command_of, _folder_of, wait_f
 from heatsolve import checkpoint, fieldfile, parts
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import parse
-from heatsolve.errors import Diverged, InputError, Interrupted
+from heatsolve.disk import write_text
+from heatsolve.errors import Diverged, FileFailure, InputError, Interrupted
 from heatsolve.keeper import Keeper
 from heatsolve.memory import explained
 from heatsolve.output import read
+from heatsolve.postprocess.pieces import Figure, save
 from heatsolve.runner import run
+from heatsolve.starter import write_starter
 from heatsolve.wish import Wish
 
 ALL = dict(texts())
@@ -148,6 +152,27 @@ def test_a_full_disk_keeps_the_earlier_output(tmp_path):
         assert said.endswith("case.h5: No space left on device")
         after = tree(tmp_path)
         assert after == {p: data for p, data in before.items() if "checkpoints" not in str(p)}
+
+
+def test_a_full_disk_keeps_texts_and_pictures(tmp_path, monkeypatch):
+    """And leaves no half of anything, nor of a new case."""
+    with mounted(tmp_path, "-o", "size=64k"):
+        monkeypatch.chdir(tmp_path)
+        write_text(tmp_path / "a.html", "an earlier page")
+        save(Figure(), tmp_path / "a.png")
+        with open(tmp_path / "rest", "wb", buffering=0) as rest, suppress(OSError):
+            while rest.write(bytes(4096)):
+                pass
+        before = tree(tmp_path)
+        for write in (
+            lambda: write_text(tmp_path / "a.html", "a page"),
+            lambda: save(Figure(), tmp_path / "a.png"),
+            lambda: write_starter("mine"),
+        ):
+            with pytest.raises(FileFailure, match=r"cannot write .*: No space left on device"):
+                write()
+        assert tree(tmp_path) == before
+        monkeypatch.chdir("/")
 
 
 def test_an_output_that_another_run_writes(tmp_path):
@@ -336,6 +361,7 @@ from pathlib import Path
 from heatsolve.case import parse
 from heatsolve.results import Results
 from heatsolve.runner import run
+from heatsolve.starter import write_starter
 
 append, seen = Results.append, []
 

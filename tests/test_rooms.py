@@ -303,7 +303,7 @@ ALLOWED = {
         "study.noise",
         INTERFACE,
     ),
-    "submit": ("case", "preview", "ranks", "backends.choice", "errors"),
+    "submit": ("case", "preview", "ranks", "disk", "backends.choice", "errors"),
     "backends*": ("points", "backends", "backends.*", "errors"),
 }
 """What the lower rooms may import of ours."""

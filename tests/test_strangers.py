@@ -9,6 +9,7 @@ import pickle
 import random
 import re
 import signal
+import subprocess
 import sys
 import time
 import zlib
@@ -21,13 +22,14 @@ import numpy as np
 import pytest
 from test_restart import MARCH, STEADY
 
-from heatsolve import cli, inspection
+from heatsolve import cli, inspection, ranks
 from heatsolve.case import parse
 from heatsolve.checkpoint.manifest import MANIFEST
 from heatsolve.checkpoint.part import checksum_of
 from heatsolve.errors import FileFailure
 from heatsolve.output import read
 from heatsolve.runner import run
+from heatsolve.study.scaling import Study
 
 SOLVER = Path(cli.__file__).parent
 SOURCES = [*SOLVER.rglob("*.py"), *(SOLVER.parent / "postprocess").rglob("*.py")]
@@ -259,6 +261,43 @@ def test_nothing_is_evaluated_or_unpickled():
     assert {name for name, called, _ in calls() if called == "exec"} == {"cuda_source.py"}
     imported = " ".join(path.read_text() for path in SOURCES)
     assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve|dill|yaml)", imported, re.M)
+
+
+# ---- the current folder ------------------------------------------------------------------------
+
+POISON = "with open('owned', 'a') as file:\n    print(__name__, file=file)\nraise ImportError\n"
+
+
+@pytest.fixture
+def poisoned(copies):
+    """A folder with results, and with modules that would be imported in place of the real ones."""
+    for name in ("numpy", "h5py", "mpi4py", "typer", "signal", "secrets", "matplotlib", "rich"):
+        Path(f"{name}.py").write_text(POISON)
+    Path("case.toml").write_text(STEADY)
+    return copies
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["plot march.h5", "submit case.toml --time 4:00:00 --dry-run"],
+)
+def test_nothing_of_the_current_folder_is_imported(poisoned, command):
+    """By the program, or by a Python that it starts."""
+    given = [sys.executable, "-m", "heatsolve", *command.split()]
+    done = subprocess.run(given, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert not Path("owned").exists()
+
+
+def test_every_python_is_started_in_one_way(poisoned):
+    """Those of studies and of scripts, too."""
+    study = Study("weak", "case.toml", None, None, (), Path())
+    done = subprocess.run(study.command(1), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    ranks.mpi_library()
+    assert not Path("owned").exists()
+    used = [p.name for p in SOURCES if re.search(r"[\[(*]sys\.executable\b(?!\))", p.read_text())]
+    assert used == ["ranks.py"]
 
 
 # ---- checkpoints -------------------------------------------------------------------------------

@@ -53,6 +53,20 @@ def test_a_run_whose_reader_leaves(folder):
 
 @pytest.mark.parametrize(
     ("command", "code"),
+    [("info case.h5", 0), ("compare case.h5 other.h5", 5)],
+)
+def test_a_reader_who_leaves(folder, command, code):
+    """Changes neither the exit code nor what is said."""
+    for name, wall in (("case", 1), ("other", 2)):
+        case = parse(STEADY, "case", [f"boundary.left.temperature.value={wall}"])
+        run(case, "numpy", folder / f"{name}.h5")
+    done = shell(folder, f"(sleep 0.1; heatsolve {command}) | true; echo ${{PIPESTATUS[0]}}")
+    assert done.stdout == f"{code}\n"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
     [("cases >/dev/full", 6), ("run nothing.toml 2>/dev/full", 2), ("run nothing.toml 2>&-", 2),
      ("run nothing.toml >&- 2>&- <&-", 2)],
 )  # fmt: skip
@@ -88,6 +102,25 @@ def test_tongues(folder, surroundings):
     assert said.startswith("no case file or shipped case is called")
 
 
+def test_texts_are_utf8_in_every_tongue(folder):
+    """Also where the locale does not know the letters of names and titles."""
+    kept = {name: os.environ[name] for name in ("PATH", "HEATSOLVE_CACHE") if name in os.environ}
+    environment = kept | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for command in (
+        (*RUN, "--output", "è.h5", "--set", "case.description=Gerät"),
+        ("report", "è.h5", "--bandwidth", "10"),
+    ):
+        done = heatsolve(folder, *command, env=environment)
+        assert done.returncode == 0, done.stderr
+    with (folder / "job").open("wb") as file:
+        given = ("submit", "case.toml", "--time", "4:00:00", "--output", "è.h5", "--dry-run")
+        assert heatsolve(folder, *given, env=environment, stdout=file).returncode == 0
+    assert read(folder / "è.h5").case["case"]["description"] == "Gerät"
+    assert "Plätte 温度" in (folder / "è.html").read_text("utf-8")
+    for name in ("è.xdmf", "job"):
+        assert (folder / name).read_text("utf-8").count("è.h5") == 1
+
+
 def test_a_title_does_nothing_to_a_terminal(folder):
     text = STEADY + '[case]\ntitle = "\\u001b[31mRed\\u0007 \\u202e"\n'
     (folder / "case.toml").write_text(text)
@@ -96,6 +129,14 @@ def test_a_title_does_nothing_to_a_terminal(folder):
         assert done.returncode == 0
         assert "\\x1b[31mRed\\x07 \\u202e" in done.stdout
         assert all(c.isprintable() or c == "\n" for c in done.stdout)
+
+
+def test_a_name_does_nothing_to_a_terminal(folder):
+    for command in (("info",), ("run", "case.toml", "--output")):
+        done = heatsolve(folder, *command, "no\x1b[31m/\x9b.h5")
+        assert done.returncode in (2, 6)
+        assert "no\\x1b[31m/\\x9b.h5" in done.stderr
+        assert all(c.isprintable() or c == "\n" for c in done.stderr)
 
 
 def test_a_clock_that_is_set_back(folder, monkeypatch):

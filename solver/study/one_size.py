@@ -19,6 +19,7 @@ from heatsolve.backends.choice import gpu_name
 from heatsolve.case import Case, load, locating
 from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method, method_name
+from heatsolve.disk import write_text
 from heatsolve.errors import CaseError, HeatsolveError
 from heatsolve.links import ring
 from heatsolve.march import stepper_of
@@ -188,7 +189,7 @@ def main(arguments: Sequence[str]) -> None:
         with locating(case):
             record = measure(case, kind, None if backend == "-" else backend, ranks)
         if ranks.rank == 0:
-            Path(path).write_text(json.dumps(record, indent=1))
+            write_text(Path(path), json.dumps(record, indent=1))
     except HeatsolveError as error:
         ranks.fail(f"heatsolve: {error}", error.exit_code)
         print(f"heatsolve: {error}", file=sys.stderr)

@@ -27,6 +27,7 @@ from heatsolve.blocks import process_grid, surface
 from heatsolve.disk import write_text
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.grid import make_grid
+from heatsolve.ranks import python
 from heatsolve.report import count as number
 from heatsolve.study.one_size import of_kind
 from heatsolve.submit import directives, pmi, wall_seconds
@@ -78,7 +79,7 @@ class Study:
         per_rank = "-" if self.per_rank is None else repr(self.per_rank)
         path = str(self.folder / f"{ranks}.json")
         given = [self.case, self.kind, per_rank, self.backend or "-", path, *self.overrides]
-        return [sys.executable, "-m", "heatsolve.study.one_size", *given]
+        return python("-m", "heatsolve.study.one_size", *given)
 
 
 def plan(
