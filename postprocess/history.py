@@ -20,16 +20,19 @@ def norm_figure(solution: Solution) -> Figure:
     unit = axis if solution.time is None else "step"
     if "residual" not in solution.history:
         raise InputError(f"{solution.path} has no residual history")
-    residual = solution.history["residual"].astype(float)
-    residual[~(residual > 0)] = np.nan  # an exact zero has no logarithm
+    scale, relative = solution.relative
+    norms = solution.history["residual"].astype(float) / scale
+    norms[~(norms > 0)] = np.nan  # an exact zero has no logarithm
     drawing = Figure(figsize=(4.2, 3.0))
     ax = drawing.add_subplot(yscale="log")
-    name_axes(ax, unit, "residual" if solution.time is None else "norm of a step's change")
-    few = "." if residual.size < 40 else None
-    ax.plot(solution.history[axis], residual, marker=few)
+    name_axes(ax, unit, "\n".join(filter(None, (solution.norm, relative.strip()))))
+    few = "." if norms.size < 40 else None
+    ax.plot(solution.history[axis], norms, marker=few)
     threshold = solution.attributes.get("threshold")
     if threshold is not None:
-        ax.axhline(float(threshold), color="0.3", dashes=(4, 3), linewidth=0.8, label="tolerance")
+        ax.axhline(
+            float(threshold) / scale, color="0.3", dashes=(4, 3), linewidth=0.8, label="tolerance"
+        )
         ax.legend(loc="upper right")
     ax.grid(color="0.88", linewidth=0.5)
     ax.margins(x=0.01)

@@ -85,8 +85,9 @@ def verdict_of(solution: Solution) -> tuple[bool, str]:
     steady = solution.time is None
     number = given.get("iterations" if steady else "steps")
     counted = f" in {number} {'iterations' if steady else 'steps'}" if number is not None else ""
-    residual = given.get("residual")
-    norm = f", norm {residual:.3g}" if isinstance(residual, float) and residual == residual else ""
+    (scale, relative), norm = solution.relative, given.get("residual")
+    said = isinstance(norm, float) and norm == norm
+    norm = f", norm {norm / scale:.3g}{relative}" if said else ""
     if not given.get("converged", False):
         return False, f"Not converged{counted}{norm}."
     if solution.time is not None:
@@ -169,7 +170,7 @@ def _convergence(solution: Solution) -> Iterator[str]:
         marches = solution.time is not None
         yield f"<h2>{'Change from step to step' if marches else 'Convergence'}</h2>"
         said = "It is that of one step, so it changes with the length of steps." if marches else ""
-        yield _image(norm_figure(solution), "residual", said)
+        yield _image(norm_figure(solution), solution.norm, said)
 
 
 def _timings(solution: Solution, bandwidth: float | None) -> Iterator[str]:

@@ -80,7 +80,7 @@ def figure(
     limits: Limits | None = None,
     compare: Source | None = None,
 ) -> Figure:
-    """The Figure of one field; with `history` of the residual, or of its column called `field`.
+    """The Figure of one field; with `history` of its norm, or of its column called `field`.
 
     The options are those of `heatsolve plot`. `field`, `slices` (positions by axis) and `at_time`
     choose what is drawn, as for `view.look`: a line, a plane, or of a field in space its three
@@ -94,9 +94,7 @@ def figure(
     over = "vectors" if vectors else "streamlines" if streamlines else ""
     if history:
         if slices or over or log or limits or compare or at_time is not None:
-            raise InputError(
-                "--history draws the residual or one --field, and takes no other option"
-            )
+            raise InputError("--history draws the norm or one --field, and takes no other option")
         solution = read(source, fields=())
         return column_figure(solution, field) if field else norm_figure(solution)
     if limits is not None and not limits[0] < limits[1]:

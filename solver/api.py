@@ -99,7 +99,8 @@ class Result(Mapping[str, Any]):
 
     @property
     def history(self) -> dict[str, np.ndarray]:
-        """`iteration` and `residual`; of a march `time`, `dt`, forces and probes as well."""
+        """`iteration` and `residual`, the norm that was watched; of a march `time`, `dt`, forces
+        and probes as well."""
         return self._about.history
 
     @property
@@ -113,7 +114,7 @@ class Result(Mapping[str, Any]):
         return self._about.time
 
     def figure(self, field: str | None = None, history: bool = False, **options: Any) -> Any:
-        """A matplotlib Figure of a field, or of the residual, which a notebook shows.
+        """A matplotlib Figure of a field, or of how a norm fell, which a notebook shows.
 
         Options are those of `heatsolve plot`: `slices={"z": 0.5}`, `at_time`, `vectors`,
         `streamlines`, `log`, `limits=(-1, 1)`, and `compare` with another file or Result. See

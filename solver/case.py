@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -152,15 +152,26 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
     )
 
 
-@lru_cache(maxsize=64)
-def recorded(text: str) -> tuple[str, tuple[str, ...]]:
-    """The case text of a file as meant when it was written, and a sentence for each default since
-    changed. A text that is no case here is left as it is.
+class Recorded(NamedTuple):
+    """The case in a file as it was meant when it was written, None if it is none here; its text;
+    and a sentence for each default that is another one since.
     """
+
+    case: Case | None
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=64)
+def recorded(text: str) -> Recorded:
+    """The case whose `Case.recorded` a file holds; a text that is no case is left as it is."""
+    if len(text) > MOST_BYTES:
+        return Recorded(None, text)
     try:
-        return defaults.completed(text, parse(text, "case"))
+        text, notes = defaults.completed(text, parse(text, "case"))
+        return Recorded(parse(text, "case"), text, notes)
     except InputError:
-        return text, ()
+        return Recorded(None, text)
 
 
 def lines_about(case: Case, found: Iterable[Mistake]) -> list[str]:

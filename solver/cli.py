@@ -214,7 +214,7 @@ def plot(
         str | None, typer.Option(help="The field to draw; with --history, the column.")
     ] = None,
     history: Annotated[
-        bool, typer.Option("--history", help="Draw the residual, or FIELD, of the history.")
+        bool, typer.Option("--history", help="Draw how the norm fell, or FIELD of the history.")
     ] = False,
     output: Annotated[Path | None, typer.Option(help="The PNG, PDF or SVG to write.")] = None,
     slices: SliceOption = None,

@@ -3,7 +3,7 @@
 import math
 import time as clock
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from heatsolve import heat
@@ -35,7 +35,7 @@ class Watcher(Protocol):
 
     def warn(self, sentence: str) -> None: ...
 
-    def aim(self, threshold: float) -> None: ...
+    def aim(self, threshold: float, scale: float = ..., said: str = ...) -> None: ...
 
     def progress(self, number: int, norm: float | None, total: int | None = None) -> None: ...
 
@@ -45,7 +45,8 @@ class Outcome:
     """How an iteration or a march ended.
 
     `ending`: "tolerance", "rounding" (the residual is at rounding level and falls no further),
-    "count" (the fixed number of iterations, or the end time) or "limit" (not converged).
+    "count" (the fixed number of iterations, or the end time) or "limit" (not converged). A
+    `threshold` relative to something is a share of `scale`, and `relative_to` says of what.
     """
 
     ending: str
@@ -54,6 +55,8 @@ class Outcome:
     floor: float = math.nan
     threshold: float = 0.0
     history: dict[str, list[float]] = field(default_factory=dict)
+    scale: float = 1.0
+    relative_to: str = ""
 
     @property
     def converged(self) -> bool:
@@ -133,7 +136,7 @@ def iterate(
         judge.recall(Course(**resumed.record["judge"]), resumed.lists)
     else:
         judge.begin()
-    watcher.aim(criterion.threshold)
+    watcher.aim(criterion.threshold, criterion.scale, criterion.said)
     questions.begin(done, resumed is not None and resumed.finished)
     while not judge.ending and done < criterion.limit:
         if done >= questions.next:
@@ -156,7 +159,8 @@ def iterate(
     method.finish(done)
     ending = judge.ending or ("count" if criterion.fixed else "limit")
     course = judge.course
-    return Outcome(ending, done, course.norm, course.floor, criterion.threshold, judge.history)
+    end = Outcome(ending, done, course.norm, course.floor, criterion.threshold, judge.history)
+    return replace(end, scale=criterion.scale, relative_to=criterion.relative_to)
 
 
 class Queue:

@@ -16,7 +16,11 @@ def kind_of(norm: str) -> str:
 
 
 class Criterion:
-    """When an iteration ends: the norm of its update or of its residual, against a tolerance."""
+    """When an iteration ends: the norm of its update or of its residual, against a tolerance.
+
+    A relative tolerance is a share of the norm of b with the walls' values moved into it; where
+    that is 0, of the norm at the first check. `relative_to` says which of them, in words.
+    """
 
     def __init__(
         self,
@@ -43,30 +47,51 @@ class Criterion:
         if self.fixed and "check_every" not in solver.model_fields_set:
             self.every = self.limit
         self._system, self._tolerance = system, 0.0 if self.fixed else solver.tolerance
-        self._scale = scale
-        if scale is None:
-            self._scale = self._own_scale(solver.is_relative, u, scratch)
+        relative = solver.is_relative and not self.fixed and scale is None
+        self.relative_to = "the right side" if relative else ""
+        self._scale: float | None = 1.0 if scale is None else scale
+        if relative:
+            self._scale = self._norm_of_right_side(u, scratch)
 
-    def _own_scale(self, relative: bool, u: Any, scratch: Any) -> float | None:
+    def _norm_of_right_side(self, u: Any, scratch: Any) -> float | None:
+        """None where no wall has a value: then it is the norm of b, found when it is needed."""
         system = self._system
-        if self.fixed or not relative:
-            return 1.0
         if system.homogeneous or (scratch is None and not _values_at_walls(system, u)):
             return None
         return self._norm_with_walls(u, scratch)
 
     @property
-    def threshold(self) -> float:
-        """The norm below which an iteration ends.
+    def scale(self) -> float:
+        """What the tolerance is relative to, 1 if to nothing; `first_residual` may have found it.
 
-        Without values at walls the scale of a relative one is the norm of b, which `first_residual`
-        may have found.
+        It is 0 for b = 0 up to the first check.
         """
         if self._scale is None:
             accumulator = self._system.backend.accumulator(self.kind)
             self._system.norm_of_b(accumulator)
             self._scale = self.norm(accumulator.value)
-        return self._tolerance * self._scale
+        return self._scale
+
+    @property
+    def waits(self) -> bool:
+        """Whether the first check will say what the tolerance is relative to."""
+        return bool(self.relative_to) and self.scale == 0.0
+
+    def begin_with(self, first: float) -> None:
+        """Take the norm of the first check."""
+        if self.waits and first > 0.0:
+            self._scale, self.relative_to = first, f"the first {self.monitor}"
+
+    @property
+    def said(self) -> str:
+        """How a norm over `scale` is said."""
+        relative = f" relative to {self.relative_to}" if self.relative_to else ""
+        return f"norm of the {self.monitor} {{:.3e}}{relative}"
+
+    @property
+    def threshold(self) -> float:
+        """The norm below which an iteration ends."""
+        return self._tolerance * self.scale
 
     def first_residual(self, method: Method) -> float:
         """The value of the residual's accumulator before the first step."""
@@ -106,7 +131,7 @@ class Criterion:
     @property
     def gate(self) -> float:
         """The threshold for the value of an accumulator."""
-        if self.fixed or self.total is not None:
+        if self.fixed or self.total is not None or self.waits:
             return -1.0
         # A product: a power of floats raises an error where it overflows.
         return self.threshold * self.threshold if self.kind == "sum" else self.threshold

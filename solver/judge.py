@@ -85,12 +85,13 @@ class Judge:
         """Go on from an earlier course; an end holds only if the criterion still says so."""
         self.course = course
         self.history = history
+        self._criterion.begin_with(course.first)
         if course.ending == "tolerance" and not self._criterion.met(course.norm):
             course.ending = ""
 
     def most_checks(self, wanted: int) -> int:
         """So many checks may be queued without passing one at which the host must decide."""
-        if self._criterion.total is not None:
+        if self._criterion.total is not None or self._criterion.waits:
             return 1
         if self._criterion.monitor == "update":
             return wanted
@@ -111,13 +112,27 @@ class Judge:
         if course.checks == 0:
             course.first = course.before = course.norm
         self._demand_finite(look)
+        if course.checks == 0:
+            criterion.begin_with(course.first)
         course.checks += 1
-        if criterion.met(course.norm) and not self._method.recurrent:
+        if number == 0:
+            self._judge_start()
+        elif criterion.met(course.norm) and not self._method.recurrent:
             course.ending = "tolerance"
         elif criterion.monitor == "residual" and not criterion.fixed:
             self._judge_rounding(number)
         elif criterion.met(course.norm):
             course.ending = "tolerance"
+
+    def _judge_start(self) -> None:
+        """What a solve begins with may meet the tolerance, but ends it only at rounding level."""
+        course = self.course
+        course.lowest = course.norm
+        if course.norm == 0.0:
+            course.ending = "tolerance"
+        elif self._criterion.met(course.norm):
+            self._find_floor(0)
+            course.ending = "rounding" if course.norm <= course.floor else ""
 
     def _judge_rounding(self, number: int) -> None:
         course, method = self.course, self._method

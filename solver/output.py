@@ -45,7 +45,24 @@ class Solution:
     attributes: dict[str, Any]  # of the root, as plain Python values
     history: dict[str, np.ndarray]
     units: dict[str, str]  # of every field in the file (read or not), every axis, and time
-    notes: tuple[str, ...] = ()  # sentences on what an earlier version wrote otherwise
+    notes: tuple[str, ...] = ()  # sentences on what an earlier version meant otherwise
+
+    @property
+    def norm(self) -> str:
+        """What the norm in the history is of."""
+        case = recorded(str(self.attributes.get("case", ""))).case
+        if case is not None:
+            return case.norm_words
+        return "residual" if self.time is None else "norm of the change in a step"
+
+    @property
+    def relative(self) -> tuple[float, str]:
+        """By what this norm and the `threshold` are divided, and what that is, in words; 1 and
+        nothing if the tolerance is none relative to something."""
+        scale, words = (self.attributes.get(key) for key in ("scale", "relative_to"))
+        if isinstance(scale, float) and scale > 0.0 and isinstance(words, str):
+            return scale, f" relative to {words}"
+        return 1.0, ""
 
     @property
     def names(self) -> list[str]:
@@ -100,7 +117,7 @@ def read(source: Source, fields: Sequence[str] | None = None) -> Solution:
         attributes = {name: np.asarray(value).tolist() for name, value in file.attrs.items()}
         notes: tuple[str, ...] = ()
         if isinstance(attributes.get("case"), str):
-            attributes["case"], notes = recorded(attributes["case"])
+            _, attributes["case"], notes = recorded(attributes["case"])
         return Solution(
             path=path,
             mark=_mark(file),
@@ -215,10 +232,14 @@ def summary(source: Source) -> str:
     """
     solution = read(source, fields=())
     rows = [["title", solution.title]]
+    scale, relative = solution.relative
+    norms = {"residual": solution.norm, "threshold": "tolerance"}
     for name, value in solution.attributes.items():
         if name == "converged":
             rows.append([name, "yes" if value else "no"])
-        elif name != "case":
+        elif name in norms and isinstance(value, float):
+            rows.append([norms[name], _number(value / scale) + relative])
+        elif name not in ("case", "scale", "relative_to"):
             rows.append([name.replace("_", " "), _number(value)])
     for axis, line in {**solution.coordinates, "time": solution.time}.items():
         if line is not None:

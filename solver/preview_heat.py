@@ -157,7 +157,7 @@ def _criterion(case: Case) -> str:
     each = "" if case.model.steady else " in each step"
     if solver.iterations is not None:
         return f"exactly {solver.iterations} iterations{each}"
-    share = " times that of the right side" if solver.is_relative else ""
+    share = " times that of the right side, walls included" if solver.is_relative else ""
     every = f", looked at every {solver.check_every}" if solver.check_every > 1 else ""
     return (
         f"{solver.norm} norm of the {solver.monitor} below {solver.tolerance:g}{share}{every}, "

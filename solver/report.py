@@ -10,6 +10,7 @@ from heatsolve import streams
 SECONDS_BETWEEN_LINES = 5.0
 SECONDS_BETWEEN_FRAMES = 0.1
 POINTS_OF_FIT = 20
+NORM = "norm {:.3e}"
 
 
 class Report:
@@ -45,12 +46,13 @@ class Report:
         if not self._mute:
             streams.complain(f"heatsolve: warning: {sentence}")
 
-    def aim(self, threshold: float) -> None:
-        """The norm to reach, where one ends the run."""
-        self._threshold = threshold
+    def aim(self, threshold: float, scale: float = 1.0, said: str = NORM) -> None:
+        """The norm to reach, where one ends the run; how a norm over `scale` is said."""
+        self._threshold, self._scale, self._said = threshold, scale, said
 
     def begin(self, unit: str, total: int) -> None:
-        self._unit, self._total, self._threshold = unit, total, 0.0
+        self._unit, self._total = unit, total
+        self.aim(0.0)
         self.began = self._shown = time.perf_counter()
         if self._quiet or not self._stream.isatty():
             return
@@ -76,7 +78,7 @@ class Report:
         self._recent = [*self._recent[1 - POINTS_OF_FIT :], (now, number, norm or math.nan)]
         state = f"{self._unit} {number}"
         if norm is not None and math.isfinite(norm):
-            state += f", norm {norm:.3e}"
+            state += ", " + self._said.format(norm / self._scale if self._scale else norm)
         state += f", {number / (now - self.began):.0f}/s"
         left = self.seconds_left()
         if left is not None:

@@ -53,8 +53,7 @@ def find_state(
     def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
         if not all(isinstance(state.record.get(key), kind) for key, kind in RECORD.items()):
             raise FileFailure(f"the checkpoint after {state.number} is not one of a run")
-        text, _ = recorded(state.record["case"])
-        refuse_another(text, problem.case)
+        refuse_another(recorded(state.record["case"]).text, problem.case)
         reason = march.passed_by(problem.case, pace, state)
         if reason:
             passed_by.append(
@@ -83,7 +82,7 @@ def find_state(
         _refuse_unfinished(store)
     if state is not None:
         report.line(f"goes on after {state.number} {state.record['unit']}")
-        for note in recorded(state.record["case"])[1]:
+        for note in recorded(state.record["case"]).notes:
             report.line(f"the checkpoint: {note}")
     return state
 

@@ -317,6 +317,8 @@ def attributes_of(problem: Problem, outcome: Outcome) -> dict[str, Any]:
         "converged": outcome.converged or outcome.ending == "count",
         "threshold": outcome.threshold or None,
         "residual": outcome.norm,
+        "scale": outcome.scale if outcome.relative_to else None,
+        "relative_to": outcome.relative_to or None,
     }
 
 
@@ -343,18 +345,18 @@ def systems_solved(case: Case, outcome: Outcome, resumed: State | None) -> int:
 def summarise(report: Report, case: Case, outcome: Outcome, errors: dict[str, float]) -> None:
     """How it ended, and how far from the exact solution."""
     unit = "iterations" if case.model.steady else "steps"
-    norm = f"{case.solver.norm} of the {case.solver.monitor}"
-    if case.time is not None and case.time.tolerance is not None:
-        norm = {"max": "largest rate of change", "sum-change": "change of the sum"}[case.time.norm]
+    number, scale = f"in {outcome.count} {unit}", outcome.scale or 1.0
+    norm, floor = outcome.norm / scale, outcome.floor / scale
+    relative = f" relative to {outcome.relative_to}" if outcome.relative_to else ""
+    aim = f", below {outcome.threshold / scale:.3e}" if outcome.threshold else ""
     endings = {
-        "tolerance": f"converged in {outcome.count} {unit}, {norm} {outcome.norm:.6e}",
-        "rounding": f"converged at rounding level in {outcome.count} {unit}, {norm} "
-        f"{outcome.norm:.3e} at a floor of {outcome.floor:.3e}",
+        "tolerance": f"converged {number}, {case.norm_words} {norm:.6e}{relative}{aim}",
+        "rounding": f"converged at rounding level {number}, {case.norm_words} {norm:.3e}{relative} "
+        f"at a floor of {floor:.3e}",
         "count": f"done, {outcome.count} {unit}",
-        "limit": f"NOT converged in {outcome.count} {unit}, {norm} {outcome.norm:.6e}",
+        "limit": f"NOT converged {number}, {case.norm_words} {norm:.6e}{relative}",
     }
-    aim = f", below {outcome.threshold:.3e}" if outcome.ending == "tolerance" else ""
-    report.line(endings[outcome.ending] + aim)
+    report.line(endings[outcome.ending])
     if outcome.ending == "limit":
         report.line(what_to_try(case, outcome))
     for name, value in errors.items():

@@ -154,7 +154,9 @@ class Implicit(Stepper):
         backend = problem.backend
         self._right = backend.zeros(problem.grid.shape)
         self._old = backend.zeros(problem.grid.shape)
-        wanted = problem.case.solver.is_relative and not problem.homogeneous
+        solver = problem.case.solver
+        relative = solver.is_relative and solver.iterations is None
+        wanted = relative and not problem.homogeneous
         self._scratch = backend.zeros(problem.grid.shape) if wanted else None
         self._b = backend.to_device(problem.source(time))
         self._solvers: dict[float, tuple[Method, System]] = {}
@@ -220,7 +222,7 @@ class Silent:
     def warn(self, sentence: str) -> None:
         pass
 
-    def aim(self, threshold: float) -> None:
+    def aim(self, threshold: float, scale: float = 1.0, said: str = "") -> None:
         pass
 
     def progress(self, number: int, norm: float | None, total: int | None = None) -> None:

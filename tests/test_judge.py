@@ -37,6 +37,8 @@ CRITERION = SimpleNamespace(
     fixed=False,
     total=None,
     looks_first=True,
+    waits=False,
+    begin_with=lambda first: None,
     norm=lambda value, before: float(value),
     met=lambda norm: norm < 1e-12,
 )

@@ -12,7 +12,7 @@ import pytest
 import xarray
 
 from heatsolve import fieldfile, output
-from heatsolve.case import load, shipped
+from heatsolve.case import load, parse, shipped
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.output import FieldFile, cuts, evenly, read, summary
 from heatsolve.problem import grid_of
@@ -439,6 +439,32 @@ class TestSummary:
         assert rows["x"] == "0 to 0.6 m (7 points)"
         mean = f"{np.nanmean(values):.6g}"
         assert text.splitlines()[-1].split() == ["temperature", "K", "0", "34", mean, "2"]
+
+    def test_a_norm_is_said_with_what_it_is_of(self, tmp_path):
+        """And relative to what; the update of an earlier version is no residual."""
+        case = "[grid]\ncells = [5, 7]\nperiodic = ['x', 'y']\n[solver]\nrelative = true\n"
+        given = {"residual": 2e-7, "threshold": 1e-6, "scale": 100.0}
+        given |= {"relative_to": "the right side", "case": case}
+        text = " ".join(summary(write(tmp_path / "a.h5", attributes=given)).split())
+        assert "l2 of the residual 2e-09 relative to the right side" in text
+        assert "tolerance 1e-08 relative to the right side" in text
+        given = {"residual": 2e-7, "threshold": 1e-6}
+        given["case"] = case.replace("relative = true", "method = 'jacobi'\nmonitor = 'update'")
+        text = " ".join(summary(write(tmp_path / "b.h5", attributes=given)).split())
+        assert "l2 of the update 2e-07" in text and "residual" not in text
+        assert "tolerance 1e-06" in text and "note" not in text
+
+    def test_a_file_of_an_earlier_version_keeps_its_defaults(self, tmp_path):
+        """Its case does not name what was relative to nothing by default, and is now."""
+        case = "[grid]\ncells = [5, 7]\nperiodic = ['x', 'y']\n"
+        path = write(tmp_path / "a.h5", attributes={"case": case, "residual": 2e-7})
+        found = read(path)
+        assert parse(found.attributes["case"], "case").solver.relative is False
+        (note,) = found.notes
+        assert note == (
+            "an earlier version wrote it, in which solver.relative was false by default, not true"
+        )
+        assert note in summary(path)
 
     def test_transient_shows_the_last_frame(self, tmp_path):
         text = summary(write(tmp_path / "a.h5", 1, transient=True))

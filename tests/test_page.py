@@ -72,8 +72,8 @@ def test_a_page_needs_nothing_else(results, name):
     assert all(given["src"].startswith("data:image/png;base64,") for given in images)
     assert not [given for _, given in found.tags if "href" in given]
     assert not {"script", "link", "iframe"} & {tag for tag, _ in found.tags}
-    drawn = {given["alt"] for given in images}
-    assert drawn >= {*read(results / f"{name}.h5").fields, "residual", "roofline"}
+    drawn, solution = {given["alt"] for given in images}, read(results / f"{name}.h5")
+    assert drawn >= {*solution.fields, solution.norm, "roofline"}
     case, _ = CASES[name]
     assert heatsolve.load(case).about.title in found.text
     assert "backend" in found.text and "numpy" in found.text
@@ -82,7 +82,11 @@ def test_a_page_needs_nothing_else(results, name):
 @pytest.mark.parametrize(
     ("name", "mood", "verdict"),
     [
-        ("plane", "good", r"Converged in \d+ iterations, norm \d"),
+        (
+            "plane",
+            "good",
+            r"Converged in \d+ iterations, norm [\d.e-]+ relative to the right side\.",
+        ),
         ("flow", "bad", r"Not converged in \d+ steps, norm"),  # far from steady at t = 2
         ("line", "good", r"Came to t = [\d.]+ in \d+ steps\."),
         ("not converged", "bad", r"Not converged in 5 iterations, norm \d"),
@@ -180,6 +184,15 @@ def test_a_stranger_cannot_put_tags_into_a_page(results, tmp_path):
     found = read_page(path, bandwidth=1e10)
     assert "script" not in {tag for tag, _ in found.tags}
     assert found.text.count("alert(1)") >= 5
+
+
+def test_the_page_of_a_file_of_an_earlier_version(results, tmp_path):
+    path = shutil.copy(results / "plane.h5", tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        file.attrs["case"] = file.attrs["case"].replace("relative = true\n", "")
+    found = read_page(path, bandwidth=1e10)
+    assert "in which solver.relative was false by default, not true." in found.text
+    assert "relative = false" in found.text
 
 
 def test_a_file_with_little_in_it(results, tmp_path):

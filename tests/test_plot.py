@@ -116,6 +116,27 @@ def test_history(tmp_path):
     assert set(tolerance.get_ydata()) == {1e-6}
 
 
+CRITERIA = {
+    "residuals": ("", {"scale": 100.0, "relative_to": "the right side"},
+                  "l2 of the residual\nrelative to the right side", 100.0),
+    "updates": ("[solver]\nmethod = 'jacobi'\nmonitor = 'update'\nnorm = 'max'", {},
+                "max of the update", 1.0),
+    "residuals of an earlier version": ("", {}, "l2 of the residual", 1.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("solver", "given", "label", "scale"), CRITERIA.values(), ids=CRITERIA)
+def test_history_says_what_it_is_of(tmp_path, solver, given, label, scale):
+    """And what it is relative to: then the tolerance is the number in the case."""
+    case = f"[grid]\ncells = [2, 2]\nperiodic = ['x', 'y']\n{solver}"
+    path = write(tmp_path, (1.0, 1.0), threshold=1e-6, case=case, **given)
+    (ax,) = figure(path, history=True).axes
+    assert ax.get_ylabel() == label
+    norms, tolerance = ax.lines
+    np.testing.assert_array_equal(norms.get_ydata(), HISTORY["residual"] / scale)
+    assert set(tolerance.get_ydata()) == {1e-6 / scale}
+
+
 def test_history_of_steps_with_an_exact_zero_and_without_tolerance(tmp_path):
     history = {"step": np.arange(3), "residual": np.array([1.0, 0.1, 0.0])}
     path = write(tmp_path, (1.0,), history=history, case="[solver]\ntolerance = 'x'")

@@ -1,5 +1,6 @@
 """An interrupted run goes on as if nothing had happened: bit for bit, by signals, from the end."""
 
+import io
 import os
 import re
 import shutil
@@ -14,10 +15,11 @@ import numpy as np
 import pytest
 from many import Impatient, assert_same, texts
 
-from heatsolve.case import parse
+from heatsolve.case import Case, parse
 from heatsolve.converge import FEWEST_ON_DEVICE
 from heatsolve.errors import FileFailure, InputError, Interrupted
 from heatsolve.output import read
+from heatsolve.report import Report
 from heatsolve.restart import Start
 from heatsolve.runner import run
 
@@ -124,6 +126,22 @@ def test_a_smaller_tolerance_goes_on_from_the_end(tmp_path):
     run(finer, "numpy", tmp_path / "alone.h5")
     assert read(path).attributes["iterations"] > first
     assert_same(path, tmp_path / "alone.h5", "smaller tolerance")
+
+
+def test_a_checkpoint_of_an_earlier_version(tmp_path, monkeypatch):
+    """It does not name what has another default since; the run goes on with that of now."""
+    path, said = tmp_path / "case.h5", io.StringIO()
+    case = parse(STEADY, "case")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Case, "recorded", property(lambda case: case.text))
+        interrupted(case, "numpy", path, 4)
+    run(case, "numpy", path, Report(stream=said), start=RESTART)
+    assert (
+        "the checkpoint: an earlier version wrote it, in which solver.relative was false by "
+        "default, not true"
+    ) in said.getvalue()
+    run(case, "numpy", tmp_path / "alone.h5")
+    assert_same(path, tmp_path / "alone.h5", "with the default of now")
 
 
 @pytest.mark.parametrize("end", [0.03, 0.02345])

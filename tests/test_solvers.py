@@ -120,6 +120,84 @@ def test_backends_give_the_same_bits(backend, tmp_path):
             )
 
 
+ROD = """
+[grid]
+cells = [16]
+upper = [1000]
+[boundary]
+left.temperature = { value = 1 }
+right.temperature = { value = 0 }
+[model]
+conductivity = 1e-6
+"""
+"""In SI units, in which residuals are small numbers: 1 km, 1e-6 W/m/K."""
+
+
+@pytest.mark.parametrize("scheme", ["crank-nicolson", "backward-euler"])
+def test_implicit_steps_of_small_numbers_move(scheme, backend, tmp_path):
+    """With the default tolerance, as with a tight one."""
+    march = f"steady = false\n[time]\nend = 5e11\nstep = 1e10\nscheme = '{scheme}'\n"
+    field = solve(ROD + march, tmp_path, backend).fields["temperature"]
+    tight = solve(ROD + march + f"[solver]\n{TIGHT}", tmp_path, backend).fields["temperature"]
+    assert tight[0] > 0.5
+    assert np.abs(field - tight).max() < 1e-6
+
+
+def test_steady_solutions_of_small_numbers(tmp_path):
+    """With the default tolerance: a slab of low conductivity, and a source of 1e-10."""
+    field = solve(ROD, tmp_path).fields["temperature"]
+    assert np.abs(field - (1.0 - (np.arange(16) + 0.5) / 16)).max() < 1e-6
+    weak, strong = (
+        solve(case_text("cells = [8, 8]", "0000", source), tmp_path).fields["temperature"]
+        for source in ("1e-10", "1")
+    )
+    assert np.abs(1e10 * weak - strong).max() < 1e-7 * strong.max()
+
+
+@pytest.mark.parametrize("monitor", ["residual", "update"])
+@pytest.mark.parametrize("walls", ["0000", "ggg0"])
+def test_without_a_right_side_the_first_norm_is_the_scale(walls, monitor, backend, tmp_path):
+    """b = 0, and a start that is not 0: relative to the first residual, or update."""
+    solver = f"method = 'jacobi'\nrelative = true\nmonitor = '{monitor}'\ntolerance = 1e-3"
+    start = {"initial": "temperature = '1 + x'"}
+    result = solve(case_text("cells = [6, 6]", walls, "0", solver, **start), tmp_path, backend)
+    norms = result.outcome.history["residual"]
+    assert result.outcome.ending == "tolerance"
+    assert norms[-1] < 1e-3 * norms[0] <= norms[-2]
+    assert result.outcome.relative_to == f"the first {monitor}"
+    assert result.outcome.threshold == pytest.approx(1e-3 * norms[0])
+
+
+@pytest.mark.parametrize("method", ["jacobi", "cg", "multigrid", "mgcg"])
+def test_a_solve_makes_an_iteration_unless_it_begins_at_rounding_level(method, backend, tmp_path):
+    """T = 1 + x in steps of 1/8 is the solution to the last bit; 1e-9 beside it is not."""
+    walls = {"boundary": "\n".join(f"{wall}.temperature = {{ value = '{text}' }}" for wall, text in
+             (("left", "1"), ("right", "2"), ("bottom", "1 + x"), ("top", "1 + x")))}  # fmt: skip
+    solver = f"method = '{method}'\ntolerance = 1e-6"
+
+    def count(start):
+        text = case_text("nodes = [9, 9]", "", "0", solver, initial=f"temperature = {start!r}",
+                         **walls)  # fmt: skip
+        outcome = solve(text, tmp_path, backend).outcome
+        assert outcome.converged
+        return outcome.count
+
+    assert count("1 + x") == 0
+    assert count("1 + x + 1e-9*sin(pi*x)*sin(pi*y)") == 1
+
+
+@pytest.mark.parametrize("method", ["multigrid", "cg", "jacobi"])
+def test_every_implicit_step_makes_an_iteration(method, backend, tmp_path):
+    """A step whose start meets the tolerance is not left out: the field still moves."""
+    text = case_text(
+        "cells = [8, 8]", "0000", "0", f"method = '{method}'\ntolerance = 1e-6",
+        "steady = false", initial="temperature = 1e-10",
+        time="end = 1e-9\nstep = 1e-10\nscheme = 'backward-euler'",
+    )  # fmt: skip
+    change = read(solve(text, tmp_path, backend).path).history["residual"]
+    assert (change > 0.0).all()
+
+
 @pytest.mark.parametrize(
     ("method", "count"), [("jacobi", 713), ("sor", 49), ("chebyshev", 73), ("cg", 1)]
 )

@@ -82,6 +82,15 @@ class Document(Section):
         return found
 
     @property
+    def norm_words(self) -> str:
+        """What the norm in the history of a run is of."""
+        if self.time is None or self.model.steady:
+            return f"{self.solver.norm} of the {self.solver.monitor}"
+        if self.time.tolerance is None:
+            return "l2 of the change in a step"
+        return {"max": "largest rate of change", "sum-change": "change of the sum"}[self.time.norm]
+
+    @property
     def velocity_names(self) -> tuple[str, ...]:
         """Those of the fields that are components of a velocity."""
         return tuple(name for name in self.field_names if name.startswith("velocity"))

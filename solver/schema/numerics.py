@@ -119,7 +119,9 @@ class Solver(Section):
     tolerance: PositiveReal = 1e-8
     """The norm to get below; of a step, see [Flow](cases.md#flow)."""
     relative: StrictBool | None = None
-    """Relative to the norm of b, with the walls' values in it; false if not given."""
+    """Whether the tolerance is relative: to the norm of b with the walls' values in it or, if that
+    is 0, to the norm at the first check. If not given, true with `monitor = "residual"`, false with
+    `"update"`."""
     norm: Literal["l2", "max", "sum-abs-change"] = "l2"
     """`l2` is the root of the sum of squares, `max` the largest magnitude, `sum-abs-change` the
     change of the sum of magnitudes at all points relative to itself (with `monitor =
@@ -138,8 +140,8 @@ class Solver(Section):
 
     @property
     def is_relative(self) -> bool:
-        """Whether the tolerance is relative."""
-        return bool(self.relative)
+        """Whether the tolerance is relative, as given or by default."""
+        return self.monitor == "residual" if self.relative is None else self.relative
 
     @property
     def field_precision(self) -> str:
