@@ -21,6 +21,7 @@ import numpy as np
 
 from heatsolve import __version__, links, shared
 from heatsolve.backends import Backend, cache, choice
+from heatsolve.backends.machine import host_memory
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.points import sqrt
@@ -136,12 +137,8 @@ def control_group(name: str) -> str:
 
 def memory(ranks: Ranks) -> Findings:
     """The memory that a run may take."""
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    sizes = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
-    free, limit = sizes["MemAvailable"], control_group("memory.max")
-    if limit.isdigit():
-        free = min(free, int(limit) - int(control_group("memory.current") or 0))
-    said = f"{free / 2**30:.2g} GiB of {sizes['MemTotal'] / 2**30:.2g} GiB are free"
+    free, total = host_memory()
+    said = f"{free / 2**30:.2g} GiB of {total / 2**30:.2g} GiB are free"
     if free < LITTLE:
         yield Finding("warning", "memory", said, "end other programs, or ask for more")
     else:

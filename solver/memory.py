@@ -13,12 +13,23 @@ from heatsolve.problem import grid_of
 
 SIGNS = ("OUT_OF_MEMORY", "MemoryAllocation", "ALLOC_FAILED", "Out of memory")
 """How the driver, the runtime and the libraries of CUDA say that memory is short."""
+LARGE = 20
+"""Arrays for each field beyond which a run hardly needs any."""
 
 
 @contextmanager
 def explained(case: Case, machine: Backend, processes: int) -> Iterator[None]:
-    """Make an InputError of memory that is short, on the host or on a GPU."""
+    """Make an InputError of memory that is short, on the host or on a GPU.
+
+    A system that kills a process which takes too much says nothing: so a run that cannot fit is
+    refused before it begins.
+    """
     free, total = machine.memory()
+    grid = grid_of(case)
+    fields = len(case.field_names) * grid.all_unknowns * machine.dtype.itemsize / processes
+    if LARGE * fields > total and budget_of(case, machine, processes).arrays > total:
+        where = "on the GPU" if machine.on_device else "on the host"
+        raise InputError(_told(where, case, machine, processes, free, total))
     try:
         yield
     except Exception as error:
@@ -29,10 +40,16 @@ def explained(case: Case, machine: Backend, processes: int) -> Iterator[None]:
         where = "on the GPU" if on_device else "on the host"
         if machine.on_device and not on_device:
             raise InputError(f"not enough memory {where} ({error})") from error
-        told = f"not enough memory {where}, where {size(free)} of {size(total)} were free"
-        with suppress(Exception):  # an estimate needs memory, too
-            told += _what_would_fit(case, machine, processes, free)
-        raise InputError(told) from error
+        raise InputError(_told(where, case, machine, processes, free, total)) from error
+
+
+def _told(
+    where: str, case: Case, machine: Backend, processes: int, free: int, total: int
+) -> str:  # fmt: skip
+    told = f"not enough memory {where}, where {size(free)} of {size(total)} were free"
+    with suppress(Exception):  # an estimate needs memory, too
+        told += _what_would_fit(case, machine, processes, free)
+    return told
 
 
 def needed(case: Case, machine: Backend, processes: int = 1) -> int:

@@ -12,7 +12,7 @@ import pytest
 from test_ranks import launch, mpi
 
 from heatsolve import environment, links
-from heatsolve.backends import cache, choice
+from heatsolve.backends import cache, choice, machine
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.environment import CHECKS, examined
 from heatsolve.errors import InputError
@@ -118,10 +118,41 @@ def test_a_control_group_with_few_cores(monkeypatch):
 
 
 def test_little_memory(monkeypatch):
-    limits = {"memory.max": str(2**29), "memory.current": str(2**28)}
-    monkeypatch.setattr(environment, "control_group", lambda name: limits.get(name, ""))
+    monkeypatch.setattr(environment, "host_memory", lambda: (2**28, 2**29))
     (finding,) = found_by(environment.memory)
-    assert finding.level == "warning" and finding.said.startswith("0.25 GiB of")
+    assert finding.level == "warning" and finding.said == "0.25 GiB of 0.5 GiB are free"
+
+
+GROUPS = {
+    "version 2": ("0::/slurm/job_7/step_0/task_0", "", "memory.max", "memory.current",
+                  "inactive_file"),
+    "version 1": ("4:cpu,memory:/slurm/job_7/step_0/task_0", "memory/", "memory.limit_in_bytes",
+                  "memory.usage_in_bytes", "total_inactive_file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", GROUPS)
+@pytest.mark.parametrize("folder", ["slurm/job_7", "slurm/job_7/step_0/task_0", ""])
+def test_memory_of_a_control_group(monkeypatch, tmp_path, version, folder):
+    """Also of one around it, and of a container, which is in the root that it sees."""
+    line, root, limit, used, cached = GROUPS[version]
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text(f"9:devices:/x\n{line}\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 1048576 kB\n")
+    group = tmp_path / "groups" / root / folder
+    group.mkdir(parents=True)
+    for name, text in {
+        limit: 2**29,
+        used: 2**28,
+        "memory.stat": f"anon 7\n{cached} {2**27}",
+    }.items():
+        (group / name).write_text(f"{text}\n")
+    monkeypatch.setattr(machine, "PROC", tmp_path)
+    monkeypatch.setattr(machine, "GROUPS", tmp_path / "groups")
+    assert machine.host_memory() == (2**29 - 2**28 + 2**27, 2**29)
+    (group / limit).write_text("max\n" if version == "version 2" else f"{2**63 - 4096}\n")
+    free, total = machine.host_memory()
+    assert free == 2**30 and total > 2**29
 
 
 def test_other_bits(monkeypatch):

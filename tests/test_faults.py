@@ -310,7 +310,7 @@ class Small(NumpyBackend):
         self.name, self._error, self._left = "cuda", error, 48 * 1024
 
     def memory(self):
-        return 48 * 1024, 64 * 1024
+        return 48 * 1024, 1 << 20
 
     def zeros(self, shape):
         self._left -= 8 * int(np.prod(shape))
@@ -329,7 +329,7 @@ def test_memory_of_a_gpu(library, monkeypatch, tmp_path):
     with pytest.raises(InputError) as caught:
         run(case, None, tmp_path / "a.h5")
     found = re.fullmatch(
-        r"not enough memory on the GPU, where 49152 bytes of 65536 bytes were free: the case needs "
+        r"not enough memory on the GPU, where 49152 bytes of 1 MiB were free: the case needs "
         r"about (.*) bytes; (.*) of its 4.8e\+04 unknowns would fit, or all of them on (\d+) "
         r"processes with a GPU each", str(caught.value),
     )  # fmt: skip
@@ -338,6 +338,19 @@ def test_memory_of_a_gpu(library, monkeypatch, tmp_path):
     assert fitting == pytest.approx(48000 * 49152 / needed, rel=0.05)
     assert many == np.ceil(needed / 49152)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_run_that_cannot_fit_does_not_begin(monkeypatch, tmp_path, on_device):
+    """A control group would kill it without a word."""
+    machine = Small(AssertionError("it began"))
+    machine.on_device, machine._left = on_device, 0
+    machine.memory = lambda: (1 << 15, 1 << 16)
+    monkeypatch.setattr("heatsolve.runner.choose", lambda *_: (machine, "as asked for"))
+    where = "GPU" if on_device else "host"
+    with pytest.raises(InputError, match=f"^not enough memory on the {where}, where 32768 bytes of "
+                       "65536 bytes were free: the case needs about"):  # fmt: skip
+        run(parse(STEADY.replace("[24, 20]", "[240, 200]"), "case"), None, tmp_path / "a.h5")
 
 
 def test_memory_of_the_host(tmp_path):

@@ -1,9 +1,11 @@
 """A machine in one precision: what it has compiled, what it has done, its twin in single."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from copy import copy as duplicate
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +14,13 @@ from heatsolve.backends.tape import INTEGER
 
 Converts = tuple[Callable[[Any], Any] | None, ...]
 """For each argument of a compiled sweep the type it is converted to; None for an array."""
+PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+OF_GROUP = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+"""By the version of control groups: the files of the limit and of what is in use, and the line of
+memory.stat with what of that are copies of files."""
 
 
 @dataclass
@@ -99,14 +108,39 @@ class Machine:
 
 
 def host_memory() -> tuple[int, int]:
-    """Bytes that are free, and all that there are, on the host."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":") for line in file)
-        return 1024 * int(lines["MemAvailable"].split()[0]), total
-    except (OSError, KeyError):  # no Linux
-        return total, total
+    """Bytes that are free, and all that there are, on the host, or for this process's control group
+    where that has less (as Slurm's --mem and containers set it)."""
+    free = total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, KeyError):  # no Linux
+        lines = dict(line.split(":") for line in (PROC / "meminfo").read_text().splitlines())
+        free = 1024 * int(lines["MemAvailable"].split()[0])
+    for limit, used in group_memory():
+        free, total = min(free, max(0, limit - used)), min(total, limit)
+    return free, total
+
+
+def group_memory() -> Iterator[tuple[int, int]]:
+    """Of each control group that this process is in, of version 1 or 2: the limit of its memory,
+    and what of that is in use and could not be given back."""
+    with suppress(OSError):
+        for line in (PROC / "self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            version = 1 if controllers else 2
+            root = GROUPS / "memory" if version == 1 else GROUPS
+            # A container may see only the group that it is in, as the root.
+            own = root / path.lstrip("/")
+            for folder in [own, *(each for each in own.parents if each.is_relative_to(root))]:
+                with suppress(OSError, ValueError):
+                    yield _group(folder, *OF_GROUP[version])
+
+
+def _group(folder: Path, limit: str, used: str, cached: str) -> tuple[int, int]:
+    """What files of a group say; ValueError where there is no limit."""
+    files = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    current = int((folder / used).read_text()) - int(files.get(cached, 0))
+    return int((folder / limit).read_text()), current
 
 
 def converted(arguments: Sequence[Any], converts: Converts) -> list[Any]:
