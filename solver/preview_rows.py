@@ -85,6 +85,8 @@ def walled_rows(
     equation, scheme = texts
     yield row("equation", equation)
     yield from places(problem, grid)
+    if problem.remark:
+        yield row("walls", problem.remark)
     yield row("scheme", scheme)
     return (yield from steps(problem))
 

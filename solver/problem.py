@@ -110,6 +110,11 @@ class Problem(ABC):
     def largest_step(self) -> float:
         """The largest stable step of the case's explicit scheme (s)."""
 
+    @property
+    def remark(self) -> str:
+        """What a user should know of how the case was put on its grid; empty if nothing."""
+        return ""
+
     def places(self, name: str) -> Grid:
         """The grid with the positions of a field."""
         return self.grid

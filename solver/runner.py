@@ -162,6 +162,8 @@ def set_up(case: Case, machine: Backend, report: Report, ranks: Ranks) -> Proble
     problem = march.make_problem(with_layers(case, machine, ranks), machine, ranks)
     points = " x ".join(str(axis.points) for axis in reversed(problem.whole.axes))
     report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")
+    if problem.remark:
+        report.line(problem.remark)
     if ranks.size > 1:
         blocks = " x ".join(map(str, reversed(problem.dims)))
         link = problem.halo.link.name(machine)

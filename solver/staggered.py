@@ -1,6 +1,7 @@
 """A case of flow on the staggered grid: its fields, its walls, and the pressure's linear system."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +12,7 @@ from heatsolve.backends import Accumulator, Backend
 from heatsolve.bodies import Bodies
 from heatsolve.case import Case
 from heatsolve.errors import InputError
-from heatsolve.evaluate import Wall, evaluate
+from heatsolve.evaluate import Wall
 from heatsolve.grid import WALLS, Grid, Region
 from heatsolve.halo import replaced
 from heatsolve.linear import System
@@ -26,7 +27,32 @@ LEVEL = Condition.model_construct(gradient=ZERO)
 SLIGHT = 1e-2
 """What holds the pressure of a cell without an open face, relative to a face's conductance."""
 BALANCED = 1e-10
-"""Share of the fluid that flows in and out by which the two may differ where nothing is open."""
+"""Share of the fluid that flows in and out by which the two may differ where nothing is open, and
+walls stay as they are."""
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What flows through walls at a time: more in than out, in all, and how much more the midpoints
+    of faces may let in (m3/s); the area of the faces that let something through (m2)."""
+
+    time: float
+    excess: float
+    gross: float
+    allowed: float
+    area: float
+
+    @property
+    def refused(self) -> bool:
+        """Whether more flows in than out, or less, than walls can take up."""
+        return abs(self.excess) > max(BALANCED * self.gross, self.allowed)
+
+    @property
+    def correction(self) -> float:
+        """The velocity out of the box that takes it up, the same on all these faces (m/s)."""
+        if self.refused or abs(self.excess) <= BALANCED * self.gross:
+            return 0.0
+        return self.excess / self.area
 
 
 class Staggered(Walled):
@@ -52,6 +78,7 @@ class Staggered(Walled):
         ]
         """Axis and side of the walls through which fluid leaves as it likes, of the whole grid."""
         self.walls = {name: tuple(self._walls_of(name)) for name in self.names}
+        self._balance: Balance | None = None
         self.demand_balance(0.0)
         moved = (*self.components, *self.carried)
         self.moved = {name: case.diffusivities.get(name, case.model.viscosity) for name in moved}
@@ -125,6 +152,7 @@ class Staggered(Walled):
 
     def write_faces(self, fields: Mapping[str, Any], time: float) -> None:
         """What a divergence reads: each velocity's neighbours, and its values at its own walls."""
+        self.balance_at(time)  # by all processes together
         for number, name in enumerate(self.components):
             if name not in fields:
                 continue
@@ -157,31 +185,68 @@ class Staggered(Walled):
             if self.grid.axes[number].at_ends[1]
         ]  # fmt: skip
 
+    def balance_at(self, time: float) -> Balance:
+        """What flows through the walls at a time, where no end is open (asks all processes).
+
+        Its sums are exact, so that any number of processes finds the same bits.
+        """
+        known = self._balance
+        if known is not None and (known.time == time or self.open_ends or not self.walls_vary):
+            return known
+        terms: list[tuple[np.ndarray, ...]] = []
+        for number, name in enumerate(self.components):
+            for wall in self.walls[name] if not self.open_ends else ():
+                if wall.number == number:
+                    flux, area, share = self._through(name, wall, time)
+                    terms.append((flux, abs(flux), abs(flux) * share, area * (flux != 0.0)))
+        sums = [self.ranks.exact_sum([each[n] for each in terms]) for n in range(4)]
+        self._balance = Balance(time, *sums)
+        if known is not None and known.correction != self._balance.correction:
+            self._at_walls.clear()
+        return self._balance
+
+    def _through(self, name: str, wall: Wall, time: float) -> tuple[np.ndarray, float, float]:
+        """What flows in at each face of a wall of this block (m3/s), the area of a face, and the
+        share of it by which midpoints of faces may miss an integral."""
+        values = super().wall_value(name, wall, time)
+        layer = [high - low for low, high in self.grid.interior]
+        layer[wall.number] = 1
+        trimmed = values[tuple(
+            slice(None) if n == 1 else slice(*self.grid.interior[axis])
+            for axis, n in enumerate(values.shape)
+        )]  # fmt: skip
+        along = [axis for n, axis in enumerate(self.whole.axes) if n != wall.number]
+        area = float(np.prod([axis.spacing for axis in along]))
+        inward = -area if wall.side else area
+        flux = np.broadcast_to(trimmed * inward, layer)
+        return flux, area, max(1.0 / axis.all_unknowns**2 for axis in along)
+
+    def wall_value(self, name: str, wall: Wall, time: float) -> np.ndarray:
+        values = super().wall_value(name, wall, time)
+        if self.components[wall.number : wall.number + 1] != [name]:
+            return values
+        outward = self.balance_at(time).correction * (1.0 if wall.side else -1.0)
+        return np.where(values != 0.0, values + outward, values) if outward else values
+
     def demand_balance(self, time: float) -> None:
         """Without any open end as much must flow in as out (asks all processes)."""
-        if self.open_ends:
-            return
-        flows = [0.0]
-        for number, name in enumerate(self.components):
-            for wall in self.walls[name]:
-                if wall.number != number:
-                    continue
-                path = f"boundary.{wall.name}.{name}.value"
-                values = evaluate(self.places(name), path, wall.condition.value, time, wall=wall)
-                layer = [high - low for low, high in self.grid.interior]
-                layer[number] = 1
-                trimmed = values[tuple(
-                    slice(None) if n == 1 else slice(*self.grid.interior[axis])
-                    for axis, n in enumerate(values.shape)
-                )]  # fmt: skip
-                area = np.prod([h for n, h in enumerate(self.steps_along_axes) if n != number])
-                through = float(np.broadcast_to(trimmed, layer).sum() * area)
-                flows.append(through if wall.side == 0 else -through)
-        found = [flow for some in self.ranks.gather(flows) for flow in some]
-        if abs(sum(found)) > BALANCED * sum(map(abs, found)):
+        balance = self.balance_at(time)
+        if balance.refused:
             raise InputError(
-                f"boundary: {sum(found):g} m3/s more flow in than out, and no wall is an outflow"
+                f"boundary: {balance.excess:g} m3/s more flow in than out, and no wall is an "
+                f"outflow (up to {balance.allowed:g}, (h/L)^2 of the gross flux, would be spread)"
             )
+
+    @property
+    def remark(self) -> str:
+        balance = self.balance_at(0.0)
+        if balance.correction == 0.0:
+            return ""
+        share = abs(balance.excess) / balance.gross
+        return (
+            f"{balance.excess:.3g} m3/s more flow in than out, {share:.2g} of the gross flux: "
+            f"spread as {balance.correction:.3g} m/s outward over the faces that let through"
+        )
 
     def _demand_fluid(self, bodies: Bodies) -> None:
         """There is some, and it does not flow into obstacles (asks all processes)."""
@@ -196,9 +261,7 @@ class Staggered(Walled):
         for number, name in enumerate(self.components):
             for wall in self.walls[name]:
                 if wall.number == number:
-                    path = f"boundary.{wall.name}.{name}.value"
-                    value = wall.condition.value
-                    given = evaluate(self.places(name), path, value, wall=wall)
+                    given = self.wall_value(name, wall, 0.0)
                     if np.any((given != 0.0) & wall.beside(enclosed)):
                         met.append(wall.name)
         for name in sorted(set().union(*self.ranks.gather(met))):

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from heatsolve import stability, transport
 from heatsolve.backends import Backend
 from heatsolve.case import Case
@@ -105,12 +107,18 @@ class Walled(Problem):
         kind = "value" if condition.value is not None else "gradient"
         expression = getattr(condition, kind)
         if (name, wall) not in self._at_walls or "t" in expression.names:
-            path = f"boundary.{wall.name}.{name}.{kind}"
-            values = evaluate(self.places(name), path, expression, time, wall=wall)
+            values = self.wall_value(name, wall, time)
             if kind == "gradient":
                 values = values * (self._reach(wall) * self.grid.axes[wall.number].spacing)
             self._at_walls[name, wall] = self.backend.to_device(values)
         return self._at_walls[name, wall]
+
+    def wall_value(self, name: str, wall: Wall, time: float) -> np.ndarray:
+        """The value, or the gradient, that a wall gives a quantity at a time."""
+        condition = wall.condition
+        kind = "value" if condition.value is not None else "gradient"
+        path, expression = f"boundary.{wall.name}.{name}.{kind}", getattr(condition, kind)
+        return evaluate(self.places(name), path, expression, time, wall=wall)
 
     def sources(self, time: float) -> list[Any]:
         """f of each quantity at a time."""

@@ -224,6 +224,15 @@ def texts_of_flow():
         "[source]\nmean_velocity_x = 1",
         time="scheme = 'adams-bashforth'",
     )  # fmt: skip
+    yield "nearly balanced, staggered", STAGGERED.format(
+        model="",
+        grid="cells = [19, 16]",
+        initial="velocity_x = 1",
+        walls="left = { kind = 'inflow', velocity_x.value = '1 + y**2' }\n"
+        "right = { kind = 'inflow', velocity_x.value = '4/3 + 40*t*(y**2 - 1/3)' }\n"
+        "bottom.kind = 'no-slip'\ntop.kind = 'no-slip'",
+        time="scheme = 'rk2'",
+    )  # fmt: skip
     yield "implicit, staggered", STAGGERED.format(
         model="diffusivity = 2\nconvection = 'upwind3'",
         grid="cells = [17, 14]\nperiodic = ['y']\nupper = [2, 1]",
