@@ -7,8 +7,8 @@ from heatsolve import transport
 from heatsolve.backends import Backend
 from heatsolve.case import Case
 from heatsolve.evaluate import evaluate
-from heatsolve.grid import Grid
-from heatsolve.points import Point, copy
+from heatsolve.grid import Grid, SampledAxis
+from heatsolve.points import NOTHING, Point, copy
 from heatsolve.ranks import Ranks
 from heatsolve.walled import Walled
 
@@ -25,29 +25,55 @@ class Convection(Walled):
         super().__init__(case, backend, grid, ranks)
         self.own_velocity = case.model.velocity == "self"
 
+        self.in_flux_form = case.model.form == "flux"
+
     @property
-    def coefficients(self) -> tuple[float, ...]:
-        """The diffusivity."""
-        return (self.case.model.diffusivity,)
+    def numbers(self) -> tuple[float, ...]:
+        """Those that `transport.stage` takes after the step."""
+        nu = self.case.model.diffusivity
+        if not self.in_flux_form:
+            return (nu, *self.spacings)
+        return (*[1.0 / h for h in self.spacings], *[nu / (h * h) for h in self.spacings])
 
     def stage(self) -> Point:
         """The point function of a Runge-Kutta stage."""
         model, count = self.case.model, len(self.names)
-        given = self.grid.dimension, count, model.convection, self.own_velocity
-        return transport.stage(*given, model.diffusivity > 0.0)
+        given = self.grid.dimension, count, model.convection, model.form, self.own_velocity
+        return transport.stage(*given, model.diffusivity > 0.0, self.case.grid.kind == "nodes")
 
     @cached_property
     def velocities(self) -> tuple[Any, ...]:
-        """Along x, y, z; none where the quantities are their own."""
+        """Along x, y, z, in flux form at the faces; none where the quantities are their own."""
         if self.own_velocity:
             return ()
         given = self.case.model.velocity
         if given is None:
             return tuple(self.backend.zeros((1,) * self.grid.dimension) for _ in self.grid.axes)
-        return tuple(
-            self.backend.to_device(evaluate(self.grid, f"model.velocity.{n}", expression))
-            for n, expression in enumerate(given)
-        )
+        found = []
+        for n, expression in enumerate(given):
+            grid = self.grid.faces(self.grid.dimension - 1 - n) if self.in_flux_form else self.grid
+            found.append(self.backend.to_device(evaluate(grid, f"model.velocity.{n}", expression)))
+        return tuple(found)
+
+    @cached_property
+    def wall_lines(self) -> tuple[Any, ...]:
+        """For x, y, z the lines of the low and of the high wall that `transport.stage` takes."""
+        on_nodes, found = self.case.grid.kind == "nodes", []
+        keeps = self.case.model.convection in transport.KEEPING
+        if not self.in_flux_form and not (on_nodes and keeps):
+            return (NOTHING,) * (2 * self.grid.dimension)
+        for n, number in enumerate(reversed(range(self.grid.dimension))):
+            # On nodes all quantities have values at a wall, or none; along its own axis a velocity.
+            walls = self.walls[self.names[n if self.own_velocity else 0]]
+            marked = {
+                wall.side
+                for wall in walls
+                if wall.number == number and on_nodes == (wall.condition.gradient is not None)
+            }
+            for side in (0, 1):
+                line = self.grid.beside(number, side) if side in marked else None
+                found.append(NOTHING if line is None else self.backend.to_device(line))
+        return tuple(found)
 
     def largest_step(self) -> float:
         """The largest stable step for the largest speeds at t = 0 (asks all processes).
@@ -56,9 +82,14 @@ class Convection(Walled):
         """
         if self.own_velocity:
             return self.stable_step(self.largest_magnitudes(self.names))
-        reduce, interior = self.backend.reduce, self.grid.interior
-        magnitudes = [
-            (reduce("max", transport.against, interior, v), reduce("max", copy, interior, v))
-            for v in self.velocities
-        ]
+        magnitudes = []
+        for n, v in enumerate(self.velocities):
+            axis = self.grid.dimension - 1 - n
+            below, speed = transport.against, copy
+            # The faces of a sample of points are not those of one cell.
+            if self.in_flux_form and not isinstance(self.grid.axes[axis], SampledAxis):
+                below, speed = transport.against_faces(axis), transport.speed_out(axis)
+            given = self.grid.interior, v
+            reduce = self.backend.reduce
+            magnitudes.append((reduce("max", below, *given), reduce("max", speed, *given)))
         return self.stable_step(magnitudes)

@@ -32,7 +32,10 @@ def _relative(case: Document) -> bool | None:
     return case.solver.is_relative if case.model.kind == "heat" and solves and stops else None
 
 
-CHANGED_DEFAULTS = (ChangedDefault("solver", "relative", False, _relative),)
+CHANGED_DEFAULTS = (
+    ChangedDefault("solver", "relative", False, _relative),
+    ChangedDefault("model", "form", "advective", lambda case: case.model.form),
+)
 
 
 def resolved(text: str, case: Document) -> str:

@@ -14,7 +14,8 @@ class Evolution(Walled):
     """Fields whose rates of change are a point function of a user's own; see `models`."""
 
     velocities: tuple[Any, ...] = ()
-    """Those are the affair of the point function."""
+    wall_lines: tuple[Any, ...] = ()
+    """Both are the affair of the point function."""
 
     @property
     def equations(self) -> Equations:
@@ -22,9 +23,10 @@ class Evolution(Walled):
         return self.case.model.equations
 
     @property
-    def coefficients(self) -> tuple[float, ...]:
-        """The parameters, in their order."""
-        return tuple(getattr(self.case.model, name) for name in self.equations.parameters)
+    def numbers(self) -> tuple[float, ...]:
+        """The parameters, in their order, and the spacings."""
+        given = tuple(getattr(self.case.model, name) for name in self.equations.parameters)
+        return (*given, *self.spacings)
 
     def stage(self) -> Point:
         """The point function of a Runge-Kutta stage."""

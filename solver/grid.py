@@ -42,7 +42,7 @@ class Axis:
     the low and the high end, whether a node there carries a given value and is no unknown;
     `block`: the unknowns of this process, from the first to before the last (all, if None);
     `margin`: so many unknowns of the neighbours below and above its arrays hold, too;
-    `on_faces`: positions are those of the faces behind the cells.
+    `on_faces`: positions are those of the faces behind the cells, or midway behind the nodes.
     """
 
     name: str
@@ -136,6 +136,9 @@ class Axis:
             numbers = np.clip(numbers, -1.0 if self.on_faces else 0.0, self.points - 1.0)
         if not self.on_nodes:
             numbers += 1.0 if self.on_faces else 0.5
+        elif self.on_faces:  # half a cell ends on the wall
+            numbers += 0.5
+            numbers = numbers if self.periodic else np.clip(numbers, 0.0, self.points - 1.0)
         # Whole numbers stay exact where the length is a multiple of the number of intervals.
         positions = self.lower + numbers * (self.upper - self.lower) / self.intervals
         return np.minimum(positions, self.upper)
@@ -213,7 +216,7 @@ class Grid:
         return replace(self, axes=tuple(replace(a, block=b, margin=m) for a, b, m in axes))
 
     def faces(self, number: int) -> "Grid":
-        """The same, with the positions of the faces behind the cells along an axis."""
+        """The same, with the positions of the faces behind the points along an axis."""
         axes = list(self.axes)
         axes[number] = replace(axes[number], on_faces=True)
         return replace(self, axes=tuple(axes))

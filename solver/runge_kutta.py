@@ -57,9 +57,11 @@ class RungeKutta(Stepper):
             last = number == len(self._stages) - 1
             new = start if last and number > 0 else self._others[number]
             given = (*start.values(), *now.values(), *problem.sources(time), *problem.velocities)
-            numbers = (*stage, part.length, *problem.coefficients, *problem.spacings)
+            numbers = (*stage, part.length, *problem.numbers)
             out = tuple(new.values())
-            backend.sweep(self._point, out, interior, *given, *slopes, *numbers)
+            backend.sweep(
+                self._point, out, interior, *given, *slopes, *problem.wall_lines, *numbers
+            )
             now = new
         if len(self._stages) == 1:
             self.fields, self._others = now, [start]

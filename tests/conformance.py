@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -241,19 +242,36 @@ def _of_transport(d: int) -> list[Entry]:
             point = transport.slopes(convection, axis)
             name = f"{d}d-{convection}-slopes-{axis}"
             entries.append(Entry(name, point, d, (u,), ("array",) * each))
-    numbers = [REAL] * (2 + d)  # the step, nu and the spacings
-    for convection in transport.CONVECTIONS:
+    for axis in range(d):
+        entries += [
+            Entry(f"{d}d-against-faces-{axis}", transport.against_faces(axis), d, (u,), ("max",)),
+            Entry(f"{d}d-speed-out-{axis}", transport.speed_out(axis), d, (u,), ("max",)),
+        ]
+    for convection, form in product(transport.CONVECTIONS, ("flux", "advective")):
         slopes = [u] * (transport.SLOPES.get(convection, 0) * d)
         velocities = [u, along, constant][:d]
-        entries += [
-            Entry(f"{d}d-{convection}-euler", transport.stage(d, 1, convection, False, True), d,
-                  (u, u, u, *velocities, *slopes, points.NOTHING, points.ONES, *numbers)),
-            Entry(f"{d}d-{convection}-last", transport.stage(d, 1, convection, False, False), d,
-                  (u, u, u, *velocities, *slopes, REAL, REAL, *numbers), (0,)),
-        ]  # fmt: skip
-        given = (*[u] * (2 * d), *[constant] * d, *slopes * d, REAL, REAL, *numbers)
-        own = transport.stage(d, d, convection, True, True)
-        entries.append(Entry(f"{d}d-{convection}-self", own, d, given, tuple(range(d))))
+        # A low wall along one axis, a high one along another, as blocks of several processes have.
+        lines = [_along(d, axis, positive=False) for axis in reversed(range(d))]
+        walls = [lines[0], *[points.NOTHING] * (2 * d - 2), lines[-1]]
+        numbers = [REAL] * (1 + 2 * d if form == "flux" else 2 + d)  # the step first
+        name, given = f"{d}d-{convection}-{form}", (convection, form)
+        euler = (points.NOTHING, points.ONES, *numbers)
+        other = form == "flux" and not slopes  # with slopes cells are nodes without these lines
+        for on_nodes in (True, False) if other else (True,):
+            kind = "" if on_nodes else "-cells"
+            carried = transport.stage(d, 1, *given, False, True, on_nodes)
+            own = transport.stage(d, d, *given, True, True, on_nodes)
+            entries += [
+                Entry(f"{name}{kind}-euler", carried, d,
+                      (u, u, u, *velocities, *slopes, *walls, *euler)),
+                Entry(f"{name}{kind}-self", own, d,
+                      (*[u] * (2 * d), *[constant] * d, *slopes * d, *walls, REAL, REAL, *numbers),
+                      tuple(range(d))),
+            ]  # fmt: skip
+        last = transport.stage(d, 1, *given, False, False)
+        free = [points.NOTHING] * (2 * d)
+        arguments = (u, u, u, *velocities, *slopes, *free, REAL, REAL, *numbers)
+        entries.append(Entry(f"{name}-last", last, d, arguments, (0,)))
     for kind in ("sum", "max"):
         change = transport.changes(d, kind)
         entries.append(Entry(f"{d}d-changes-{kind}", change, d, (u,) * (2 * d), (kind,)))

@@ -97,6 +97,11 @@ def texts_of_transport():
                 initial=f"concentration = 'x*y'\n{box}upper = [0.6, 0.6]\nagain = [0.01]",
                 walls=walls, scheme=scheme,
             )  # fmt: skip
+    yield "nodes, advective transport", TRANSPORT.format(
+        model="velocity = ['sin(9*y)', '1 + x']\nconvection = 'central'\nform = 'advective'",
+        grid="nodes = [20, 23]\nperiodic = ['x']", initial="concentration = 'x*y'", walls=walls,
+        scheme="rk3",
+    )  # fmt: skip
     fields = ("velocity_x", "velocity_y", "velocity_z")
     for convection, scheme in (("upwind", "explicit"), ("upwind3", "rk2"), ("tvd", "rk3")):
         yield f"self, {scheme} {convection} transport", TRANSPORT.format(

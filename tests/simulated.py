@@ -24,6 +24,7 @@ CHOSEN = {
         "2d-sor-updated-array-sum", "2d-chebyshev-chebyshev-1",
         "2d-conjugategradients-advance-0-1-sum", "3d-rounding",
         "3d-conjugategradients-apply-array-sum", "3d-jacobi-residual-max", "3d-gain-2-0",
+        "1d-tvd-flux-self", "2d-upwind-flux-cells-self", "2d-central-flux-euler",
     ),
     "float32": ("1d-explicit_step", "2d-minimum", "2d-jacobi-updated-array-sum", "3d-residual"),
 }  # fmt: skip

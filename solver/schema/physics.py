@@ -25,7 +25,7 @@ Convection = Literal["backward", "upwind", "central", "upwind3", "tvd", "skew", 
 HEAT_KEYS = ("conductivity", "density", "specific_heat")
 KEYS = {
     "heat": HEAT_KEYS,
-    "transport": ("velocity", "diffusivity", "convection"),
+    "transport": ("velocity", "diffusivity", "convection", "form"),
     "flow": (
         "scheme",
         "viscosity",
@@ -64,7 +64,7 @@ class Model(Section):
     """`[model]`: the equation and its coefficients.
 
     - heat: rho c dT/dt = div(k grad T) + f.
-    - transport: du/dt + v . grad u = nu div grad u + f, where u is a concentration, or the velocity
+    - transport: du/dt + div(v u) = nu div grad u + f, where u is a concentration, or the velocity
       itself (`velocity = "self"`).
     - flow: incompressible, du/dt + u . grad u = -grad p / rho + nu div grad u + f.
     """
@@ -91,6 +91,9 @@ class Model(Section):
     """Of transport `upwind`, `backward`, `central`, `upwind3` or `tvd`; of staggered flow
     `central`, `skew`, `central4` or `upwind3`; of collocated flow `backward`. The first of each is
     the default."""
+    form: Literal["flux", "advective"] | None = None
+    """Of transport: `flux` has div(v u) and conserves u, `advective` v . grad u. `"flux"` if not
+    given, `"advective"` with `convection = "backward"`."""
     scheme: Literal["staggered", "collocated"] | None = None
     """Of flow: where velocities and pressure stand; `"staggered"` if not given."""
     viscosity: Annotated[Real, Ge(0)] = 0.0
@@ -112,6 +115,9 @@ class Model(Section):
             usually = {"convection": usual[0]} if usual else {}
             if usual and table["kind"] == "flow":
                 usually["scheme"] = scheme
+            elif usual:
+                backward = table.get("convection") == "backward"
+                usually["form"] = "advective" if backward else "flux"
             return {"steady": False, **usually, **table}
         if isinstance(table, Mapping) and cls.equations is not None:
             return {"steady": False, **table}
