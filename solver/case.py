@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -67,6 +67,8 @@ class Origin:
     text: str = field(compare=False)
     name: str = field(compare=False)
     overrides: tuple[tuple[KeyPath, str], ...] = field(compare=False)
+    note: str = field(default="", compare=False)
+    """What to say of the file that was taken."""
 
     def place_of(self, key: str) -> str:
         """File and line of a dotted key, or the override that gave it."""
@@ -90,30 +92,67 @@ class Case(Document):
 def load(source: str | Path, overrides: Sequence[str] = ()) -> Case:
     """Return the case in a file, or the shipped case of this name, under `KEY=VALUE` overrides.
 
-    Raises CaseError for an invalid case, InputError if there is none of this name or if it is
-    not text, and FileFailure if the file cannot be read.
+    Raises CaseError for an invalid case, and as `read`.
     """
-    name = show(str(source))
+    found = read(source)
+    case = parse(found.text, found.name, overrides)
+    return case.model_copy(update={"origin": replace(case.origin, note=found.note)})
+
+
+def load_shipped(name: str, overrides: Sequence[str] = ()) -> Case:
+    """The shipped case of this name, whatever files there are. Raises as `load`."""
+    return parse(text_of(name), name, overrides)
+
+
+class Source(NamedTuple):
+    """The text of a case, the file or the shipped case that it is, and what to say of that."""
+
+    text: str
+    name: str
+    note: str = ""
+
+
+def read(source: str | Path) -> Source:
+    """The text of a case in a file, or of the shipped case of this name.
+
+    A file in the current folder goes before a shipped case of its name, with or without ".toml".
+    Raises InputError if there is none of this name or if it is not text, and FileFailure if the
+    file cannot be read.
+    """
+    given, name, known = str(source), show(str(source)), shipped()
+    beside = Path(f"{source}.toml")
+    note = ""
+    if given in known and not Path(source).is_file() and beside.is_file():
+        source, name = beside, show(str(beside))
     try:
         with open(source, "rb") as file:  # which may be a device without an end
             content = file.read(MOST_BYTES + 1)
+        if given in known:
+            note = f"{given}: the file {name} in this folder, not the shipped case"
     except (OSError, ValueError) as error:
-        known = shipped()
         if str(source) in known:
-            content = files("heatsolve.cases").joinpath(f"{source}.toml").read_bytes()
-        elif isinstance(error, IsADirectoryError):
+            return Source(text_of(given), given)
+        if isinstance(error, IsADirectoryError):
             raise InputError(f"{name} is a directory, not a case file") from None
-        elif isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
+        if isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
             near = suggestion(Path(source).stem, known)
             raise InputError(f"no case file or shipped case is called {name}{near}") from None
-        else:
-            raise FileFailure(f"cannot read {name}: {error.strerror}") from None
+        raise FileFailure(f"cannot read {name}: {error.strerror}") from None
     if len(content) > MOST_BYTES:
         raise InputError(f"{name} is longer than {MOST_BYTES >> 20} MiB, no case is")
     try:
-        return parse(content.decode("utf-8-sig"), str(source), overrides)
+        return Source(content.decode("utf-8-sig"), str(source), note)
     except UnicodeDecodeError:
         raise InputError(f"{name} is not UTF-8 text") from None
+
+
+def text_of(name: str) -> str:
+    """The text of a shipped case. Raises InputError for another name."""
+    known = shipped()
+    if name not in known:
+        near = suggestion(name, known) or "; heatsolve cases lists them"
+        raise InputError(f"no shipped case is called {show(name)}{near}")
+    return files("heatsolve.cases").joinpath(f"{name}.toml").read_text("utf-8")
 
 
 def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:

@@ -16,11 +16,11 @@ EXIT_FAILED = 5
 """Of a comparison or a verification."""
 
 app = typer.Typer(
-    help="Stencil, heat and flow solver: one case file, any machine, the same bits.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 CaseArgument = Annotated[str, typer.Argument(metavar="CASE", help="A case file or a shipped case.")]
@@ -46,13 +46,32 @@ StrictOption = Annotated[
 ]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from heatsolve import __version__
+
+        print(f"heatsolve {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Say which one this is."),
+    ] = False,
+) -> None:
+    """Stencil, heat and flow solver: one case file, any machine, the same bits."""
+
+
 @app.command()
 def run(
     case: CaseArgument,
     backend: BackendOption = None,
     overrides: SetOption = None,
     output: Annotated[
-        Path | None, typer.Option(help="The file to write.", show_default="./CASE.h5")
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write.", show_default="./CASE.h5"),
     ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Go on from the newest checkpoint, if there is one.")
@@ -64,7 +83,7 @@ def run(
         bool, typer.Option("--overwrite", help="Begin anew though a run is unfinished.")
     ] = False,
     strict: StrictOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
 ) -> None:
     """Run a case and write its fields.
 
@@ -137,10 +156,15 @@ def check(
 
 
 @app.command()
-def cases() -> None:
-    """List the shipped cases."""
-    from heatsolve.case import shipped
+def cases(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One to print.")] = None,
+) -> None:
+    """List the shipped cases, or print one of them."""
+    from heatsolve.case import shipped, text_of
 
+    if name is not None:
+        print(text_of(name), end="")
+        return
     titles = shipped()
     width = max(map(len, titles))
     for name, title in titles.items():
@@ -148,11 +172,21 @@ def cases() -> None:
 
 
 @app.command()
-def new(name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the case.")]) -> None:
-    """Write a commented case file to start from."""
-    from heatsolve.starter import write_starter
+def new(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Name of the case; by default CASE's.")
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="CASE", help="Copy a case file or a shipped case."),
+    ] = None,
+) -> None:
+    """Write a commented case file to start from, or a copy of a case."""
+    from heatsolve.starter import write_copy, write_starter
 
-    path = write_starter(name)
+    if name is None and source is None:
+        raise InputError("heatsolve new needs a name for the case, or --from CASE")
+    path = write_starter(name or "") if source is None else write_copy(source, name)
     print(f"wrote {path}; run it with: heatsolve run {path}")
 
 
@@ -167,7 +201,9 @@ def info(file: FileArgument) -> None:
 @app.command()
 def gather(
     file: FileArgument,
-    output: Annotated[Path, typer.Option(help="The plain file to write; it may be FILE itself.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The plain file to write; it may be FILE.")
+    ],
 ) -> None:
     """Make one plain file of results that lie in the parts of many processes."""
     from heatsolve.results import gather as write_plain
@@ -186,7 +222,8 @@ def submit(
     backend: BackendOption = None,
     overrides: SetOption = None,
     output: Annotated[
-        Path | None, typer.Option(help="The file to write.", show_default="./CASE.h5")
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write.", show_default="./CASE.h5"),
     ] = None,
     partition: Annotated[str | None, typer.Option(help="Partition of the cluster.")] = None,
     account: Annotated[str | None, typer.Option(help="Account to charge.")] = None,
@@ -216,7 +253,9 @@ def plot(
     history: Annotated[
         bool, typer.Option("--history", help="Draw how the norm fell, or FIELD of the history.")
     ] = False,
-    output: Annotated[Path | None, typer.Option(help="The PNG, PDF or SVG to write.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The PNG, PDF or SVG to write.")
+    ] = None,
     slices: SliceOption = None,
     at_time: Annotated[
         float | None, typer.Option(help="The moment of a march.", show_default="its end")
@@ -247,7 +286,12 @@ def animate(
     field: Annotated[str | None, typer.Option(help="The field to show.")] = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="The MP4 or GIF to write.", show_default="FILE_FIELD.mp4, or .gif"),
+        typer.Option(
+            "--output",
+            "-o",
+            help="The MP4 or GIF to write.",
+            show_default="FILE_FIELD.mp4, or .gif",
+        ),
     ] = None,
     rate: Annotated[int, typer.Option(help="Frames a second.")] = 15,
     slices: SliceOption = None,
@@ -265,7 +309,8 @@ def animate(
 def report(
     file: FileArgument,
     output: Annotated[
-        Path | None, typer.Option(help="The page to write.", show_default="FILE.html")
+        Path | None,
+        typer.Option("--output", "-o", help="The page to write.", show_default="FILE.html"),
     ] = None,
     bandwidth: Annotated[
         float | None,
@@ -395,7 +440,8 @@ def scale(
     ] = None,
     launcher: Annotated[str, typer.Option(help="mpiexec or srun.")] = "mpiexec",
     output: Annotated[
-        Path | None, typer.Option(help="Folder of the study.", show_default="scale-KIND-CASE")
+        Path | None,
+        typer.Option("--output", "-o", help="Folder of the study.", show_default="scale-KIND-CASE"),
     ] = None,
     overrides: SetOption = None,
     model: Annotated[

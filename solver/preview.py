@@ -46,6 +46,8 @@ def preview(
     machine, reason = choose(wanted, precision, case.parallel.threads)
     warn_of_unused(case, machine, ranks, (report or Report(mute=True)).warn, strict)
     grid = grid_of(case)
+    if case.origin is not None and case.origin.note:
+        yield case.origin.note
     yield f"{case.name}: {printable(case.about.title) or 'untitled'}"
     pace = yield from ROWS.get(case.model.kind, evolution_rows)(case, machine, ranks)
     yield row("backend", f"{machine.name} ({reason}), {case.solver.precision}")

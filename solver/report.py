@@ -11,6 +11,7 @@ SECONDS_BETWEEN_LINES = 5.0
 SECONDS_BETWEEN_FRAMES = 0.1
 POINTS_OF_FIT = 20
 NORM = "norm {:.3e}"
+COMPILING = "compiling, once: later runs find the machine code"
 
 
 class Report:
@@ -28,6 +29,9 @@ class Report:
         self._recent: list[tuple[float, int, float]] = []
         self._shown = 0.0
         self.began = time.perf_counter()
+        self.compiled = 0.0
+        """Seconds of compilation, which are not counted as solving."""
+        self._compiles = False
 
     def line(self, text: str = "") -> None:
         """Say something. Where nobody reads any more, or the disk is full, the run goes on."""
@@ -65,6 +69,21 @@ class Report:
         )  # fmt: skip
         self._bar.start()
         self._task = self._bar.add_task(unit, total=1.0, state="")
+
+    def compiles(self) -> None:
+        """A compiler is at work: said once."""
+        if self._bar is not None:
+            self._bar.update(self._task, state=COMPILING)
+        elif not self._compiles:
+            self.line(COMPILING)
+        self._compiles = True
+
+    def has_compiled(self, seconds: float) -> None:
+        """So many seconds were no part of solving."""
+        self.compiled += seconds
+        self.began += seconds
+        self._shown += seconds
+        self._recent = [(moment + seconds, number, norm) for moment, number, norm in self._recent]
 
     def progress(self, number: int, norm: float | None, total: int | None = None) -> None:
         """Say how far the run is, if it is time to say something; of how many, if that changes."""
@@ -108,7 +127,7 @@ class Report:
         return number / self._total
 
     def end(self) -> float:
-        """Take the bar away; the seconds since `begin`."""
+        """Take the bar away; the seconds since `begin`, less those of compilation."""
         seconds = time.perf_counter() - self.began
         if self._bar is not None:
             self._bar.stop()

@@ -14,6 +14,7 @@ import numpy as np
 from heatsolve import __version__, march
 from heatsolve.backends import Backend
 from heatsolve.backends.choice import choose, machine_name
+from heatsolve.backends.compilation import told
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.blocks import largest_block
 from heatsolve.case import Case, locating
@@ -30,7 +31,7 @@ from heatsolve.pace import Pace, pace_of
 from heatsolve.points import copy
 from heatsolve.problem import Problem, dims_of, grid_of
 from heatsolve.ranks import Ranks, demand_same
-from heatsolve.report import Report, Shares, speed, together
+from heatsolve.report import Report, Shares, duration, speed, together
 from heatsolve.restart import Start, find_state, store_of
 from heatsolve.results import Results
 from heatsolve.schema import IMPLICIT
@@ -39,6 +40,8 @@ from heatsolve.unused import warn_of_unused
 from heatsolve.wish import Wish
 
 EXIT_NOT_CONVERGED = 3
+TOLD_FROM = 0.1
+"""Seconds of compilation that are worth a word."""
 THICK = 16
 """Times its layers a block is thick at least: else what two processes compute costs too much."""
 
@@ -76,10 +79,11 @@ def run(
         report, ranks = report or Report(quiet=True), ranks or Ranks()
         start = start or Start()
         demand_same(ranks, everything_given(case, backend, path, start, strict))
-        machine = machine_of(case, backend, report, ranks)
-        warn_of_unused(case, machine, ranks.size, report.warn, strict)
-        with explained(case, machine, ranks.size):
-            return _run(case, machine, path, report, ranks, start, wish or Wish())
+        with told(report.compiles, report.has_compiled):
+            machine = machine_of(case, backend, report, ranks)
+            warn_of_unused(case, machine, ranks.size, report.warn, strict)
+            with explained(case, machine, ranks.size):
+                return _run(case, machine, path, report, ranks, start, wish or Wish())
 
 
 def everything_given(
@@ -136,6 +140,8 @@ def _run(
     solved = systems_solved(case, outcome, resumed) * problem.whole.all_unknowns
     summarise(report, case, outcome, errors)
     report.line(speed(seconds, points, moved, solved))
+    if report.compiled >= TOLD_FROM:
+        report.line(f"{duration(report.compiled)} more of compiling, once")
     if ranks.size > 1:
         report.line(together(shares(problem, seconds)))
     report.line(f"wrote {path}")
@@ -152,6 +158,8 @@ def machine_of(case: Case, backend: str | None, report: Report, ranks: Ranks) ->
         ranks.local_rank,
         ranks.gather,
     )
+    if case.origin is not None and case.origin.note:
+        report.line(case.origin.note)
     report.line(f"{case.name}: {printable(case.about.title) or 'untitled'}")
     report.line(f"backend {machine.name} ({reason}), {case.solver.precision}")
     return machine

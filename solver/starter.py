@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from heatsolve.case import read
 from heatsolve.disk import write_text
 from heatsolve.errors import InputError
 from heatsolve.expressions import quoted
@@ -95,19 +96,35 @@ length = "m"
 
 
 def write_starter(name: str) -> Path:
-    """Write NAME.toml in the current directory and return its path.
+    """Write NAME.toml, a case to start from, in the current directory and return its path.
 
     Raises InputError for a name that is no plain file name and for a file that is there already,
     FileFailure when it cannot be written.
     """
+    path = _path_for(name)
+    return _write(path, STARTER.replace("NAME", path.stem))
+
+
+def write_copy(source: str, name: str | None = None) -> Path:
+    """Write a copy of a case, by default under its own name, and return its path.
+
+    Raises as `write_starter`, and as `case.read` for what is no case.
+    """
+    return _write(_path_for(name or Path(source).stem), read(source).text)
+
+
+def _path_for(name: str) -> Path:
     if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
         raise InputError(
             f"{quoted(name)} is no name for a case: write letters, digits, _, - and ., "
             "a letter, digit or _ first"
         )
-    path = Path(f"{name.removesuffix('.toml')}.toml")
+    return Path(f"{name.removesuffix('.toml')}.toml")
+
+
+def _write(path: Path, text: str) -> Path:
     try:
-        write_text(path, STARTER.replace("NAME", path.stem), new=True)
+        write_text(path, text, new=True)
     except FileExistsError:
         raise InputError(f"{path} exists already, and is not overwritten") from None
     return path

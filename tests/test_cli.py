@@ -9,10 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from heatsolve import cli, pace
+from heatsolve import __version__, cli, pace
 from heatsolve.backends import choice
 from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import load, parse, shipped
+from heatsolve.case import load, load_shipped, parse, shipped
 from heatsolve.conduction import Conduction
 from heatsolve.output import read
 from heatsolve.preview import preview
@@ -461,6 +461,48 @@ def test_new_case_runs(heatsolve, folder):
     assert solution.units["temperature"] == "K"
     temperature = solution.fields["temperature"]
     assert 293.0 < temperature.min() < temperature.max() < 330.0
+
+
+def test_a_copy_of_a_case(heatsolve, refuses, folder):
+    code, said, _ = heatsolve("new", "--from", "hot-plate")
+    assert (code, "wrote hot-plate.toml" in said) == (0, True)
+    assert load("./hot-plate.toml").text == load_shipped("hot-plate").text
+    assert heatsolve("new", "mine", "--from", "plate.toml")[0] == 0
+    assert (folder / "mine.toml").read_text() == PLATE
+    assert refuses(2, "new", "--from", "plate.toml").startswith("plate.toml exists already")
+    assert "no case file or shipped case is called" in refuses(2, "new", "a", "--from", "hotplate")
+    assert "needs a name for the case, or --from CASE" in refuses(2, "new")
+
+
+def test_a_file_goes_before_the_shipped_case_of_its_name(heatsolve, folder):
+    """With or without its ending; nothing else is changed by it."""
+    assert heatsolve("check", "hot-plate", "--untimed")[1].startswith("hot-plate: ")
+    (folder / "hot-plate.toml").write_text(PLATE)
+    note = 'hot-plate: the file "hot-plate.toml" in this folder, not the shipped case'
+    for command in (("run", "-q"), ("run",), ("check", "--untimed")):
+        code, said, _ = heatsolve(command[0], "hot-plate", *command[1:])
+        assert code == 0
+        assert said == "" if "-q" in command else said.splitlines()[0] == note
+    assert read(folder / "hot-plate.h5").title == "Plate"
+    assert "not the shipped" not in heatsolve("check", "hot-plate.toml", "--untimed")[1]
+    assert load("hot-plate").grid.counts == (9, 9) != load_shipped("hot-plate").grid.counts
+    (folder / "hot-plate").write_text(PLATE)
+    assert '"hot-plate" in this folder' in heatsolve("check", "hot-plate", "--untimed")[1]
+
+
+def test_one_shipped_case_is_printed(heatsolve, refuses):
+    code, said, _ = heatsolve("cases", "hotspot")
+    assert (code, said) == (0, load_shipped("hotspot").text)
+    assert refuses(2, "cases", "hotsopt").endswith('did you mean "hotspot"?')
+
+
+def test_short_options(heatsolve, folder):
+    assert heatsolve("run", "plate.toml", "-q", "-o", "a.h5") == (0, "", "")
+    assert heatsolve("plot", "a.h5", "-o", "b.png")[1] == "wrote b.png\n"
+    for arguments in (("-h",), ("run", "-h"), ("plot", "-h")):
+        code, said, _ = heatsolve(*arguments)
+        assert code == 0 and "Usage:" in said and "--help" in said
+    assert heatsolve("--version") == (0, f"heatsolve {__version__}\n", "")
 
 
 def test_starter_with_all_its_comments_opened(heatsolve, folder):

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from heatsolve import report
+from heatsolve.backends import compilation
 from heatsolve.report import Report, Shares, count, duration, speed, together
 
 
@@ -44,6 +45,26 @@ def test_time_left_is_fitted_to_the_rate_of_convergence(clock):
     # The norm is e^-6 now and must reach 1e-6, a factor of e every 5 s.
     assert talk.seconds_left() == pytest.approx(5.0 * (math.log(1e6) - 6.0))
     assert lines[-1].endswith("about 39 s left")
+
+
+def test_compilation_is_told_once_and_is_no_solving(clock):
+    stream = io.StringIO()
+    talk = Report(stream=stream)
+    with compilation.told(talk.compiles, talk.has_compiled):
+        talk.begin("step", 1000)
+        for seconds, more in ((30.0, 10.0), (20.0, 0.0)):
+            with compilation.compiling(), compilation.compiling():  # one calls another
+                clock[0] += seconds
+            clock[0] += more
+            talk.progress(20, 0.5)
+    with compilation.compiling():  # of nobody's business
+        clock[0] += 5.0
+    assert stream.getvalue().splitlines() == [
+        report.COMPILING,
+        "[10 s] step 20, norm 5.000e-01, 2/s",
+    ]
+    assert talk.compiled == 50.0
+    assert talk.end() == 15.0
 
 
 def test_time_left_is_by_count_without_a_threshold(clock):

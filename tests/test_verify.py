@@ -39,6 +39,14 @@ def test_an_unknown_name():
         list(verify.verify(["cavity-re10"]))
 
 
+def test_a_case_without_a_table(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text("")
+    for name in ("hotspot", str(own)):
+        with pytest.raises(InputError, match="no table to verify: it would need quantities with"):
+            list(verify.verify([name]))
+
+
 def test_an_error_is_relative_where_a_scale_is_given():
     assert Line("a", "b", 9.0, 10.0, "", 0.1, 10.0).passed
     assert not Line("a", "b", 9.0, 10.0, "", 0.1).passed

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import cache, sums
+from heatsolve.backends.compilation import compiling
 from heatsolve.backends.cuda_arrays import AsArray, Borrowing, DeviceArray, flat
 from heatsolve.backends.device_launch import Launch
 from heatsolve.backends.library import ArrayLibrary
@@ -203,7 +204,9 @@ class Device:
         digest = cache.digest(source, options, architecture, nvrtc.nvrtcVersion())
         path = cache.folder() / f"heatsolve_{name}_{digest}.cubin"
         if not path.exists():
-            cache.store(path, cubin_of(source, (*options, architecture)))
+            with compiling():
+                cubin = cubin_of(source, (*options, architecture))
+            cache.store(path, cubin)
         kernel = self._core.ObjectCode.from_cubin(path.read_bytes()).get_kernel(name)
         largest = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         handle = driver.CUkernel(int(kernel.handle))
@@ -258,7 +261,9 @@ class Device:
         digest = cache.digest(*parts, inspect.getsource(cuda_reductions), inspect.getsource(sums))
         path = cache.folder() / f"heatsolve_kernel_{digest}.ptx"
         if not path.exists():
-            cache.store(path, ptx_of(function, types, capability).encode())
+            with compiling():
+                ptx = ptx_of(function, types, capability)
+            cache.store(path, ptx.encode())
         return path.read_text()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Signature, cache
+from heatsolve.backends.compilation import compiling
 from heatsolve.backends.cupy_source import OPTIONS, check_source, kernel_source
 from heatsolve.backends.device import DeviceBackend, Kernel
 from heatsolve.backends.device_launch import SPREAD, Launch
@@ -55,7 +56,8 @@ class CupyBackend(DeviceBackend):
         digest = cache.digest(source, options, device.compute_capability, nvrtc)
         path = cache.folder() / f"heatsolve_{name}_{digest}.cubin"
         if not path.exists():
-            code, _ = compiler.compile_using_nvrtc(source, options)
+            with compiling():
+                code, _ = compiler.compile_using_nvrtc(source, options)
             cache.store(path, code if isinstance(code, bytes) else code.encode())
         return self._cupy.RawModule(path=str(path)).get_function(name)
 

@@ -21,8 +21,10 @@ import numpy as np
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numba
+from numba.core import event
 
 from heatsolve.backends import Accumulator, Backend, Region, Signature, cache, sums
+from heatsolve.backends.compilation import WATCH
 from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.numba_passes import KINDS, pass_source, radii
 from heatsolve.backends.numba_source import SEGMENT, loop_nest
@@ -35,6 +37,19 @@ THREADED_FROM = 1 << 16
 LONG_FROM = 1 << 12
 """Points from which it pays to compile a loop nest of its own for regions one point wide."""
 CHUNKS_PER_THREAD = 4
+
+
+class _Compilation(event.Listener):
+    """Tells of what Numba compiles, at the first call of a function without machine code."""
+
+    def on_start(self, event: Any) -> None:
+        WATCH.begin()
+
+    def on_end(self, event: Any) -> None:
+        WATCH.end()
+
+
+event.register("numba:compile", _Compilation())
 
 
 class NumbaBackend(Backend):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends.choice import ON_GPU
-from heatsolve.case import load
+from heatsolve.case import load_shipped, shipped
 from heatsolve.disk import write_text
 from heatsolve.errors import InputError
 from heatsolve.expressions import suggestion
@@ -79,7 +79,7 @@ class Runs:
         self._backend, self.quick, self._folder = backend, quick, folder
 
     def __call__(self, name: str, *overrides: str) -> Solution:
-        case = load(name, overrides)
+        case = load_shipped(name, overrides)
         result = run(case, self._backend, self._folder / "case.h5")
         stored = read(result.path, fields=())
         return Solution(
@@ -402,9 +402,15 @@ SLOW = (
 def verify(names: Sequence[str] = (), backend: str = "auto", quick: bool = False) -> Iterator[Line]:
     """The lines of the verifications of these names, by default of all, as they are found.
 
-    Raises InputError for an unknown name.
+    Raises InputError for an unknown name, or a case without a table.
     """
     for name in names:
+        if name not in VERIFICATIONS and (name in shipped() or Path(name).is_file()):
+            raise InputError(
+                f"{name} has no table to verify: it would need quantities with reference values, "
+                "their source and tolerances, in heatsolve.study.verify; a run of any case tells "
+                "its error from [reference.exact]"
+            )
         if name not in VERIFICATIONS:
             near = suggestion(name, VERIFICATIONS) or f": there are {', '.join(VERIFICATIONS)}"
             raise InputError(f"no verification {name!r}{near}")
