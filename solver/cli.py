@@ -502,6 +502,8 @@ def main() -> None:
     """The program: an error that a user can cause is one sentence and its exit code."""
     prepare()
     try:
+        import heatsolve.disk  # noqa: F401  which refuses systems that lack what all commands need
+
         refuse_empty(sys.argv[1:])
         app()
     except HeatsolveError as error:

@@ -4,7 +4,6 @@ Nothing here knows what the files hold.
 """
 
 import errno
-import fcntl
 import io
 import os
 import re
@@ -16,6 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from heatsolve.errors import FileFailure, InputError
+
+try:
+    import fcntl
+except ImportError:
+    raise InputError(
+        "heatsolve runs on Linux and macOS; on Windows install it in WSL, the Windows Subsystem "
+        "for Linux"
+    ) from None
 
 RESERVED_FROM = 1 << 20
 """Bytes of a write for which the place on the disk is reserved before."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from heatsolve import __version__, links, shared
 from heatsolve.backends import Backend, cache, choice
-from heatsolve.backends.machine import host_memory
+from heatsolve.backends.machine import cores, host_memory
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.points import sqrt
@@ -113,14 +113,14 @@ def python(ranks: Ranks) -> Findings:
 
 def cpu(ranks: Ranks) -> Findings:
     """The processor, and how much of it there is for this process."""
-    mine, all_cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    mine, all_cores = len(cores()), os.cpu_count() or 1
     share = "" if mine == all_cores else f" of {all_cores}"
     yield Finding("ok", "cpu", f"{choice.processor()}, {mine}{share} cores for this process")
     quota = control_group("cpu.max").split()
     if quota and quota[0] != "max" and int(quota[0]) / int(quota[1]) < 0.9 * mine:
-        cores = int(quota[0]) / int(quota[1])
-        said = f"the control group allows {cores:.3g} cores, threads are made for {mine}"
-        cure = f"set NUMBA_NUM_THREADS={max(1, int(cores))}"
+        allowed = int(quota[0]) / int(quota[1])
+        said = f"the control group allows {allowed:.3g} cores, threads are made for {mine}"
+        cure = f"set NUMBA_NUM_THREADS={max(1, int(allowed))}"
         yield Finding("warning", "cpu", said, cure)
 
 
@@ -309,6 +309,8 @@ def processes(ranks: Ranks) -> Findings:
         return
     machine, _ = choice.choose("auto", local_rank=ranks.local_rank, gather=ranks.gather)
     link = links.link_of(ranks, machine)
+    if ranks.crowd:
+        yield Finding("warning", "processes", ranks.crowd, "start as many as there are cores")
     if not links.proved(link, ranks, machine):
         yield Finding("error", "processes", f"{link.name(machine)} does not deliver what is sent")
     elif machine.on_device and link.traffic is None:

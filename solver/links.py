@@ -78,7 +78,7 @@ class Link:
         began = time.perf_counter()
         self.hidden += began - self._sent_at
         for request in self._under_way:
-            request.Wait()
+            self._ranks.wait(request)
         self.waited += time.perf_counter() - began
         for side in sides:
             side.arriving.from_buffer()
@@ -86,7 +86,7 @@ class Link:
     def gather(self, leaving: Message, arriving: Message) -> None:
         """Bring the messages of all processes into one, in the order of ranks."""
         leaving.to_buffer()
-        self._ranks.comm.Allgather(leaving.buffer, arriving.buffer)
+        self._ranks.collective("Allgather", leaving.buffer, arriving.buffer)
         arriving.from_buffer()
 
 

@@ -10,13 +10,15 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from heatsolve.backends import sums
+from heatsolve.backends.machine import cores
 from heatsolve.errors import HeatsolveError, InputError, Interrupted, sentence
 from heatsolve.streams import complain, printable
 
@@ -35,6 +37,11 @@ read yet when a process aborts (2 of 160 were lost without a wait, none of 160 a
 MOST_TERMS = 1 << 24
 """Of a block that a sum takes in at once."""
 
+SECONDS_OF_YIELDING = 1e-4
+"""So long a process of a crowd asks for a message before it sleeps: processes that are awake
+exchange faster than one wakes up."""
+SECONDS_OF_SLEEP = 2e-5
+"""Between two questions of a process that waits in a crowd; the system makes it some 8e-5."""
 ABSENT = "absent"
 """What is said of a key that a process was not given."""
 
@@ -46,6 +53,8 @@ class Ranks:
     rank = 0
     local_rank = 0
     """The number of this process among those on its node."""
+    crowd = ""
+    """What to say where there are more processes than cores for them."""
     summing = 0.0
     """Seconds that sums and largest values of all processes have taken."""
 
@@ -101,7 +110,12 @@ class World(Ranks):
         self._failing = self.comm.Dup()
         node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank = node.rank
+        usable = len(set().union(*node.allgather(cores())))
+        if node.size > usable:
+            self.crowd = f"{node.size} processes on {usable} core{'s' if usable > 1 else ''}"
         node.Free()
+        # Known to all: they must make the same calls.
+        self.crowd = max(self.comm.allgather(self.crowd))
 
     def combine(self, register: np.ndarray) -> np.ndarray:
         # One message: bins add up; the top slices and largest values of all are looked through.
@@ -109,7 +123,7 @@ class World(Ranks):
         tops[self.rank] = register[[sums.TOP, sums.LARGEST]]
         message = np.concatenate([register, tops.ravel()])
         began = time.perf_counter()
-        self.comm.Allreduce(self._mpi.IN_PLACE, message)
+        self.collective("Allreduce", self._mpi.IN_PLACE, message)
         self.summing += time.perf_counter() - began
         total = message[: sums.WIDTH]
         total[[sums.TOP, sums.LARGEST]] = message[sums.WIDTH :].reshape(-1, 2).max(axis=0)
@@ -117,22 +131,46 @@ class World(Ranks):
 
     def smallest(self, values: np.ndarray) -> np.ndarray:
         result = np.array(values, float)
-        self.comm.Allreduce(self._mpi.IN_PLACE, result, self._mpi.MIN)
+        self.collective("Allreduce", self._mpi.IN_PLACE, result, self._mpi.MIN)
         return result
 
     def gather(self, value: Any) -> list[Any]:
+        if self.crowd:
+            self.collective("Barrier")
         return self.comm.allgather(value)
 
     def collect(self, value: Any) -> list[Any] | None:
+        if self.crowd:
+            self.collective("Barrier")
         return self.comm.gather(value)
 
     def trade(self, value: Any, to: int | None, source: int | None) -> Any:
-        nobody = self._mpi.PROC_NULL
-        return self.comm.sendrecv(
-            value,
-            nobody if to is None else to,
-            source=nobody if source is None else source,
-        )
+        sent = self.comm.isend(value, self._mpi.PROC_NULL if to is None else to)
+        received = None
+        if source is not None:
+            if self.crowd:
+                idle_until(partial(self.comm.iprobe, source))
+            received = self.comm.recv(source=source)
+        self.wait(sent)
+        return received
+
+    def wait(self, request: Any) -> None:
+        """Until it is done.
+
+        MPI spins, which takes the cores of a crowd from those that still work: each exchange then
+        lasts some of the system's slices of time.
+        """
+        if self.crowd:
+            idle_until(request.Test)
+        else:
+            request.Wait()
+
+    def collective(self, name: str, *given: Any) -> None:
+        """A call of MPI that all make, such as Allreduce; a crowd makes the one that returns."""
+        if self.crowd:
+            idle_until(getattr(self.comm, f"I{name.lower()}")(*given).Test)
+        else:
+            getattr(self.comm, name)(*given)
 
     def claims_device_memory(self) -> bool:
         library, answer = ctypes.CDLL(self._mpi.__file__), ctypes.c_int(0)
@@ -165,6 +203,17 @@ class World(Ranks):
 def python(*words: str) -> list[str]:
     """The words that start a Python which imports nothing from the current folder."""
     return [sys.executable, "-P", *words]
+
+
+def idle_until(done: Callable[[], bool]) -> None:
+    """Ask again and again, and leave the core to others in between."""
+    give_way = getattr(os, "sched_yield", partial(time.sleep, SECONDS_OF_SLEEP))
+    soon = time.perf_counter() + SECONDS_OF_YIELDING
+    while not done():
+        if time.perf_counter() < soon:
+            give_way()
+        else:
+            time.sleep(SECONDS_OF_SLEEP)
 
 
 def mpi_library() -> str:

@@ -177,6 +177,8 @@ def set_up(case: Case, machine: Backend, report: Report, ranks: Ranks) -> Proble
         link = problem.halo.link.name(machine)
         layers = f", {n} layers of ghosts" if (n := problem.halo.depth) > 1 else ""
         report.line(f"{ranks.size} processes as {blocks}, linked by {link}{layers}")
+        if ranks.crowd:
+            report.line(f"{ranks.crowd}: they wait without spinning, fewer would be faster")
     return problem
 
 

@@ -81,6 +81,59 @@ def test_same_bits_of_multigrid_in_blocks(ranks, what):
     assert int(done.stdout.split("compared")[1]) > 50
 
 
+ON_ONE_CORE = [
+    sys.executable,
+    "-c",
+    """if True:
+    import os, sys
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    os.execv(sys.argv[1], sys.argv[1:])
+""",
+]
+WAITING = """
+import time, numpy as np
+from heatsolve.links import Link, exchanged, ring
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.ranks import find_ranks
+
+ranks, link = find_ranks(), None
+assert ranks.crowd == "2 processes on 1 core"
+sides = ring(Link(ranks), NumpyBackend(), 10, ranks)
+calls = {
+    "an exchange": lambda: exchanged(Link(ranks), sides),
+    "a sum": lambda: ranks.combine(np.zeros(1000, np.int64)),
+    "an answer": lambda: ranks.smallest(np.zeros(3)),
+    "values": lambda: ranks.gather(1),
+    "a value": lambda: ranks.trade(1, 1 - ranks.rank, 1 - ranks.rank),
+}
+for name, call in calls.items():
+    ranks.gather(None)
+    if ranks.rank == 1:
+        time.sleep(0.5)
+    began = time.process_time()
+    call()
+    if ranks.rank == 0:
+        print(f"{name}: {time.process_time() - began:.3f}")
+"""
+
+
+@mpi
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no process is bound to cores")
+def test_more_processes_than_cores_wait_without_spinning(tmp_path):
+    """The one that waits for half a second leaves most of it to the other."""
+    command = [*ON_ONE_CORE, BESIDE, "-n", "2", sys.executable]
+    done = subprocess.run(
+        [*command, "-c", WAITING], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    spent = dict(line.split(": ") for line in done.stdout.splitlines())
+    assert len(spent) == 5
+    assert all(float(seconds) < 0.25 for seconds in spent.values()), spent
+    arguments = ["-m", "heatsolve", "run", "hot-plate", "--backend", "numpy"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path)
+    assert "2 processes on 1 core: they wait without spinning, fewer would be faster" in done.stdout
+
+
 @mpi
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_hotspot_on_many_ranks(ranks, tmp_path):

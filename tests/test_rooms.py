@@ -62,7 +62,7 @@ ALLOWED = {
     "expressions": ("streams", "errors"),
     "heat": ("points",),
     "boundary": ("points",),
-    "ranks": (INTERFACE, "backends.sums", "streams", "errors"),
+    "ranks": (INTERFACE, "backends.machine", "backends.sums", "streams", "errors"),
     "blocks": ("grid", "errors"),
     "links": ("ranks", "points", INTERFACE, "errors"),
     "halo": ("links", "ranks", "points", "grid", INTERFACE, "errors"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heatsolve.backends import Backend
+from heatsolve.backends.machine import cores
 from heatsolve.errors import InputError
 
 NAMES = ("numpy", "numba", "cupy", "cuda")
@@ -148,4 +149,4 @@ def processor() -> str:
 def machine_name(backend: Backend, local_rank: int = 0) -> str:
     """What a backend runs on: a GPU, or cores of a processor."""
     gpu = gpu_name(local_rank) if backend.on_device else None
-    return gpu or f"{processor()}, {len(os.sched_getaffinity(0))} cores"
+    return gpu or f"{processor()}, {len(cores())} cores"

@@ -107,6 +107,16 @@ class Machine:
         )  # fmt: skip
 
 
+def cores() -> set[int]:
+    """The numbers of the processor's cores that this process may use.
+
+    Systems that bind no process to some of them, as macOS, tell only how many there are.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
 def host_memory() -> tuple[int, int]:
     """Bytes that are free, and all that there are, on the host, or for this process's control group
     where that has less (as Slurm's --mem and containers set it)."""
