@@ -48,10 +48,17 @@ class Conduction(Problem):
         Made when it is first asked for: who only wants to know the coefficients needs no memory.
         """
         field = self.backend.zeros(self.grid.shape)
+        self._place_initial(field)
+        return field
+
+    def reset(self) -> None:
+        """Make the field the initial one again."""
+        self._place_initial(self.temperature)
+
+    def _place_initial(self, field: Any) -> None:
         self.place(field, self.grid.interior, self.volumes.evaluate("initial.temperature"))
         self.stamp({"temperature": field}, None)
         self.write_walls(field, 0.0)
-        return field
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -2,15 +2,16 @@
 
 import math
 import time as clock
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from heatsolve import heat
 from heatsolve.backends import Accumulator
 from heatsolve.case import Case
-from heatsolve.criterion import Criterion, kind_of
+from heatsolve.criterion import Criterion, OutOfRange, kind_of
 from heatsolve.evaluate import walls_of
+from heatsolve.grid import whole
 from heatsolve.judge import Course, Judge, Look
 from heatsolve.keeper import Keeper, Questions, State
 from heatsolve.linear import Method, System
@@ -62,6 +63,18 @@ class Outcome:
     def converged(self) -> bool:
         return self.ending in ("tolerance", "rounding")
 
+    def times(self, factor: float) -> "Outcome":
+        """With all norms multiplied."""
+        norms = [factor * norm for norm in self.history["residual"]]
+        return replace(
+            self,
+            norm=factor * self.norm,
+            floor=factor * self.floor,
+            threshold=factor * self.threshold,
+            scale=factor * self.scale,
+            history=self.history | {"residual": norms},
+        )
+
 
 def method_name(case: Case) -> str:
     """The method that a case asks for; `auto` is the fastest one for the case.
@@ -103,6 +116,46 @@ def make_method(case: Case, system: System, u: Any) -> Method:
     return (Fourier if name == "fft" else ConjugateGradients)(system, u)
 
 
+Beginning = Callable[[System, int], tuple[Method, Criterion]]
+"""The method and the criterion of a system whose u and b were multiplied with 2 to a power."""
+
+
+def solve(
+    system: System,
+    u: Any,
+    begin: Beginning,
+    reset: Callable[[], None],
+    watcher: Watcher,
+    questions: Questions | None = None,
+    resumed: State | None = None,
+) -> Outcome:
+    """Solve A u = b by `iterate`, for numbers of any size.
+
+    Where squares of norms overflow or underflow, `reset` brings back the u of the start, and u and
+    b are multiplied with a power of two, which rounds nothing; at the end u is divided by it.
+    """
+    exponent = resumed.record.get("exponent", 0) if resumed is not None else 0
+    if exponent == 0:
+        try:
+            return iterate(*begin(system, 0), watcher, questions, resumed)
+        except OutOfRange as found:
+            exponent = found.exponent
+            reset()
+    backend, everything = system.backend, system.grid.everything
+    factor, back = math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent)
+    b = backend.zeros(system.b.shape)
+    backend.sweep(multiplied, b, whole(b.shape), system.b, factor)
+    backend.sweep(multiplied, u, everything, u, factor)
+    outcome = iterate(*begin(replace(system, b=b), exponent), watcher, questions, resumed)
+    backend.sweep(multiplied, u, everything, u, back)
+    return outcome.times(back)
+
+
+def multiplied(at, u, factor):
+    """factor u."""
+    return factor * u[at]
+
+
 def iterate(
     method: Method,
     criterion: Criterion,
@@ -127,7 +180,8 @@ def iterate(
     done, ahead = 0, min(questions.least, backend.lookahead)
 
     def capture() -> State:
-        record = {"unit": "iterations", "judge": asdict(judge.course), "method": method.scalars}
+        record: dict[str, Any] = {"unit": "iterations", "judge": asdict(judge.course)}
+        record |= {"method": method.scalars, "exponent": criterion.exponent or 0}
         return State(done, record, judge.history, method.memory(done))
 
     if resumed is not None:

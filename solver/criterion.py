@@ -15,6 +15,20 @@ def kind_of(norm: str) -> str:
     return "max" if norm == "max" else "sum"
 
 
+LARGEST = 2.0**400
+"""Norms between its reciprocal and this are in range: their squares are, to the end of a run."""
+FARTHEST = 1000
+"""The largest power of 2 by which numbers are brought into range."""
+
+
+class OutOfRange(Exception):
+    """Squares overflow or underflow; u and b times 2^exponent would be in range."""
+
+    def __init__(self, exponent: int):
+        super().__init__()
+        self.exponent = exponent
+
+
 class Criterion:
     """When an iteration ends: the norm of its update or of its residual, against a tolerance.
 
@@ -31,11 +45,14 @@ class Criterion:
         total: Callable[[Any, Accumulator], None] | None = None,
         scale: float | None = None,
         looks_first: bool = True,
+        exponent: int | None = None,
     ):
         """`total` adds the magnitudes of a field at all points, for "sum-abs-change"; `scale` is
         what the tolerance is relative to, if the caller knows; `looks_first` tells whether a
-        residual is looked at before the first iteration.
+        residual is looked at before the first iteration; `exponent`: u and b were multiplied with 2
+        to this power, 0 if they were not, None if it does not matter that they are out of range.
         """
+        self.exponent = exponent
         self.looks_first = looks_first
         solver = case.solver
         self.total = total if solver.norm == "sum-abs-change" else None
@@ -49,7 +66,7 @@ class Criterion:
         self._system, self._tolerance = system, 0.0 if self.fixed else solver.tolerance
         relative = solver.is_relative and not self.fixed and scale is None
         self.relative_to = "the right side" if relative else ""
-        self._scale: float | None = 1.0 if scale is None else scale
+        self._scale: float | None = math.ldexp(1.0, exponent or 0) if scale is None else scale
         if relative:
             self._scale = self._norm_of_right_side(u, scratch)
 
@@ -81,6 +98,22 @@ class Criterion:
         """Take the norm of the first check."""
         if self.waits and first > 0.0:
             self._scale, self.relative_to = first, f"the first {self.monitor}"
+
+    def demand_range(self, norm: float, u: Any) -> None:
+        """Raise OutOfRange where squares of the first norm, or of the scale, have no numbers.
+
+        The scale of an absolute norm is 1; a relative one of 0 begins with the solution.
+        """
+        if self.exponent != 0 or self.total is not None:
+            return
+        solved = norm == 0.0 and self.relative_to and _in_range(self.scale)
+        if solved or (_in_range(norm) and (_in_range(self.scale) or self.scale == 0.0)):
+            return
+        system = self._system
+        given = (system.rounding, u, system.b, *system.coefficients)
+        largest = system.reduce("max", *given)
+        if 0.0 < largest < math.inf and not _in_range(largest):
+            raise OutOfRange(max(-FARTHEST, min(FARTHEST, -math.frexp(largest)[1])))
 
     @property
     def said(self) -> str:
@@ -147,6 +180,10 @@ class Criterion:
         accumulator = system.backend.accumulator(self.kind)
         system.residual_norm(bare, accumulator)
         return self.norm(accumulator.value)
+
+
+def _in_range(norm: float) -> bool:
+    return 1.0 / LARGEST <= norm <= LARGEST
 
 
 def _values_at_walls(system: System, u: Any) -> bool:

@@ -107,6 +107,8 @@ class Judge:
         criterion, course, number = self._criterion, self.course, look.number
         course.norm = criterion.norm(value, course.value)
         course.value = value
+        if course.checks == 0:
+            criterion.demand_range(course.norm, self._method.solution(number))
         self.history["iteration"].append(number)
         self.history["residual"].append(course.norm)
         if course.checks == 0:

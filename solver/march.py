@@ -12,14 +12,14 @@ from heatsolve.case import Case
 from heatsolve.collocated import Collocated, CollocatedStep
 from heatsolve.conduction import Conduction
 from heatsolve.convection import Convection
-from heatsolve.converge import Outcome, Watcher, iterate, make_method
+from heatsolve.converge import Outcome, Watcher, make_method, solve
 from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged, InputError, NotConverged
 from heatsolve.evolution import Evolution
 from heatsolve.grid import Grid
 from heatsolve.judge import GROWTH, first_not_finite, largest_place
 from heatsolve.keeper import Keeper, State, Stopped
-from heatsolve.linear import System, weighted, weighted_magnitude
+from heatsolve.linear import Method, System, weighted, weighted_magnitude
 from heatsolve.pace import Pace, Stride
 from heatsolve.points import copy
 from heatsolve.probes import LINE_TIME, Probes
@@ -70,14 +70,18 @@ def steady(
     system = problem.system(problem.backend.to_device(source))
     if system.singular:
         make_compatible(system)
-    # The criterion first: the array that it needs is free again when the method makes its own.
-    total = problem.add_magnitudes
-    criterion = Criterion(problem.case, system, problem.temperature, total=total)
-    method = make_method(problem.case, system, problem.temperature)
-    if resumed is not None:
-        for name, array in method.memory(resumed.number).items():
-            problem.restore(array, resumed.fields[name])
-    outcome = iterate(method, criterion, watcher, keeper, resumed)
+    field, total = problem.temperature, problem.add_magnitudes
+
+    def begin(system: System, exponent: int) -> tuple[Method, Criterion]:
+        # The criterion first: the array that it needs is free again when the method makes its own.
+        criterion = Criterion(problem.case, system, field, total=total, exponent=exponent)
+        method = make_method(problem.case, system, field)
+        if resumed is not None:
+            for name, array in method.memory(resumed.number).items():
+                problem.restore(array, resumed.fields[name])
+        return method, criterion
+
+    outcome = solve(system, field, begin, problem.reset, watcher, keeper, resumed)
     if system.singular:
         system.remove_mean(problem.temperature)
     if problem.case.solver.update is not None:
@@ -320,12 +324,23 @@ class Log:
         change = self.change.take()
         if self._norm == "max":
             return change / dt
-        if self._norm == "l2" or not math.isfinite(change):
+        if not math.isfinite(change):  # as squares may be of values that are
+            largest = self._largest(stepper)
+            if self._norm == "l2" or not math.isfinite(largest):
+                return largest
+        elif self._norm == "l2":
             return math.sqrt(change)
         total = self._sum(stepper)
         if total == self._total:
             return 0.0
         return abs(total - self._total) / (abs(total) or abs(self._total))
+
+    def _largest(self, stepper: Stepper) -> float:
+        """The largest magnitude of all fields: it stands for a norm whose squares overflow."""
+        problem, fields = self._problem, stepper.fields
+        given = "max", copy, problem.grid.interior
+        largest = [problem.backend.reduce(*given, fields[name]) for name in problem.fields]
+        return float(np.max(largest))  # NaN if one is
 
     def recall(self, state: State) -> None:
         """Go on from an earlier march."""

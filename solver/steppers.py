@@ -9,7 +9,7 @@ from typing import Any
 from heatsolve import heat
 from heatsolve.backends import Accumulator
 from heatsolve.conduction import Conduction
-from heatsolve.converge import iterate, make_method
+from heatsolve.converge import make_method, solve
 from heatsolve.criterion import Criterion
 from heatsolve.errors import NotConverged
 from heatsolve.keeper import Questions, State
@@ -188,10 +188,20 @@ class Implicit(Stepper):
         self._b = b_new
         if problem.walls_vary:
             problem.write_walls(t, end)
-        method, self.system = self._solver(s)
-        method.restart()
-        criterion = Criterion(problem.case, self.system, t, self._scratch)
-        outcome = iterate(method, criterion, Silent(), questions)
+        usual, self.system = self._solver(s)
+
+        def begin(system: System, exponent: int) -> tuple[Method, Criterion]:
+            method = usual if exponent == 0 else make_method(problem.case, system, t)
+            method.restart()
+            scratch = self._scratch
+            return method, Criterion(problem.case, system, t, scratch, exponent=exponent)
+
+        def reset() -> None:
+            self._restore(t, self._old)
+            if problem.walls_vary:
+                problem.write_walls(t, end)
+
+        outcome = solve(self.system, t, begin, reset, Silent(), questions)
         self.norm = outcome.norm
         if outcome.ending == "limit":
             raise NotConverged(

@@ -39,6 +39,7 @@ CRITERION = SimpleNamespace(
     looks_first=True,
     waits=False,
     begin_with=lambda first: None,
+    demand_range=lambda norm, u: None,
     norm=lambda value, before: float(value),
     met=lambda norm: norm < 1e-12,
 )

@@ -128,6 +128,17 @@ def test_a_smaller_tolerance_goes_on_from_the_end(tmp_path):
     assert_same(path, tmp_path / "alone.h5", "smaller tolerance")
 
 
+@pytest.mark.parametrize("size", ["1e-200", "1e200"])
+def test_goes_on_with_numbers_whose_squares_no_number_holds(size, tmp_path):
+    path, text = tmp_path / "case.h5", STEADY.replace("value = 1 ", f"value = {size} ")
+    case = parse(text.replace('"x"', f'"{size}*x"').replace("jacobi", "cg"), "case")
+    interrupted(case, "numpy", path, 3)
+    run(case, "numpy", path, start=RESTART)
+    run(case, "numpy", tmp_path / "alone.h5")
+    assert_same(path, tmp_path / "alone.h5", size)
+    assert read(path).attributes["iterations"] > 5
+
+
 def test_a_checkpoint_of_an_earlier_version(tmp_path, monkeypatch):
     """It does not name what has another default since; the run goes on with that of now."""
     path, said = tmp_path / "case.h5", io.StringIO()

@@ -242,6 +242,7 @@ ALLOWED = {
     "judge": ("criterion", "linear", "errors"),
     "converge": (
         "problem",
+        "grid",
         "evaluate",
         "case",
         "criterion",

@@ -186,6 +186,52 @@ def test_a_solve_makes_an_iteration_unless_it_begins_at_rounding_level(method, b
     assert count("1 + x + 1e-9*sin(pi*x)*sin(pi*y)") == 1
 
 
+SIZES = [-680, 680]
+"""Powers of two, about 1e-205 and 1e205, whose squares no number holds."""
+CRITERIA = {
+    "relative": "tolerance = 1e-6",
+    "update": "tolerance = {}\nmonitor = 'update'\nmethod = 'jacobi'",
+    "absolute": "tolerance = {}\nrelative = false\nmethod = 'mgcg'",
+    "cg": "tolerance = 1e-6\nmethod = 'cg'\nnorm = 'max'",
+    "fixed": "iterations = 3\nmethod = 'cg'",
+    "mixed": "tolerance = 1e-6\nprecision = 'mixed'",
+}
+
+
+def of_size(power, solver, march=""):
+    """A case whose temperatures are multiplied by a power of two, as is an absolute tolerance."""
+    factor = 2.0**power
+    walls = "\n".join(f"{wall}.temperature = {{ value = {value * factor!r} }}" for wall, value in
+                      (("left", 1.0), ("right", 0.25), ("bottom", 0.0), ("top", 0.5)))  # fmt: skip
+    tables = {"time": march} if march else {}
+    return case_text("cells = [8, 6]", "", repr(3.0 * factor), solver.format(1e-6 * factor),
+                     "steady = false" if march else "", boundary=walls, **tables)  # fmt: skip
+
+
+@pytest.mark.parametrize("power", SIZES)
+@pytest.mark.parametrize("solver", CRITERIA.values(), ids=CRITERIA)
+def test_numbers_whose_squares_no_number_holds(solver, power, backend, tmp_path):
+    """They give the same bits as numbers of usual size, but for their exponents."""
+    usual, other = (solve(of_size(n, solver), tmp_path, backend) for n in (0, power))
+    assert other.outcome.ending == usual.outcome.ending
+    assert other.outcome.count == usual.outcome.count
+    back = 2.0**-power
+    assert (back * other.fields["temperature"]).tobytes() == usual.fields["temperature"].tobytes()
+    norms = [back * norm for norm in other.outcome.history["residual"]]
+    assert norms == usual.outcome.history["residual"]
+
+
+@pytest.mark.parametrize("power", SIZES)
+@pytest.mark.parametrize("scheme", ["explicit", "crank-nicolson"])
+def test_steps_of_numbers_whose_squares_no_number_holds(scheme, power, backend, tmp_path):
+    march = f"end = 0.01\nstep = 0.002\nscheme = '{scheme}'"
+    solver = "tolerance = 1e-6"
+    usual, other = (solve(of_size(n, solver, march), tmp_path, backend) for n in (0, power))
+    assert other.outcome.count == usual.outcome.count
+    field = 2.0**-power * other.fields["temperature"]
+    assert field.tobytes() == usual.fields["temperature"].tobytes()
+
+
 @pytest.mark.parametrize("method", ["multigrid", "cg", "jacobi"])
 def test_every_implicit_step_makes_an_iteration(method, backend, tmp_path):
     """A step whose start meets the tolerance is not left out: the field still moves."""
