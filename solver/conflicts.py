@@ -1,6 +1,5 @@
 """What only shows between the sections of a case: keys that do not go together."""
 
-import math
 from collections.abc import Collection, Iterator, Sequence
 
 from heatsolve.expressions import Expression, show, suggestion
@@ -360,13 +359,14 @@ def wall_conflicts(grid: Grid, given: Collection[str]) -> Found:
 
 
 def _update_conflicts(case: Document) -> Found:
-    """Yield what a literal update cannot know: it has one spacing and no coefficient."""
+    """Yield what a literal update cannot know: it has no coefficient, and all but one of them have
+    one spacing."""
     grid = case.grid
     box = make_grid(grid.counts, grid.lower, grid.upper, grid.kind == "nodes", grid.periodic)
-    spacings = [axis.spacing for axis in reversed(box.axes)]
-    if not math.isclose(*spacings, rel_tol=1e-9):
-        given = " and ".join(show(spacing) for spacing in spacings)
-        yield ("grid",), f"solver.update needs equal spacings, not {given}"
+    if case.solver.update != "laplace" and not box.equal_spacings:
+        given = " and ".join(show(axis.spacing) for axis in reversed(box.axes))
+        sentence = f'solver.update = "{case.solver.update}" needs equal spacings, not {given}'
+        yield ("grid",), sentence
     if grid.kind == "cells" and len(grid.periodic) < grid.dimension:
         yield ("grid", "cells"), "must be nodes with solver.update, which has walls on points"
     conductivity = case.model.conductivity

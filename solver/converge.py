@@ -92,12 +92,12 @@ def make_method(case: Case, system: System, u: Any) -> Method:
     """The method of a case, ready to begin at u."""
     solver = case.solver
     if solver.update is not None:
-        h = system.grid.axes[-1].spacing
-        update = heat.LITERAL_UPDATES[solver.update]
+        dy, dx = (axis.spacing for axis in system.grid.axes)
+        update, scales = heat.literal_update(solver.update, dx, dy, system.grid.equal_spacings)
         walls = list(walls_of(case, system.grid))
         if all(wall.condition.gradient is None for wall in walls):
-            return Jacobi(system, u, update=update, arguments=(system.b, h * h))
-        arguments = (system.b, h * h, *mirrors(walls, system.grid, system.backend))
+            return Jacobi(system, u, update=update, arguments=(system.b, *scales))
+        arguments = (system.b, *scales, *mirrors(walls, system.grid, system.backend))
         return Jacobi(system, u, update=heat.mirrored(update), arguments=arguments)
     name = method_name(case)
     if name == "jacobi":

@@ -204,6 +204,12 @@ class Grid:
         return tuple(axis.unknowns + 2 for axis in self.axes)
 
     @property
+    def equal_spacings(self) -> bool:
+        """Whether all axes have the same spacing, but for rounding."""
+        first, *others = (axis.spacing for axis in self.axes)
+        return all(math.isclose(first, other, rel_tol=1e-9) for other in others)
+
+    @property
     def all_unknowns(self) -> int:
         """Unknowns of all processes."""
         return math.prod(axis.all_unknowns for axis in self.axes)

@@ -160,6 +160,14 @@ def laplace(i, j, u, f, h2):
     return 0.25 * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1] + h2 * f[i, j])
 
 
+def laplace_unequal(i, j, u, f, dx2, dy2, both):
+    """(dy^2 (u[i,j+1] + u[i,j-1]) + dx^2 (u[i+1,j] + u[i-1,j]) + f dx^2 dy^2) / (2 (dx^2 + dy^2)):
+    the listings of lessons 9 and 10 of CFD Python, `both` = 2 (dx^2 + dy^2)."""
+    along_x = dy2 * (u[i, j + 1] + u[i, j - 1])
+    along_y = dx2 * (u[i + 1, j] + u[i - 1, j])
+    return (along_x + along_y + f[i, j] * dx2 * dy2) / both
+
+
 def five_point_mean(i, j, u, f, h2):
     """0.2 (centre + north + east + west + south), north the previous row: Legate's stencil."""
     return 0.2 * (u[i, j] + u[i - 1, j] + u[i, j + 1] + u[i, j - 1] + u[i + 1, j])
@@ -174,8 +182,9 @@ def four_point_mean(i, j, u, f, h2):
 def mirrored(update: Point) -> Point:
     """The same where some wall nodes copy the row inside after each sweep; see `Mirrored`."""
 
-    def inside(at, u, f, h2, *walls):
-        return update(*at, Mirrored(u, at, walls), f, h2)
+    def inside(at, u, f, *given):
+        scales, walls = given[: -2 * len(at)], given[-2 * len(at) :]
+        return update(*at, Mirrored(u, at, walls), f, *scales)
 
     return inside
 
@@ -185,3 +194,13 @@ LITERAL_UPDATES = {
     "five-point-mean": five_point_mean,
     "four-point-mean": four_point_mean,
 }
+
+
+def literal_update(name: str, dx: float, dy: float, equal: bool) -> tuple[Point, tuple[float, ...]]:
+    """The point function of a literal update in a plane, and what it takes of the spacings.
+
+    Only "laplace" knows spacings that are not `equal`.
+    """
+    if equal:
+        return LITERAL_UPDATES[name], (dx * dx,)
+    return laplace_unequal, (dx * dx, dy * dy, 2.0 * (dx * dx + dy * dy))

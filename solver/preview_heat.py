@@ -35,6 +35,8 @@ METHODS = {
 }
 UPDATES = {
     "laplace": "T <- 0.25 (its four neighbours + h^2 q)",
+    "laplace-unequal": "T <- (dy^2 (both neighbours along x) + dx^2 (both along y) + dx^2 dy^2 q) "
+    "/ (2 (dx^2 + dy^2))",
     "five-point-mean": "T <- 0.2 (T + its four neighbours)",
     "four-point-mean": "T <- 0.25 (its four neighbours)",
 }
@@ -116,7 +118,9 @@ def _places(problem: Conduction, grid: Grid) -> Iterator[str]:
 def _equation(case: Case) -> str:
     model, points = case.model, len(case.source.points)
     if case.solver.update is not None:
-        equation = UPDATES[case.solver.update]
+        equation = UPDATES[
+            case.solver.update + ("" if grid_of(case).equal_spacings else "-unequal")
+        ]
     elif model.steady:
         equation = "div(k grad T) + q = 0"
     else:

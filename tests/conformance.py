@@ -224,6 +224,7 @@ def _of_heat(d: int) -> list[Entry]:
             Entry(f"2d-{name}", point, 2, (t, t, REAL))
             for name, point in heat.LITERAL_UPDATES.items()
         ]
+        entries.append(Entry("2d-laplace-unequal", heat.laplace_unequal, 2, (t, t, *[REAL] * 3)))
     return entries
 
 
@@ -376,6 +377,12 @@ def _of_collocated() -> list[Entry]:
             "2d-collocated-step", flow.collocated_step, 2, (*[u] * 5, *[REAL] * 5), ("array",) * 2
         ),
         Entry("2d-mirrored-laplace", copied, 2, (u, u, REAL, *some)),
+        Entry(
+            "2d-mirrored-laplace-unequal",
+            heat.mirrored(heat.laplace_unequal),
+            2,
+            (u, u, *[REAL] * 3, *some),
+        ),
     ]
 
 

@@ -351,6 +351,7 @@ SOURCELESS = 'must be absent, solver.update = "five-point-mean" has no source'
         ("[source]\ntemperature = 'x'\n", ["solver.update=laplace"]),
         ("", ["solver.monitor=residual", "solver.iterations=10"]),
         ("", ["grid.upper=[0.1, 0.2]"]),
+        ("", ["grid.upper=[1, 1]", "solver.update=laplace"]),
     ],
 )
 def test_literal_update(added, settings):
@@ -360,7 +361,11 @@ def test_literal_update(added, settings):
 @pytest.mark.parametrize(
     ("added", "setting", "line"),
     [
-        ("", "grid.upper=[1, 1]", "grid: solver.update needs equal spacings, not 0.25 and 0.125"),
+        (
+            "",
+            "grid.upper=[1, 1]",
+            'grid: solver.update = "five-point-mean" needs equal spacings, not 0.25 and 0.125',
+        ),
         (
             "",
             "grid.cells=[4, 8]",

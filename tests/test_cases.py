@@ -334,6 +334,38 @@ def test_laplace_stopped_early(backend, tmp_path):
     assert np.array_equal(p[0], p[1]) and np.array_equal(p[-1], p[-2])  # corners, too
 
 
+def lesson_9(p, y, dx, dy, b, sweeps):
+    """The listing of CFD Python's lesson 9, with the source of its lesson 10."""
+    for _ in range(sweeps):
+        pn = p.copy()
+        p[1:-1, 1:-1] = (
+            (dy**2 * (pn[1:-1, 2:] + pn[1:-1, 0:-2]))
+            + (dx**2 * (pn[2:, 1:-1] + pn[0:-2, 1:-1]))
+            - b[1:-1, 1:-1] * dx**2 * dy**2
+        ) / (2 * (dx**2 + dy**2))
+        p[:, 0] = 0
+        p[:, -1] = y
+        p[0, :] = p[1, :]
+        p[-1, :] = p[-2, :]
+    return p
+
+
+@pytest.mark.parametrize("source", ["0", "sin(3*x) - y"])
+def test_laplace_with_different_spacings_is_the_listing(backend, source, tmp_path):
+    """Every bit of it, with dx = 2 dy as the lesson has its box; p = y on the right."""
+    overrides = ["grid.upper=[2, 1]", "boundary.right.temperature.value=y", "solver.iterations=50",
+                 f"source.temperature={source}"]  # fmt: skip
+    result = solve("cfdpython-09", backend, tmp_path, *overrides)
+    found, axes = result.fields["temperature"], read(result.path).coordinates
+    x, y = axes["x"], axes["y"]  # linspace's last bits are others
+    b = np.sin(3 * x)[None, :] - y[:, None] if source != "0" else np.zeros((31, 31))
+    p = np.zeros((31, 31))
+    p[:, -1] = y
+    p[0, :] = p[1, :]
+    p[-1, :] = p[-2, :]
+    assert np.array_equal(found, lesson_9(p, y, 2 / 30, 1 / 30, -b, 50))
+
+
 def test_laplace_as_it_is_stated(backend, tmp_path):
     def exact(x, y):
         n = np.arange(1, 60, 2) * np.pi

@@ -60,6 +60,11 @@ def conduction(d, rng):
 POINTS = {
     **{f"explicit step {d}D": (d, heat.explicit_step, conduction) for d in (1, 2, 3)},
     "laplace": (2, heat.laplace, lambda d, rng: (rng.random(SHAPES[2]), 0.1)),
+    "laplace, unequal": (
+        2,
+        heat.laplace_unequal,
+        lambda d, rng: (rng.random(SHAPES[2]), 0.1, 0.2, 0.6),
+    ),
     "mean": (2, heat.five_point_mean, lambda d, rng: (rng.random((1, 1)), 0.1)),
     "far": (2, far, lambda d, rng: (rng.random(SHAPES[2]),)),
     "sideways": (2, sideways, lambda d, rng: (rng.random(SHAPES[2]),)),

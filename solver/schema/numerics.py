@@ -100,7 +100,7 @@ class Solver(Section):
     gradients with a multigrid cycle, `fft` [the direct solver](cases.md#the-direct-solver)."""
     update: Literal["laplace", "five-point-mean", "four-point-mean"] | None = None
     """Of jacobi: a literal teaching update in place of the general operator; a wall of gradient 0
-    then copies the row inside after each sweep."""
+    then copies the row inside after each sweep. `laplace` takes different spacings, too."""
     cycle: Literal["V", "W", "FMG"] = "V"
     """Of multigrid and mgcg. `FMG`, of multigrid only: full multigrid from the coarsest grid up in
     place of the initial field, then V cycles. Its first iteration leaves less than half the error
