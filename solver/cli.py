@@ -459,6 +459,7 @@ def scale(
     sizes are jobs, and `heatsolve scale collect DIR` gathers what they measured.
     """
     from heatsolve.postprocess.scaling import plot_scaling
+    from heatsolve.report import Report
     from heatsolve.study import scaling
 
     choices = (*scaling.KINDS, "collect")
@@ -479,7 +480,7 @@ def scale(
         for number, count in enumerate(counts, 1):
             scaling.launch(study, count, launcher)
             print(f"launch {number} of {len(counts)} measured: {count} processes", flush=True)
-    found = scaling.records(folder)
+    found = scaling.records(folder, Report().warn)
     predicted = list(scaling.prediction(found)) if model else []
     sizes = scaling.table(found)
     print(scaling.markdown(sizes), end="")

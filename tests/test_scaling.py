@@ -2,18 +2,27 @@
 
 import csv
 import json
+import re
+import shlex
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from test_ranks import mpi
 from typer.testing import CliRunner
 
 from heatsolve import cli
-from heatsolve.errors import CaseError, FileFailure, InputError
+from heatsolve.blocks import block_of_rank
+from heatsolve.case import load, shipped
+from heatsolve.errors import CaseError, InputError
 from heatsolve.postprocess.scaling import figure
 from heatsolve.problem import grid_of
 from heatsolve.study import scaling
-from heatsolve.study.one_size import of_kind, sized
+from heatsolve.study.one_size import even, growth, of_kind, sized
+
+ROOT = Path(__file__).parents[1]
 
 
 def record(ranks, seconds, kind="weak", counts=(100, 100), **more):
@@ -21,9 +30,10 @@ def record(ranks, seconds, kind="weak", counts=(100, 100), **more):
     several = {"latency": 1e-5, "bandwidth": 1e9} if ranks > 1 else {"latency": None}
     return {
         "case": "plate", "kind": kind, "ranks": ranks, "backend": "numpy", "unit": "step",
-        "precision": "float64", "link": "MPI", "dims": [1, ranks], "counts": list(counts),
+        "precision": "float64", "link": "MPI", "dims": [ranks, 1], "counts": list(counts),
         "periodic": [], "unknowns": unknowns, "seconds": seconds, "updates": 3.0 * unknowns,
-        "bytes": 48.0 * unknowns, "waited": 0.25, "balance": 1.0, **several, **more,
+        "bytes": 48.0 * unknowns, "waited": 0.25, "balance": 1.0,
+        "machine": {"node": "n1", "nodes": 1, "cores": 2, "gpu": None}, **several, **more,
     }  # fmt: skip
 
 
@@ -33,7 +43,7 @@ STRONG = [record(1, [2e-3], "strong"), record(4, [8e-4], "strong")]
 
 def test_a_size_has_whole_numbers_of_points():
     """The cylinder's grid has them for multiples of 41 only."""
-    assert sized("cylinder-re100", (), 1000).grid.counts == (220, 41)
+    assert load("cylinder-re100", sized("cylinder-re100", (), 1000)).grid.counts == (220, 41)
     with pytest.raises(CaseError, match=r"grid\.cells\.0: must be a whole number"):
         sized("cavity-re100", ["grid.cells=['n/500', 'n']", "constants.n=1000"], 5000)
 
@@ -59,14 +69,15 @@ def test_the_model_finds_its_own_constants():
     """Times made from the model: 2e-7 s an unknown, and three exchanges that nothing hides."""
 
     def made(kind):
-        for ranks, counts, faces, latencies in (
-            (1, (100, 100), 0, 0), (2, (200, 100), 100, 1), (4, (200, 200), 200, 2),
+        for ranks, counts, dims, faces, latencies in (
+            (1, (100, 100), [1, 1], 0, 0), (2, (200, 100), [2, 1], 100, 1),
+            (4, (200, 200), [2, 2], 200, 2),
         ):  # fmt: skip
             if kind == "strong":
                 counts, faces = (100, 100), faces and 100
             exchange = latencies * 1e-5 + 8 * faces / 1e9
             time = 2e-7 * counts[0] * counts[1] / ranks + 3.0 * exchange
-            yield record(ranks, [time], kind, counts)
+            yield record(ranks, [time], kind, counts, dims=dims)
 
     weak = dict(scaling.prediction(list(made("weak"))))
     assert max(weak) == 2048
@@ -79,15 +90,35 @@ def test_the_model_finds_its_own_constants():
         list(scaling.prediction(WEAK[:1]))
 
 
-@pytest.mark.parametrize("case", ["legate-stencil", "legate-cfd", "taylor-green-3d", "hot-plate"])
+@pytest.mark.parametrize("case", shipped())
+def test_every_process_of_a_weak_study_has_the_block_of_one(case):
+    """Counts and extents grow along the axes that are divided; spacings stay."""
+    alone = grid_of(of_kind("weak", case, [], 1, 3000))
+    assert 800 < alone.all_unknowns < 10000  # some have whole numbers of points at few sizes
+    for ranks in (2, 4, 6):
+        grown = of_kind("weak", case, [], ranks, 3000, "numpy")
+        grid, dims = grid_of(grown), tuple(reversed(grown.parallel.ranks))
+        assert {block_of_rank(grid, dims, rank).shape for rank in range(ranks)} == {alone.shape}
+        for axis, one in zip(grid.axes, alone.axes, strict=True):
+            assert axis.spacing == pytest.approx(one.spacing, rel=1e-12)
+
+
+@pytest.mark.parametrize("case", ["legate-stencil", "legate-cfd", "taylor-green-3d", "hotspot"])
 def test_sizes(case):
-    for ranks in (1, 2, 4):
-        unknowns = grid_of(of_kind("weak", case, [], ranks, 30000)).all_unknowns
-        assert unknowns == pytest.approx(30000 * ranks, rel=0.08)
-        unknowns = grid_of(of_kind("strong", case, [], ranks, 30000)).all_unknowns
-        assert unknowns == pytest.approx(30000, rel=0.08)
+    unknowns = grid_of(of_kind("strong", case, [], 2, 30000)).all_unknowns
+    assert unknowns == pytest.approx(30000, rel=0.1)
     whole = grid_of(of_kind("strong", case, [], 4, None)).all_unknowns
     assert whole == grid_of(of_kind("weak", case, [], 1, None)).all_unknowns
+
+
+def test_blocks_grow_in_turn():
+    """256 x 256 x 256, then 256 x 256 x 512, ...; slowest axis first."""
+    cube = ["grid.nodes=[256, 256, 256]"]
+    counts = [grid_of(of_kind("weak", "sine-source-3d", cube, n, None)).shape for n in (1, 2, 4, 8)]
+    assert counts == [(256,) * 3, (510, 256, 256), (510, 510, 256), (510,) * 3]  # 254 and 2 ghosts
+    assert growth([254] * 3, 8, on_device=True) == (8, 1, 1)  # slabs, as a run on GPUs has them
+    assert growth([30] * 3, 8, on_device=True) == (2, 2, 2)
+    assert [even(n) for n in (17, 60.4, 173.2, 323, 3502)] == [17, 60, 172, 320, 3504]
 
 
 def invoke(*arguments):
@@ -129,7 +160,7 @@ def test_jobs_are_written(tmp_path):
     text = (tmp_path / "8.sbatch").read_text()
     for line in ("nodes=2", "ntasks=8", "ntasks-per-node=4", "gpus-per-node=4", "time=0:20:00"):
         assert f"#SBATCH --{line}\n" in text
-    assert f"{sys.executable} -m heatsolve.study.one_size hot-plate weak 12264004 cuda" in text
+    assert f"{sys.executable} -P -m heatsolve.study.one_size hot-plate weak 12264004 cuda" in text
     assert "'case.title=it'\"'\"'s'" in text
     assert "#SBATCH --gpus-per-node=1\n" in (tmp_path / "1.sbatch").read_text()
 
@@ -154,14 +185,86 @@ def test_what_cannot_be(arguments, sentence, tmp_path, monkeypatch):
     assert sentence in str(done.exception)
 
 
+def write_records(folder, *found):
+    for number, each in enumerate(found, 1):
+        (folder / f"{number}.json").write_text(json.dumps(each))
+
+
 def test_records_of_one_study_only(tmp_path):
-    for name, found in {"1": WEAK[0], "4": STRONG[1]}.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    write_records(tmp_path, WEAK[0], STRONG[1])
     with pytest.raises(InputError, match="several studies: they differ in kind"):
-        scaling.records(tmp_path)
-    (tmp_path / "4.json").write_text("{")
-    with pytest.raises(FileFailure, match="is damaged"):
-        scaling.records(tmp_path)
+        scaling.records(tmp_path, pytest.fail)
+
+
+MALFORMED = {
+    "half of one": json.dumps(WEAK[1])[:100],
+    "a list": "[1, 2]",
+    "deep": "[" * 100_000,
+    "no text": b"\xff\xfe",
+    "large": " " * (2 << 20),
+    "no times": json.dumps(WEAK[1] | {"seconds": []}),
+    "times of words": json.dumps(WEAK[1] | {"seconds": ["soon"]}),
+    "no time": json.dumps(WEAK[1] | {"seconds": [0.0]}),
+    "no number": json.dumps(WEAK[1] | {"seconds": [float("nan")]}),
+    "no processes": json.dumps(WEAK[1] | {"ranks": 0}),
+    "other processes": json.dumps(WEAK[1] | {"dims": [5, 7]}),
+    "no unit": json.dumps({key: value for key, value in WEAK[1].items() if key != "unit"}),
+    "escapes": json.dumps(WEAK[1] | {"kind": "\x1b[2J"}),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_record_is_left_out(name, tmp_path):
+    write_records(tmp_path, WEAK[0])
+    text = MALFORMED[name]
+    (tmp_path / "2.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    done = invoke("collect", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "| 1 | 10000 | 2 | 5 |" in done.stdout
+    (line,) = done.stderr.splitlines()
+    assert "2.json is no record of a scaling study and is left out: " in line and line.isprintable()
+    (tmp_path / "1.json").unlink()
+    assert "holds no record" in str(invoke("collect", tmp_path).exception)
+
+
+def test_a_table_says_what_its_records_differ_in(tmp_path):
+    gpu = WEAK[0]["machine"] | {"gpu": "A100"}
+    write_records(tmp_path, WEAK[0], WEAK[1] | {"backend": "cuda", "precision": "float32",
+                                                "machine": gpu})  # fmt: skip
+    done = invoke("collect", tmp_path)
+    said = "The numbers of processes were measured with more than one "
+    for line in ("backend: numpy (1); cuda (2).", "precision: float64 (1); float32 (2).",
+                 "machine: 2 cores (1); A100 (2)."):  # fmt: skip
+        assert said + line in done.stdout
+        assert said + line in (tmp_path / "table.md").read_text()
+    rows = list(csv.DictReader((tmp_path / "table.csv").open()))
+    assert [row["machine"] for row in rows] == ["2 cores", "A100"]
+    found = scaling.records(tmp_path, pytest.fail)
+    assert scaling.title(found).endswith("several backends, several machines, several precisions")
+    write_records(tmp_path, *WEAK)
+    assert said not in invoke("collect", tmp_path).stdout
+
+
+def test_names_in_a_script_are_quoted(tmp_path, monkeypatch):
+    """A line break, a quote or a dollar in a name is no line, no end and no variable of a shell."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "cases/hot-plate.toml", "it's\nrm $HOME.toml")
+    folder = tmp_path / 'a "b" 50% $c'
+    done = invoke("weak", "it's\nrm $HOME.toml", "--sbatch", "--output", folder)
+    assert done.exit_code == 0, done.output
+    script = (folder / "2.sbatch").read_text()
+    held = str(folder).replace('"', '\\"').replace("%", "%%")
+    assert f'#SBATCH --output="{held}/%x-%j.out"\n' in script
+    plain = script.replace(shlex.quote("it's\nrm $HOME.toml"), "CASE")
+    assert not re.search(r"^rm", plain, re.M)
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+    # What the shell makes of it are the very words.
+    command = script[script.index("srun --mpi") :]
+    said = subprocess.run(["bash", "-c", f"srun() {{ printf '%s\\0' \"$@\"; }}; {command}"],
+                          capture_output=True, text=True).stdout.split("\0")  # fmt: skip
+    assert "it's\nrm $HOME.toml" in said and f"{folder}/2.json" in said
+    done = invoke("weak", "hot-plate", "--sbatch", "--output", tmp_path / "a\nb")
+    assert "needs a name that can be printed" in str(done.exception)
 
 
 @mpi

@@ -6,16 +6,18 @@ measures its sweeps, cycles or steps and writes a record of them to a file of JS
 """
 
 import json
+import math
 import os
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heatsolve.backends.choice import gpu_name
+from heatsolve.backends.choice import ON_GPU, count_gpus, gpu_name
+from heatsolve.blocks import factorisations
 from heatsolve.case import Case, load, locating
 from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method, method_name
@@ -24,7 +26,7 @@ from heatsolve.errors import CaseError, HeatsolveError
 from heatsolve.links import ring
 from heatsolve.march import stepper_of
 from heatsolve.pace import MOST_STEPS, step_length, substeps
-from heatsolve.problem import Problem, grid_of
+from heatsolve.problem import THICK_SLAB, Problem, grid_of
 from heatsolve.ranks import Ranks, find_ranks
 from heatsolve.report import Report
 from heatsolve.runner import machine_of, set_up, shares
@@ -38,34 +40,69 @@ MESSAGES = (64, 1 << 20)
 EXCHANGES = 20
 SIZES = ("n", "N")
 """Constants of a case that its grid is a function of."""
+LEAST_EVEN = 24
+"""A count becomes even from twice so many on, and a multiple of 16 from 16 times so many."""
 MOST_AWAY = 50
 """So far from the size that is asked for another one is looked for."""
 
 
-def sized(source: str, overrides: Sequence[str], unknowns: float) -> Case:
-    """A case with about so many unknowns: its shape stays, its spacing does not.
+def sized(source: str, overrides: Sequence[str], unknowns: float) -> list[str]:
+    """Overrides with which a case has about so many unknowns; those that are given come first.
 
     Its constant n (or N) is changed if it has one, to the nearest with which there are whole
-    numbers of points, else the counts of its grid. Raises CaseError as `load` does.
+    numbers of points; else the counts of its grid, which covers what it did, with spacings in the
+    same ratio. Both become multiples of a power of two, which multigrid can halve. Raises CaseError
+    as `load` does.
     """
     case = load(source, overrides)
     grid = grid_of(case)
     factor = (unknowns / grid.all_unknowns) ** (1.0 / grid.dimension)
     for name in SIZES:
         if name in case.constants:
-            return _with_constant(source, overrides, name, case.constants[name] * factor)
-    counts = [max(1, round(count * factor)) for count in case.grid.counts]
-    return load(source, [*overrides, f"grid.{case.grid.kind}={counts}"])
+            return _with_constant(source, overrides, name, even(case.constants[name] * factor))
+    intervals = {axis.name: even(axis.intervals * factor) for axis in grid.axes}
+    wider = max(axis.intervals / intervals[axis.name] for axis in grid.axes)
+    return [*overrides, *_resized(case, intervals, wider), *_numbered(case, intervals)]
 
 
-def _with_constant(source: str, overrides: Sequence[str], name: str, wanted: float) -> Case:
-    nearest = max(1, round(wanted))
+def even(count: float) -> int:
+    """The nearest multiple of a power of two: the larger, the more there are."""
+    unit = 2 ** min(4, max(0, int(math.log2(max(count, 1.0) / LEAST_EVEN))))
+    return max(1, round(count / unit)) * unit
+
+
+def _resized(case: Case, intervals: Mapping[str, int], wider: float = 1.0) -> list[str]:
+    """The overrides that give a case so many intervals along its axes, so many times as wide."""
+    axes = list(reversed(grid_of(case).axes))
+    counts = [intervals[axis.name] + axis.points - axis.intervals for axis in axes]
+    upper = [axis.lower + intervals[axis.name] * (wider * axis.spacing) for axis in axes]
+    return [f"grid.{case.grid.kind}={counts}", f"grid.upper={upper}"]
+
+
+def _numbered(case: Case, intervals: Mapping[str, int]) -> Iterator[str]:
+    """The overrides that move what a case places by the numbers of points along with these."""
+    axes = list(reversed(grid_of(case).axes))
+    given = {f"source.point.{n}.index": point.index for n, point in enumerate(case.source.points)}
+    for n, box in enumerate(case.initial.boxes):
+        given |= {f"initial.box.{n}.{end}": getattr(box, end) for end in ("first", "last")}
+    for key, numbers in given.items():
+        if numbers is not None:
+            pairs = zip(numbers, axes, strict=True)
+            moved = [int(i) * intervals[axis.name] // axis.intervals for i, axis in pairs]
+            yield f"{key}={moved}"
+
+
+def _with_constant(
+    source: str, overrides: Sequence[str], name: str, nearest: int
+) -> list[str]:  # fmt: skip
     refusal: CaseError | None = None
     for away in range(MOST_AWAY):
         for n in dict.fromkeys((nearest - away, nearest + away)):
             try:
                 if n > 0:
-                    return load(source, [*overrides, f"constants.{name}={n}"])
+                    found = [*overrides, f"constants.{name}={n}"]
+                    load(source, found)
+                    return found
             except CaseError as error:
                 refusal = refusal or error
     assert refusal is not None
@@ -73,14 +110,44 @@ def _with_constant(source: str, overrides: Sequence[str], name: str, wanted: flo
 
 
 def of_kind(
-    kind: str, source: str, overrides: Sequence[str], ranks: int, per_rank: float | None
+    kind: str,
+    source: str,
+    overrides: Sequence[str],
+    ranks: int,
+    per_rank: float | None,
+    backend: str | None = None,
 ) -> Case:
-    """The case of a weak study for so many processes, or that of a strong one for any number."""
-    if kind == "strong":
-        return load(source, overrides) if per_rank is None else sized(source, overrides, per_rank)
-    if per_rank is None:
-        per_rank = grid_of(load(source, overrides)).all_unknowns
-    return sized(source, overrides, ranks * per_rank)
+    """The case of a weak study for so many processes, or that of a strong one for any number.
+
+    In a weak study every process has the same block, that of one process alone: counts and extents
+    grow along the axes that are divided.
+    """
+    found = list(overrides) if per_rank is None else sized(source, overrides, per_rank)
+    case = load(source, found)
+    if kind == "strong" or ranks == 1:
+        return case
+    name = backend or case.parallel.backend
+    on_device = name in ON_GPU or (name == "auto" and count_gpus() > 0)
+    axes = grid_of(case).axes
+    dims = growth([axis.all_unknowns for axis in axes], ranks, on_device)
+    intervals = {
+        axis.name: axis.intervals + (parts - 1) * axis.all_unknowns
+        for axis, parts in zip(axes, dims, strict=True)
+    }
+    grown = [*_resized(case, intervals), f"parallel.ranks={list(reversed(dims))}"]
+    return load(source, [*found, *grown])
+
+
+def growth(block: Sequence[int], ranks: int, on_device: bool) -> tuple[int, ...]:
+    """By how many times the axes of a block grow for so many processes, slowest first.
+
+    As evenly as can be, the slowest axis first; devices have slabs, as in a run, if these are
+    thick.
+    """
+    if on_device and block[0] >= THICK_SLAB:
+        return (ranks, *[1] * (len(block) - 1))
+    ways = factorisations(ranks, len(block))
+    return min(ways, key=lambda dims: (sum(dims), [-parts for parts in dims]))
 
 
 def worker(problem: Problem) -> tuple[Callable[[int], None], str]:
@@ -182,12 +249,13 @@ def main(arguments: Sequence[str]) -> None:
     ranks = find_ranks()
     try:
         wanted = float(per_rank) if per_rank != "-" else None
-        case = of_kind(kind, source, overrides, ranks.size, wanted)
+        named = None if backend == "-" else backend
+        case = of_kind(kind, source, overrides, ranks.size, wanted, named)
         if case.parallel.threads is None:  # one, whatever the number of processes: they compare
             parallel = case.parallel.model_copy(update={"threads": 1})
             case = case.model_copy(update={"parallel": parallel})
         with locating(case):
-            record = measure(case, kind, None if backend == "-" else backend, ranks)
+            record = measure(case, kind, named, ranks)
         if ranks.rank == 0:
             write_text(Path(path), json.dumps(record, indent=1))
     except HeatsolveError as error:

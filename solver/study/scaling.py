@@ -15,21 +15,32 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from heatsolve.backends.choice import ON_GPU
 from heatsolve.blocks import process_grid, surface
 from heatsolve.disk import write_text
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.grid import make_grid
+from heatsolve.grid import AXIS_NAMES, make_grid
 from heatsolve.ranks import python
 from heatsolve.report import count as number
-from heatsolve.study.one_size import of_kind
+from heatsolve.streams import printable
+from heatsolve.study.one_size import growth, of_kind
 from heatsolve.submit import directives, pmi, wall_seconds
 
 KINDS = ("weak", "strong")
@@ -37,6 +48,8 @@ LAUNCHERS = ("mpiexec", "srun")
 PER_RANK = 12_264_004
 """Unknowns of a process, as in the weak-scaling figures that NVIDIA published for cuNumeric."""
 MOST_OF_MODEL = 2048
+LARGEST_RECORD = 1 << 20
+"""Bytes."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,49 @@ class Size:
     balance: float
     link: str
     backend: str
+    precision: str
+    machine: str
+
+
+class Machine(BaseModel):
+    """Where a size was measured, on so many nodes."""
+
+    node: str
+    nodes: PositiveInt
+    cores: PositiveInt | None
+    gpu: str | None
+
+
+class Record(BaseModel):
+    """What `one_size` writes, and what is read of a file in a study's folder."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    case: str
+    kind: Literal["weak", "strong"]
+    ranks: PositiveInt
+    backend: str
+    precision: str
+    unit: str
+    link: str
+    dims: list[PositiveInt]
+    counts: list[PositiveInt]
+    periodic: list[str]
+    unknowns: PositiveInt
+    seconds: Annotated[list[PositiveFloat], Field(min_length=1)]
+    updates: NonNegativeFloat
+    bytes: NonNegativeFloat
+    waited: float | None
+    balance: PositiveFloat
+    latency: PositiveFloat | None = None
+    bandwidth: PositiveFloat | None = None
+    machine: Machine
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "Record":
+        if not 1 <= len(self.dims) == len(self.counts) <= 3 or math.prod(self.dims) != self.ranks:
+            raise ValueError("dims, counts and ranks do not agree")
+        return self
 
 
 @dataclass(frozen=True)
@@ -91,7 +147,7 @@ def plan(
     if per_rank is not None and per_rank < 1:
         raise InputError(f"--per-rank must be at least 1, not {per_rank:g}")
     for count in counts:
-        sizes = of_kind(kind, case, overrides, count, per_rank)
+        sizes = of_kind(kind, case, overrides, count, per_rank, backend)
     folder = output or Path(f"scale-{kind}-{sizes.name}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,25 +187,56 @@ def launched_by(launcher: str, ranks: int) -> list[str]:
 # ---- results -----------------------------------------------------------------------------------
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
+def records(folder: Path, warn: Callable[[str], None]) -> list[dict[str, Any]]:
     """The records of a study's folder, the fewest processes first.
 
-    Raises InputError where there is none, or where they are of different studies.
+    Files that are none are left out with a warning. Raises InputError where there is no record, or
+    where they are of different studies.
     """
     found = []
-    for path in folder.glob("*.json"):
+    for path in sorted(folder.glob("*.json")):
         if not path.stem.isdigit():
             continue
         try:
-            found.append(json.loads(path.read_text()))
+            if path.stat().st_size > LARGEST_RECORD:
+                raise ValueError("it is too large")
+            found.append(Record.model_validate_json(path.read_bytes()).model_dump())
         except (OSError, ValueError) as error:
-            raise FileFailure(f"{path} is damaged: {error}") from None
+            why = printable(_first(error))
+            warn(f"{printable(str(path))} is no record of a scaling study and is left out: {why}")
     if not found:
         raise InputError(f"{folder} holds no record of a scaling study")
     for key in ("case", "kind", "unit"):
         if len({record[key] for record in found}) > 1:
             raise InputError(f"{folder} holds records of several studies: they differ in {key}")
     return sorted(found, key=lambda record: record["ranks"])
+
+
+def _first(error: Exception) -> str:
+    """The first thing that is wrong, in words."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        return f"{where}: {first['msg']}" if where else first["msg"]
+    return str(error)
+
+
+def machine_of(record: Mapping[str, Any]) -> str:
+    """The GPU, or the cores, on which a size was measured."""
+    machine = record["machine"]
+    return machine["gpu"] or f"{machine['cores']} cores"
+
+
+def differences(sizes: Sequence[Size]) -> Iterator[str]:
+    """A sentence for each thing besides the number of processes in which sizes differ: they are no
+    measure of scaling then."""
+    for what in ("backend", "precision", "machine"):
+        ranks: dict[str, list[str]] = {}
+        for size in sizes:
+            ranks.setdefault(getattr(size, what), []).append(str(size.ranks))
+        if len(ranks) > 1:
+            each = "; ".join(f"{name} ({', '.join(found)})" for name, found in ranks.items())
+            yield f"The numbers of processes were measured with more than one {what}: {each}"
 
 
 def table(found: Sequence[dict[str, Any]]) -> list[Size]:
@@ -165,7 +252,7 @@ def table(found: Sequence[dict[str, Any]]) -> list[Size]:
             share / seconds, share / max(times), share / min(times), share / seconds / reference,
             record["updates"] / seconds, record["bytes"] / seconds,
             record["waited"], record["balance"], record["link"] if ranks > 1 else "",
-            record["backend"],
+            record["backend"], record["precision"], machine_of(record),
         ))  # fmt: skip
     return sizes
 
@@ -193,11 +280,18 @@ def title(found: Sequence[dict[str, Any]]) -> str:
     record = found[0]
     weak = record["kind"] == "weak"
     size = number(record["unknowns"] / (record["ranks"] if weak else 1)).rstrip()
-    machine = record["machine"]
-    on = machine["gpu"] or f"{machine['cores']} cores"
+    on = ", ".join(
+        next(iter(values)) if len(values) == 1 else f"several {what}"
+        for what, values in {
+            "backends": {each["backend"] for each in found},
+            "machines": {machine_of(each) for each in found},
+        }.items()
+    )
+    if len({each["precision"] for each in found}) > 1:
+        on += ", several precisions"
     return (
         f"{record['case']}, {record['kind']} scaling, {size} unknowns "
-        f"{'a process' if weak else 'in all'}\n{record['backend']}, {on}"
+        f"{'a process' if weak else 'in all'}\n{on}"
     )
 
 
@@ -217,7 +311,7 @@ def markdown(sizes: Sequence[Size]) -> str:
             f"| {size.throughput / 1e6:.4g} | {spread} | {size.efficiency:.3f} | {waited} "
             f"| {size.balance:.3f} | {size.link} |"
         )
-    return "\n".join(rows) + "\n"
+    return "\n".join([*rows, *(f"\n{each}." for each in differences(sizes))]) + "\n"
 
 
 # ---- prediction --------------------------------------------------------------------------------
@@ -237,15 +331,13 @@ def prediction(found: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]]:
     latency, bandwidth = several[-1]["latency"], several[-1]["bandwidth"]
     item = 4 if several[-1]["precision"] == "float32" else 8
 
-    def exchange(counts: Sequence[int], periodic: Sequence[str], ranks: int) -> float:
-        grid = make_grid(counts, (0,) * 3, (1,) * 3, False, periodic)
-        dims = process_grid(grid, ranks)
-        sides = [axis.all_unknowns for axis in grid.axes]
-        faces = surface(sides, dims, [axis.periodic for axis in grid.axes])
+    def exchange(counts: Sequence[int], periodic: Sequence[str], dims: Sequence[int]) -> float:
+        """All along x, y, z."""
+        faces = surface(counts, dims, [axis in periodic for axis in AXIS_NAMES[: len(counts)]])
         return latency * sum(parts > 1 for parts in dims) + item * faces / bandwidth
 
     terms = np.array([
-        [r["unknowns"] / r["ranks"], exchange(r["counts"], r["periodic"], r["ranks"])]
+        [r["unknowns"] / r["ranks"], exchange(r["counts"], r["periodic"], r["dims"])]
         for r in found
     ])  # fmt: skip
     times = np.array([statistics.median(r["seconds"]) for r in found])
@@ -253,16 +345,23 @@ def prediction(found: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]]:
     (cost, part), *_ = np.linalg.lstsq(terms / times[:, None], np.ones(len(times)), rcond=None)
     if part < 0.0 or cost < 0.0:
         cost, part = float(np.mean(times / terms[:, 0])), 0.0
-    last = found[-1]
-    dimension, ranks = len(last["counts"]), 1
+    last, ranks = found[-1], 1
+    on_device = last["backend"] in ON_GPU
+    block = [max(1, n // parts) for n, parts in zip(last["counts"], last["dims"], strict=True)]
     while ranks <= MOST_OF_MODEL:
-        growth = ranks / last["ranks"] if last["kind"] == "weak" else 1.0
-        counts = [max(1, round(n * growth ** (1.0 / dimension))) for n in last["counts"]]
-        share = last["unknowns"] * growth / ranks
-        try:
-            yield ranks, share / (cost * share + part * exchange(counts, last["periodic"], ranks))
-        except InputError:  # more processes than unknowns
-            return
+        if last["kind"] == "weak":
+            dims = growth(block[::-1], ranks, on_device)[::-1]
+            counts = [n * parts for n, parts in zip(block, dims, strict=True)]
+            share = last["unknowns"] / last["ranks"]
+        else:
+            counts, share = last["counts"], last["unknowns"] / ranks
+            grid = make_grid(counts, (0,) * 3, (1,) * 3, False, last["periodic"])
+            try:
+                dims = process_grid(grid, ranks)[::-1]
+            except InputError:  # more processes than unknowns
+                return
+        time = cost * share + part * exchange(counts, last["periodic"], dims)
+        yield ranks, share / time
         ranks *= 2
 
 
@@ -289,6 +388,19 @@ srun --mpi="$mpi" --kill-on-bad-exit=0 --wait=5 \\
 """
 
 
+def _output(folder: Path) -> str:
+    """The pattern of the output of a job in a folder, as Slurm reads it in a script.
+
+    Raises InputError for a name that no line of a script can hold.
+    """
+    name = str(folder)
+    if not name.isprintable():
+        raise InputError(f"--output {name!r}: a folder of jobs needs a name that can be printed")
+    # In quotes a backslash stands before what would end them; a % begins a pattern.
+    held = name.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{held}/%x-%j.out"'
+
+
 def write_jobs(study: Study, counts: Sequence[int], ranks_per_node: int, time: str) -> list[Path]:
     """A job script for each size, in the study's folder. Raises InputError and FileFailure."""
     wall_seconds(time)
@@ -304,10 +416,11 @@ def write_jobs(study: Study, counts: Sequence[int], ranks_per_node: int, time: s
             "job-name": f"scale-{study.kind}-{ranks}", "nodes": nodes, "ntasks": ranks,
             "ntasks-per-node": on_each, "cpus-per-task": 1,
             "gpus-per-node": on_each if study.backend in ON_GPU else None,
-            "time": time, "output": study.folder / "%x-%j.out",
+            "time": time, "output": _output(study.folder),
         }  # fmt: skip
         text = SCRIPT.format(
-            kind=study.kind, case=Path(study.case).name, ranks=ranks, folder=study.folder,
+            kind=study.kind, case=printable(Path(study.case).name), ranks=ranks,
+            folder=printable(shlex.quote(str(study.folder))),
             asked=directives(asked), pmi=pmi(), command=shlex.join(study.command(ranks)),
         )  # fmt: skip
         path = study.folder / f"{ranks}.sbatch"
