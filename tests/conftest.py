@@ -29,9 +29,9 @@ def backend(request):
 def pytest_collection_modifyitems(config, items):
     """Without a word on markers, tests that need a GPU or much time are left out."""
     wanted = config.getoption("-m")
-    for marker in ("gpu", "multigpu", "slow"):
+    for marker in ("gpu", "multigpu", "sanitize", "slow"):
         if marker not in wanted.split():
             reason = pytest.mark.skip(reason=f"run with: pytest -m {marker}")
             for item in items:
-                if marker in item.keywords:
+                if item.get_closest_marker(marker):  # a folder of that name is a keyword, too
                     item.add_marker(reason)

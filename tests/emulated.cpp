@@ -28,7 +28,9 @@ static void (*work)(void*);
 static void* given;
 static jmp_buf scheduler;
 static int now, live;
-static int arrived[64], turn[64];  // of each warp; of two; the last one is for the block
+static int arrived[64], turn[64];  // of each warp; the last one is for the block
+struct Barrier { int threads, missing, turn; };
+static Barrier barriers[64];
 static uint64_t slots[2][2048];
 static bool late;
 static unsigned char* base;
@@ -50,7 +52,15 @@ static void meet(int group, int count) {
     while (turn[group] == mine) yield();
 }
 void __syncthreads() { meet(63, live); }
-void meet(int number) { meet(32 + number, 64); }
+void make_barrier(unsigned, int number, int threads) { barriers[number] = {threads, threads, 0}; }
+void arrive(unsigned, int number) {
+    Barrier& b = barriers[number];
+    if (--b.missing < 0) __builtin_trap();  // more threads than it was made for
+    if (b.missing == 0) b.missing = b.threads, b.turn++;
+}
+void await_all(unsigned, int number, int parity) {
+    while ((barriers[number].turn & 1) == parity) yield();
+}
 void __syncwarp() { meet(now / 32, 32); }
 uint64_t exchange(uint64_t value, int lane) {
     uint64_t* slot = slots[fibers[now].shuffles++ & 1];
@@ -90,6 +100,7 @@ void run_block(int threads, void (*kernel)(void*), void* operands) {
     fibers.resize(threads);
     live = threads;
     std::fill(arrived, arrived + 64, 0);
+    std::fill(barriers, barriers + 64, Barrier());
     for (Fiber& fiber : fibers) {
         getcontext(&fiber.start);
         fiber.start.uc_stack.ss_sp = fiber.stack.get();

@@ -2,6 +2,7 @@
 // It includes next to nothing, because it is read again for every kernel.
 #include <stdint.h>
 #include <string.h>
+#define __CUDA_ARCH__ 800
 #define __device__
 #define __global__
 #define __forceinline__ inline
@@ -69,7 +70,9 @@ template <int N> void fetch(unsigned to, const void* from) {
 }
 inline void fetched() { close_group(); }
 template <int N> void await_all_but() { await_groups(N); }
-void meet(int number);  // two warps
+void make_barrier(unsigned barriers, int number, int threads);
+void arrive(unsigned barriers, int number);
+void await_all(unsigned barriers, int number, int parity);
 template <typename V> void store_if(bool wanted, V* to, V a) { if (wanted) *to = a; }
 template <typename V> void store_if(bool wanted, V* to, V a, V b) {
     if (!wanted) return;

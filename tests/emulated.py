@@ -7,8 +7,10 @@ what is right in both ways does not depend on when they do.
 
 import ctypes
 import functools
+import math
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ import numpy as np
 from heatsolve.backends import cache, sums
 from heatsolve.backends.device import DeviceBackend
 from heatsolve.backends.device_launch import SPREAD
+from heatsolve.backends.device_limits import CARDS
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.backends.pass_source import PTX
 
@@ -104,7 +107,8 @@ class Emulated(NumpyBackend):
     on_device = True
     compiles_c = True
     vectors = False
-    processors = 2
+    limits = replace(CARDS["H100"], processors=2)
+    has_passes = True
     integer = int
     lookahead = 1
 
@@ -127,6 +131,7 @@ class Emulated(NumpyBackend):
         return sums.merge(register.reshape(SPREAD, sums.WIDTH))
 
     def c_kernel(self, source, bytes_shared):
+        assert bytes_shared <= self.limits.shared_of_block
         function = library(source)
 
         def queue(launch, operands):
@@ -138,5 +143,25 @@ class Emulated(NumpyBackend):
             ]
             # Shared memory begins with anything at all, here with bytes that make NaNs.
             function(*launch.grid, launch.block[0], int(self.late), 255, *given)
+
+        return queue
+
+
+class Collecting(Emulated):
+    """Makes nothing of kernels but a note of what a card of this name would be given.
+
+    `kernels`: by source the bytes of shared memory and the threads of a block.
+    """
+
+    def __init__(self, card, precision="float64"):
+        super().__init__(precision)
+        self.limits = CARDS[card]
+        self.kernels = {}
+
+    has_passes = DeviceBackend.has_passes
+
+    def c_kernel(self, source, bytes_shared):
+        def queue(launch, operands):
+            self.kernels[source] = bytes_shared, math.prod(launch.block), launch.grid
 
         return queue

@@ -479,7 +479,7 @@ def test_half_cycles_in_single_precision(grid):
 )
 def test_tiles_inside(grid, precision, monkeypatch):
     """Small blocks and short pieces, so that some touch no wall, on two levels."""
-    monkeypatch.setattr(device_cycles, "SHAPE_3D", cycle_source_3d.Shape(warps=10))
+    monkeypatch.setattr(device_cycles, "SHAPES_3D", [cycle_source_3d.Shape(warps=10)])
     monkeypatch.setattr(device_passes, "cut", lambda *_: (6, 0))
     upper = grid.replace("cells", "upper").replace("nodes", "upper")
     given = f"{grid}\n{upper}", "vgrvvv", "", "multigrid"

@@ -45,7 +45,7 @@ class CudaBackend(DeviceBackend):
             ) from None
         self._machine: Device | Simulator
         self._machine = Simulator() if simulated() else Device(cuda, device)
-        self.processors = self._machine.processors
+        self.limits = self._machine.limits
         from heatsolve.backends.cuda_reductions import check
 
         self._check = self._machine.compile(check, check_types(), "check")

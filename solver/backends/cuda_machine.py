@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from heatsolve.backends import cache, sums
 from heatsolve.backends.compilation import compiling
 from heatsolve.backends.cuda_arrays import AsArray, Borrowing, DeviceArray, flat
 from heatsolve.backends.device_launch import Launch
+from heatsolve.backends.device_limits import CARDS, limits_of
 from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.traffic import PRIORITY
 from heatsolve.errors import InputError
@@ -75,18 +77,23 @@ def checked(result: Any) -> Any:
     return values[0] if values else None
 
 
-def cubin_of(source: str, options: tuple[str, ...]) -> bytes:
-    """Machine code of CUDA C, by NVRTC."""
+def compiled_c(source: str, options: tuple[str, ...], target: str) -> bytes:
+    """Machine code of CUDA C for a target "sm_80", PTX for "compute_80", by NVRTC."""
     from cuda.bindings import nvrtc
 
     program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"heatsolve.cu", 0, [], []))
-    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+    given = [option.encode() for option in (*options, f"--gpu-architecture={target}")]
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
     if int(error):
         log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
         checked(nvrtc.nvrtcGetProgramLog(program, log))
         raise RuntimeError(f"NVRTC: {log.decode()}")
-    code = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
-    checked(nvrtc.nvrtcGetCUBIN(program, code))
+    if target.startswith("compute"):
+        code = b" " * checked(nvrtc.nvrtcGetPTXSize(program))
+        checked(nvrtc.nvrtcGetPTX(program, code))
+    else:
+        code = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
+        checked(nvrtc.nvrtcGetCUBIN(program, code))
     return code
 
 
@@ -105,7 +112,7 @@ class Device:
             self._core, self._driver = core, driver
             self._device = core.Device(number)
             self._device.set_current()
-            self.processors = self._device.properties.multiprocessor_count
+            self.limits = limits_of(self._device.device_id)
             self._stream = self._device.create_stream()
             self._handle = driver.CUstream(int(self._stream.handle))
             self._numba_stream = cuda.external_stream(int(self._stream.handle))
@@ -190,8 +197,7 @@ class Device:
         return seconds
 
     def compile(self, function: Any, types: tuple[Any, ...], source: str) -> Any:
-        capability = tuple(self._device.compute_capability)
-        ptx = self._cached_ptx(function, types, capability, source)
+        ptx = self._cached_ptx(function, types, self.limits.capability, source)
         kernel = self._core.ObjectCode.from_ptx(ptx.encode()).get_kernel(entry_of(ptx))
         return self._launching(kernel, 0)
 
@@ -199,15 +205,16 @@ class Device:
         """A kernel of CUDA C, compiled by NVRTC or read from the cache."""
         from cuda.bindings import nvrtc
 
-        driver = self._driver
-        architecture = f"--gpu-architecture=sm_{''.join(map(str, self._device.compute_capability))}"
-        digest = cache.digest(source, options, architecture, nvrtc.nvrtcVersion())
+        driver, target = self._driver, self.limits.architecture
+        digest = cache.digest(source, options, target, nvrtc.nvrtcVersion())
         path = cache.folder() / f"heatsolve_{name}_{digest}.cubin"
         if not path.exists():
             with compiling():
-                cubin = cubin_of(source, (*options, architecture))
-            cache.store(path, cubin)
-        kernel = self._core.ObjectCode.from_cubin(path.read_bytes()).get_kernel(name)
+                code = compiled_c(source, options, target)
+            cache.store(path, code)
+        module = self._core.ObjectCode
+        loaded = module.from_ptx if self.limits.pretended else module.from_cubin
+        kernel = loaded(path.read_bytes()).get_kernel(name)
         largest = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         handle = driver.CUkernel(int(kernel.handle))
         checked(driver.cuKernelSetAttribute(largest, bytes_shared, handle, self._device.device_id))
@@ -270,7 +277,7 @@ class Device:
 class Simulator:
     """Numba's CUDA simulator: kernels run as Python threads, about a millisecond each."""
 
-    processors = 1
+    limits = replace(CARDS["P100"], processors=1)
 
     def __init__(self) -> None:
         from numba import cuda

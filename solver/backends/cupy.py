@@ -11,6 +11,7 @@ from heatsolve.backends.compilation import compiling
 from heatsolve.backends.cupy_source import OPTIONS, check_source, kernel_source
 from heatsolve.backends.device import DeviceBackend, Kernel
 from heatsolve.backends.device_launch import SPREAD, Launch
+from heatsolve.backends.device_limits import limits_of
 from heatsolve.backends.device_passes import Compiled
 from heatsolve.backends.library import ArrayLibrary, CupyLibrary
 from heatsolve.backends.pass_source import PASS_OPTIONS
@@ -43,7 +44,7 @@ class CupyBackend(DeviceBackend):
             reason = str(error).splitlines()[0]
             raise InputError(f"the cupy backend found no usable CUDA GPU ({reason})") from None
         self._cupy, self._cupyx = cupy, cupyx
-        self.processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
+        self.limits = limits_of(cupy.cuda.Device().id)
         self._check = self._load(check_source(), "check")
         self._side = cupy.cuda.Stream(non_blocking=True, priority=PRIORITY)
         self._forked, self._joined = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
@@ -51,15 +52,27 @@ class CupyBackend(DeviceBackend):
 
     def _load(self, source: str, name: str, options: tuple[str, ...] = OPTIONS) -> Any:
         """A kernel, compiled by NVRTC or read from the cache."""
-        compiler, device = self._cupy.cuda.compiler, self._cupy.cuda.Device()
-        nvrtc = self._cupy.cuda.nvrtc.getVersion()
-        digest = cache.digest(source, options, device.compute_capability, nvrtc)
+        options = (*options, f"--gpu-architecture={self.limits.architecture}")
+        digest = cache.digest(source, options, self._cupy.cuda.nvrtc.getVersion())
         path = cache.folder() / f"heatsolve_{name}_{digest}.cubin"
         if not path.exists():
             with compiling():
-                code, _ = compiler.compile_using_nvrtc(source, options)
-            cache.store(path, code if isinstance(code, bytes) else code.encode())
+                code = self._compiled_by_nvrtc(source, options)
+            cache.store(path, code)
         return self._cupy.RawModule(path=str(path)).get_function(name)
+
+    def _compiled_by_nvrtc(self, source: str, options: tuple[str, ...]) -> bytes:
+        """Machine code; PTX, which any newer device compiles, for limits that are pretended."""
+        nvrtc = self._cupy.cuda.nvrtc
+        program = nvrtc.createProgram(source, "heatsolve.cu", (), ())
+        try:
+            nvrtc.compileProgram(program, options)
+            code = (nvrtc.getPTX if self.limits.pretended else nvrtc.getCUBIN)(program)
+        except nvrtc.NVRTCError as error:
+            raise RuntimeError(f"NVRTC: {nvrtc.getProgramLog(program)}") from error
+        finally:
+            nvrtc.destroyProgram(program)
+        return code if isinstance(code, bytes) else code.encode()
 
     def zeros(self, shape: Sequence[int]) -> Any:
         return self._cupy.zeros(tuple(shape), self.dtype)

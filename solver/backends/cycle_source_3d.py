@@ -72,9 +72,17 @@ class Shape:
 
     def bytes_shared(self, work: Pass) -> int:
         """Shared memory of a block."""
-        planes = 1 if work.restricts else work.sweeps - 1 + work.corrects
-        planes += sum(self.planes(work))
-        return 2 * self.warps * width(work) * planes * work.bytes
+        tile = 2 * self.warps * width(work) * work.bytes
+        return tile * self.planes_in_all(work) + BARRIER * self.warps
+
+    def planes_in_all(self, work: Pass) -> int:
+        """Planes in shared memory, those that sweeps leave for each other included."""
+        left_over = 1 if work.restricts else work.sweeps - 1 + work.corrects
+        return left_over + sum(self.planes(work))
+
+
+BARRIER = 8
+"""Bytes of a barrier, of which each warp but the first has one."""
 
 
 def columns(work: Pass) -> int:
@@ -162,6 +170,7 @@ def source(work: Pass, shape: Shape) -> str:
         "FROM_ZERO": work.from_zero, "CORRECTS": work.corrects,
         "GROUP": group, "SECTOR": 2 * columns(work),
         "MARGIN": work.margin or 0, "RING": shape.planes(work)[0],
+        "PLANES": shape.planes_in_all(work),
         "LOW": low, "HIGH": high, "LEFT": left, "RIGHT": right,
         "BEFORE": before, "AFTER": after, "ODD": work.odd, "WRAPS_I": work.wraps[0],
         "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2],

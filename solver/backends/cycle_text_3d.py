@@ -7,17 +7,29 @@ from heatsolve.backends.pass_text_3d import ENTRY
 
 KERNEL = (
     """
-// Waits for the warps before and after one. No warp is ahead of those by more than a step, but of
-// others it may be: so not all read shared memory at once, and then all compute.
-__device__ __forceinline__ void meet_neighbours(int warp) {
-    const int odd = warp | 1, even = (warp + 1) & ~1;
-    if (odd < WARPS) meet(odd);
-    if (even > 0 && even < WARPS) meet(even);
+// Barrier n is for the warps n - 1 and n. A warp arrives at both of its own once it has done with
+// shared memory in a step, and waits at both before it reads what those beside it have left. It is
+// ahead of these by no more than a step, but of others it may be: so not all read shared memory at
+// once, and then all compute. Every lane arrives by itself: what it read and wrote then comes
+// before what those do who wait.
+#if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void arrive_beside(unsigned barriers, int warp) {
+    if (warp > 0) arrive(barriers, warp);
+    if (warp < WARPS - 1) arrive(barriers, warp + 1);
 }
+__device__ __forceinline__ void await_beside(unsigned barriers, int warp, int parity) {
+    if (warp > 0) await_all(barriers, warp, parity);
+    if (warp < WARPS - 1) await_all(barriers, warp + 1, parity);
+}
+#else
+__device__ __forceinline__ void arrive_beside(unsigned, int) {}
+__device__ __forceinline__ void await_beside(unsigned, int, int) { __syncthreads(); }
+#endif
 
 template <bool EDGE> __device__ __forceinline__ void tile(
     @PARAMETERS@, Range region_i, Range region_j, Range region_k, int extent_i, int extent_j,
-    int extent_k, int pitch, int first_j, int first_k, int warp, int begin, int end, real* shared
+    int extent_k, int pitch, int first_j, int first_k, int warp, int begin, int end, real* shared,
+    unsigned barriers
 ) {
     const int lane = threadIdx.x & 31;
     const int x = first_k + C * lane, y = first_j + 2 * warp;
@@ -82,10 +94,15 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     int slot = 0, beside = 0;  // where the planes lie that arrive
     real* to = o0 + begin * (integer)plane + (integer)y * pitch + x;
     @STATE@
+    // The plane that arrives next is here, and others may replace what was read.
+    auto done_with_shared_memory = [&]() {
+        await_all_but<AHEAD - 1>();
+        arrive_beside(barriers, warp);
+    };
+    done_with_shared_memory();
     auto advance = [&](int n, auto turn) {
         constexpr int TURN = decltype(turn)::value, PARITY = (ODD + TURN) & 1;  // that of z
-        await_all_but<AHEAD - 1>();
-        meet_neighbours(warp);
+        await_beside(barriers, warp, TURN);
         const int z = start + n;
         const int before = slot == 0 ? RING - 1 : slot - 1;
         int next = slot + AHEAD, next_beside = beside + AHEAD;
@@ -119,6 +136,9 @@ template <bool EDGE> __device__ __forceinline__ void tile(
     const Range region_k{int(low_k), int(high_k)};
     extern __shared__ __align__(16) unsigned char memory[];
     real* shared = reinterpret_cast<real*>(memory);
+    const unsigned barriers = (unsigned)__cvta_generic_to_shared(shared + PLANES * TILE);
+    if (threadIdx.x > 0 && threadIdx.x < WARPS) make_barrier(barriers, threadIdx.x, 64);
+    __syncthreads();
     // A shuffle tells the compiler that the number is the same in all lanes.
     const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
     const int first_k = ((region_k.low - LEFT) & -SECTOR) + blockIdx.x * (X - LEFT - RIGHT);
@@ -131,10 +151,10 @@ template <bool EDGE> __device__ __forceinline__ void tile(
         begin - BEFORE - 1 < region_i.low + MARGIN || end + AFTER + 2 > region_i.high - MARGIN;
     if (edge)
         tile<true>(@NAMES@, region_i, region_j, region_k, extent_i, extent_j, extent_k, pitch,
-                   first_j, first_k, warp, begin, end, shared);
+                   first_j, first_k, warp, begin, end, shared, barriers);
     else
         tile<false>(@NAMES@, region_i, region_j, region_k, extent_i, extent_j, extent_k, pitch,
-                    first_j, first_k, warp, begin, end, shared);
+                    first_j, first_k, warp, begin, end, shared, barriers);
 }
 """
 )
@@ -173,6 +193,7 @@ SWEEPS_OUTER = """\
 SWEEPS = """\
 #pragma unroll
         for (int t = 0; t < T; t++) {
+            if (t == T - 1) done_with_shared_memory();
             @PLANE@
             #pragma unroll
             for (int r = 0; r < 2; r++)

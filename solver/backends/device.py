@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from heatsolve.backends import (
 from heatsolve.backends.device_cycles import CyclePasses, can_halve, padded
 from heatsolve.backends.device_launch import SPREAD, Launch, Shape, launches, shape_of
 from heatsolve.backends.device_layout import arrays_of, begin_with_pairs, layout, may_pair
+from heatsolve.backends.device_limits import Limits
 from heatsolve.backends.device_passes import (
     LARGEST,
     Compiled,
@@ -57,8 +59,8 @@ class DeviceBackend(Backend):
     """Whether there is a compiler of CUDA C, in which the kernels of passes are written."""
     vectors = False
     """Whether generated kernels may load and store pairs of elements."""
-    processors: int
-    """Multiprocessors of the device."""
+    limits: Limits
+    """What the device can hold."""
     traffic: Traffic | None = None
     """What brings together what the devices of all processes found."""
     _state: Any
@@ -66,6 +68,11 @@ class DeviceBackend(Backend):
     _rows: Any
     _kinds: list[str]
     _work: list[tuple[int, int]]
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether it makes passes of several sweeps, or generic sweeps alone."""
+        return self.compiles_c and self.limits.has_passes
 
     @property
     def notes(self) -> list[Note] | None:
@@ -207,9 +214,10 @@ class DeviceBackend(Backend):
         wraps: Sequence[bool],
         changes: Sequence[Accumulator | None],
     ) -> int:
-        if not self.compiles_c or max(u.shape) > LARGEST:
+        if not self.has_passes or max(u.shape) > LARGEST:
             return 1
-        most = min(self._told(deepest, point, u, stages), len(stages))
+        most = self._told(partial(deepest, limits=self.limits), point, u, stages)
+        most = min(most, len(stages))
         if sum(change is not None for change in changes[:most]) > 2:
             most = min(most, MOST_WITH_NORMS)
         # An exact sum costs as much as many sweeps: it pays in the last of a pass only.
@@ -224,13 +232,13 @@ class DeviceBackend(Backend):
         wraps: tuple[bool, ...],
         kinds: tuple[str | None, ...],
     ) -> Any:
-        return DevicePasses(self.c_kernel, tape, signature, kinds, wraps, self.processors)
+        return DevicePasses(self.c_kernel, tape, signature, kinds, wraps, self.limits)
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
-        return padded(shape) if self.compiles_c else tuple(shape)
+        return padded(shape) if self.has_passes else tuple(shape)
 
     def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
-        if not self.compiles_c or not can_halve(half, self.precision):
+        if not self.has_passes or not can_halve(half, self.precision, self.limits):
             return None
         kernels: dict[bool, CyclePasses] = {}
 

@@ -11,24 +11,27 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from heatsolve.backends import HalfCycle, cycle_source_3d, pass_source_2d
+from heatsolve.backends import HalfCycle, cycle_source_3d
 from heatsolve.backends.device_launch import Launch
+from heatsolve.backends.device_limits import Limits
 from heatsolve.backends.device_passes import (
     LARGEST,
-    RESERVED,
-    SHARED,
+    STRIPS,
     Compiled,
     PassKernel,
-    deepest,
+    affordable,
+    fitting_shape,
     reads_neighbours,
     work_of,
 )
 from heatsolve.backends.pass_source import INVERSE, Pass, Transfer
 from heatsolve.backends.signature import Signature, describe
 
-SHAPE_2D = pass_source_2d.Shape(ahead=8, warps=4, blocks=4)
-"""Measured on an H200."""
-SHAPE_3D = cycle_source_3d.Shape()
+SHAPES_3D = [
+    cycle_source_3d.Shape(warps, ahead) for warps in (16, 14, 12, 10, 8, 6) for ahead in (3, 2)
+]
+"""Shapes of three dimensions, the best first: the first one measured on an H200; fewer warps repeat
+more of what their neighbours do than fewer planes on their way keep waiting."""
 MOST_SWEEPS = 6
 """Sweeps of half a cycle, those of a colour each for themselves: more need too many registers."""
 MOST_WHOLE = 2
@@ -55,14 +58,14 @@ def padded(shape: Sequence[int]) -> tuple[int, ...]:
     return *slower, last + last % 2
 
 
-def can_halve(half: HalfCycle, precision: str) -> bool:
+def can_halve(half: HalfCycle, precision: str, limits: Limits) -> bool:
     """Whether passes do half a cycle: if points read neighbours only.
 
     In three dimensions sweeps are made in place: colours must alternate, and a periodic axis must
     have an even number of points, or two of one colour meet at its ends. All arrays but b and
-    an inverse of the diagonal are constant along some axis, as passes read them again and again,
-    and sweeps are so few that a block has room for their planes. Arrays that vary along all axes
-    have rows alike.
+    an inverse of the diagonal are constant along some axis, as passes read them again and again.
+    Arrays that vary along all axes have rows alike. A block of the device must have room for what
+    it holds of arrays, and in three dimensions do no more than half of its work for its neighbours.
     """
     if len(half.shape) not in (2, 3) or max(half.shape) > LARGEST:
         return False
@@ -87,16 +90,20 @@ def can_halve(half: HalfCycle, precision: str) -> bool:
     tapes = [work.tape]
     if work.transfer is not None and work.transfer.residual is not None:
         tapes.append(work.transfer.residual)
-    if len(half.shape) == 2:
-        return all(deepest(tape, work.signature) > 1 for tape in tapes)
     near = all(reads_neighbours(tape, work.signature) for tape in tapes)
+    fits = all(fitting_shape(work, shapes_of(work), limits) for work in works)
+    if len(half.shape) == 2:
+        return near and fits and all(affordable(tape, work.signature) > 1 for tape in tapes)
     whole = {n for n, kind in enumerate(work.signature.arguments) if n and not any(kind)}
     along = cycle_source_3d.fetched_along(work)
-    fits = all(
-        min(SHAPE_3D.right(work)) > 0 and SHAPE_3D.bytes_shared(work) <= SHARED - RESERVED
-        for work in works
-    )
     return fits and near and along in whole and len(whole) <= MOST_WHOLE
+
+
+def shapes_of(work: Pass) -> Sequence[Any]:
+    """The shapes that a pass of a cycle may have."""
+    if work.signature.dimension == 2:
+        return STRIPS
+    return [s for s in SHAPES_3D if s.right(work)[0] >= s.warps and s.right(work)[1] > 0]
 
 
 def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
@@ -179,10 +186,8 @@ class CyclePasses:
 
     @staticmethod
     def _ready(backend: Any, half: HalfCycle, work: Pass) -> Ready:
-        if len(half.shape) == 2:
-            kernel = PassKernel(work, SHAPE_2D)
-        else:
-            kernel = PassKernel(work, SHAPE_3D, cycle_source_3d)
+        room = cycle_source_3d if len(half.shape) == 3 else None
+        kernel = PassKernel(work, backend.limits, shapes_of(work), room)
         covered, more = half.region, ()
         if work.transfer is not None:
             extents = half.coarse_shape
@@ -197,7 +202,7 @@ class CyclePasses:
         if len(half.shape) == 3:  # tiles begin at even rows
             rows = covered[1][0] // 2 * 2, covered[1][1]
             covered = (covered[0], rows, covered[2])
-        launch, pieces = kernel.launch(covered, backend.processors)
+        launch, pieces = kernel.launch(covered)
         bounds = [bound for pair in (*half.region, *half.region) for bound in pair]
         launch = replace(launch, bounds=(*bounds, *pieces, *half.shape, half.pitch))
         return Ready(kernel, backend.c_kernel(kernel.source, kernel.bytes_shared), launch, more)

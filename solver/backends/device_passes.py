@@ -8,19 +8,27 @@ from typing import Any
 
 from heatsolve.backends import Region, pass_source_2d, pass_source_3d
 from heatsolve.backends.device_launch import MOST_BLOCKS, Launch
+from heatsolve.backends.device_limits import Limits
 from heatsolve.backends.pass_source import Pass
 from heatsolve.backends.signature import Signature
 from heatsolve.backends.tape import Tape
 
 LIGHT, HEAVY = 12, 30
 """Operations of a point up to which it is light, and from which it is heavy; a division is ten."""
-SHAPES_2D = {
-    7: pass_source_2d.Shape(ahead=8, warps=4, blocks=4),
-    5: pass_source_2d.Shape(ahead=8, warps=4, blocks=4),
-    3: pass_source_2d.Shape(ahead=8, warps=4, blocks=4),
+STRIPS = tuple(pass_source_2d.Shape(ahead=8, warps=n, blocks=16 // n) for n in (4, 2, 1))
+"""Shapes of two dimensions, the best first (measured on an H200): warps share nothing, so smaller
+blocks are as good where arrays of coefficients need so much room that no large one fits."""
+SHAPES_2D = {7: STRIPS, 5: STRIPS, 3: STRIPS}
+SHAPES_3D = {
+    3: (
+        pass_source_3d.Shape(),
+        pass_source_3d.Shape(ahead=2),
+        pass_source_3d.Shape(warps=8),
+        pass_source_3d.Shape(warps=6, ahead=2),
+    )
 }
-SHAPES_3D = {3: pass_source_3d.Shape()}
-"""Shapes by the number of sweeps, measured on an H200."""
+"""Shapes by the number of sweeps, the best first: measured on an H200, then those that fit an A100
+(163 KiB a block), an RTX 4090 (99) and a T4 (64) in double precision."""
 LENGTHS = (4, 1024)
 """Fewest and most rows that a warp goes down, or planes that a block goes up."""
 EDGE_ROWS = 16
@@ -28,8 +36,6 @@ EDGE_ROWS = 16
 AT_EDGES, AT_SIDES, AT_FIRST = 2.0, 0.3, 2.5
 """How much longer a row takes there, how much longer a piece at the sides, and a row of the first
 piece, beside others."""
-SHARED, RESERVED = 228 << 10, 1 << 10
-"""Bytes of shared memory of a multiprocessor, and what each of its blocks takes besides its own."""
 SATURATING = 2
 """Blocks of a multiprocessor in two dimensions from which on another one costs its own time."""
 LARGEST = 1 << 25
@@ -49,13 +55,30 @@ def reads_neighbours(tape: Tape, signature: Signature) -> bool:
     return True
 
 
-def deepest(tape: Tape, signature: Signature) -> int:
+def fitting_shape(work: Pass, shapes: Sequence[Any], limits: Limits) -> Any | None:
+    """The first shape whose block a device has room for; None if it has for none."""
+    fitting = (s for s in shapes if limits.blocks(32 * s.warps, s.bytes_shared(work)) > 0)
+    return next(fitting, None)
+
+
+def deepest(tape: Tape, signature: Signature, limits: Limits) -> int:
     """The most sweeps that one pass makes of a point function; 1 where it makes none.
 
-    The field may be read at the neighbours (in two dimensions also the diagonal ones).
+    The field may be read at the neighbours (in two dimensions also the diagonal ones), and the
+    device must have room for what a block holds of arrays.
     """
     if not reads_neighbours(tape, signature):
         return 1
+    shapes, wraps = (SHAPES_2D, SHAPES_3D)[signature.dimension - 2], (False,) * signature.dimension
+    for sweeps in sorted(shapes, reverse=True):
+        work = Pass(tape, signature, (), (None,) * sweeps, wraps, 1)
+        if sweeps <= affordable(tape, signature) and fitting_shape(work, shapes[sweeps], limits):
+            return sweeps
+    return 1
+
+
+def affordable(tape: Tape, signature: Signature) -> int:
+    """The most sweeps of a pass for which arithmetic and registers do not take longer."""
     cost = sum(
         {"/": 10, "sqrt": 10, "load": 0, "scalar": 0, "constant": 0}.get(operation.name, 1)
         for operation in tape.operations
@@ -88,22 +111,26 @@ def work_of(
 class PassKernel:
     """The kernel of a pass: its source, and its launches."""
 
-    def __init__(self, work: Pass, shape: Any = None, room: Any = None):
-        """`shape` and `room`: how it is cut, and whose text it is, if not those of plain sweeps."""
-        self.work = work
+    def __init__(self, work: Pass, limits: Limits, shapes: Sequence[Any] = (), room: Any = None):
+        """`shapes` and `room`: how it may be cut, and whose text it is, if not of plain sweeps."""
+        self.work, self._limits = work, limits
         self._two = work.signature.dimension == 2
-        self._shape = shape or (SHAPES_2D if self._two else SHAPES_3D)[work.sweeps]
+        shapes = shapes or (SHAPES_2D if self._two else SHAPES_3D)[work.sweeps]
+        shape = fitting_shape(work, shapes, limits)
+        if shape is None:
+            raise ValueError("a pass for which a block of this device has no room")
+        self._shape: Any = shape
         room = room or (pass_source_2d if self._two else pass_source_3d)
         self.source = room.source(work, self._shape)
         self.bytes_shared = self._shape.bytes_shared(work)
 
-    def launch(self, region: Region, processors: int) -> tuple[Launch, tuple[int, ...]]:
+    def launch(self, region: Region) -> tuple[Launch, tuple[int, ...]]:
         """The launch that covers a region, and what tells a block its piece of it.
 
         That is, in three dimensions, the planes of each piece; in two the rows, and how many of
-        them the first piece lacks. The device has so many multiprocessors.
+        them the first piece lacks.
         """
-        shape, last = self._shape, region[-1]
+        shape, last, processors = self._shape, region[-1], self._limits.processors
         extents = [high - low for low, high in region]
         block = (32 * shape.warps, 1, 1)
         if self._two:
@@ -112,7 +139,7 @@ class PassKernel:
             strips = _pieces(last[1] - last[0] // 2 * 2, shape.width(self.work))
             across = _pieces(strips, shape.warps)
             more = pass_source_2d.lead(self.work) + self.work.sweeps + self.work.looks
-            blocks = min(shape.blocks, SHARED // (self.bytes_shared + RESERVED))
+            blocks = min(shape.blocks, self._limits.blocks(block[0], self.bytes_shared))
             # With fewer rows in the first or the last piece the one beside it is an edge, too.
             beyond = self.work.sweeps + self.work.looks + 2 + (self.work.margin or 0)
             least_first = pass_source_2d.lead(self.work) + beyond
@@ -196,8 +223,7 @@ Compiled = Callable[[Launch, tuple[Any, ...]], None]
 class DevicePasses:
     """The passes of one point function on a device, for arrays of any extents.
 
-    `compiled` makes the kernel of a source with so much shared memory for a block; the device has
-    so many multiprocessors.
+    `compiled` makes the kernel of a source with so much shared memory for a block.
     """
 
     def __init__(
@@ -207,9 +233,9 @@ class DevicePasses:
         signature: Signature,
         norms: Sequence[str | None],
         wraps: Sequence[bool],
-        processors: int,
+        limits: Limits,
     ):
-        self._processors = processors
+        self._limits = limits
         self._compiled, self._tape, self._signature = compiled, tape, signature
         self._norms, self._wraps = norms, wraps
         self._known: dict[Any, tuple[PassKernel, Compiled]] = {}
@@ -227,10 +253,10 @@ class DevicePasses:
         work = work_of(self._tape, self._signature, *given)
         key = work.varying, work.aligned
         if key not in self._known:
-            kernel = PassKernel(work)
+            kernel = PassKernel(work, self._limits)
             self._known[key] = kernel, self._compiled(kernel.source, kernel.bytes_shared)
         kernel, queue = self._known[key]
-        launch, pieces = kernel.launch(region, self._processors)
+        launch, pieces = kernel.launch(region)
         bounds = [bound for where in (region, counted) for pair in where for bound in pair]
         operands = kernel.operands(new, u, stages, registers)
         queue(replace(launch, bounds=(*bounds, *pieces, *u.shape, u.shape[-1])), tuple(operands))

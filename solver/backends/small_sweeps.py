@@ -33,7 +33,9 @@ MOST_OF_A_BLOCK = 1 << 12
 MOST_BESIDE = 1 << 15
 """Points up to which a sweep may share a kernel with those that need no barrier."""
 MOST_SWEEPS = 100
-"""Sweeps of a kernel: a table of so many, of 70 words each, fits into shared memory."""
+"""Sweeps of a kernel."""
+WORDS = 70
+"""Words of a row of its table, which lies in shared memory, at most."""
 THREADS = 1024
 WARP = 32
 
@@ -102,14 +104,14 @@ def read_elsewhere(tape: Tape) -> frozenset[int]:
 
 
 class Group:
-    """Sweeps of which none touches what another one writes; one to begin with."""
+    """Sweeps of which none touches what another one writes; one at first, then up to `most`."""
 
-    def __init__(self, sweep: SmallSweep, touched: Touched):
-        self.sweeps, self._touched = [sweep], touched
+    def __init__(self, sweep: SmallSweep, touched: Touched, most: int):
+        self.sweeps, self._touched, self._most = [sweep], touched, most
 
     def takes(self, sweep: SmallSweep, touched: Touched) -> bool:
         """Whether it is one of them; it is then added."""
-        if len(self.sweeps) == MOST_SWEEPS or self._touched.depends_on(touched):
+        if len(self.sweeps) == self._most or self._touched.depends_on(touched):
             return False
         self.sweeps.append(sweep)
         self._touched = self._touched.and_of(touched)
@@ -207,18 +209,19 @@ def _function(number: int, signature: Signature, tape: Tape) -> str:
 
 def together(backend: Any, sweeps: Sequence[SmallSweep]) -> Iterator[Callable[[], None]]:
     """What queues these sweeps, in as few kernels as can be, compiled."""
+    most = min(MOST_SWEEPS, backend.limits.shared_of_block // (8 * WORDS))
     groups: list[Group] = []
     for sweep in sweeps:
         touched = sweep.touched(backend.address)
         if not groups or not groups[-1].takes(sweep, touched):
-            groups.append(Group(sweep, touched))
+            groups.append(Group(sweep, touched, most))
     for in_one_block, some in groupby(groups, lambda group: group.fits_a_block):
         if not in_one_block:
             yield from (_in_turn(backend, [group.sweeps]) for group in some)
             continue
         chain: list[Sequence[SmallSweep]] = []
         for group in some:
-            if sum(map(len, chain)) + len(group.sweeps) > MOST_SWEEPS:
+            if sum(map(len, chain)) + len(group.sweeps) > most:
                 yield _in_turn(backend, chain)
                 chain = []
             chain.append(group.sweeps)
@@ -248,7 +251,8 @@ def _in_turn(backend: Any, groups: Sequence[Sequence[SmallSweep]]) -> Callable[[
     for place, row in enumerate(rows):
         table[place, : len(row)] = row
     given = backend.stored(table.reshape(-1))
-    bytes_shared = 1 << (8 * table.size - 1).bit_length()  # few sizes, as each is a kernel
+    few_sizes = 1 << (8 * table.size - 1).bit_length()  # as each is a kernel
+    bytes_shared = min(few_sizes, backend.limits.shared_of_block)
     kernel = backend.c_kernel(source(functions, width), bytes_shared)
     launch, kept = Launch((blocks, 1, 1), (THREADS, 1, 1), ()), [s.operands for s in sweeps]
     # The table holds addresses: what lies there lives as long as what queues the kernel.

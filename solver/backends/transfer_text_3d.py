@@ -133,12 +133,14 @@ RESTRICTION = """\
                     mine_of_sheet[r][k] = sheet[r * X + k] =
                         share_i0 * past[2][r][k] + share_i1 * past[1][r][k]
                         + share_i2 * past[0][r][k] + share_i3 * rest[r][k];
+                done_with_shared_memory();
             } else {  // the sheet is that of the step before
                 const int p = (here - 1) >> 1;
                 real down[C];
                 for (int k = 0; k < C; k++)
                     down[k] = share_j0 * sheet[beyond + k] + share_j1 * sheet[beyond + X + k]
                             + share_j2 * mine_of_sheet[0][k] + share_j3 * mine_of_sheet[1][k];
+                done_with_shared_memory();
                 real even = from_left(down[C - 2]), odd = from_left(down[C - 1]);
                 const bool plane = coarse_mine && 2 * p >= begin && 2 * p < end && p <= last_p;
                 for (int m = 0; m < C / 2; m++) {

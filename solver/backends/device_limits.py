@@ -1,0 +1,113 @@
+"""What a GPU can hold: asked of the driver, or pretended."""
+
+import ctypes
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heatsolve.errors import InputError
+
+KIB, MIB = 1 << 10, 1 << 20
+VARIABLE = "HEATSOLVE_PRETEND_GPU"
+"""The environment variable that names one of CARDS: kernels are then chosen and compiled for it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a GPU of some compute capability can hold.
+
+    `shared_of_block`: bytes of shared memory that a block may have, if it asks for them; `shared`:
+    those of a multiprocessor; `reserved`: what each of its blocks takes besides its own; `threads`
+    and `registers` (of four bytes): those of a multiprocessor; `cache`: bytes of the second level.
+    """
+
+    capability: tuple[int, int]
+    processors: int
+    shared_of_block: int
+    shared: int
+    reserved: int
+    threads: int
+    cache: int
+    registers: int = 1 << 16
+    pretended: bool = False
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether passes of several sweeps are written for it, and not the generic sweeps alone."""
+        return self.capability >= (7, 5)
+
+    @property
+    def architecture(self) -> str:
+        """What a compiler makes: its machine code; if it is pretended, what newer GPUs read."""
+        if self.pretended:  # compilers of today may not know the oldest
+            return "compute_{}{}".format(*max(self.capability, (7, 5)))
+        return "sm_{}{}".format(*self.capability)
+
+    def blocks(self, threads: int, bytes_shared: int) -> int:
+        """How many blocks of so many threads and bytes a multiprocessor has room for."""
+        if bytes_shared > self.shared_of_block:
+            return 0
+        return min(self.threads // threads, self.shared // (bytes_shared + self.reserved))
+
+
+CARDS = {
+    "P100": Limits((6, 0), 56, 48 * KIB, 64 * KIB, 0, 2048, 4 * MIB),
+    "V100": Limits((7, 0), 80, 96 * KIB, 96 * KIB, 0, 2048, 6 * MIB),
+    "T4": Limits((7, 5), 40, 64 * KIB, 64 * KIB, 0, 1024, 4 * MIB),
+    "A100": Limits((8, 0), 108, 163 * KIB, 164 * KIB, KIB, 2048, 40 * MIB),
+    "A30": Limits((8, 0), 56, 163 * KIB, 164 * KIB, KIB, 2048, 24 * MIB),
+    "A30 1g.6gb": Limits((8, 0), 14, 163 * KIB, 164 * KIB, KIB, 2048, 6 * MIB),
+    "RTX 3090": Limits((8, 6), 82, 99 * KIB, 100 * KIB, KIB, 1536, 6 * MIB),
+    "RTX 4090": Limits((8, 9), 128, 99 * KIB, 100 * KIB, KIB, 1536, 72 * MIB),
+    "H100": Limits((9, 0), 132, 227 * KIB, 228 * KIB, KIB, 2048, 50 * MIB),
+    "B200": Limits((10, 0), 148, 227 * KIB, 228 * KIB, KIB, 2048, 126 * MIB),
+    "RTX 5090": Limits((12, 0), 170, 99 * KIB, 100 * KIB, KIB, 1536, 96 * MIB),
+}
+"""By name; from "Technical specifications per compute capability", CUDA C++ Programming Guide."""
+
+ATTRIBUTES = {
+    "processors": 16,
+    "cache": 38,
+    "threads": 39,
+    "shared": 81,
+    "registers": 82,
+    "shared_of_block": 97,
+    "reserved": 111,
+}
+"""What the driver calls them: CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT and so on."""
+MAJOR, MINOR = 75, 76
+
+
+def limits_of(device: int) -> Limits:
+    """The limits of the CUDA device of this number, or the smaller ones of the card pretended.
+
+    Raises InputError where the variable names none of CARDS, RuntimeError where the driver fails.
+    """
+    driver = ctypes.CDLL("libcuda.so.1")
+    handle = ctypes.c_int(0)
+
+    def asked(attribute: int) -> int:
+        value = ctypes.c_int(0)
+        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle) != 0:
+            raise RuntimeError(f"CUDA: no attribute {attribute} of device {device}")
+        return value.value
+
+    if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(handle), device) != 0:
+        raise RuntimeError(f"CUDA: no device {device}")
+    numbers: dict[str, Any] = {name: asked(number) for name, number in ATTRIBUTES.items()}
+    return pretended(Limits((asked(MAJOR), asked(MINOR)), **numbers))
+
+
+def pretended(real: Limits) -> Limits:
+    """These limits, but no larger than those of the card that the variable names, if it does."""
+    name = os.environ.get(VARIABLE)
+    if not name:
+        return real
+    if name not in CARDS:
+        raise InputError(f"{VARIABLE}={name!r}: no such card, there are {', '.join(CARDS)}")
+    card = CARDS[name]
+    smaller: dict[str, Any] = {
+        n: min(getattr(real, n), getattr(card, n)) for n in ("capability", *ATTRIBUTES)
+    }
+    smaller["reserved"] = max(real.reserved, card.reserved)
+    return replace(real, **smaller, pretended=True)

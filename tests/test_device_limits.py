@@ -1,0 +1,289 @@
+"""What GPUs can hold: asked, pretended, and never exceeded by the kernels that are chosen."""
+
+import ctypes
+import math
+import shutil
+from dataclasses import replace
+from functools import cache
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from cubin import takes
+from emulated import Collecting, Emulated
+from test_device_passes import INSIDE, two_plain_steps, two_steps
+
+from heatsolve import heat
+from heatsolve.backends import Signature, device_cycles, device_limits, small_sweeps
+from heatsolve.backends import cupy_source as cuda_c
+from heatsolve.backends.device_limits import CARDS, KIB, Limits, limits_of
+from heatsolve.backends.pass_source import PASS_OPTIONS
+from heatsolve.backends.tape import REAL
+from heatsolve.errors import InputError
+from heatsolve.linear import hierarchy
+from heatsolve.points import Point
+
+COMPILER = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
+GENERIC_ONLY = ("P100", "V100")
+WITH_PASSES = [card for card in CARDS if card not in GENERIC_ONLY]
+
+
+@pytest.fixture(autouse=True)
+def passes_on_small_grids(monkeypatch):
+    monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0, 3: 0})
+    monkeypatch.setattr(hierarchy, "MOST", 9)
+
+
+# ---- the driver ---------------------------------------------------------------------------------
+
+
+class Driver:
+    """A driver with one device, an H100 by what it answers."""
+
+    answers: ClassVar = {
+        16: 132, 38: 50 << 20, 39: 2048, 75: 9, 76: 0, 81: 228 << 10, 82: 1 << 16, 97: 227 << 10,
+        111: 1 << 10,
+    }  # fmt: skip
+
+    def cuInit(self, flags):
+        return 0
+
+    def cuDeviceGet(self, handle, number):
+        return 0 if number == 0 else 101
+
+    def cuDeviceGetAttribute(self, value, attribute, handle):
+        value._obj.value = self.answers.get(attribute, -1)
+        return 0 if attribute in self.answers else 1
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    monkeypatch.delenv(device_limits.VARIABLE, raising=False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())
+
+
+def test_a_device_is_asked_for_its_limits(driver, monkeypatch):
+    assert limits_of(0) == CARDS["H100"]
+    assert limits_of(0).architecture == "sm_90"
+    with pytest.raises(RuntimeError, match="no device 1"):
+        limits_of(1)
+    monkeypatch.setattr(Driver, "answers", {75: 9, 76: 0})
+    with pytest.raises(RuntimeError, match="no attribute 16"):
+        limits_of(0)
+
+
+def test_limits_of_another_card_are_pretended(driver, monkeypatch):
+    monkeypatch.setenv(device_limits.VARIABLE, "A30")
+    assert limits_of(0) == replace(CARDS["A30"], pretended=True)
+    assert limits_of(0).architecture == "compute_80"  # which any newer device compiles
+    monkeypatch.setenv(device_limits.VARIABLE, "P100")
+    assert not limits_of(0).has_passes
+    monkeypatch.setenv(device_limits.VARIABLE, "B200")  # no more than there is
+    assert limits_of(0) == replace(CARDS["H100"], pretended=True)
+    monkeypatch.setenv(device_limits.VARIABLE, "GTX 480")
+    with pytest.raises(InputError, match="no such card, there are P100"):
+        limits_of(0)
+
+
+def test_blocks_of_a_multiprocessor():
+    """By shared memory, with what each reserves, and by threads."""
+    a30, t4 = CARDS["A30"], CARDS["T4"]
+    assert a30.blocks(128, 160 * KIB) == 1
+    assert a30.blocks(128, 163 * KIB + 1) == 0
+    assert a30.blocks(128, 81 * KIB) == 2
+    assert a30.blocks(128, 82 * KIB) == 1  # each takes one more
+    assert t4.blocks(512, 1 * KIB) == 2
+    assert t4.blocks(128, 32 * KIB) == 2
+
+
+# ---- the kernels that are chosen ----------------------------------------------------------------
+
+
+def mean_of_six(i, j, k, u, sixth):
+    near = u[i - 1, j, k] + u[i + 1, j, k] + u[i, j - 1, k] + u[i, j + 1, k]
+    return sixth * (near + u[i, j, k - 1] + u[i, j, k + 1])
+
+
+def make_pass(backend, point: Point, shape, arguments) -> int:
+    """Queue as many sweeps as one pass makes; how many."""
+    u, new = np.zeros(shape, backend.dtype), np.zeros(shape, backend.dtype)
+    region, wraps = tuple((1, extent - 1) for extent in shape), (False,) * len(shape)
+    sweeps = backend.most_sweeps(point, u, region, [arguments] * 7, wraps, [None] * 7)
+    if sweeps > 1:
+        changes = [*[None] * (sweeps - 1), backend.accumulator("sum")]
+        backend.sweeps(point, new, u, region, [arguments] * sweeps, wraps, changes, region)
+    return sweeps
+
+
+@cache
+def chosen(card, precision="float64"):
+    """What passes a card is given: how many sweeps in two and three dimensions, and the kernels."""
+    backend = Collecting(card, precision)
+    b = np.zeros((30, 140), backend.dtype)
+    two = make_pass(backend, heat.laplace, b.shape, (b, 0.1))
+    three = make_pass(backend, mean_of_six, (20, 30, 70), (1.0 / 6.0,))
+    two_steps(backend, "nodes = [20, 18]", "vgvv", "", "multigrid")
+    two_steps(backend, "nodes = [12, 10, 11]", "vgvrvv", "", "multigrid")
+    return two, three, backend.kernels
+
+
+def defined(source, name):
+    return int(source.split(f"#define {name} ")[1].split()[0])
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("card", WITH_PASSES)
+def test_blocks_fit_their_card(card, precision):
+    two, three, kernels = chosen(card, precision)
+    assert (two, three) == (7, 3)
+    assert len(kernels) > 2
+    for bytes_shared, threads, _ in kernels.values():
+        assert CARDS[card].blocks(threads, bytes_shared) > 0
+
+
+@pytest.mark.parametrize("card", GENERIC_ONLY)
+def test_old_cards_make_generic_sweeps(card):
+    assert chosen(card) == (1, 1, {})
+
+
+def cut_of_cycles(card):
+    """The warps and the planes ahead of blocks in three dimensions, by sweeps of their pass."""
+    kernels = [s for s in chosen(card)[2] if "#define CORRECTS" in s]
+    return {
+        (defined(s, "RESTRICTS"), defined(s, "T")): (defined(s, "WARPS"), defined(s, "AHEAD"))
+        for s in kernels
+    }
+
+
+def test_the_best_shape_is_the_first_that_fits():
+    """What was measured on an H200, where it fits; on an A30 fewer planes are on their way."""
+    assert set(cut_of_cycles("H100").values()) == {(16, 3)} == set(cut_of_cycles("B200").values())
+    assert cut_of_cycles("A30") == cut_of_cycles("A100")
+    assert cut_of_cycles("A30")[0, 4] == (16, 2)
+    assert cut_of_cycles("A30")[1, 0] == (16, 3)
+    assert cut_of_cycles("RTX 4090")[1, 0] == (12, 2)
+    assert all(warps < 16 for warps, _ in cut_of_cycles("RTX 4090").values())
+
+
+def test_few_multiprocessors_get_long_pieces():
+    """A slice of an A30 has a quarter of its multiprocessors: fewer blocks keep them busy."""
+
+    def blocks(card):
+        backend = Collecting(card)
+        make_pass(backend, heat.laplace, (3000, 140), (np.zeros((3000, 140)), 0.1))
+        ((_, _, grid),) = backend.kernels.values()
+        return grid[1]
+
+    assert blocks("A30 1g.6gb") < blocks("A30")
+
+
+def test_tables_of_small_sweeps_fit_their_card():
+    """A P100's block has 48 KiB, where a table of a hundred sweeps does not fit."""
+    sweep = small_sweeps.SmallSweep(
+        LAPLACE, LAPLACE.tape(heat.laplace), ((1, 3), (1, 3)), (5,),
+        (np.zeros((5, 5)), np.ones((5, 5)), np.ones((5, 5)), 0.1), lambda: lambda: None,
+    )  # fmt: skip
+    for card in ("P100", "H100"):
+        backend = Collecting(card)
+        backend.address, backend.stored = lambda array: array.ctypes.data, lambda values: values
+        queues = list(small_sweeps.together(backend, [sweep] * 100))
+        for queue in queues:
+            queue()
+        assert len(queues) == (2 if card == "P100" else 1)
+        for bytes_shared, threads, _ in backend.kernels.values():
+            assert CARDS[card].blocks(threads, bytes_shared) > 0
+
+
+@COMPILER
+@pytest.mark.parametrize("card", ["RTX 4090", "T4"])
+@pytest.mark.parametrize(
+    "case",
+    [("nodes = [66, 40]", "vgvv", "", "multigrid"),
+     ("nodes = [20, 29, 19]", "vgvrvv", "", "multigrid")],
+    ids=["plane", "space"],
+)  # fmt: skip
+def test_small_blocks_have_the_same_bits(case, card):
+    backend = Emulated()
+    backend.limits = replace(CARDS[card], processors=2)
+    got, expected = two_steps(backend, *case), two_plain_steps(*case)
+    assert backend.launched > 0
+    inside = INSIDE[: got.ndim]
+    assert got[inside].tobytes() == expected[inside].tobytes()
+
+
+# ---- machine code for every capability ----------------------------------------------------------
+
+FULL, ONE = (False, False), (True, True)
+LAPLACE = Signature((FULL, FULL, REAL), ("array",), (None,), "float64", 2)
+
+
+def machine_code(source, limits):
+    """That of NVRTC for a card; skips the test where there is no NVRTC, or it is too new."""
+    cuda_machine = pytest.importorskip("heatsolve.backends.cuda_machine")
+    try:
+        return cuda_machine.compiled_c(source, PASS_OPTIONS, limits.architecture)
+    except ImportError as error:
+        pytest.skip(f"no NVRTC here ({error})")
+    except RuntimeError as error:
+        if "not found" in str(error).lower() or type(error).__name__.endswith("NotFoundError"):
+            pytest.skip(f"no NVRTC here ({str(error).splitlines()[0]})")
+        if "--gpu-architecture" in str(error):
+            pytest.skip(f"NVRTC knows no {limits.architecture}")
+        raise
+
+
+def generic_kernels():
+    """Names, sources, threads and shared memory of generic kernels: each kind of sweep, checks."""
+    space = (False,) * 3
+    for name, point, signature in (
+        ("sweep", heat.laplace, LAPLACE),
+        ("sweep", heat.laplace, replace(LAPLACE, outputs=("sum", "max"), in_place=(None, None))),
+        ("sweep", mean_of_six, Signature((space, REAL), ("array",), (None,), "float64", 3)),
+        ("sweep", mean_of_six,
+         Signature((space, REAL), ("array",), (None,), "float64", 3, pairs=True)),
+    ):  # fmt: skip
+        tape = signature.tape(point)
+        if len(signature.outputs) > 1:
+            tape.results *= 2
+        threads = math.prod(cuda_c.shape_of(signature).block)
+        yield name, cuda_c.kernel_source("sweep", signature, tape), threads, 0
+    for name in ("check", "merge"):
+        yield name, cuda_c.check_source(), 128, 0
+    functions = ((LAPLACE, LAPLACE.tape(heat.laplace)),)
+    yield "sweeps", small_sweeps.source(functions, 20), small_sweeps.THREADS, 48 * KIB
+
+
+def hold(limits: Limits, code, name, threads, bytes_shared, blocks=1):
+    """Assert that a multiprocessor has room for so many blocks of a kernel."""
+    taken = takes(code, name)
+    own = taken.shared
+    if limits.capability >= (9, 0):
+        own -= limits.reserved  # counted by the compiler from there on
+    assert limits.blocks(threads, bytes_shared + max(own, 0)) >= 1
+    registers = -(-taken.registers // 8) * 8  # a warp is given 256 at a time
+    assert taken.registers <= 255 and blocks * registers * threads <= limits.registers
+
+
+ONE_OF_EACH = ("P100", "V100", "T4", "A30", "RTX 3090", "RTX 4090", "H100", "B200", "RTX 5090")
+
+
+def test_one_card_of_each_capability():
+    wanted = {(6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)}
+    assert {CARDS[card].capability for card in ONE_OF_EACH} == wanted
+
+
+@pytest.mark.parametrize("card", ONE_OF_EACH)
+def test_generic_kernels_compile_for_every_capability(card):
+    limits = CARDS[card]
+    for name, source, threads, bytes_shared in generic_kernels():
+        hold(limits, machine_code(source, limits), name, threads, bytes_shared)
+
+
+@pytest.mark.parametrize("card", [card for card in ONE_OF_EACH if card in WITH_PASSES])
+def test_passes_compile_for_every_capability(card):
+    """In one precision each: their text differs in one word."""
+    limits = CARDS[card]
+    _, _, kernels = chosen(card, "float32" if card in ("A30", "RTX 4090", "B200") else "float64")
+    for source, (bytes_shared, threads, _) in kernels.items():
+        blocks = defined(source, "BLOCKS") if "#define BLOCKS" in source else 1
+        hold(limits, machine_code(source, limits), "sweeps", threads, bytes_shared, blocks)

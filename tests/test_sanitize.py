@@ -1,0 +1,66 @@
+"""Every kernel family at its smallest size under NVIDIA's compute-sanitizer: `pytest -m sanitize`.
+
+The kernels are those of tests that run on GPUs anyway; a tool looks at them.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = {
+    "memcheck": [],
+    "racecheck": ["--num-cuda-barriers", "16"],
+    "initcheck": [],
+    "synccheck": ["--num-cuda-barriers", "16"],
+}
+"""What each tool is told besides: a block has a barrier for each of its warps, 16 at most."""
+
+FAMILIES = {
+    "test_conformance.py": [
+        "test_regions[2-{0}]", "test_regions[3-{0}]", "test_periodic_ghosts[2-{0}]",
+        "test_arrays_of_different_shapes[3-{0}]", "test_reductions_of_different_shapes[{0}]",
+        "test_accumulators_gather_until_cleared[{0}]",
+    ],
+    "test_device_passes.py": [
+        "test_passes_have_the_bits_of_single_sweeps[float64-tiny-walls-{0}]",
+        "test_passes_have_the_bits_of_single_sweeps[float64-heat, varying-torus-{0}]",
+        "test_passes_have_the_bits_of_single_sweeps[float32-mean of six-torus-{0}]",
+        "test_half_cycles_have_the_bits_of_single_sweeps[three sweeps-multigrid-{0}]",
+        "test_half_cycles_have_the_bits_of_single_sweeps[odd torus-mgcg-{0}]",
+        "test_norms_that_cycles_find_on_their_way[cells-{0}]",
+        "test_norms_that_cycles_find_on_their_way[space-{0}]",
+        "test_half_cycles_in_space_have_the_bits_of_single_sweeps[small-{0}]",
+        "test_half_cycles_in_space_have_the_bits_of_single_sweeps[nodes-{0}]",
+        "test_half_cycles_in_space_have_the_bits_of_single_sweeps[torus-{0}]",
+        "test_half_cycles_in_space_have_the_bits_of_single_sweeps[cells-{0}]",
+    ],
+}  # fmt: skip
+"""Generic sweeps with and without reductions, of arrays alike and apart; passes of several sweeps;
+half cycles of multigrid, with the small sweeps that share a kernel on its coarse levels; checks."""
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("backend", ["cupy", "cuda"])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_kernels_are_clean(tool, backend):
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("compute-sanitizer, which comes with CUDA's toolkit, is not on the path")
+    here = Path(__file__).parent
+    tests = [
+        f"{here / file}::{name.format(backend)}"
+        for file, names in FAMILIES.items()
+        for name in names
+    ]
+    command = [
+        sanitizer, "--tool", tool, *TOOLS[tool], "--error-exitcode", "86", "--print-limit", "5",
+        sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu", "-p", "no:cacheprovider", *tests,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, cwd=here, env=dict(os.environ))
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[:3000] + "\n...\n" + said[-2000:]
+    assert f"{len(tests)} passed" in said
