@@ -156,6 +156,23 @@ def test_numba_cuda_compiles_without_contraction(python, name, precision):
         assert not re.search(r"\b(add|sub|mul|div|sqrt)\S*\.f64", ptx)
 
 
+@pytest.mark.parametrize(
+    "capability", [(6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
+)
+def test_numba_cuda_compiles_for_every_capability(python, capability):
+    entry = ENTRIES["2d-sor-updated-array-sum"]
+    signature = entry.signature("float64")
+    source = python.kernel_source(entry.name, signature, signature.tape(entry.point))
+    types = python.parameter_types(signature)
+    try:
+        ptx = python.ptx_of(python.kernel_function(source), types, capability)
+    except Exception as error:
+        if type(error).__name__ == "CCSupportError":  # CUDA 13
+            pytest.skip(str(error))
+        raise
+    assert f".target sm_{capability[0]}{capability[1]}" in ptx
+
+
 @pytest.mark.parametrize("name", NARROW)
 def test_numba_cuda_of_both_precisions_compiles(python, name):
     point, signature = NARROW[name]

@@ -197,7 +197,7 @@ class Device:
         return seconds
 
     def compile(self, function: Any, types: tuple[Any, ...], source: str) -> Any:
-        ptx = self._cached_ptx(function, types, self.limits.capability, source)
+        ptx = self._cached_ptx(function, types, self.limits.target, source)
         kernel = self._core.ObjectCode.from_ptx(ptx.encode()).get_kernel(entry_of(ptx))
         return self._launching(kernel, 0)
 

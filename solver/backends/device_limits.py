@@ -37,17 +37,20 @@ class Limits:
         return self.capability >= (7, 5)
 
     @property
+    def target(self) -> tuple[int, int]:
+        """The capability that kernels are compiled for: CUDA 13 knows no older one than 7.5."""
+        return max(self.capability, (7, 5)) if self.pretended else self.capability
+
+    @property
     def architecture(self) -> str:
         """What a compiler makes: its machine code; if it is pretended, what newer GPUs read."""
-        if self.pretended:  # compilers of today may not know the oldest
-            return "compute_{}{}".format(*max(self.capability, (7, 5)))
-        return "sm_{}{}".format(*self.capability)
+        return ("compute_{}{}" if self.pretended else "sm_{}{}").format(*self.target)
 
     def blocks(self, threads: int, bytes_shared: int) -> int:
         """How many blocks of so many threads and bytes a multiprocessor has room for."""
         if bytes_shared > self.shared_of_block:
             return 0
-        return min(self.threads // threads, self.shared // (bytes_shared + self.reserved))
+        return min(self.threads // threads, self.shared // max(bytes_shared + self.reserved, 1))
 
 
 CARDS = {
