@@ -1,5 +1,6 @@
 """A transport case put on its grid: the arrays that the point functions of `transport` take."""
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -93,3 +94,28 @@ class Convection(Walled):
             reduce = self.backend.reduce
             magnitudes.append((reduce("max", below, *given), reduce("max", speed, *given)))
         return self.stable_step(magnitudes)
+
+    # ---- steps that follow velocities which carry themselves ---------------------------------
+
+    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
+        """The largest along each axis, slowest first, those of walls at these times (asks all)."""
+        return [
+            max(
+                self.backend.reduce("max", copy, self.grid.interior, fields[name]),
+                self.largest_at_walls(name, *times),
+            )
+            for name in reversed(self.names)
+        ]
+
+    def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
+        """The largest that sources give along each axis, slowest first (m/s2; asks all)."""
+        found = [0.0] * self.grid.dimension
+        for time in times if self.sources_vary else times[:1]:
+            sources = [self.backend.reduce("max", copy, self.grid.interior, source)
+                       for source in reversed(self.sources(time))]  # fmt: skip
+            found = [max(pair) for pair in zip(found, sources, strict=True)]
+        return found
+
+    def stable_step_at(self, speeds: Sequence[float]) -> float:
+        """The largest stable step (s) for these speeds along the axes, slowest first."""
+        return self.stable_step([(0.0, speed) for speed in reversed(speeds)])

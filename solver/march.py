@@ -32,6 +32,7 @@ from heatsolve.steppers import Explicit, Implicit, Stepper
 
 LOOKS_AT_START = 10
 """Looks at a march whose largest change is what later ones are compared with."""
+RISE = 10.0
 FEW_LOOKS = 1000
 """Looks at a march of which nobody asks for more than the norm, at least."""
 COMPATIBLE = 1e-10
@@ -120,13 +121,15 @@ Frame = Callable[[float], None]
 @dataclass
 class Course:
     """How a march went so far: the time, the norm of the last change that was looked at, how many
-    were, the largest such norm at the start, and whether the last step was shorter than the others.
+    were, the largest such norm at the start, the largest magnitude of the fields that it began
+    with, and whether the last step was shorter than the others.
     """
 
     time: float = 0.0
     norm: float = math.nan
     looks: int = 0
     largest: float = 0.0
+    size: float = 0.0
     shortened: bool = False
 
 
@@ -246,6 +249,7 @@ def begin(problem: Problem, pace: Pace, resumed: State | None) -> tuple[int, "Lo
     stepper = stepper_of(problem, log.course.time, pace.step)
     if resumed is None:
         stepper.prepare()
+        log.start()
         return 0, log, stepper
     stepper.recall(resumed)
     return resumed.number, log, stepper
@@ -308,6 +312,16 @@ class Log:
         for name, value in row.items():
             self.history.setdefault(name, []).append(value)
 
+    def start(self) -> None:
+        """A march begins anew."""
+        problem = self._problem
+        sizes = [
+            problem.backend.reduce("max", copy, problem.grid.interior, array)
+            for name, array in problem.fields.items()
+            if name != "pressure"  # of which only differences count
+        ]
+        self.course.size = max(sizes)
+
     def begin(self, stepper: Stepper) -> None:
         """A step begins that will be looked at."""
         if self._norm == "sum-change":
@@ -357,11 +371,7 @@ class Log:
         """
         course = self.course
         course.norm = self._norm_of(stepper, dt)
-        # Heat that grows without bound has an unstable step: what it began with is small.
-        if course.looks < LOOKS_AT_START:
-            course.largest = max(course.largest, course.norm)
-        course.looks += 1
-        self._demand_bounded(stepper, number)
+        self._judge(stepper, number, dt)
         if not (sampled or self.steady or self._output.sample is None):
             return
         row: dict[str, Any]
@@ -372,10 +382,21 @@ class Log:
             row |= self._probes.read(stepper.fields)
         self._add(row)
 
-    def _demand_bounded(self, stepper: Stepper, number: int) -> None:
-        norm, bound = self.course.norm, GROWTH * self.course.largest or math.inf
-        if not (math.isfinite(norm) and norm <= bound):
+    def _judge(self, stepper: Stepper, number: int, dt: float) -> None:
+        """Demand that a change is no blow-up, by the fields at the start and the changes before it.
+
+        Heat that grows without bound has an unstable step: what it began with is small, but not so
+        small as noise from which a flow begins. A change raises what later ones are compared with
+        to RISE times of it at most: a blow-up shall not be its own measure.
+        """
+        course, problem = self.course, self._problem
+        begun = {"l2": course.size * math.sqrt(problem.whole.all_unknowns), "max": course.size / dt}
+        known = max(course.largest, begun.get(self._norm, 0.0))
+        if not (math.isfinite(course.norm) and course.norm <= (GROWTH * known or math.inf)):
             raise self.divergence(stepper, number)
+        if course.looks < LOOKS_AT_START:
+            course.largest = max(course.largest, min(course.norm, RISE * known or math.inf))
+        course.looks += 1
 
     def divergence(self, stepper: Stepper, number: int) -> Diverged:
         """What to say of a march that has grown without bound by step `number`."""

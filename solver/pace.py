@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heatsolve.case import Case
+from heatsolve.convection import Convection
 from heatsolve.errors import InputError
 from heatsolve.problem import Problem
 from heatsolve.schema import IMPLICIT, Time
@@ -123,12 +124,19 @@ class FollowingPace(Pace):
     few lengths: some systems belong to one, and steps of one length are more accurate together.
     """
 
-    def __init__(self, problem: Staggered):
+    def __init__(self, problem: Staggered | Convection):
         super().__init__(problem)
         self._problem, self.step = problem, 0.0
         self._chosen_for: list[float] = []
         self._rate, self._ends_all = math.inf, False
+        if isinstance(problem, Convection):
+            problem.largest_step()  # refuses backward differences where a velocity is negative
         self._choose(0.0, problem.fields, 1.0, math.inf)
+        assert self.time.cfl is not None
+        if self.time.cfl > 1.0 and self._chosen_for:
+            limit = problem.stable_step_at(self._chosen_for)
+            if math.isfinite(limit):
+                self.warning = unstable(self.time, self.time.cfl * limit, limit)
         self.count = count_steps(self.time.end, self.step)
 
     @property
@@ -137,6 +145,8 @@ class FollowingPace(Pace):
         return {"step": self.step, "rate": self._rate, **speeds}
 
     def recall(self, state: Mapping[str, float]) -> None:
+        if not state:  # of transport in even steps, by an earlier version
+            return
         self.step, self._rate = state["step"], state["rate"]
         known = [speed for key, speed in state.items() if key.startswith("speed ")]
         self._chosen_for = known or [0.0] * self._problem.grid.dimension
@@ -234,11 +244,16 @@ class FollowingPace(Pace):
 
 
 def pace_of(problem: Problem) -> Pace:
-    """Steps that follow a flow where its case gives `time.cfl`, else even ones."""
-    assert problem.case.time is not None
-    if isinstance(problem, Staggered) and problem.case.time.cfl is not None:
+    """Steps that follow velocities, or even ones."""
+    if isinstance(problem, Staggered | Convection) and follows(problem.case):
         return FollowingPace(problem)
     return EvenPace(problem)
+
+
+def follows(case: Case) -> bool:
+    """Whether the steps of a case follow its velocities: by `time.cfl`, where they change."""
+    changing = case.model.scheme == "staggered" or case.model.velocity == "self"
+    return changing and case.time is not None and case.time.cfl is not None
 
 
 def rounded_down(step: float) -> float:
@@ -260,14 +275,20 @@ def step_length(problem: Problem) -> tuple[float, str]:
     # Where nothing moves, one step reaches the end.
     step = time.step if time.step is not None else min(time.cfl * limit, time.end)
     # A step chosen at the limit may exceed it by rounding.
-    if step <= limit * (1.0 + 1e-12):
-        return step, ""
+    return step, "" if step <= limit * (1.0 + 1e-12) else unstable(time, step, limit)
+
+
+def unstable(time: Time, step: float, limit: float) -> str:
+    """What is said of a step that is longer than a scheme allows, where the case lets it be so.
+
+    Raises InputError where it does not.
+    """
     name = "explicit Euler" if time.scheme == "explicit" else time.scheme
     key = "step" if time.step is not None else "cfl"
     sentence = f"time.{key}: a step of {step:.6g} is unstable, {name} allows at most {limit:.6g}"
     if not time.allow_unstable:
         raise InputError(f"{sentence} here (or set time.allow_unstable = true)")
-    return step, sentence
+    return sentence
 
 
 def count_steps(end: float, step: float) -> int:

@@ -13,7 +13,7 @@ from heatsolve.case import Case
 from heatsolve.expressions import Expression
 from heatsolve.grid import WALLS, Grid, sampled
 from heatsolve.march import steps_to_look
-from heatsolve.pace import FollowingPace, Pace, pace_of
+from heatsolve.pace import FollowingPace, Pace, follows, pace_of
 from heatsolve.problem import Problem, dims_of, grid_of
 from heatsolve.schema import IMPLICIT
 from heatsolve.walled import Walled
@@ -119,8 +119,8 @@ def steps(problem: Problem) -> Generator[str, None, Pace]:
         yield row("stability", f"a step of at most {limit:.6g}")
     pace = pace_of(problem)
     warning = ", UNSTABLE but allowed" if pace.warning else ""
-    follows = ", at first: they follow the flow" if isinstance(pace, FollowingPace) else ""
-    yield row("steps", f"{pace.count} of {pace.step:.6g} to t = {time.end:g}{follows}{warning}")
+    at_first = ", at first: they follow the flow" if isinstance(pace, FollowingPace) else ""
+    yield row("steps", f"{pace.count} of {pace.step:.6g} to t = {time.end:g}{at_first}{warning}")
     yield row("history", history(problem.case, pace.count))
     return pace
 
@@ -209,8 +209,8 @@ def files(case: Case, grid: Grid, count: int) -> str:
     if case.time is None:
         h5 += ")"
     else:
-        follows = case.model.scheme == "staggered" and case.time.cfl is not None
-        more = ", or more, as steps follow the flow" if follows and case.output.every else ""
+        varies = follows(case) and case.output.every
+        more = ", or more, as steps follow the flow" if varies else ""
         h5 += f", {frames} frames{more})"
     names = case.output.fields or case.field_names
     # A velocity is there twice: its components, and the vector.

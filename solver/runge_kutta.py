@@ -6,7 +6,7 @@ from heatsolve import transport
 from heatsolve.backends import Accumulator
 from heatsolve.convection import Convection
 from heatsolve.evolution import Evolution
-from heatsolve.keeper import Questions
+from heatsolve.keeper import Questions, State
 from heatsolve.points import copy
 from heatsolve.steppers import Stepper, Substep
 
@@ -21,7 +21,8 @@ class RungeKutta(Stepper):
     def __init__(self, problem: Convection | Evolution, time: float, step: float):
         super().__init__(time)
         self.problem: Convection | Evolution = problem
-        self._step = step
+        self._before = step
+        """The length of the step before (s): boxes are due in the first step from a time on."""
         case, grid, backend = problem.case, problem.grid, problem.backend
         assert case.time is not None
         self._stages = transport.RUNGE_KUTTA[case.time.scheme]
@@ -40,12 +41,20 @@ class RungeKutta(Stepper):
             for number in reversed(range(grid.dimension if each else 0))
         ]
 
+    @property
+    def scalars(self) -> dict[str, float]:
+        return {"step before": self._before}
+
+    def recall(self, state: State) -> None:
+        self._before = state.record["stepper"].get("step before", self._before)
+
     def _advance(
         self, part: Substep, change: Accumulator | None, questions: Questions | None
     ) -> None:
         problem, backend, start = self.problem, self.problem.backend, self.fields
         interior = problem.grid.interior
-        problem.stamp(start, part.start, self._step)
+        problem.stamp(start, part.start, self._before)
+        self._before = part.length
         before = start
         if change is not None and len(self._stages) > 1:
             before = self._keep(start)

@@ -83,7 +83,6 @@ class Staggered(Walled):
         moved = (*self.components, *self.carried)
         self.moved = {name: case.diffusivities.get(name, case.model.viscosity) for name in moved}
         """The coefficient of diffusion of each quantity that a stage moves (m2/s)."""
-        self._speeds_of_walls: dict[str, float] = {}
         self._plain_sources: list[Any] | None = None
         self._outside: list[Any] = []
         self.bodies: Bodies | None = None
@@ -96,11 +95,6 @@ class Staggered(Walled):
 
     def places(self, name: str) -> Grid:
         return self._faces.get(name, self.grid)
-
-    @property
-    def steps_along_axes(self) -> tuple[float, ...]:
-        """The spacings, slowest axis first."""
-        return tuple(axis.spacing for axis in self.grid.axes)
 
     # ---- walls -------------------------------------------------------------------------------
 
@@ -414,10 +408,7 @@ class Staggered(Walled):
             largest = self.backend.accumulator("max")
             self._add_faces(largest, name, fields[name])
             mean = getattr(self.case.source, f"mean_{name}") or 0.0
-            if name not in self._speeds_of_walls or self.walls_vary:
-                given = [value for time in times for value in self.given_at_walls(name, time)]
-                self._speeds_of_walls[name] = max(map(abs, given))
-            found.append(max(largest.value, abs(mean), self._speeds_of_walls[name]))
+            found.append(max(largest.value, abs(mean), self.largest_at_walls(name, *times)))
         return found
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
@@ -441,10 +432,6 @@ class Staggered(Walled):
             found = [reduce("max", copy, region, sources[name]) for name in self.components]
             forces = [max(pair) for pair in zip(forces, found, strict=True)]
         return [f + abs(lift) * warm for f, lift in zip(forces, reversed(lifts), strict=True)]
-
-    def courant_rate(self, speeds: Sequence[float]) -> float:
-        """The sum over the axes of speed / h (1/s); of accelerations, in 1/s2."""
-        return sum(u / h for u, h in zip(speeds, self.steps_along_axes, strict=True))
 
     def measures(
         self,

@@ -31,6 +31,7 @@ class Walled(Problem):
         self.walls = {name: tuple(walls_of(case, self.grid, name)) for name in self.names}
         self._at_walls: dict[tuple[str, Wall], Any] = {}
         self._sources: list[Any] | None = None
+        self._largest_at_walls: dict[str, float] = {}
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -52,6 +53,15 @@ class Walled(Problem):
     def spacings(self) -> tuple[float, ...]:
         """Along x, y, z."""
         return tuple(axis.spacing for axis in reversed(self.grid.axes))
+
+    @property
+    def steps_along_axes(self) -> tuple[float, ...]:
+        """The spacings, slowest axis first."""
+        return tuple(axis.spacing for axis in self.grid.axes)
+
+    def courant_rate(self, speeds: Sequence[float]) -> float:
+        """The sum over the axes of speed / h (1/s); of accelerations, in 1/s2."""
+        return sum(u / h for u, h in zip(speeds, self.steps_along_axes, strict=True))
 
     # ---- walls and sources -------------------------------------------------------------------
 
@@ -179,3 +189,10 @@ class Walled(Problem):
                 given += [float(values.min()), float(values.max())]
         found = self.ranks.gather((min(given), max(given)))
         return min(low for low, _ in found), max(high for _, high in found)
+
+    def largest_at_walls(self, name: str, *times: float) -> float:
+        """The largest magnitude that walls give a field at these times (asks all processes)."""
+        if name not in self._largest_at_walls or self.walls_vary:
+            given = [value for time in times for value in self.given_at_walls(name, time)]
+            self._largest_at_walls[name] = max(map(abs, given))
+        return self._largest_at_walls[name]

@@ -72,7 +72,7 @@ kind = "transport"
 {walls}
 [time]
 end = 0.02
-step = 0.0004
+{step}
 scheme = "{scheme}"
 [output]
 every = 20
@@ -95,12 +95,12 @@ def texts_of_transport():
                 f"convection = '{convection}'",
                 grid=f"{kind} = [20, 23]\nperiodic = ['x']",
                 initial=f"concentration = 'x*y'\n{box}upper = [0.6, 0.6]\nagain = [0.01]",
-                walls=walls, scheme=scheme,
+                walls=walls, scheme=scheme, step="step = 0.0004",
             )  # fmt: skip
     yield "nodes, advective transport", TRANSPORT.format(
         model="velocity = ['sin(9*y)', '1 + x']\nconvection = 'central'\nform = 'advective'",
         grid="nodes = [20, 23]\nperiodic = ['x']", initial="concentration = 'x*y'", walls=walls,
-        scheme="rk3",
+        scheme="rk3", step="step = 0.0004",
     )  # fmt: skip
     fields = ("velocity_x", "velocity_y", "velocity_z")
     for convection, scheme in (("upwind", "explicit"), ("upwind3", "rk2"), ("tvd", "rk3")):
@@ -112,7 +112,7 @@ def texts_of_transport():
                 f"{wall}.{field} = {{ value = {value} }}"
                 for wall, value in (("left", 0.1), ("right", -0.2)) for field in fields
             ),
-            scheme=scheme,
+            scheme=scheme, step="cfl = 0.2" if convection == "tvd" else "step = 0.0004",
         )  # fmt: skip
 
 

@@ -184,6 +184,20 @@ def test_goes_on_bit_for_bit(tmp_path):
         run(changed, None, path, start=Start(restart=True))
 
 
+@pytest.mark.parametrize("every", [1, 20, 60])
+def test_noise_that_grows_is_no_blow_up(every, tmp_path):
+    """From 1e-12 to 1, however few of its steps are looked at."""
+    case = {
+        "model": {"kind": "decay", "rate": -27.6, "nu": 0},
+        "grid": {"cells": [16], "periodic": ["x"]},
+        "initial": {"u": "1e-12*sin(2*pi*x)"},
+        "time": {"end": 1, "step": 0.005, "scheme": "rk3"},
+        "solver": {"check_every": every},
+    }
+    result = run(heatsolve.load(case), "numpy", tmp_path / "case.h5")
+    assert 0.5 < result.fields["u"].max() < 2.0
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

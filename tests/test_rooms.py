@@ -265,7 +265,7 @@ ALLOWED = {
         INTERFACE,
         "errors",
     ),
-    "pace": ("staggered", "steppers", "problem", "case", "schema", "errors"),
+    "pace": ("staggered", "convection", "steppers", "problem", "case", "schema", "errors"),
     "march": (
         "grid",
         "ranks",

@@ -5,12 +5,13 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from many import Impatient
 
 from heatsolve import stability
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import load, parse, recorded
 from heatsolve.convection import Convection
-from heatsolve.errors import CaseError, Diverged, InputError
+from heatsolve.errors import CaseError, Diverged, InputError, Interrupted
 from heatsolve.output import read
 from heatsolve.preview_transport import transport_rows
 from heatsolve.restart import Start
@@ -654,6 +655,50 @@ def test_nothing_that_moves_takes_one_step(tmp_path):
     )  # fmt: skip
     assert result.outcome.count == 1
     assert np.array_equal(result.fields["concentration"], (np.arange(8) + 0.5) / 8)
+
+
+INFLOW = CASE.format(
+    model="velocity = 'self'\nform = 'advective'", grid="cells = [50]", initial="velocity_x = 1",
+    walls="left.velocity_x.value = '1 + 1000*t'\nright.velocity_x.gradient = 0", end=0.1,
+    time="cfl = 0.9",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [[], ["solver.check_every=2"], ["solver.check_every=100"]])
+def test_a_blow_up_in_the_first_steps_is_told(tmp_path, more):
+    """Of steps that were right for the first inflow."""
+    overrides = ["time.step=0.018", "time.allow_unstable=true", *more]
+    with pytest.raises(Diverged, match=r"diverged by step 6 \(t = 0.1\): the field changes by 5"):
+        run(parse(INFLOW, "case", overrides), "numpy", tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("form", ["flux", "advective"])
+def test_steps_follow_a_velocity_that_carries_itself(tmp_path, form):
+    """Those of walls until a step's end, too: nothing overshoots."""
+    case = parse(INFLOW, "case", [f"model.form={form}"])
+    result = run(case, "numpy", tmp_path / "a.h5")
+    history, u = read(result.path).history, result.fields["velocity_x"]
+    assert u.min() > 0.0 and u.max() < 101.0
+    assert history["time"] == pytest.approx(np.cumsum(history["dt"]), rel=1e-12)
+    ends = 1.0 + 1000.0 * history["time"]
+    assert np.all(history["dt"] * ends <= 0.9 * 0.02 * (1.0 + 1e-9))
+    assert np.all((history["dt"] * ends)[5:-1] > 0.5 * 0.02)
+    with pytest.raises(InputError, match=r"time\.cfl: a step of .* explicit Euler allows at most"):
+        run(parse(INFLOW, "case", ["time.cfl=1.1"]), "numpy", tmp_path / "b.h5")
+
+
+def test_steps_that_follow_go_on_after_a_stop(tmp_path):
+    """Boxes are set once more in the same step; the file is the same, bit for bit."""
+    box = "[[initial.box]]\nfield = 'velocity_x'\nvalue = 3\nlower = [0.2]\nupper = [0.4]\n"
+    text = INFLOW + f"[checkpoint]\nevery = 10\n{box}again = [0.03, 0.0702]\n"
+    whole = run(parse(text, "case"), "numpy", tmp_path / "whole.h5")
+    path = tmp_path / "parts.h5"
+    with pytest.raises(Interrupted):
+        run(parse(text, "case"), "numpy", path, wish=Impatient(5))
+    result = run(parse(text, "case"), "numpy", path, start=Start(restart=True))
+    assert result.fields["velocity_x"].tobytes() == whole.fields["velocity_x"].tobytes()
+    for name, values in read(whole.path).history.items():
+        assert np.array_equal(values, read(path).history[name])
 
 
 def test_speeds_are_those_of_cells_and_walls():

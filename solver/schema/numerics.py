@@ -179,8 +179,8 @@ class Time(Section):
     step: PositiveReal | None = None
     """The length of a step; this or `cfl`."""
     cfl: PositiveReal | None = None
-    """Of explicit schemes: a share of the largest stable step, that at t = 0; of flow that of the
-    moment."""
+    """Of explicit schemes: a share of the largest stable step, that at t = 0; of flow, and of a
+    velocity that carries itself, that of the moment."""
     scheme: Literal[
         "explicit", "rk2", "rk3", "adams-bashforth", "crank-nicolson", "backward-euler"
     ] = "explicit"
