@@ -14,7 +14,8 @@ from matplotlib.ticker import LogFormatterMathtext, LogLocator, MaxNLocator, Sym
 
 from heatsolve.errors import InputError
 
-LEVELS = 40
+LEVELS = 41
+"""Bands of colour: an odd number, so that 0 lies within a white one between equal limits."""
 ROUNDING = 1e-9
 """Of a range: what is beyond it by less counts as inside."""
 DECADES = 1e-8

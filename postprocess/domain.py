@@ -16,6 +16,9 @@ FINE, PARTS = 600, 3
 """Along the longer side of a plane: squares for which it is said how much of them is solid, and
 points along each side of a square at which that is asked."""
 
+MOST = 10**8
+"""Points times obstacles that are looked at: with many obstacles the squares are larger."""
+
 Place = tuple[tuple[str, float], ...]
 """Where a plane or a line lies: axes across which it is cut, with the positions."""
 
@@ -42,8 +45,9 @@ def solid(
     """
     if not domain.obstacles:
         return None
+    squares = min(FINE, round((MOST / len(domain.obstacles)) ** 0.5 / PARTS))
     spans = [high - low for low, high in (domain.ends[axis] for axis in axes)]
-    counts = [max(FINE // 10, round(FINE * span / max(spans))) for span in spans]
+    counts = [max(FINE // 10, round(squares * span / max(spans))) for span in spans]
     points: dict[str, np.ndarray] = {axis: np.array(position) for axis, position in at}
     lines = []
     for number, (axis, count) in enumerate(zip(axes, counts, strict=True)):
@@ -55,8 +59,8 @@ def solid(
         lines.append(np.concatenate([[low], middles, [high]]))
     inside = owners(domain.obstacles, dict(sorted(points.items()))) > 0
     whole = np.broadcast_to(inside, [count * PARTS for count in counts])
-    squares = whole.reshape([n for count in counts for n in (count, PARTS)])
-    share = squares.mean(axis=tuple(range(1, 2 * len(axes), 2)))
+    parts = whole.reshape([n for count in counts for n in (count, PARTS)])
+    share = parts.mean(axis=tuple(range(1, 2 * len(axes), 2)))
     return lines, np.pad(share, 1, mode="edge")
 
 
