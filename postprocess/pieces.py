@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from heatsolve.disk import aside
 from heatsolve.errors import InputError
 from heatsolve.output import Solution
+from heatsolve.streams import shown
 
 DOTS = {"png": 250, "pdf": 400, "svg": 400}
 """An inch, by format: those of all of a PNG, and of the fields within a PDF or SVG."""
@@ -40,6 +41,10 @@ class Figure(matplotlib.figure.Figure):
         image = io.BytesIO()
         self.savefig(image, format="png", dpi=110, bbox_inches="tight")
         return image.getvalue()
+
+
+LETTERS_OF_UNIT = 30
+"""More of them are cut off."""
 
 
 def image_format(output: Path) -> str:
@@ -82,13 +87,13 @@ def set_title(drawing: Figure, text: str, ax: Axes | None = None) -> None:
 
 def label_of(solution: Solution, name: str) -> str:
     """Name and unit, as `velocity x (m/s)`."""
-    unit = solution.units[name]
+    unit = shown(solution.units[name], LETTERS_OF_UNIT)
     return name.replace("_", " ") + (f" ({unit})" if unit != "1" else "")
 
 
 def quantity(name: str, value: float, unit: str) -> str:
     """Name, value and unit, as `t = 0.5 s`."""
-    return f"{name} = {value:.4g}" + (f" {unit}" if unit != "1" else "")
+    return f"{name} = {value:.4g}" + (f" {shown(unit, LETTERS_OF_UNIT)}" if unit != "1" else "")
 
 
 def main_field(solution: Solution) -> str:

@@ -23,7 +23,7 @@ from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.expressions import quoted, show, suggestion
 from heatsolve.models import Equations, find, known
 from heatsolve.schema import Condition, Document, Grid, Section, document_for
-from heatsolve.toml import KeyPath, dotted, dump, lines_of, unclosed, unheld
+from heatsolve.toml import KeyPath, dotted, dump, lines_of, loads, unclosed, unheld
 from heatsolve.values import Found, Mistake
 
 # Keys that exclude each other in the table of this path: setting one drops the others.
@@ -35,8 +35,6 @@ RIVALS = {
 }
 # A case is a page or two: what exceeds these is none, or shall not cost more than a moment.
 MOST_BYTES = 8 * 2**20
-MOST_PARTS = 100
-"""Of a dotted key: the time that tomllib takes grows with their square."""
 MOST_JUDGED, MOST_TOLD = 1000, 20
 """Mistakes that are put into words, and that are told."""
 UNHELD_WORDS = "holds a NUL or half a character (a surrogate), which no file can hold"
@@ -231,12 +229,8 @@ def shipped() -> dict[str, str]:
 
 
 def _toml(text: str, name: str) -> dict[str, Any]:
-    for count, row in enumerate(text.split("\n"), 1):
-        before_equals = (re.split(r"[{,]", piece)[-1] for piece in row.split("="))
-        if any(len(re.findall(r"\.(?!\.)", key)) >= MOST_PARTS for key in before_equals):
-            raise CaseError(f"{name}:{count}: a key of more than {MOST_PARTS} parts")
     try:
-        return tomllib.loads(text)
+        return loads(text)
     except RecursionError:
         raise CaseError(f"{name}: nested too deeply") from None
     except ValueError as error:

@@ -5,18 +5,31 @@ whose values lie in another file) would show the content of other files, or lead
 in a circle until it crashes; shapes that do not fit would end in a mistake far from the cause.
 """
 
+import math
 import os
 import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
+import numpy as np
 
 from heatsolve.errors import FileFailure
 
 NUMBERS = "fiu"
 """The kinds of NumPy's types that are numbers."""
+TEXTS = {"case", "heatsolve_version", "backend", "precision", "machine", "relative_to"}
+MEASURES = {
+    "schema", "ranks", "iterations", "steps", "converged", "threshold", "scale", "residual",
+    "solve_seconds", "points_updated", "bytes_moved", "wall_seconds",
+}  # fmt: skip
+"""The attributes that a run leaves: texts, and numbers; besides those that begin with error_."""
+MOST_BYTES = 8 * 2**20
+"""Of an attribute: a case, which is the longest of them, has no more."""
+MOST_LETTERS = 100
+"""Of the name of a field."""
 PATIENCE = 60
 """Seconds of a trial: of a file that is whole it takes a moment, of a damaged one maybe forever."""
 
@@ -44,9 +57,47 @@ def survives(path: Path, look: Callable[[], object]) -> None:
         raise FileFailure(f"{path} is damaged: the HDF5 library fails on it")
 
 
+def attributes(file: h5py.File) -> dict[str, Any]:
+    """The attributes of a file as plain Python values: known ones are a number, or a text.
+
+    Raises FileFailure for a known one that is neither, and for any that is too large to be ours.
+    """
+    found = {}
+    for name in file.attrs:
+        about = file.attrs.get_id(name)
+        size = math.prod(about.shape or ()) * about.dtype.itemsize
+        value = _plain(file.attrs[name]) if size <= MOST_BYTES else None
+        size = max(size, len(value) if isinstance(value, str) else 0)
+        if size > MOST_BYTES:
+            raise damage(file, name, f"is an attribute of {size / 2**20:.0f} MiB")
+        if name in TEXTS and not isinstance(value, str):
+            raise damage(file, name, "is an attribute that is no text")
+        measured = name in MEASURES or name.startswith("error_")
+        if measured and not isinstance(value, int | float):
+            raise damage(file, name, "is an attribute that is no number")
+        found[name] = value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value of an attribute as Python has it; bytes that are no text as escapes."""
+    held = np.asarray(value)
+    if held.dtype.kind == "V":  # whose item would be bytes, too
+        return held
+    found = held.item() if held.size == 1 else held.tolist()
+    if isinstance(found, str):
+        found = found.encode("utf-8", "surrogateescape")
+    return found.decode("utf-8", "backslashreplace") if isinstance(found, bytes) else found
+
+
 def members(group: h5py.Group) -> Iterator[str]:
-    """The names in a group. Raises FileFailure for a link, which would lead out of it."""
+    """The names in a group.
+
+    Raises FileFailure for a name that we never give, and for a link, which would lead out of it.
+    """
     for name in group:
+        if not isinstance(name, str) or not name.isprintable() or len(name) > MOST_LETTERS:
+            raise damage(group, str(name), "is not a name of ours")
         _demand_no_link(group, name)
         yield name
 
@@ -93,4 +144,5 @@ def demand_unit(group: h5py.Group, name: str) -> None:
 def damage(group: h5py.Group, name: str, what: str) -> FileFailure:
     """What to raise for something in a group that is not as heatsolve writes it."""
     place = f"{group.name.rstrip('/')}/{name}".lstrip("/")
-    return FileFailure(f"{group.file.filename} is damaged: {place!r} {what}")
+    short = place if len(place) <= MOST_LETTERS else f"{place[:MOST_LETTERS]}..."
+    return FileFailure(f"{group.file.filename} is damaged: {short!r} {what}")

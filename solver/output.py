@@ -2,7 +2,6 @@
 
 import math
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from heatsolve.disk import failing
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.fieldfile import BLOCK_BYTES, POINTS, FieldFile, field_names, row_axis
 from heatsolve.inspection import (
+    attributes,
     damage,
     demand_group,
     demand_unit,
@@ -26,7 +26,8 @@ from heatsolve.inspection import (
     members,
     survives,
 )
-from heatsolve.streams import printable
+from heatsolve.streams import shown
+from heatsolve.toml import loads
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,7 @@ class Solution:
         nothing if the tolerance is none relative to something."""
         scale, words = (self.attributes.get(key) for key in ("scale", "relative_to"))
         if isinstance(scale, float) and scale > 0.0 and isinstance(words, str):
-            return scale, f" relative to {words}"
+            return scale, f" relative to {shown(words)}"
         return 1.0, ""
 
     @property
@@ -79,8 +80,8 @@ class Solution:
     def case(self) -> dict[str, Any]:
         """The case that made the file, as parsed TOML; empty if it has none or a broken one."""
         try:
-            return tomllib.loads(str(self.attributes.get("case", "")))
-        except tomllib.TOMLDecodeError:
+            return loads(self.attributes.get("case", ""))
+        except (ValueError, RecursionError):
             return {}
 
     @property
@@ -88,7 +89,7 @@ class Solution:
         """The first line of the case's title, else the name of the file."""
         section = self.case.get("case")
         title = str(section.get("title", "")) if isinstance(section, dict) else ""
-        return printable(next(iter(title.strip().splitlines()), self.path.stem))
+        return shown(next(iter(title.strip().splitlines()), self.path.stem))
 
 
 Source = Path | str | Solution
@@ -114,17 +115,17 @@ def read(source: Source, fields: Sequence[str] | None = None) -> Solution:
         names = field_names(file)
         _demand(fields or (), names, path)
         time, axes = file.get("time"), _axes(file)
-        attributes = {name: np.asarray(value).tolist() for name, value in file.attrs.items()}
+        about = attributes(file)
         notes: tuple[str, ...] = ()
-        if isinstance(attributes.get("case"), str):
-            _, attributes["case"], notes = recorded(attributes["case"])
+        if "case" in about:
+            _, about["case"], notes = recorded(about["case"])
         return Solution(
             path=path,
             mark=_mark(file),
             fields={n: _field(file, n)[:] for n in (names if fields is None else fields)},
             coordinates={axis: file[axis][:] for axis in axes},
             time=time[:] if time else None,
-            attributes=attributes,
+            attributes=about,
             history={
                 name: values[:]
                 for name, values in file["history"].items()
@@ -286,7 +287,7 @@ def _number(value: object) -> str:
 
 def _columns(rows: list[list[str]]) -> list[str]:
     """Lines of left-aligned columns, two blanks apart."""
-    rows = [list(map(printable, row)) for row in rows]
+    rows = [list(map(shown, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
@@ -351,6 +352,7 @@ def _inspect(file: h5py.File) -> None:
             raise damage(file, name, f"has the shape {field.shape}, its axes have {shape}")
     for name in (*axes, *field_names(file)):
         demand_unit(file, name)
+    attributes(file)
     history = demand_group(file, "history")
     for name in members(history):
         demand_values(history, name)

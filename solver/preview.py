@@ -13,7 +13,7 @@ from heatsolve.preview_rows import files, memory_row, process_rows, row, sample_
 from heatsolve.preview_transport import evolution_rows, transport_rows
 from heatsolve.problem import grid_of
 from heatsolve.report import Report
-from heatsolve.streams import printable
+from heatsolve.streams import shown
 from heatsolve.unused import warn_of_unused
 
 ROWS: dict[str, Callable[[Case, Backend, int], Generator[str, None, Pace | None]]] = {
@@ -48,7 +48,7 @@ def preview(
     grid = grid_of(case)
     if case.origin is not None and case.origin.note:
         yield case.origin.note
-    yield f"{case.name}: {printable(case.about.title) or 'untitled'}"
+    yield f"{case.name}: {shown(case.about.title) or 'untitled'}"
     pace = yield from ROWS.get(case.model.kind, evolution_rows)(case, machine, ranks)
     yield row("backend", f"{machine.name} ({reason}), {case.solver.precision}")
     yield from process_rows(case, machine, grid, ranks)

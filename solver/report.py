@@ -137,7 +137,7 @@ class Report:
 
 def duration(seconds: float) -> str:
     """A time as people say it: 0.4 s, 12 s, 3 min 20 s, 5 h 12 min."""
-    if seconds < 10.0:
+    if not 10.0 <= seconds < math.inf:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:

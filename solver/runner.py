@@ -35,7 +35,7 @@ from heatsolve.report import Report, Shares, duration, speed, together
 from heatsolve.restart import Start, find_state, store_of
 from heatsolve.results import Results
 from heatsolve.schema import IMPLICIT
-from heatsolve.streams import printable
+from heatsolve.streams import shown
 from heatsolve.unused import warn_of_unused
 from heatsolve.wish import Wish
 
@@ -160,7 +160,7 @@ def machine_of(case: Case, backend: str | None, report: Report, ranks: Ranks) ->
     )
     if case.origin is not None and case.origin.note:
         report.line(case.origin.note)
-    report.line(f"{case.name}: {printable(case.about.title) or 'untitled'}")
+    report.line(f"{case.name}: {shown(case.about.title) or 'untitled'}")
     report.line(f"backend {machine.name} ({reason}), {case.solver.precision}")
     return machine
 

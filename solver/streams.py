@@ -91,3 +91,8 @@ def silence(stream: IO[str]) -> None:
 def printable(text: str) -> str:
     """A text of somebody's file, without what would make a terminal do anything but print it."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shown(text: str, most: int = 200) -> str:
+    """A text of somebody's file in one line, of at most so many letters."""
+    return printable(text if len(text) <= most else f"{text[:most]}...")

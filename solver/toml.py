@@ -24,6 +24,12 @@ TOKENS = re.compile(
     ),
     re.DOTALL,
 )
+MOST_PARTS = 100
+"""Of a dotted key: the time that tomllib takes grows with their square."""
+ENDS = ("]", "}", "'''", '"""')
+"""What is in the last line of a statement that has several."""
+MOST_TRIED = 1 << 22
+"""Characters that are read again to find where statements end: a few seconds."""
 MOST_SCANNED = 1 << 20
 """Characters: in a longer text it takes too long to find what is open."""
 
@@ -70,17 +76,39 @@ UNHELD = re.compile("[\0\ud800-\udfff]")
 """NUL, and the halves of characters (surrogates) that stand for bytes which are no text."""
 
 
+def loads(text: str) -> dict[str, Any]:
+    """The table of a TOML text, which may be a stranger's.
+
+    Raises ValueError, with the line in its words as tomllib has it, RecursionError for what is
+    nested too deeply.
+    """
+    for count, row in enumerate(text.split("\n"), 1):
+        before_equals = (re.split(r"[{,]", piece)[-1] for piece in row.split("="))
+        if any(len(re.findall(r"\.(?!\.)", key)) >= MOST_PARTS for key in before_equals):
+            raise ValueError(f"A key of more than {MOST_PARTS} parts (at line {count})")
+    return tomllib.loads(text)
+
+
 def lines_of(text: str) -> dict[KeyPath, int]:
     """Return the line where the definition of each key starts, for a text that is valid TOML.
 
-    A statement of TOML ends with a line, and it is valid by itself as soon as it is complete.
+    A statement of TOML ends with a line, and it is valid by itself as soon as it is complete. Of
+    one with very many lines, and of what stands below it, nothing is returned.
     """
+    left = MOST_TRIED
     lines: dict[KeyPath, int] = {}
     arrays: dict[KeyPath, int] = {}  # the index of the latest table of each [[array]]
     table: KeyPath = ()
-    statement, start = "", 1
+    rows: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
-        statement, start = (f"{statement}\n{line}", start) if statement else (line, number)
+        rows.append(line)
+        start = number + 1 - len(rows)
+        if number > start and not any(mark in line for mark in ENDS):
+            continue  # it goes on
+        statement = "\n".join(rows)
+        left -= len(statement) - len(line)
+        if left < 0:
+            break
         try:
             paths = list(_paths(tomllib.loads(statement)))
         except (ValueError, RecursionError):
@@ -99,7 +127,7 @@ def lines_of(text: str) -> dict[KeyPath, int]:
         else:
             for path in paths:
                 lines.setdefault((*table, *path), start)
-        statement = ""
+        rows = []
     return lines
 
 

@@ -102,7 +102,7 @@ ALLOWED = {
     "inspection": ("errors",),
     "parts": ("disk", "inspection", "errors"),
     "fieldfile": ("disk", "parts", "xdmf", "errors"),
-    "output": ("case", "disk", "fieldfile", "inspection", "parts", "streams", "errors"),
+    "output": ("case", "disk", "fieldfile", "inspection", "parts", "streams", "toml", "errors"),
     "shared": ("disk", "fieldfile", "ranks", "errors"),
     "results": ("disk", "fieldfile", "output", "parts", "ranks", "shared", "errors"),
     "checkpoint.part": ("disk", "inspection"),

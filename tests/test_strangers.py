@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import zlib
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 
@@ -172,6 +172,98 @@ def test_harm_is_told(harm, name, copies, monkeypatch):
         assert not Path("g.h5").exists()
 
 
+def test_attributes_are_numbers_or_texts(copies, monkeypatch):
+    """A known one that is not is told, by its name; and those of a run are all known."""
+    for path in copies.glob("*.h5"):
+        with h5py.File(path) as file:
+            assert set(file.attrs) <= inspection.TEXTS | inspection.MEASURES
+            good = dict(file.attrs)
+    wrong = [None, "many", b"many", [1.0, 2.0], 1j, np.void(pickle.dumps(print)), h5py.Empty("f8")]
+    for name, given in good.items():
+        for value in wrong if name not in inspection.TEXTS else [*wrong[3:], 1.5]:
+            with h5py.File("march.h5", "r+") as file:
+                file.attrs[name] = value if value is not None else file.ref
+            with pytest.raises(FileFailure, match=rf"march\.h5 is damaged: '{name}' is an attr"):
+                read(Path("march.h5"), fields=())
+        with h5py.File("march.h5", "r+") as file:
+            file.attrs[name] = [given]  # as netCDF has it
+        assert read(Path("march.h5"), fields=()).attributes[name] == given
+    code, said = program(monkeypatch, "info", "march.h5")
+    assert (code, said) == (0, "")
+
+
+@pytest.mark.parametrize("value", ["x" * (9 << 20), np.bytes_(b"x" * (9 << 20)), np.ones(2 << 20)])
+@pytest.mark.parametrize("name", ["case", "more"])
+def test_an_enormous_attribute(value, name, copies, monkeypatch):
+    with h5py.File("steady.h5", "r+", libver="latest") as file:
+        file.attrs[name] = value
+    code, said = program(monkeypatch, "info", "steady.h5")
+    size = 16 if isinstance(value, np.ndarray) else 9
+    assert (code, said) == (
+        6, f"heatsolve: steady.h5 is damaged: '{name}' is an attribute of {size} MiB\n"
+    )  # fmt: skip
+
+
+CASES = {
+    "nested lists": f"a = {'[' * 5000}{']' * 5000}\n",
+    "nested tables": f"a = {'{b = ' * 5000}1{'}' * 5000}\n",
+    "brackets that stay open": "a = [\n" * 5000,
+    "a key of many parts": f"{'a.' * 200_000}a = 1\n",
+    "a text of many lines": "a = '''\n" + "line\n" * 200_000 + "'''\n",
+    "a list of many lines": "a = [\n" + "1,\n" * 200_000 + "]\n",
+    "many keys": "".join(f"a{n} = 1\n" for n in range(20_000)),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_case_that_takes_forever(kind, copies, monkeypatch):
+    """To read, or to find the line of its mistakes in: in a file of results, and as a case."""
+    text = STEADY + "[case]\ntitle = 'A'\n[more]\n" + CASES[kind]
+    with h5py.File("steady.h5", "r+", libver="latest") as file:
+        file.attrs["case"] = text
+    for command in ("info", "plot"):
+        code, said = program(monkeypatch, command, "steady.h5")
+        assert (code, said) == (0, "")
+    Path("case.toml").write_text(text)
+    code, said = program(monkeypatch, "run", "case.toml")
+    assert code == 2
+    assert said.startswith("case.toml")
+    assert max(map(len, said.split("\n"))) < 200
+
+
+def test_long_and_odd_words(copies, monkeypatch):
+    """Titles, units and names of 200,000 letters, or with what would move a terminal."""
+    for word in ("letter " * 30_000, "l" * 200_000, "\x1b[31mred\x07\u202e"):
+        text = STEADY + f"[case]\ntitle = {json.dumps(word)}\n"
+        with h5py.File("steady.h5", "r+", libver="latest") as file:
+            file.attrs["case"], file.attrs[word[:60000]] = text, word
+            file["temperature"].attrs["units"] = file["x"].attrs["units"] = word
+        for command in (
+            ("info",),
+            ("plot",),
+            ("plot", "--slice", "x=0.5"),
+            ("compare", "steady.h5"),
+        ):
+            printed = io.StringIO()
+            monkeypatch.setattr(sys, "argv", ["heatsolve", command[0], "steady.h5", *command[1:]])
+            with redirect_stdout(printed), suppress(SystemExit):
+                cli.main()
+            said = printed.getvalue()
+            assert max(map(len, said.split("\n"))) < 1000
+            assert said.replace("\n", "").isprintable()
+        code, said = program(monkeypatch, "plot", "steady.h5", "--field", word)
+        assert (code, said.count("\n"), said[:-1].isprintable()) == (2, 1, True)
+        with h5py.File("march.h5", "r+") as file:
+            file.copy("temperature", word)
+        code, said = program(monkeypatch, "info", "march.h5")
+        assert code == 6
+        assert re.fullmatch(
+            r"heatsolve: march\.h5 is damaged: .{3,110} is not a name of ours\n", said
+        )
+        with h5py.File("march.h5", "r+") as file:
+            del file[word]
+
+
 @pytest.mark.parametrize(
     ("axis", "value"), [("x", 0.0), ("x", np.nan), ("y", np.inf), ("time", np.nan)]
 )
@@ -224,7 +316,7 @@ def test_reading_changes_nothing(copies, monkeypatch):
             return os.mkdir, (str(owned),)
 
     with h5py.File("march.h5", "r+") as file:
-        file.attrs["case"] = np.void(pickle.dumps(Harm()))
+        file.attrs["more"] = np.void(pickle.dumps(Harm()))
         file["temperature"].attrs["more"] = np.void(pickle.dumps(Harm()))
     for path in copies.iterdir():
         path.chmod(0o444)
