@@ -212,7 +212,7 @@ def transient(
         number += 1
         log.course.time, log.course.shortened = stepper.time, stride.shortened
         if looks:
-            log.look(stepper, number, stride.length, sampled)
+            log.look(stepper, number, stride, sampled)
             in_all = pace.steps_in_all(number, stepper.time)
             watcher.progress(number, log.course.norm, in_all)
         if every and number % every == 0:
@@ -270,8 +270,9 @@ def stepper_of(problem: Problem, time: float, step: float) -> Stepper:
 class Log:
     """Keeps the course of a march and the history of the steps that are looked at.
 
-    The norm of a step is the l2 norm of its change; where the march ends at a steady state, the
-    largest rate of change, or the change of the sum of the first field relative to that sum.
+    The norm of a step is the l2 norm of the rate of change, and a step is judged by that of its
+    change; where the march ends at a steady state, it is the largest rate of change, or the change
+    of the sum of the first field relative to that sum.
     """
 
     def __init__(self, problem: Problem):
@@ -359,19 +360,25 @@ class Log:
     def recall(self, state: State) -> None:
         """Go on from an earlier march."""
         self.course, self.history = Course(**state.record["march"]), state.lists
-        self.course.looks = self.course.looks or len(self.history["residual"])
+        if not self.course.looks:  # an earlier version, whose norms were those of changes
+            self.course.looks = len(self.history["residual"])
+            if self._norm == "l2":
+                norms = zip(self.history["residual"], self.history["dt"], strict=True)
+                self.history["residual"] = [norm / dt for norm, dt in norms]
         if self._lines and LINE_TIME not in self.history:  # an earlier version read them in rows
             self.history[LINE_TIME] = list(self.history["time"])
 
-    def look(self, stepper: Stepper, number: int, dt: float, sampled: bool) -> None:
+    def look(self, stepper: Stepper, number: int, stride: Stride, sampled: bool) -> None:
         """Take the change in step `number`; the history has a row of each such step, but where the
         case says of which: of those that are `sampled`, and of the last.
 
         Raises Diverged where the change grew without bound.
         """
-        course = self.course
+        course, dt = self.course, stride.length
         course.norm = self._norm_of(stepper, dt)
         self._judge(stepper, number, dt)
+        if self._norm == "l2":  # which is kept per time: a short last step does not bend it
+            course.norm /= dt * math.sqrt(len(stride.parts))
         if not (sampled or self.steady or self._output.sample is None):
             return
         row: dict[str, Any]
@@ -393,14 +400,14 @@ class Log:
         begun = {"l2": course.size * math.sqrt(problem.whole.all_unknowns), "max": course.size / dt}
         known = max(course.largest, begun.get(self._norm, 0.0))
         if not (math.isfinite(course.norm) and course.norm <= (GROWTH * known or math.inf)):
-            raise self.divergence(stepper, number)
+            raise self.divergence(stepper, number, course.norm)
         if course.looks < LOOKS_AT_START:
             course.largest = max(course.largest, min(course.norm, RISE * known or math.inf))
         course.looks += 1
 
-    def divergence(self, stepper: Stepper, number: int) -> Diverged:
-        """What to say of a march that has grown without bound by step `number`."""
-        norm = self.course.norm
+    def divergence(self, stepper: Stepper, number: int, norm: float = math.nan) -> Diverged:
+        """What to say of a march that has grown without bound by step `number`, by a change of
+        this norm if that is what told."""
         stepper.finish()
         problem = stepper.problem
         found = [first_not_finite(problem, u, name) for name, u in problem.fields.items()]

@@ -50,11 +50,13 @@ class Solution:
 
     @property
     def norm(self) -> str:
-        """What the norm in the history is of."""
+        """What the norm in the history is of, as the file or, of earlier ones, its case says."""
+        if isinstance(words := self.attributes.get("norm_of"), str):
+            return words
         case = recorded(str(self.attributes.get("case", ""))).case
-        if case is not None:
+        if case is not None and case.norm_words != "l2 of the rate of change":
             return case.norm_words
-        return "residual" if self.time is None else "norm of the change in a step"
+        return "residual" if self.time is None else "l2 of the change in a step"
 
     @property
     def relative(self) -> tuple[float, str]:
@@ -237,10 +239,11 @@ def summary(source: Source) -> str:
     norms = {"residual": solution.norm, "threshold": "tolerance"}
     for name, value in solution.attributes.items():
         if name == "converged":
-            rows.append([name, "yes" if value else "no"])
+            marched = solution.time is not None and "threshold" not in solution.attributes
+            rows.append(["reached its end" if marched else name, "yes" if value else "no"])
         elif name in norms and isinstance(value, float):
             rows.append([norms[name], _number(value / scale) + relative])
-        elif name not in ("case", "scale", "relative_to"):
+        elif name not in ("case", "scale", "relative_to", "norm_of"):
             rows.append([name.replace("_", " "), _number(value)])
     for axis, line in {**solution.coordinates, "time": solution.time}.items():
         if line is not None:

@@ -329,6 +329,7 @@ def attributes_of(problem: Problem, outcome: Outcome) -> dict[str, Any]:
         "converged": outcome.converged or outcome.ending == "count",
         "threshold": outcome.threshold or None,
         "residual": outcome.norm,
+        "norm_of": case.norm_words,
         "scale": outcome.scale if outcome.relative_to else None,
         "relative_to": outcome.relative_to or None,
     }

@@ -1,7 +1,9 @@
 """Obstacles in a flow, and what is read from one: exact solutions, orders, balances, refusals."""
 
 import math
+import re
 
+import h5py
 import numpy as np
 import pytest
 import xarray
@@ -15,7 +17,7 @@ from heatsolve.grid import make_grid
 from heatsolve.keeper import State
 from heatsolve.march import Log
 from heatsolve.obstacles import Obstacles
-from heatsolve.output import copy, read
+from heatsolve.output import copy, read, summary
 from heatsolve.preview import preview
 from heatsolve.restart import Start
 from heatsolve.runner import run
@@ -364,6 +366,39 @@ def test_samples_and_lines_go_on_behind_a_restart(tmp_path):
     log.recall(old)
     assert log.history["line_time"] == [1.0, 2.0]
     assert log.course.looks == 2
+
+
+@pytest.mark.parametrize("scheme", ["explicit", "backward-euler", "crank-nicolson"])
+def test_a_short_last_step_does_not_bend_the_history(tmp_path, scheme):
+    """Norms are per time: a source of 1 between insulated walls warms four cells by 1 a second."""
+    insulated = ["boundary.left.temperature.gradient=0", "boundary.right.temperature.gradient=0"]
+    given = [f"time.scheme={scheme}", "time.end=0.0101", "initial.temperature=0"]
+    found = marched(tmp_path / "a.h5", "", *given, *insulated)
+    assert found.history["dt"][-1] == pytest.approx(1e-4)
+    assert found.history["residual"] == pytest.approx(2.0, rel=1e-6)
+    assert found.attributes["residual"] == found.history["residual"][-1]
+    assert found.norm == "l2 of the rate of change"
+    said = summary(tmp_path / "a.h5")
+    assert re.search(r"^reached its end +yes$", said, re.M) and "converged" not in said
+    assert re.search(r"^l2 of the rate of change +2$", said, re.M)
+
+
+def test_norms_of_an_earlier_version_were_those_of_changes(tmp_path):
+    """In its files they are called so, and a march that goes on makes rates of them."""
+    rows = {"iteration": [5, 9], "residual": [1.0, 0.5], "time": [1.0, 1.5], "dt": [0.5, 0.25]}
+    rows = {name: np.array(values) for name, values in rows.items()}
+    log = Log(Conduction(parse(MARCH, "case"), NumpyBackend()))
+    log.recall(State(9, {"march": {"time": 1.5, "norm": 0.5, "largest": 1.0}}, rows, {}))
+    assert log.history["residual"] == [2.0, 2.0]
+    marched(tmp_path / "a.h5", "", "time.end=0.01")
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        del file.attrs["norm_of"]
+    assert read(tmp_path / "a.h5").norm == "l2 of the change in a step"
+
+
+def test_a_march_to_a_steady_state_converges(tmp_path):
+    solved(tmp_path / "a.h5", "numpy", cells=[4, 4], walls=STILL, time="step = 0.01\ntolerance = 1")
+    assert re.search(r"^converged +yes$", summary(tmp_path / "a.h5"), re.M)
 
 
 @pytest.mark.parametrize("given, said", [

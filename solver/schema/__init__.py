@@ -87,7 +87,7 @@ class Document(Section):
         if self.time is None or self.model.steady:
             return f"{self.solver.norm} of the {self.solver.monitor}"
         if self.time.tolerance is None:
-            return "l2 of the change in a step"
+            return "l2 of the rate of change"
         return {"max": "largest rate of change", "sum-change": "change of the sum"}[self.time.norm]
 
     @property
