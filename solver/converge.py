@@ -11,10 +11,10 @@ from heatsolve.backends import Accumulator
 from heatsolve.case import Case
 from heatsolve.criterion import Criterion, OutOfRange, kind_of
 from heatsolve.evaluate import walls_of
-from heatsolve.grid import whole
+from heatsolve.grid import Grid, whole
 from heatsolve.judge import Course, Judge, Look
 from heatsolve.keeper import Keeper, Questions, State
-from heatsolve.linear import Method, System
+from heatsolve.linear import Method, System, two_coloured
 from heatsolve.linear.cg import ConjugateGradients
 from heatsolve.linear.chebyshev import Chebyshev
 from heatsolve.linear.fft import Fourier
@@ -86,6 +86,23 @@ def method_name(case: Case) -> str:
     if case.solver.method != "auto":
         return case.solver.method
     return "mgcg" if case.model.conductivity.names or case.obstacles else "multigrid"
+
+
+def stall(case: Case, grid: Grid, singular: bool) -> str:
+    """Why the iteration of a steady case cannot converge, and what helps; empty if it can.
+
+    `singular`: no wall gives a temperature. Then the checkerboard, +1 on red unknowns and -1 on
+    black ones, is an eigenvector of D^-1 A with the eigenvalue 2, so of 1 - D^-1 A with -1.
+    """
+    solver = case.solver
+    unweighted = method_name(case) == "jacobi" and solver.update is None and solver.weight == 1.0
+    if not (unweighted and singular and two_coloured(grid)) or solver.iterations is not None:
+        return ""
+    return (
+        "solver.weight: no wall gives a temperature, and Jacobi's iteration of weight 1 then has "
+        "the eigenvalue -1: a checkerboard changes its sign in each sweep and never fades, so the "
+        "iteration stalls; take a weight below 1, such as solver.weight = 0.9"
+    )
 
 
 def make_method(case: Case, system: System, u: Any) -> Method:

@@ -12,7 +12,7 @@ from heatsolve.case import Case
 from heatsolve.collocated import Collocated, CollocatedStep
 from heatsolve.conduction import Conduction
 from heatsolve.convection import Convection
-from heatsolve.converge import Outcome, Watcher, make_method, solve
+from heatsolve.converge import Outcome, Watcher, make_method, solve, stall
 from heatsolve.criterion import Criterion
 from heatsolve.errors import Diverged, InputError, NotConverged
 from heatsolve.evolution import Evolution
@@ -71,6 +71,8 @@ def steady(
     system = problem.system(problem.backend.to_device(source))
     if system.singular:
         make_compatible(system)
+    if reason := stall(problem.case, problem.whole, system.singular):
+        watcher.warn(reason)
     field, total = problem.temperature, problem.add_magnitudes
 
     def begin(system: System, exponent: int) -> tuple[Method, Criterion]:

@@ -13,7 +13,7 @@ from heatsolve.backends import Backend
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case
 from heatsolve.conduction import Conduction
-from heatsolve.converge import method_name
+from heatsolve.converge import method_name, stall
 from heatsolve.errors import InputError
 from heatsolve.evaluate import Wall
 from heatsolve.grid import Grid
@@ -64,6 +64,8 @@ def heat_rows(case: Case, machine: Backend, ranks: int) -> Generator[str, None, 
             demand_direct(problem, machine, ranks)
         yield row("method", _method(case))
         yield row("criterion", _criterion(case))
+    if case.time is None and (reason := stall(case, grid, problem.singular)):
+        yield row("warning", reason)
     return (yield from steps(problem)) if case.time is not None else None
 
 

@@ -330,7 +330,10 @@ def test_check(heatsolve, folder):
     ]
     assert found["top"] == "exchange with surroundings at x, -k dT/dn = h (T - x), h = 2"
     assert found["method"].startswith("auto chooses multigrid: geometric multigrid")
-    assert found["criterion"] == "l2 norm of the residual below 1e-08, at most 1000000 iterations"
+    assert found["criterion"] == (
+        "l2 norm of the residual below 1e-08 times that of the right side, walls included, "
+        "at most 1000000 iterations"
+    )
     assert found["backend"] == "numpy (as asked for), float64"
     assert not list(folder.glob("*.h5"))
 

@@ -11,6 +11,7 @@ from heatsolve.errors import Diverged, InputError
 from heatsolve.linear.diagonal import quotient
 from heatsolve.linear.sor import Sor
 from heatsolve.output import read
+from heatsolve.preview import preview
 from heatsolve.runner import run
 
 WALL_NAMES = ("left", "right", "bottom", "top", "back", "front")
@@ -353,6 +354,36 @@ def test_compatible_problem_has_zero_mean(tmp_path):
     weights = np.ones(9)
     weights[[0, -1]] = 0.5
     assert abs(np.einsum("ij,i,j", field, weights, weights)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("grid", "walls", "solver", "warned"),
+    [
+        ("cells = [6, 5]", "gggg", "method = 'jacobi'", True),
+        ("nodes = [5, 5]", "gggg", "method = 'jacobi'", True),
+        ("cells = [6, 4]\nperiodic = ['x', 'y']", "----", "method = 'jacobi'", True),
+        ("cells = [5, 4]\nperiodic = ['x', 'y']", "----", "method = 'jacobi'", False),
+        ("cells = [6, 5]", "gggg", "method = 'jacobi'\nweight = 0.9", False),
+        ("cells = [6, 5]", "gggg", "method = 'jacobi'\niterations = 200", False),
+        ("cells = [6, 5]", "gggr", "method = 'jacobi'", False),
+        ("cells = [6, 5]", "gggg", "", False),
+    ],
+)
+def test_an_iteration_that_stalls_is_told_before_it_runs(
+    grid, walls, solver, warned, tmp_path, capsys
+):
+    """The checkerboard, which two sources of one magnitude wake up, never fades."""
+    points = "".join(
+        f"[[source.point]]\nfield = 'temperature'\nindex = {index}\nvalue = {value}\n"
+        for index, value in (([1, 1], 1), ([2, 1], -1))
+    )
+    text = case_text(grid, walls, "0", f"max_iterations = 3000\n{solver}")
+    case = parse(f"{text}\n{points}", "case")
+    result = run(case, "numpy", tmp_path / "case.h5")
+    assert (result.outcome.ending == "limit") == warned
+    sentence = "a weight below 1, such as solver.weight = 0.9"
+    assert (sentence in capsys.readouterr().err) == warned
+    assert (sentence in "\n".join(preview(case, "numpy"))) == warned
 
 
 def test_divergence_is_told(tmp_path):

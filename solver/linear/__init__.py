@@ -178,8 +178,12 @@ class System(Sweeps):
         """
         largest = self.backend.reduce("max", self.diagonal, self.grid.interior, *self.coefficients)
         low = min(0.999999, self.lowest() / largest)
-        two_coloured = all(a.all_unknowns % 2 == 0 for a in self.grid.axes if a.periodic)
-        return low, (2.0 - low if two_coloured and not self.singular else 2.0)
+        return low, (2.0 - low if two_coloured(self.grid) and not self.singular else 2.0)
+
+
+def two_coloured(grid: Grid) -> bool:
+    """Whether unknowns can be coloured red and black so that neighbours differ."""
+    return all(axis.all_unknowns % 2 == 0 for axis in grid.axes if axis.periodic)
 
 
 def _odd(number: int) -> int:
