@@ -84,7 +84,7 @@ def _time_and_model(case: Case, given: Mapping[str, Any]) -> Found:
         yield from _among(given, "model", {"reference_temperature": unmoved})
     if model.kind == "transport" and model.velocity is None:
         still = "without model.velocity nothing is carried along"
-        yield from _among(given, "model", {"convection": still})
+        yield from _among(given, "model", {"convection": still, "form": still})
 
 
 def _fields(case: Case, given: Mapping[str, Any]) -> Found:
