@@ -44,9 +44,10 @@ ENVIRONMENT = """
 
 # How srun starts the ranks: pmi2 for MPICH, pmix for Open MPI, else see srun --mpi=list.
 mpi=${{HEATSOLVE_MPI:-{pmi}}}
-# Since Slurm 22.05 srun must be told again. More than one needs --set parallel.threads, too.
-export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
-export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK NUMBA_NUM_THREADS=$SLURM_CPUS_PER_TASK
+# The cores of a rank, by default all of the node; since Slurm 22.05 srun must be told again. For
+# several ranks more than one each needs --set parallel.threads, too.
+cores=${{SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}}
+export SRUN_CPUS_PER_TASK=$cores OMP_NUM_THREADS=$cores NUMBA_NUM_THREADS=$cores
 
 # A step for each earlier turn, so that the run's own number is new: MPICH keeps shared memory under
 # the numbers of job and step, and that of a turn that was killed may still be there.
@@ -124,13 +125,17 @@ def wall_seconds(time: str) -> int:
 
 
 def script(
-    name: str, resources: Resources, command: Sequence[str], threads: int = 1, pmi: str = "pmi2"
+    name: str,
+    resources: Resources,
+    command: Sequence[str],
+    cores: int | None = 1,
+    pmi: str = "pmi2",
 ) -> str:
     """The text of a script that runs a command of heatsolve as a chain of jobs.
 
     name: of the job, and of its output NAME-JOBID.out.
     command: the words of the program and its arguments, which get quoted here.
-    threads: processors of each rank.
+    cores: of each rank; None: all of its node.
     pmi: how srun starts MPI, unless HEATSOLVE_MPI says otherwise.
     """
     asked = {
@@ -139,7 +144,8 @@ def script(
         "account": resources.account,
         "nodes": resources.nodes,
         "ntasks-per-node": resources.ranks_per_node,
-        "cpus-per-task": threads,
+        "cpus-per-task": cores,
+        "exclusive": True if cores is None else None,
         "gpus-per-node": resources.gpus_per_node or None,
         "time": resources.time,
         "signal": f"USR1@{WARNING_SECONDS}",
@@ -190,7 +196,21 @@ def script_for(
         command += ["--output", str(output)]
     # Behind the two dashes a case may have any name.
     command += ["--", source] if source.startswith("-") else [source]
-    return case.name, script(case.name, resources, command, case.parallel.threads or 1, pmi())
+    cores = cores_of(case, resources, backend)
+    return case.name, script(case.name, resources, command, cores, pmi())
+
+
+def cores_of(case: Case, resources: Resources, backend: str | None) -> int | None:
+    """The cores that each rank of a run uses; None: all of its node.
+
+    One process alone has a thread on every core, each of several has one thread; NumPy and the host
+    of a GPU have one.
+    """
+    if case.parallel.threads is not None:
+        return case.parallel.threads
+    alone = resources.nodes * resources.ranks_per_node == 1
+    threaded = (backend or case.parallel.backend) in ("numba", "auto")
+    return None if alone and threaded and not resources.gpus_per_node else 1
 
 
 def check(case: Case, resources: Resources, backend: str | None) -> None:

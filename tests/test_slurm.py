@@ -105,6 +105,33 @@ def test_written_for_gpus(heatsolve, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["case.toml"]
 
 
+CORES = {
+    "one process alone": (["--backend", "numba"], None),
+    "which chooses": (["--backend", "auto"], None),
+    "of so many threads": (["--backend", "numba", "--set", "parallel.threads=3"], "3"),
+    "NumPy": ([], "1"),
+    "a GPU": (["--backend", "cuda", "--gpus-per-node", 1], "1"),
+    "several": (["--backend", "numba", "--ranks-per-node", 2], "1"),
+}
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_a_job_has_the_cores_that_the_run_uses(name, heatsolve):
+    """One process has a thread on every core: it gets the node."""
+    given, cores = CORES[name]
+    code, said, _ = heatsolve("case.toml", "--time", 60, "--dry-run", *given)
+    assert code == 0
+    asked = re.findall(r"^#SBATCH --cpus-per-task=(.*)$", said, re.MULTILINE)
+    assert asked == ([cores] if cores else [])
+    assert ("#SBATCH --exclusive\n" in said) == (cores is None)
+    told = said[said.index("cores=") :].partition("\n\n")[0]
+    for variables, expected in (({"SLURM_CPUS_PER_TASK": "3"}, "3"), ({}, "48")):
+        shell = ["bash", "-c", f"{told}; echo $SRUN_CPUS_PER_TASK $NUMBA_NUM_THREADS"]
+        given = {"SLURM_CPUS_ON_NODE": "48", **variables}
+        found = subprocess.run(shell, env=given, text=True, capture_output=True, check=True).stdout
+        assert found.split() == [expected, expected]
+
+
 def test_the_command_is_repeated_exactly(heatsolve, tmp_path):
     (tmp_path / "my $case.toml").write_text(SHORT)
     settings = ['case.title=it\'s "$HOME" `id`', "case.description=two\nlines"]
