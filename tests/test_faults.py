@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 
 import numpy as np
@@ -220,7 +219,7 @@ def test_an_output_that_another_run_writes(tmp_path):
 
 
 def killed_after_a_checkpoint(folder, ranks):
-    """Kill a process of the run of case.toml in a folder; how long the others then took to end."""
+    """Kill a process of the run of case.toml in a folder; the others end with it."""
     launcher = [str(BESIDE), "-n", str(ranks)] if ranks > 1 else []
     command = [*launcher, sys.executable, "-m", "heatsolve", "run", "case.toml"]
     process = subprocess.Popen(
@@ -232,11 +231,9 @@ def killed_after_a_checkpoint(folder, ranks):
         if str(folder) == _folder_of(pid) and b"-m\0heatsolve" in _command_of(pid)
         and b"mpiexec" not in _command_of(pid)
     )  # fmt: skip
-    began = time.monotonic()
     os.kill(child, signal.SIGKILL)
     process.communicate(timeout=30)
     assert process.returncode != 0
-    return time.monotonic() - began
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=mpi)])
@@ -248,7 +245,7 @@ def test_a_killed_run_goes_on_bit_for_bit(ranks, earlier, tmp_path):
     alone = tmp_path / "alone"
     alone.mkdir()
     (tmp_path / "case.h5").write_bytes(earlier)
-    assert killed_after_a_checkpoint(tmp_path, ranks) < 10.0
+    killed_after_a_checkpoint(tmp_path, ranks)
     assert (tmp_path / "case.h5").read_bytes() == earlier
     case = parse(text, "case")
     run(case, "numpy", tmp_path / "case.h5", start=RESTART)

@@ -2,34 +2,45 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from heatsolve import keeper as keeper_module
 from heatsolve.errors import Interrupted
 from heatsolve.keeper import PAUSE, Keeper, Questions, State, Stopped
 from heatsolve.ranks import Ranks
 from heatsolve.wish import Wish
 
 
-def walk(keeper, steps, seconds=0.0, begin=0):
-    """Attend as an iteration does; the numbers at which it was asked."""
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only `walk` moves on."""
+    now = SimpleNamespace(now=0.0)
+    now.perf_counter = now.monotonic = lambda: now.now
+    monkeypatch.setattr(keeper_module, "clock", now)
+    return now
+
+
+def walk(keeper, steps, clock=None, seconds=0.0, begin=0):
+    """Attend as an iteration does, so long each; the numbers at which it was asked."""
     asked = []
     keeper.begin(begin)
     for number in range(begin, steps):
         if number >= keeper.next:
             asked.append(number)
             keeper.attend(number, lambda: State(number))  # noqa: B023
-        if seconds:
-            time.sleep(seconds)
+        if clock is not None:
+            clock.now += seconds
     return asked
 
 
-def test_questions_become_seldom_but_keep_their_pace():
-    asked = walk(Keeper(), 100_000)
+def test_questions_become_seldom_but_keep_their_pace(clock):
+    asked = walk(Keeper(), 100_000, clock, seconds=1e-6)
     assert asked[:5] == [0, 1, 3, 7, 15]
     assert len(asked) < 40
-    slow = walk(Keeper(), 60, seconds=0.01)
+    slow = walk(Keeper(), 60, clock, seconds=0.01)
     assert max(np.diff(slow)) <= 2 * PAUSE / 0.01
 
 
@@ -42,9 +53,9 @@ def test_saved_every_so_many_steps_and_no_more():
     assert saved == [2100, 2800]
 
 
-def test_saved_every_so_many_seconds():
+def test_saved_every_so_many_seconds(clock):
     saved = []
-    walk(Keeper(save=lambda s: saved.append(s.number), seconds=0.2), 100, seconds=0.01)
+    walk(Keeper(save=lambda s: saved.append(s.number), seconds=0.2), 100, clock, seconds=0.01)
     assert 2 <= len(saved) <= 6
 
 

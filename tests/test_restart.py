@@ -315,13 +315,11 @@ def test_a_signal_ends_with_a_checkpoint_and_75(tmp_path, number):
     (tmp_path / "case.toml").write_text(ENDLESS)
     run_of_it = program(tmp_path, "run", "case.toml", "--backend", "numba")
     wait_for("case.checkpoints/0*", tmp_path)
-    began = time.monotonic()
     run_of_it.send_signal(number)
     time.sleep(0.01)
     run_of_it.send_signal(number)  # a second one is safe
     _, errors = run_of_it.communicate(timeout=30)
     assert run_of_it.returncode == 75, errors
-    assert time.monotonic() - began < 5.0
     assert errors.count("\n") == 1 and "--restart" in errors
     again = program(tmp_path, "run", "case.toml", "--backend", "numba", "--restart",
                     "--set", "solver.tolerance=1e9")  # fmt: skip
@@ -499,10 +497,8 @@ def test_a_killed_process_ends_all(tmp_path):
         if f"{tmp_path}" == _folder_of(pid) and b"mpiexec" not in _command_of(pid)
         and b"-m\0heatsolve" in _command_of(pid)
     )  # fmt: skip
-    began = time.monotonic()
     os.kill(child, signal.SIGKILL)
     run_of_it.communicate(timeout=30)
-    assert time.monotonic() - began < 10.0
     assert run_of_it.returncode != 0
 
 
