@@ -1,5 +1,6 @@
 """The command line: one function a command, each of which imports only what it needs."""
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -502,6 +503,8 @@ def refuse_empty(words: Sequence[str]) -> None:
 def main() -> None:
     """The program: an error that a user can cause is one sentence and its exit code."""
     prepare()
+    # Pictures go to files: what would show windows, or a notebook's cells, is not needed here.
+    os.environ["MPLBACKEND"] = "agg"
     try:
         import heatsolve.disk  # noqa: F401  which refuses systems that lack what all commands need
 

@@ -147,6 +147,7 @@ def memory(ranks: Ranks) -> Findings:
 
 def threads(ranks: Ranks) -> Findings:
     """Numba's threads, proved by a sweep, and what they do while they wait."""
+    choice.refuse_settings()
     from heatsolve.backends.numba import NumbaBackend
 
     machine = NumbaBackend(threads=1 if ranks.size > 1 else None)

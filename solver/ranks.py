@@ -6,6 +6,7 @@ Under no MPI nothing of it is imported.
 import ctypes
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -290,7 +291,10 @@ def find_ranks() -> Ranks:
 
     Raises InputError where Slurm started several processes that do not know of each other.
     """
-    tasks = int(os.environ.get("SLURM_NTASKS", "1") or "1")
+    said = os.environ.get("SLURM_NTASKS", "").strip() or "1"
+    if not re.fullmatch(r"\d+", said, re.ASCII):
+        raise InputError(f"the environment says SLURM_NTASKS={said}: it must be a number; unset it")
+    tasks = int(said)
     in_step = "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_STEP_ID") != "4294967291"
     if not any(name in os.environ for name in LAUNCHERS) and not (tasks > 1 and in_step):
         return Ranks()

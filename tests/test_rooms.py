@@ -305,7 +305,7 @@ ALLOWED = {
         INTERFACE,
     ),
     "submit": ("case", "preview", "ranks", "disk", "backends.choice", "errors"),
-    "backends*": ("points", "backends", "backends.*", "errors"),
+    "backends*": ("points", "backends", "backends.*", "streams", "errors"),
 }
 """What the lower rooms may import of ours."""
 

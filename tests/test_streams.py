@@ -8,6 +8,7 @@ import time
 import pytest
 from test_faults import heatsolve, sentence
 from test_restart import MARCH, STEADY
+from test_strangers import program
 
 from heatsolve.case import parse
 from heatsolve.output import read
@@ -148,3 +149,40 @@ def test_a_clock_that_is_set_back(folder, monkeypatch):
     assert result.exit_code == 0
     assert 0.0 < read(result.path).attributes["wall_seconds"] < 60.0
     assert len(list((folder / "case.checkpoints").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("NUMBA_NUM_THREADS", "abc", "it must be a number of threads, at least 1"),
+        ("NUMBA_NUM_THREADS", "0", "it must be a number of threads, at least 1"),
+        ("NUMBA_THREADING_LAYER", "nonsense", "it must be omp, tbb, workqueue, default, safe"),
+        ("NUMBA_OPT", "x", "it must be 0, 1, 2, 3 or max"),
+        ("NUMBA_DISABLE_JIT", "1", "it lets Numba compile nothing, which only the numpy backend"),
+        ("SLURM_NTASKS", "abc", "it must be a number"),
+    ],
+)
+def test_settings_of_the_environment(name, value, words, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv(name, value)
+    for backend in ("auto", "numba"):
+        code, said = program(monkeypatch, "run", "case.toml", "--backend", backend)
+        assert code == 2
+        assert said.startswith(f"heatsolve: the environment says {name}={value}: {words}")
+        assert said.count("\n") == 1
+
+
+def test_another_setting_of_numba(folder):
+    """Which it reads when it is imported."""
+    done = heatsolve(folder, "run", "case.toml", "--backend", "numba", "--quiet",
+                     env={**os.environ, "NUMBA_LOOP_VECTORIZE": "x"})  # fmt: skip
+    said = sentence(done, 2)
+    assert said.startswith("the numba backend cannot load Numba (Environment variable 'NUMBA_LOOP")
+
+
+def test_a_window_that_matplotlib_does_not_know(folder):
+    """As where a notebook starts the program: pictures go to files."""
+    run(parse(STEADY, "case"), "numpy", folder / "case.h5")
+    given = {"env": {**os.environ, "MPLBACKEND": "nonsense"}}
+    done = heatsolve(folder, "plot", "case.h5", **given)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "wrote case.png\n", "")

@@ -3,6 +3,8 @@
 import ctypes
 import os
 import platform
+import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,34 @@ from typing import Any
 from heatsolve.backends import Backend
 from heatsolve.backends.machine import cores
 from heatsolve.errors import InputError
+from heatsolve.streams import printable
 
 NAMES = ("numpy", "numba", "cupy", "cuda")
 ON_GPU = ("cuda", "cupy")
 """The backends of GPUs, the faster one first."""
 NO_GPU = ", there is no CUDA GPU"
+
+
+SETTINGS = {
+    "NUMBA_NUM_THREADS": (r"[1-9]\d*", "must be a number of threads, at least 1"),
+    "NUMBA_THREADING_LAYER": (
+        "default|safe|threadsafe|forksafe|omp|tbb|workqueue",
+        "must be omp, tbb, workqueue, default, safe, threadsafe or forksafe",
+    ),
+    "NUMBA_OPT": ("[0-3]|max", "must be 0, 1, 2, 3 or max"),
+    "NUMBA_DISABLE_JIT": ("0", "lets Numba compile nothing, which only the numpy backend can do"),
+}
+"""Variables of the environment that Numba reads: what may stand in them, and what to say else."""
+
+
+def refuse_settings() -> None:
+    """Raise InputError where Numba would fail on what the environment tells it."""
+    for name, (wanted, words) in SETTINGS.items():
+        value = os.environ.get(name)
+        if value is not None and not re.fullmatch(wanted, value.strip(), re.ASCII):
+            raise InputError(
+                f"the environment says {name}={printable(value)}: it {words}; unset it"
+            )
 
 
 def make(
@@ -31,11 +56,16 @@ def make(
         from heatsolve.backends.numpy import NumpyBackend
 
         return NumpyBackend(precision)
+    if name in ("numba", "cuda"):
+        refuse_settings()
     if name == "numba":
         try:
-            from heatsolve.backends.numba import NumbaBackend
-        except ImportError as error:
-            raise InputError(f"the numba backend cannot load Numba ({error})") from None
+            with warnings.catch_warnings():  # of other variables of the environment
+                warnings.filterwarnings("error", "Environment variable 'NUMBA_")
+                from heatsolve.backends.numba import NumbaBackend
+        except (ImportError, RuntimeWarning) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise InputError(f"the numba backend cannot load Numba ({reason})") from None
         return NumbaBackend(precision, threads)
     if name == "cupy":
         from heatsolve.backends.cupy import CupyBackend
@@ -66,6 +96,7 @@ def choose(
     if name != "auto":
         backend, reasons = make(name, precision, threads, device), ["as asked for"]
     else:
+        refuse_settings()  # else a mistake in them would only make the run slow
         backend, reasons = fastest(precision, threads, device)
     gpu = identity(device) if backend.on_device and device is not None else None
     if gpu is not None and gpus > 1:
