@@ -82,9 +82,6 @@ def _time_and_model(case: Case, given: Mapping[str, Any]) -> Found:
     if model.buoyancy is None:
         unmoved = "without model.buoyancy the temperature moves nothing"
         yield from _among(given, "model", {"reference_temperature": unmoved})
-    if model.kind == "transport" and model.velocity is None:
-        still = "without model.velocity nothing is carried along"
-        yield from _among(given, "model", {"convection": still, "form": still})
 
 
 def _fields(case: Case, given: Mapping[str, Any]) -> Found:

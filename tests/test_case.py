@@ -821,8 +821,6 @@ UNUSED = [
     (CARRIED, "[units]\ntemperature = 'K'\ntime = 's'", "units.temperature", "has concentration"),
     (LINE, "[solver]\niterations = 9\ntolerance = 1", "solver.tolerance", "exactly so many"),
     (LINE, "[solver]\niterations = 9\nmax_iterations = 9", "solver.max_iterations", "exactly"),
-    (CARRIED.replace("[time]", "convection = 'tvd'\n[time]"), "", "model.convection", "velocity"),
-    (CARRIED.replace("[time]", "form = 'flux'\n[time]"), "", "model.form", "nothing is carried"),
     (FLOW.replace("[time]", "thermal_diffusivity = 1\nreference_temperature = 1\n[time]"), "",
      "model.reference_temperature", "buoyancy"),
     (CARRIED, "[output]\nfields = ['concentration']\n[reference]\nexact.concentration = 1", "", ""),
