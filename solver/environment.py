@@ -215,7 +215,9 @@ def gpus(ranks: Ranks) -> Findings:
             machine = choice.make(name, device=device)
             demand_same_bits(machine)
             rate = 16 * COPIED / seconds_of_copy(machine, (COPIED,))
-            yield Finding("ok", name, f"has the bits of NumPy, copies {rate / 1e9:.4g} GB/s")
+            said = f"has the bits of NumPy, copies {rate / 1e9:.4g} GB/s"
+            limits = getattr(machine, "limits", None)
+            yield Finding("ok", name, f"{said}; {limits}" if limits else said)
         except HeatsolveError as error:
             yield Finding("error", name, str(error), "pip install 'heatsolve[cuda12]' or [cuda13]")
 

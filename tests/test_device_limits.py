@@ -65,10 +65,15 @@ def driver(monkeypatch):
 def test_a_device_is_asked_for_its_limits(driver, monkeypatch):
     assert limits_of(0) == CARDS["H100"]
     assert limits_of(0).architecture == "sm_90"
-    with pytest.raises(RuntimeError, match="no device 1"):
+    assert str(limits_of(0)) == (
+        "compute capability 9.0, 132 multiprocessors, 227 KiB of shared memory a block, "
+        "50 MiB of cache"
+    )
+    assert str(CARDS["P100"]).endswith("4 MiB of cache; makes single sweeps")
+    with pytest.raises(InputError, match="no GPU 1"):
         limits_of(1)
     monkeypatch.setattr(Driver, "answers", {75: 9, 76: 0})
-    with pytest.raises(RuntimeError, match="no attribute 16"):
+    with pytest.raises(InputError, match="attribute 16 of GPU 0"):
         limits_of(0)
 
 
@@ -129,7 +134,18 @@ def chosen(card, precision="float64"):
 
 
 def defined(source, name):
-    return int(source.split(f"#define {name} ")[1].split()[0])
+    """A number that a text defines; None if it does not."""
+    _, *rest = source.split(f"#define {name} ")
+    return int(rest[0].split()[0]) if rest else None
+
+
+def families(kernels):
+    """One kernel of each: in how many dimensions, with which sweeps, and what else it does."""
+    names = ("WRAPS_K", "T", "LEVELS", "RESTRICTS", "CORRECTS")
+    found = {}
+    for source, taken in kernels.items():
+        found.setdefault(tuple(defined(source, name) for name in names), (source, *taken))
+    return found.values()
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
@@ -284,6 +300,7 @@ def test_passes_compile_for_every_capability(card):
     """In one precision each: their text differs in one word."""
     limits = CARDS[card]
     _, _, kernels = chosen(card, "float32" if card in ("A30", "RTX 4090", "B200") else "float64")
-    for source, (bytes_shared, threads, _) in kernels.items():
-        blocks = defined(source, "BLOCKS") if "#define BLOCKS" in source else 1
+    assert len(families(kernels)) >= 7
+    for source, bytes_shared, threads, _ in families(kernels):
+        blocks = defined(source, "BLOCKS") or 1
         hold(limits, machine_code(source, limits), "sweeps", threads, bytes_shared, blocks)

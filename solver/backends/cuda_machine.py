@@ -125,6 +125,8 @@ class Device:
             raise InputError(
                 "the cuda backend needs Numba-CUDA: install heatsolve[cuda12] or heatsolve[cuda13]"
             ) from None
+        except InputError:
+            raise
         except Exception as error:
             reason = (
                 str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

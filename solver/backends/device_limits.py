@@ -46,6 +46,15 @@ class Limits:
         """What a compiler makes: its machine code; if it is pretended, what newer GPUs read."""
         return ("compute_{}{}" if self.pretended else "sm_{}{}").format(*self.target)
 
+    def __str__(self) -> str:
+        said = (
+            f"compute capability {'.'.join(map(str, self.capability))}"
+            f"{' (pretended)' if self.pretended else ''}, {self.processors} multiprocessors, "
+            f"{self.shared_of_block // KIB} KiB of shared memory a block, "
+            f"{self.cache / MIB:.3g} MiB of cache"
+        )
+        return said if self.has_passes else f"{said}; makes single sweeps"
+
     def blocks(self, threads: int, bytes_shared: int) -> int:
         """How many blocks of so many threads and bytes a multiprocessor has room for."""
         if bytes_shared > self.shared_of_block:
@@ -84,7 +93,7 @@ MAJOR, MINOR = 75, 76
 def limits_of(device: int) -> Limits:
     """The limits of the CUDA device of this number, or the smaller ones of the card pretended.
 
-    Raises InputError where the variable names none of CARDS, RuntimeError where the driver fails.
+    Raises InputError where the driver does not tell, or the variable names none of CARDS.
     """
     driver = ctypes.CDLL("libcuda.so.1")
     handle = ctypes.c_int(0)
@@ -92,11 +101,11 @@ def limits_of(device: int) -> Limits:
     def asked(attribute: int) -> int:
         value = ctypes.c_int(0)
         if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle) != 0:
-            raise RuntimeError(f"CUDA: no attribute {attribute} of device {device}")
+            raise InputError(f"the driver does not tell attribute {attribute} of GPU {device}")
         return value.value
 
     if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(handle), device) != 0:
-        raise RuntimeError(f"CUDA: no device {device}")
+        raise InputError(f"the driver shows no GPU {device}")
     numbers: dict[str, Any] = {name: asked(number) for name, number in ATTRIBUTES.items()}
     return pretended(Limits((asked(MAJOR), asked(MINOR)), **numbers))
 
