@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from heatsolve.disk import aside
 from heatsolve.errors import InputError
-from heatsolve.output import cuts, evenly, read
+from heatsolve.output import evenly, read
 from heatsolve.postprocess.colours import (
     Colours,
     Limits,
@@ -23,7 +23,7 @@ from heatsolve.postprocess.colours import (
 )
 from heatsolve.postprocess.pieces import STYLE, name_axes, set_title
 from heatsolve.postprocess.planes import box_of, draw_obstacles, set_up_line, set_up_plane
-from heatsolve.postprocess.view import DRAWN_POINTS, View, look
+from heatsolve.postprocess.view import View, look
 
 FORMATS = ("mp4", "gif")
 MOST_FRAMES = 400
@@ -120,8 +120,7 @@ def _writer(kind: str, rate: int) -> AbstractMovieWriter:
 
 def frames(view: View) -> Iterator[tuple[int, np.ndarray]]:
     """The numbers of the frames of a view, and their values, one by one."""
-    values = cuts(view.solution, view.field, view.frames, view.at, DRAWN_POINTS)
-    return zip(view.frames, values, strict=True)
+    return zip(view.frames, view.every(view.field), strict=True)
 
 
 def _ranges(view: View) -> tuple[np.ndarray, Limits]:

@@ -1,5 +1,6 @@
 """The domain behind a file of results: where its walls are, and the obstacles in it."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,6 +63,33 @@ def solid(
     parts = whole.reshape([n for count in counts for n in (count, PARTS)])
     share = parts.mean(axis=tuple(range(1, 2 * len(axes), 2)))
     return lines, np.pad(share, 1, mode="edge")
+
+
+def hidden(domain: Domain, field: str, positions: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Whether points lie in obstacles where a field says nothing; None without such obstacles.
+
+    A pressure says nothing there, nor does a quantity of which an obstacle has no value: it keeps
+    what it was at the start. `positions` along the axes, in the shape of the points.
+    """
+    if field.startswith("velocity_"):
+        return None
+    mute = [each for each in domain.obstacles if getattr(each, field, None) is None]
+    return owners(mute, dict(sorted(positions.items()))) > 0 if mute else None
+
+
+def continued(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Values outside obstacles, with the mean of the neighbours at points just inside, NaN deeper.
+
+    So the contours beside a surface do not bend towards what is behind it.
+    """
+    outside = np.pad(np.where(inside, np.nan, values), 1, constant_values=np.nan)
+    total, count = np.zeros(values.shape), np.zeros(values.shape)
+    for start in itertools.product(range(3), repeat=values.ndim):
+        near = outside[tuple(slice(n, n + k) for n, k in zip(start, values.shape, strict=True))]
+        total += np.nan_to_num(near, nan=0.0)
+        count += ~np.isnan(near)
+    mean = np.divide(total, count, out=np.full(values.shape, np.nan), where=count > 0)
+    return np.where(inside, mean, values)
 
 
 def domain_of(solution: Solution) -> Domain:

@@ -1,6 +1,6 @@
 """What of a field file a figure shows: a field, across which axes it is cut, and when."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from heatsolve.errors import InputError
 from heatsolve.output import Solution, Source, cuts, evenly, read
-from heatsolve.postprocess.domain import Domain, domain_of, solid
+from heatsolve.postprocess.domain import Domain, continued, domain_of, hidden, solid
 from heatsolve.postprocess.pieces import label_of, main_field, quantity
 
 DRAWN_POINTS = 1000
@@ -38,8 +38,22 @@ class View:
 
     def read(self, field: str) -> list[np.ndarray]:
         """Another field of the same file at the same place."""
-        given = self.solution, field, self.frames, self.at, DRAWN_POINTS
-        return [values.astype(float) for values in cuts(*given)]
+        return list(self.every(field))
+
+    def every(self, field: str) -> Iterator[np.ndarray]:
+        """The values of a field, frame by frame; within obstacles where it says nothing, NaN.
+
+        At the points just inside they are those of the neighbours outside.
+        """
+        lines = self.solution.coordinates
+        positions = {axis: np.array(lines[axis][number]) for axis, number in self.at.items()}
+        meshes = np.meshgrid(*self.axes.values(), indexing="ij", sparse=True)
+        inside = hidden(self.domain, field, positions | dict(zip(self.axes, meshes, strict=True)))
+        for values in cuts(self.solution, field, self.frames, self.at, DRAWN_POINTS):
+            plain = values.astype(float)
+            yield (
+                plain if inside is None else continued(plain, np.broadcast_to(inside, plain.shape))
+            )
 
     @cached_property
     def domain(self) -> Domain:
