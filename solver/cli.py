@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -495,7 +495,8 @@ def scale(
 
 def refuse_empty(words: Sequence[str]) -> None:
     """Raise InputError for an option that is given nothing: "" would be the current folder."""
-    for option, value in pairwise([*words, "--"]):
+    options = takewhile(lambda word: word != "--", words)
+    for option, value in pairwise([*options, "--"]):
         if option.startswith("-") and (not value or re.fullmatch(r"--[\w-]+=", option)):
             raise InputError(f"{option.rstrip('=')} is given nothing")
 

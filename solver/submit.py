@@ -18,6 +18,7 @@ from heatsolve.backends.choice import NAMES
 from heatsolve.case import Case, load, locating
 from heatsolve.disk import failing, write_text
 from heatsolve.errors import InputError
+from heatsolve.fieldfile import target
 from heatsolve.preview import preview
 from heatsolve.ranks import mpi_library, python
 
@@ -193,6 +194,7 @@ def script_for(
     for setting in overrides:
         command += ["--set", setting]
     if output is not None:
+        target(output)
         command += ["--output", str(output)]
     # Behind the two dashes a case may have any name.
     command += ["--", source] if source.startswith("-") else [source]

@@ -266,6 +266,8 @@ def test_an_output_that_is_no_file(refuses, heatsolve, odd, target, kind):
     before = os.lstat(target).st_mode, os.lstat(target).st_ino
     said = f"{target} is {kind}, and is not replaced: name a file"
     assert refuses(2, "run", "plate.toml", "--quiet", "--output", target) == said
+    job = ("submit", "plate.toml", "--time", "4:00:00", "--dry-run")
+    assert refuses(2, *job, "--output", target) == said
     heatsolve("run", "plate.toml", "--quiet", "--output", "a.h5")
     assert refuses(2, "gather", "a.h5", "--output", target) == said
     assert refuses(2, "plot", "a.h5", "--output", target) == said

@@ -304,7 +304,7 @@ ALLOWED = {
         "study.noise",
         INTERFACE,
     ),
-    "submit": ("case", "preview", "ranks", "disk", "backends.choice", "errors"),
+    "submit": ("case", "preview", "ranks", "disk", "backends.choice", "fieldfile", "errors"),
     "backends*": ("points", "backends", "backends.*", "streams", "errors"),
 }
 """What the lower rooms may import of ours."""
