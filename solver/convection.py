@@ -60,8 +60,8 @@ class Convection(Walled):
     def wall_lines(self) -> tuple[Any, ...]:
         """For x, y, z the lines of the low and of the high wall that `transport.stage` takes."""
         on_nodes, found = self.case.grid.kind == "nodes", []
-        keeps = self.case.model.convection in transport.KEEPING
-        if not self.in_flux_form and not (on_nodes and keeps):
+        second_order = self.case.model.convection in transport.SECOND_ORDER
+        if not self.in_flux_form and not (on_nodes and second_order):
             return (NOTHING,) * (2 * self.grid.dimension)
         for n, number in enumerate(reversed(range(self.grid.dimension))):
             # On nodes all quantities have values at a wall, or none; along its own axis a velocity.

@@ -46,8 +46,8 @@ from heatsolve.points import (
 CONVECTIONS = ("backward", "upwind", "central", "upwind3", "tvd")
 SLOPES = {"upwind3": 2, "tvd": 1}
 """Slopes of a point along each axis: towards the point behind and the one before it, or one."""
-KEEPING = ("central", *SLOPES)
-"""Those with values at faces of second order: through a node on a wall leaves what is there."""
+SECOND_ORDER = ("central", *SLOPES)
+"""Those with values at faces of second order: through a node on a wall u at the node leaves."""
 
 
 # ---- the advective form --------------------------------------------------------------------------
@@ -145,16 +145,16 @@ def flux_difference(convection, u, v, at, axis, reach=(), walls=(NOTHING, NOTHIN
         through = [v[faces[n]] * carried[n] for n in (0, 1)]
     outer = list(through)
     # Of half a cell take the face as far outside: the flux at the wall is the mean of the two.
-    follows = convection not in KEEPING  # it is right only half a spacing away
+    first_order = convection not in SECOND_ORDER  # its values are those half a spacing away
     for n, (wall, outward) in enumerate(zip(walls, (-1.0, 1.0), strict=True)):
-        if wall is NOTHING or not on_nodes or (v is None and follows):
+        if wall is NOTHING or not on_nodes or (v is None and first_order):
             continue
         if v is None:
             leaves = marked(wall, at) & (outward * u[at] > 0.0)
             outer[n] = where(leaves, u[at] * u[at] - through[1 - n], through[n])
             continue
         at_wall, speed = 0.5 * (carried[0] + carried[1]), v[faces[n]]
-        if not follows:
+        if not first_order:
             at_wall = where(outward * speed > 0.0, u[at], at_wall)
         outer[n] = where(marked(wall, at), 2.0 * (speed * at_wall) - through[1 - n], through[n])
     return outer[1] - outer[0]
@@ -242,7 +242,7 @@ def stage(
                 first = (number * dimension + n) * each
                 reach = (slopes[first], slopes[first + each - 1]) if each else ()
                 ends = walls[2 * n : 2 * n + 2]
-                at_ends = ends if convection in KEEPING and on_nodes else ()
+                at_ends = ends if convection in SECOND_ORDER and on_nodes else ()
                 if form == "advective":
                     h = spacings[n]
                     rate = rate - advective(u, at, axis, velocities[n][at], h, *reach, *at_ends)
