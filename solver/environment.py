@@ -289,11 +289,13 @@ def folder(ranks: Ranks) -> Findings:
 def compiled(ranks: Ranks) -> Findings:
     """The folder of compiled loops."""
     wanted, used = cache.wanted(), cache.folder()
-    if wanted == used:
+    if used is not None and wanted == used:
         yield Finding("ok", "cache", "compiled loops are kept from run to run")
     else:
-        said = f"{wanted} cannot be written, compiled loops go to {used}"
-        yield Finding("warning", "cache", said, "set HEATSOLVE_CACHE to a folder of your own")
+        said = f"{wanted} cannot be written" if wanted else "this user has no home folder"
+        where = f"compiled loops go to {used}" if used else "each run compiles its loops anew"
+        cure = "set HEATSOLVE_CACHE to a folder of your own"
+        yield Finding("warning", "cache", f"{said}, {where}", cure)
 
 
 def extras(ranks: Ranks) -> Findings:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve import __version__, march
-from heatsolve.backends import Backend
+from heatsolve.backends import Backend, cache
 from heatsolve.backends.choice import choose, machine_name
 from heatsolve.backends.compilation import told
 from heatsolve.backends.numpy import NumpyBackend
@@ -124,6 +124,8 @@ def _run(
             store.clear()
         keeper = keeper_of(problem, store, results, start, wish)
         outcome, seconds = solve(problem, pace, results, report, keeper, resumed)
+        if said := cache.trouble():
+            report.warn(said)
         fields = problem.stored()
         done_before = resumed is not None and resumed.number == outcome.count
         if done_before and holds(path, case, outcome, ranks):

@@ -10,6 +10,7 @@ import functools
 import math
 import os
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,9 @@ OPTIONS += ["-U_FORTIFY_SOURCE", f"-I{HERE}"]
 
 def compiled(kind, source, *options):
     """The file that g++ makes of a text, kept in the cache."""
-    path = cache.folder() / f"emulated_{cache.digest(header(), source, *options)}.{kind}"
+    path = (
+        cache.folder() or Path(tempfile.mkdtemp())
+    ) / f"emulated_{cache.digest(header(), source, *options)}.{kind}"
     if not path.exists():
         # Another process may want the same file: it sees all of it or nothing.
         own = path.with_suffix(f".{os.getpid()}.{kind}")

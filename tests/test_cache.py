@@ -1,8 +1,20 @@
 """Compiled loops are kept on disk, safely when processes start at once."""
 
+import errno
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_faults import STEADY
+
+from heatsolve.backends import cache
+from heatsolve.backends.numba import NumbaBackend
+from heatsolve.case import parse
+from heatsolve.runner import run
 
 RUN = [sys.executable, "-m", "heatsolve", "run", "hot-plate", "--backend", "numba",
        "--set", "grid.nodes=[33, 33]"]  # fmt: skip
@@ -44,3 +56,117 @@ def test_a_cache_that_cannot_be_written(tmp_path):
     process = start(blocked / "cache", tmp_path / "a.h5")
     said, _ = process.communicate()
     assert process.returncode == 0, said
+
+
+# ---- folders -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def homeless(tmp_path, monkeypatch):
+    """A container's user: without a name, a home, or a variable; the folder of temporary files."""
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("HEATSOLVE_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(cache, "_troubles", [])
+    return tmp_path / f"heatsolve-{os.getuid()}"
+
+
+def test_without_a_home_a_temporary_folder_of_our_own_is_used(homeless):
+    assert cache.folder() == homeless
+    assert homeless.stat().st_mode & 0o777 == 0o700
+    assert cache.kept("name", lambda: b"made") == b"made"
+    assert cache.kept("name", lambda: b"made anew") == b"made"
+    assert not cache.trouble()
+
+
+def a_link(path):
+    elsewhere = path.with_name("elsewhere")
+    elsewhere.mkdir(mode=0o700)
+    path.symlink_to(elsewhere)
+
+
+def open_to_others(path):
+    path.mkdir()
+    path.chmod(0o777)
+
+
+@pytest.mark.parametrize("make", [a_link, open_to_others, Path.touch])
+def test_a_temporary_folder_that_is_not_our_own_is_not_used(homeless, make):
+    make(homeless)
+    assert cache.folder() is None
+    assert cache.kept("name", lambda: b"made") == b"made"
+    assert cache.trouble().startswith("compiled code is not kept from run to run (there is no")
+    assert not list(homeless.parent.glob("*/*"))
+
+
+def test_a_temporary_folder_of_another_user_is_not_used(homeless, monkeypatch):
+    uid = os.getuid()
+    homeless.with_name(f"heatsolve-{uid + 1}").mkdir(mode=0o700)
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    assert cache.folder() is None
+
+
+def test_a_full_folder(homeless, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert cache.kept("name", lambda: b"made") == b"made"
+    assert "No space left on device" in cache.trouble()
+    assert not list(homeless.iterdir())
+
+
+def test_a_run_says_that_nothing_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cache, "_troubles", ["no room"])
+    run(parse(STEADY, "case"), "numpy", tmp_path / "case.h5")
+    assert "warning: compiled code is not kept from run to run (no room)" in capsys.readouterr().err
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+DAMAGES = {
+    "empty": lambda data: b"",
+    "cut short": lambda data: data[: len(data) // 2],
+    "one bit": lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
+    "something else": lambda data: b"import os",
+}
+
+
+def thirds(i, j, u):
+    return u[i, j] / 3.0
+
+
+def swept():
+    """What a sweep gives that a new process would make: it has no compiled loops yet."""
+    for name in [name for name in sys.modules if name.startswith("heatsolve_sweep_")]:
+        del sys.modules[name]
+    machine = NumbaBackend(threads=1)
+    out = machine.zeros((3, 4))
+    machine.sweep(thirds, out, ((0, 3), (0, 4)), np.ones((3, 4)))
+    return out
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_machine_code_is_compiled_anew(damage, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEATSOLVE_CACHE", str(tmp_path))
+    first = swept()
+    (path,) = tmp_path.glob("*.nbc")
+    whole = path.read_bytes()
+    path.write_bytes(DAMAGES[damage](whole))
+    assert np.array_equal(swept(), first)
+    (again,) = tmp_path.iterdir()
+    assert again == path
+    written = path.stat().st_mtime_ns
+    assert np.array_equal(swept(), first)
+    assert path.stat().st_mtime_ns == written  # and is whole now
+
+
+def test_loops_are_compiled_without_any_folder(homeless):
+    a_link(homeless)
+    assert np.array_equal(swept(), np.full((3, 4), 1.0 / 3.0))
+    assert cache.trouble()

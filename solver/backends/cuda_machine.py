@@ -209,14 +209,15 @@ class Device:
 
         driver, target = self._driver, self.limits.architecture
         digest = cache.digest(source, options, target, nvrtc.nvrtcVersion())
-        path = cache.folder() / f"heatsolve_{name}_{digest}.cubin"
-        if not path.exists():
+
+        def make() -> bytes:
             with compiling():
-                code = compiled_c(source, options, target)
-            cache.store(path, code)
+                return compiled_c(source, options, target)
+
+        code = cache.kept(f"heatsolve_{name}_{digest}.cubin", make)
         module = self._core.ObjectCode
         loaded = module.from_ptx if self.limits.pretended else module.from_cubin
-        kernel = loaded(path.read_bytes()).get_kernel(name)
+        kernel = loaded(code).get_kernel(name)
         largest = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         handle = driver.CUkernel(int(kernel.handle))
         checked(driver.cuKernelSetAttribute(largest, bytes_shared, handle, self._device.device_id))
@@ -268,12 +269,12 @@ class Device:
 
         parts = (source, types, capability, version, np.__version__)
         digest = cache.digest(*parts, inspect.getsource(cuda_reductions), inspect.getsource(sums))
-        path = cache.folder() / f"heatsolve_kernel_{digest}.ptx"
-        if not path.exists():
+
+        def make() -> bytes:
             with compiling():
-                ptx = ptx_of(function, types, capability)
-            cache.store(path, ptx.encode())
-        return path.read_text()
+                return ptx_of(function, types, capability).encode()
+
+        return cache.kept(f"heatsolve_kernel_{digest}.ptx", make).decode()
 
 
 class Simulator:

@@ -54,12 +54,14 @@ class CupyBackend(DeviceBackend):
         """A kernel, compiled by NVRTC or read from the cache."""
         options = (*options, f"--gpu-architecture={self.limits.architecture}")
         digest = cache.digest(source, options, self._cupy.cuda.nvrtc.getVersion())
-        path = cache.folder() / f"heatsolve_{name}_{digest}.cubin"
-        if not path.exists():
+
+        def make() -> bytes:
             with compiling():
-                code = self._compiled_by_nvrtc(source, options)
-            cache.store(path, code)
-        return self._cupy.RawModule(path=str(path)).get_function(name)
+                return self._compiled_by_nvrtc(source, options)
+
+        module = self._cupy.cuda.function.Module()
+        module.load(cache.kept(f"heatsolve_{name}_{digest}.cubin", make))
+        return module.get_function(name)
 
     def _compiled_by_nvrtc(self, source: str, options: tuple[str, ...]) -> bytes:
         """Machine code; PTX, which any newer device compiles, for limits that are pretended."""
@@ -164,9 +166,9 @@ class CupyBackend(DeviceBackend):
 
     def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
         kernel = self._load(source, "sweeps", PASS_OPTIONS)
-        # CuPy gives one function for one source, also where another caller needs more than this.
-        most = max(bytes_shared, kernel.max_dynamic_shared_size_bytes)
-        kernel.max_dynamic_shared_size_bytes = most
+        driver = self._cupy.cuda.driver
+        largest = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        driver.funcSetAttribute(kernel.ptr, largest, bytes_shared)
 
         def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
             numbers = [np.int64(number) for number in launch.bounds]

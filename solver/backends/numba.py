@@ -1,10 +1,9 @@
 """The numba backend: one compiled loop nest per point function, on all threads of the machine.
 
-For each point function a small Python module is written into the user's cache folder and compiled
-by Numba, which keeps the machine code beside it, so that a second run compiles nothing.
+For each point function a small Python module is generated and compiled by Numba; its machine code
+is kept in the user's cache folder, so that a second run compiles nothing.
 """
 
-import importlib.util
 import math
 import os
 import sys
@@ -27,7 +26,7 @@ from heatsolve.backends import Accumulator, Backend, Region, Signature, cache, s
 from heatsolve.backends.compilation import WATCH
 from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.numba_passes import KINDS, pass_source, radii
-from heatsolve.backends.numba_source import SEGMENT, loop_nest
+from heatsolve.backends.numba_source import KEY, SEGMENT, loop_nest
 from heatsolve.backends.numba_tiles import Tiling
 from heatsolve.backends.tape import INTEGER, Tape
 from heatsolve.points import Point
@@ -232,23 +231,17 @@ def innermost(region: Region) -> int:
     return axes[-1] if axes else len(region) - 1
 
 
-# ---- the folder of generated modules ----------------------------------------------------------
+# ---- generated modules ------------------------------------------------------------------------
 
 
 def _load(source: str) -> ModuleType:
-    """A generated module, from a file, so that Numba can keep its machine code beside it.
-
-    A file that exists is not written again: Numba forgets the machine code of one that was touched.
-    """
-    name = f"heatsolve_sweep_{cache.digest(source)}"
+    """A generated module, whose functions keep their machine code in the cache."""
+    digest = cache.digest(source)
+    name = f"heatsolve_sweep_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    path = cache.folder() / f"{name}.py"
-    if not path.exists():
-        cache.store(path, source.encode())
-    specification = importlib.util.spec_from_file_location(name, path)
-    assert specification and specification.loader
     # Numba looks a function's module up by name when it loads machine code.
-    sys.modules[name] = module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    sys.modules[name] = module = ModuleType(name)
+    module.__dict__[KEY] = digest
+    exec(compile(source, f"<{name}>", "exec"), module.__dict__)
     return module

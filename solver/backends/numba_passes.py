@@ -12,9 +12,9 @@ function's own operations on the same values as in single sweeps, hence the same
 import textwrap
 from collections.abc import Sequence
 
-from heatsolve.backends import Signature
+from heatsolve.backends import Signature, numba_cache
 from heatsolve.backends import numba_reductions as reductions
-from heatsolve.backends.numba_source import DIGEST, python_expression
+from heatsolve.backends.numba_source import KEY, python_expression
 from heatsolve.backends.tape import Tape
 from heatsolve.points import INDEX_NAMES
 
@@ -44,9 +44,11 @@ def pass_source(
     lines = [_line(part, signature, tape, reach, arrays) for part in ("first", "middle", "last")]
     imports = f"""\
         import numpy as np
-        from numba import int64, njit, prange, uint64
+        from numba import int64, prange, uint64
 
-        from {reductions.__name__} import add_largest, add_sum  # {DIGEST}
+        from {numba_cache.__name__} import kept
+
+        from {reductions.__name__} import add_largest, add_sum  # {reductions.DIGEST}
         real = np.{signature.precision}
         """
     loops = _loops(name, tape.dimension, reach, wraps, arrays, threaded)
@@ -77,7 +79,7 @@ def _line(
     given = ["chunk", "level", *_places(tape.dimension), "count", "kind", "begin", "end"]
     parameters = ["new", "rings", "u", *arrays, "numbers", *given, "all_terms", "found"]
     lines = [
-        "@njit(nogil=True, cache=True, error_model='numpy')",
+        f"@kept({KEY}, nogil=True, error_model='numpy')",
         f"def {part}({', '.join(parameters)}):",
     ]
     if len(axes) > 1:
@@ -184,7 +186,7 @@ def _loops(
     tiles = [f"tile_{a}" for a in axes]
     given = ["chunks", "levels", *tiles, "rings", "terms", "found", "kinds", "numbers"]
     lines = [
-        f"@njit(parallel={threaded}, nogil=True, cache=True, error_model='numpy')",
+        f"@kept({KEY}, parallel={threaded}, nogil=True, error_model='numpy')",
         f"def loops({', '.join([*given, *bounds, *counted, 'new', 'u', *arrays])}):",
         f'    """{name}"""',
         *[f"    tiles_{a} = (high_{a} - low_{a} + tile_{a} - 1) // tile_{a}" for a in axes],

@@ -1,13 +1,16 @@
 """Reductions of the numba backend: `sums` as loops over the terms of one segment.
 
-Numba keeps the machine code of these functions beside this file, and forgets it when this file
-changes; the modules that call them carry a digest of it.
+Their machine code is kept by the digest of this file; the modules that call them carry it, too.
 """
 
+import inspect
 import math
+import sys
 
-from numba import float64, int64, njit
+from numba import float64, int64
 
+from heatsolve.backends import cache, sums
+from heatsolve.backends.numba_cache import kept
 from heatsolve.backends.sums import (
     ANCHORS,
     LARGEST,
@@ -19,12 +22,14 @@ from heatsolve.backends.sums import (
     UNITS,
 )
 
+DIGEST = cache.digest(inspect.getsource(sys.modules[__name__]), inspect.getsource(sums))
+"""Of the reductions: a function into which one was inlined changes with it."""
 MAGNITUDE = 0x7FFFFFFFFFFFFFFF
 INFINITE = 0x7FF0000000000000
 PER_UNIT = tuple(1.0 / unit for unit in UNITS)
 
 
-@njit((int64[::1], int64, int64[::1]), cache=True)
+@kept(DIGEST, (int64[::1], int64, int64[::1]))
 def add_largest(bits, count, register):
     """Take the largest magnitude of `count` terms, given as bits, into a register.
 
@@ -41,7 +46,7 @@ def add_largest(bits, count, register):
     return largest
 
 
-@njit((float64[::1], int64[::1], int64, int64[::1]), cache=True)
+@kept(DIGEST, (float64[::1], int64[::1], int64, int64[::1]))
 def add_sum(terms, bits, count, register):
     """Add `count` terms to a register: `sums.add_block` as loops that vectorise."""
     largest = add_largest(bits, count, register)

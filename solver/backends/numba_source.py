@@ -1,16 +1,14 @@
 """Loop nests for Numba: the source of a module that sweeps a point function over a region."""
 
-import inspect
-
-from heatsolve.backends import Signature, cache, sums
+from heatsolve.backends import Signature, numba_cache
 from heatsolve.backends import numba_reductions as reductions
 from heatsolve.backends.tape import Tape, spelled
 from heatsolve.points import INDEX_NAMES
 
+KEY = "DIGEST"
+"""What a generated module calls the digest of itself, which it is given."""
 SEGMENT = 2048
 """Points of the innermost axis that one task sweeps: their terms of a sum stay in cache."""
-DIGEST = cache.digest(inspect.getsource(reductions), inspect.getsource(sums))
-"""Of the reductions: without it Numba would not notice that a function it has inlined changed."""
 
 
 def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool, innermost: int) -> str:
@@ -27,7 +25,7 @@ def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool, inner
     bounds = [f"{end}_{axis}" for axis in axes for end in ("low", "high")]
     loop = "prange" if threaded else "range"
     lines = [
-        f"@njit(parallel={threaded}, nogil=True, cache=True, error_model='numpy')",
+        f"@kept({KEY}, parallel={threaded}, nogil=True, error_model='numpy')",
         f"def loops({', '.join(['chunks', 'scratch', *bounds, *targets, *arguments])}):",
         f'    """{name}"""',
         f"    segments = (high_{inner} - low_{inner} + {SEGMENT - 1}) // {SEGMENT}",
@@ -49,9 +47,12 @@ def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool, inner
         bits = f"t{n}.view(np.int64), int64(stop - start), o{n}[chunk]"
         call = f"add_sum(t{n}, {bits})" if signature.outputs[n] == "sum" else f"add_largest({bits})"
         lines.append(f"            {call}")
-    imports = ["import numpy as np", "from numba import int64, njit, prange, uint64", ""]
+    imports = ["import numpy as np", "from numba import int64, prange, uint64", ""]
+    imports.append(f"from {numba_cache.__name__} import kept")
     if terms:
-        imports.append(f"from {reductions.__name__} import add_largest, add_sum  # {DIGEST}")
+        imports.append(
+            f"from {reductions.__name__} import add_largest, add_sum  # {reductions.DIGEST}"
+        )
     imports.append(f"real = np.{signature.precision}")
     return "\n".join([*imports, "", "", *lines]) + "\n"
 

@@ -7,7 +7,6 @@ it copies memory.
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -122,14 +121,8 @@ def speed_of(machine: Backend) -> Speed:
     name = cache.digest(
         "speed", __version__, machine.name, machine_name(machine), _threads(machine)
     )
-    try:
-        path = cache.folder() / f"{name}.json"
-        return Speed(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
-        speed = measured(machine)
-    with suppress(OSError):
-        cache.store(path, json.dumps(asdict(speed)).encode())
-    return speed
+    found = cache.kept(f"{name}.json", lambda: json.dumps(asdict(measured(machine))).encode())
+    return Speed(**json.loads(found))
 
 
 def _threads(machine: Backend) -> int:
