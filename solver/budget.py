@@ -63,7 +63,9 @@ def budget_of(case: Case, machine: Backend, processes: int = 1, pace: Pace | Non
     block = _block(case, machine, processes)
     grid, stretch = Outline(block.axes), 1.0
     if grid.is_large and _fills_on_host(case):
-        alone, grid, stretch = _coarser(alone, block)
+        grid, stretch = _coarser(block)
+    if processes > 1 or stretch > 1.0:
+        alone = _moved(alone, grid)
     backend = CountingBackend(machine, stretch)
     with np.errstate(all="ignore"):
         problem = make_problem(alone, backend, grid=grid)
@@ -107,18 +109,20 @@ def _fills_on_host(case: Case) -> bool:
     return bool(case.obstacles) or len(names) >= max(1, dimension - 1)
 
 
-def _coarser(case: Case, block: Grid) -> tuple[Case, Outline, float]:
-    """A smaller grid of the same shape, the case for it, and how many times longer the axes were.
-
-    Obstacles and point sources become others that are there on any grid.
-    """
+def _coarser(block: Grid) -> tuple[Outline, float]:
+    """A smaller grid of the same extents, and how many times longer the axes were."""
     stretch = (block.all_unknowns / COARSENED_TO) ** (1.0 / block.dimension)
     axes = [replace(a, points=max(4, round(a.points / stretch))) for a in block.axes]
-    along = list(reversed(axes))
-    bodies = []
+    return Outline(tuple(axes)), stretch
+
+
+def _moved(case: Case, grid: Grid) -> Case:
+    """The case with obstacles and point sources in the middle of a grid, which may lack their own
+    places."""
+    along, bodies = list(reversed(grid.axes)), []
     for number, obstacle in enumerate(case.obstacles):
         first, last = (0.25 + 0.5 * n / len(case.obstacles) for n in (number, number + 1))
-        ends = [(first, last), *[(0.25, 0.5)] * (len(along) - 1)]
+        ends = [(first, last), *[(0.25, 0.75)] * (len(along) - 1)]
         corners = [
             tuple(
                 a.lower + end[n] * (a.upper - a.lower) for a, end in zip(along, ends, strict=True)
@@ -132,8 +136,7 @@ def _coarser(case: Case, block: Grid) -> tuple[Case, Outline, float]:
         point.model_copy(update={"index": None, "position": middle}) for point in case.source.points
     )
     source = case.source.model_copy(update={"points": points})
-    changed = case.model_copy(update={"obstacles": tuple(bodies), "source": source})
-    return changed, Outline(tuple(axes)), stretch
+    return case.model_copy(update={"obstacles": tuple(bodies), "source": source})
 
 
 Work = tuple[float, float]

@@ -128,6 +128,15 @@ def test_large_arrays_are_not_made(monkeypatch):
     assert largest <= 1 << 22
 
 
+@pytest.mark.parametrize("name", ["hotspot", "cfdpython-10", "cylinder-re20", "heated-cylinder"])
+@pytest.mark.parametrize("processes", [4, 7])
+def test_a_block_need_not_have_what_a_case_places(name, processes):
+    """The memory of a block is that of its share of the arrays, and some ghosts."""
+    case, machine = load(name), make("numba")
+    whole, block = budget_of(case, machine).arrays, budget_of(case, machine, processes).arrays
+    assert 1.0 < block * processes / whole < 2.5
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux")
 def test_a_large_flow_is_checked_in_little_memory():
     script = (
