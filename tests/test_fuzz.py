@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import Case, load, parse, shipped
 from heatsolve.errors import HeatsolveError
+from heatsolve.march import PROBLEMS
 from heatsolve.problem import grid_of
-from heatsolve.runner import PROBLEMS, run
+from heatsolve.runner import run
 from heatsolve.toml import dump
 
 MOST_UNKNOWNS = 2000

@@ -18,10 +18,9 @@ from heatsolve.case import load, parse
 from heatsolve.conduction import Conduction
 from heatsolve.converge import make_method
 from heatsolve.linear import division
-from heatsolve.march import stepper_of
+from heatsolve.march import PROBLEMS, stepper_of
 from heatsolve.pace import step_length, substeps
 from heatsolve.ranks import Ranks, World
-from heatsolve.runner import PROBLEMS
 from heatsolve.study.noise import noise_inside
 
 GRIDS = {
