@@ -77,6 +77,20 @@ class Conduction(Problem):
         varying = [self.case.source.temperature, *[g for g in gradients if g is not None]]
         return any("t" in expression.names for expression in varying)
 
+    @cached_property
+    def driven_in_time(self) -> bool:
+        walls = list(walls_of(self.case, self.whole))
+        given = [wall.ghost or wall.condition.gradient for wall in walls]
+        return any("t" in each.names for each in (*given, self.case.source.temperature))
+
+    def drive(self, time: float, dt: float) -> float:
+        ghosts = [self.volumes.ghost_values(wall, time) for wall in self.walls]
+        at_walls = [float(np.abs(values).max()) for values in ghosts if values is not None]
+        source = float(np.abs(self.source(time)).max())
+        mine = max([0.0, *at_walls]), source, float(self.volumes.capacity().min())
+        walls, sources, capacities = zip(*self.ranks.gather(mine), strict=True)
+        return max(*walls, dt * max(sources) / min(capacities))
+
     def set_walls(self, time: float) -> None:
         self.write_walls(self.temperature, time)
 

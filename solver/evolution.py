@@ -23,6 +23,10 @@ class Evolution(Walled):
         return self.case.model.equations
 
     @property
+    def driven_by_rates(self) -> bool:
+        return True
+
+    @property
     def numbers(self) -> tuple[float, ...]:
         """The parameters, in their order, and the spacings."""
         given = tuple(getattr(self.case.model, name) for name in self.equations.parameters)

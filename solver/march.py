@@ -123,8 +123,8 @@ Frame = Callable[[float], None]
 @dataclass
 class Course:
     """How a march went so far: the time, the norm of the last change that was looked at, how many
-    were, the largest such norm at the start, the largest magnitude of the fields that it began
-    with, and whether the last step was shorter than the others.
+    of the first ones were not 0, the largest of their norms, the largest magnitude of the fields at
+    the start and of what drove them since, and whether the last step was shorter than the others.
     """
 
     time: float = 0.0
@@ -362,7 +362,7 @@ class Log:
     def recall(self, state: State) -> None:
         """Go on from an earlier march."""
         self.course, self.history = Course(**state.record["march"]), state.lists
-        if not self.course.looks:  # an earlier version, whose norms were those of changes
+        if "looks" not in state.record["march"]:  # an earlier version: norms were those of changes
             self.course.looks = len(self.history["residual"])
             if self._norm == "l2":
                 norms = zip(self.history["residual"], self.history["dt"], strict=True)
@@ -392,20 +392,29 @@ class Log:
         self._add(row)
 
     def _judge(self, stepper: Stepper, number: int, dt: float) -> None:
-        """Demand that a change is no blow-up, by the fields at the start and the changes before it.
+        """Demand that a change is no blow-up, by all that drives the march, and the changes before.
 
-        Heat that grows without bound has an unstable step: what it began with is small, but not so
-        small as noise from which a flow begins. A change raises what later ones are compared with
-        to RISE times of it at most: a blow-up shall not be its own measure.
+        That is the largest magnitude of the fields at the start, or that walls gave and sources
+        added up to now. The first changes, LOOKS_AT_START of them that are not 0, raise what later
+        ones are compared with, each to RISE times of it at most: a blow-up shall not be its own
+        measure.
         """
         course, problem = self.course, self._problem
-        begun = {"l2": course.size * math.sqrt(problem.whole.all_unknowns), "max": course.size / dt}
-        known = max(course.largest, begun.get(self._norm, 0.0))
+        if not course.looks or problem.driven_in_time:
+            ends = (stepper.time - dt, stepper.time) if problem.driven_in_time else (stepper.time,)
+            course.size = max([course.size, *[problem.drive(time, dt) for time in ends]])
+        driven = {
+            "l2": course.size * math.sqrt(problem.whole.all_unknowns),
+            "max": course.size / dt,
+        }
+        known = max(course.largest, driven.get(self._norm, 0.0))
+        if not course.looks and problem.driven_by_rates:
+            known = max(known, course.norm)
         if not (math.isfinite(course.norm) and course.norm <= (GROWTH * known or math.inf)):
             raise self.divergence(stepper, number, course.norm)
-        if course.looks < LOOKS_AT_START:
+        if course.norm > 0.0 and course.looks < LOOKS_AT_START:
             course.largest = max(course.largest, min(course.norm, RISE * known or math.inf))
-        course.looks += 1
+            course.looks += 1
 
     def divergence(self, stepper: Stepper, number: int, norm: float = math.nan) -> Diverged:
         """What to say of a march that has grown without bound by step `number`, by a change of

@@ -111,6 +111,21 @@ class Problem(ABC):
         """The largest stable step of the case's explicit scheme (s)."""
 
     @property
+    @abstractmethod
+    def driven_in_time(self) -> bool:
+        """Whether any wall or source depends on time (the same on all processes)."""
+
+    @abstractmethod
+    def drive(self, time: float, dt: float) -> float:
+        """The largest magnitude that walls give the fields at a time, or that sources add to them
+        in a step (asks all processes)."""
+
+    @property
+    def driven_by_rates(self) -> bool:
+        """Whether rates that `drive` does not know may change the fields, too."""
+        return False
+
+    @property
     def remark(self) -> str:
         """What a user should know of how the case was put on its grid; empty if nothing."""
         return ""

@@ -78,6 +78,28 @@ class Walled(Problem):
         """Whether a source depends on time."""
         return any("t" in getattr(self.case.source, name).names for name in self.names)
 
+    @property
+    def driven_in_time(self) -> bool:
+        return self.walls_vary or self.sources_vary
+
+    def drive(self, time: float, dt: float) -> float:
+        given = [np.zeros(1)]
+        for name in self.names:
+            if name == "pressure":  # of which only differences count
+                continue
+            places, source = self.places(name), getattr(self.case.source, name)
+            given.append(dt * evaluate(places, f"source.{name}", source, time))
+            for wall in self.walls[name]:
+                slope = wall.condition.gradient is not None
+                kind = "gradient" if slope else "value"
+                path, expression = (
+                    f"boundary.{wall.name}.{name}.{kind}",
+                    getattr(wall.condition, kind),
+                )
+                values = evaluate(places, path, expression, time, wall=wall)
+                given.append(values * (self.grid.axes[wall.number].spacing if slope else 1.0))
+        return max(self.ranks.gather(max(float(np.abs(values).max()) for values in given)))
+
     def set_walls(self, time: float) -> None:
         self.write_walls(self.fields, time)
 

@@ -673,6 +673,50 @@ def test_a_blow_up_in_the_first_steps_is_told(tmp_path, more):
         run(parse(INFLOW, "case", overrides), "numpy", tmp_path / "a.h5")
 
 
+NOISE = "1e-15*sin(9*x)"
+HEATED = (
+    "[model]\nsteady = false\n[grid]\ncells = [16]\n[initial]\ntemperature = '%s'\n[boundary]\n"
+)
+DRIVEN = {
+    "a warm wall": HEATED % NOISE + "left.temperature.value = 300\nright.temperature.value = 0\n"
+    "[time]\nscheme = 'backward-euler'\nstep = 0.1\nend = 0.3",
+    "warm air": HEATED % NOISE + "left.temperature.robin = { h = 9, ambient = 300 }\n"
+    "right.temperature.gradient = 0\n[time]\nstep = 1e-3\nend = 0.01",
+    "heat through a wall": HEATED % NOISE + "left.temperature.gradient = 300\n"
+    "right.temperature.gradient = 0\n[time]\nstep = 1e-3\nend = 0.01",
+    "a pulse": HEATED % "0" + "left.temperature.gradient = 0\nright.temperature.gradient = 0\n"
+    "[source]\ntemperature = 'exp(-((t - 1)/0.1)**2)'\n[time]\nscheme = 'backward-euler'\n"
+    "step = 0.005\nend = 1",
+    "a lid": "[model]\nkind = 'flow'\nviscosity = 0.01\n[grid]\ncells = [8, 8]\n[initial]\n"
+    f"velocity_x = '{NOISE}'\n[boundary]\nleft.kind = 'no-slip'\nright.kind = 'no-slip'\n"
+    "bottom.kind = 'no-slip'\ntop = { kind = 'no-slip', velocity_x.value = 1 }\n"
+    "[time]\nend = 0.1\ncfl = 0.7",
+    "a mean velocity": "[model]\nkind = 'flow'\nviscosity = 0.01\n[grid]\ncells = [8, 8]\n"
+    f"periodic = ['x', 'y']\n[initial]\nvelocity_x = '{NOISE}'\n[source]\n"
+    "mean_velocity_x = 1\n[time]\nend = 0.1\nstep = 0.01",
+    "an inflow": "[model]\nkind = 'transport'\nvelocity = [1]\n[grid]\ncells = [16]\n"
+    f"[initial]\nconcentration = '{NOISE}'\n[boundary]\nleft.concentration.value = 1\n"
+    "right.concentration.gradient = 0\n[time]\nend = 0.1\ncfl = 0.5",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DRIVEN.values(), ids=DRIVEN)
+def test_what_drives_a_march_from_outside_is_no_blow_up(tmp_path, text):
+    """Of fields that begin with noise, or with nothing."""
+    assert run(parse(text, "case"), "numpy", tmp_path / "a.h5").exit_code == 0
+
+
+def test_a_blow_up_after_steps_in_which_nothing_happens_is_told(tmp_path):
+    """An inflow that is too fast for the step begins after ten steps that change nothing."""
+    case = parse(INFLOW, "case", [
+        "model.form=flux", "initial.velocity_x=0", "time.step=0.009", "time.allow_unstable=true",
+        "time.end=0.38", "boundary.left.velocity_x.value='where(t > 0.3, 5, 0)'",
+        "grid.cells=[100]",
+    ])  # fmt: skip
+    with pytest.raises(Diverged, match=r"the field changes by .*e\+\d\d in one step"):
+        run(case, "numpy", tmp_path / "a.h5")
+
+
 @pytest.mark.parametrize("form", ["flux", "advective"])
 def test_steps_follow_a_velocity_that_carries_itself(tmp_path, form):
     """Those of walls until a step's end, too: nothing overshoots."""
