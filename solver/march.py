@@ -231,12 +231,14 @@ def transient(
 def steps_to_look(case: Case, count: int) -> int:
     """Steps from one whose change is looked at to the next, of a march of about so many.
 
-    `solver.check_every`; where nobody asks for more than the norm, some 1000 in all.
+    `solver.check_every`; where nobody asks for more than the norm, some 1000 in all. Steps that
+    `output.sample` asks for are looked at besides.
     """
     assert case.time is not None
     forces = case.obstacles or any(name.startswith("mean") for name in case.source.model_fields_set)
     told = case.time.tolerance is not None or "check_every" in case.solver.model_fields_set
-    if case.output.probes or forces or told:
+    measured = (case.output.probes or forces) and case.output.sample is None
+    if measured or told:
         return case.solver.check_every
     return max(1, count // FEW_LOOKS)
 
