@@ -27,7 +27,7 @@ from heatsolve.postprocess.flowlines import FLOWLINES
 from heatsolve.postprocess.history import column_figure, norm_figure
 from heatsolve.postprocess.pieces import STYLE, Figure, name_axes, save, set_title
 from heatsolve.postprocess.planes import box_of, draw_obstacles, set_up_line, set_up_plane
-from heatsolve.postprocess.view import View, look
+from heatsolve.postprocess.view import View, limits_of, look
 
 LINE = (4.2, 3.0)
 """Width and height of the figure of a line, inches."""
@@ -97,8 +97,7 @@ def figure(
             raise InputError("--history draws the norm or one --field, and takes no other option")
         solution = read(source, fields=())
         return column_figure(solution, field) if field else norm_figure(solution)
-    if limits is not None and not limits[0] < limits[1]:
-        raise InputError("--limits must be two numbers, the lower one first")
+    limits = None if limits is None else limits_of(limits)
     view, how = look(source, field, slices, at_time), Look(log, limits, over)
     dimension = len(view.axes)
     if over and dimension != 2:

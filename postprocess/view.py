@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +11,12 @@ from heatsolve.errors import InputError
 from heatsolve.output import Solution, Source, cuts, evenly, read
 from heatsolve.postprocess.domain import Domain, continued, domain_of, hidden, solid
 from heatsolve.postprocess.pieces import label_of, main_field, quantity
+from heatsolve.streams import shown
 
 DRAWN_POINTS = 1000
 """An axis of a figure shows no more than this."""
+LARGEST, SMALLEST_SPAN = 1e100, 1e-100
+"""Of the limits of a figure."""
 MOMENTS = 6
 """So many of the frames of a march are drawn as lines in one figure."""
 
@@ -201,12 +205,20 @@ def parse_slices(texts: Sequence[str]) -> dict[str, float]:
 
 def parse_limits(text: str | None) -> tuple[float, float] | None:
     """Two numbers of a text such as "-1,1", the lower one first. Raises InputError for others."""
-    if text is None:
-        return None
+    return None if text is None else limits_of(text.split(","))
+
+
+def limits_of(given: Any) -> tuple[float, float]:
+    """The lowest and the highest value to show. Raises InputError for what cannot be shown."""
     try:
-        low, high = map(float, text.split(","))
-    except ValueError:
+        low, high = map(float, given)
+    except (TypeError, ValueError):
         low = high = np.nan
-    if not -np.inf < low < high < np.inf:
-        raise InputError(f"--limits {text!r} must be two numbers, the lower one first, as -1,1")
+    # The ticks of matplotlib overflow far out, and its colours of tiny spans.
+    if not -LARGEST <= low < high <= LARGEST or high - low < SMALLEST_SPAN:
+        said = ",".join(map(str, given)) if isinstance(given, list | tuple) else str(given)
+        raise InputError(
+            f"--limits {shown(said)!r} must be two numbers, the lower one first, as -1,1 "
+            f"(at most {LARGEST:g}, and {SMALLEST_SPAN:g} apart)"
+        )
     return low, high

@@ -43,7 +43,7 @@ KEPT_BYTES = 256 * 2**20
 TABLE = "<table>"
 """Where a case that is given as a table comes from, as messages say it."""
 WRITTEN: dict[tuple[Path, str], str] = {}
-"""By folder and text the names of the cases given as tables that this process has run."""
+"""By folder and name the texts of the cases given as tables that this process has run."""
 
 
 class Result(Mapping[str, Any]):
@@ -207,11 +207,15 @@ def run(
 def _name_of(case: Case, restart: bool) -> str:
     """The name of a case given as a table: that of the same one before, or else a new one."""
     here = Path.cwd()
-    taken = {name for (folder, _), name in WRITTEN.items() if folder == here}
-    name = _name_to_go_on(case) if restart else WRITTEN.get((here, case.text))
+    given = {name: text for (folder, name), text in WRITTEN.items() if folder == here}
     names = (f"case-{n}" if n > 1 else "case" for n in itertools.count(1))
-    WRITTEN[here, case.text] = name or next(name for name in names if name not in taken)
-    return WRITTEN[here, case.text]
+    name = (
+        (_name_to_go_on(case) if restart else None)
+        or next((name for name, text in given.items() if text == case.text), None)
+        or next(name for name in names if name not in given)
+    )
+    WRITTEN[here, name] = case.text
+    return name
 
 
 def _name_to_go_on(case: Case) -> str | None:

@@ -62,6 +62,7 @@ class FieldFile:
             if steps.size and not 0 < steps.max() < 1.001 * steps.min():
                 raise ValueError(f"coordinate {axis} is not ascending and evenly spaced")
         self._path = target(Path(path))
+        self._sidecar = sidecar_of(self._path)
         self._coordinates = dict(coordinates)
         self._shape = tuple(map(len, self._coordinates.values()))
         self._units = units
@@ -71,7 +72,7 @@ class FieldFile:
             # Exclusive for each writer, so that two runs with one target never mix their data.
             mark = f"{os.getpid()}-{secrets.token_hex(4)}"
             self._part = self._path.with_name(f".{self._path.name}.{mark}.part")
-            self._xdmf_part = self._part.with_suffix(".xdmf-part")
+            self._xdmf_part = self._sidecar.with_name(self._part.with_suffix(".xdmf-part").name)
             self._disk = Disk(self._part, "x+")
             self._file = h5py.File(self._disk, "w", libver=FORMAT)
 
@@ -204,7 +205,6 @@ class FieldFile:
             raise ValueError("history needs a step or an iteration")
         if any(len(history[name]) != len(history[each]) for name, each in axes.items()):
             raise ValueError("history needs arrays of one length on each axis")
-        sidecar = self._path.with_name(self._path.name.removesuffix(".h5") + ".xdmf")
         with failing("write", self._path):
             group = self._file.create_group("history")
             for name in sorted(history, key=lambda name: name != axes[name]):  # the axes first
@@ -220,9 +220,9 @@ class FieldFile:
             self._xdmf_part.write_bytes(text.encode("utf-8", "surrogateescape"))
             self.seal(self._path)
             if len(self._coordinates) > 1:
-                os.replace(self._xdmf_part, sidecar)
+                os.replace(self._xdmf_part, self._sidecar)
             else:  # XDMF has no 1D; what lies there described the file that was just replaced
-                sidecar.unlink(missing_ok=True)
+                self._sidecar.unlink(missing_ok=True)
             sync(self._path.parent)
 
     def _points_of_line(self, group: h5py.Group, count: int) -> h5py.Dataset:
@@ -315,11 +315,16 @@ PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".gif", ".mp4", ".htm", ".h
 NOT_IN_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
+def sidecar_of(path: Path) -> Path:
+    """The .xdmf that goes with a file of results: a link is followed; see `disk.target_of`."""
+    return target_of(path.with_name(path.name.removesuffix(".h5") + ".xdmf"))
+
+
 def target(path: Path) -> Path:
     """The file that a run may write by this name: a link is followed; see `disk.target_of`.
 
-    What cannot be is said now, not by the rename after hours of computing: raises InputError for
-    anything but a file of results, FileFailure for a directory.
+    What cannot be, of it or of its .xdmf, is said now, not by the rename after hours of computing:
+    raises InputError for anything but a file of results, FileFailure for a directory.
     """
     found = target_of(path)
     if found.suffix.lower() in PICTURES:
@@ -336,6 +341,7 @@ def target(path: Path) -> Path:
     with failing("write", path):
         if found.is_file() and found.stat().st_size and not h5py.is_hdf5(found):
             raise InputError(f"{path} is no file of results, it is not overwritten")
+    sidecar_of(found)
     return found
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from heatsolve.backends import sums
 from heatsolve.backends.machine import cores
 from heatsolve.errors import HeatsolveError, InputError, Interrupted, sentence
-from heatsolve.streams import complain, printable
+from heatsolve.streams import complain, printable, shown
 
 LAUNCHERS = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 """Variables by which the launchers of MPI tell a process that it is one of several."""
@@ -292,8 +292,10 @@ def find_ranks() -> Ranks:
     Raises InputError where Slurm started several processes that do not know of each other.
     """
     said = os.environ.get("SLURM_NTASKS", "").strip() or "1"
-    if not re.fullmatch(r"\d+", said, re.ASCII):
-        raise InputError(f"the environment says SLURM_NTASKS={said}: it must be a number; unset it")
+    if not re.fullmatch(r"\d{1,9}", said, re.ASCII):
+        raise InputError(
+            f"the environment says SLURM_NTASKS={shown(said)}: it must be a number; unset it"
+        )
     tasks = int(said)
     in_step = "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_STEP_ID") != "4294967291"
     if not any(name in os.environ for name in LAUNCHERS) and not (tasks > 1 and in_step):

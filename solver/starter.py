@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from heatsolve.case import read
+from heatsolve.case import parse, read
 from heatsolve.disk import write_text
 from heatsolve.errors import InputError
 from heatsolve.expressions import quoted
@@ -108,9 +108,11 @@ def write_starter(name: str) -> Path:
 def write_copy(source: str, name: str | None = None) -> Path:
     """Write a copy of a case, by default under its own name, and return its path.
 
-    Raises as `write_starter`, and as `case.read` for what is no case.
+    Raises as `write_starter`, and as `case.load` for what is no case.
     """
-    return _write(_path_for(name or Path(source).stem), read(source).text)
+    found = read(source)
+    parse(found.text, found.name)
+    return _write(_path_for(name or Path(source).stem), found.text)
 
 
 def _path_for(name: str) -> Path:

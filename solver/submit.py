@@ -21,6 +21,7 @@ from heatsolve.errors import InputError
 from heatsolve.fieldfile import target
 from heatsolve.preview import preview
 from heatsolve.ranks import mpi_library, python
+from heatsolve.streams import shown
 
 WARNING_SECONDS = 120
 """So long before the limit of wall time the run is asked to stop; Slurm may be a minute early."""
@@ -114,9 +115,9 @@ def wall_seconds(time: str) -> int:
 
     Raises InputError for anything else.
     """
-    if not re.fullmatch(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", time, re.ASCII):
+    if not re.fullmatch(r"(\d{1,9}-)?\d{1,9}(:\d{1,9}){0,2}", time, re.ASCII):
         raise InputError(
-            f"--time {time!r} is no wall time: write minutes, hours:minutes:seconds, "
+            f"--time {shown(time)!r} is no wall time: write minutes, hours:minutes:seconds, "
             "or days-hours:minutes:seconds"
         )
     days, dash, clock = time.rpartition("-")

@@ -211,6 +211,15 @@ def test_a_restart_finds_the_file_of_its_table():
     assert new.path.name == "case-3.h5"
 
 
+def test_a_name_that_was_given_stays_taken():
+    """Also after a restart that finds no checkpoint, or one under another name."""
+    names = [
+        heatsolve.run(plate(hot), backend="numpy", restart=restart).path.name
+        for hot, restart in ((1, False), (2, False), (2, True), (3, False), (2, False), (1, True))
+    ]
+    assert names == ["case.h5", "case-2.h5", "case-2.h5", "case-3.h5", "case-2.h5", "case.h5"]
+
+
 def test_a_name_in_a_result_reads_nothing(monkeypatch):
     monkeypatch.setattr(api, "KEPT_BYTES", 0)
     result = heatsolve.run(TABLE, backend="numpy")

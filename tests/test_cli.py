@@ -292,6 +292,22 @@ def test_an_output_that_is_a_link(heatsolve, folder):
     assert heatsolve("run", "plate.toml", "--quiet", "--output", "loop")[0] in (2, 6)
 
 
+def test_a_sidecar_is_treated_as_its_file(refuses, heatsolve, folder):
+    """What cannot be written is said before anything is computed; a link is followed."""
+    (folder / "a.xdmf").mkdir()
+    os.mkfifo(folder / "b.xdmf")
+    said = refuses(6, "run", "plate.toml", "--quiet", "--output", "a.h5")
+    assert said == "cannot write a.xdmf: Is a directory"
+    said = refuses(2, "run", "plate.toml", "--quiet", "--output", "b.h5")
+    assert said == "b.xdmf is a FIFO, and is not replaced: name a file"
+    assert not list(folder.glob("*.h5")) and not list(folder.glob(".*"))
+    (folder / "far").mkdir()
+    (folder / "c.xdmf").symlink_to("far/d.xdmf")
+    assert heatsolve("run", "plate.toml", "--quiet", "--output", "c.h5")[0] == 0
+    assert (folder / "c.xdmf").is_symlink() and "c.h5" in (folder / "far/d.xdmf").read_text()
+    assert [path.name for path in (folder / "far").iterdir()] == ["d.xdmf"]
+
+
 @pytest.mark.parametrize("suffix", ["png", "PDF", "svg", "mp4", "html"])
 def test_an_output_with_the_name_of_a_picture(refuses, suffix):
     said = refuses(2, "run", "plate.toml", "--quiet", "--output", f"a.{suffix}")
@@ -477,6 +493,9 @@ def test_a_copy_of_a_case(heatsolve, refuses, folder):
     assert refuses(2, "new", "--from", "plate.toml").startswith("plate.toml exists already")
     assert "no case file or shipped case is called" in refuses(2, "new", "a", "--from", "hotplate")
     assert "needs a name for the case, or --from CASE" in refuses(2, "new")
+    (folder / "bad.toml").write_text("root:x:0:0:root:/root:/bin/bash\n")
+    assert "bad.toml:1: expected" in refuses(2, "new", "a", "--from", "bad.toml")
+    assert not (folder / "a.toml").exists()
 
 
 def test_a_file_goes_before_the_shipped_case_of_its_name(heatsolve, folder):

@@ -1,5 +1,6 @@
 """Figures: what they show and how they are labelled; each is rendered once."""
 
+import math
 import subprocess
 import sys
 
@@ -468,12 +469,15 @@ def test_limits(tmp_path):
     np.testing.assert_allclose(*ends, atol=0.03)
     (ax,) = figure(path, "pressure", limits=(-2, 3), slices={"y": 1.1}).axes
     assert ax.get_ylim() == (-2, 3)
-    for wrong, log in (((1, 1), False), ((0, 1), True)):
+    wrongs = ((1, 1), (0, math.inf), 5, (0, 1, 2), ("a", None))
+    for wrong, log in (*((each, False) for each in wrongs), ((0, 1), True)):
         with pytest.raises(InputError, match="--limits"):
             figure(write(tmp_path, (1.0, 1.0)), limits=wrong, log=log)
 
 
-@pytest.mark.parametrize("text", ["1", "1,1", "2,1", "0,inf", "a,b", "0,1,2", ""])
+@pytest.mark.parametrize(
+    "text", ["1", "1,1", "2,1", "0,inf", "a,b", "0,1,2", "", "1e300,1e308", "0,1e-320"]
+)
 def test_texts_that_are_no_limits(text):
     assert parse_limits("-1, 2e3") == (-1, 2000)
     with pytest.raises(InputError, match="must be two numbers, the lower one first"):

@@ -39,7 +39,7 @@ from heatsolve.errors import FileFailure, InputError
 from heatsolve.grid import AXIS_NAMES, make_grid
 from heatsolve.ranks import python
 from heatsolve.report import count as number
-from heatsolve.streams import printable
+from heatsolve.streams import printable, shown
 from heatsolve.study.one_size import growth, of_kind
 from heatsolve.submit import directives, pmi, wall_seconds
 
@@ -47,6 +47,8 @@ KINDS = ("weak", "strong")
 LAUNCHERS = ("mpiexec", "srun")
 PER_RANK = 12_264_004
 """Unknowns of a process, as in the weak-scaling figures that NVIDIA published for cuNumeric."""
+MOST_UNKNOWNS = 1e15
+"""Of a process: no machine holds so many."""
 MOST_OF_MODEL = 2048
 LARGEST_RECORD = 1 << 20
 """Bytes."""
@@ -144,8 +146,10 @@ def plan(
 ) -> tuple[Study, list[int]]:  # fmt: skip
     """A study and its numbers of processes; raises InputError for what no launch could do."""
     counts = numbers(ranks)
-    if per_rank is not None and per_rank < 1:
-        raise InputError(f"--per-rank must be at least 1, not {per_rank:g}")
+    if per_rank is not None and not 1.0 <= per_rank < MOST_UNKNOWNS:
+        raise InputError(
+            f"--per-rank must be at least 1 and less than {MOST_UNKNOWNS:g}, not {per_rank:g}"
+        )
     for count in counts:
         sizes = of_kind(kind, case, overrides, count, per_rank, backend)
     folder = output or Path(f"scale-{kind}-{sizes.name}")
@@ -158,8 +162,8 @@ def plan(
 
 def numbers(text: str) -> list[int]:
     """Numbers of processes, as "1,2,4". Raises InputError."""
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text, re.ASCII):
-        raise InputError(f"--ranks {text!r} must be numbers of processes, such as 1,2,4")
+    if not re.fullmatch(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*", text, re.ASCII):
+        raise InputError(f"--ranks {shown(text)!r} must be numbers of processes, such as 1,2,4")
     return sorted(set(map(int, text.split(","))))
 
 
