@@ -304,7 +304,16 @@ ALLOWED = {
         "study.noise",
         INTERFACE,
     ),
-    "submit": ("case", "preview", "ranks", "disk", "backends.choice", "fieldfile", "errors"),
+    "submit": (
+        "case",
+        "preview",
+        "ranks",
+        "disk",
+        "backends.choice",
+        "streams",
+        "fieldfile",
+        "errors",
+    ),
     "backends*": ("points", "backends", "backends.*", "streams", "errors"),
 }
 """What the lower rooms may import of ours."""
