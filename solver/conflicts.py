@@ -1,5 +1,6 @@
 """What only shows between the sections of a case: keys that do not go together."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 
 from heatsolve.expressions import Expression, show, suggestion
@@ -37,6 +38,11 @@ def conflicts(case: Document) -> Found:
                 yield path, f"the case has no {name} axis"
             elif steady:
                 yield path, "t has no meaning in a steady case"
+        if case.solver.precision == "float32" and not expression.names:
+            value = abs(float(expression()))
+            if 0.0 < value < 2.0**-126 or 2.0**128 <= value < math.inf:
+                sentence = "float32 does not hold it (1.2e-38 to 3.4e38); take other units"
+                yield path, f'{sentence}, or solver.precision = "float64"'
     yield from _field_conflicts(case, given)
     for side in given:
         if getattr(case.boundary, side).kind is not None and case.model.scheme != "staggered":

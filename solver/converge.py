@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from heatsolve import heat
 from heatsolve.backends import Accumulator
 from heatsolve.case import Case
-from heatsolve.criterion import Criterion, OutOfRange, kind_of
+from heatsolve.criterion import Criterion, OutOfRange, kind_of, largest_of, lost_digits
 from heatsolve.evaluate import walls_of
 from heatsolve.grid import Grid, whole
 from heatsolve.judge import Course, Judge, Look
@@ -150,6 +150,7 @@ def solve(
 
     Where squares of norms overflow or underflow, `reset` brings back the u of the start, and u and
     b are multiplied with a power of two, which rounds nothing; at the end u is divided by it.
+    Raises Diverged where that overflows; the watcher hears of it where it underflows.
     """
     exponent = resumed.record.get("exponent", 0) if resumed is not None else 0
     if exponent == 0:
@@ -164,7 +165,10 @@ def solve(
     backend.sweep(multiplied, b, whole(b.shape), system.b, factor)
     backend.sweep(multiplied, u, everything, u, factor)
     outcome = iterate(*begin(replace(system, b=b), exponent), watcher, questions, resumed)
+    largest = largest_of(system, u) * back
     backend.sweep(multiplied, u, everything, u, back)
+    if lost := lost_digits(system, u, largest):
+        watcher.warn(lost)
     return outcome.times(back)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.case import Case
+from heatsolve.errors import Diverged, InputError
 from heatsolve.linear import Method, System
 from heatsolve.points import copy, fill
 
@@ -15,10 +16,16 @@ def kind_of(norm: str) -> str:
     return "max" if norm == "max" else "sum"
 
 
-LARGEST = 2.0**400
-"""Norms between its reciprocal and this are in range: their squares are, to the end of a run."""
-FARTHEST = 1000
-"""The largest power of 2 by which numbers are brought into range."""
+IN_RANGE = {"float64": (2.0**-400, 2.0**400), "float32": (2.0**-30, 2.0**50)}
+"""Norms between them are in range: their squares are, to the end of a run, by precision.
+
+The norm of a residual in float32 falls by 2^24 and has terms smaller by 2^12 or more, whose squares
+still are above 2^-149, the smallest number.
+"""
+FARTHEST = {"float64": (1000, 1000), "float32": (120, 50)}
+"""The largest n of a factor 2^n, and of the 2^n that u times it does not pass, up or down."""
+NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
+"""The smallest number with all of its digits."""
 
 
 class OutOfRange(Exception):
@@ -106,14 +113,45 @@ class Criterion:
         """
         if self.exponent != 0 or self.total is not None:
             return
-        solved = norm == 0.0 and self.relative_to and _in_range(self.scale)
-        if solved or (_in_range(norm) and (_in_range(self.scale) or self.scale == 0.0)):
+        solved = norm == 0.0 and self.relative_to and self._in_range(self.scale)
+        if solved or (self._in_range(norm) and (self._in_range(self.scale) or self.scale == 0.0)):
             return
         system = self._system
         given = (system.rounding, u, system.b, *system.coefficients)
         largest = system.reduce("max", *given)
-        if 0.0 < largest < math.inf and not _in_range(largest):
-            raise OutOfRange(max(-FARTHEST, min(FARTHEST, -math.frexp(largest)[1])))
+        if not self._in_range(largest) and (exponent := self._exponent_of(largest, u)):
+            raise OutOfRange(exponent)
+
+    def _in_range(self, norm: float) -> bool:
+        smallest, largest = IN_RANGE[self._system.backend.precision]
+        return smallest <= norm <= largest
+
+    def _exponent_of(self, largest: float, u: Any) -> int:
+        """n with which the largest |A| |u| + |b| times 2^n is near 1, as far as u allows.
+
+        Where that overflows, u and b stand for it. It is 0 where u and b have no digits to bring
+        into range. Raises InputError where no n serves.
+        """
+        system = self._system
+        backend, grid = system.backend, system.grid
+        of_u = largest_of(system, u)
+        size = of_u + backend.reduce("max", copy, grid.interior, system.b)
+        if not NORMAL[backend.precision] <= size < math.inf:
+            return 0
+        overflows = not largest < math.inf
+        farthest, of_field = FARTHEST[backend.precision]
+        exponent = -math.frexp(size if overflows else largest)[1]
+        if of_u > 0.0:
+            place = math.frexp(of_u)[1]
+            exponent = max(-of_field - place, min(of_field - place, exponent))
+        exponent = max(-farthest, min(farthest, exponent))
+        if not overflows and not self._in_range(math.ldexp(largest, exponent)):
+            raise InputError(
+                f"solver.precision: {backend.precision} does not hold both the temperatures, up to "
+                f"{of_u:.1e}, and the fluxes between them, up to {largest:.1e}, with their squares;"
+                ' take solver.precision = "float64", or other units'
+            )
+        return exponent
 
     @property
     def said(self) -> str:
@@ -182,8 +220,25 @@ class Criterion:
         return self.norm(accumulator.value)
 
 
-def _in_range(norm: float) -> bool:
-    return 1.0 / LARGEST <= norm <= LARGEST
+def largest_of(system: System, u: Any) -> float:
+    """The largest magnitude of u and of its walls' values, NaN where one is not finite."""
+    return system.backend.reduce("max", copy, system.grid.everything, u)
+
+
+def lost_digits(system: System, u: Any, largest: float) -> str:
+    """What to say of a u of this largest magnitude that was brought back from a factor 2^n.
+
+    Empty where it has all of its digits. Raises Diverged where it overflowed.
+    """
+    precision = system.backend.precision
+    if not largest_of(system, u) < math.inf:
+        raise Diverged(f"diverged: {precision} holds no temperature of {largest:.1e}")
+    if not 0.0 < largest < NORMAL[precision]:
+        return ""
+    return (
+        f"solver.precision: temperatures are {largest:.1e} at most, and below "
+        f"{NORMAL[precision]:.1e} {precision} does not have all of its digits; take other units"
+    )
 
 
 def _values_at_walls(system: System, u: Any) -> bool:

@@ -233,6 +233,74 @@ def test_steps_of_numbers_whose_squares_no_number_holds(scheme, power, backend, 
     assert field.tobytes() == usual.fields["temperature"].tobytes()
 
 
+SINGLE = "precision = 'float32'\n"
+SIZES_OF_SINGLE = [-83, 66]
+"""Powers of two, about 1e-25 and 1e20, whose squares float32 does not hold."""
+
+
+@pytest.mark.parametrize("power", SIZES_OF_SINGLE)
+@pytest.mark.parametrize("name", [name for name in CRITERIA if name != "mixed"])
+def test_numbers_whose_squares_float32_does_not_hold(name, power, backend, tmp_path):
+    test_numbers_whose_squares_no_number_holds(SINGLE + CRITERIA[name], power, backend, tmp_path)
+
+
+@pytest.mark.parametrize("power", SIZES_OF_SINGLE)
+def test_steps_of_numbers_whose_squares_float32_does_not_hold(power, backend, tmp_path):
+    march = "end = 0.01\nstep = 0.002\nscheme = 'backward-euler'"
+    solver = SINGLE + "tolerance = 1e-6"
+    usual, other = (solve(of_size(n, solver, march), tmp_path, backend) for n in (0, power))
+    field = 2.0**-power * other.fields["temperature"]
+    assert field.tobytes() == usual.fields["temperature"].tobytes()
+
+
+def between_walls(left, model="", extent="", precision="float32", source="0"):
+    """Steady conduction from `left` to 0."""
+    walls = f"left.temperature = {{ value = {left!r} }}\nright.temperature = {{ value = 0.0 }}\n"
+    sides = "\n".join(f"{wall}.temperature = {{ gradient = 0.0 }}" for wall in ("bottom", "top"))
+    return case_text(f"cells = [16, 16]\n{extent}", "", source, f"precision = '{precision}'", model,
+                     boundary=walls + sides)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("left", "model", "extent", "source"),
+    [
+        (300.0, "conductivity = 400.0", "upper = [1e-6, 1e-6]", "0"),
+        (300.0, "conductivity = 1e-15", "", "0"),
+        (1e-36, "", "", "0"),
+        (1e37, "", "", "0"),
+        (0.0, "", "", "1e20"),
+        (0.0, "", "", "1e-30"),
+    ],
+)
+def test_float32_solves_what_it_holds(left, model, extent, source, backend, tmp_path):
+    single, double = (
+        solve(between_walls(left, model, extent, precision, source), tmp_path, backend)
+        for precision in ("float32", "float64")
+    )
+    want = double.fields["temperature"]
+    assert single.outcome.converged
+    assert single.fields["temperature"] == pytest.approx(want, abs=1e-4 * abs(want).max())
+
+
+def test_lost_digits_of_float32_are_told(capsys, tmp_path):
+    solve(between_walls(0.0, "conductivity = 1e8", source="1e-30"), tmp_path)
+    assert "float32 does not have all of its digits" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("left", "model", "source", "error"),
+    [
+        (1.0, "conductivity = 1e-35", "0", InputError),
+        (1e-50, "", "0", InputError),
+        (1e39, "", "0", InputError),
+        (0.0, "conductivity = 1e-10", "1e35", Diverged),
+    ],
+)
+def test_what_float32_does_not_hold_is_told(left, model, source, error, backend, tmp_path):
+    with pytest.raises(error, match=r"float32 (does not hold|holds no)"):
+        solve(between_walls(left, model, source=source), tmp_path, backend)
+
+
 @pytest.mark.parametrize("method", ["multigrid", "cg", "jacobi"])
 def test_every_implicit_step_makes_an_iteration(method, backend, tmp_path):
     """A step whose start meets the tolerance is not left out: the field still moves."""
