@@ -100,10 +100,9 @@ def run(
     from heatsolve.restart import Start
     from heatsolve.runner import run as run_case
 
-    wish.hold()  # no process may leave while MPI brings all together
+    wish.join()
     ranks = find_ranks()
-    wish.mute = ranks.rank > 0
-    wish.watch(ranks.leave)
+    wish.joined(ranks.leave, ranks.rank > 0)
     report = Report(quiet, mute=ranks.rank > 0)
     start = Start(restart, restart_from, overwrite)
     try:
