@@ -20,7 +20,7 @@ from heatsolve.errors import FileFailure
 
 NUMBERS = "fiu"
 """The kinds of NumPy's types that are numbers."""
-TEXTS = {"case", "heatsolve_version", "backend", "precision", "machine", "relative_to"}
+TEXTS = {"case", "heatsolve_version", "backend", "precision", "machine", "relative_to", "norm_of"}
 MEASURES = {
     "schema", "ranks", "iterations", "steps", "converged", "threshold", "scale", "residual",
     "solve_seconds", "points_updated", "bytes_moved", "wall_seconds",

@@ -471,7 +471,7 @@ def test_a_system_of_diffusion_belongs_to_a_step_and_its_theta():
         grid="periodic = ['x', 'y']", initial="velocity_x = 'sin(2*pi*y)'",
     ), "case")  # fmt: skip
     diffusion = Projection(Staggered(case, NumpyBackend()), 0.0, 0.01)._diffusion
-    solvers = [diffusion._solver("velocity_x", *of) for of in ((0.01, 1.0), (0.02, 0.5))]
+    solvers = [diffusion.make_solver("velocity_x", *of) for of in ((0.01, 1.0), (0.02, 0.5))]
     assert [solver.system.coefficients[1] for solver in solvers] == [100.0, 50.0]
 
 
