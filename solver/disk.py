@@ -204,9 +204,12 @@ def folder_beside(path: Path, kind: str) -> Path:
 
 
 def sync(path: Path) -> None:
-    """Force a file or a directory to the disk."""
+    """Force a file or a directory to the disk; not every file system can do that to a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)

@@ -3,13 +3,14 @@
 Each ends with a sentence and its exit code, or goes on; what was there before is not lost.
 """
 
+import errno
 import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from test_checkpoint import mounted
 from test_ranks import BESIDE, launch, mpi
 from test_restart import MARCH, RESTART, STEADY, _command_of, _folder_of, wait_for
 
-from heatsolve import checkpoint, fieldfile, parts
+from heatsolve import checkpoint, disk, fieldfile, parts
 from heatsolve.backends.numpy import NumpyBackend
 from heatsolve.case import parse
 from heatsolve.disk import write_text
@@ -429,3 +430,18 @@ def test_memory_and_descriptors_stay_flat(backend, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     print(done.stdout)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+def test_a_folder_that_cannot_be_forced_to_the_disk(tmp_path, monkeypatch, number):
+    """Some file systems know no such call; a file must get there, and a real failure is one."""
+
+    def fails(descriptor):
+        raise OSError(number, "")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    (tmp_path / "a").touch()
+    with pytest.raises(OSError):
+        disk.sync(tmp_path / "a")
+    with pytest.raises(OSError) if number == errno.EIO else nullcontext():
+        disk.sync(tmp_path)
