@@ -100,9 +100,10 @@ def run(
     from heatsolve.restart import Start
     from heatsolve.runner import run as run_case
 
-    wish.join()
+    wish.hold()  # no process may leave while MPI brings all together
     ranks = find_ranks()
-    wish.joined(ranks.leave, ranks.rank > 0)
+    wish.mute = ranks.rank > 0
+    wish.watch(ranks.leave)
     report = Report(quiet, mute=ranks.rank > 0)
     start = Start(restart, restart_from, overwrite)
     try:

@@ -3,10 +3,8 @@
 Under no MPI nothing of it is imported.
 """
 
-import atexit
 import ctypes
 import hashlib
-import importlib.util
 import os
 import re
 import subprocess
@@ -45,8 +43,6 @@ SECONDS_OF_YIELDING = 1e-4
 exchange faster than one wakes up."""
 SECONDS_OF_SLEEP = 2e-5
 """Between two questions of a process that waits in a crowd; the system makes it some 8e-5."""
-THREAD_MULTIPLE = 3
-"""Of MPI: any thread may call it."""
 ABSENT = "absent"
 """What is said of a key that a process was not given."""
 
@@ -107,7 +103,9 @@ class World(Ranks):
     """The processes of a communicator of MPI, by default of all that were launched."""
 
     def __init__(self, comm: Any = None) -> None:
-        self._mpi = MPI = start_mpi()
+        from mpi4py import MPI
+
+        self._mpi = MPI
         self.comm = comm or MPI.COMM_WORLD
         self.size, self.rank = self.comm.size, self.comm.rank
         self._failing = self.comm.Dup()
@@ -201,24 +199,6 @@ class World(Ranks):
     def leave(self, code: int) -> None:
         self.comm.Abort(code)
         os._exit(code)  # some MPI return from Abort while the launcher is still at work
-
-
-def start_mpi() -> Any:
-    """The module of MPI, which waits for all processes without holding the lock of Python.
-
-    mpi4py would hold it meanwhile, and no signal would be heard where a process never comes.
-    """
-    if "mpi4py.MPI" not in sys.modules:
-        found = importlib.util.find_spec("mpi4py.MPI")
-        if found is not None and found.origin is not None:
-            library, given = ctypes.CDLL(found.origin), ctypes.c_int()
-            library.MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(given))
-            from mpi4py import MPI
-
-            atexit.register(MPI.Finalize)
-    from mpi4py import MPI
-
-    return MPI
 
 
 def python(*words: str) -> list[str]:

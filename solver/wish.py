@@ -34,14 +34,10 @@ class Wish:
     by_hand = False
     """Whether Ctrl-C made it."""
     held = False
-    leave: Callable[[int], None] = staticmethod(os._exit)
-    """What ends the program at once."""
     mute = False
     """Whether another process says what there is to say."""
     answered = False
     """Whether the program has said how it ends."""
-    joining = False
-    """Whether the processes of the run are still coming together: nothing has been computed."""
     _heard = 0.0
 
     @property
@@ -85,53 +81,35 @@ class Wish:
             # As Python ends it would let a late one kill the program, and change its exit code.
             atexit.register(signal.signal, number, signal.SIG_IGN)
 
-    def join(self) -> None:
-        """From now on the processes come together: SIGTERM and SIGUSR1, too, are answered by the
-        watcher, and it ends this process alone."""
-        self.joining = self.held = True
-        self.watch()
-
-    def joined(self, leave: Callable[[int], None], mute: bool) -> None:
-        """All are there: `leave` ends this process, and all others, with an exit code."""
-        self.leave, self.mute, self.joining = leave, mute, False
-
-    def watch(self) -> None:
+    def watch(self, leave: Callable[[int], None]) -> None:
         """Answer Ctrl-C where the main thread does not: inside a compiler, or a long step.
 
-        Python calls a signal's handler between two operations of the main thread only; its number
-        comes through a pipe at once.
+        `leave` ends this process, and all others of its run, with an exit code. Python calls a
+        signal's handler between two operations of the main thread only; its number comes through
+        a pipe at once.
         """
         ears, mouth = os.pipe()
         os.set_blocking(mouth, False)
         signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
-        threading.Thread(target=self._watch, args=(ears,), daemon=True).start()
+        threading.Thread(target=self._watch, args=(ears, leave), daemon=True).start()
 
-    def _watch(self, ears: int) -> None:
-        heard, again, wait, told, early = 0.0, False, None, False, False
+    def _watch(self, ears: int, leave: Callable[[int], None]) -> None:
+        heard, again, wait = 0.0, False, None
         while True:
             if select.select([ears], [], [], wait)[0]:
-                now, numbers = time.monotonic(), os.read(ears, 64)
-                early = self.joining
-                if self.joining and {signal.SIGTERM, signal.SIGUSR1} & set(numbers):
-                    told, wait = True, PATIENCE
-                if signal.SIGINT in numbers and not (heard and now - heard < ECHO):
+                now = time.monotonic()
+                if signal.SIGINT in os.read(ears, 64) and not (heard and now - heard < ECHO):
                     again, heard = heard > 0.0, now
                     wait = 2.0 * PATIENCE if self.mute else PATIENCE
-            elif told and self.joining:
-                self._say("stopped while MPI was starting, nothing has been computed")
-                self.leave(STOPPED)
-            elif early and not self.joining and not again:
-                told, wait = False, None  # the main thread has come back, and answers
             elif again or not self.held:
                 self._say("interrupted")
                 if sys.stdout.isatty():
                     os.write(1, b"\x1b[?25h")  # the cursor, which a progress bar hides
-                self.leave(INTERRUPTED)
+                leave(INTERRUPTED)
             else:
                 wait = None
                 if not self.answered:
-                    when = "all processes have started" if self.joining else "this step is done"
-                    self._say(f"will stop when {when}; Ctrl-C again ends it at once")
+                    self._say("will stop when this step is done; Ctrl-C again ends it at once")
 
     def _say(self, what: str) -> None:
         if not self.mute and not self.answered:

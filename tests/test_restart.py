@@ -286,14 +286,13 @@ def test_the_memory_of_an_iteration_that_diverges_is_not_saved(tmp_path):
 ENDLESS = STEADY.replace("1e-3", "1e-300").replace("[24, 20]", "[400, 300]")
 
 
-def program(folder, *arguments, ranks=1, code=None, launched=None, **options):
-    launched = ranks > 1 if launched is None else launched
+def program(folder, *arguments, ranks=1, code=None, **options):
     mpiexec = shutil.which(
         "mpiexec", path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     )
-    if launched and mpiexec is None:
+    if ranks > 1 and mpiexec is None:
         pytest.skip("no mpiexec: install heatsolve[mpich]")
-    launcher = [mpiexec, "-n", str(ranks)] if launched else []
+    launcher = [mpiexec, "-n", str(ranks)] if ranks > 1 else []
     return subprocess.Popen(
         [*launcher, sys.executable, *(["-c", code] if code else ["-m", "heatsolve"]),
          *map(str, arguments)],
@@ -463,39 +462,6 @@ def test_ctrl_c_while_mpi_starts(tmp_path):
     assert run_of_it.returncode == 130
     assert errors.count("heatsolve: interrupted") == 1
     assert "Traceback" not in errors
-
-
-@pytest.mark.parametrize(
-    ("number", "times", "code", "said"),
-    [
-        (signal.SIGTERM, 1, 75, "heatsolve: stopped while MPI was starting, nothing has been"),
-        (signal.SIGINT, 2, 130, "heatsolve: interrupted"),
-    ],
-)
-def test_a_signal_while_a_process_never_comes_to_mpi(tmp_path, number, times, code, said):
-    """The library of MPI waits for it, and Python's own handlers are not called."""
-    (tmp_path / "case.toml").write_text(STEADY)
-    absent = "import pathlib, time; pathlib.Path('absent').touch(); time.sleep(60)"
-    more = ("run", "case.toml", ":", "-n", "1", sys.executable, "-c", absent)
-    run_of_it = program(tmp_path, *more, code=JOINING, ranks=1, launched=True)
-    child = int(wait_for("joining.*", tmp_path).suffix[1:])
-    time.sleep(0.5)  # so that it is inside; before, the answer is the same
-    for _ in range(times):
-        os.kill(child, number)
-        time.sleep(0.5)
-    _, errors = run_of_it.communicate(timeout=30)
-    assert run_of_it.returncode == code, errors
-    assert said in errors and "Traceback" not in errors
-
-
-JOINING = """
-import os
-from pathlib import Path
-from heatsolve import cli, ranks
-start = ranks.start_mpi
-ranks.start_mpi = lambda: (Path(f"joining.{os.getpid()}").touch(), start())[1]
-cli.main()
-"""
 
 
 def test_ctrl_c_of_several_processes(tmp_path):
