@@ -35,7 +35,9 @@ BLOCK = re.compile(
 UNREAD = ("gpu", "slurm", "long", "fragment")
 """Marks of what is read and not run."""
 MARKS = (None, *UNREAD, "patched", "output")
-MEASURED = re.compile(r"^(?:\[.* s\] |backend |.*LUP/s).*\n", re.M)
+MEASURED = re.compile(
+    r"^(?:\[.* s\] |backend |compiling, once|.* more of compiling, once|.*LUP/s).*\n", re.M
+)
 """Lines that differ from machine to machine and from run to run."""
 RUN = re.compile(r"(heatsolve|mpiexec|python) ")
 
