@@ -175,7 +175,7 @@ def test_windows_is_told_of_wsl(command, tmp_path):
 def test_a_full_disk_keeps_the_earlier_output(tmp_path):
     """Of the program, on a file system that really is full."""
     with mounted(tmp_path, "-o", "size=600k"):
-        (tmp_path / "case.toml").write_text(MARCH)
+        (tmp_path / "case.toml").write_text(re.sub(r"\[solver\][^\[]*", "", MARCH))
         arguments = ("run", "case.toml", "--backend", "numpy", "--quiet", "--overwrite")
         assert heatsolve(tmp_path, *arguments).returncode == 0
         before = tree(tmp_path)
