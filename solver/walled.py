@@ -91,12 +91,8 @@ class Walled(Problem):
             given.append(dt * evaluate(places, f"source.{name}", source, time))
             for wall in self.walls[name]:
                 slope = wall.condition.gradient is not None
-                kind = "gradient" if slope else "value"
-                path, expression = (
-                    f"boundary.{wall.name}.{name}.{kind}",
-                    getattr(wall.condition, kind),
-                )
-                values = evaluate(places, path, expression, time, wall=wall)
+                # As the case gives it: what a flow balances is asked by all processes together.
+                values = Walled.wall_value(self, name, wall, time)
                 given.append(values * (self.grid.axes[wall.number].spacing if slope else 1.0))
         return max(self.ranks.gather(max(float(np.abs(values).max()) for values in given)))
 
