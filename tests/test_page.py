@@ -196,17 +196,21 @@ def test_the_page_of_a_file_of_an_earlier_version(results, tmp_path):
 
 
 def test_a_file_with_little_in_it(results, tmp_path):
-    """Attributes that are missing or of another kind, a broken case, NaN and no history."""
+    """Attributes that are missing, a broken case, NaN and no history; then one of another kind."""
     path = shutil.copy(results / "plane.h5", tmp_path / "a.h5")
     with h5py.File(path, "r+") as file:
         for name in list(file.attrs):
             del file.attrs[name]
-        file.attrs["case"], file.attrs["residual"] = "= broken", "text"
+        file.attrs["case"] = "= broken"
         for name in ("residual", "iteration"):
             del file["history"][name]
         file["temperature"][3] = np.nan
     found = read_page(path)
     assert "Not converged." in found.text and "Convergence" not in found.text
+    with h5py.File(path, "r+") as file:
+        file.attrs["residual"] = "text"
+    with pytest.raises(FileFailure, match="'residual' is an attribute that is no number"):
+        read_page(path)
 
 
 def test_the_command(results):
