@@ -180,6 +180,20 @@ def test_the_least_time():
     assert speed.least(Budget(1 << 20, 0, moved=1e3, calls=10)) == 1e-4
 
 
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (1214.8, "1215 calls"),
+        (2.0, "2 calls"),
+        (1.25, "1 call"),
+        (3.0 / 11.0, "1 call for about 4 steps"),
+        (0.0, "no call"),
+    ],
+)
+def test_calls_in_words(number, words):
+    assert predict.calls_in_words(number, "step") == words
+
+
 def said(case, *overrides, ranks=1, known=None):
     lines = preview(load(case, overrides), "numpy", ranks, timing=timing(ranks, known))
     return {line[:12].strip(): line[12:] for line in lines}

@@ -80,7 +80,7 @@ def _rows(
         where = f"on {name}" if processes == 1 else f"on {processes} processes, each with {name}"
     seconds = sharing * speed.least(budget)
     unit = "iteration" if pace is None else "step"
-    work = f"{size(budget.moved)} in {budget.calls:.3g} calls"
+    work = f"{size(budget.moved)} in {calls_in_words(budget.calls, unit)}"
     yield row("time", f"at least {_words(seconds)} for each {unit} {where}: {work}")
     count, said = _units(case, pace)
     if count is None:
@@ -104,6 +104,14 @@ def _units(case: Case, pace: Pace | None) -> tuple[int | None, str]:
         return None, f"not known: it ends when it is steady, or after {pace.count} steps"
     follows = ", if the flow stays as fast as at t = 0" if isinstance(pace, FollowingPace) else ""
     return pace.count, f"{pace.count} steps{follows}"
+
+
+def calls_in_words(number: float, unit: str) -> str:
+    """Calls of kernels in one iteration or step, a mean; a call may make several of them."""
+    if number <= 0.75:
+        return f"1 call for about {round(1.0 / number)} {unit}s" if number > 0.0 else "no call"
+    count = round(number)
+    return "1 call" if count == 1 else f"{count} calls"
 
 
 def _words(seconds: float) -> str:
