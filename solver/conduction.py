@@ -66,30 +66,29 @@ class Conduction(Problem):
 
     # ---- what varies with time ----
 
-    @property
+    @cached_property
     def walls_vary(self) -> bool:
-        ghosts = [wall.ghost for wall in self.walls]
+        ghosts = [wall.ghost for wall in walls_of(self.case, self.whole)]
         return any("t" in expression.names for expression in ghosts if expression is not None)
 
-    @property
-    def source_varies(self) -> bool:
-        gradients = [wall.condition.gradient for wall in self.walls]
+    @cached_property
+    def sources_vary(self) -> bool:
+        gradients = [wall.condition.gradient for wall in walls_of(self.case, self.whole)]
         varying = [self.case.source.temperature, *[g for g in gradients if g is not None]]
         return any("t" in expression.names for expression in varying)
 
-    @cached_property
-    def driven_in_time(self) -> bool:
-        walls = list(walls_of(self.case, self.whole))
-        given = [wall.ghost or wall.condition.gradient for wall in walls]
-        return any("t" in each.names for each in (*given, self.case.source.temperature))
-
-    def drive(self, time: float, dt: float) -> float:
+    def drive(self, time: float) -> tuple[float, float]:
         ghosts = [self.volumes.ghost_values(wall, time) for wall in self.walls]
         at_walls = [float(np.abs(values).max()) for values in ghosts if values is not None]
         source = float(np.abs(self.source(time)).max())
-        mine = max([0.0, *at_walls]), source, float(self.volumes.capacity().min())
+        mine = max([0.0, *at_walls]), source, self._smallest_capacity
         walls, sources, capacities = zip(*self.ranks.gather(mine), strict=True)
-        return max(*walls, dt * max(sources) / min(capacities))
+        return max(walls), max(sources) / min(capacities)
+
+    @cached_property
+    def _smallest_capacity(self) -> float:
+        """The smallest rho c of this process's block (J/(m3 K))."""
+        return float(self.volumes.capacity().min())
 
     def set_walls(self, time: float) -> None:
         self.write_walls(self.temperature, time)
@@ -156,7 +155,7 @@ class Conduction(Problem):
             line[axis.start + first : axis.start + stop + 1] = own
             lines.append(self.ranks.smallest(line))
         ratios = [ratio_line(axis) for axis in self.whole.axes]
-        capacity = self.ranks.smallest(self.volumes.capacity().min())
+        capacity = self.ranks.smallest(np.float64(self._smallest_capacity))
         return lowest_eigenvalue(self.whole, lines, ratios) + s * float(capacity)
 
     def largest_step(self) -> float:

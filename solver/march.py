@@ -288,6 +288,8 @@ class Log:
         self._output = problem.case.output
         self._probes, self._lines = Probes(problem), Probes(problem, lines=True)
         self.course = Course()
+        self._drive_at_end: tuple[int, tuple[float, float]] | None = None
+        """The last step that was judged by what drives it, and what does at its end."""
         self.history: dict[str, list[Any]]
         self.history = {"iteration": [], "residual": [], "time": [], "dt": []}
         self.change = problem.backend.accumulator("max" if self._norm == "max" else "sum")
@@ -380,7 +382,7 @@ class Log:
         """
         course, dt = self.course, stride.length
         course.norm = self._norm_of(stepper, dt)
-        self._judge(stepper, number, dt)
+        self._judge(stepper, number, stride)
         if self._norm == "l2":  # which is kept per time: a short last step does not bend it
             course.norm /= dt * math.sqrt(len(stride.parts))
         if not (sampled or self.steady or self._output.sample is None):
@@ -393,7 +395,7 @@ class Log:
             row |= self._probes.read(stepper.fields)
         self._add(row)
 
-    def _judge(self, stepper: Stepper, number: int, dt: float) -> None:
+    def _judge(self, stepper: Stepper, number: int, stride: Stride) -> None:
         """Demand that a change is no blow-up, by all that drives the march, and the changes before.
 
         That is the largest magnitude of the fields at the start, or that walls gave and sources
@@ -403,11 +405,10 @@ class Log:
         """
         course, problem = self.course, self._problem
         if not course.looks or problem.driven_in_time:
-            ends = (stepper.time - dt, stepper.time) if problem.driven_in_time else (stepper.time,)
-            course.size = max([course.size, *[problem.drive(time, dt) for time in ends]])
+            course.size = max(course.size, self._drive_in(number, stride))
         driven = {
             "l2": course.size * math.sqrt(problem.whole.all_unknowns),
-            "max": course.size / dt,
+            "max": course.size / stride.length,
         }
         known = max(course.largest, driven.get(self._norm, 0.0))
         if not course.looks and problem.driven_by_rates:
@@ -417,6 +418,21 @@ class Log:
         if course.norm > 0.0 and course.looks < LOOKS_AT_START:
             course.largest = max(course.largest, min(course.norm, RISE * known or math.inf))
             course.looks += 1
+
+    def _drive_in(self, number: int, stride: Stride) -> float:
+        """The largest magnitude that walls give the fields in step `number`, or that sources add
+        to them in a part of it: at the ends of its parts. The end of a step before is known."""
+        times = [part.end for part in stride.parts]
+        drives = []
+        if self._problem.driven_in_time:
+            known = self._drive_at_end
+            if known is not None and known[0] == number - 1:
+                drives.append(known[1])
+            else:
+                times.insert(0, stride.parts[0].start)
+        drives += [self._problem.drive(time) for time in times]
+        self._drive_at_end = number, drives[-1]
+        return max(max(at_walls, stride.length * rate) for at_walls, rate in drives)
 
     def divergence(self, stepper: Stepper, number: int, norm: float = math.nan) -> Diverged:
         """What to say of a march that has grown without bound by step `number`, by a change of

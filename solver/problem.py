@@ -112,13 +112,23 @@ class Problem(ABC):
 
     @property
     @abstractmethod
+    def walls_vary(self) -> bool:
+        """Whether what walls write into ghosts depends on time (the same on all processes)."""
+
+    @property
+    @abstractmethod
+    def sources_vary(self) -> bool:
+        """Whether the right side of an equation depends on time (the same on all processes)."""
+
+    @property
     def driven_in_time(self) -> bool:
         """Whether any wall or source depends on time (the same on all processes)."""
+        return self.walls_vary or self.sources_vary
 
     @abstractmethod
-    def drive(self, time: float, dt: float) -> float:
-        """The largest magnitude that walls give the fields at a time, or that sources add to them
-        in a step (asks all processes)."""
+    def drive(self, time: float) -> tuple[float, float]:
+        """The largest magnitude that walls give the fields at a time, and the largest rate (1/s)
+        at which sources change them (asks all processes)."""
 
     @property
     def driven_by_rates(self) -> bool:

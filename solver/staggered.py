@@ -324,11 +324,12 @@ class Staggered(Walled):
         lines = [self._line(number, self.whole) for number in range(self.whole.dimension)]
         return lowest_eigenvalue(self.whole, lines, [np.ones(1)] * len(lines))
 
-    def drive(self, time: float, dt: float) -> float:
+    def drive(self, time: float) -> tuple[float, float]:
+        given, rates = super().drive(time)
         held = [getattr(self.case.source, f"mean_{name}") for name in self.components]
         for obstacle in self.case.obstacles:
             held += [obstacle.temperature, obstacle.concentration]
-        return max([super().drive(time, dt), *[abs(value) for value in held if value is not None]])
+        return max([given, *[abs(value) for value in held if value is not None]]), rates
 
     def sources(self, time: float) -> list[Any]:
         """None for what is carried, inside obstacles."""

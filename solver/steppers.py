@@ -119,7 +119,7 @@ class Explicit(Stepper):
         problem = self.problem
         if problem.walls_vary:
             problem.write_walls(self.field, part.start)
-        if problem.source_varies:
+        if problem.sources_vary:
             self._b = problem.backend.to_device(problem.source(part.start))
         given = (self._b, part.length, problem.capacity, *problem.faces)
         self.system.update(
@@ -178,7 +178,7 @@ class Implicit(Stepper):
         s = 1.0 / (part.theta * part.length)
         self._restore(self._old, t)
         b_new = self._b
-        if problem.source_varies:
+        if problem.sources_vary:
             b_new = backend.to_device(problem.source(end))
         given = (self._b, b_new, problem.capacity, s, 1.0 / part.theta - 1.0, *problem.faces)
         problem.halo.exchange(t)

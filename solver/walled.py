@@ -78,23 +78,21 @@ class Walled(Problem):
         """Whether a source depends on time."""
         return any("t" in getattr(self.case.source, name).names for name in self.names)
 
-    @property
-    def driven_in_time(self) -> bool:
-        return self.walls_vary or self.sources_vary
-
-    def drive(self, time: float, dt: float) -> float:
-        given = [np.zeros(1)]
+    def drive(self, time: float) -> tuple[float, float]:
+        given, rates = [np.zeros(1)], [np.zeros(1)]
         for name in self.names:
             if name == "pressure":  # of which only differences count
                 continue
             places, source = self.places(name), getattr(self.case.source, name)
-            given.append(dt * evaluate(places, f"source.{name}", source, time))
+            rates.append(evaluate(places, f"source.{name}", source, time))
             for wall in self.walls[name]:
                 slope = wall.condition.gradient is not None
                 # As the case gives it: what a flow balances is asked by all processes together.
                 values = Walled.wall_value(self, name, wall, time)
                 given.append(values * (self.grid.axes[wall.number].spacing if slope else 1.0))
-        return max(self.ranks.gather(max(float(np.abs(values).max()) for values in given)))
+        mine = [max(float(np.abs(values).max()) for values in each) for each in (given, rates)]
+        at_walls, of_sources = zip(*self.ranks.gather(mine), strict=True)
+        return max(at_walls), max(of_sources)
 
     def set_walls(self, time: float) -> None:
         self.write_walls(self.fields, time)

@@ -5,6 +5,8 @@ import pytest
 
 from heatsolve import heat
 from heatsolve.backends.choice import make
+from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.blocks import block_of_rank
 from heatsolve.case import parse
 from heatsolve.conduction import Conduction
 from heatsolve.errors import Diverged, InputError
@@ -13,6 +15,7 @@ from heatsolve.linear.sor import Sor
 from heatsolve.output import read
 from heatsolve.preview import preview
 from heatsolve.runner import run
+from heatsolve.volumes import Volumes
 
 WALL_NAMES = ("left", "right", "bottom", "top", "back", "front")
 CONDITIONS = {
@@ -511,6 +514,45 @@ def test_amplitude_of_an_eigenmode(scheme, tolerance, tmp_path):
     assert solve(text, tmp_path).fields["temperature"][8, 8] == pytest.approx(
         amplitude, rel=tolerance
     )
+
+
+@pytest.mark.parametrize(("every", "asked"), [(1, 11), (5, 4)])
+def test_what_drives_a_march_is_evaluated_once_a_time(every, asked, monkeypatch, tmp_path):
+    """The end of a step that is checked is the start of the next; rho c is evaluated once more than
+    the coefficients are made."""
+    times, capacities = [], []
+    drive, capacity = Conduction.drive, Volumes.capacity
+    monkeypatch.setattr(Conduction, "drive", lambda *a: times.append(a[1]) or drive(*a))
+    monkeypatch.setattr(Volumes, "capacity", lambda self: capacities.append(1) or capacity(self))
+    text = case_text(
+        "cells = [4]", "vv", "sin(t)", f"check_every = {every}", "steady = false",
+        time="step = 0.001\nend = 0.01",
+    )  # fmt: skip
+    solve(text, tmp_path)
+    assert times == sorted(set(times)) and len(times) == asked
+    assert len(capacities) == 2
+
+
+@pytest.mark.parametrize(
+    ("walls", "source", "driven"),
+    [
+        ("value = 't'", "1", (True, False)),
+        ("robin = { h = 1, ambient = 't' }", "1", (True, False)),
+        ("gradient = 't'", "1", (False, True)),
+        ("gradient = 0", "t", (False, True)),
+        ("gradient = 0", "x", (False, False)),
+    ],
+)
+def test_whether_walls_or_sources_vary_is_known_to_all_blocks(walls, source, driven):
+    """Also to a block that does not end at the wall."""
+    text = case_text(
+        "cells = [8]", "", source, model="steady = false", time="step = 0.001\nend = 0.01",
+        boundary=f"left.temperature = {{ {walls} }}\nright.temperature.value = 0",
+    )  # fmt: skip
+    problem = Conduction(parse(text, "case"), NumpyBackend())
+    problem.grid, problem.walls = block_of_rank(problem.whole, (2,), 1, 1), problem.walls[1:]
+    assert (problem.walls_vary, problem.sources_vary) == driven
+    assert problem.driven_in_time == any(driven)
 
 
 @pytest.mark.parametrize("scheme", ["explicit", "crank-nicolson", "backward-euler"])
