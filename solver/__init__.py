@@ -5,16 +5,16 @@ from typing import Any
 __version__ = "0.1.0"
 
 
-FROM_API = ("Result", "load", "main", "model", "open", "run")
+PUBLIC = ("Result", "load", "model", "open", "run")
 """What Python programs use, from `api`: imported when it is asked for."""
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *FROM_API])
+    return sorted(["__version__", *PUBLIC])
 
 
 def __getattr__(name: str) -> Any:
-    if name in FROM_API:
+    if name in (*PUBLIC, "main"):  # the command, for programs that register models of their own
         from heatsolve import api
 
         return getattr(api, name)

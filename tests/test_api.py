@@ -258,7 +258,8 @@ def test_values_that_no_case_has(table, overrides, message):
 
 
 def test_names_of_the_package():
-    assert {"run", "open", "load", "model", "Result", "__version__"} <= set(dir(heatsolve))
+    assert set(dir(heatsolve)) == {"run", "open", "load", "model", "Result", "__version__"}
+    assert callable(heatsolve.main)
 
 
 def test_figures_take_the_options_of_plot():
