@@ -430,8 +430,10 @@ def verify(
 def scale(
     kind: Annotated[str, typer.Argument(metavar="weak|strong|collect", help="What to do.")],
     target: Annotated[
-        str, typer.Argument(metavar="[CASE|DIR]", help="A case; of collect the study's folder.")
-    ] = "legate-stencil",
+        str | None,
+        typer.Argument(metavar="[CASE|DIR]", help="A case; of collect the study's folder.",
+                       show_default="weak, strong: legate-stencil"),
+    ] = None,
     ranks: Annotated[str, typer.Option(help="Numbers of processes.")] = "1,2",
     backend: BackendOption = None,
     per_rank: Annotated[
@@ -459,7 +461,6 @@ def scale(
     weak: each process has as many unknowns; strong: all share the same ones. With --sbatch the
     sizes are jobs, and `heatsolve scale collect DIR` gathers what they measured.
     """
-    from heatsolve.postprocess.scaling import plot_scaling
     from heatsolve.report import Report
     from heatsolve.study import scaling
 
@@ -468,8 +469,12 @@ def scale(
         raise InputError(f"scale {kind!r}: must be {', '.join(choices[:-1])} or {choices[-1]}")
     if launcher not in scaling.LAUNCHERS:
         raise InputError(f"--launcher {launcher!r} must be {' or '.join(scaling.LAUNCHERS)}")
-    folder = Path(target)
-    if kind != "collect":
+    if kind == "collect":
+        if target is None:
+            raise InputError("scale collect needs a study's folder: heatsolve scale collect DIR")
+        folder = Path(target)
+    else:
+        target = target or "legate-stencil"
         size = per_rank if per_rank is not None or kind == "strong" else scaling.PER_RANK
         study, counts = scaling.plan(kind, target, ranks, backend, size, overrides or [], output)
         folder = study.folder
@@ -481,6 +486,8 @@ def scale(
         for number, count in enumerate(counts, 1):
             scaling.launch(study, count, launcher)
             print(f"launch {number} of {len(counts)} measured: {count} processes", flush=True)
+    from heatsolve.postprocess.scaling import plot_scaling
+
     found = scaling.records(folder, Report().warn)
     predicted = list(scaling.prediction(found)) if model else []
     sizes = scaling.table(found)

@@ -165,6 +165,17 @@ def test_jobs_are_written(tmp_path):
     assert "#SBATCH --gpus-per-node=1\n" in (tmp_path / "1.sbatch").read_text()
 
 
+def test_what_draws_nothing_imports_no_pictures(tmp_path):
+    command = ["scale", "weak", "hot-plate", "--sbatch", "--output", str(tmp_path)]
+    code = f"import sys\nsys.argv[1:] = {command}\nimport heatsolve\n"
+    code += "import atexit\natexit.register(lambda: print('matplotlib' in sys.modules))\n"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code + "heatsolve.main()"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("False\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -179,6 +190,7 @@ def test_jobs_are_written(tmp_path):
         (("weak", "--sbatch", "--time", "soon"), "is no wall time"),
         (("weak", "--sbatch", "--ranks", "3", "--ranks-per-node", "2"), "do not fill 2 nodes"),
         (("collect", "nowhere"), "holds no record"),
+        (("collect",), "needs a study's folder: heatsolve scale collect DIR"),
     ],
 )
 def test_what_cannot_be(arguments, sentence, tmp_path, monkeypatch):
