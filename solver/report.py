@@ -156,7 +156,7 @@ def count(number: float) -> str:
 
 
 class Shares(NamedTuple):
-    """What it cost to be several processes: shares of the time of the mean one.
+    """What it cost to be several processes: shares of the time of the mean one, compilation too.
 
     `waited`: for ghosts of others, None where GPUs do so in their own queues; `hidden`: work while
     ghosts were under way; `sums`: of all processes. `balance`: the mean block over the largest.

@@ -123,7 +123,9 @@ def _run(
         if resumed is None:
             store.clear()
         keeper = keeper_of(problem, store, results, start, wish)
+        compiled = report.compiled
         outcome, seconds = solve(problem, pace, results, report, keeper, resumed)
+        elapsed = seconds + report.compiled - compiled
         if said := cache.trouble():
             report.warn(said)
         fields = problem.stored()
@@ -145,7 +147,7 @@ def _run(
     if report.compiled >= TOLD_FROM:
         report.line(f"{duration(report.compiled)} more of compiling, once")
     if ranks.size > 1:
-        report.line(together(shares(problem, seconds)))
+        report.line(together(shares(problem, elapsed)))
     report.line(f"wrote {path}")
     return Result(path, fields, outcome, exit_code(outcome))
 
@@ -337,13 +339,16 @@ def attributes_of(problem: Problem, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def shares(problem: Problem, seconds: float) -> Shares:
-    """What it cost to be several processes, of so many seconds (asks all)."""
+def shares(problem: Problem, elapsed: float) -> Shares:
+    """What it cost to be several processes (asks all).
+
+    The time is that which elapsed, compilation included: others wait while one process compiles.
+    """
     link, ranks = problem.halo.link, problem.ranks
     own = math.prod(high - low for low, high in problem.grid.interior)
-    mine = link.waited, link.hidden, ranks.summing, own
-    waited, hidden, summing, sizes = zip(*ranks.gather(mine), strict=True)
-    whole = max(seconds, 1e-9) * ranks.size
+    mine = link.waited, link.hidden, ranks.summing, own, elapsed
+    waited, hidden, summing, sizes, times = zip(*ranks.gather(mine), strict=True)
+    whole = max(sum(times), 1e-9)
     ghosts = None if link.traffic is not None else sum(waited) / whole
     balance = sum(sizes) / ranks.size / max(sizes)
     return Shares(ghosts, sum(hidden) / whole, sum(summing) / whole, balance)

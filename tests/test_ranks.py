@@ -155,6 +155,38 @@ def test_hotspot_on_many_ranks(ranks, tmp_path):
     assert hashlib.sha256(stored.fields["temperature"].tobytes()).hexdigest() == HOTSPOT
 
 
+COMPILES = """
+import time
+import heatsolve
+from heatsolve.backends.compilation import compiling
+from heatsolve.links import Link
+restart, start = Link.restart_clocks, Link.start
+def restart_clocks(link):
+    restart(link)
+    link.compiles = link._ranks.rank == 0
+def start_compiled(link, sides):
+    if getattr(link, "compiles", False):
+        link.compiles = False
+        with compiling():
+            time.sleep(1.0)
+    start(link, sides)
+Link.restart_clocks, Link.start = restart_clocks, start_compiled
+heatsolve.main()
+"""
+
+
+@mpi
+def test_shares_of_the_time_count_the_compilation(tmp_path):
+    """The other process waits while the first one compiles, which is not counted as solving."""
+    command = ("run", "hot-plate", "--backend", "numpy", "--output", tmp_path / "a.h5",
+               "--set", "grid.nodes=[17, 17]", "--set", "solver.iterations=2")  # fmt: skip
+    done = launch(2, "-c", COMPILES, *command)
+    assert done.returncode == 0, done.stderr
+    said = r"ghosts: waited (.*) % of the time, (.*) % hidden behind work; sums: (.*) %;"
+    shares = [float(share) for share in re.search(said, done.stdout).groups()]
+    assert 10.0 < sum(shares) < 100.0
+
+
 @mpi
 def test_one_error_from_one_rank(tmp_path):
     """Too many processes for the grid: one sentence, exit code 2."""
