@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.animation import AbstractMovieWriter, FFMpegWriter, PillowWriter
 from matplotlib.axes import Axes
@@ -21,7 +20,7 @@ from heatsolve.postprocess.colours import (
     colours_of,
     span_of,
 )
-from heatsolve.postprocess.pieces import STYLE, name_axes, set_title
+from heatsolve.postprocess.pieces import drawing_style, name_axes, set_title
 from heatsolve.postprocess.planes import box_of, draw_obstacles, set_up_line, set_up_plane
 from heatsolve.postprocess.view import View, look
 
@@ -74,7 +73,7 @@ def animate(
     view = _view(path, field, slices)
     # One layout and one size, for all frames.
     style = {"figure.constrained_layout.use": False, "savefig.bbox": None}
-    with matplotlib.rc_context(STYLE | style | {"animation.ffmpeg_path": encoder}):
+    with drawing_style(style | {"animation.ffmpeg_path": encoder}):
         every, settled = _ranges(view)
         colours = colours_of(view.field, [every], limits=limits or settled)
         drawing, show = (_line if len(view.axes) == 1 else _plane)(view, colours)

@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from heatsolve.errors import InputError
-from heatsolve.postprocess.pieces import STYLE, save
+from heatsolve.postprocess.pieces import drawing_style, save
 
 OWN, OTHER = "#2a6f97", "#b8b8b8"
 BAR_HEIGHT = 0.21  # inches from one bar to the next
@@ -28,7 +27,7 @@ def plot_bench(rows: Sequence[Row], output: Path) -> Path:
     return save(figure(rows), Path(output))
 
 
-@matplotlib.rc_context(STYLE)
+@drawing_style()
 def figure(rows: Sequence[Row]) -> Figure:
     """Horizontal bars, a panel for each of the two units; rivals of the program are grey."""
     panels = [(_with(rows, unit), unit) for unit in ("fraction_of_copy", "copies")]

@@ -10,7 +10,6 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from heatsolve.case import parse
@@ -18,7 +17,7 @@ from heatsolve.disk import write_text
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.output import Solution, ranges, read
 from heatsolve.postprocess.history import norm_figure, watched, watched_figure
-from heatsolve.postprocess.pieces import STYLE
+from heatsolve.postprocess.pieces import drawing_style
 from heatsolve.postprocess.plot import figure
 from heatsolve.postprocess.profiles import profile_figure
 from heatsolve.postprocess.roofline import copy_bandwidth, roofline_figure
@@ -49,7 +48,7 @@ def report(path: Path, output: Path | None = None, bandwidth: float | None = Non
     output = Path(output) if output else path.with_name(f"{path.name.removesuffix('.h5')}.html")
     if output.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"cannot write {output}: a report is an .html file")
-    with matplotlib.rc_context(STYLE):
+    with drawing_style():
         write_text(output, page(read(path, fields=()), bandwidth))
     return output
 

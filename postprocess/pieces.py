@@ -2,11 +2,17 @@
 
 import io
 import textwrap
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import matplotlib.figure
+import numpy as np
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 
 from heatsolve.disk import aside
@@ -32,6 +38,34 @@ STYLE: Any = {
     "pdf.fonttype": 42,  # TrueType: journals refuse the Type 3 fonts of matplotlib's default
     "ps.fonttype": 42,
 }
+EAST_ASIAN = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC",
+    "Source Han Sans CN", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Droid Sans Fallback",
+    "PingFang SC", "Hiragino Sans GB", "Heiti TC", "STHeiti", "Microsoft YaHei", "SimHei",
+    "Arial Unicode MS",
+)  # fmt: skip
+"""Fonts of Linux, macOS and Windows with letters that matplotlib's own font lacks, best first."""
+
+
+@cache
+def families() -> list[str]:
+    """The fonts of figures: matplotlib's own, and behind it one for what that lacks, if there is
+    one on this machine."""
+    known = {font.name for font in font_manager.fontManager.ttflist}
+    return ["sans-serif", *[name for name in EAST_ASIAN if name in known][:1]]
+
+
+@contextmanager
+def drawing_style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """The style of figures, and `more`; around everything that draws them or writes them.
+
+    Letters without a glyph are drawn as boxes, and a value far beyond the limits has the colour of
+    their end: both show in the picture, and are not warned of.
+    """
+    style = STYLE | {"font.family": families()} | (more or {})
+    with warnings.catch_warnings(), np.errstate(over="ignore"), matplotlib.rc_context(style):
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        yield
 
 
 class Figure(matplotlib.figure.Figure):
@@ -39,7 +73,8 @@ class Figure(matplotlib.figure.Figure):
 
     def _repr_png_(self) -> bytes:
         image = io.BytesIO()
-        self.savefig(image, format="png", dpi=110, bbox_inches="tight")
+        with drawing_style():
+            self.savefig(image, format="png", dpi=110, bbox_inches="tight")
         return image.getvalue()
 
 
@@ -61,7 +96,7 @@ def save(drawing: Figure, output: Path) -> Path:
     Raises InputError for an unknown format, FileFailure when the image cannot be written.
     """
     kind = image_format(output)
-    with aside(output) as part, matplotlib.rc_context(STYLE):
+    with aside(output) as part, drawing_style():
         drawing.savefig(part, format=kind, dpi=DOTS[kind])
     return output
 

@@ -25,7 +25,7 @@ from heatsolve.postprocess.colours import (
 )
 from heatsolve.postprocess.flowlines import FLOWLINES
 from heatsolve.postprocess.history import column_figure, norm_figure
-from heatsolve.postprocess.pieces import STYLE, Figure, name_axes, save, set_title
+from heatsolve.postprocess.pieces import Figure, drawing_style, name_axes, save, set_title
 from heatsolve.postprocess.planes import box_of, draw_obstacles, set_up_line, set_up_plane
 from heatsolve.postprocess.view import View, limits_of, look
 
@@ -66,7 +66,7 @@ def plot(
     return save(figure(path, field, history, **options), output)
 
 
-@matplotlib.rc_context(STYLE)
+@drawing_style()
 def figure(
     source: Source,
     field: str | None = None,

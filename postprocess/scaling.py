@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from heatsolve.postprocess.bars import OTHER, OWN
-from heatsolve.postprocess.pieces import STYLE, save
+from heatsolve.postprocess.pieces import drawing_style, save
 
 SIZE = (3.5, 4.2)
 
@@ -29,7 +28,7 @@ def plot_scaling(
     return save(figure(sizes, model, title), Path(output))
 
 
-@matplotlib.rc_context(STYLE)
+@drawing_style()
 def figure(
     sizes: Sequence[Any], model: Sequence[tuple[int, float]] = (), title: str = ""
 ) -> Figure:

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import warnings
 
 import matplotlib
 import matplotlib.image
@@ -12,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.output import FieldFile
+from heatsolve.postprocess import pieces
 from heatsolve.postprocess.colours import colours_of
 from heatsolve.postprocess.plot import figure, plot
 from heatsolve.postprocess.view import look, parse_limits, parse_slices
@@ -151,6 +153,31 @@ def test_long_titles_are_broken(tmp_path):
     case = f'[case]\ntitle = "{"word " * 30}"'
     title = figure(write(tmp_path, (1.0, 1.0), case=case)).axes[0].get_title()
     assert max(map(len, title.splitlines())) < 70 and "\n" in title
+
+
+@pytest.mark.parametrize(
+    ("title", "limits"), [("\u70ed\u4f20\u5bfc", None), ("plate", (0.0, 1e-100))]
+)
+@pytest.mark.parametrize("kind", ["png", "pdf"])
+def test_a_picture_is_drawn_without_warnings(title, limits, kind, tmp_path):
+    """Also of letters that matplotlib's font lacks, and of values far beyond the limits."""
+    path = write(tmp_path, (1.0, 1.0), case=f'[case]\ntitle = "{title}"\n')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plot(path, tmp_path / f"a.{kind}", limits=limits).stat().st_size > 5000
+        assert figure(path, limits=limits)._repr_png_()
+
+
+def test_a_font_for_what_matplotlib_has_no_letters_for(tmp_path, monkeypatch):
+    """One that the machine has, behind the usual one."""
+    monkeypatch.setattr(pieces, "EAST_ASIAN", ("Nowhere Sans", "STIXGeneral", "DejaVu Serif"))
+    pieces.families.cache_clear()
+    try:
+        drawing = figure(write(tmp_path, (1.0, 1.0)))
+    finally:
+        pieces.families.cache_clear()
+    title = drawing.axes[0].title
+    assert title.get_fontproperties().get_family() == ["sans-serif", "STIXGeneral"]
 
 
 def test_formats_and_failures(tmp_path):
