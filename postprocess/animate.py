@@ -30,7 +30,7 @@ MOST_FRAMES = 400
 DOTS = 130
 """Of an inch: a film of a plane has about 650 x 550 of them."""
 BRIEF = 0.2
-"""Of the frames: so many, and always one, may be the start of a run that has not settled."""
+"""The largest share of the frames, at least one of them, that is taken for the unsettled start."""
 FAR = 1.5
 """Of what the second half of a film spans: frames of the start that reach further do not count. A
 quantity that decays steadily loses no more than a seventh of its range by both."""
@@ -44,7 +44,7 @@ def animate(
     slices: Mapping[str, float] | None = None,
     limits: Limits | None = None,
 ) -> Path:
-    """Draw the frames of a field file as a film, so many a second; its path.
+    """Draw the frames of a field file as a film of `rate` frames a second; its path.
 
     By default the field is the temperature, or else the first one, and the film an MP4 beside the
     file, or a GIF where there is no encoder (the `video` extra brings one). In space it shows the
@@ -86,7 +86,7 @@ def animate(
 
 
 def _view(path: Path, field: str | None, slices: Mapping[str, float] | None) -> View:
-    """What the film shows, of all frames or of so many as it may have."""
+    """The view that the film shows, with at most MOST_FRAMES of the frames, evenly spread."""
     view = look(path, field, slices)
     if len(view.axes) == 3:
         slowest, line = next(iter(view.solution.coordinates.items()))

@@ -136,7 +136,7 @@ def add_colourbar(
     most: int = 6,
     **place: Any,
 ) -> None:
-    """A bar of the colours from the lowest to the highest value, with so many numbers at most."""
+    """A bar of the colours from the lowest to the highest value, with at most `most` numbers."""
     norm = colours.norm
     if isinstance(norm, SymLogNorm):
         place["ticks"] = SymmetricalLogLocator(base=10, linthresh=norm.linthresh)

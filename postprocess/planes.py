@@ -38,7 +38,10 @@ def _ratio(view: View) -> float:
 
 
 def set_up_plane(ax: Axes, view: View, box: tuple[float, float]) -> None:
-    """Axes from wall to wall, of so many inches, with one scale unless the plane is very long."""
+    """Axes from wall to wall, with one scale unless the plane is very long.
+
+    `box` is their width and height (inches).
+    """
     if 1 / EQUAL_UP_TO <= _ratio(view) <= EQUAL_UP_TO:
         ax.set_aspect("equal")
     ax.set_facecolor(NOTHING)
@@ -49,7 +52,7 @@ def set_up_plane(ax: Axes, view: View, box: tuple[float, float]) -> None:
 
 
 def set_up_line(ax: Axes, view: View, width: float) -> None:
-    """An axis from wall to wall, of so many inches; where it crosses obstacles they are shown."""
+    """An axis from wall to wall, `width` inches long, with the obstacles that it crosses."""
     (ends,) = view.ends
     ax.set_xlim(ends)
     mark_ends(ax.xaxis, ends, round(width / ACROSS))
@@ -73,7 +76,7 @@ def draw_obstacles(ax: Axes, view: View) -> None:
 
 
 def mark_ends(axis: Axis, ends: tuple[float, float], most: int) -> None:
-    """Numbers on an axis: at both ends, and at round ones between them, at most so many steps."""
+    """Numbers on an axis: at both ends, and round ones between them, with `most` steps at most."""
     low, high = ends
     steps = MaxNLocator(min(max(1, most), MOST), steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     room = 0.5 * (steps[1] - steps[0])

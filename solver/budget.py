@@ -52,7 +52,7 @@ class Budget:
 
 
 def budget_of(case: Case, machine: Backend, processes: int = 1, pace: Pace | None = None) -> Budget:
-    """That of the largest block among so many processes.
+    """The needs of the process with the largest block, where `processes` share a case.
 
     `pace` tells the length and the number of the steps; without it they count as one of length 1.
     """

@@ -56,7 +56,7 @@ class Limits:
         return said if self.has_passes else f"{said}; makes single sweeps"
 
     def blocks(self, threads: int, bytes_shared: int) -> int:
-        """How many blocks of so many threads and bytes a multiprocessor has room for."""
+        """The number of blocks that fit on a multiprocessor, by their threads and shared memory."""
         if bytes_shared > self.shared_of_block:
             return 0
         return min(self.threads // threads, self.shared // max(bytes_shared + self.reserved, 1))

@@ -33,7 +33,7 @@ COPIED = {False: (1 << 15, 1 << 22), True: (1 << 20, 1 << 25)}
 CALLS = 100
 """Copies of one measurement."""
 SECONDS = 0.03
-"""So long each measurement is repeated, or FEWEST times; the fastest counts."""
+"""The time for which each measurement is repeated, FEWEST times at least; the fastest counts."""
 FEWEST = 5
 
 
