@@ -3,26 +3,36 @@
 The kernels are those of tests that run on GPUs anyway; a tool looks at them.
 """
 
+import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 TOOLS = {
-    "memcheck": ["--report-api-errors", "no"],
-    "racecheck": ["--num-cuda-barriers", "16"],
-    "initcheck": [],
-    "synccheck": ["--num-cuda-barriers", "65536"],
+    "memcheck": [["--report-api-errors", "no"]],
+    "racecheck": [["--num-cuda-barriers", "16"]],
+    "initcheck": [[]],
+    "synccheck": [["--num-cuda-barriers", str(number)] for number in (16384, 65536)],
 }
-"""What each tool is told besides.
+"""The options of each tool; the next ones are tried where a table of the tool overflows.
 
 Kernels are looked at, not calls of the driver: cuda.core asks it for the device of a context before
 there is one, and takes the error for the answer. A block has 16 barriers at most, but synccheck
-counts those of many blocks at a time, and where they overflow its table it reports a launch failed.
+counts those of many blocks at a time. A large table takes so much of the card's memory that
+synccheck runs alone.
 """
+
+OVERFLOWED = re.compile(r"launch[ _]?fail", re.IGNORECASE)
+"""What synccheck says where barriers overflow its table."""
+FOUND = "Barrier error"
+"""What it says of a kernel whose threads wait in a wrong way: no other table helps there."""
 
 FAMILIES = {
     "test_conformance.py": [
@@ -48,6 +58,15 @@ FAMILIES = {
 half cycles of multigrid, with the small sweeps that share a kernel on its coarse levels; checks."""
 
 
+@contextmanager
+def card(alone):
+    """The card, which the tests of all workers share unless one needs it `alone`."""
+    path = Path(tempfile.gettempdir()) / f"heatsolve-sanitize-{os.getuid()}.lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
 @pytest.mark.sanitize
 @pytest.mark.parametrize("backend", ["cupy", "cuda"])
 @pytest.mark.parametrize("tool", TOOLS)
@@ -61,11 +80,16 @@ def test_kernels_are_clean(tool, backend):
         for file, names in FAMILIES.items()
         for name in names
     ]
-    command = [
-        sanitizer, "--tool", tool, *TOOLS[tool], "--error-exitcode", "86", "--print-limit", "5",
-        sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu", "-p", "no:cacheprovider", *tests,
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, cwd=here, env=dict(os.environ))
-    said = done.stdout + done.stderr
+    for options in TOOLS[tool]:
+        command = [
+            sanitizer, "--tool", tool, *options, "--error-exitcode", "86", "--print-limit", "5",
+            sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu", "-p", "no:cacheprovider",
+            *tests,
+        ]  # fmt: skip
+        with card(alone=tool == "synccheck"):
+            done = subprocess.run(command, capture_output=True, text=True, cwd=here)
+        said = done.stdout + done.stderr
+        if done.returncode == 0 or FOUND in said or not OVERFLOWED.search(said):
+            break
     assert done.returncode == 0, said[:3000] + "\n...\n" + said[-2000:]
     assert f"{len(tests)} passed" in said
