@@ -13,27 +13,33 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve import boundary, flow, heat, points, transport
-from heatsolve.backends import Accumulator, Backend, Region, Signature, sums
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.backends.signature import describe
-from heatsolve.backends.tape import INTEGER, REAL
-from heatsolve.grid import make_grid
-from heatsolve.halo import Halo
-from heatsolve.linear import System, direct, interpolation, plane, transfer, weighted_magnitude
-from heatsolve.linear.cg import ConjugateGradients
-from heatsolve.linear.chebyshev import Chebyshev
-from heatsolve.linear.fft import Fourier
-from heatsolve.linear.interpolation import of_one, of_two
-from heatsolve.linear.jacobi import Jacobi
-from heatsolve.linear.levels import added_from, copied, filled
-from heatsolve.linear.mgcg import MultigridCG
-from heatsolve.linear.mixed import Refinement
-from heatsolve.linear.multigrid import Multigrid
-from heatsolve.linear.plane import of_plane
-from heatsolve.linear.sor import Sor
-from heatsolve.linear.transfer import restricted
-from heatsolve.points import Point, evaluate
+from heatsolve.backends import Accumulator, Backend, Region, Signature
+from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.linear import System, weighted_magnitude
+from heatsolve.linear.fft.fft import Fourier
+from heatsolve.linear.krylov.cg import ConjugateGradients
+from heatsolve.linear.krylov.mgcg import MultigridCG
+from heatsolve.linear.multigrid import direct, interpolation, plane, transfer
+from heatsolve.linear.multigrid.interpolation import of_one, of_two
+from heatsolve.linear.multigrid.levels import added_from, copied, filled
+from heatsolve.linear.multigrid.mixed import Refinement
+from heatsolve.linear.multigrid.multigrid import Multigrid
+from heatsolve.linear.multigrid.plane import of_plane
+from heatsolve.linear.multigrid.transfer import restricted
+from heatsolve.linear.stationary.chebyshev import Chebyshev
+from heatsolve.linear.stationary.jacobi import Jacobi
+from heatsolve.linear.stationary.sor import Sor
+from heatsolve.models import boundary
+from heatsolve.models.flow import equations as flow
+from heatsolve.models.heat import equations as heat
+from heatsolve.models.transport import equations as transport
+from heatsolve.parallel.halo import Halo
+from heatsolve.stencil import language as points
+from heatsolve.stencil.grid import make_grid
+from heatsolve.stencil.language import Point, evaluate
+from heatsolve.stencil.signature import describe
+from heatsolve.stencil.trace import INTEGER, REAL
 
 DIMENSIONS = (1, 2, 3)
 PRECISIONS = ("float64", "float32")

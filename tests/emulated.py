@@ -16,12 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from heatsolve.backends import cache, sums
-from heatsolve.backends.device import DeviceBackend
-from heatsolve.backends.device_launch import SPREAD
-from heatsolve.backends.device_limits import CARDS
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.backends.pass_source import PTX
+from heatsolve.backends import cache
+from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.gpu.device import DeviceBackend
+from heatsolve.backends.gpu.launch import SPREAD
+from heatsolve.backends.gpu.limits import CARDS
+from heatsolve.backends.gpu.pass_source import PTX
+from heatsolve.backends.host.numpy import NumpyBackend
 
 DRIVER = r"""
 extern "C" void launch(

@@ -12,19 +12,20 @@ from pathlib import Path
 import numpy as np
 from test_solvers import PROBLEMS, case_text
 
-import heatsolve.backends.numba
+import heatsolve.backends.host.numba
 import heatsolve.runner
-from heatsolve.backends.choice import choose
-from heatsolve.backends.numba_tiles import Tiling
-from heatsolve.blocks import factorisations
-from heatsolve.case import parse
+from heatsolve.backends.host.tiles import Tiling
+from heatsolve.backends.registry import choose
+from heatsolve.case.load import parse
+from heatsolve.control.restart import Start
+from heatsolve.control.stop import Wish
 from heatsolve.errors import InputError, Interrupted
-from heatsolve.linear import division, hierarchy
-from heatsolve.output import read
-from heatsolve.ranks import Ranks, World
-from heatsolve.restart import Start
+from heatsolve.io.output import read
+from heatsolve.linear.multigrid import hierarchy
+from heatsolve.linear.multigrid import partition as division
+from heatsolve.parallel.decomposition import factorisations
+from heatsolve.parallel.ranks import Ranks, World
 from heatsolve.runner import run, with_layers
-from heatsolve.wish import Wish
 
 SMALL_TILES = partial(Tiling, worth=0, depth=(5, 5, 3), row=(7, 5, 3), ring=2000, height=4)
 """Passes even on small grids, with many tiles in each."""
@@ -402,7 +403,7 @@ def main(backend, what):
     name = tempfile.mkdtemp(prefix="heatsolve-many-") if world.rank == 0 else None
     folder = Path(world.gather(name)[0])
     if what == "passes":
-        heatsolve.backends.numba.Tiling, heatsolve.runner.THICK = SMALL_TILES, 1
+        heatsolve.backends.host.numba.Tiling, heatsolve.runner.THICK = SMALL_TILES, 1
     if what == "bits":
         share = [text for n, text in enumerate(texts()) if n % 12 in SHARES[world.size]]
         compared = same_bits(world, backend, folder, share)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from heatsolve.checkpoint import Store
-from heatsolve.keeper import State
-from heatsolve.ranks import find_ranks
+from heatsolve.control.checkpoint import Store
+from heatsolve.control.controller import State
+from heatsolve.parallel.ranks import find_ranks
 
 
 def state(number: int, window: tuple, width: int) -> State:

@@ -11,10 +11,10 @@ import sys
 import numpy as np
 from conformance import compare_packing, registry, same, sweep
 
-from heatsolve.backends import cuda
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.linear.mixed import CORRECTED
-from heatsolve.points import copy
+from heatsolve.backends.gpu import numba_cuda as cuda
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.linear.multigrid.mixed import CORRECTED
+from heatsolve.stencil.language import copy
 
 SHAPES = {1: (20,), 2: (7, 19), 3: (5, 4, 9)}
 CHOSEN = {

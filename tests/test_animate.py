@@ -10,14 +10,14 @@ from PIL import Image
 from test_plot import channel, colour_at
 from typer.testing import CliRunner
 
-from heatsolve.case import load
+from heatsolve.case.load import load
 from heatsolve.cli import app
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.output import read
-from heatsolve.postprocess import animate as room
-from heatsolve.postprocess.animate import animate
-from heatsolve.postprocess.colours import colours_of
+from heatsolve.io.output import read
 from heatsolve.runner import run
+from heatsolve_post import animate as room
+from heatsolve_post.animate import animate
+from heatsolve_post.colours import colours_of
 
 CASES = {
     "line": ("cfdpython-04", "output.every=20"),

@@ -12,10 +12,10 @@ from test_ranks import launch, mpi
 
 import heatsolve
 from heatsolve import api, cli
-from heatsolve.case import parse
+from heatsolve.case.load import parse
 from heatsolve.errors import CaseError, Diverged, FileFailure, InputError
-from heatsolve.output import read
-from heatsolve.postprocess.plot import figure
+from heatsolve.io.output import read
+from heatsolve_post.plot import figure
 
 WALLS = ("left", "right", "bottom", "top")
 TABLE = {

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from heatsolve import heat
 from heatsolve.backends import LONGEST_PASS, HalfCycle
-from heatsolve.backends.choice import make
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.points import copy
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.registry import make
+from heatsolve.models.heat import equations as heat
+from heatsolve.stencil.language import copy
 
 
 @pytest.fixture

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from heatsolve import cli
-from heatsolve.backends.choice import make
-from heatsolve.backends.numpy import NumpyBackend
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.registry import make
 from heatsolve.errors import InputError
-from heatsolve.linear.jacobi import Jacobi
-from heatsolve.points import copy
-from heatsolve.postprocess import bars
-from heatsolve.ranks import Ranks
-from heatsolve.study import bench, measure, processes, rivals, sweeps
-from heatsolve.study.measure import Bench
-from heatsolve.study.noise import noise, noise_inside
-from heatsolve.study.solvers import Poisson, Solution, solving
+from heatsolve.linear.stationary.jacobi import Jacobi
+from heatsolve.parallel.ranks import Ranks
+from heatsolve.stencil.language import copy
+from heatsolve.tools.bench import bench, measure, rivals, sweeps
+from heatsolve.tools.bench.measure import Bench
+from heatsolve.tools.bench.noise import noise, noise_inside
+from heatsolve.tools.bench.solvers import Poisson, Solution, solving
+from heatsolve.tools.scaling import processes
+from heatsolve_post import bars
 
 TINY = {
     name: (17, 17, 17) if "3d" in name else (33, 33) for name in bench.BENCHMARKS
@@ -227,7 +228,7 @@ def test_a_torus_has_all_points_as_unknowns():
 
 
 def test_what_is_not_solved_has_no_rate(monkeypatch):
-    monkeypatch.setattr("heatsolve.study.solvers.MOST_ITERATIONS", 2)
+    monkeypatch.setattr("heatsolve.tools.bench.solvers.MOST_ITERATIONS", 2)
     (row,) = solving(method="multigrid")("multigrid2d", Bench(NumpyBackend(), 1e9), (33, 33))
     assert row.note == "NOT solved in 2 iterations"
     assert row.unknowns_per_second is row.copies is None

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from heatsolve.backends.choice import make
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.budget import Budget, budget_of
-from heatsolve.case import load
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.registry import make
+from heatsolve.case.load import load
 from heatsolve.cli import app
 from heatsolve.errors import InputError
-from heatsolve.grid import make_grid, sampled
-from heatsolve.march import make_problem
-from heatsolve.output import read
-from heatsolve.pace import pace_of
-from heatsolve.preview import preview
+from heatsolve.io.output import read
 from heatsolve.runner import run
-from heatsolve.study import predict
-from heatsolve.study.predict import Speed, speed_of, timing
+from heatsolve.stencil.grid import make_grid, sampled
+from heatsolve.time.loop import make_problem
+from heatsolve.time.step_size import pace_of
+from heatsolve.tools.budget import Budget, budget_of
+from heatsolve.tools.preview import preview
+from heatsolve.tools.scaling import predict
+from heatsolve.tools.scaling.predict import Speed, speed_of, timing
 
 
 class Tracked(NumpyBackend):

@@ -12,8 +12,8 @@ import pytest
 from test_faults import STEADY
 
 from heatsolve.backends import cache
-from heatsolve.backends.numba import NumbaBackend
-from heatsolve.case import parse
+from heatsolve.backends.host.numba import NumbaBackend
+from heatsolve.case.load import parse
 from heatsolve.runner import run
 
 RUN = [sys.executable, "-m", "heatsolve", "run", "hot-plate", "--backend", "numba",

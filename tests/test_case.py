@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import heatsolve
-from heatsolve import case as case_module
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import Case, CaseError, load, parse, shipped
-from heatsolve.defaults import with_key
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.case import load as case_module
+from heatsolve.case.defaults import with_key
+from heatsolve.case.load import Case, CaseError, load, parse, shipped
+from heatsolve.case.template import STARTER
+from heatsolve.case.toml import dump, lines_of
+from heatsolve.case.unused import unused_keys
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.starter import STARTER
-from heatsolve.toml import dump, lines_of
-from heatsolve.unused import unused_keys
 
 PLATE = """\
 [case]
@@ -773,7 +773,7 @@ def test_shipped_cases(tmp_path, monkeypatch):
     (tmp_path / "hot-plate.toml").write_text('[case]\ntitle = "Hot"\n' + TORUS)
     (tmp_path / "plain.toml").write_text(TORUS)
     (tmp_path / "notes.txt").write_text("no case")
-    monkeypatch.setattr(case_module, "files", lambda package: tmp_path)
+    monkeypatch.setattr(case_module, "_folder", lambda: tmp_path)
     assert shipped() == {"hot-plate": "Hot", "plain": ""}
     assert load("hot-plate").about.title == "Hot"
     with pytest.raises(InputError) as error:

@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from heatsolve.backends import choice
-from heatsolve.case import load, shipped
-from heatsolve.conduction import Conduction
-from heatsolve.output import read
+from heatsolve.backends import registry as choice
+from heatsolve.case.load import load, shipped
+from heatsolve.io.output import read
+from heatsolve.models.heat.conduction import Conduction
 from heatsolve.report import Report
 from heatsolve.runner import run
-from heatsolve.study.verify import VERIFICATIONS
+from heatsolve.tools.verify import VERIFICATIONS
 
 # sha256 of the stored arrays, and values, from the published listings run in NumPy.
 SPACE = {"taylor-green-3d"}
@@ -185,8 +185,8 @@ def test_composite_wall_flux(tmp_path):
 
 
 def solved(case, backend):
-    from heatsolve import march
     from heatsolve.report import Report
+    from heatsolve.time import loop as march
 
     problem = Conduction(case, choice.make(backend))
     return problem, march.steady(problem, Report(quiet=True))

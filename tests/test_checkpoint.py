@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from saving import is_whole, state
 
-from heatsolve.blocks import block_of
-from heatsolve.checkpoint import Store
-from heatsolve.checkpoint.manifest import MANIFEST
+from heatsolve.control.checkpoint import Store
+from heatsolve.control.checkpoint.manifest import MANIFEST
+from heatsolve.control.controller import State
 from heatsolve.errors import Diverged, FileFailure, HeatsolveError, InputError
-from heatsolve.keeper import State
-from heatsolve.ranks import Ranks
+from heatsolve.parallel.decomposition import block_of
+from heatsolve.parallel.ranks import Ranks
 
 HERE = Path(__file__).parent
 BESIDE = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -182,7 +182,7 @@ def test_without_history_and_fields_that_are_views(tmp_path):
 
 
 def test_a_long_history_and_many_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("heatsolve.checkpoint.part.CHUNK_BYTES", 100)
+    monkeypatch.setattr("heatsolve.control.checkpoint.part.CHUNK_BYTES", 100)
     snapshot = State(1, {}, {"residual": np.random.default_rng(0).random(5000)}, {})
     snapshot.fields["t"] = awkward((6, 7), np.float64)
     store_of(tmp_path).save(snapshot)
@@ -194,7 +194,7 @@ def test_under_mpi(tmp_path):
     program = f"""
 import sys; sys.path.insert(0, {str(HERE)!r})
 from test_checkpoint import *
-from heatsolve.ranks import find_ranks
+from heatsolve.parallel.ranks import find_ranks
 ranks = find_ranks()
 field = awkward((13, 17), np.float64)
 window = windows_of((13, 17), (3, 1))[ranks.rank]
@@ -322,7 +322,7 @@ def test_the_case_is_asked_before_the_fields_are_read(tmp_path):
 
 def test_a_form_of_later_times(tmp_path, monkeypatch):
     store = saved(tmp_path)
-    monkeypatch.setattr("heatsolve.checkpoint.manifest.SCHEMA", 2)
+    monkeypatch.setattr("heatsolve.control.checkpoint.manifest.SCHEMA", 2)
     store.save(small(20))
     monkeypatch.undo()
     assert store.newest().number == 12

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from heatsolve.backends import choice
+from heatsolve.backends import registry as choice
 from heatsolve.errors import InputError
 
 

@@ -9,16 +9,17 @@ import sys
 import numpy as np
 import pytest
 
-from heatsolve import __version__, cli, pace
-from heatsolve.backends import choice
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import load, load_shipped, parse, shipped
-from heatsolve.conduction import Conduction
-from heatsolve.output import read
-from heatsolve.preview import preview
-from heatsolve.preview_heat import thinned
-from heatsolve.preview_rows import SAMPLED, size
-from heatsolve.problem import grid_of
+from heatsolve import __version__, cli
+from heatsolve.backends import registry as choice
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.case.load import load, load_shipped, parse, shipped
+from heatsolve.io.output import read
+from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.problem import grid_of
+from heatsolve.time import step_size as pace
+from heatsolve.tools.preview import preview
+from heatsolve.tools.preview_heat import thinned
+from heatsolve.tools.preview_rows import SAMPLED, size
 
 PLATE = """\
 [case]
@@ -620,3 +621,17 @@ def test_progress_goes_where_nobody_reads(folder):
     )
     os.close(write_end)
     assert "Traceback" not in done.stderr
+
+
+def test_the_command_line_imports_lazily():
+    heavy = {"numba", "matplotlib", "cupy", "h5py", "numpy", "pydantic", "mpi4py", "cuda", "scipy"}
+    # CUDA's packages put redirectors into every interpreter; only what the import adds counts.
+    script = "import sys; n = set(sys.modules); import heatsolve.cli; print(*set(sys.modules) - n)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+    assert "heatsolve.cli" in loaded
+    assert not heavy & {name.split(".")[0] for name in loaded}
+    assert {n for n in loaded if n.split(".")[0] == "heatsolve"} <= {
+        "heatsolve", "heatsolve.cli", "heatsolve.errors", "heatsolve.streams",
+    }  # fmt: skip

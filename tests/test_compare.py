@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from heatsolve import output
-from heatsolve.case import load
+from heatsolve.case.load import load
 from heatsolve.cli import EXIT_FAILED, app
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.postprocess.compare import compare
+from heatsolve.io import output
 from heatsolve.runner import run
+from heatsolve_post.compare import compare
 
 
 @pytest.fixture(scope="module")

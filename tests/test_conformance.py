@@ -12,28 +12,30 @@ import numpy as np
 import pytest
 from conformance import Entry, Field, interior, registry, same, sweep, sweep_plainly
 
-from heatsolve import boundary, flow, heat, linear, points, transport
-from heatsolve.backends import choice
-from heatsolve.backends.tape import ARRAY, INTEGER, REAL, PointRuleError, record
+from heatsolve import linear
+from heatsolve.backends import registry as choice
 from heatsolve.errors import InputError
-from heatsolve.grid import make_grid
-from heatsolve.halo import Halo
-from heatsolve.linear import (
-    cg,
-    chebyshev,
-    fft,
+from heatsolve.linear.fft import fft
+from heatsolve.linear.krylov import cg, mgcg
+from heatsolve.linear.multigrid import (
     interpolation,
-    jacobi,
     levels,
-    mgcg,
     mixed,
     multigrid,
     plane,
     smoothers,
-    sor,
     transfer,
 )
-from heatsolve.points import INDEX_NAMES, maximum, minimum, shifted, where
+from heatsolve.linear.stationary import chebyshev, jacobi, sor
+from heatsolve.models import boundary
+from heatsolve.models.flow import equations as flow
+from heatsolve.models.heat import equations as heat
+from heatsolve.models.transport import equations as transport
+from heatsolve.parallel.halo import Halo
+from heatsolve.stencil import language as points
+from heatsolve.stencil.grid import make_grid
+from heatsolve.stencil.language import INDEX_NAMES, maximum, minimum, shifted, where
+from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, PointRuleError, record
 
 MODULES = (points, heat, transport, flow, boundary, linear, cg, chebyshev, fft, jacobi, sor,
            multigrid, mgcg, mixed, levels, smoothers, transfer, interpolation, plane)  # fmt: skip
@@ -55,7 +57,7 @@ def machine(request, monkeypatch):
     """The backends, by precision; skips the test where the machine has none of this name."""
     name = request.param
     if name.startswith("numba"):
-        from heatsolve.backends import numba
+        from heatsolve.backends.host import numba
 
         monkeypatch.setattr(numba, "THREADED_FROM", 1)  # two threads on small fields, too
         if name == "numba-2" and make(name, "float64").threads < 2:

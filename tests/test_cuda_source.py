@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 from conformance import PRECISIONS, registry
 
-from heatsolve import heat
 from heatsolve.backends import Signature
-from heatsolve.backends import cupy_source as cuda_c
-from heatsolve.backends.tape import REAL
-from heatsolve.linear.mixed import CORRECTED, scaled_residual
+from heatsolve.backends.gpu import cupy_source as cuda_c
+from heatsolve.linear.multigrid.mixed import CORRECTED, scaled_residual
+from heatsolve.models.heat import equations as heat
+from heatsolve.stencil.trace import REAL
 
 HOPPER = (9, 0)
 FUSED = re.compile(r"\bfma\.|\bmad\.(rn|rz|rm|rp)|\.ftz|\.approx")
@@ -131,7 +131,7 @@ def python(monkeypatch):
         pytest.skip("the simulator compiles nothing")
     from numba.cuda import dispatcher
 
-    from heatsolve.backends import cuda_machine, cuda_source
+    from heatsolve.backends.gpu import cuda_machine, cuda_source
 
     gpu = SimpleNamespace(compute_capability=HOPPER)
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: gpu)
@@ -190,7 +190,7 @@ def test_numba_cuda_of_arrays_apart_compiles(python, entry, signature):
 
 
 def test_numba_cuda_check_compiles(python):
-    from heatsolve.backends.cuda_reductions import check
+    from heatsolve.backends.gpu.cuda_reductions import check
 
     ptx = python.ptx_of(check, python.check_types(), HOPPER)
     assert "fma." not in ptx

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from heatsolve.backends.device import DeviceBackend
-from heatsolve.backends.device_launch import ALIGNMENT, MOST_BLOCKS, REDUCING, SHAPES, launches
-from heatsolve.points import copy, shifted
+from heatsolve.backends.gpu.device import DeviceBackend
+from heatsolve.backends.gpu.launch import ALIGNMENT, MOST_BLOCKS, REDUCING, SHAPES, launches
+from heatsolve.stencil.language import copy, shifted
 
 EMPTY = {name: lambda self, *given: None for name in DeviceBackend.__abstractmethods__}
 

@@ -13,15 +13,17 @@ from cubin import takes
 from emulated import Collecting, Emulated
 from test_device_passes import INSIDE, two_plain_steps, two_steps
 
-from heatsolve import heat
-from heatsolve.backends import Signature, device_cycles, device_limits, small_sweeps
-from heatsolve.backends import cupy_source as cuda_c
-from heatsolve.backends.device_limits import CARDS, KIB, Limits, limits_of
-from heatsolve.backends.pass_source import PASS_OPTIONS
-from heatsolve.backends.tape import REAL
+from heatsolve.backends import Signature
+from heatsolve.backends.gpu import cupy_source as cuda_c
+from heatsolve.backends.gpu import device_cycles, small_sweeps
+from heatsolve.backends.gpu import limits as device_limits
+from heatsolve.backends.gpu.limits import CARDS, KIB, Limits, limits_of
+from heatsolve.backends.gpu.pass_source import PASS_OPTIONS
 from heatsolve.errors import InputError
-from heatsolve.linear import hierarchy
-from heatsolve.points import Point
+from heatsolve.linear.multigrid import hierarchy
+from heatsolve.models.heat import equations as heat
+from heatsolve.stencil.language import Point
+from heatsolve.stencil.trace import REAL
 
 COMPILER = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
 GENERIC_ONLY = ("P100", "V100")
@@ -236,7 +238,7 @@ LAPLACE = Signature((FULL, FULL, REAL), ("array",), (None,), "float64", 2)
 
 def machine_code(source, limits):
     """That of NVRTC for a card; skips the test where there is no NVRTC, or it is too new."""
-    cuda_machine = pytest.importorskip("heatsolve.backends.cuda_machine")
+    cuda_machine = pytest.importorskip("heatsolve.backends.gpu.cuda_machine")
     try:
         return cuda_machine.compiled_c(source, PASS_OPTIONS, limits.architecture)
     except ImportError as error:

@@ -8,21 +8,22 @@ import pytest
 from emulated import Emulated
 from test_solvers import case_text
 
-from heatsolve import heat
-from heatsolve.backends import cycle_source_3d, device_cycles, device_passes
-from heatsolve.backends.choice import make
-from heatsolve.backends.device_passes import SHAPES_2D
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.budget import budget_of
-from heatsolve.case import parse
-from heatsolve.conduction import Conduction
-from heatsolve.converge import iterate, make_method
-from heatsolve.criterion import Criterion, kind_of
-from heatsolve.linear import hierarchy, with_change
-from heatsolve.linear.multigrid import Multigrid
-from heatsolve.points import fill, shifted
+from heatsolve.backends.gpu import cycle_source_3d, device_cycles, device_passes
+from heatsolve.backends.gpu.device_passes import SHAPES_2D
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.registry import make
+from heatsolve.case.load import parse
+from heatsolve.linear import with_change
+from heatsolve.linear.criterion import Criterion, kind_of
+from heatsolve.linear.iterate import iterate, make_method
+from heatsolve.linear.multigrid import hierarchy
+from heatsolve.linear.multigrid.multigrid import Multigrid
+from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat.conduction import Conduction
 from heatsolve.report import Report
-from heatsolve.study.noise import noise_inside
+from heatsolve.stencil.language import fill, shifted
+from heatsolve.tools.bench.noise import noise_inside
+from heatsolve.tools.budget import budget_of
 
 COMPILER = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
 MACHINES = [

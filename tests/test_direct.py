@@ -5,13 +5,13 @@ import pytest
 from test_multigrid import noisy_system, residual
 from test_solvers import case_text
 
-from heatsolve.backends.choice import make
-from heatsolve.case import parse
-from heatsolve.conduction import Conduction
-from heatsolve.linear.direct import MOST, Inverse, inverse_of, matrix_of
-from heatsolve.linear.mixed import Refinement
-from heatsolve.linear.multigrid import Multigrid
-from heatsolve.study.noise import noise_inside
+from heatsolve.backends.registry import make
+from heatsolve.case.load import parse
+from heatsolve.linear.multigrid.direct import MOST, Inverse, inverse_of, matrix_of
+from heatsolve.linear.multigrid.mixed import Refinement
+from heatsolve.linear.multigrid.multigrid import Multigrid
+from heatsolve.models.heat.conduction import Conduction
+from heatsolve.tools.bench.noise import noise_inside
 
 GRIDS = {
     "line": ("nodes = [398]", "vg"),
@@ -109,7 +109,7 @@ def test_levels_go_on_where_single_precision_has_no_inverse(name, precision, mon
     make_method = Refinement if precision == "mixed" else Multigrid
     found = []
     for most in (MOST, 9):
-        monkeypatch.setattr("heatsolve.linear.hierarchy.MOST", most)
+        monkeypatch.setattr("heatsolve.linear.multigrid.hierarchy.MOST", most)
         backend = make("numpy", "float64" if precision == "mixed" else precision)
         problem = Conduction(parse(text, "case"), backend)
         b = backend.to_device(noise_inside(problem.grid.shape))

@@ -19,11 +19,12 @@ from typing import NamedTuple
 import pytest
 import typer
 
-from heatsolve import manual, models
-from heatsolve.case import parse
+from heatsolve.case import reference as manual
+from heatsolve.case.load import parse
+from heatsolve.case.schema import Document
 from heatsolve.cli import app
 from heatsolve.errors import CaseError
-from heatsolve.schema import Document
+from heatsolve.models import user as models
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -65,7 +66,7 @@ def folder(tmp_path, monkeypatch):
 
 def patch(package, text):
     """Change a copy of the package as a `diff` says; what a hunk replaces is found by its text."""
-    for change in text.split("+++ solver/")[1:]:
+    for change in text.split("+++ ")[1:]:
         name, *hunks = re.split(r"^@@\n", change, flags=re.M)
         path = package / name.strip()
         source = path.read_text()
@@ -79,20 +80,19 @@ def patch(package, text):
 
 @pytest.fixture
 def package(tmp_path_factory):
-    """A copy of the program to be patched, in the only folder whose name it may have."""
-    copy = tmp_path_factory.mktemp("patched") / "heatsolve"
-    for folder, name in (("solver", ""), ("postprocess", "postprocess"), ("cases", "cases")):
-        shutil.copytree(
-            ROOT / folder, copy / name, ignore=shutil.ignore_patterns("__pycache__"),
-            dirs_exist_ok=True,
-        )  # fmt: skip
+    """A copy of the program to be patched: its two source roots and its cases."""
+    copy = tmp_path_factory.mktemp("patched")
+    for folder in ("solver", "postprocess", "cases"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
 
 
 def shell(text, path=None):
     """What the last line that calls the program prints; `path` is where another one may lie."""
     printed = ""
-    surroundings = os.environ | ({"PYTHONPATH": str(path)} if path else {})
+    surroundings = os.environ | (
+        {"PYTHONPATH": f"{path}/solver:{path}/postprocess"} if path else {}
+    )
     for line in filter(RUN.match, text.replace("\\\n", " ").splitlines()):
         done = subprocess.run(
             ["bash", "-c", line], capture_output=True, text=True, timeout=300, env=surroundings
@@ -117,7 +117,7 @@ def test_the_code_of_a_page_runs(page, folder, package):
         assert block.mark in MARKS
         if block.title:
             (folder / block.title).write_text(block.text)
-        path = package.parent if block.mark == "patched" else None
+        path = package if block.mark == "patched" else None
         if block.mark in UNREAD:
             continue
         if block.kind == "python":
@@ -179,7 +179,7 @@ def test_the_readme_names_every_command():
 
 
 def test_the_reference_is_that_of_the_sections():
-    """As `python -m heatsolve.manual` makes it now, with a meaning for every key."""
+    """As `python -m heatsolve.case.reference` makes it now, with a meaning for every key."""
     text = manual.reference()
     assert PAGES["reference.md"].read_text() == text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from test_ranks import launch, mpi
 
-from heatsolve import environment, links
-from heatsolve.backends import cache, choice, machine
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.environment import CHECKS, examined
+from heatsolve.backends import cache, machine
+from heatsolve.backends import registry as choice
+from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.errors import InputError
-from heatsolve.ranks import Ranks
+from heatsolve.parallel import transport as links
+from heatsolve.parallel.ranks import Ranks
+from heatsolve.tools import doctor as environment
+from heatsolve.tools.doctor import CHECKS, examined
 
 
 def doctor(*given, **variables):
@@ -234,7 +236,7 @@ def test_a_slurm(offered, library, level, tmp_path, monkeypatch):
     srun.write_text(f'#!/bin/sh\n[ "$1" = --mpi=list ] && echo "MPI plugin types are... {offered}"')
     srun.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("heatsolve.submit.mpi_library", lambda: library)
+    monkeypatch.setattr("heatsolve.tools.submit.mpi_library", lambda: library)
     (finding,) = found_by(environment.slurm)
     assert finding.level == level
     assert ("pmix" if library == "Open MPI" else "pmi2") in finding.said

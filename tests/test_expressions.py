@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatsolve.errors import InputError
-from heatsolve.expressions import (
+from heatsolve.stencil.expressions import (
     FUNCTIONS,
     MAX_DEPTH,
     MAX_LENGTH,

@@ -19,18 +19,20 @@ from test_checkpoint import mounted
 from test_ranks import BESIDE, launch, mpi
 from test_restart import MARCH, RESTART, STEADY, _command_of, _folder_of, wait_for
 
-from heatsolve import checkpoint, disk, fieldfile, parts
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import parse
-from heatsolve.disk import write_text
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.case.load import parse
+from heatsolve.case.template import write_starter
+from heatsolve.control import checkpoint
+from heatsolve.control.controller import Keeper
+from heatsolve.control.stop import Wish
 from heatsolve.errors import Diverged, FileFailure, InputError, Interrupted
-from heatsolve.keeper import Keeper
-from heatsolve.memory import explained
-from heatsolve.output import read
-from heatsolve.postprocess.pieces import Figure, save
+from heatsolve.io import disk, fieldfile
+from heatsolve.io import subfiles as parts
+from heatsolve.io.disk import write_text
+from heatsolve.io.output import read
 from heatsolve.runner import run
-from heatsolve.starter import write_starter
-from heatsolve.wish import Wish
+from heatsolve.tools.memory import explained
+from heatsolve_post.pieces import Figure, save
 
 ALL = dict(texts())
 FRAMES = ["output.every=1", "checkpoint.every=7"]
@@ -108,8 +110,8 @@ def test_nan_is_found_at_the_next_look(name, place, earlier, tmp_path, monkeypat
 POISONED = """
 import sys, numpy as np
 from heatsolve import cli
-from heatsolve.keeper import Keeper
-from heatsolve.ranks import find_ranks
+from heatsolve.control.controller import Keeper
+from heatsolve.parallel.ranks import find_ranks
 
 rank, attend = find_ranks().rank, Keeper.attend
 
@@ -401,10 +403,10 @@ def test_other_errors_are_no_want_of_memory():
 LONG = """
 import os, sys
 from pathlib import Path
-from heatsolve.case import parse
-from heatsolve.results import Results
+from heatsolve.case.load import parse
+from heatsolve.io.writer import Results
 from heatsolve.runner import run
-from heatsolve.starter import write_starter
+from heatsolve.case.template import write_starter
 
 append, seen = Results.append, []
 

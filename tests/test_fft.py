@@ -9,21 +9,21 @@ import scipy.fft
 from many import Impatient
 from test_solvers import TIGHT, case_text, solve
 
-from heatsolve.backends.choice import make
-from heatsolve.backends.cuda_machine import Device
+from heatsolve.backends.gpu.cuda_machine import Device
+from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.library import ArrayLibrary
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import parse
-from heatsolve.conduction import Conduction
+from heatsolve.backends.registry import make
+from heatsolve.case.load import parse
+from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, InputError, Interrupted
-from heatsolve.linear.fft import Fourier
-from heatsolve.linear.modes import modes_of
-from heatsolve.linear.real_transforms import RealTransforms
-from heatsolve.points import ONES, fill
-from heatsolve.preview import preview
-from heatsolve.ranks import Ranks
-from heatsolve.restart import Start
+from heatsolve.linear.fft.fft import Fourier
+from heatsolve.linear.fft.modes import modes_of
+from heatsolve.linear.fft.real_transforms import RealTransforms
+from heatsolve.models.heat.conduction import Conduction
+from heatsolve.parallel.ranks import Ranks
 from heatsolve.runner import run
+from heatsolve.stencil.language import ONES, fill
+from heatsolve.tools.preview import preview
 
 PAIRS = ("vv", "vg", "gv", "gg", "--")
 """What the two ends of an axis may be: a given value, insulated, or periodic."""

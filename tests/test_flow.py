@@ -6,19 +6,19 @@ import math
 import numpy as np
 import pytest
 
-from heatsolve import flow
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import load, parse
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.case.load import load, parse
+from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, Diverged, InputError
-from heatsolve.output import read
-from heatsolve.pace import step_length
-from heatsolve.preview import preview
-from heatsolve.projection import Projection
+from heatsolve.io.output import read
+from heatsolve.models.flow import equations as flow
+from heatsolve.models.flow.projection import Projection
+from heatsolve.models.flow.staggered import Staggered
 from heatsolve.report import Report
-from heatsolve.restart import Start
 from heatsolve.runner import run
-from heatsolve.staggered import Staggered
-from heatsolve.steppers import Substep
+from heatsolve.time.step_size import step_length
+from heatsolve.time.steppers import Substep
+from heatsolve.tools.preview import preview
 
 BOX = """
 [model]

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import Case, load, parse, shipped
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.case.load import Case, load, parse, shipped
+from heatsolve.case.toml import dump
 from heatsolve.errors import HeatsolveError
-from heatsolve.march import PROBLEMS
-from heatsolve.problem import grid_of
+from heatsolve.models.problem import grid_of
 from heatsolve.runner import run
-from heatsolve.toml import dump
+from heatsolve.time.loop import PROBLEMS
 
 MOST_UNKNOWNS = 2000
 MOST_POINTS = {1: 2000, 2: 44, 3: 12}

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from heatsolve.judge import Judge, Look
+from heatsolve.linear.stopping import Judge, Look
 
 FLOOR = 1e-10
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from heatsolve import keeper as keeper_module
+from heatsolve.control import controller as keeper_module
+from heatsolve.control.controller import PAUSE, Keeper, Questions, State, Stopped
+from heatsolve.control.stop import Wish
 from heatsolve.errors import Interrupted
-from heatsolve.keeper import PAUSE, Keeper, Questions, State, Stopped
-from heatsolve.ranks import Ranks
-from heatsolve.wish import Wish
+from heatsolve.parallel.ranks import Ranks
 
 
 @pytest.fixture

@@ -10,14 +10,15 @@ from weakref import ref
 import numpy as np
 import pytest
 
-from heatsolve.backends import Message, traffic
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import parse
-from heatsolve.conduction import Conduction
-from heatsolve.converge import make_method
+from heatsolve.backends import Message
+from heatsolve.backends.gpu import nccl as traffic
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.case.load import parse
 from heatsolve.errors import InputError
-from heatsolve.links import link_of
-from heatsolve.ranks import Ranks, World
+from heatsolve.linear.iterate import make_method
+from heatsolve.models.heat.conduction import Conduction
+from heatsolve.parallel.ranks import Ranks, World
+from heatsolve.parallel.transport import link_of
 
 PERIODIC = """
 schema = 1

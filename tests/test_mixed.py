@@ -10,18 +10,18 @@ from many import Impatient
 from test_multigrid import residual
 from test_solvers import PROBLEMS, TIGHT, case_text, solve
 
-from heatsolve.backends import device_cycles
-from heatsolve.backends.choice import make
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import parse
-from heatsolve.conduction import Conduction
-from heatsolve.converge import make_method
+from heatsolve.backends.gpu import device_cycles
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.registry import make
+from heatsolve.case.load import parse
+from heatsolve.control.restart import Start
 from heatsolve.errors import InputError, Interrupted
-from heatsolve.linear.mixed import corrected
-from heatsolve.preview import preview
-from heatsolve.restart import Start
+from heatsolve.linear.iterate import make_method
+from heatsolve.linear.multigrid.mixed import corrected
+from heatsolve.models.heat.conduction import Conduction
 from heatsolve.runner import run
-from heatsolve.study.noise import noise_inside
+from heatsolve.tools.bench.noise import noise_inside
+from heatsolve.tools.preview import preview
 
 MIXED = "precision = 'mixed'\nmethod = 'multigrid'\n"
 MARCH = "end = 0.35\nstep = 0.05\nscheme = '{}'"
@@ -216,7 +216,7 @@ def test_the_norm_that_is_kept_is_that_of_the_residual():
 )
 def test_half_cycles_of_gpus_give_the_same_bits(grid, walls, monkeypatch):
     monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0, 3: 0})
-    monkeypatch.setattr("heatsolve.linear.hierarchy.MOST", 9)
+    monkeypatch.setattr("heatsolve.linear.multigrid.hierarchy.MOST", 9)
     emulated, plain = Emulated(), NumpyBackend()
     methods = [noisy(grid, walls, machine) for machine in (emulated, plain)]
     for method in methods:

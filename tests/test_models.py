@@ -13,13 +13,13 @@ from many import Impatient
 from test_ranks import launch, mpi
 
 import heatsolve
-from heatsolve import models
+from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, InputError, Interrupted
-from heatsolve.points import where
-from heatsolve.restart import Start
+from heatsolve.models import user as models
+from heatsolve.models.transport.equations import laplacian
 from heatsolve.runner import run
-from heatsolve.stability import amplification
-from heatsolve.transport import laplacian
+from heatsolve.stencil.language import where
+from heatsolve.time.stability import amplification
 
 
 @heatsolve.model(
@@ -298,7 +298,7 @@ def test_models_of_installed_packages(monkeypatch):
 
 
 def test_check_shows_the_equation(tmp_path, capsys):
-    from heatsolve.preview import preview
+    from heatsolve.tools.preview import preview
 
     lines = "\n".join(preview(heatsolve.load(GRAY_SCOTT), "numba"))
     assert "du/dt = du lap u - u v^2 + feed (1 - u); feed = 0.03; kill = 0.06; du = 2e-05" in lines

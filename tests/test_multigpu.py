@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from test_ranks import launch, mpi
 
-from heatsolve.backends.choice import count_gpus
-from heatsolve.case import load
-from heatsolve.output import read
-from heatsolve.ranks import find_ranks
+from heatsolve.backends.registry import count_gpus
+from heatsolve.case.load import load
+from heatsolve.io.output import read
+from heatsolve.parallel.ranks import find_ranks
 from heatsolve.report import Report
 from heatsolve.runner import run
 

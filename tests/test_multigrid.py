@@ -7,23 +7,23 @@ import pytest
 from many import Impatient
 from test_solvers import PROBLEMS, TIGHT, case_text, solve
 
-from heatsolve.backends import numba
-from heatsolve.backends.choice import make
-from heatsolve.case import parse
-from heatsolve.conduction import Conduction
-from heatsolve.converge import make_method
+from heatsolve.backends.host import numba
+from heatsolve.backends.registry import make
+from heatsolve.case.load import parse
+from heatsolve.control.restart import Start
 from heatsolve.errors import Interrupted
-from heatsolve.linear import plane, prolongation
-from heatsolve.linear.direct import MOST as MOST_OF_LAST_LEVEL
-from heatsolve.linear.hierarchy import hierarchy
-from heatsolve.linear.mgcg import MultigridCG
-from heatsolve.linear.mixed import Refinement
-from heatsolve.linear.multigrid import Multigrid, solve_from_zero
-from heatsolve.linear.smoothers import smoother_of
-from heatsolve.points import ONES
-from heatsolve.restart import Start
+from heatsolve.linear.iterate import make_method
+from heatsolve.linear.krylov.mgcg import MultigridCG
+from heatsolve.linear.multigrid import plane, prolongation
+from heatsolve.linear.multigrid.direct import MOST as MOST_OF_LAST_LEVEL
+from heatsolve.linear.multigrid.hierarchy import hierarchy
+from heatsolve.linear.multigrid.mixed import Refinement
+from heatsolve.linear.multigrid.multigrid import Multigrid, solve_from_zero
+from heatsolve.linear.multigrid.smoothers import smoother_of
+from heatsolve.models.heat.conduction import Conduction
 from heatsolve.runner import run
-from heatsolve.study.noise import noise_inside
+from heatsolve.stencil.language import ONES
+from heatsolve.tools.bench.noise import noise_inside
 
 METHODS = {"multigrid": Multigrid, "mgcg": MultigridCG}
 MOST = 60
@@ -66,7 +66,7 @@ def cycles(method, grid, walls, conductivity="1", options=(), backend="numpy"):
 @pytest.fixture(params=[MOST_OF_LAST_LEVEL, 9])
 def last_level(request, monkeypatch):
     """Elements of the last level: as shipped, and so few that small grids have many levels."""
-    monkeypatch.setattr("heatsolve.linear.hierarchy.MOST", request.param)
+    monkeypatch.setattr("heatsolve.linear.multigrid.hierarchy.MOST", request.param)
 
 
 # ---- how many cycles ---------------------------------------------------------------------------

@@ -7,22 +7,22 @@ import h5py
 import numpy as np
 import pytest
 import xarray
-
-from heatsolve import march
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import parse
-from heatsolve.conduction import Conduction
-from heatsolve.errors import CaseError, InputError
-from heatsolve.grid import make_grid
-from heatsolve.keeper import State
-from heatsolve.march import Log
-from heatsolve.obstacles import Obstacles
-from heatsolve.output import copy, read, summary
-from heatsolve.preview import preview
-from heatsolve.restart import Start
-from heatsolve.runner import run
-from heatsolve.staggered import Staggered
 from tests.test_flow import text
+
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.case.load import parse
+from heatsolve.control.controller import State
+from heatsolve.control.restart import Start
+from heatsolve.errors import CaseError, InputError
+from heatsolve.io.output import copy, read, summary
+from heatsolve.models.flow.obstacles import Obstacles
+from heatsolve.models.flow.staggered import Staggered
+from heatsolve.models.heat.conduction import Conduction
+from heatsolve.runner import run
+from heatsolve.stencil.grid import make_grid
+from heatsolve.time import loop as march
+from heatsolve.time.loop import Log
+from heatsolve.tools.preview import preview
 
 CIRCLE = "[[obstacle]]\nshape = 'circle'\ncenter = [0.52, 0.47]\nradius = 0.23\n"
 RING = "[[obstacle]]\nshape = 'x**2 + y**2 <= 0.16 or x**2 + y**2 >= 1'\n"

@@ -9,7 +9,7 @@ import pytest
 from test_restart import STEADY
 from test_strangers import program
 
-from heatsolve.case import MOST_BYTES, load, parse
+from heatsolve.case.load import MOST_BYTES, load, parse
 from heatsolve.errors import CaseError
 
 DEEP = 10_000

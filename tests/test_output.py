@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import xarray
 
-from heatsolve import fieldfile, output
-from heatsolve.case import load, parse, shipped
+from heatsolve.case.load import load, parse, shipped
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.output import FieldFile, cuts, evenly, read, summary
-from heatsolve.problem import grid_of
+from heatsolve.io import fieldfile, output
+from heatsolve.io.output import FieldFile, cuts, evenly, read, summary
+from heatsolve.models.problem import grid_of
 from heatsolve.runner import run
 
 AXES = {"z": np.linspace(-1, 1, 4), "y": np.linspace(2, 3, 5), "x": np.linspace(0, 0.6, 7)}
@@ -326,7 +326,7 @@ class TestFailures:
 import pathlib, resource, signal, sys
 import numpy as np
 from heatsolve.errors import FileFailure
-from heatsolve.output import FieldFile
+from heatsolve.io.output import FieldFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 line, time = np.arange(300.0), {0.0 if transient else None}

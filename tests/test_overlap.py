@@ -12,16 +12,16 @@ from emulated import Emulated
 from test_ranks import launch, mpi
 from test_solvers import case_text
 
-from heatsolve.backends import device_cycles
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import load, parse
-from heatsolve.conduction import Conduction
-from heatsolve.converge import make_method
-from heatsolve.linear import division
-from heatsolve.march import PROBLEMS, stepper_of
-from heatsolve.pace import step_length, substeps
-from heatsolve.ranks import Ranks, World
-from heatsolve.study.noise import noise_inside
+from heatsolve.backends.gpu import device_cycles
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.case.load import load, parse
+from heatsolve.linear.iterate import make_method
+from heatsolve.linear.multigrid import partition as division
+from heatsolve.models.heat.conduction import Conduction
+from heatsolve.parallel.ranks import Ranks, World
+from heatsolve.time.loop import PROBLEMS, stepper_of
+from heatsolve.time.step_size import step_length, substeps
+from heatsolve.tools.bench.noise import noise_inside
 
 GRIDS = {
     "nodes": ("nodes = [66, 259]\nupper = [65, 258]", "vvvv", ""),

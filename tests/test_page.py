@@ -13,14 +13,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import heatsolve
+from heatsolve.case.schema import Profile
 from heatsolve.cli import app
 from heatsolve.errors import CaseError, FileFailure, InputError
-from heatsolve.output import read
-from heatsolve.postprocess import roofline
-from heatsolve.postprocess.history import watched, watched_figure
-from heatsolve.postprocess.page import report
-from heatsolve.postprocess.profiles import profile_of
-from heatsolve.schema import Profile
+from heatsolve.io.output import read
+from heatsolve_post import roofline
+from heatsolve_post.history import watched, watched_figure
+from heatsolve_post.page import report
+from heatsolve_post.profiles import profile_of
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)

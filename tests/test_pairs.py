@@ -10,11 +10,11 @@ from conformance import registry, same, sweep
 from emulated import compiled, machine
 
 from heatsolve.backends import Signature
-from heatsolve.backends.cupy_source import kernel_source
-from heatsolve.backends.device_launch import launches, shape_of
-from heatsolve.backends.device_layout import arrays_of, begin_with_pairs, layout, may_pair
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.points import copy, shifted
+from heatsolve.backends.gpu.cupy_source import kernel_source
+from heatsolve.backends.gpu.launch import launches, shape_of
+from heatsolve.backends.gpu.layout import arrays_of, begin_with_pairs, layout, may_pair
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.stencil.language import copy, shifted
 
 ENTRIES = [
     entry
@@ -161,7 +161,7 @@ def test_arrays_that_begin_within_a_pair_are_not_paired():
 @for_entries
 @in_precisions
 def test_pairs_equal_numpy_on_a_gpu(entry, precision):
-    from heatsolve.backends.cupy import CupyBackend
+    from heatsolve.backends.gpu.cupy import CupyBackend
 
     backend = CupyBackend(precision)
     region = entry.region(SHAPE)

@@ -7,11 +7,11 @@ from test_output import TIMES, UNITS, axes, field
 from test_parts import ATTRIBUTES, HISTORY, part_names, same, together, write
 from test_ranks import launch, mpi
 
-from heatsolve.disk import reserved
 from heatsolve.errors import FileFailure
-from heatsolve.fieldfile import FieldFile
-from heatsolve.output import read
-from heatsolve.shared import agreed
+from heatsolve.io.disk import reserved
+from heatsolve.io.fieldfile import FieldFile
+from heatsolve.io.output import read
+from heatsolve.io.shared import agreed
 
 parallel = pytest.mark.skipif(not h5py.get_config().mpi, reason="h5py was built without MPI")
 
@@ -22,7 +22,7 @@ from resource import RLIMIT_FSIZE, setrlimit
 import numpy as np
 from heatsolve import fieldfile
 from heatsolve.errors import HeatsolveError
-from heatsolve.ranks import World
+from heatsolve.parallel.ranks import World
 from test_parts import ATTRIBUTES, HISTORY, TIMES, append, begin
 world, folder = World(), Path(sys.argv[1])
 

@@ -18,13 +18,14 @@ from test_output import HISTORY, TIMES, UNITS, axes, field
 from test_ranks import launch, mpi
 from typer.testing import CliRunner
 
-from heatsolve import fieldfile, output, parts
 from heatsolve.cli import app
-from heatsolve.disk import reserved
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.output import cuts, evenly, read, summary
-from heatsolve.ranks import Ranks
-from heatsolve.results import Results, gather
+from heatsolve.io import fieldfile, output
+from heatsolve.io import subfiles as parts
+from heatsolve.io.disk import reserved
+from heatsolve.io.output import cuts, evenly, read, summary
+from heatsolve.io.writer import Results, gather
+from heatsolve.parallel.ranks import Ranks
 
 ATTRIBUTES = {"case": "[case]\ntitle = 'a'", "converged": True, "residual": 1e-9, "ranks": None}
 
@@ -494,7 +495,7 @@ import resource, signal
 from pathlib import *
 import numpy as np
 from heatsolve.errors import FileFailure
-from heatsolve.results import Results
+from heatsolve.io.writer import Results
 from test_parts import together, window_of
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 line = np.arange(300.0)
@@ -565,7 +566,7 @@ class TestReservation:
     def test_ends_with_the_process(self, tmp_path):
         path = tmp_path / "a.h5"
         program = (
-            "import sys, pathlib\nfrom heatsolve.disk import reserved\n"
+            "import sys, pathlib\nfrom heatsolve.io.disk import reserved\n"
             "with reserved(pathlib.Path(sys.argv[1])):\n    print(flush=True); input()"
         )
         command = [sys.executable, "-c", program, str(path)]
@@ -633,7 +634,7 @@ def test_under_mpi(tmp_path):
     program = """
 import sys
 from pathlib import Path
-from heatsolve.ranks import World
+from heatsolve.parallel.ranks import World
 from test_parts import append, begin
 world, times = World(), (0.0, 0.1, None, 0.25)
 with begin(Path(sys.argv[1]), world) as results:

@@ -11,16 +11,16 @@ from conformance import PRECISIONS, random_field
 from many import SMALL_TILES, Impatient, assert_same, texts
 from test_ranks import launch, mpi
 
-import heatsolve.backends.numba
-from heatsolve import heat
+import heatsolve.backends.host.numba
 from heatsolve.backends import LONGEST_PASS
-from heatsolve.backends.numba import NumbaBackend
-from heatsolve.backends.numba_tiles import Tiling
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import parse
+from heatsolve.backends.host.numba import NumbaBackend
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.host.tiles import Tiling
+from heatsolve.case.load import parse
+from heatsolve.control.restart import Start
 from heatsolve.errors import Diverged, Interrupted
 from heatsolve.linear import with_change
-from heatsolve.restart import Start
+from heatsolve.models.heat import equations as heat
 from heatsolve.runner import run
 
 SHAPES = {1: (23,), 2: (14, 19), 3: (9, 8, 11)}
@@ -204,7 +204,7 @@ def passes(monkeypatch):
         made.append(len(stages))
         single(self, point, new, u, region, stages, *rest)
 
-    monkeypatch.setattr(heatsolve.backends.numba, "Tiling", SMALL_TILES)
+    monkeypatch.setattr(heatsolve.backends.host.numba, "Tiling", SMALL_TILES)
     monkeypatch.setattr(NumbaBackend, "sweeps", noted)
     return made
 

@@ -10,8 +10,8 @@ from test_ranks import launch, mpi
 
 import heatsolve
 from heatsolve.errors import CaseError
-from heatsolve.output import read
-from heatsolve.postprocess import animate
+from heatsolve.io.output import read
+from heatsolve_post import animate
 
 COOLING = ("cooling-cube", "--set=grid.nodes=[9, 8, 7]", "--set=output.every=4", "--backend=numpy")
 

@@ -12,11 +12,11 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.output import FieldFile
-from heatsolve.postprocess import pieces
-from heatsolve.postprocess.colours import colours_of
-from heatsolve.postprocess.plot import figure, plot
-from heatsolve.postprocess.view import look, parse_limits, parse_slices
+from heatsolve.io.output import FieldFile
+from heatsolve_post import pieces
+from heatsolve_post.colours import colours_of
+from heatsolve_post.plot import figure, plot
+from heatsolve_post.view import look, parse_limits, parse_slices
 
 CASE = '[case]\ntitle = "Hot plate, $5 & $6"\n[solver]\ntolerance = 1e-6\n'
 UNITS = {"temperature": "K", "length": "m", "time": "s"}
@@ -198,7 +198,7 @@ def test_formats_and_failures(tmp_path):
 
 def test_pyplot_is_not_loaded():
     """It would choose an interactive backend, and fail on a node of a cluster."""
-    program = "import sys, heatsolve.postprocess.plot; sys.exit('matplotlib.pyplot' in sys.modules)"
+    program = "import sys, heatsolve_post.plot; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heatsolve.blocks import block_of, process_grid
 from heatsolve.errors import InputError
-from heatsolve.grid import make_grid
-from heatsolve.halo import inner_and_rim
-from heatsolve.output import read
-from heatsolve.ranks import Ranks, _leaves, demand_same, find_ranks
+from heatsolve.io.output import read
+from heatsolve.parallel.decomposition import block_of, process_grid
+from heatsolve.parallel.halo import inner_and_rim
+from heatsolve.parallel.ranks import Ranks, _leaves, demand_same, find_ranks
+from heatsolve.stencil.grid import make_grid
 
 BESIDE = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 mpi = pytest.mark.skipif(BESIDE is None, reason="no mpiexec: install heatsolve[mpich]")
@@ -92,9 +92,9 @@ ON_ONE_CORE = [
 ]
 WAITING = """
 import time, numpy as np
-from heatsolve.links import Link, exchanged, ring
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.ranks import find_ranks
+from heatsolve.parallel.transport import Link, exchanged, ring
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.parallel.ranks import find_ranks
 
 ranks, link = find_ranks(), None
 assert ranks.crowd == "2 processes on 1 core"
@@ -159,7 +159,7 @@ COMPILES = """
 import time
 import heatsolve
 from heatsolve.backends.compilation import compiling
-from heatsolve.links import Link
+from heatsolve.parallel.transport import Link
 restart, start = Link.restart_clocks, Link.start
 def restart_clocks(link):
     restart(link)
@@ -296,7 +296,7 @@ def test_inner_and_rim_are_the_interior(points):
 
 def test_no_mpi_is_imported_alone():
     code = (
-        "import sys; from heatsolve.ranks import find_ranks; r = find_ranks(); "
+        "import sys; from heatsolve.parallel.ranks import find_ranks; r = find_ranks(); "
         "assert r.size == 1 and 'mpi4py' not in sys.modules"
     )
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI", "MPI"))}
@@ -314,7 +314,7 @@ def test_singletons_under_slurm_are_refused(monkeypatch):
 RAISES = """
 import sys, time
 from heatsolve import cli, march
-from heatsolve.ranks import World
+from heatsolve.parallel.ranks import World
 
 def steady(*_):
     if World().rank == 1:

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from many import Impatient, assert_same, texts
 
-from heatsolve.case import Case, parse
-from heatsolve.converge import FEWEST_ON_DEVICE
+from heatsolve.case.load import Case, parse
+from heatsolve.control.restart import Start
 from heatsolve.errors import FileFailure, InputError, Interrupted
-from heatsolve.output import read
+from heatsolve.io.output import read
+from heatsolve.linear.iterate import FEWEST_ON_DEVICE
 from heatsolve.report import Report
-from heatsolve.restart import Start
 from heatsolve.runner import run
 
 ALL = dict(texts())
@@ -274,8 +274,8 @@ def test_the_memory_of_an_iteration_that_diverges_is_not_saved(tmp_path):
                                      "checkpoint.every=10"])  # fmt: skip
     with pytest.raises(Diverged):
         run(unstable, "numpy", path)
-    from heatsolve.checkpoint import Store
-    from heatsolve.ranks import Ranks
+    from heatsolve.control.checkpoint import Store
+    from heatsolve.parallel.ranks import Ranks
 
     kept = Store(tmp_path / "case.checkpoints", (20, 24), ((0, 20), (0, 24)), Ranks()).newest()
     assert kept is not None and all(np.isfinite(v).all() for v in kept.fields.values())
@@ -348,8 +348,8 @@ HELD_UP = """
 import hashlib, os, sys, time
 from pathlib import Path
 from heatsolve import cli, keeper, ranks
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.projection import Projection
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.models.flow.projection import Projection
 
 def compiling(name):
     "As a compiler does, which no signal stops."

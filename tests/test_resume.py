@@ -2,9 +2,9 @@
 
 import pytest
 
-from heatsolve.case import CaseError, locating, parse
+from heatsolve.case.load import CaseError, locating, parse
+from heatsolve.control.resume import refuse_another
 from heatsolve.errors import InputError
-from heatsolve.resume import refuse_another
 
 PLATE = """\
 [case]

@@ -14,13 +14,13 @@ from test_ranks import mpi
 from typer.testing import CliRunner
 
 from heatsolve import cli
-from heatsolve.blocks import block_of_rank
-from heatsolve.case import load, shipped
+from heatsolve.case.load import load, shipped
 from heatsolve.errors import CaseError, InputError
-from heatsolve.postprocess.scaling import figure
-from heatsolve.problem import grid_of
-from heatsolve.study import scaling
-from heatsolve.study.one_size import even, growth, of_kind, sized
+from heatsolve.models.problem import grid_of
+from heatsolve.parallel.decomposition import block_of_rank
+from heatsolve.tools.bench.one_size import even, growth, of_kind, sized
+from heatsolve.tools.scaling import scaling
+from heatsolve_post.scaling import figure
 
 ROOT = Path(__file__).parents[1]
 
@@ -160,7 +160,10 @@ def test_jobs_are_written(tmp_path):
     text = (tmp_path / "8.sbatch").read_text()
     for line in ("nodes=2", "ntasks=8", "ntasks-per-node=4", "gpus-per-node=4", "time=0:20:00"):
         assert f"#SBATCH --{line}\n" in text
-    assert f"{sys.executable} -P -m heatsolve.study.one_size hot-plate weak 12264004 cuda" in text
+    assert (
+        f"{sys.executable} -P -m heatsolve.tools.bench.one_size hot-plate weak 12264004 cuda"
+        in text
+    )
     assert "'case.title=it'\"'\"'s'" in text
     assert "#SBATCH --gpus-per-node=1\n" in (tmp_path / "1.sbatch").read_text()
 

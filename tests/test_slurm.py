@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heatsolve import cli, submit
+from heatsolve import cli
 from heatsolve.errors import InputError
-from heatsolve.output import read
-from heatsolve.submit import Resources, script, wall_seconds
+from heatsolve.io.output import read
+from heatsolve.tools import submit
+from heatsolve.tools.submit import Resources, script, wall_seconds
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parent / "scripts" / "slurm"

@@ -11,13 +11,14 @@ import pytest
 from emulated import Emulated
 from test_multigrid import noisy_system
 
-from heatsolve.backends import device_cycles, small_sweeps, touched
-from heatsolve.backends.device import DeviceBackend
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.linear.direct import MOST
-from heatsolve.linear.mixed import Refinement, scaled
-from heatsolve.linear.multigrid import Multigrid
-from heatsolve.points import shifted
+from heatsolve.backends.gpu import device_cycles, small_sweeps
+from heatsolve.backends.gpu.device import DeviceBackend
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.linear.multigrid.direct import MOST
+from heatsolve.linear.multigrid.mixed import Refinement, scaled
+from heatsolve.linear.multigrid.multigrid import Multigrid
+from heatsolve.stencil import dependencies as touched
+from heatsolve.stencil.language import shifted
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
 
@@ -79,11 +80,11 @@ def test_the_bits_of_sweeps_apart(name, method, most, of_last_level, monkeypatch
     if method is Refinement and PROBLEMS[name][2].get("cycle") == "FMG":
         pytest.skip("no such cycle in mixed precision")
     monkeypatch.setattr(small_sweeps, "MOST_POINTS", most)
-    monkeypatch.setattr("heatsolve.linear.hierarchy.MOST", of_last_level)
+    monkeypatch.setattr("heatsolve.linear.multigrid.hierarchy.MOST", of_last_level)
     joined = []
     together = small_sweeps.together
     monkeypatch.setattr(
-        "heatsolve.backends.replay.together",
+        "heatsolve.backends.gpu.graphs.together",
         lambda backend, sweeps: joined.append(len(sweeps)) or together(backend, sweeps),
     )
     alone = NumpyBackend()

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from heatsolve import heat
-from heatsolve.backends.choice import make
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.blocks import block_of_rank
-from heatsolve.case import parse
-from heatsolve.conduction import Conduction
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.registry import make
+from heatsolve.case.load import parse
 from heatsolve.errors import Diverged, InputError
+from heatsolve.io.output import read
 from heatsolve.linear.diagonal import quotient
-from heatsolve.linear.sor import Sor
-from heatsolve.output import read
-from heatsolve.preview import preview
+from heatsolve.linear.stationary.sor import Sor
+from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.heat.volumes import Volumes
+from heatsolve.parallel.decomposition import block_of_rank
 from heatsolve.runner import run
-from heatsolve.volumes import Volumes
+from heatsolve.tools.preview import preview
 
 WALL_NAMES = ("left", "right", "bottom", "top", "back", "front")
 CONDITIONS = {
@@ -466,7 +466,7 @@ def test_divergence_is_told(tmp_path):
 
 
 def test_the_first_value_that_is_not_finite_is_named():
-    from heatsolve.judge import first_not_finite
+    from heatsolve.linear.stopping import first_not_finite
 
     problem = Conduction(parse(case_text("cells = [6, 5]", "vvvv"), "case"), make("numpy"))
     system = problem.system(problem.backend.to_device(problem.source(0.0)))

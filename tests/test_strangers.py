@@ -22,17 +22,20 @@ import numpy as np
 import pytest
 from test_restart import MARCH, STEADY
 
-from heatsolve import cli, inspection, ranks
-from heatsolve.case import parse
-from heatsolve.checkpoint.manifest import MANIFEST
-from heatsolve.checkpoint.part import checksum_of
+import heatsolve_post
+from heatsolve import cli
+from heatsolve.case.load import parse
+from heatsolve.control.checkpoint.manifest import MANIFEST
+from heatsolve.control.checkpoint.part import checksum_of
 from heatsolve.errors import FileFailure
-from heatsolve.output import read
+from heatsolve.io import inspection
+from heatsolve.io.output import read
+from heatsolve.parallel import ranks
 from heatsolve.runner import run
-from heatsolve.study.scaling import Study
+from heatsolve.tools.scaling.scaling import Study
 
 SOLVER = Path(cli.__file__).parent
-SOURCES = [*SOLVER.rglob("*.py"), *(SOLVER.parent / "postprocess").rglob("*.py")]
+SOURCES = [*SOLVER.rglob("*.py"), *Path(heatsolve_post.__file__).parent.rglob("*.py")]
 
 
 def program(monkeypatch, *arguments):
@@ -344,7 +347,7 @@ def test_files_are_opened_to_be_read():
     modes = {(name, ast.literal_eval(node.args[1])) for name, called, node in calls()
              if called == "h5py.File"}  # fmt: skip
     assert {name for name, mode in modes if mode != "r"} == {"fieldfile.py", "shared.py", "part.py"}
-    assert {("output.py", "r"), ("parts.py", "r"), ("part.py", "r")} <= modes
+    assert {("output.py", "r"), ("subfiles.py", "r"), ("part.py", "r")} <= modes
 
 
 def test_nothing_is_evaluated_or_unpickled():

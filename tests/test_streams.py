@@ -10,8 +10,8 @@ from test_faults import heatsolve, sentence
 from test_restart import MARCH, STEADY
 from test_strangers import program
 
-from heatsolve.case import parse
-from heatsolve.output import read
+from heatsolve.case.load import parse
+from heatsolve.io.output import read
 from heatsolve.report import Report
 from heatsolve.runner import run
 

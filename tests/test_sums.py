@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from heatsolve.backends import sums
-from heatsolve.backends.choice import make
-from heatsolve.points import copy
+from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.registry import make
+from heatsolve.stencil.language import copy
 
 RNG = np.random.default_rng(7)
 TINY = 5e-324
@@ -160,7 +160,7 @@ backends = pytest.mark.parametrize("name, threads", BACKENDS)
 
 def machine(name, threads, monkeypatch):
     if name == "numba":
-        from heatsolve.backends import numba
+        from heatsolve.backends.host import numba
 
         monkeypatch.setattr(numba, "THREADED_FROM", 1)
     return make(name, threads=threads)

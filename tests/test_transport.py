@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from many import Impatient
 
-from heatsolve import stability
-from heatsolve.backends.numpy import NumpyBackend
-from heatsolve.case import load, parse, recorded
-from heatsolve.convection import Convection
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.case.load import load, parse, recorded
+from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, Diverged, InputError, Interrupted
-from heatsolve.output import read
-from heatsolve.preview_transport import transport_rows
-from heatsolve.restart import Start
+from heatsolve.io.output import read
+from heatsolve.models.transport.convection import Convection
 from heatsolve.runner import run
+from heatsolve.time import stability
+from heatsolve.tools.preview_transport import transport_rows
 
 CASE = """
 [model]

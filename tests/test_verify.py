@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from heatsolve.cli import app
 from heatsolve.errors import InputError
-from heatsolve.study import verify
-from heatsolve.study.verify import Line
+from heatsolve.tools import verify
+from heatsolve.tools.verify import Line
 
 
 def test_lines_and_files(tmp_path, backend):

@@ -1,0 +1,207 @@
+"""A run on one page: what was solved, how it went, what came out; HTML that needs nothing else."""
+
+import base64
+import html
+import io
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from heatsolve.case.load import parse
+from heatsolve.errors import HeatsolveError, InputError
+from heatsolve.io.disk import write_text
+from heatsolve.io.output import Solution, ranges, read
+from heatsolve.report import count, duration
+from heatsolve_post.history import norm_figure, watched, watched_figure
+from heatsolve_post.pieces import drawing_style
+from heatsolve_post.plot import figure
+from heatsolve_post.profiles import profile_figure
+from heatsolve_post.roofline import copy_bandwidth, roofline_figure
+
+FACTS = {
+    "heatsolve_version": "heatsolve",
+    "backend": "backend",
+    "machine": "machine",
+    "ranks": "processes",
+    "precision": "precision",
+}
+"""Attributes of the environment, and what they are called."""
+NO_ROOF = (
+    "Without a roofline: the run was made on another machine than this page, or on several "
+    "processes. The option --bandwidth gives the copy bandwidth of its machine."
+)
+
+
+def report(path: Path, output: Path | None = None, bandwidth: float | None = None) -> Path:
+    """Write a page about the field file `path`, by default beside it as NAME.html; its path.
+
+    `bandwidth` (bytes a second, read plus written) is the roof of the roofline figure; without it
+    this machine is measured, if it is that of the run. Raises InputError for a file that is not
+    there, FileFailure for one that is damaged, or a page that cannot be written.
+    """
+    path = Path(path)
+    output = Path(output) if output else path.with_name(f"{path.name.removesuffix('.h5')}.html")
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"cannot write {output}: a report is an .html file")
+    with drawing_style():
+        write_text(output, page(read(path, fields=()), bandwidth))
+    return output
+
+
+def page(solution: Solution, bandwidth: float | None) -> str:
+    """The HTML. All that comes from the file is escaped: it may be a stranger's."""
+    good, verdict = verdict_of(solution)
+    about = solution.case.get("case")
+    about = about if isinstance(about, dict) else {}
+    described = [str(about.get(key, "")).strip() for key in ("description", "reference")]
+    sections = [
+        *_fields(solution),
+        *_profiles(solution),
+        *_watched(solution),
+        *_convergence(solution),
+        *_timings(solution, bandwidth),
+        _environment(solution),
+        *_case(solution),
+    ]
+    template = Template(files("heatsolve_post").joinpath("page.html").read_text("utf-8"))
+    return template.substitute(
+        title=_text(solution.title),
+        description=_text(" ".join(filter(None, described))),
+        mood="good" if good else "bad",
+        verdict=_text(verdict),
+        sections="\n".join(sections),
+    )
+
+
+def verdict_of(solution: Solution) -> tuple[bool, str]:
+    """Whether the run came to its end, and a sentence on it."""
+    given = solution.attributes
+    steady = solution.time is None
+    number = given.get("iterations" if steady else "steps")
+    counted = f" in {number} {'iterations' if steady else 'steps'}" if number is not None else ""
+    (scale, relative), norm = solution.relative, given.get("residual")
+    said = isinstance(norm, float) and norm == norm
+    norm = f", norm {norm / scale:.3g}{relative}" if said else ""
+    if not given.get("converged", False):
+        return False, f"Not converged{counted}{norm}."
+    if solution.time is not None:
+        when = f"t = {solution.time[-1]:g}" if len(solution.time) else "its end"
+        sought = norm if solution.attributes.get("threshold") is not None else ""
+        return True, f"Came to {when}{counted}{sought}."
+    return True, f"Converged{counted}{norm}."
+
+
+def _text(given: Any) -> str:
+    return html.escape(str(given))
+
+
+def _image(drawing: Figure, said: str, caption: str = "", wide: bool = False) -> str:
+    buffer = io.BytesIO()
+    drawing.savefig(buffer, format="png", dpi=170)
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    kind = ' class="wide"' if wide else ""
+    below = f"\n<figcaption>{_text(caption)}</figcaption>" if caption else ""
+    source = f"data:image/png;base64,{data}"
+    return f'<figure{kind}><img alt="{_text(said)}" src="{source}">{below}</figure>'
+
+
+def _table(rows: list[list[Any]], kind: str = "") -> str:
+    """The first row is the head."""
+    head, *body = [[_text(cell) for cell in row] for row in rows]
+    lines = [f"<tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr>"]
+    lines += [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in body]
+    return f'<div class="scroll"><table{kind}>\n' + "\n".join(lines) + "\n</table></div>"
+
+
+def _fields(solution: Solution) -> Iterator[str]:
+    """A picture of each field, and a table of what they span."""
+    yield '<h2>Fields</h2>\n<div class="figures">'
+    wide = len(solution.coordinates) == 3
+    found = ranges(solution)
+    for name in found:
+        try:
+            yield _image(figure(solution, name), name, wide=wide)
+        except InputError as error:  # a plane one point wide
+            yield f"<p>{_text(name)}: {_text(error)}</p>"
+    yield "</div>"
+    rows: list[list[Any]] = [["field", "unit", "lowest", "highest", "mean", "NaN"]]
+    for name, (low, high, mean, missing) in found.items():
+        numbers = [f"{value:.6g}" for value in (low, high, mean)]
+        rows.append([name.replace("_", " "), solution.units[name], *numbers, missing])
+    yield _table(rows)
+    errors = {k: v for k, v in solution.attributes.items() if k.startswith("error_")}
+    if errors:
+        rows = [["difference from the exact solution", ""]]
+        rows += [[name[6:].replace("_", " "), f"{value:.4g}"] for name, value in errors.items()]
+        yield _table(rows)
+
+
+def _profiles(solution: Solution) -> Iterator[str]:
+    """What the case compares itself with."""
+    wanted: Any = ()
+    with suppress(HeatsolveError):  # a model that is not registered here
+        wanted = parse(str(solution.attributes.get("case", "")), "case").reference.profiles
+    drawn = [profile for profile in wanted if profile.field in solution.units]
+    if drawn:
+        yield '<h2>Beside the reference</h2>\n<div class="figures">'
+        for profile in drawn:
+            drawing, difference = profile_figure(solution, profile)
+            name = profile.field.replace("_", " ")
+            yield _image(drawing, f"profile of {name}", f"{name}: at most {difference:.2g} apart.")
+        yield "</div>"
+
+
+def _watched(solution: Solution) -> Iterator[str]:
+    """Forces, energies and probes along a march."""
+    names = watched(solution)
+    if names:
+        yield "<h2>In the course of time</h2>"
+        yield _image(watched_figure(solution), ", ".join(names), wide=len(names) > 1)
+
+
+def _convergence(solution: Solution) -> Iterator[str]:
+    if "residual" in solution.history and len(solution.history["residual"]):
+        marches = solution.time is not None
+        yield f"<h2>{'Change from step to step' if marches else 'Convergence'}</h2>"
+        said = "It is that of one step, so it changes with the length of steps." if marches else ""
+        yield _image(norm_figure(solution), solution.norm, said)
+
+
+def _timings(solution: Solution, bandwidth: float | None) -> Iterator[str]:
+    """Times and rates; the roofline where the roof is known."""
+    given = solution.attributes
+    rows = [["", ""]]
+    for name, said in (("wall_seconds", "from start to file"), ("solve_seconds", "solving")):
+        if name in given:
+            rows.append([said, duration(given[name])])
+    work = [given.get(key) for key in ("solve_seconds", "points_updated", "bytes_moved")]
+    if all(isinstance(number, int | float) and number > 0 for number in work):
+        seconds, points, moved = work
+        rows.append(["points updated", f"{count(points / seconds)}/s"])
+        rows.append(["bytes that must move", f"{count(moved / seconds)}B/s"])
+    yield "<h2>Speed</h2>"
+    yield _table(rows)
+    if len(rows) == 5:
+        roof = bandwidth or copy_bandwidth(given)
+        if roof is None:
+            yield f"<p>{NO_ROOF}</p>"
+        else:
+            yield _image(roofline_figure(given, roof), "roofline")
+
+
+def _case(solution: Solution) -> Iterator[str]:
+    yield "<h2>The case</h2>"
+    for note in solution.notes:
+        yield f"<p>{_text(note[:1].upper() + note[1:])}.</p>"
+    yield f"<pre>{_text(solution.attributes.get('case', ''))}</pre>"
+
+
+def _environment(solution: Solution) -> str:
+    given = solution.attributes
+    rows = [["", ""], *[[said, given[name]] for name, said in FACTS.items() if name in given]]
+    return "<h2>Environment</h2>\n" + _table(rows, ' class="facts"')

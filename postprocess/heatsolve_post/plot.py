@@ -1,0 +1,291 @@
+"""Figures of a field file: contours of planes, and lines."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, SymLogNorm
+from matplotlib.contour import QuadContourSet
+
+from heatsolve.errors import InputError
+from heatsolve.io.output import Source, read
+from heatsolve_post.colours import (
+    DIFFERENCE,
+    Colours,
+    Limits,
+    add_bar_beside,
+    add_colourbar,
+    bar_lies_below,
+    colours_of,
+    logarithmic,
+)
+from heatsolve_post.flowlines import FLOWLINES
+from heatsolve_post.history import column_figure, norm_figure
+from heatsolve_post.pieces import Figure, drawing_style, name_axes, save, set_title
+from heatsolve_post.planes import box_of, draw_obstacles, set_up_line, set_up_plane
+from heatsolve_post.view import View, limits_of, look
+
+LINE = (4.2, 3.0)
+"""Width and height of the figure of a line, inches."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a field is drawn.
+
+    `limits` are the lowest and the highest value shown, `over` a plane "vectors", "streamlines" or
+    nothing.
+    """
+
+    log: bool = False
+    limits: Limits | None = None
+    over: str = ""
+
+
+def plot(
+    path: Path,
+    output: Path | None = None,
+    field: str | None = None,
+    history: bool = False,
+    **options: Any,
+) -> Path:
+    """Draw the field file `path` and return the image's path, by default `path` ending in .png.
+
+    What is drawn is said as for `figure`. The suffix of `output` chooses the format (png, pdf,
+    svg). Raises InputError for a missing file, field, history or format, FileFailure when the
+    field file is damaged or the image cannot be written.
+    """
+    path = Path(path)
+    stem = path.name.removesuffix(".h5") + ("_history" if history else "")
+    column = f"_{field}" if history and field else ""
+    output = Path(output) if output else path.with_name(f"{stem}{column}.png")
+    return save(figure(path, field, history, **options), output)
+
+
+@drawing_style()
+def figure(
+    source: Source,
+    field: str | None = None,
+    history: bool = False,
+    *,
+    slices: Mapping[str, float] | None = None,
+    at_time: float | None = None,
+    vectors: bool = False,
+    streamlines: bool = False,
+    log: bool = False,
+    limits: Limits | None = None,
+    compare: Source | None = None,
+) -> Figure:
+    """The Figure of one field; with `history` of its norm, or of its column called `field`.
+
+    The options are those of `heatsolve plot`. `field`, `slices` (positions by axis) and `at_time`
+    choose what is drawn, as for `view.look`: a line, a plane, or of a field in space its three
+    mid-planes. `log`: on a logarithmic scale. `limits`: from this value to that one, in place of
+    all values. `vectors` or `streamlines` of the velocity go over a plane. `compare`: another file,
+    whose field is drawn beside, with the difference. Raises as `read` does, and InputError for what
+    cannot be drawn.
+    """
+    if vectors and streamlines:
+        raise InputError("--vectors and --streamlines exclude each other")
+    over = "vectors" if vectors else "streamlines" if streamlines else ""
+    if history:
+        if slices or over or log or limits or compare or at_time is not None:
+            raise InputError("--history draws the norm or one --field, and takes no other option")
+        solution = read(source, fields=())
+        return column_figure(solution, field) if field else norm_figure(solution)
+    limits = None if limits is None else limits_of(limits)
+    view, how = look(source, field, slices, at_time), Look(log, limits, over)
+    dimension = len(view.axes)
+    if over and dimension != 2:
+        raise InputError(f"{over} are drawn over a plane: cut it out with --slice")
+    if compare is not None:
+        return _comparison(view, look(compare, view.field, slices, at_time), how)
+    return {1: _lines, 2: _plane, 3: _midplanes}[dimension](view, how)
+
+
+# ---- lines -----------------------------------------------------------------------------------
+
+
+def _lines(view: View, how: Look) -> Figure:
+    """A profile; of a march at up to six times, evenly spread."""
+    drawing = Figure(figsize=LINE)
+    ax = drawing.add_subplot()
+    ((axis, x),) = view.axes.items()
+    name_axes(ax, view.label(axis), view.label(view.field))
+    for frame, values, colour in zip(view.frames, view.values, _moments(view), strict=True):
+        ax.plot(x, values, color=colour, label=view.moment(frame))
+    if len(view.frames) > 1:
+        drawing.legend(loc="outside right center")
+    _finish_lines(ax, view, how, view.values)
+    set_title(drawing, view.title, ax)
+    return drawing
+
+
+def _moments(view: View) -> list:
+    """A colour for each of the times."""
+    if len(view.frames) == 1:
+        return ["C0"]
+    return list(matplotlib.colormaps["viridis"](np.linspace(0.05, 0.8, len(view.frames))))
+
+
+def _finish_lines(ax: Axes, view: View, how: Look, values: list[np.ndarray]) -> None:
+    if how.log:
+        norm = logarithmic(np.concatenate([each[np.isfinite(each)] for each in values]))
+        if isinstance(norm, SymLogNorm):
+            ax.set_yscale("symlog", linthresh=norm.linthresh)
+        else:
+            ax.set_yscale("log")
+    if how.limits:
+        ax.set_ylim(how.limits)
+    ax.grid(color="0.88", linewidth=0.5)
+    set_up_line(ax, view, LINE[0] - 1.0)
+
+
+# ---- planes ----------------------------------------------------------------------------------
+
+
+def _plane(view: View, how: Look) -> Figure:
+    """Filled contours of a plane."""
+    width, height = box = box_of(view, longest=3.4)
+    drawing = Figure(figsize=(width + 1.6, height + 1.4))
+    ax = drawing.add_subplot()
+    up, across = view.axes
+    name_axes(ax, view.label(across), view.label(up))
+    colours = colours_of(view.field, view.values, how.log, how.limits)
+    filled = _fill(ax, view, colours, box)
+    said = FLOWLINES[how.over](ax, view, colours) if how.over else ""
+    add_bar_beside(ax, box, filled, colours, view.label(view.field))
+    set_title(drawing, ", ".join(filter(None, (view.title, said))), ax)
+    return drawing
+
+
+def _midplanes(view: View, how: Look) -> Figure:
+    """The three mid-planes of a field in space on one colour scale."""
+    lines = view.solution.coordinates
+    planes = [view.cut(normal, len(lines[normal]) // 2) for normal in "zyx"]
+    every = [values for plane in planes for values in plane.values]
+    colours = colours_of(view.field, every, how.log, how.limits)
+    sides = [[high - low or 1.0 for low, high in plane.ends] for plane in planes]  # up, right
+    widths = [right for _, right in sides]
+    tallest = 4.2 / sum(widths) * max(up for up, _ in sides)
+    drawing = Figure(figsize=(7, np.clip(tallest, 1.1, 3.5) + 1))
+    panels = drawing.subplots(1, 3, width_ratios=[max(width, max(widths) / 4) for width in widths])
+    for ax, plane, (up, right) in zip(panels, planes, sides, strict=True):
+        box = 4.2 * right / sum(widths), 4.2 * up / sum(widths)
+        filled = _panel(ax, plane, colours, plane.place, box)
+    add_colourbar(drawing, filled, colours, view.label(view.field), ax=panels)
+    set_title(drawing, view.title)
+    return drawing
+
+
+def _panel(
+    ax: Axes, view: View, colours: Colours, title: str, box: tuple[float, float]
+) -> QuadContourSet:
+    """One of several planes in a row."""
+    up, across = view.axes
+    filled = _fill(ax, view, colours, box)
+    name_axes(ax, view.label(across), view.label(up))
+    ax.set_title(title, parse_math=False)
+    return filled
+
+
+def _fill(
+    ax: Axes,
+    view: View,
+    colours: Colours,
+    box: tuple[float, float],
+    values: np.ndarray | None = None,
+) -> QuadContourSet:
+    """Contours of a plane `(up, across)` from wall to wall, and the obstacles; NaN stays grey."""
+    set_up_plane(ax, view, box)
+    (y, x), plane = view.up_to_the_walls(view.values[-1] if values is None else values)
+    plane, levels = np.ma.masked_invalid(plane), colours.levels
+    if isinstance(colours.norm, LogNorm):
+        # Half of the lowest level is drawn as what is below the scale.
+        below = colours.extend in ("min", "both")
+        plane = np.ma.maximum(plane, (0.5 if below else 1.0) * levels[0])
+    filled = ax.contourf(
+        x, y, plane, levels, cmap=colours.map, norm=colours.norm, extend=colours.extend
+    )
+    filled.set_rasterized(True)  # else viewers of PDF show seams between the contours
+    draw_obstacles(ax, view)
+    return filled
+
+
+# ---- two files -------------------------------------------------------------------------------
+
+
+def _comparison(view: View, other: View, how: Look) -> Figure:
+    """Two fields and their difference."""
+    if len(view.axes) == 3:
+        raise InputError("--compare draws planes and lines: cut them out with --slice")
+    if not _same_points(view, other):
+        paths = f"{view.solution.path} and {other.solution.path}"
+        raise InputError(f"{paths} have other points: nothing can be subtracted")
+    return (_comparison_of_lines if len(view.axes) == 1 else _comparison_of_planes)(
+        view, other, how
+    )
+
+
+def _same_points(view: View, other: View) -> bool:
+    return list(view.axes) == list(other.axes) and all(
+        line.shape == other.axes[axis].shape and np.allclose(line, other.axes[axis])
+        for axis, line in view.axes.items()
+    )
+
+
+def _comparison_of_lines(view: View, other: View, how: Look) -> Figure:
+    """Both, the one dashed, at the last moment; below them the first less the other."""
+    drawing = Figure(figsize=(4.2, 4.2))
+    above, below = drawing.subplots(2, 1, sharex=True, height_ratios=[2, 1])
+    ((axis, x),) = view.axes.items()
+    values, others = view.values[-1], other.values[-1]
+    above.plot(x, values, label=view.solution.path.name)
+    above.plot(x, others, linestyle=(0, (4, 2)), label=other.solution.path.name)
+    above.legend()
+    name_axes(above, "", view.label(view.field))
+    below.plot(x, values - others, color="0.2")
+    name_axes(below, view.label(axis), "difference")
+    _finish_lines(above, view, how, [values, others])
+    _finish_lines(below, view, Look(), [])
+    when = view.moment(view.frames[-1])
+    set_title(drawing, ", ".join(filter(None, (view.solution.title, view.place, when))), above)
+    return drawing
+
+
+def _comparison_of_planes(view: View, other: View, how: Look) -> Figure:
+    """Both on one scale of colours, and the first less the other."""
+    width, height = box = box_of(view, longest=2.0)
+    below = bar_lies_below(width, height)
+    lefts = [0.7, 1.0 + width, (1.3 if below else 2.1) + 2 * width]  # inches
+    bottom, right = (1.2, 0.3) if below else (0.6, 1.1)
+    size = lefts[-1] + width + right, bottom + height + 0.55
+    drawing = Figure(figsize=size)
+    drawing.set_layout_engine("none")
+    panels = [
+        drawing.add_axes((left / size[0], bottom / size[1], width / size[0], height / size[1]))
+        for left in lefts
+    ]
+    values, others = view.values[-1], other.values[-1]
+    difference = values - others
+    finite = difference[np.isfinite(difference)]
+    most = float(np.abs(finite).max(initial=0.0)) or 1.0
+    colours = colours_of(view.field, [values, others], how.log, how.limits)
+    around = colours_of(DIFFERENCE, [finite], limits=(-most, most))
+    for ax, each in zip(panels[:2], (view, other), strict=True):
+        filled = _panel(ax, each, colours, each.solution.path.name, box)
+        if how.over:
+            FLOWLINES[how.over](ax, each, colours)
+    add_bar_beside(panels[1], box, filled, colours, view.label(view.field))
+    changed = _fill(panels[2], view, around, box, difference)
+    panels[2].set_title(DIFFERENCE)
+    add_bar_beside(panels[2], box, changed, around, DIFFERENCE)
+    for ax in panels[1:]:
+        name_axes(ax, view.label(list(view.axes)[1]), "")
+        ax.yaxis.set_ticklabels([])
+    set_title(drawing, view.title)
+    return drawing

@@ -1,0 +1,224 @@
+"""What of a field file a figure shows: a field, across which axes it is cut, and when."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from heatsolve.errors import InputError
+from heatsolve.io.output import Solution, Source, cuts, evenly, read
+from heatsolve.streams import shown
+from heatsolve_post.domain import Domain, continued, domain_of, hidden, solid
+from heatsolve_post.pieces import label_of, main_field, quantity
+
+DRAWN_POINTS = 1000
+"""An axis of a figure shows no more than this."""
+LARGEST, SMALLEST_SPAN = 1e100, 1e-100
+"""Of the limits of a figure."""
+MOMENTS = 6
+"""So many of the frames of a march are drawn as lines in one figure."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A field of a file, on the points that a figure shows.
+
+    `axes` are its axes with the positions drawn, slowest first, `at` the numbers of the points
+    along the other axes at which it is cut, `frames` those of the march that are shown.
+    """
+
+    solution: Solution
+    field: str
+    axes: Mapping[str, np.ndarray]
+    at: Mapping[str, int]
+    frames: Sequence[int]
+
+    @cached_property
+    def values(self) -> list[np.ndarray]:
+        """One array for each frame."""
+        return list(self.read(self.field))
+
+    def read(self, field: str) -> list[np.ndarray]:
+        """Another field of the same file at the same place."""
+        return list(self.every(field))
+
+    def every(self, field: str) -> Iterator[np.ndarray]:
+        """The values of a field, frame by frame; within obstacles where it says nothing, NaN.
+
+        At the points just inside they are those of the neighbours outside.
+        """
+        lines = self.solution.coordinates
+        positions = {axis: np.array(lines[axis][number]) for axis, number in self.at.items()}
+        meshes = np.meshgrid(*self.axes.values(), indexing="ij", sparse=True)
+        inside = hidden(self.domain, field, positions | dict(zip(self.axes, meshes, strict=True)))
+        for values in cuts(self.solution, field, self.frames, self.at, DRAWN_POINTS):
+            plain = values.astype(float)
+            yield (
+                plain if inside is None else continued(plain, np.broadcast_to(inside, plain.shape))
+            )
+
+    @cached_property
+    def domain(self) -> Domain:
+        """Where the walls are, and the obstacles."""
+        return domain_of(self.solution)
+
+    @property
+    def ends(self) -> list[tuple[float, float]]:
+        """Where the axes begin and end, slowest first: at the walls."""
+        return [self.domain.ends[axis] for axis in self.axes]
+
+    def solid(self) -> tuple[list[np.ndarray], np.ndarray] | None:
+        """How much of what is shown is solid, as `domain.solid` says it."""
+        lines = self.solution.coordinates
+        place = tuple((axis, float(lines[axis][n])) for axis, n in self.at.items())
+        return solid(self.domain, tuple(self.axes), place)
+
+    def up_to_the_walls(self, values: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        """Positions and values with those at the walls, where cells end half a cell before them.
+
+        They are extrapolated linearly, within the range of the values, or on a periodic axis
+        interpolated between its two ends.
+        """
+        lines = list(self.axes.values())
+        finite = values[np.isfinite(values)]
+        bounds = finite.min(initial=np.inf), finite.max(initial=-np.inf)
+        for number, (axis, (lower, upper)) in enumerate(zip(self.axes, self.ends, strict=True)):
+            x = lines[number]
+            before, behind = x[0] - lower, upper - x[-1]
+            first, second, last_but_one, last = (
+                np.take(values, [n], axis=number) for n in (0, 1, -2, -1)
+            )
+            with np.errstate(invalid="ignore"):  # of infinite values
+                if axis in self.domain.periodic:
+                    at_low = at_high = (behind * first + before * last) / (before + behind)
+                else:
+                    at_low = first + (first - second) * (before / (x[1] - x[0]))
+                    at_high = last + (last - last_but_one) * (behind / (x[-1] - x[-2]))
+            pieces = [(x, values)]
+            tiny = 1e-9 * (upper - lower)
+            if before > tiny:
+                pieces.insert(0, (np.array([lower]), np.clip(at_low, *bounds)))
+            if behind > tiny:
+                pieces.append((np.array([upper]), np.clip(at_high, *bounds)))
+            lines[number] = np.concatenate([line for line, _ in pieces])
+            values = np.concatenate([piece for _, piece in pieces], axis=number)
+        return lines, values
+
+    def label(self, name: str) -> str:
+        return label_of(self.solution, name)
+
+    def cut(self, axis: str, number: int) -> "View":
+        """The same, cut at a point of one more axis."""
+        kept = {name: line for name, line in self.axes.items() if name != axis}
+        return replace(self, axes=kept, at={**self.at, axis: number})
+
+    @property
+    def place(self) -> str:
+        """Where it is cut, as "z = 0.5 m"."""
+        lines, units = self.solution.coordinates, self.solution.units
+        return ", ".join(quantity(axis, lines[axis][n], units[axis]) for axis, n in self.at.items())
+
+    def moment(self, frame: int) -> str:
+        """The time of a frame, as "t = 2 s"; nothing of a steady file."""
+        if self.solution.time is None:
+            return ""
+        return quantity("t", self.solution.time[frame], self.solution.units["time"])
+
+    @property
+    def title(self) -> str:
+        """Of the case, with the place, and the time if there is one."""
+        when = self.moment(self.frames[0]) if len(self.frames) == 1 else ""
+        return ", ".join(filter(None, (self.solution.title, self.place, when)))
+
+
+def look(
+    source: Source,
+    field: str | None = None,
+    slices: Mapping[str, float] | None = None,
+    time: float | None = None,
+) -> View:
+    """A view of a field of a file, by default of the temperature or else of the first one.
+
+    `slices` are positions along axes across which it is cut, `time` the moment of a march, by
+    default its end, of a line several; the nearest points and frames are taken. Raises InputError
+    for what the file does not have, and as `output.read` does.
+    """
+    solution = read(source, fields=())
+    lines = solution.coordinates
+    at = {axis: _nearest(solution, axis, place) for axis, place in (slices or {}).items()}
+    if len(at) == len(lines):
+        raise InputError(f"--slice leaves no axis to draw: {solution.path} has {', '.join(lines)}")
+    axes = {
+        axis: line[evenly(len(line), DRAWN_POINTS)]
+        for axis, line in lines.items()
+        if axis not in at
+    }
+    field = field or main_field(solution)
+    return View(solution, field, axes, at, _frames(solution, time, several=len(axes) == 1))
+
+
+def _frames(solution: Solution, time: float | None, several: bool) -> Sequence[int]:
+    """The numbers of the frames to draw."""
+    times = solution.time
+    if times is None:
+        if time is not None:
+            raise InputError(f"{solution.path} is steady, and has no time")
+        return (0,)
+    last = len(times) - 1
+    if time is not None:
+        if not times[0] <= time <= times[-1]:
+            ends = f"{times[0]:g} to {times[-1]:g}"
+            raise InputError(f"t = {time:g} is outside the frames of {solution.path}, {ends}")
+        return (int(np.argmin(np.abs(times - time))),)
+    return evenly(last + 1, MOMENTS).tolist() if several else (last,)
+
+
+def _nearest(solution: Solution, axis: str, place: float) -> int:
+    """The number of the point nearest to a position along an axis."""
+    line = solution.coordinates.get(axis)
+    if line is None:
+        raise InputError(
+            f"{solution.path} has no axis {axis}, only {', '.join(solution.coordinates)}"
+        )
+    room = 0.5 * (line[-1] - line[0]) / max(1, len(line) - 1)  # walls lie half a cell beyond cells
+    if not line[0] - room * 1.001 <= place <= line[-1] + room * 1.001:
+        raise InputError(f"{axis} = {place:g} is outside {line[0]:g} to {line[-1]:g}")
+    return int(np.argmin(np.abs(line - place)))
+
+
+def parse_slices(texts: Sequence[str]) -> dict[str, float]:
+    """Positions by axis, of texts such as "z=0.5". Raises InputError for others."""
+    found: dict[str, float] = {}
+    for text in texts:
+        axis, _, place = (part.strip() for part in text.partition("="))
+        try:
+            position = float(place)
+        except ValueError:
+            position = np.nan
+        if axis not in ("x", "y", "z") or not np.isfinite(position) or axis in found:
+            raise InputError(f"--slice {text!r} must be one axis and a position, such as z=0.5")
+        found[axis] = position
+    return found
+
+
+def parse_limits(text: str | None) -> tuple[float, float] | None:
+    """Two numbers of a text such as "-1,1", the lower one first. Raises InputError for others."""
+    return None if text is None else limits_of(text.split(","))
+
+
+def limits_of(given: Any) -> tuple[float, float]:
+    """The lowest and the highest value to show. Raises InputError for what cannot be shown."""
+    try:
+        low, high = map(float, given)
+    except (TypeError, ValueError):
+        low = high = np.nan
+    # The ticks of matplotlib overflow far out, and its colours of tiny spans.
+    if not -LARGEST <= low < high <= LARGEST or high - low < SMALLEST_SPAN:
+        said = ",".join(map(str, given)) if isinstance(given, list | tuple) else str(given)
+        raise InputError(
+            f"--limits {shown(said)!r} must be two numbers, the lower one first, as -1,1 "
+            f"(at most {LARGEST:g}, and {SMALLEST_SPAN:g} apart)"
+        )
+    return low, high

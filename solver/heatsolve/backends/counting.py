@@ -1,0 +1,250 @@
+"""The counting backend: it stands for a machine, and only counts what that one would do.
+
+Arrays are counted, and large ones are not made. Small ones are made and computed while a problem is
+set up, so that what depends on their values, such as coarse levels, is as in a run; afterwards
+sweeps are counted, too, and nothing is computed: every norm is 0.
+"""
+
+import math
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from heatsolve.backends import Accumulator, Backend, HalfCycle, Region, Signature
+from heatsolve.backends.host.numpy import CONDITIONS, NumpyBackend, plan, slabs
+from heatsolve.backends.library import ArrayLibrary
+from heatsolve.backends.passes import Pass
+from heatsolve.stencil.language import Point
+from heatsolve.stencil.trace import Tape
+
+MADE_UP_TO = 1 << 21
+"""Elements up to which an array is made."""
+
+
+class Counted:
+    """An array that is not made. `host`: what it was copied from, if that is known."""
+
+    def __init__(self, shape: Sequence[int], dtype: np.dtype, host: np.ndarray | None = None):
+        self.shape, self.dtype, self.host = tuple(map(int, shape)), dtype, host
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def reshape(self, *shape: Any) -> "Counted":
+        extents = list(shape[0] if isinstance(shape[0], tuple | list) else shape)
+        if -1 in extents:
+            extents[extents.index(-1)] = -self.size // math.prod(extents)
+        return _View(self, extents)
+
+    def view(self, dtype: Any) -> "Counted":
+        return self
+
+
+class _View(Counted):
+    """The same memory in another shape."""
+
+    def __init__(self, of: Counted, shape: Sequence[int]):
+        super().__init__(shape, of.dtype)
+        self._of = of
+
+
+@dataclass
+class Tally:
+    """Bytes of the arrays that there are, the most that there were, and calls of kernels."""
+
+    bytes: int = 0
+    most: int = 0
+    calls: int = 0
+
+    def take(self, count: int) -> None:
+        self.bytes += count
+        self.most = max(self.most, self.bytes)
+
+    def give_back(self, count: int) -> None:
+        self.bytes -= count
+
+
+class CountingBackend(NumpyBackend):
+    """Counts for `machine`, which makes its choices as ever, but neither compiles nor computes.
+
+    `stretch`: how many times longer the axes of the real arrays are than those of the counted ones.
+    """
+
+    def __init__(self, machine: Backend, stretch: float = 1.0):
+        super().__init__(machine.precision)
+        self.machine, self.tally = machine, Tally()
+        self.name, self.on_device = machine.name, machine.on_device  # type: ignore[misc]
+        self._stretch, self._computes = stretch, True
+
+    def single(self) -> Self:
+        made = super().single()
+        made.machine = self.machine.single()
+        return made
+
+    def memory(self) -> tuple[int, int]:
+        return self.machine.memory()
+
+    @contextmanager
+    def only_counting(self) -> Iterator[None]:
+        """Inside, nothing is computed."""
+        self._computes = False
+        try:
+            yield
+        finally:
+            self._computes = True
+
+    # ---- arrays ------------------------------------------------------------------------------
+
+    def zeros(self, shape: Sequence[int]) -> Any:
+        return self._made(shape, None)
+
+    def to_device(self, host: np.ndarray) -> Any:
+        return self._made(host.shape, host)
+
+    def _made(self, shape: Sequence[int], host: np.ndarray | None) -> Any:
+        array: Any
+        if math.prod(shape) > MADE_UP_TO:
+            array = Counted(shape, self.dtype, host)
+        elif host is None:
+            array = super().zeros(shape)
+        else:
+            array = super().to_device(host)
+        self.tally.take(array.nbytes)
+        weakref.finalize(array, self.tally.give_back, array.nbytes)
+        return array
+
+    def to_host(self, array: Any) -> np.ndarray:
+        if not isinstance(array, Counted):
+            return super().to_host(array)
+        return array.host if array.host is not None else np.broadcast_to(0.0, array.shape)
+
+    def copy(self, target: Any, source: Any) -> None:
+        self.tally.calls += 1
+        self.bytes_moved += target.nbytes + source.nbytes
+
+    def part(self, array: Any, shape: Sequence[int], first: int = 0) -> Any:
+        if isinstance(array, Counted):
+            return _View(array, shape)
+        return super().part(array, shape, first)
+
+    def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return self.machine.padded(shape)
+
+    def library(self) -> ArrayLibrary:
+        self.machine.library()  # which may refuse
+        return CountingLibrary(self)
+
+    # ---- sweeps ------------------------------------------------------------------------------
+
+    def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
+        computed = super()._compile(point, signature, tape)
+        steps = plan(tape, signature.outputs == ("array",)) if self.name == "numpy" else []
+        reduces = signature.outputs.count("array") < len(signature.outputs)
+
+        def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
+            self.tally.calls += 1
+            if self._computes and not any(isinstance(a, Counted) for a in (*targets, *arguments)):
+                computed(region, targets, arguments)
+            if steps:
+                block = next(slabs(region)) if reduces else region
+                extents = tuple([high - low for low, high in block])
+                for step in steps:
+                    if step.scratch is not None:
+                        self._take_scratch(extents, step.name in CONDITIONS, step.scratch)
+
+        return run
+
+    def _take_scratch(self, extents: tuple[int, ...], condition: bool, number: int) -> None:
+        key = (extents, condition, number)
+        if key not in self._compiled:
+            self._compiled[key] = True
+            self.tally.take(math.prod(extents) * (1 if condition else self.dtype.itemsize))
+
+    def most_sweeps(
+        self,
+        point: Point,
+        u: Any,
+        region: Region,
+        stages: Sequence[Sequence[Any]],
+        wraps: Sequence[bool],
+        changes: Sequence[Accumulator | None],
+    ) -> int:
+        real = Counted([round(extent * self._stretch) for extent in u.shape], u.dtype)
+        stretched = tuple((low, round(high * self._stretch)) for low, high in region)
+        return self.machine.most_sweeps(point, real, stretched, stages, wraps, changes)
+
+    def _compile_pass(
+        self,
+        point: Point,
+        signature: Signature,
+        tape: Tape,
+        wraps: tuple[bool, ...],
+        kinds: tuple[str | None, ...],
+    ) -> Pass | None:
+        def run(*given: Any) -> None:
+            self.tally.calls += 1
+
+        return run
+
+    def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
+        if self.machine.half_cycle(half) is None:
+            return None
+        points = math.prod(high - low for low, high in half.region)
+        given = {id(a): a for a in (*half.stages[0], *half.operands) if hasattr(a, "shape")}
+        read = sum(1 not in array.shape for array in given.values())
+        arrays = read + (not half.from_zero) + bool(half.colours)
+        coarse = 0 if half.coarse is None else math.prod(half.coarse_shape)
+
+        def run(new: Any, u: Any) -> None:
+            self.tally.calls += 1
+            self.points_updated += points * len(half.colours)
+            self.bytes_moved += (points * arrays + coarse) * self.dtype.itemsize
+
+        return run
+
+
+class CountingLibrary(ArrayLibrary):
+    """An array library whose transforms are counted, too."""
+
+    def __init__(self, backend: CountingBackend):
+        super().__init__()
+        self.transforms = CountedTransforms(backend)
+
+
+class CountedTransforms:
+    """Fast transforms along axes: each reads and writes all values."""
+
+    def __init__(self, backend: CountingBackend):
+        self._backend = backend
+
+    def _count(self, x: Any, times: int = 1) -> None:
+        self._backend.tally.calls += times
+        self._backend.bytes_moved += 2 * times * x.nbytes
+
+    def real(self, x: Any, transform: str, kind: int, axis: int) -> Any:
+        self._count(x)
+        return x
+
+    def spectrum(self, x: Any, axes: tuple[int, ...]) -> Any:
+        self._count(x, len(axes))
+        extents = list(x.shape)
+        extents[axes[-1]] = extents[axes[-1]] // 2 + 1
+        extents[-1] *= 2
+        return self._backend.zeros(extents)
+
+    def values(self, z: Any, lengths: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+        self._count(z, len(axes))
+        extents = list(z.shape)
+        extents[-1] //= 2
+        for axis, length in zip(axes, lengths, strict=True):
+            extents[axis] = length
+        return self._backend.zeros(extents)

@@ -1,0 +1,189 @@
+"""The cupy backend: generated CUDA C, compiled by NVRTC, memory and launches by CuPy."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Signature, cache
+from heatsolve.backends.compilation import compiling
+from heatsolve.backends.gpu.cupy_source import OPTIONS, check_source, kernel_source
+from heatsolve.backends.gpu.device import DeviceBackend, Kernel
+from heatsolve.backends.gpu.device_passes import Compiled
+from heatsolve.backends.gpu.launch import SPREAD, Launch
+from heatsolve.backends.gpu.limits import limits_of
+from heatsolve.backends.gpu.nccl import PRIORITY
+from heatsolve.backends.gpu.pass_source import PASS_OPTIONS
+from heatsolve.backends.library import ArrayLibrary, CupyLibrary
+from heatsolve.errors import InputError
+from heatsolve.stencil.trace import Tape
+
+
+class CupyBackend(DeviceBackend):
+    """Runs generated CUDA C on a CUDA device: the one of a number, or the current one."""
+
+    name = "cupy"
+    integer = np.int64
+    vectors = True
+
+    def __init__(self, precision: str = "float64", device: int | None = None):
+        super().__init__(precision)
+        try:
+            import cupy
+            import cupyx
+
+            cupy.cuda.Device(device).use()
+            cupy.zeros(1)
+        except ImportError:
+            raise InputError(
+                "the cupy backend needs CuPy: install heatsolve[cuda12] or heatsolve[cuda13]"
+            ) from None
+        except Exception as error:
+            # CuPy says "driver version is insufficient" where there is no driver at all.
+            reason = str(error).splitlines()[0]
+            raise InputError(f"the cupy backend found no usable CUDA GPU ({reason})") from None
+        self._cupy, self._cupyx = cupy, cupyx
+        self.limits = limits_of(cupy.cuda.Device().id)
+        self._check = self._load(check_source(), "check")
+        self._side = cupy.cuda.Stream(non_blocking=True, priority=PRIORITY)
+        self._forked, self._joined = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
+        self._make_gate()
+
+    def _load(self, source: str, name: str, options: tuple[str, ...] = OPTIONS) -> Any:
+        """A kernel, compiled by NVRTC or read from the cache."""
+        options = (*options, f"--gpu-architecture={self.limits.architecture}")
+        digest = cache.digest(source, options, self._cupy.cuda.nvrtc.getVersion())
+
+        def make() -> bytes:
+            with compiling():
+                return self._compiled_by_nvrtc(source, options)
+
+        module = self._cupy.cuda.function.Module()
+        module.load(cache.kept(f"heatsolve_{name}_{digest}.cubin", make))
+        return module.get_function(name)
+
+    def _compiled_by_nvrtc(self, source: str, options: tuple[str, ...]) -> bytes:
+        """Machine code; PTX, which any newer device compiles, for limits that are pretended."""
+        nvrtc = self._cupy.cuda.nvrtc
+        program = nvrtc.createProgram(source, "heatsolve.cu", (), ())
+        try:
+            nvrtc.compileProgram(program, options)
+            code = (nvrtc.getPTX if self.limits.pretended else nvrtc.getCUBIN)(program)
+        except nvrtc.NVRTCError as error:
+            raise RuntimeError(f"NVRTC: {nvrtc.getProgramLog(program)}") from error
+        finally:
+            nvrtc.destroyProgram(program)
+        return code if isinstance(code, bytes) else code.encode()
+
+    def zeros(self, shape: Sequence[int]) -> Any:
+        return self._cupy.zeros(tuple(shape), self.dtype)
+
+    def to_device(self, host: np.ndarray) -> Any:
+        return self._cupy.asarray(np.array(host, self.dtype, order="C"))
+
+    def to_host(self, array: Any) -> np.ndarray:
+        return array.get()
+
+    def memory(self) -> tuple[int, int]:
+        return self._cupy.cuda.runtime.memGetInfo()
+
+    def _copy(self, target: Any, source: Any) -> None:
+        stream = self._cupy.cuda.get_current_stream()
+        target.data.copy_from_device_async(source.data, source.nbytes, stream)
+
+    def library(self) -> ArrayLibrary:
+        import cupyx.scipy.fft
+
+        return CupyLibrary(self._cupy, cupyx.scipy.fft)
+
+    def sync(self) -> None:
+        self._cupy.cuda.get_current_stream().synchronize()
+
+    def stopwatch(self) -> Callable[[], float]:
+        began, ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        began.record()
+
+        def seconds() -> float:
+            ended.record()
+            ended.synchronize()
+            return self._cupy.cuda.get_elapsed_time(began, ended) / 1e3
+
+        return seconds
+
+    def pinned(self, shape: Sequence[int]) -> np.ndarray:
+        return self._cupyx.empty_pinned(tuple(shape), self.dtype)
+
+    def queue_to_host(self, host: np.ndarray, array: Any) -> None:
+        array.data.copy_to_host_async(host.ctypes.data, host.nbytes)
+
+    def queue_to_device(self, array: Any, host: np.ndarray) -> None:
+        array.data.copy_from_host_async(host.ctypes.data, host.nbytes)
+
+    def integers(self, count: int) -> Any:
+        return self._cupy.zeros(count, self._cupy.int64)
+
+    def _zero(self, array: Any) -> None:
+        array.data.memset_async(0, array.nbytes)
+
+    def stored(self, values: np.ndarray) -> Any:
+        return self._cupy.asarray(values)
+
+    def address(self, array: Any) -> int:
+        return array.data.ptr
+
+    def read_integers(self, array: Any) -> np.ndarray:
+        return array.get()
+
+    @cached_property
+    def _merge(self) -> Any:
+        return self._load(check_source(), "merge")
+
+    def _queue_merge(self, register: Any, row: Any) -> None:
+        self._merge((1,), (128,), (register, np.int32(SPREAD), self._gate, row))
+
+    def _queue_check(self, register: Any, copies: int, is_sum: bool, limit: float) -> None:
+        given = (register, np.int32(copies), np.int32(is_sum), np.float64(limit))
+        self._check((1,), (128,), (*given, self._gate, self._rows))
+
+    def _aside(self, work: Callable[[int], None]) -> None:
+        self._forked.record()
+        self._side.wait_event(self._forked)
+        work(self._side.ptr)
+        self._joined.record(self._side)
+
+    def _rejoin(self) -> None:
+        self._cupy.cuda.get_current_stream().wait_event(self._joined)
+
+    def _kernel(self, name: str, signature: Signature, tape: Tape) -> Kernel:
+        kernel = self._load(kernel_source(name, signature, tape), "sweep")
+
+        def queue(launch: Launch, extents: tuple[int, ...], operands: tuple[Any, ...]) -> None:
+            numbers = [np.int64(number) for number in (*launch.bounds, *extents)]
+            kernel(launch.grid, launch.block, (self._gate, *numbers, *operands))
+
+        return queue
+
+    def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
+        kernel = self._load(source, "sweeps", PASS_OPTIONS)
+        driver = self._cupy.cuda.driver
+        largest = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        driver.funcSetAttribute(kernel.ptr, largest, bytes_shared)
+
+        def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
+            numbers = [np.int64(number) for number in launch.bounds]
+            given = (self._gate, *operands, *numbers)
+            kernel(launch.grid, launch.block, given, shared_mem=bytes_shared)
+
+        return queue
+
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        stream = self._cupy.cuda.Stream(non_blocking=True)  # the default one cannot be captured
+        with stream:
+            stream.begin_capture()
+            try:
+                work()
+            finally:
+                graph = stream.end_capture()
+        graph.upload()  # now, not at the first launch
+        return graph.launch

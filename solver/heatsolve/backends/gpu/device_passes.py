@@ -1,0 +1,263 @@
+"""How a GPU makes several sweeps in one pass: which it can, how many, and how they are launched."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from heatsolve.backends import Region
+from heatsolve.backends.gpu import pass_source_2d, pass_source_3d
+from heatsolve.backends.gpu.launch import MOST_BLOCKS, Launch
+from heatsolve.backends.gpu.limits import Limits
+from heatsolve.backends.gpu.pass_source import Pass
+from heatsolve.stencil.signature import Signature
+from heatsolve.stencil.trace import Tape
+
+LIGHT, HEAVY = 12, 30
+"""Operations of a point up to which it is light, and from which it is heavy; a division is ten."""
+STRIPS = tuple(pass_source_2d.Shape(ahead=8, warps=n, blocks=16 // n) for n in (4, 2, 1))
+"""Shapes of two dimensions, the best first (measured on an H200): warps share nothing, so smaller
+blocks are as good where arrays of coefficients need so much room that no large one fits."""
+SHAPES_2D = {7: STRIPS, 5: STRIPS, 3: STRIPS}
+SHAPES_3D = {
+    3: (
+        pass_source_3d.Shape(),
+        pass_source_3d.Shape(ahead=2),
+        pass_source_3d.Shape(warps=8),
+        pass_source_3d.Shape(warps=6, ahead=2),
+    )
+}
+"""Shapes by the number of sweeps, the best first: measured on an H200, then those that fit an A100
+(163 KiB a block), an RTX 4090 (99) and a T4 (64) in double precision."""
+LENGTHS = (4, 1024)
+"""Fewest and most rows that a warp goes down, or planes that a block goes up."""
+EDGE_ROWS = 16
+"""Rows of the piece at the upper edge, at least: each takes longer there than inside."""
+AT_EDGES, AT_SIDES, AT_FIRST = 2.0, 0.3, 2.5
+"""How much longer a row takes there, how much longer a piece at the sides, and a row of the first
+piece, beside others."""
+SATURATING = 2
+"""Blocks of a multiprocessor in two dimensions from which on another one costs its own time."""
+LARGEST = 1 << 25
+"""Extents above which a launch may have too few blocks, or a kernel's 32-bit indices not do."""
+
+
+def reads_neighbours(tape: Tape, signature: Signature) -> bool:
+    """Whether a pass has all that a point function reads."""
+    if signature.dimension == 1:
+        return False
+    for number, subscript in tape.loads():
+        shifts = [abs(shift) for shift, _ in subscript]
+        if any(added for _, added in subscript) or max(shifts) > 1:
+            return False
+        if number == 0 and signature.dimension == 3 and sum(shifts) > 1:
+            return False
+    return True
+
+
+def fitting_shape(work: Pass, shapes: Sequence[Any], limits: Limits) -> Any | None:
+    """The first shape whose block a device has room for; None if it has for none."""
+    fitting = (s for s in shapes if limits.blocks(32 * s.warps, s.bytes_shared(work)) > 0)
+    return next(fitting, None)
+
+
+def deepest(tape: Tape, signature: Signature, limits: Limits) -> int:
+    """The most sweeps that one pass makes of a point function; 1 where it makes none.
+
+    The field may be read at the neighbours (in two dimensions also the diagonal ones), and the
+    device must have room for what a block holds of arrays.
+    """
+    if not reads_neighbours(tape, signature):
+        return 1
+    shapes, wraps = (SHAPES_2D, SHAPES_3D)[signature.dimension - 2], (False,) * signature.dimension
+    for sweeps in sorted(shapes, reverse=True):
+        work = Pass(tape, signature, (), (None,) * sweeps, wraps, 1)
+        if sweeps <= affordable(tape, signature) and fitting_shape(work, shapes[sweeps], limits):
+            return sweeps
+    return 1
+
+
+def affordable(tape: Tape, signature: Signature) -> int:
+    """The most sweeps of a pass for which arithmetic and registers do not take longer."""
+    cost = sum(
+        {"/": 10, "sqrt": 10, "load": 0, "scalar": 0, "constant": 0}.get(operation.name, 1)
+        for operation in tape.operations
+    )
+    if signature.dimension == 3:
+        return 3 if cost < HEAVY else 1
+    return 7 if cost <= LIGHT else 5 if cost < HEAVY else 3
+
+
+def work_of(
+    tape: Tape,
+    signature: Signature,
+    stages: Sequence[Sequence[Any]],
+    norms: Sequence[str | None],
+    wraps: Sequence[bool],
+    pitch: int,
+) -> Pass:
+    """The pass that makes these sweeps; `stages` holds the arguments of each after the field.
+
+    From row to row of the field there are `pitch` elements.
+    """
+    varying = tuple(
+        number
+        for number, kind in enumerate(signature.arguments[1:], 1)
+        if isinstance(kind, str) and any(s[number - 1] != stages[0][number - 1] for s in stages)
+    )
+    return Pass(tape, signature, varying, tuple(norms), tuple(wraps), math.gcd(pitch, 4))
+
+
+class PassKernel:
+    """The kernel of a pass: its source, and its launches."""
+
+    def __init__(self, work: Pass, limits: Limits, shapes: Sequence[Any] = (), room: Any = None):
+        """`shapes` and `room`: how it may be cut, and whose text it is, if not of plain sweeps."""
+        self.work, self._limits = work, limits
+        self._two = work.signature.dimension == 2
+        shapes = shapes or (SHAPES_2D if self._two else SHAPES_3D)[work.sweeps]
+        shape = fitting_shape(work, shapes, limits)
+        if shape is None:
+            raise ValueError("a pass for which a block of this device has no room")
+        self._shape: Any = shape
+        room = room or (pass_source_2d if self._two else pass_source_3d)
+        self.source = room.source(work, self._shape)
+        self.bytes_shared = self._shape.bytes_shared(work)
+
+    def launch(self, region: Region) -> tuple[Launch, tuple[int, ...]]:
+        """The launch that covers a region, and what tells a block its piece of it.
+
+        That is, in three dimensions, the planes of each piece; in two the rows, and how many of
+        them the first piece lacks.
+        """
+        shape, last, processors = self._shape, region[-1], self._limits.processors
+        extents = [high - low for low, high in region]
+        block = (32 * shape.warps, 1, 1)
+        if self._two:
+            low, high = region[0]
+            extent = high - (low // 2 * 2 if pass_source_2d.even(self.work) else low)
+            strips = _pieces(last[1] - last[0] // 2 * 2, shape.width(self.work))
+            across = _pieces(strips, shape.warps)
+            more = pass_source_2d.lead(self.work) + self.work.sweeps + self.work.looks
+            blocks = min(shape.blocks, self._limits.blocks(block[0], self.bytes_shared))
+            # With fewer rows in the first or the last piece the one beside it is an edge, too.
+            beyond = self.work.sweeps + self.work.looks + 2 + (self.work.margin or 0)
+            least_first = pass_source_2d.lead(self.work) + beyond
+            edges = max(EDGE_ROWS, least_first + least_first % 2), beyond
+            rows, fewer = cut(extent, across, more, blocks, processors, edges)
+            return Launch((across, _pieces(extent + fewer, rows), 1), block, ()), (rows, fewer)
+        down, across = shape.right(self.work)
+        beside = _pieces(last[1] - shape.first(self.work, last[0]), across)
+        tiles = _pieces(extents[1], down), beside
+        more = shape.more_planes(self.work)
+        planes, _ = cut(extents[0], tiles[0] * tiles[1], more, 1, processors)
+        return Launch((tiles[1], tiles[0], _pieces(extents[0], planes)), block, ()), (planes,)
+
+    def operands(
+        self,
+        new: Any,
+        u: Any,
+        stages: Sequence[Sequence[Any]],
+        registers: Sequence[Any],
+    ) -> Iterator[Any]:
+        """What the kernel takes between gate and bounds, in the order of `Pass.operands`."""
+        yield new
+        yield u
+        for number, value in enumerate(stages[0], 1):
+            if number in self.work.varying:
+                yield from (stage[number - 1] for stage in stages)
+            else:
+                yield value
+        yield from (register for register in registers if register is not None)
+
+
+def _pieces(extent: int, length: int) -> int:
+    return -(-extent // length)
+
+
+@cache
+def cut(
+    extent: int,
+    across: int,
+    more: int,
+    blocks: int,
+    processors: int,
+    at_edges: tuple[int, int] = (0, 0),
+) -> tuple[int, int]:
+    """The length of each piece of an extent, and how much of it the first piece lacks.
+
+    There are `across` blocks beside each other; each goes down `more` rows besides its own, and so
+    many `blocks` fit a multiprocessor. Where there are rows `at_edges` the first piece has at least
+    the first number of them, and the last one, which is begun last, about the second. Of all cuts
+    this one takes least time, where a full multiprocessor takes as long as its blocks one after the
+    other, one with few blocks as long as SATURATING ones, the last pieces at the sides keep the
+    others waiting, and nothing is done before the first piece is.
+    """
+    least_first, least_last = at_edges
+    edges = sum(at_edges) if extent > 4 * least_first else 0
+    saturating = min(SATURATING, blocks)
+    best = (math.inf, 0, 0)
+    least, most = (min(bound, extent + extent % 2) for bound in LENGTHS)
+    for length in range(least, most + 1, 2):  # all pieces begin at rows of one colour
+        if _pieces(extent, length) >= MOST_BLOCKS:
+            continue
+        first, blocks_like_it = length, float(across * _pieces(extent, length))
+        if edges:
+            first = min(least_first + (extent - edges) % length // 2 * 2, length)
+            at_ends = AT_EDGES * (first + least_last + 2 * more) / (length + more)
+            blocks_like_it = across * (_pieces(extent - first - least_last, length) + at_ends)
+        waves, rest = divmod(blocks_like_it, blocks * processors)
+        last = max(saturating, math.ceil(rest / processors)) if rest else 0
+        time = (waves * blocks + last + AT_SIDES * blocks) * (length + more)
+        if edges:
+            time = max(time, AT_FIRST * (blocks if waves else last) * (first + more))
+        best = min(best, (time, -length, length - first))
+    _, length, fewer = best
+    return -length, fewer
+
+
+Compiled = Callable[[Launch, tuple[Any, ...]], None]
+"""Takes a launch and all that the kernel takes after the gate."""
+
+
+class DevicePasses:
+    """The passes of one point function on a device, for arrays of any extents.
+
+    `compiled` makes the kernel of a source with so much shared memory for a block.
+    """
+
+    def __init__(
+        self,
+        compiled: Callable[[str, int], Compiled],
+        tape: Tape,
+        signature: Signature,
+        norms: Sequence[str | None],
+        wraps: Sequence[bool],
+        limits: Limits,
+    ):
+        self._limits = limits
+        self._compiled, self._tape, self._signature = compiled, tape, signature
+        self._norms, self._wraps = norms, wraps
+        self._known: dict[Any, tuple[PassKernel, Compiled]] = {}
+
+    def __call__(
+        self,
+        new: Any,
+        u: Any,
+        region: Region,
+        stages: Sequence[Sequence[Any]],
+        registers: Sequence[Any],
+        counted: Region,
+    ) -> None:
+        given = (stages, self._norms, self._wraps, u.shape[-1])
+        work = work_of(self._tape, self._signature, *given)
+        key = work.varying, work.aligned
+        if key not in self._known:
+            kernel = PassKernel(work, self._limits)
+            self._known[key] = kernel, self._compiled(kernel.source, kernel.bytes_shared)
+        kernel, queue = self._known[key]
+        launch, pieces = kernel.launch(region)
+        bounds = [bound for where in (region, counted) for pair in where for bound in pair]
+        operands = kernel.operands(new, u, stages, registers)
+        queue(replace(launch, bounds=(*bounds, *pieces, *u.shape, u.shape[-1])), tuple(operands))

@@ -1,0 +1,72 @@
+"""Work that a device notes down once, and plays back without the host."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from heatsolve.backends.gpu.small_sweeps import SmallSweep, together
+
+if TYPE_CHECKING:
+    from heatsolve.backends.gpu.device import DeviceBackend
+
+Note: TypeAlias = Callable[[], None] | SmallSweep
+"""What queues a kernel, or a sweep that may share one with others."""
+
+
+class Replay:
+    """Work that a device plays back from a graph: about a microsecond for each kernel.
+
+    Its kernels are noted down, small sweeps joined, and all of them compiled before they are
+    captured; the host does so once, ahead of the first call. Without the gate there are other
+    kernels, which it notes down where they are first called for.
+    """
+
+    def __init__(self, backend: "DeviceBackend", work: Callable[[], None]):
+        self._backend, self._work = backend, work
+        self._graphs: dict[bool, tuple[Callable[[], None], int, int]] = {}
+        self._kept: list[Callable[[], None]] = []  # with the tables that the graphs' kernels read
+        self._prepare(backend.lookahead > 1)
+
+    def _prepare(self, gated: bool) -> None:
+        backend, before = self._backend, self._backend.gated
+        points, moved = backend.points_updated, backend.bytes_moved
+        backend.gated, backend.notes = gated, []
+        try:
+            self._work()
+        finally:
+            notes, backend.notes, backend.gated = backend.notes, None, before
+        counts = backend.points_updated - points, backend.bytes_moved - moved
+        backend.points_updated, backend.bytes_moved = points, moved
+        queued = list(joined(backend, notes))
+        self._kept += queued
+
+        def queue_all() -> None:
+            for queue in queued:
+                queue()
+
+        self._graphs[gated] = (backend.captured(queue_all), *counts)
+
+    def __call__(self) -> None:
+        backend = self._backend
+        if backend.gated not in self._graphs:
+            self._prepare(backend.gated)
+        play, points, moved = self._graphs[backend.gated]
+        play()
+        backend.points_updated += points
+        backend.bytes_moved += moved
+
+
+def joined(backend: "DeviceBackend", notes: Iterable[Note]) -> Iterator[Callable[[], None]]:
+    """What queues the kernels of these notes; small sweeps that follow each other share one."""
+    waiting: list[SmallSweep] = []
+
+    def waited_for() -> Iterator[Callable[[], None]]:
+        yield from together(backend, waiting)
+        waiting.clear()
+
+    for note in notes:
+        if isinstance(note, SmallSweep):
+            waiting.append(note)
+        else:
+            yield from waited_for()
+            yield note
+    yield from waited_for()

@@ -1,0 +1,135 @@
+"""Traffic between GPUs in the order of their own queues, by NCCL as CuPy binds it."""
+
+import ctypes
+import platform
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from heatsolve.errors import MachineFailure
+
+if TYPE_CHECKING:
+    from heatsolve.backends.gpu.device import DeviceBackend
+
+PRIORITY = -5
+"""Of the stream of traffic: sweeps leave room for it."""
+Parcels = Sequence[tuple[Any, int]]
+"""Arrays, each with the process that it goes to or comes from."""
+_COMMUNICATORS: dict[tuple[str, str, int], Any] = {}
+"""What NCCL made for all runs of this process, by node, GPU and number of processes."""
+
+
+class Traffic:
+    """Sends arrays of a device to those of other processes, each with a device of its own.
+
+    All processes must queue the same exchanges and gathers in the same order. Two processes pair
+    what one sends with what the other receives by that order, too.
+    """
+
+    name = "NCCL"
+
+    def __init__(self, backend: "DeviceBackend", nccl: Any, communicator: Any, size: int):
+        self._backend, self._nccl, self._communicator = backend, nccl, communicator
+        self.size = size
+
+    def exchange(self, leaving: Parcels, arriving: Parcels) -> None:
+        """Queue the transfers after all that is queued, beside what will be until `rejoin`."""
+        address = self._backend.address
+
+        def work(stream: int) -> None:
+            nccl, communicator = self._nccl, self._communicator
+            with Failing():
+                nccl.groupStart()
+                try:
+                    for array, peer in leaving:
+                        given = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
+                        communicator.send(*given)
+                    for array, peer in arriving:
+                        given = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
+                        communicator.recv(*given)
+                finally:  # in a group that stays open nothing is ever sent
+                    nccl.groupEnd()
+
+        self._backend.aside(work)
+
+    def rejoin(self) -> None:
+        """What is queued from now on comes after all exchanges."""
+        self._backend.rejoin()
+
+    def gather(self, mine: Any, all_of_them: Any) -> None:
+        """Queue: the arrays of all processes, one behind the other."""
+        address, nccl = self._backend.address, self._nccl
+
+        def work(stream: int) -> None:
+            given = (address(mine), address(all_of_them), mine.nbytes, nccl.NCCL_UINT8, stream)
+            with Failing():
+                self._communicator.allGather(*given)
+
+        self._backend.aside(work)
+        self._backend.rejoin()
+
+
+class Failing:
+    """Errors of NCCL as one sentence."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None and kind.__name__ == "NcclError":
+            raise MachineFailure(f"NCCL failed: {first_line(error)}") from None
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def connect(backend: "DeviceBackend", ranks: Any) -> tuple[Traffic | None, str]:
+    """The traffic of these processes, or the reason why there is none; all ask together."""
+    reason, place = "", ("", "")
+    try:
+        import cupy
+        from cupy.cuda import nccl
+
+        nccl.get_version()
+        place = platform.node(), cupy.cuda.Device().pci_bus_id
+    except Exception as error:
+        reason = f"CuPy's NCCL cannot be loaded: {first_line(error)}"
+    key = (*place, ranks.size)
+    found = ranks.gather((reason, place, key in _COMMUNICATORS))
+    reasons = [reason for reason, *_ in found if reason]
+    if reasons:
+        return None, reasons[0]
+    if len({place for _, place, _ in found}) < ranks.size:  # NCCL would refuse, or wait for ever
+        return None, "processes share a GPU"
+    if not all(known for *_, known in found):
+        reason, communicator = introduced(nccl, ranks)
+        if reason:
+            return None, reason
+        _COMMUNICATORS[key] = lasting(communicator)
+    return Traffic(backend, nccl, _COMMUNICATORS[key], ranks.size), ""
+
+
+def introduced(nccl: Any, ranks: Any) -> tuple[str, Any]:
+    """Why NCCL cannot make a communicator of these processes, or "" and the communicator."""
+    reason, identity, communicator = "", None, None
+    try:
+        identity = nccl.get_unique_id() if ranks.rank == 0 else None
+    except Exception as error:
+        reason = first_line(error)
+    (reason, identity), *_ = ranks.gather((reason, identity))
+    if reason:
+        return reason, None
+    try:
+        communicator = nccl.NcclCommunicator(ranks.size, identity, ranks.rank)
+    except Exception as error:
+        reason = first_line(error)
+    return next(filter(None, ranks.gather(reason)), ""), communicator
+
+
+def lasting(communicator: Any) -> Any:
+    """The same; nothing destroys it now, nor does the end of Python.
+
+    At its end NCCL waits for all graphs that hold its transfers, forever for one that outlives it.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
+    return communicator

@@ -1,0 +1,248 @@
+"""The numba backend: one compiled loop nest per point function, on all threads of the machine.
+
+For each point function a small Python module is generated and compiled by Numba; its machine code
+is kept in the user's cache folder, so that a second run compiles nothing.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+# A spinning barrier makes two threads on shared cores slower than one; it must be set before
+# Numba loads OpenMP, and a user's own setting stays.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import numba
+from numba.core import event
+
+from heatsolve.backends import Accumulator, Backend, Region, Signature, cache
+from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.compilation import WATCH
+from heatsolve.backends.host.numba_loops import KEY, SEGMENT, loop_nest
+from heatsolve.backends.host.tiles import Tiling
+from heatsolve.backends.host.time_tiling import KINDS, pass_source, radii
+from heatsolve.backends.library import ArrayLibrary
+from heatsolve.stencil.language import Point
+from heatsolve.stencil.trace import INTEGER, Tape
+
+THREADED_FROM = 1 << 16
+"""Points below which waking a second thread costs more than it brings."""
+LONG_FROM = 1 << 12
+"""Points from which it pays to compile a loop nest of its own for regions one point wide."""
+CHUNKS_PER_THREAD = 4
+
+
+class _Compilation(event.Listener):
+    """Tells of what Numba compiles, at the first call of a function without machine code."""
+
+    def on_start(self, event: Any) -> None:
+        WATCH.begin()
+
+    def on_end(self, event: Any) -> None:
+        WATCH.end()
+
+
+event.register("numba:compile", _Compilation())
+
+
+class NumbaBackend(Backend):
+    """Runs generated loop nests; `threads` defaults to all that Numba sees (NUMBA_NUM_THREADS)."""
+
+    name = "numba"
+
+    def __init__(self, precision: str = "float64", threads: int | None = None):
+        super().__init__(precision)
+        most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+        self.threads = min(threads or most, most)
+        self._chunks = CHUNKS_PER_THREAD * self.threads if self.threads > 1 else 1
+        self._threads_set = False
+        self.tiling = Tiling()
+
+    @property
+    def layer(self) -> str:
+        """What its threads are of, once some have run: omp, tbb or workqueue."""
+        return numba.threading_layer() if self._threads_set else "no threads"
+
+    def zeros(self, shape: Sequence[int]) -> np.ndarray:
+        return np.zeros(shape, self.dtype)
+
+    def to_device(self, host: np.ndarray) -> np.ndarray:
+        return np.array(host, self.dtype, order="C")
+
+    def to_host(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    def library(self) -> ArrayLibrary:
+        return ArrayLibrary(self.threads)
+
+    def sync(self) -> None:
+        pass
+
+    def new_register(self) -> np.ndarray:
+        return np.zeros((self._chunks, sums.WIDTH), np.int64)
+
+    def read_register(self, register: np.ndarray) -> np.ndarray:
+        return sums.merge(register)
+
+    def clear_register(self, register: np.ndarray) -> None:
+        register[:] = 0
+
+    def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
+        terms = sum(kind != "array" for kind in signature.outputs)
+        scratch = np.empty((self._chunks, max(1, terms), SEGMENT))
+        compiled: dict[tuple[bool, int], Any] = {}
+
+        def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
+            points = math.prod([high - low for low, high in region])
+            # Threaded loops take three times as long to compile: only where they bring something.
+            threaded = self.threads > 1 and points >= THREADED_FROM
+            inner = innermost(region) if points >= LONG_FROM else len(region) - 1
+            if (threaded, inner) not in compiled:
+                source = loop_nest(point.__name__, signature, tape, threaded, inner)
+                compiled[threaded, inner] = _load(source).loops
+            self._wake(threaded)
+            bounds = [bound for pair in region for bound in pair]
+            chunks = self._chunks if threaded else 1
+            self._call(compiled[threaded, inner], chunks, scratch, *bounds, *targets, *arguments)
+
+        return run
+
+    def _call(self, loops: Callable[..., Any], *given: Any) -> None:
+        """Run something compiled, now or when it is played back."""
+        notes = self._course.notes
+        if notes is None:
+            loops(*given)
+        else:
+            notes.append(partial(loops, *given))
+
+    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Its loops, one after the other: what each depends on is asked once."""
+        course = self._course
+        before, course.notes = replace(course), []
+        try:
+            work()
+        finally:
+            loops, course.notes = course.notes, None
+        points = course.points_updated - before.points_updated
+        moved = course.bytes_moved - before.bytes_moved
+        course.points_updated, course.bytes_moved = before.points_updated, before.bytes_moved
+
+        def play() -> None:
+            for run in loops:
+                run()
+            course.points_updated += points
+            course.bytes_moved += moved
+
+        return play
+
+    def _wake(self, threaded: bool) -> None:
+        if threaded and not self._threads_set:
+            numba.set_num_threads(self.threads)
+            self._threads_set = True
+
+    def most_sweeps(
+        self,
+        point: Point,
+        u: Any,
+        region: Region,
+        stages: Sequence[Sequence[Any]],
+        wraps: Sequence[bool],
+        changes: Sequence[Accumulator | None],
+    ) -> int:
+        if u.nbytes <= self.tiling.worth:
+            return 1
+        reach = self._told(_reach, point, u, stages)
+        extents = [high - low for low, high in region]
+        return 1 if reach is None else self.tiling.levels(extents, reach, wraps, len(stages))
+
+    def _compile_pass(
+        self,
+        point: Point,
+        signature: Signature,
+        tape: Tape,
+        wraps: tuple[bool, ...],
+        kinds: tuple[str | None, ...],
+    ) -> Any:
+        reach = radii(tape)
+        assert reach is not None
+        compiled: dict[bool, Any] = {}
+        levels, size, chunks = len(kinds), self.dtype.itemsize, self._chunks
+        numbered = np.array([KINDS[kind] for kind in kinds], np.int64)
+        reals = [n - 1 for n, a in enumerate(signature.arguments) if isinstance(a, str)]
+        arrays = [n - 1 for n, a in enumerate(signature.arguments) if n and not isinstance(a, str)]
+        found = np.zeros((chunks, levels, sums.WIDTH), np.int64)
+        room: dict[Any, Any] = {}
+
+        def run(*given: Any) -> None:
+            self._call(sweep, *given)
+
+        def sweep(
+            new: Any,
+            u: Any,
+            region: Region,
+            stages: Sequence[Sequence[Any]],
+            registers: Sequence[Any],
+            counted: Region,
+        ) -> None:
+            extents = tuple([high - low for low, high in region])
+            threaded = self.threads > 1 and math.prod(extents) >= THREADED_FROM
+            if threaded not in compiled:
+                source = pass_source(point.__name__, signature, tape, wraps, threaded)
+                compiled[threaded] = _load(source).loops
+            self._wake(threaded)
+            if extents not in room:
+                tile = self.tiling.tile(extents, levels, reach, size, chunks)
+                ring = self.tiling.ring_shape(tile, levels, reach, size)
+                terms = np.empty((chunks, tile[-1]))
+                room[extents] = tile, np.empty((chunks, *ring), self.dtype), terms
+            tile, rings, terms = room[extents]
+            numbers = np.empty((levels, len(reals)), self.dtype)
+            numbers[:] = [[stage[n] for n in reals] for stage in stages]
+            bounds = [bound for pair in (*region, *counted) for bound in pair]
+            for level, register in enumerate(registers):
+                if register is not None:
+                    found[:, level] = register
+            given = [stages[0][n] for n in arrays]
+            compiled[threaded](
+                chunks, levels, *tile, rings, terms, found, numbered, numbers, *bounds, new, u,
+                *given,
+            )  # fmt: skip
+            for level, register in enumerate(registers):
+                if register is not None:
+                    register[:] = found[:, level]
+
+        return run
+
+
+def _reach(tape: Tape, signature: Signature) -> tuple[int, ...] | None:
+    """How far a pass must read along each axis; None where it cannot be known beforehand."""
+    return None if INTEGER in signature.arguments else radii(tape)
+
+
+def innermost(region: Region) -> int:
+    """The axis of the innermost loop: the last one along which there is more than one point."""
+    axes = [axis for axis, (low, high) in enumerate(region) if high - low > 1]
+    return axes[-1] if axes else len(region) - 1
+
+
+# ---- generated modules ------------------------------------------------------------------------
+
+
+def _load(source: str) -> ModuleType:
+    """A generated module, whose functions keep their machine code in the cache."""
+    digest = cache.digest(source)
+    name = f"heatsolve_sweep_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    # Numba looks a function's module up by name when it loads machine code.
+    sys.modules[name] = module = ModuleType(name)
+    module.__dict__[KEY] = digest
+    exec(compile(source, f"<{name}>", "exec"), module.__dict__)
+    return module

@@ -1,0 +1,316 @@
+"""Several sweeps in one pass through memory, for Numba: the source of a module that makes them.
+
+The region is cut into tiles. For each tile a thread marches along the slowest axis: it makes the
+newest row (2D) or plane (3D) of the first level, then that of the second level a radius behind it,
+and so on, so that a level between u and the last one only ever needs 2 * radius + 1 rows, kept in a
+ring that stays in the core's cache. Around its tile a level also makes what the levels after it
+read, so tiles need nothing from each other (M. Wolfe, "More iteration space tiling", 1989;
+overlapped tiles: S. Krishnamoorthy et al., PLDI 2007). Each point of each level is the point
+function's own operations on the same values as in single sweeps, hence the same bits.
+"""
+
+import textwrap
+from collections.abc import Sequence
+
+from heatsolve.backends import Signature
+from heatsolve.backends.host import numba_cache
+from heatsolve.backends.host import numba_reductions as reductions
+from heatsolve.backends.host.numba_loops import KEY, python_expression
+from heatsolve.stencil.language import INDEX_NAMES
+from heatsolve.stencil.trace import Tape
+
+KINDS = {None: 0, "sum": 1, "max": 2}
+"""Numbers of the norms of a change in generated code."""
+
+
+def radii(tape: Tape) -> tuple[int, ...] | None:
+    """How far the point function reads u along each axis; None if that depends on an argument."""
+    reach = [0] * tape.dimension
+    for number, subscript in tape.loads():
+        for axis, (shift, added) in enumerate(subscript):
+            if number == 0:
+                if added:
+                    return None
+                reach[axis] = max(reach[axis], abs(shift))
+    return tuple(reach)
+
+
+def pass_source(
+    name: str, signature: Signature, tape: Tape, wraps: Sequence[bool], threaded: bool
+) -> str:
+    """The source of a module whose `loops` makes the sweeps of a pass."""
+    reach = radii(tape)
+    assert reach is not None
+    arrays = [f"a{n}" for n, a in enumerate(signature.arguments) if n and not isinstance(a, str)]
+    lines = [_line(part, signature, tape, reach, arrays) for part in ("first", "middle", "last")]
+    imports = f"""\
+        import numpy as np
+        from numba import int64, prange, uint64
+
+        from {numba_cache.__name__} import kept
+
+        from {reductions.__name__} import add_largest, add_sum  # {reductions.DIGEST}
+        real = np.{signature.precision}
+        """
+    loops = _loops(name, tape.dimension, reach, wraps, arrays, threaded)
+    return "\n\n".join([textwrap.dedent(imports), *lines, loops]) + "\n"
+
+
+# ---- one row of one level ----------------------------------------------------------------------
+
+
+def _places(dimension: int) -> list[str]:
+    """Where a row begins: in the rings (`in_`), and in the arrays (`at_`)."""
+    axes = INDEX_NAMES[:dimension]
+    return [f"in_{a}" for a in axes] + [f"at_{a}" for a in axes]
+
+
+def _line(
+    part: str, signature: Signature, tape: Tape, reach: Sequence[int], arrays: Sequence[str]
+) -> str:
+    """The function that makes one row of the first level, of one between, or of the last."""
+    axes = INDEX_NAMES[: tape.dimension]
+    here = tuple((0, ()) for _ in axes)
+    target = (
+        f"new[{_global(here, ())}]"
+        if part == "last"
+        else f"rings[chunk, level, {_local(here, reach)}]"
+    )
+    center = f"u[{_global(here, ())}]" if part == "first" else _before(here, reach)
+    given = ["chunk", "level", *_places(tape.dimension), "count", "kind", "begin", "end"]
+    parameters = ["new", "rings", "u", *arrays, "numbers", *given, "all_terms", "found"]
+    lines = [
+        f"@kept({KEY}, nogil=True, error_model='numpy')",
+        f"def {part}({', '.join(parameters)}):",
+    ]
+    if len(axes) > 1:
+        rows = 2 * reach[0] + 1
+        lines += [
+            f"    s{m} = (in_i + uint64({m - reach[0] + rows})) % uint64({rows})"
+            for m in range(rows)
+        ]
+    scalars = [n for n, argument in enumerate(signature.arguments) if isinstance(argument, str)]
+    lines += [f"    a{n} = numbers[level, {m}]" for m, n in enumerate(scalars)]
+    fixed, varying = _body(part, signature, tape, reach)
+    lines += [f"    {line}" for line in fixed]
+    lines.append("    for n in range(count):")
+    lines += [f"        {line}" for line in varying]
+    lines.append(f"        {target} = v{tape.results[0]}")
+    measure = f"""
+        if kind == 0:
+            return
+        terms, register = all_terms[chunk], found[chunk, level]
+        if kind == {KINDS["sum"]}:
+            for n in range(begin, end):
+                change = {target} - {center}
+                terms[n - begin] = change * change
+            add_sum(terms, terms.view(np.int64), int64(end - begin), register)
+        else:
+            for n in range(begin, end):
+                terms[n - begin] = {target} - {center}
+            add_largest(terms.view(np.int64), int64(end - begin), register)
+        """
+    return "\n".join(lines) + textwrap.indent(textwrap.dedent(measure), "    ")
+
+
+def _body(
+    part: str, signature: Signature, tape: Tape, reach: Sequence[int]
+) -> tuple[list[str], list[str]]:
+    """The operations that are the same for a whole row, and the others."""
+    fixed: list[str] = []
+    varying: list[str] = []
+    varies: set[int] = set()
+    for place, operation in enumerate(tape.operations):
+        name, operands = operation.name, operation.operands
+        if name == "load":
+            number, subscript = operands
+            constant = signature.arguments[number]
+            along_row = not constant[-1]
+            if number == 0 and part != "first":
+                text = _before(subscript, reach)
+            else:
+                array = "u" if number == 0 else f"a{number}"
+                text = f"{array}[{_global(subscript, constant)}]"
+        else:
+            along_row = name not in ("constant", "scalar") and not varies.isdisjoint(operands)
+            text = python_expression(signature, tape, place)
+        if along_row:
+            varies.add(place)
+        (varying if along_row else fixed).append(f"v{place} = {text}")
+    return fixed, varying
+
+
+def _global(subscript: Sequence[tuple[int, tuple[int, ...]]], constant: Sequence[bool]) -> str:
+    """A subscript of an array; 0 along an axis along which it is constant."""
+    indices = []
+    for axis, (shift, _) in enumerate(subscript):
+        start = f"at_{INDEX_NAMES[axis]}" + (" + n" if axis == len(subscript) - 1 else "")
+        indices.append("0" if constant and constant[axis] else _shifted(start, shift))
+    return ", ".join(indices)
+
+
+def _before(subscript: Sequence[tuple[int, tuple[int, ...]]], reach: Sequence[int]) -> str:
+    """A value of the level before, in its ring."""
+    return f"rings[chunk, level - uint64(1), {_local(subscript, reach)}]"
+
+
+def _local(subscript: Sequence[tuple[int, tuple[int, ...]]], reach: Sequence[int]) -> str:
+    """A subscript of the ring of one level."""
+    indices = []
+    for axis, (shift, _) in enumerate(subscript):
+        last = axis == len(subscript) - 1
+        start = f"in_{INDEX_NAMES[axis]}" + (" + n" if last else "")
+        slot = axis == 0 and not last
+        indices.append(f"s{shift + reach[0]}" if slot else _shifted(start, shift))
+    return ", ".join(indices)
+
+
+def _shifted(start: str, shift: int) -> str:
+    return f"{start} {'+' if shift > 0 else '-'} uint64({abs(shift)})" if shift else start
+
+
+# ---- tiles, levels, rows -----------------------------------------------------------------------
+
+
+def _loops(
+    name: str,
+    dimension: int,
+    reach: Sequence[int],
+    wraps: Sequence[bool],
+    arrays: Sequence[str],
+    threaded: bool,
+) -> str:
+    """The function that goes through the tiles, and in each through rows and levels."""
+    axes = INDEX_NAMES[:dimension]
+    bounds = [f"{end}_{a}" for a in axes for end in ("low", "high")]
+    counted = [f"{end}_{a}" for a in axes for end in ("from", "to")]
+    tiles = [f"tile_{a}" for a in axes]
+    given = ["chunks", "levels", *tiles, "rings", "terms", "found", "kinds", "numbers"]
+    lines = [
+        f"@kept({KEY}, parallel={threaded}, nogil=True, error_model='numpy')",
+        f"def loops({', '.join([*given, *bounds, *counted, 'new', 'u', *arrays])}):",
+        f'    """{name}"""',
+        *[f"    tiles_{a} = (high_{a} - low_{a} + tile_{a} - 1) // tile_{a}" for a in axes],
+        f"    tasks = {' * '.join(f'tiles_{a}' for a in axes)}",
+        f"    for chunk in {'prange' if threaded else 'range'}(chunks):",
+        "        for task in range(tasks * chunk // chunks, tasks * (chunk + 1) // chunks):",
+        "            block = task",
+    ]
+    for axis in reversed(axes):
+        lines += [
+            f"            first_{axis} = low_{axis} + block % tiles_{axis} * tile_{axis}",
+            f"            last_{axis} = min(first_{axis} + tile_{axis}, high_{axis})",
+            f"            block //= tiles_{axis}",
+        ]
+    body = _levels(axes, reach, wraps, arrays)
+    return "\n".join(lines) + "\n" + textwrap.indent(body, " " * 12)
+
+
+def _levels(
+    axes: Sequence[str], reach: Sequence[int], wraps: Sequence[bool], arrays: Sequence[str]
+) -> str:
+    """The rows of a tile, level behind level."""
+    outer, inner = axes[:-1], axes[-1]
+    lines: list[str] = []
+    depth = 0
+
+    def put(*texts: str) -> None:
+        lines.extend("    " * depth + text for text in texts)
+
+    if outer:
+        behind = f"(levels - 1) * {reach[0]}"
+        put(f"for front in range(first_i - {behind}, last_i + {behind}):")
+        depth += 1
+    put("for level in range(levels):")
+    depth += 1
+    put("around = levels - 1 - level")
+    put("inside = True", "own = kinds[level] != 0")
+    for axis, radius, wrap in zip(outer, reach, wraps, strict=False):
+        start, stop = _extent(axis, radius, wrap)
+        if axis == "i":
+            put(f"i = front - level * {radius}")
+            put(f"if i < {start} or i >= {stop}:", "    continue")
+        else:
+            put(f"inside_{outer[0]}, own_{outer[0]} = inside, own")
+            put(f"for {axis} in range({start}, {stop}):")
+            depth += 1
+            put(f"inside, own = inside_{outer[0]}, own_{outer[0]}")
+        put(f"at_{axis} = {axis}")
+        if wrap:
+            put(*_wrapped(axis))
+        else:
+            put(f"inside = inside and low_{axis} <= {axis} < high_{axis}")
+        put(f"own = own and max(first_{axis}, from_{axis}) <= {axis} < min(last_{axis}, to_{axis})")
+    start, stop = _extent(inner, reach[-1], wraps[-1])
+    put(f"start = {start}", f"stop = {stop}")
+    row = _row(axes, reach, wraps[-1], arrays)
+    return "\n".join(lines) + "\n" + textwrap.indent(row, "    " * depth)
+
+
+def _extent(axis: str, radius: int, wrap: bool) -> tuple[str, str]:
+    """The points along an axis that a level needs: around the tile, and not beyond the ghosts."""
+    start, stop = f"first_{axis} - around * {radius}", f"last_{axis} + around * {radius}"
+    if wrap:
+        return start, stop
+    return f"max({start}, low_{axis} - {radius})", f"min({stop}, high_{axis} + {radius})"
+
+
+def _wrapped(axis: str) -> list[str]:
+    return [
+        f"if {axis} < low_{axis}:",
+        f"    at_{axis} += high_{axis} - low_{axis}",
+        f"elif {axis} >= high_{axis}:",
+        f"    at_{axis} -= high_{axis} - low_{axis}",
+    ]
+
+
+def _row(axes: Sequence[str], reach: Sequence[int], wrap: bool, arrays: Sequence[str]) -> str:
+    """One row of one level: what is fixed keeps the values of u, the rest is made."""
+    outer, inner = axes[:-1], axes[-1]
+    local = [f"uint64({a} - first_{a} + levels * {r})" for a, r in zip(outer, reach, strict=False)]
+    place = [f"uint64(at_{a})" for a in outer]
+    kept = [f"uint64({outer[0]} - first_i + levels * {reach[0]}) % uint64({2 * reach[0] + 1})",
+            *local[1:]] if outer else []  # fmt: skip
+    base = f"first_{inner} - levels * {reach[-1]}"
+
+    def keep(low: str, high: str) -> list[str]:
+        ring = ", ".join(["chunk", "level", *kept, f"uint64(x - ({base}))"])
+        source = ", ".join([*place, "uint64(x - shift)"])
+        return [f"for x in range({low}, {high}):", f"    rings[{ring}] = u[{source}]"]
+
+    def make(part: str) -> str:
+        given = ["new", "rings", "u", *arrays, "numbers", "uint64(chunk)"]
+        given += ["uint64(level)", *local, f"uint64(low - ({base}))", *place, "uint64(low - shift)"]
+        given += ["uint64(high - low)", "kind", "uint64(begin - low)", "uint64(end - low)"]
+        return f"{part}({', '.join([*given, 'terms', 'found'])})"
+
+    lines = [
+        f"low, high = max(start, low_{inner} + shift), min(stop, high_{inner} + shift)",
+        "if inside and low < high:",
+        f"    begin = max(low, max(first_{inner}, from_{inner}))",
+        f"    end = min(high, min(last_{inner}, to_{inner}))",
+        "    kind = kinds[level] if own and begin < end else 0",
+        "    begin, end = (begin, end) if kind != 0 else (low, low)",
+        "    if level == 0:",
+        f"        {make('first')}",
+        "    elif level < levels - 1:",
+        f"        {make('middle')}",
+        "    else:",
+        f"        {make('last')}",
+    ]
+    if wrap:
+        lines += ["if not inside:", *_indented(keep("low", "high"))]
+        head = ["for image in range(-1, 2):", f"    shift = image * (high_{inner} - low_{inner})"]
+        return "\n".join([*head, *_indented(lines)])
+    lines += [
+        "if not inside:",
+        *_indented(keep("start", "stop")),
+        "elif level < levels - 1:",
+        *_indented(keep("start", "low")),
+        *_indented(keep("high", "stop")),
+    ]
+    return "\n".join(["shift = 0", *lines])
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

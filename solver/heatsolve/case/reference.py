@@ -1,0 +1,191 @@
+"""The reference of case files as a page, made from the schema: every section, key and default.
+
+`python -m heatsolve.case.reference` prints it; `docs/reference.md` is what it printed last.
+"""
+
+import ast
+import inspect
+import re
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import StrictBool
+from pydantic.fields import FieldInfo
+
+from heatsolve.case.schema import FIELDS, Document, Section
+from heatsolve.case.schema.files import Film
+from heatsolve.case.schema.physics import Boundary
+from heatsolve.case.schema.section import FieldName
+from heatsolve.case.types import (
+    Constants,
+    Integer,
+    Interval,
+    Real,
+    Shape,
+    SpaceField,
+    SpaceTimeField,
+    VelocityField,
+)
+from heatsolve.stencil.expressions import Expression, show
+
+HEAD = """\
+# Keys of a case file
+
+Every section and every key, made from the program's own schema. Lists run x, y, z. Where a number
+or a field may stand, an expression in quotes may stand; what it may say, and how the parts work
+together, is in [case files](cases.md). `--set KEY=VALUE` sets any key: `--set grid.cells=[64,64]`,
+`--set obstacle.0.radius=0.1`.
+
+`FIELD` is a field of the model: `temperature` (heat; flow), `concentration` (transport; flow),
+`velocity_x`, `velocity_y`, `velocity_z` (transport of a velocity; flow), `pressure` (flow), or one
+of [a model of your own](extending.md#a-model), whose parameters are keys of `[model]`. `WALL` is
+`left`, `right`, `bottom`, `top`, `back` or `front`.
+"""
+WORDS = {
+    Real: "number",
+    Integer: "whole number",
+    SpaceField: "field of x, y, z",
+    SpaceTimeField: "field of x, y, z, t",
+    VelocityField: 'list of fields of x, y, z; or `"self"`',
+    Shape: '`"circle"`, `"box"` or field of x, y, z',
+    Constants: "table of numbers",
+    Interval: "whole number > 0 or time",
+    Film: "true, false, or list of names of fields",
+    FieldName: "name of a field",
+    StrictBool: "true or false",
+    str: "text",
+}
+PLURAL = re.compile(r"^(whole number|number|name|list|table)\b")
+BOUNDS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
+COMMON_NAMES = {"FIELD": FIELDS, "WALL": tuple(Boundary.model_fields)}
+
+
+class Key(NamedTuple):
+    """A key of a section, or several that mean the same."""
+
+    name: str
+    info: FieldInfo
+    annotation: Any
+    meaning: str
+
+
+def reference() -> str:
+    """The page, in Markdown."""
+    return "\n".join([HEAD, *_section(Document, "")])
+
+
+def keys(section: type[Section]) -> Iterator[Key]:
+    """The keys of a section in their order; names of fields and of walls are one key."""
+    meanings = _attribute_docstrings(section)
+    common = None
+    for name, info in section.model_fields.items():
+        group = _common_name(name)
+        if group is None:
+            key = Key(info.alias or name, info, section.__annotations__[name], meanings[name])
+            yield key
+        elif group != common:
+            yield Key(group, info, section.__annotations__[name], meanings[name])
+        common = group
+
+
+def _common_name(name: str) -> str | None:
+    for common, names in COMMON_NAMES.items():
+        if name in names:
+            return common
+    shared = re.fullmatch(r"(\w+_)[xyz]", name)
+    return f"{shared[1]}x`, `{shared[1]}y`, `{shared[1]}z" if shared else None
+
+
+def _attribute_docstrings(section: type[Section]) -> dict[str, str]:
+    """The text below each attribute; pydantic could read it, but at every start, in 0.1 s."""
+    found = dict.fromkeys(section.model_fields, "")
+    (tree,) = ast.parse(inspect.getsource(section)).body
+    assert isinstance(tree, ast.ClassDef)
+    for statement, after in zip(tree.body, tree.body[1:], strict=False):
+        match statement, after:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = " ".join(text.split())
+    return found
+
+
+def _section(section: type[Section], path: str) -> Iterator[str]:
+    """The table of a section's own keys, then the sections in it."""
+    below = [(key, inner) for key in keys(section) if (inner := _inner(key.annotation))]
+    # At the top every section has a heading of its own, which says what a row would.
+    rows = [key for key in keys(section) if path or not _inner(key.annotation)]
+    yield from ("| key | what may stand there | default | meaning |", "|---|---|---|---|")
+    for key in rows:
+        words = _words(key.annotation)
+        yield f"| `{key.name}` | {words} | {_default(key.info)} | {key.meaning} |"
+    yield ""
+    for key, inner in below:
+        repeated = get_origin(key.annotation) is tuple
+        inner_path = f"{path}.{key.name}".removeprefix(".")
+        heading = f"[[{inner_path}]]" if repeated else f"[{inner_path}]"
+        yield from (f"{'##' if not path else '###'} `{heading}`", "", _about(inner), "")
+        yield from _section(inner, inner_path)
+
+
+def _about(section: type[Section]) -> str:
+    """What the docstring says behind the name of the section."""
+    text = re.sub(r"^`\[.*?\]+`( and its like)?: ", "", inspect.getdoc(section) or "")
+    return text[:1].upper() + text[1:]
+
+
+def _inner(annotation: Any) -> type[Section] | None:
+    """The section that a key holds, if it holds one."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next(filter(None, map(_inner, get_args(annotation))), None)
+
+
+def _words(annotation: Any) -> str:
+    """What a type means to somebody who writes a case."""
+    if annotation in WORDS:
+        return WORDS[annotation]
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        return _bounded(*parts)
+    if kind is Literal:
+        return _either([f"`{show(part)}`" for part in parts])
+    if kind is tuple:
+        return "list of " + PLURAL.sub(r"\1s", _words(parts[0]))
+    if kind in (Union, types.UnionType):
+        return _either([_words(part) for part in parts if part is not types.NoneType])
+    return "table"
+
+
+def _bounded(base: Any, *metadata: Any) -> str:
+    """A type with bounds: the longest known beginning of its metadata, and what follows."""
+    for count in range(len(metadata), 0, -1):
+        known = WORDS.get(Annotated[base, *metadata[:count]])
+        if known:
+            bounds = [item for item in metadata[count:] if type(item) in BOUNDS]
+            limits = [(BOUNDS[type(item)], item) for item in bounds]
+            said = [f"{sign} {show(getattr(item, name))}" for (sign, name), item in limits]
+            return " ".join([known, " and ".join(said)]).strip()
+    return _words(base)
+
+
+def _either(words: list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "needed"
+    value = info.default
+    if isinstance(value, Expression):
+        return f"`{show(value())}`"
+    if isinstance(value, str | bool | int | float):
+        return f"`{show(value)}`"
+    return ""
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

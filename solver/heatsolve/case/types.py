@@ -1,0 +1,145 @@
+"""What may stand for a key of a case file: numbers, expressions, times; read from what TOML gives.
+
+Wherever a number may stand, an expression in the constants of the case may stand too. Values are
+validated against a context `{"constants": {}, "faulty": []}`, which the `[constants]` section
+fills in before all the others are read.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Any
+
+from annotated_types import Gt, Le
+from pydantic import BeforeValidator, PlainValidator, ValidationInfo
+
+from heatsolve.case.toml import KeyPath
+from heatsolve.stencil.expressions import (
+    Expression,
+    ExpressionError,
+    check_constant_name,
+    compile_expression,
+    finite,
+    show,
+)
+from heatsolve.stencil.grid import AXIS_NAMES
+
+MAX_INTEGER = 2**53  # up to here every whole number is a float64 too
+WALL_TIME = re.compile(r"\s*(\d+(?:\.\d+)?(?:e[-+]?\d+)?)\s*(s|min|h)\s*", re.ASCII | re.I)
+UNITS_OF_TIME = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+Mistake = tuple[KeyPath, str]  # a key path, below what is checked, and a sentence
+Found = Iterator[Mistake]
+
+
+class Mistakes(ValueError):
+    """Mistakes in one section; none at all if the cause is a mistake reported elsewhere."""
+
+    def __init__(self, *found: Mistake):
+        super().__init__("; ".join(sentence for _, sentence in found))
+        self.found = found
+
+
+def _compile(text: str, variables: Sequence[str], info: ValidationInfo) -> Expression:
+    context: Any = info.context
+    # A constant that is itself a mistake stands in as a variable: its value is unknown.
+    return compile_expression(text, (*variables, *context["faulty"]), context["constants"])
+
+
+def real(value: Any, info: ValidationInfo) -> float:
+    """A finite number, or an expression in the constants that gives one."""
+    if isinstance(value, str):
+        expression = _compile(value, (), info)
+        if expression.names:
+            raise Mistakes()
+        value = expression()
+    return finite(value)
+
+
+def _field(variables: Sequence[str], value: Any, info: ValidationInfo) -> Expression:
+    if not isinstance(value, str):
+        value = repr(finite(value, "a number or an expression"))
+    expression = _compile(value, variables, info)
+    if not expression.names:
+        finite(expression())
+    return expression
+
+
+def _velocity(value: Any, info: ValidationInfo) -> tuple[Expression, ...] | str:
+    """One field for each axis, or "self"."""
+    if value == "self":
+        return value
+    if not isinstance(value, list):
+        words = 'must be a list of numbers or expressions, one for each axis, or "self"'
+        raise ExpressionError(f"{words}, not {show(value)}")
+    found, faults = [], []
+    for number, item in enumerate(value):
+        try:
+            found.append(_field(AXIS_NAMES, item, info))
+        except ValueError as error:
+            faults.append(((number,), str(error)))
+    if faults:
+        raise Mistakes(*faults)
+    return tuple(found)
+
+
+def _shape(value: Any, info: ValidationInfo) -> Expression | str:
+    """The name of a shape, or a field that is not 0 inside it."""
+    if value in ("circle", "box"):
+        return value
+    if not isinstance(value, str):
+        raise ExpressionError(f'must be "circle", "box" or an expression, not {show(value)}')
+    return _field(AXIS_NAMES, value, info)
+
+
+def seconds_of(value: Any) -> float | None:
+    """The seconds of a wall time such as "30 min"; None if it is none."""
+    parts = WALL_TIME.fullmatch(value) if isinstance(value, str) else None
+    return float(parts[1]) * UNITS_OF_TIME[parts[2]] if parts else None
+
+
+def _interval(value: Any, info: ValidationInfo) -> int | str:
+    """A number of iterations or steps, or the text of a wall time."""
+    seconds = seconds_of(value)
+    if seconds is not None and 0.0 < seconds < math.inf:
+        return value
+    with suppress(ExpressionError):
+        number = real(value, info)
+        if number.is_integer() and 0 < number <= MAX_INTEGER:
+            return int(number)
+    raise ExpressionError(
+        "must be a number of iterations or steps, such as 1000, or a time, such as "
+        f'"30 min", "2 h" or "90 s", not {show(value)}'
+    )
+
+
+def _constants(table: Any, info: ValidationInfo) -> dict[str, float]:
+    """Evaluate the constants in their order, each in terms of those before it."""
+    if not isinstance(table, dict):
+        raise Mistakes(((), f"must be a table, not {show(table)}"))
+    context: Any = info.context
+    found: list[Mistake] = []
+    for name, value in table.items():
+        try:
+            check_constant_name(name)
+            context["constants"][name] = real(value, info)
+        except ValueError as error:
+            context["faulty"].append(name)
+            found += [((name,), str(error))] if str(error) else []
+    if found:
+        raise Mistakes(*found)
+    return context["constants"]
+
+
+Real = Annotated[float, BeforeValidator(real)]
+PositiveReal = Annotated[Real, Gt(0)]
+Integer = Annotated[int, BeforeValidator(real), Le(MAX_INTEGER)]
+PositiveInteger = Annotated[Integer, Gt(0)]
+SpaceField = Annotated[Expression, PlainValidator(partial(_field, AXIS_NAMES))]
+VelocityField = Annotated[tuple[Expression, ...] | str | None, PlainValidator(_velocity)]
+Shape = Annotated[Expression | str, PlainValidator(_shape)]
+SpaceTimeField = Annotated[Expression, PlainValidator(partial(_field, (*AXIS_NAMES, "t")))]
+Constants = Annotated[dict[str, float], PlainValidator(_constants)]
+Interval = Annotated[int | str, PlainValidator(_interval)]

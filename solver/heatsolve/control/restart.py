@@ -1,0 +1,96 @@
+"""Where a run begins: anew, or from a checkpoint of an interrupted or finished run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from heatsolve.case.load import recorded
+from heatsolve.control.checkpoint import Store
+from heatsolve.control.controller import State
+from heatsolve.control.resume import refuse_another
+from heatsolve.errors import FileFailure, HeatsolveError, InputError
+from heatsolve.io.disk import folder_beside
+from heatsolve.models.problem import Problem
+from heatsolve.report import Report
+from heatsolve.time import loop as march
+from heatsolve.time.step_size import Pace
+
+RECORD = {"case": str, "unit": str, "frames": list}
+"""What every checkpoint of a run has in its record, and of what type."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What was asked for.
+
+    `restart`: from the newest checkpoint, if there is one; `checkpoint`: from this one;
+    `overwrite`: anew, also if that removes the checkpoints of an unfinished run.
+    """
+
+    restart: bool = False
+    checkpoint: Path | None = None
+    overwrite: bool = False
+
+
+def store_of(problem: Problem, path: Path) -> Store:
+    """The checkpoints of the run that writes a file: NAME.checkpoints beside NAME.h5."""
+    axes = problem.grid.axes
+    blocks = [axis.block or (0, axis.all_unknowns) for axis in axes]
+    shape = [axis.all_unknowns for axis in axes]
+    keep = problem.case.checkpoint.keep
+    return Store(folder_beside(path, "checkpoints"), shape, blocks, problem.ranks, keep)
+
+
+def find_state(
+    problem: Problem, store: Store, start: Start, pace: Pace | None, report: Report
+) -> State | None:
+    """The state to begin from, None for a fresh start; asks all processes.
+
+    Raises InputError where the case has changed too much since, or where a fresh start would
+    remove the checkpoints of an unfinished run; FileFailure for a damaged `start.checkpoint`.
+    """
+    passed_by: list[str] = []
+
+    def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
+        if not all(isinstance(state.record.get(key), kind) for key, kind in RECORD.items()):
+            raise FileFailure(f"the checkpoint after {state.number} is not one of a run")
+        refuse_another(recorded(state.record["case"]).text, problem.case)
+        reason = march.passed_by(problem.case, pace, state)
+        if reason:
+            passed_by.append(
+                f"this run cannot go on from the checkpoint after {state.number} "
+                f"{state.record['unit']} in {store.folder}: {reason}"
+            )
+            raise error(passed_by[-1])
+
+    state = None
+    if start.checkpoint is not None:
+        state = store.load(start.checkpoint, lambda state: agree(state, InputError))
+        if state.record["frames"] and start.checkpoint.parent.resolve() != store.folder.resolve():
+            raise InputError(
+                "--restart-from: a march goes on only in the file of its first frames, "
+                f"the one beside {start.checkpoint.parent}"
+            )
+    elif start.restart:
+        state = store.newest(agree)
+        for sentence in store.damaged:
+            report.warn(sentence)
+        if state is None and passed_by:
+            raise InputError(f"{passed_by[0]} (--overwrite starts anew)")
+        if state is None:
+            report.line(f"no checkpoint in {store.folder}, a fresh start")
+    elif not start.overwrite:
+        _refuse_unfinished(store)
+    if state is not None:
+        report.line(f"goes on after {state.number} {state.record['unit']}")
+        for note in recorded(state.record["case"]).notes:
+            report.line(f"the checkpoint: {note}")
+    return state
+
+
+def _refuse_unfinished(store: Store) -> None:
+    latest = store.latest()
+    if latest is not None and not latest.finished:
+        raise InputError(
+            f"{store.folder} holds an unfinished run, stopped after {latest.number} "
+            f"{latest.record['unit']}: go on with --restart, or begin anew with --overwrite"
+        )

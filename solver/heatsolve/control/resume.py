@@ -1,0 +1,163 @@
+"""Whether a run may go on from a checkpoint: only if the case still asks for the same solution.
+
+Cases are compared by what they mean. How they are written, what is a default and what is given,
+and constants that are not used make no difference.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heatsolve.case.load import Case, parse
+from heatsolve.case.schema import Document, Section
+from heatsolve.case.toml import KeyPath, dotted
+from heatsolve.errors import CaseError, InputError
+from heatsolve.linear.iterate import method_name
+from heatsolve.stencil.expressions import Expression, quoted, show
+
+MAY_CHANGE = {
+    ("case",),
+    ("constants",),  # where they are used, they are compared
+    ("output",),  # but for the fields of frames, and where the history reads them
+    ("checkpoint",),
+    ("parallel",),
+    ("reference",),
+    ("units",),
+    ("solver", "method"),  # compared by what `auto` chooses
+    ("solver", "tolerance"),
+    ("solver", "relative"),
+    ("solver", "max_iterations"),
+    ("solver", "iterations"),
+    ("time", "end"),
+    ("time", "tolerance"),  # but for whether there is one
+    ("time", "allow_unstable"),
+}
+NAMED = 3
+"""So many keys are told of in one message."""
+
+Change = tuple[KeyPath, Any, Any]  # a key, what it was, what it is
+
+
+def refuse_another(text: str, case: Case) -> None:
+    """Raise InputError, with the keys that changed, for a checkpoint of another solution.
+
+    text: the case of the checkpoint, as its `Case.text`.
+    """
+    try:
+        old = parse(text, "checkpoint")
+    except CaseError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"the case in the checkpoint is not valid here: {reason}") from None
+    changes = [cause for change in _changes(old, case) for cause in _causes(change, old, case)]
+    changes.sort(key=lambda change: change[2] is None)  # first those with a place in the case
+    told = {
+        f"{dotted(path)}: was {_shown(was)} in the checkpoint, is {_shown(now)} now": None
+        for path, was, now in changes
+    }
+    if told:
+        more = ["and other keys changed"] if len(told) > NAMED else []
+        sentence = "; ".join([*list(told)[:NAMED], *more])
+        raise InputError(f"{sentence} (--overwrite starts anew)")
+
+
+def _changes(old: Case, new: Case) -> Iterator[Change]:
+    methods = method_name(old), method_name(new)
+    if methods[0] != methods[1]:
+        yield ("solver", "method"), *methods
+    fields = [case.output.fields or case.field_names for case in (old, new)]
+    if set(fields[0]) != set(fields[1]) and not new.model.steady:
+        yield ("output", "fields"), *fields
+    for key, attribute in (("probes", "probes"), ("line", "lines")):
+        read = [getattr(case.output, attribute) for case in (old, new)]
+        if read[0] != read[1]:
+            yield ("output", key), *read
+    if new.model.scheme == "collocated" and old.solver.iterations != new.solver.iterations:
+        yield ("solver", "iterations"), old.solver.iterations, new.solver.iterations
+    was, now = (case.time.tolerance if case.time else None for case in (old, new))
+    if (was is None) != (now is None):  # the norms of a march are then others
+        yield ("time", "tolerance"), was, now
+    yield from _differences(old, new)
+
+
+def _differences(old: Any, new: Any, path: KeyPath = ()) -> Iterator[Change]:
+    """Yield the keys of two values, sections or tables in arrays that differ in meaning."""
+    if isinstance(old, Section) and isinstance(new, Section):
+        kind = Document if isinstance(old, Document) else type(old)
+        for key, name in kind.attributes().items():
+            below = (*path, key)
+            if below not in MAY_CHANGE:
+                yield from _differences(getattr(old, name), getattr(new, name), below)
+    elif _are_tables(old) and _are_tables(new) and len(old) == len(new):
+        for number, pair in enumerate(zip(old, new, strict=True)):
+            yield from _differences(*pair, (*path, number))
+    elif _meaning(old) != _meaning(new):
+        yield path, old, new
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, Section) for item in value)
+
+
+def _meaning(value: Any) -> Any:
+    if isinstance(value, Expression):
+        return value.tree if value.names else value()
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+        return frozenset(value)  # periodic axes, in any order
+    if isinstance(value, tuple):
+        return tuple(map(_meaning, value))
+    return value
+
+
+def _causes(change: Change, old: Case, new: Case) -> Iterator[Change]:
+    """Yield the changed constants that explain a change of a key, or else the change itself."""
+    path, *_ = change
+    before, after = (_item(tomllib.loads(case.text), path) for case in (old, new))
+    constants = list(_constants(before, old, new)) if _alike(before, after) else []
+    yield from constants or [change]
+
+
+def _constants(written: Any, old: Case, new: Case) -> Iterator[Change]:
+    """Yield the constants that changed, of those that a value is written in terms of."""
+    for name in sorted(_names(written)):
+        was, now = old.constants.get(name), new.constants.get(name)
+        if was != now:
+            yield from _causes((("constants", name), was, now), old, new)
+
+
+def _item(table: Any, path: KeyPath) -> Any:
+    """What stands at a path of a TOML document, None for nothing."""
+    for key in path:
+        inside = isinstance(table, Mapping) and key in table
+        if not inside and not (isinstance(table, list) and isinstance(key, int)):
+            return None
+        table = table[key]
+    return table
+
+
+def _alike(before: Any, after: Any) -> bool:
+    """Whether two values are written alike, but for blanks."""
+    return "".join(repr(before).split()) == "".join(repr(after).split())
+
+
+def _names(written: Any) -> set[str]:
+    if isinstance(written, list):
+        return set().union(*map(_names, written))
+    return set(re.findall(r"\b[A-Za-z_]\w*", written)) if isinstance(written, str) else set()
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "absent"
+    if _are_tables(value):
+        return f"{len(value)} given" if value else "absent"
+    if isinstance(value, Section):
+        return "given"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    if isinstance(value, Expression):
+        try:
+            return show(float(value.text))
+        except ValueError:
+            return quoted(value.text)
+    return show(value)

@@ -1,0 +1,386 @@
+"""Files of results: read back, copied, summarised, wherever the values of their fields lie."""
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from heatsolve.case.load import recorded
+from heatsolve.case.toml import loads
+from heatsolve.errors import FileFailure, InputError
+from heatsolve.io import subfiles as parts
+from heatsolve.io.disk import failing
+from heatsolve.io.fieldfile import BLOCK_BYTES, POINTS, FieldFile, field_names, row_axis
+from heatsolve.io.inspection import (
+    attributes,
+    damage,
+    demand_group,
+    demand_unit,
+    demand_values,
+    members,
+    survives,
+)
+from heatsolve.streams import shown
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What a field file holds, in memory; the file itself is closed.
+
+    It can stand for the file wherever one is read: what it has in memory is taken from there, the
+    rest from the file, as long as that is the same.
+    """
+
+    path: Path
+    mark: tuple[int, ...]  # which file it was read from, whatever has its name since
+    fields: dict[str, np.ndarray]  # axes as in `coordinates`, behind time if that is there
+    coordinates: dict[str, np.ndarray]  # slowest axis first, without time
+    time: np.ndarray | None  # of the frames read; None of a steady run
+    attributes: dict[str, Any]  # of the root, as plain Python values
+    history: dict[str, np.ndarray]
+    units: dict[str, str]  # of every field in the file (read or not), every axis, and time
+    notes: tuple[str, ...] = ()  # sentences on what an earlier version meant otherwise
+
+    @property
+    def norm(self) -> str:
+        """What the norm in the history is of, as the file or, of earlier ones, its case says."""
+        if isinstance(words := self.attributes.get("norm_of"), str):
+            return words
+        case = recorded(str(self.attributes.get("case", ""))).case
+        if case is not None and case.norm_words != "l2 of the rate of change":
+            return case.norm_words
+        return "residual" if self.time is None else "l2 of the change in a step"
+
+    @property
+    def relative(self) -> tuple[float, str]:
+        """By what this norm and the `threshold` are divided, and what that is, in words; 1 and
+        nothing if the tolerance is none relative to something."""
+        scale, words = (self.attributes.get(key) for key in ("scale", "relative_to"))
+        if isinstance(scale, float) and scale > 0.0 and isinstance(words, str):
+            return scale, f" relative to {shown(words)}"
+        return 1.0, ""
+
+    @property
+    def names(self) -> list[str]:
+        """The fields of the file, read or not, in alphabetical order."""
+        return [name for name in self.units if name not in {*self.coordinates, "time"}]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of each field."""
+        frames = () if self.time is None else (len(self.time),)
+        return (*frames, *map(len, self.coordinates.values()))
+
+    @property
+    def case(self) -> dict[str, Any]:
+        """The case that made the file, as parsed TOML; empty if it has none or a broken one."""
+        try:
+            return loads(self.attributes.get("case", ""))
+        except (ValueError, RecursionError):
+            return {}
+
+    @property
+    def title(self) -> str:
+        """The first line of the case's title, else the name of the file."""
+        section = self.case.get("case")
+        title = str(section.get("title", "")) if isinstance(section, dict) else ""
+        return shown(next(iter(title.strip().splitlines()), self.path.stem))
+
+
+Source = Path | str | Solution
+"""A field file, or what has been read of one."""
+
+
+def read(source: Source, fields: Sequence[str] | None = None) -> Solution:
+    """Read a field file, or only some of its `fields`; a Solution gets those that it lacks.
+
+    Raises InputError for a file or field that is not there, FileFailure for one that is damaged,
+    locked or not ours, or not the one any more that a Solution was read from.
+    """
+    if isinstance(source, Solution):
+        wanted = source.names if fields is None else fields
+        _demand(wanted, source.names, source.path)
+        missing = [name for name in wanted if name not in source.fields]
+        if not missing:
+            return source
+        with _open(source) as file:
+            return replace(source, fields=source.fields | {n: _field(file, n)[:] for n in missing})
+    path = Path(source)
+    with _open(path) as file:
+        names = field_names(file)
+        _demand(fields or (), names, path)
+        time, axes = file.get("time"), _axes(file)
+        about = attributes(file)
+        notes: tuple[str, ...] = ()
+        if "case" in about:
+            _, about["case"], notes = recorded(about["case"])
+        return Solution(
+            path=path,
+            mark=_mark(file),
+            fields={n: _field(file, n)[:] for n in (names if fields is None else fields)},
+            coordinates={axis: file[axis][:] for axis in axes},
+            time=time[:] if time else None,
+            attributes=about,
+            history={
+                name: values[:]
+                for name, values in file["history"].items()
+                if not name.startswith(POINTS)
+            },
+            units={
+                name: str(file[name].attrs["units"])
+                for name in (*names, *axes, *(["time"] if time else []))
+            },
+            notes=notes,
+        )
+
+
+Values = Any
+"""What gives the values of a field at an index: an array, a dataset or `parts.Linked`."""
+
+
+@contextmanager
+def _values(source: Source, *fields: str) -> Iterator[tuple[Solution, list[Values]]]:
+    """Some fields of a file to be read piece by piece, with all that it holds besides them."""
+    solution = read(source, fields=())
+    _demand(fields, solution.names, solution.path)
+    with ExitStack() as stack:
+        held: list[Values] = [solution.fields[n] for n in fields if n in solution.fields]
+        if len(held) < len(fields):
+            file = stack.enter_context(_open(solution))
+            held = [_field(file, name) for name in fields]
+        yield solution, held
+
+
+def cuts(
+    source: Source, field: str, frames: Sequence[int], at: Mapping[str, int], most: int
+) -> Iterator[np.ndarray]:
+    """Planes or lines of a field, one for each of some frames (of a steady file there is one, 0).
+
+    `at` are numbers of points along axes across which it is cut. Of the others each has at most so
+    many points, as `evenly` picks them: of a large field only those are read. Raises as `read`.
+    """
+    with _values(source, field) as (solution, (held,)):
+        axes = list(solution.coordinates)
+        extents = [
+            n for n, axis in zip(held.shape[-len(axes) :], axes, strict=True) if axis not in at
+        ]
+        kept = [evenly(n, most) for n in extents]
+        rows = kept[0].tolist() if len(kept[0]) < extents[0] else [slice(None)]
+        for frame in frames:
+            start = (frame,) if held.ndim > len(axes) else ()
+            pieces = []
+            for row in rows:
+                ways = iter([row, *[slice(None)] * (len(extents) - 1)])
+                key = start + tuple(at[axis] if axis in at else next(ways) for axis in axes)
+                piece = held[key].reshape(-1, *extents[1:])
+                pieces.append(piece[np.ix_(np.arange(len(piece)), *kept[1:])])
+            yield np.concatenate(pieces)
+
+
+def evenly(count: int, most: int) -> np.ndarray:
+    """At most so many of the numbers below `count`, evenly spread, both ends among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
+Block = tuple[tuple[int, ...], int, list[np.ndarray]]
+"""The frame, if there are several, the first row, and the values in each of some files."""
+
+
+def blocks(sources: Sequence[Source], field: str) -> Iterator[Block]:
+    """A field of files that hold it in one shape, block by block, so that they may exceed memory.
+
+    Raises as `read` does.
+    """
+    with ExitStack() as stack:
+        opened = [stack.enter_context(_values(source, field)) for source in sources]
+        held = [values for _, (values,) in opened]
+        first, axes = held[0], len(opened[0][0].coordinates)
+        frames, (extent, *rest) = first.shape[:-axes], first.shape[-axes:]
+        rows = max(1, BLOCK_BYTES // (math.prod(rest) * first.dtype.itemsize))
+        for frame in np.ndindex(frames):
+            for start in range(0, extent, rows):
+                yield frame, start, [each[(*frame, slice(start, start + rows))] for each in held]
+
+
+def copy(path: Path, target: Path) -> None:
+    """Write all that a field file holds, wherever it lies, to one plain file, block by block.
+
+    `target` may be the same as `path`. Raises as `read` and `FieldFile` do.
+    """
+    solution = read(path, fields=())
+    with _open(solution) as file:
+        units = {name: str(d.attrs["units"]) for name, d in file["history"].items()}
+        units |= solution.units | {"length": solution.units["x"]}
+        times = [None] if solution.time is None else solution.time.tolist()
+        transient = solution.time is not None
+        with FieldFile(target, solution.coordinates, units, transient=transient) as plain:
+            plain.copy({name: _field(file, name) for name in field_names(file)}, times)
+            if transient:  # a restart looks here for the frames of parts that are no more
+                plain.record("gathered", "frames", parts.lineage(file, field_names(file)[0]))
+            plain.finish(dict(file.attrs), solution.history)
+
+
+def summary(source: Source) -> str:
+    """What `heatsolve info` prints: the run, its grid and the range of each field, as plain text.
+
+    Fields are read block by block, so a file may exceed the memory; of a transient file only the
+    last frame is. Raises as `read` does.
+    """
+    solution = read(source, fields=())
+    rows = [["title", solution.title]]
+    scale, relative = solution.relative
+    norms = {"residual": solution.norm, "threshold": "tolerance"}
+    for name, value in solution.attributes.items():
+        if name == "converged":
+            marched = solution.time is not None and "threshold" not in solution.attributes
+            rows.append(["reached its end" if marched else name, "yes" if value else "no"])
+        elif name in norms and isinstance(value, float):
+            rows.append([norms[name], _number(value / scale) + relative])
+        elif name not in ("case", "scale", "relative_to", "norm_of"):
+            rows.append([name.replace("_", " "), _number(value)])
+    for axis, line in {**solution.coordinates, "time": solution.time}.items():
+        if line is not None:
+            ends = f"{_number(line[0])} to {_number(line[-1])} {solution.units[axis]}"
+            rows.append([axis, f"{ends} ({len(line)} {'frames' if axis == 'time' else 'points'})"])
+    rows += [["note", note] for note in solution.notes]
+    table = [["field", "unit", "min", "max", "mean", "NaN"]]
+    for name, statistics in ranges(solution).items():
+        table.append([name, solution.units[name], *map(_number, statistics)])
+    return "\n".join([*_columns(rows), "", *_columns(table)])
+
+
+def ranges(source: Source) -> dict[str, tuple[float, float, float, int]]:
+    """Minimum, maximum and mean of each field (in its last frame) without its NaN, and their count.
+
+    Read block by block. Raises as `read` does.
+    """
+    solution = read(source, fields=())
+    with _values(solution, *solution.names) as (_, held):
+        axes = len(solution.coordinates)
+        found = [_statistics(values, axes) for values in held]
+        return dict(zip(solution.names, found, strict=True))
+
+
+def _statistics(held: Values, axes: int) -> tuple[float, float, float, int]:
+    frame = (-1,) * (held.ndim - axes)
+    shape = held.shape[-axes:]
+    rows = max(1, BLOCK_BYTES // (math.prod(shape[1:]) * held.dtype.itemsize))
+    low, high, total, valid = math.inf, -math.inf, 0.0, 0
+    for start in range(0, shape[0], rows):
+        block = held[(*frame, slice(start, start + rows))]
+        block = block[~np.isnan(block)]
+        valid += block.size
+        low, high = block.min(initial=low), block.max(initial=high)
+        with np.errstate(all="ignore"):  # an infinite field has no mean, and may say so
+            total += block.sum(dtype=float)
+    missing = math.prod(shape) - valid
+    return (low, high, total / valid, missing) if valid else (*[math.nan] * 3, missing)
+
+
+def _number(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    """Lines of left-aligned columns, two blanks apart."""
+    rows = [list(map(shown, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _length(file: h5py.File, axis: str) -> int:
+    """How many points or times an axis has. Raises FileFailure for what is no axis."""
+    line = demand_values(file, axis)
+    points = line[:] if line.ndim == 1 else np.empty(0)
+    ascends = axis == "time" or (points[1:] > points[:-1]).all()
+    if not (points.size and np.isfinite(points).all() and ascends):
+        raise damage(file, axis, "is no axis")
+    return points.size
+
+
+@contextmanager
+def _open(source: Path | Solution) -> Iterator[h5py.File]:
+    """A field file, open for reading: for a Solution the one that it was read from."""
+    path = source.path if isinstance(source, Solution) else source
+    with failing("read", path):
+        if not path.exists():
+            raise InputError(f"there is no file {path}")
+        about = path.stat()
+        _try_out(path, about.st_mtime_ns, about.st_size)
+        with h5py.File(path, "r", locking="best-effort") as file:
+            if isinstance(source, Solution) and _mark(file) != source.mark:
+                raise FileFailure(f"{path} has been replaced since it was first read")
+            _inspect(file)
+            parts.check(path.resolve().parent, parts.recorded(file, "parts", "size"))
+            yield file
+
+
+def _mark(file: h5py.File) -> tuple[int, ...]:
+    """What tells an open file from every other that had or will have its name."""
+    about = os.fstat(file.id.get_vfd_handle())
+    return about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size
+
+
+@lru_cache(maxsize=64)
+def _try_out(path: Path, *_: int) -> None:
+    """Look into a file, and the parts that it names, in a process that may crash on it."""
+
+    def look() -> None:
+        with h5py.File(path, "r", locking="best-effort") as file:
+            _inspect(file)
+            for name in field_names(file):
+                if file[name].is_virtual:
+                    parts.Linked(file[name]).look()
+
+    survives(path, look)
+
+
+def _inspect(file: h5py.File) -> None:
+    """Raise FileFailure for a file that is not one of ours, or has been damaged."""
+    names = list(members(file))
+    if not ({"history", "x"} <= set(names) and field_names(file)):
+        raise FileFailure(f"{file.filename} is not an output of heatsolve")
+    axes = ["time"] * ("time" in names) + _axes(file)
+    shape = tuple(_length(file, axis) for axis in axes)
+    for name in field_names(file):
+        field = file[name] if file[name].is_virtual else demand_values(file, name)
+        if field.shape != shape:
+            raise damage(file, name, f"has the shape {field.shape}, its axes have {shape}")
+    for name in (*axes, *field_names(file)):
+        demand_unit(file, name)
+    attributes(file)
+    history = demand_group(file, "history")
+    for name in members(history):
+        demand_values(history, name)
+        demand_unit(history, name)
+    lengths: dict[str, set[int]] = {}
+    for name in history:
+        if not name.startswith(POINTS):
+            axis = row_axis(name, "iteration", history)
+            lengths.setdefault(axis, set()).add(len(history[name]))
+    if any(len(found) > 1 for found in lengths.values()):
+        raise damage(file, "history", "has columns of several lengths")
+
+
+def _demand(fields: Sequence[str], names: Sequence[str], path: Path) -> None:
+    """Raise InputError for a field that a file does not have."""
+    for field in fields:
+        if field not in names:
+            raise InputError(f"{path} has no field {field!r}, only {', '.join(names)}")
+
+
+def _axes(file: h5py.File) -> list[str]:
+    """The axes of space, slowest first."""
+    return [axis for axis in ("z", "y", "x") if axis in file]
+
+
+def _field(file: h5py.File, name: str) -> h5py.Dataset | parts.Linked:
+    """A field to be read, wherever its values lie."""
+    return parts.Linked(file[name]) if file[name].is_virtual else file[name]

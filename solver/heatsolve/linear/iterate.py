@@ -1,0 +1,291 @@
+"""The loop to convergence, and the method that a case asks for."""
+
+import math
+import time as clock
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+from heatsolve.backends import Accumulator
+from heatsolve.case.load import Case
+from heatsolve.control.controller import Keeper, Questions, State
+from heatsolve.linear import Method, System, two_coloured
+from heatsolve.linear.criterion import Criterion, OutOfRange, kind_of, largest_of, lost_digits
+from heatsolve.linear.fft.fft import Fourier
+from heatsolve.linear.krylov.cg import ConjugateGradients
+from heatsolve.linear.krylov.mgcg import MultigridCG
+from heatsolve.linear.multigrid.mixed import Refinement
+from heatsolve.linear.multigrid.multigrid import Multigrid
+from heatsolve.linear.stationary.chebyshev import Chebyshev
+from heatsolve.linear.stationary.jacobi import Jacobi
+from heatsolve.linear.stationary.sor import Sor
+from heatsolve.linear.stopping import Course, Judge, Look
+from heatsolve.models.evaluate import walls_of
+from heatsolve.models.heat import equations as heat
+from heatsolve.models.problem import mirrors
+from heatsolve.stencil.grid import Grid, whole
+
+FEWEST_ON_DEVICE = 2
+"""Iterations that a device is given at least before the host looks: it waits for each look."""
+LONGEST_QUEUE = 0.25
+"""Seconds of work that the host queues before it looks at a device."""
+
+
+class Watcher(Protocol):
+    """Who wants to know how a run goes; see `report`."""
+
+    def warn(self, sentence: str) -> None: ...
+
+    def aim(self, threshold: float, scale: float = ..., said: str = ...) -> None: ...
+
+    def progress(self, number: int, norm: float | None, total: int | None = None) -> None: ...
+
+
+@dataclass
+class Outcome:
+    """How an iteration or a march ended.
+
+    `ending`: "tolerance", "rounding" (the residual is at rounding level and falls no further),
+    "count" (the fixed number of iterations, or the end time) or "limit" (not converged). A
+    `threshold` relative to something is a share of `scale`, and `relative_to` says of what.
+    """
+
+    ending: str
+    count: int
+    norm: float
+    floor: float = math.nan
+    threshold: float = 0.0
+    history: dict[str, list[float]] = field(default_factory=dict)
+    scale: float = 1.0
+    relative_to: str = ""
+
+    @property
+    def converged(self) -> bool:
+        return self.ending in ("tolerance", "rounding")
+
+    def times(self, factor: float) -> "Outcome":
+        """With all norms multiplied."""
+        norms = [factor * norm for norm in self.history["residual"]]
+        return replace(
+            self,
+            norm=factor * self.norm,
+            floor=factor * self.floor,
+            threshold=factor * self.threshold,
+            scale=factor * self.scale,
+            history=self.history | {"residual": norms},
+        )
+
+
+def method_name(case: Case) -> str:
+    """The method that a case asks for; `auto` is the fastest one for the case.
+
+    A literal update is Jacobi's. Multigrid alone is enough where the conductivity is constant.
+    """
+    if case.solver.update is not None:
+        return "jacobi"
+    if case.solver.method != "auto":
+        return case.solver.method
+    return "mgcg" if case.model.conductivity.names or case.obstacles else "multigrid"
+
+
+def stall(case: Case, grid: Grid, singular: bool) -> str:
+    """Why the iteration of a steady case cannot converge, and what helps; empty if it can.
+
+    `singular`: no wall gives a temperature. Then the checkerboard, +1 on red unknowns and -1 on
+    black ones, is an eigenvector of D^-1 A with the eigenvalue 2, so of 1 - D^-1 A with -1.
+    """
+    solver = case.solver
+    unweighted = method_name(case) == "jacobi" and solver.update is None and solver.weight == 1.0
+    if not (unweighted and singular and two_coloured(grid)) or solver.iterations is not None:
+        return ""
+    return (
+        "solver.weight: no wall gives a temperature, and Jacobi's iteration of weight 1 then has "
+        "the eigenvalue -1: a checkerboard changes its sign in each sweep and never fades, so the "
+        "iteration stalls; take a weight below 1, such as solver.weight = 0.9"
+    )
+
+
+def make_method(case: Case, system: System, u: Any) -> Method:
+    """The method of a case, ready to begin at u."""
+    solver = case.solver
+    if solver.update is not None:
+        dy, dx = (axis.spacing for axis in system.grid.axes)
+        update, scales = heat.literal_update(solver.update, dx, dy, system.grid.equal_spacings)
+        walls = list(walls_of(case, system.grid))
+        if all(wall.condition.gradient is None for wall in walls):
+            return Jacobi(system, u, update=update, arguments=(system.b, *scales))
+        arguments = (system.b, *scales, *mirrors(walls, system.grid, system.backend))
+        return Jacobi(system, u, update=heat.mirrored(update), arguments=arguments)
+    name = method_name(case)
+    if name == "jacobi":
+        return Jacobi(system, u, solver.weight)
+    if name == "sor":
+        return Sor(system, u, solver.omega)
+    if name == "chebyshev":
+        return Chebyshev(system, u)
+    given = (system, u, solver.cycle, solver.smoother, solver.sweeps)
+    if name == "multigrid" and solver.precision != "mixed":
+        every = solver.check_every == 1 and solver.iterations in (None, 1)
+        looks = solver.monitor == "residual" and every
+        return Multigrid(*given, kind_of(solver.norm) if looks else None)
+    if name in ("multigrid", "mgcg"):
+        return (MultigridCG if name == "mgcg" else Refinement)(*given)
+    return (Fourier if name == "fft" else ConjugateGradients)(system, u)
+
+
+Beginning = Callable[[System, int], tuple[Method, Criterion]]
+"""The method and the criterion of a system whose u and b were multiplied with 2 to a power."""
+
+
+def solve(
+    system: System,
+    u: Any,
+    begin: Beginning,
+    reset: Callable[[], None],
+    watcher: Watcher,
+    questions: Questions | None = None,
+    resumed: State | None = None,
+) -> Outcome:
+    """Solve A u = b by `iterate`, for numbers of any size.
+
+    Where squares of norms overflow or underflow, `reset` brings back the u of the start, and u and
+    b are multiplied with a power of two, which rounds nothing; at the end u is divided by it.
+    Raises Diverged where that overflows; the watcher hears of it where it underflows.
+    """
+    exponent = resumed.record.get("exponent", 0) if resumed is not None else 0
+    if exponent == 0:
+        try:
+            return iterate(*begin(system, 0), watcher, questions, resumed)
+        except OutOfRange as found:
+            exponent = found.exponent
+            reset()
+    backend, everything = system.backend, system.grid.everything
+    factor, back = math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent)
+    b = backend.zeros(system.b.shape)
+    backend.sweep(multiplied, b, whole(b.shape), system.b, factor)
+    backend.sweep(multiplied, u, everything, u, factor)
+    outcome = iterate(*begin(replace(system, b=b), exponent), watcher, questions, resumed)
+    largest = largest_of(system, u) * back
+    backend.sweep(multiplied, u, everything, u, back)
+    if lost := lost_digits(system, u, largest):
+        watcher.warn(lost)
+    return outcome.times(back)
+
+
+def multiplied(at, u, factor):
+    """factor u."""
+    return factor * u[at]
+
+
+def iterate(
+    method: Method,
+    criterion: Criterion,
+    watcher: Watcher,
+    questions: Questions | None = None,
+    resumed: State | None = None,
+) -> Outcome:
+    """Iterate to the first check that meets the criterion, or to the limit.
+
+    The host looks at the device once in many checks, but the device stops at the right one. The
+    solution is then in `method.u`. `questions` may save it or stop it on the way; from a `resumed`
+    state it goes on as if it had not stopped. Raises Diverged when a norm is not finite or has
+    grown.
+    """
+    backend, ranks = method.system.backend, method.system.halo.ranks
+    judge = Judge(method, criterion)
+    queue = Queue(method, criterion)
+    questions = questions or Keeper()
+    questions.stride = method.longest
+    if backend.on_device:
+        questions.least = max(FEWEST_ON_DEVICE, method.longest)
+    done, ahead = 0, min(questions.least, backend.lookahead)
+
+    def capture() -> State:
+        record: dict[str, Any] = {"unit": "iterations", "judge": asdict(judge.course)}
+        record |= {"method": method.scalars, "exponent": criterion.exponent or 0}
+        return State(done, record, judge.history, method.memory(done))
+
+    if resumed is not None:
+        done = resumed.number
+        method.recall(resumed.record["method"])
+        judge.recall(Course(**resumed.record["judge"]), resumed.lists)
+    else:
+        judge.begin()
+    watcher.aim(criterion.threshold, criterion.scale, criterion.said)
+    questions.begin(done, resumed is not None and resumed.finished)
+    while not judge.ending and done < criterion.limit:
+        if done >= questions.next:
+            questions.attend(done, capture)
+        until = min(criterion.limit, questions.next)
+        if criterion.check_after(done) > until:  # a question comes before the next check
+            method.march(done, until)
+            backend.sync()
+            done = until
+            continue
+        began = clock.perf_counter()
+        looks = queue.look(done, until, judge.most_checks(ahead) if method.queues else 1)
+        done = queue.settle(looks, judge)
+        watcher.progress(done, judge.norm)
+        short = clock.perf_counter() - began < LONGEST_QUEUE
+        # Processes whose devices exchange in their own queues must queue the same.
+        if ahead < backend.lookahead and all(ranks.gather(short)):
+            ahead = min(2 * ahead, backend.lookahead)
+    questions.conclude(capture)
+    method.finish(done)
+    ending = judge.ending or ("count" if criterion.fixed else "limit")
+    course = judge.course
+    end = Outcome(ending, done, course.norm, course.floor, criterion.threshold, judge.history)
+    return replace(end, scale=criterion.scale, relative_to=criterion.relative_to)
+
+
+class Queue:
+    """Makes iterations on the way to the next checks; a device may be behind its host.
+
+    There is an accumulator for each iteration of the longest pass: each may be one to check.
+    """
+
+    def __init__(self, method: Method, criterion: Criterion):
+        self._method, self._criterion = method, criterion
+        self.accumulators = [method.accumulator(criterion.kind) for _ in range(method.longest)]
+
+    def look(self, done: int, until: int, checks: int) -> list[Look]:
+        """Iterations from `done` on, until so many checks are made, or those up to `until`.
+
+        A pass may bring more checks than were asked for; the last pass holds the last check.
+        """
+        method, criterion, backend = self._method, self._criterion, self._method.system.backend
+        afterwards = criterion.monitor == "residual" or criterion.total is not None
+        looks: list[Look] = []
+        backend.open_gate()
+        while len(looks) < checks and done < (following := criterion.check_after(done)) <= until:
+            done = method.march(done, following - method.longest)
+            count = min(method.longest, (following if afterwards else until) - done)
+            changes: list[Accumulator | None] = [None] * count
+            if not afterwards:
+                for n, accumulator in zip(range(count), self.accumulators, strict=False):
+                    changes[n] = accumulator if criterion.checks(done + n + 1) else None
+            stop = done + method.advance(done, changes)
+            if afterwards and stop == following:
+                criterion.find(method, stop, self.accumulators[0])
+                changes[stop - done - 1] = self.accumulators[0]
+            for number, change in enumerate(changes[: stop - done], done + 1):
+                if change is not None:
+                    backend.check(change, criterion.gate)
+                    looks.append(Look(number, done, stop))
+            done = stop
+        return looks
+
+    def settle(self, looks: Sequence[Look], judge: Judge) -> int:
+        """Judge the checks of a queue in turn; the iteration at which the method then is."""
+        values = self._method.system.backend.ledger()
+        for look, value in zip(looks, values, strict=False):
+            judge.judge(look, value)
+            if judge.ending:
+                break
+        if judge.ending or len(values) < len(looks):  # a gate closed, perhaps a little early
+            # What a pass found beyond this check is forgotten.
+            for accumulator in self.accumulators:
+                accumulator.clear()
+            look.go_back(self._method)
+            return look.number
+        return look.stop

@@ -1,0 +1,127 @@
+"""A case of the collocated teaching scheme of flow: its fields, and the steps of its march."""
+
+from collections.abc import Callable
+from typing import Any
+
+from heatsolve.backends import Accumulator, Backend
+from heatsolve.case.load import Case
+from heatsolve.control.controller import Questions
+from heatsolve.linear import Sweeps
+from heatsolve.models.flow import equations as flow
+from heatsolve.models.multifield import Walled
+from heatsolve.models.problem import mirrors
+from heatsolve.models.transport import equations as transport
+from heatsolve.parallel.ranks import Ranks
+from heatsolve.stencil.grid import Grid
+from heatsolve.stencil.language import copy
+from heatsolve.time.steppers import Stepper, Substep
+
+
+class Collocated(Walled):
+    """Velocity and pressure on the same nodes; a wall's nodes hold a value, or copy what is inside.
+
+    `density` is rho (kg/m3).
+    """
+
+    def __init__(
+        self, case: Case, backend: Backend, grid: Grid | None = None, ranks: Ranks | None = None
+    ):
+        super().__init__(case, backend, grid, ranks)
+        self.density = float(case.model.density())
+
+    def largest_step(self) -> float:
+        """The largest stable step of convection and diffusion (s), for the speeds at t = 0.
+
+        Raises InputError where no step is stable.
+        """
+        return self.stable_step(self.largest_magnitudes(self.case.velocity_names))
+
+
+class CollocatedStep(Stepper):
+    """The pressure by a number of Jacobi's sweeps, then the velocity by explicit Euler.
+
+    A step has one part, which is never left half done.
+    """
+
+    def __init__(self, problem: Collocated, time: float):
+        super().__init__(time)
+        self.problem: Collocated = problem
+        case, grid, backend = problem.case, problem.grid, problem.backend
+        assert case.solver.iterations is not None
+        self._sweeps, self._names = case.solver.iterations, case.velocity_names
+        self._velocity = {name: problem.fields[name] for name in self._names}
+        self._other = {name: backend.zeros(grid.shape) for name in self._names}
+        self._p = problem.fields["pressure"]
+        self._q, self._b = backend.zeros(grid.shape), backend.zeros(grid.shape)
+        self._machine = Sweeps(grid, backend, problem.halo)
+        self._machine.like(self._p, self._q)
+        walls = mirrors(problem.walls["pressure"], grid, backend)
+        self._given = (self._b, *flow.pressure_weights(*problem.spacings), *walls)
+        self.longest = self._machine.longest_pass(flow.pressure_sweep, self._q, self._given)
+        self._work: dict[bool, tuple[Callable[[], None], Any]] = {}
+
+    @property
+    def fields(self) -> dict[str, Any]:  # type: ignore[override]
+        return {**self._velocity, "pressure": self._p}
+
+    def _advance(
+        self, part: Substep, change: Accumulator | None, questions: Questions | None
+    ) -> None:
+        problem, grid, sweep = self.problem, self.problem.grid, self.problem.backend.sweep
+        model, spacings = problem.case.model, problem.spacings
+        dt, rho, nu = part.length, problem.density, model.viscosity
+        old, new = tuple(self._velocity.values()), tuple(self._other.values())
+        problem.write_walls(self.fields, part.start)
+        self._write_values(self._q, part.start)
+        sweep(flow.pressure_source, self._b, grid.interior, *old, dt, rho, *spacings)
+        if problem.halo.depth > 1:
+            problem.halo.exchange(self._b)  # the margin reads it, too
+        self._find_pressure()
+        problem.write_walls({"pressure": self._p}, part.start)
+        forces = problem.sources(part.start)[: len(old)]
+        given = (*old, self._p, *forces, dt, rho, nu, *spacings)
+        sweep(flow.collocated_step, new, grid.interior, *given)
+        self._velocity, self._other = self._other, self._velocity
+        if change is not None:
+            problem.write_walls(self._velocity, part.end)
+            point = transport.changes(len(old), change.kind)
+            sweep(point, change, grid.interior, *old, *new)
+
+    def _write_values(self, array: Any, time: float) -> None:
+        """The values that walls give the pressure, for sweeps that end in this array."""
+        for wall in reversed(self.problem.walls["pressure"]):
+            if wall.condition.value is not None:
+                self.problem.write_wall(array, "pressure", wall, time)
+
+    def _find_pressure(self) -> None:
+        """All sweeps, from `_p` to `_q` and back; a device plays them back at once."""
+        first = self._p is self.problem.fields["pressure"]
+        if first not in self._work:
+            pair, ends = (self._p, self._q), [0]
+
+            def work() -> None:
+                done = calls = 0
+                while done < self._sweeps:
+                    old, new = pair[calls % 2], pair[1 - calls % 2]
+                    left = self._sweeps - done
+                    given = [self._given] * left, [None] * left, done
+                    done += self._machine.updates(flow.pressure_sweep, new, old, *given)
+                    calls += 1
+                ends[0] = calls % 2
+
+            self._work[first] = self._machine.replayed(work), (pair, ends)
+        work, (pair, ends) = self._work[first]
+        work()
+        self._p, self._q = pair[ends[0]], pair[1 - ends[0]]
+
+    def finish(self) -> None:
+        problem, backend = self.problem, self.problem.backend
+        problem.write_walls(self.fields, self.time)
+        for name, array in self.fields.items():
+            if array is not problem.fields[name]:
+                backend.sweep(copy, problem.fields[name], problem.grid.everything, array)
+        first, *_ = self._names
+        if self._velocity[first] is not problem.fields[first]:
+            self._velocity, self._other = self._other, self._velocity
+        if self._p is not problem.fields["pressure"]:
+            self._p, self._q = self._q, self._p

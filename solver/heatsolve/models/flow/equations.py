@@ -1,0 +1,478 @@
+"""Points of incompressible flow: du/dt + u . grad u = -grad p / rho + nu div grad u + f, div u = 0.
+
+The collocated scheme is that of a well-known course: u and p on the same nodes, convection by
+backward differences, all other derivatives central, and in each step a number of Jacobi sweeps for
+the pressure, whose equation is the divergence of the momentum equation with div u = 0 at the
+step's end (L. A. Barba and G. F. Forsyth, J. Open Source Educ. 2 (2018), 21, steps 11 and 12). In a
+plane, u and v along x and y.
+
+The staggered scheme is that of F. H. Harlow and J. E. Welch (Phys. Fluids 8 (1965), 2182): p at
+the centres of cells, each velocity on the faces across it. The velocity behind a cell has the
+cell's index, so a cell lies between the faces [at - 1] and [at]. Convection is the divergence of
+the flux of momentum, by central means, which conserve momentum, and where div u = 0 also energy; or
+in skew-symmetric form, sum F u_neighbour / 2, which conserves energy whatever div u is (R. W. C. P.
+Verstappen and A. E. P. Veldman, J. Comput. Phys. 187 (2003), 343); or from wider fluxes, central of
+fourth order or upwind-biased of third.
+"""
+
+from functools import cache
+
+from heatsolve.stencil.language import (
+    NOTHING,
+    Mirrored,
+    Point,
+    magnitude,
+    maximum,
+    neighbour,
+    where,
+)
+
+
+def pressure_source(i, j, u, v, dt, rho, dx, dy):
+    """b = rho (div u / dt - (du/dx)^2 - 2 du/dy dv/dx - (dv/dy)^2)."""
+    du_dx = (u[i, j + 1] - u[i, j - 1]) / (2.0 * dx)
+    dv_dy = (v[i + 1, j] - v[i - 1, j]) / (2.0 * dy)
+    du_dy = (u[i + 1, j] - u[i - 1, j]) / (2.0 * dy)
+    dv_dx = (v[i, j + 1] - v[i, j - 1]) / (2.0 * dx)
+    turning = 2.0 * (du_dy * dv_dx)
+    return rho * (1.0 / dt * (du_dx + dv_dy) - du_dx * du_dx - turning - dv_dy * dv_dy)
+
+
+def pressure_sweep(i, j, p, b, of_x, of_y, of_b, *walls):
+    """A sweep of Jacobi's for div grad p = b, with the weights of `pressure_weights`.
+
+    `walls`, see `points.Mirrored`, are those whose node copies the pressure inside.
+    """
+    p = Mirrored(p, (i, j), walls)
+    along_x, along_y = p[i, j + 1] + p[i, j - 1], p[i + 1, j] + p[i - 1, j]
+    return of_x * along_x + of_y * along_y - of_b * b[i, j]
+
+
+def pressure_weights(dx: float, dy: float) -> tuple[float, float, float]:
+    """Those of the neighbours along x and y and of b: dy^2, dx^2, dx^2 dy^2 over 2 (dx^2 + dy^2).
+
+    Formed once, as a GPU takes longer for a division than for all the rest of a sweep.
+    """
+    both = 2.0 * (dx * dx + dy * dy)
+    return dy * dy / both, dx * dx / both, dx * dx * dy * dy / both
+
+
+def collocated_step(i, j, u, v, p, fx, fy, dt, rho, nu, dx, dy):
+    """u and v after a step of explicit Euler."""
+    here_u, here_v = u[i, j], v[i, j]
+    new = []
+    gradients = (
+        dt / (2.0 * rho * dx) * (p[i, j + 1] - p[i, j - 1]),
+        dt / (2.0 * rho * dy) * (p[i + 1, j] - p[i - 1, j]),
+    )
+    for w, gradient, force in zip((u, v), gradients, (fx, fy), strict=True):
+        here, west, east = w[i, j], w[i, j - 1], w[i, j + 1]
+        south, north = w[i - 1, j], w[i + 1, j]
+        convected = here - here_u * dt / dx * (here - west) - here_v * dt / dy * (here - south)
+        along_x = dt / (dx * dx) * (east - 2.0 * here + west)
+        along_y = dt / (dy * dy) * (north - 2.0 * here + south)
+        new.append(convected - gradient + nu * (along_x + along_y) + force[i, j] * dt)
+    return tuple(new)
+
+
+# ---- the staggered scheme --------------------------------------------------------------------
+
+
+def face_after(at, axis):
+    """The index of the cell behind a face, or of the face behind a cell."""
+    return neighbour(at, axis, 1)
+
+
+def face_before(at, axis):
+    """The index of the face before a cell."""
+    return neighbour(at, axis, -1)
+
+
+WIDE = ("central4", "upwind3")
+"""Forms of convection whose fluxes take `bends`."""
+
+
+def wide_flux(form, speed, w, before, behind, bend):
+    """The mean of both sides, less a sixth of the bend: of both, for fourth order, or upwind."""
+    if form == "upwind3":
+        here = where(speed > 0.0, bend[before], bend[behind])
+    else:
+        here = 0.5 * (bend[before] + bend[behind])
+    return speed * (0.5 * (w[before] + w[behind]) - here / 6.0)
+
+
+@cache
+def bends(dimension: int) -> Point:
+    """The second differences of a quantity along each axis, slowest first."""
+
+    def bent(at, w):
+        found = []
+        for axis in range(dimension):
+            before, behind = w[neighbour(at, axis, -1)], w[neighbour(at, axis, 1)]
+            found.append(behind - 2.0 * w[at] + before)
+        return tuple(found)
+
+    return bent
+
+
+def convection(form, component, velocities, at, spacings, bent=()):
+    """div (u u_c) at a face of axis c: from the fluxes through the sides of its volume."""
+    w, total = velocities[component], 0.0
+    for axis, (v, h) in enumerate(zip(velocities, spacings, strict=True)):
+        before, behind = neighbour(at, axis, -1), neighbour(at, axis, 1)
+        if axis == component:
+            low, high = 0.5 * (w[before] + w[at]), 0.5 * (w[at] + w[behind])
+        else:
+            across = face_after(at, component)
+            low = 0.5 * (v[before] + v[face_before(across, axis)])
+            high = 0.5 * (v[at] + v[across])
+        if form == "skew":
+            total = total + (high * w[behind] - low * w[before]) / (2.0 * h)
+        elif form in WIDE:
+            out = wide_flux(form, high, w, at, behind, bent[axis])
+            total = total + (out - wide_flux(form, low, w, before, at, bent[axis])) / h
+        else:
+            out, into = high * (w[at] + w[behind]), low * (w[before] + w[at])
+            total = total + (out - into) / (2.0 * h)
+    return total
+
+
+def laplacian(w, at, spacings, weights=()):
+    """div grad w, central; beside obstacles with `weights` of the differences along each axis."""
+    total = 0.0
+    for axis, h in enumerate(spacings):
+        behind, before = w[neighbour(at, axis, 1)], w[neighbour(at, axis, -1)]
+        if weights:
+            low, high = weights[2 * axis : 2 * axis + 2]
+            total = total + (high[at] * (behind - w[at]) - low[at] * (w[at] - before)) / (h * h)
+        else:
+            total = total + (behind - 2.0 * w[at] + before) / (h * h)
+    return total
+
+
+@cache
+def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
+    """du/dt along an axis (counted as arrays are), but for the pressure.
+
+    Arguments: all components (slowest axis first); the `bends` of this one for `WIDE` forms; the
+    force; the temperature, the acceleration for each of its units and the temperature at which
+    there is none, if `buoyant`; nu (`NOTHING` for all but diffusion) and the spacings (slowest axis
+    first); beside obstacles the weights of `laplacian`.
+    """
+
+    def rate(at, *given):
+        velocities, given = _split(given, dimension)
+        bent, given = _split(given, dimension if form in WIDE else 0)
+        w, total, given = velocities[component], given[0][at], given[1:]
+        if buoyant:
+            (temperature, lift, neutral), given = given[:3], given[3:]
+            between = 0.5 * (temperature[at] + temperature[face_after(at, component)])
+            total = total + lift * (between - neutral)
+        (nu, *spacings), weights = _split(given, 1 + dimension)
+        total = total - convection(form, component, velocities, at, spacings, bent)
+        return total if nu is NOTHING else total + nu * laplacian(w, at, spacings, weights)
+
+    return rate
+
+
+def outflow_of(c, at, form, velocities, spacings, bent=()):
+    """div (u c) of a cell, terms to be subtracted one by one."""
+    for axis, (v, h) in enumerate(zip(velocities, spacings, strict=True)):
+        before, behind = neighbour(at, axis, -1), neighbour(at, axis, 1)
+        if form in WIDE:
+            out = wide_flux(form, v[at], c, at, behind, bent[axis])
+            yield (out - wide_flux(form, v[before], c, before, at, bent[axis])) / h
+        else:
+            out, into = v[at] * (c[at] + c[behind]), v[before] * (c[before] + c[at])
+            yield (out - into) / (2.0 * h)
+
+
+@cache
+def carried(dimension: int, form: str) -> Point:
+    """dc/dt of a quantity at the cells: alpha div grad c + f - div (u c).
+
+    Arguments: the quantity, all components of the velocity, the `bends` of the quantity for
+    `WIDE` forms, the source, alpha (`NOTHING` for all but diffusion) and the spacings (slowest axis
+    first); beside obstacles the weights of `laplacian`.
+    """
+
+    def rate(at, c, *given):
+        velocities, given = _split(given, dimension)
+        bent, (source, alpha, *given) = _split(given, dimension if form in WIDE else 0)
+        spacings, weights = _split(given, dimension)
+        total = source[at]
+        if alpha is not NOTHING:
+            total = total + alpha * laplacian(c, at, spacings, weights)
+        for flux in outflow_of(c, at, form, velocities, spacings, bent):
+            total = total - flux
+        return total
+
+    return rate
+
+
+def _split(given, count):
+    return given[:count], given[count:]
+
+
+@cache
+def stage(rate: Point, surfaces: int = 0) -> Point:
+    """One stage of Runge-Kutta: a u_0 + b (u + dt L(u)).
+
+    Arguments: u at the start of the step and now, a, b, dt; beside obstacles the mobility, and the
+    value of their surfaces where it is not 0 (`surfaces` tells how many); those of `rate`.
+    """
+
+    def advanced(at, start, now, a, b, dt, *given):
+        beside, given = _split(given, surfaces)
+        new = held(now[at] + dt * rate(at, *given), at, *beside)
+        return new if a is NOTHING else a * start[at] + b * new
+
+    return advanced
+
+
+@cache
+def ahead(rate: Point) -> Point:
+    """Adams and Bashforth's rate, L(u) + share (L(u) - L_before), and L(u).
+
+    Arguments: the rate of the step before, half this step's length over that one's, and those of
+    `rate`.
+    """
+
+    def extrapolated_rate(at, before, share, *given):
+        here = rate(at, *given)
+        return here + share * (here - before[at]), here
+
+    return extrapolated_rate
+
+
+@cache
+def adams(rate: Point, surfaces: int = 0) -> Point:
+    """A step of Adams and Bashforth, u + dt times the rate `ahead`, and L(u).
+
+    Arguments: u, the rate of the step before, dt, and half this step's length over that one's; then
+    as for `stage`.
+    """
+
+    extrapolated = ahead(rate)
+
+    def advanced(at, now, before, dt, share, *given):
+        beside, given = _split(given, surfaces)
+        value, here = extrapolated(at, before, share, *given)
+        return held(now[at] + dt * value, at, *beside), here
+
+    return advanced
+
+
+def diffused(at, rate, w, nu, *spacings):
+    """A rate and nu div grad w."""
+    return rate[at] + nu * laplacian(w, at, spacings)
+
+
+def blended(at, w, other, share):
+    """w + share (other - w)."""
+    return w[at] + share * (other[at] - w[at])
+
+
+def held(new, at, mobility=NOTHING, value=NOTHING):
+    """What the surfaces of obstacles leave of a new value: a `mobility` of it, and theirs."""
+    if mobility is NOTHING:
+        return new
+    new = mobility[at] * new
+    return new if value is NOTHING else new + (1.0 - mobility[at]) * value[at]
+
+
+@cache
+def leaving(component: int) -> Point:
+    """du/dt of the velocity through an outflow: -max(u, 0) du/dn, upwind.
+
+    I. Orlanski, J. Comput. Phys. 21 (1976), 251, with the speed of the fluid itself.
+    """
+
+    def rate(at, w, h):
+        speed = maximum(w[at], 0.0)
+        return -speed * (w[at] - w[face_before(at, component)]) / h
+
+    return rate
+
+
+def divergence(at, *given):
+    """div u of a cell; the components and then the spacings, slowest axis first."""
+    count = len(given) // 2
+    total = 0.0
+    for axis, (v, h) in enumerate(zip(given[:count], given[count:], strict=True)):
+        total = total + (v[at] - v[face_before(at, axis)]) / h
+    return total
+
+
+def scaled_divergence(at, factor, *given):
+    """A number times `divergence`: the right side of the pressure's equation."""
+    return factor * divergence(at, *given)
+
+
+@cache
+def projected(component: int) -> Point:
+    """u - dt dp/dn at a face between two cells (A. J. Chorin, Math. Comp. 22 (1968), 745)."""
+
+    def corrected(at, w, p, dt, h):
+        return w[at] - dt * (p[face_after(at, component)] - p[at]) / h
+
+    return corrected
+
+
+@cache
+def projected_beside(component: int) -> Point:
+    """The same where an obstacle leaves a mobility."""
+
+    def corrected(at, w, p, dt, h, mobility):
+        return w[at] - dt * mobility[at] * (p[face_after(at, component)] - p[at]) / h
+
+    return corrected
+
+
+def projected_outflow(at, w, p, dt, h, mobility=NOTHING):
+    """The same at an outflow, where p = 0 half a cell behind the cell."""
+    if mobility is NOTHING:
+        return w[at] + dt * p[at] / (0.5 * h)
+    return w[at] + dt * mobility[at] * p[at] / (0.5 * h)
+
+
+def raised(at, w, amount):
+    """u and a number."""
+    return w[at] + amount
+
+
+def extrapolated(at, p, before, reach):
+    """A pressure from the last one and the one before, and what is now the one before."""
+    return p[at] + reach * (p[at] - before[at]), p[at]
+
+
+@cache
+def centred(component: int) -> Point:
+    """The velocity at a cell's centre, the mean of its two faces'."""
+
+    def mean(at, w):
+        return 0.5 * (w[face_before(at, component)] + w[at])
+
+    return mean
+
+
+def kinetic_energy(at, *velocities):
+    """The sum over both faces along each axis of u^2 / 4: |u|^2 / 2 of a cell."""
+    total = 0.0
+    for axis, w in enumerate(velocities):
+        low, high = w[face_before(at, axis)], w[at]
+        total = total + 0.25 * (low * low + high * high)
+    return total
+
+
+def enstrophy(at, *given):
+    """|rot u|^2 / 2 of a cell: of each component of rot u, the mean of the squares at its edges."""
+    count = len(given) // 2
+    velocities, spacings, total = given[:count], given[count:], 0.0
+    for first in range(count):
+        for second in range(first + 1, count):
+            for low in (0, -1):
+                for left in (0, -1):
+                    edge = neighbour(neighbour(at, first, low), second, left)
+                    u, v = velocities[first], velocities[second]
+                    along = (v[neighbour(edge, first, 1)] - v[edge]) / spacings[first]
+                    turn = along - (u[neighbour(edge, second, 1)] - u[edge]) / spacings[second]
+                    total = total + 0.125 * (turn * turn)
+    return total
+
+
+def courant(at, *given):
+    """The sum over the axes of the larger |u| of a cell's two faces over the spacing (1/s)."""
+    count = len(given) // 2
+    total = 0.0
+    for axis, (w, h) in enumerate(zip(given[:count], given[count:], strict=True)):
+        total = total + maximum(magnitude(w[face_before(at, axis)]), magnitude(w[at])) / h
+    return total
+
+
+@cache
+def slope_outward(axis: int, side: int) -> Point:
+    """dc/dn at a wall, from the cell beside it and the ghost behind."""
+
+    def slope(at, c, h):
+        return (c[neighbour(at, axis, 1 if side else -1)] - c[at]) / h
+
+    return slope
+
+
+# ---- obstacles in it -------------------------------------------------------------------------
+
+
+@cache
+def conductance(axis: int) -> Point:
+    """That of the pressure at the face before a cell: what walls leave of 1 / h^2, times the
+    mobility."""
+
+    def lessened(at, mobility, line):
+        return line[at] * mobility[face_before(at, axis)]
+
+    return lessened
+
+
+def enclosed(at, *faces):
+    """1 for a cell all of whose faces are closed, 0 for others; conductances slowest axis first."""
+    total = 0.0
+    for axis, face in enumerate(faces):
+        total = total + (face[at] + face[face_after(at, axis)])
+    none = 0.0 * total
+    return where(total > 0.0, none, none + 1.0)
+
+
+def filled(at, c, owner, value):
+    """The surface's value inside obstacles."""
+    return where(owner[at] < 0.0, value[at], c[at])
+
+
+def unbalanced(c, at, rest, number, nu, spacings, weights, drag, value, owner):
+    """What obstacle `number` takes from a quantity: what the plain scheme would give to points
+    inside it, of which `rest` is all but diffusion, and to those beside it more than they get."""
+    plain = laplacian(c, at, spacings)
+    inside = rest + nu * plain
+    altered = laplacian(c, at, spacings, weights) + drag[at] * (value[at] - c[at])
+    beside = nu * (plain - altered)
+    return where(owner[at] == -number, inside, where(owner[at] == number, beside, 0.0 * c[at]))
+
+
+@cache
+def force(dimension: int, component: int, form: str) -> Point:
+    """The force of the flow on an obstacle along an axis, over rho and a cell's volume.
+
+    Arguments: the pressure, all components of the velocity, the bends for `WIDE` forms; nu and the
+    spacings; the weights, the drag, the value and the owner of `bodies.Stencil`; the number of the
+    obstacle.
+    """
+
+    def taken(at, p, *given):
+        velocities, given = _split(given, dimension)
+        bent, (nu, *given) = _split(given, dimension if form in WIDE else 0)
+        spacings, (*weights, drag, value, owner, number) = _split(given, dimension)
+        pressed = (p[face_after(at, component)] - p[at]) / spacings[component]
+        rest = -convection(form, component, velocities, at, spacings, bent) - pressed
+        c = velocities[component]
+        return unbalanced(c, at, rest, number, nu, spacings, weights, drag, value, owner)
+
+    return taken
+
+
+@cache
+def release(dimension: int, form: str) -> Point:
+    """What an obstacle gives to a quantity that the flow carries, over a cell's volume.
+
+    Arguments: the quantity, and those of `force` behind the pressure.
+    """
+
+    def given_off(at, c, *given):
+        velocities, given = _split(given, dimension)
+        bent, (alpha, *given) = _split(given, dimension if form in WIDE else 0)
+        spacings, (*weights, drag, value, owner, number) = _split(given, dimension)
+        rest = 0.0
+        for flux in outflow_of(c, at, form, velocities, spacings, bent):
+            rest = rest - flux
+        return -unbalanced(c, at, rest, number, alpha, spacings, weights, drag, value, owner)
+
+    return given_off

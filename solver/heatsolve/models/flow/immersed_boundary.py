@@ -1,0 +1,194 @@
+"""Obstacles in a staggered flow: what they change in its sweeps, and what it does to them.
+
+A velocity is 0 at the faces inside an obstacle. At the others the second derivatives are those of
+the parabola through the surface (G. H. Shortley and R. Weller, J. Appl. Phys. 9 (1938), 334): with
+the surface at a distance s h before the point, s < 1, and a neighbour at h behind it,
+
+    h^2 u'' = 2 / (1 + s) (u_behind - u) - 2 / (s (1 + s)) (u - u_surface).
+
+The last term may be large, so a step takes it at its end: what stands for 1 in the equation of
+motion is the *mobility* 1 / (1 + dt nu sum 2 / (s (1 + s) h^2)), with which the pressure moves the
+fluid, too, and which falls to 0 as the surface comes near. So all of the velocity's flow through
+open faces is free of divergence, and an obstacle needs no rule for the pressure but faces that are
+closed. What obstacles are to a temperature that they have is the same; without one they insulate.
+
+Forces follow from the balance of momentum: what the faces inside and beside an obstacle would gain
+by the plain scheme, less what they do.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Backend
+from heatsolve.case.load import Case
+from heatsolve.models.flow import equations as flow
+from heatsolve.models.flow.obstacles import Obstacles
+from heatsolve.parallel.halo import Halo
+from heatsolve.stencil.grid import Grid, Region
+from heatsolve.stencil.language import copy
+
+
+class Stencil:
+    """What obstacles change for one quantity, on the host; `values` are those of their surfaces.
+
+    An obstacle without a value insulates: there the neighbour is a mirror image.
+    """
+
+    def __init__(self, case: Case, grid: Grid, values: Sequence[float | None]):
+        found = Obstacles(case, grid)
+        held = np.array([False, *(value is not None for value in values)])
+        surface = np.array([0.0, *(value or 0.0 for value in values)])
+        self.inside = held[found.owner]
+        """Where the quantity is the surface's own."""
+        self.owner = np.where(self.inside, -found.owner, 0)
+        """The number of the obstacle beside a point; of the one around a point, negative."""
+        self.weights: list[np.ndarray] = []
+        """Of the differences to the neighbours before and behind along each axis, slowest first."""
+        self.drag = np.zeros(found.owner.shape)
+        """The coefficient of u_surface - u (1/m2)."""
+        pull, insulated = np.zeros(found.owner.shape), (found.owner > 0) & ~self.inside
+        for number, axis in enumerate(grid.axes):
+            sides = [found.links(number, side) for side in (0, 1)]
+            shares = [np.where(held[link.owner], link.share, 1.0) for link in sides]
+            both = shares[0] + shares[1]
+            for link, share in zip(sides, shares, strict=True):
+                # Nothing moves inside what insulates.
+                self.weights.append(np.where(link.cut | insulated, 0.0, 2.0 / both))
+                pulls = 2.0 / (share * both) / (axis.spacing * axis.spacing)
+                pulls = np.where(held[link.owner], pulls, 0.0)
+                self.drag += pulls
+                pull += pulls * surface[link.owner]
+                beside = (self.owner == 0) & held[link.owner]
+                self.owner = np.where(beside, link.owner, self.owner)
+        self.outside = found.owner == 0
+        """Where the fluid is."""
+        self.present = [bool((found.owner == n + 1).any()) for n in range(len(values))]
+        """Whether any point lies in each obstacle."""
+        fluid = self.drag > 0.0
+        self.value = np.where(fluid, pull / np.where(fluid, self.drag, 1.0), surface[found.owner])
+        """What a quantity comes to where nothing else moves it."""
+
+    def mobility(self, dt: float, nu: float) -> np.ndarray:
+        """1 / (1 + dt nu drag), and 0 inside: what an obstacle leaves of a change in a step."""
+        return np.where(self.inside, 0.0, 1.0 / (1.0 + dt * nu * self.drag))
+
+
+class Bodies:
+    """The obstacles of a flow on a backend.
+
+    `places` gives the positions of each quantity that the flow moves, `regions` its unknowns,
+    `diffusivities` its coefficient (m2/s); `components` names the velocities, slowest axis first.
+    """
+
+    def __init__(
+        self, case: Case, backend: Backend, halo: Halo, places: Mapping[str, Grid],
+        regions: Mapping[str, Region], components: Sequence[str],
+        diffusivities: Mapping[str, float],
+    ):  # fmt: skip
+        self._case, self._backend, self._halo = case, backend, halo
+        self._grid, self._components = halo.grid, components
+        self._regions, self._diffusivities = regions, diffusivities
+        self._stencils = {}
+        for name, grid in places.items():
+            given = [getattr(obstacle, name, 0.0) for obstacle in case.obstacles]
+            self._stencils[name] = Stencil(case, grid, given)
+        self._fixed = {name: self._arrays_of(found) for name, found in self._stencils.items()}
+        self._mobilities: dict[str, dict[float, Any]] = {name: {} for name in places}
+        self._labels = [
+            f"_{n}" if len(case.obstacles) > 1 else "" for n in range(len(case.obstacles))
+        ]
+
+    @property
+    def present(self) -> list[bool]:
+        """Whether any point of this process lies in each obstacle."""
+        lists = [found.present for found in self._stencils.values()]
+        return [any(each) for each in zip(*lists, strict=True)]
+
+    @property
+    def stencils(self) -> list[Stencil]:
+        return list(self._stencils.values())
+
+    def outside(self, name: str, source: Any) -> Any:
+        """A source, 0 inside obstacles."""
+        host = self._backend.to_host(source) * self._stencils[name].outside
+        return self._backend.to_device(host)
+
+    def _arrays_of(self, found: Stencil) -> dict[str, Any]:
+        place = self._backend.to_device
+        return {
+            "weights": [place(weight) for weight in found.weights],
+            "drag": place(found.drag),
+            "value": place(found.value),
+            "owner": place(found.owner.astype(float)),
+        }
+
+    def mobility(self, name: str, dt: float) -> Any:
+        """What is left of a quantity's change in a step of this length, ghosts included."""
+        known = self._mobilities[name]
+        if dt not in known:
+            while len(known) > 1:  # that of the last step, which may be a short one
+                del known[next(iter(known))]
+            host = self._stencils[name].mobility(dt, self._diffusivities[name])
+            array = self._backend.zeros(self._grid.shape)
+            self._backend.sweep(copy, array, self._grid.everything, self._backend.to_device(host))
+            self._halo.exchange(array)
+            known[dt] = array
+        return known[dt]
+
+    def weights(self, name: str) -> tuple[Any, ...]:
+        """Those that `flow.laplacian` takes."""
+        return tuple(self._fixed[name]["weights"])
+
+    def surface(self, name: str, dt: float) -> tuple[Any, ...]:
+        """What `flow.stage` takes for a step of this length."""
+        value = () if name in self._components else (self._fixed[name]["value"],)
+        return (self.mobility(name, dt), *value)
+
+    def fill(self, fields: Mapping[str, Any]) -> None:
+        """Give the points inside obstacles the values of these."""
+        for name, held in self._fixed.items():
+            given = (fields[name], held["owner"], held["value"])
+            self._backend.sweep(flow.filled, fields[name], self._grid.interior, *given)
+
+    def conductances(self, dt: float, lines: Sequence[Any]) -> list[Any]:
+        """Those of the pressure, from the lines of a flow without obstacles; slowest axis first."""
+        found = []
+        for number, (name, line) in enumerate(zip(self._components, lines, strict=True)):
+            array = self._backend.zeros(self._grid.shape)
+            region = list(self._grid.interior)
+            region[number] = (region[number][0], region[number][1] + 1)
+            given = (self.mobility(name, dt), line)
+            self._backend.sweep(flow.conductance(number), array, tuple(region), *given)
+            found.append(array)
+        return found
+
+    def measures(
+        self, fields: Mapping[str, Any], bends: Callable[[str], Sequence[Any]]
+    ) -> dict[str, float]:
+        """By obstacle: the force on it over rho, and what it gives off of what it has a value of.
+
+        For a unit of thickness in a plane; ghosts hold what walls say; `bends` gives those of
+        wide convection (asks all processes).
+        """
+        dimension, spacings = self._grid.dimension, [axis.spacing for axis in self._grid.axes]
+        velocities, form = [fields[name] for name in self._components], self._case.model.convection
+        volume, found = float(np.prod(spacings)), {}
+        for name, held in self._fixed.items():
+            across = name in self._components
+            if across:
+                component = self._components.index(name)
+                point, first = flow.force(dimension, component, form), fields["pressure"]
+            else:
+                point, first = flow.release(dimension, form), fields[name]
+            given = (first, *velocities, *bends(name))
+            given = (*given, self._diffusivities[name], *spacings, *held["weights"])
+            given = (*given, held["drag"], held["value"], held["owner"])
+            key = f"force_{name[-1]}" if across else f"{name}_released"
+            for number, obstacle in enumerate(self._case.obstacles):
+                if across or getattr(obstacle, name) is not None:
+                    region, count = self._regions[name], float(number + 1)
+                    total = self._backend.reduce("sum", point, region, *given, count)
+                    found[key + self._labels[number]] = volume * total
+        return found

@@ -1,0 +1,385 @@
+"""The steps of a march of flow: Runge-Kutta's stages, each made free of divergence."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from heatsolve.backends import Accumulator
+from heatsolve.control.controller import Questions, State
+from heatsolve.errors import Diverged, NotConverged
+from heatsolve.linear import Method, Sweeps, System
+from heatsolve.linear.criterion import Criterion
+from heatsolve.linear.iterate import iterate, make_method
+from heatsolve.models.flow import equations as flow
+from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion
+from heatsolve.models.flow.staggered import Staggered
+from heatsolve.models.transport import equations as transport
+from heatsolve.stencil.grid import Region
+from heatsolve.stencil.language import NOTHING, Point, copy, fill
+from heatsolve.time.steppers import Silent, Stepper, Substep
+
+Fields = dict[str, Any]
+REST = 1e-4
+"""A fluid at less than this share of the velocity that forces would give it in a step is at rest:
+what is left of them is rounding, to which no pressure converges."""
+EULER_STEPS = 2
+"""So many first steps take implicit diffusion by Euler's backward scheme."""
+BEFORE = "pressure of the stage before"
+"""What a state holds besides the fields."""
+
+
+class Projection(Stepper):
+    """Stages of `transport.RUNGE_KUTTA` for velocities and what they carry; after each one the
+    pressure that takes its divergence away (A. J. Chorin, Math. Comp. 22 (1968), 745).
+
+    A step has one part, which is never left half done. The last of several stages overwrites the
+    fields at the start of the step, which it reads at the point only.
+    """
+
+    def __init__(self, problem: Staggered, time: float, step: float):
+        super().__init__(time)
+        self.problem: Staggered = problem
+        case, backend, shape = problem.case, problem.backend, problem.grid.shape
+        assert case.time is not None
+        adams = case.time.scheme == "adams-bashforth"
+        scheme = "explicit" if adams else case.time.scheme  # which is its first step, too
+        self._stages = transport.RUNGE_KUTTA[scheme]
+        self._times = transport.TIMES[scheme]
+        self._advanced = [*problem.components, *problem.carried]
+        self._now: Fields = {name: problem.fields[name] for name in self._advanced}
+        self._others: list[Fields] = [
+            {name: backend.zeros(shape) for name in self._advanced}
+            for _ in range(2 if len(self._stages) == 3 else 1)
+        ]
+        self._old: Fields = {}
+        self._rates = {name: backend.zeros(shape) for name in self._advanced if adams}
+        # That of the last stage, and of the one before.
+        self._copy = Sweeps(problem.grid, backend, problem.halo).like
+        self._pressure = self._copy(problem.fields["pressure"])
+        self._before = self._copy(self._pressure)
+        self._known = 0
+        solver = case.solver.model_copy(
+            update={"norm": "max", "monitor": "residual", "check_every": 1, "relative": False}
+        )
+        self._case = case.model_copy(update={"solver": solver})
+        implicit = case.time.diffusion != "explicit"
+        self._diffusion = ImplicitDiffusion(problem, self._case) if implicit else None
+        wide = case.model.convection in flow.WIDE
+        self._bent = tuple(backend.zeros(shape) for _ in shape if wide)
+        self._solvers: dict[float, tuple[System, Method]] = {}
+        self._fastest, self._length, self._last = 0.0, step, step
+        wanted = [(name, getattr(case.source, f"mean_{name}")) for name in problem.components]
+        self._means = [(name, mean) for name, mean in wanted if mean is not None]
+        self._driving: dict[str, float] = {}
+
+    @property
+    def fields(self) -> Fields:  # type: ignore[override]
+        found = {**self._now, "pressure": self._pressure}
+        ordered = {name: found[name] for name in self.problem.names}
+        rates = {f"rate of {name}": array for name, array in self._rates.items()}
+        return {**ordered, BEFORE: self._before, **rates}
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        return {"length": self._length, **self._driving}
+
+    def recall(self, state: State) -> None:
+        self._driving = dict(state.record["stepper"])
+        self._length = self._driving.pop("length")
+        self.problem.restore(self._before, state.fields[BEFORE])
+        for name, array in self._rates.items():
+            self.problem.restore(array, state.fields[f"rate of {name}"])
+        self._known = state.number * len(self._stages)
+
+    def prepare(self) -> None:
+        """Project the initial velocity; its pressure is none of the flow's."""
+        problem = self.problem
+        if problem.bodies is not None:
+            problem.bodies.fill(self._now)
+        self._fastest = problem.fastest(self._now)
+        problem.write_faces(self._now, 0.0)
+        with suppress(NotConverged, Diverged):  # the first step will tell
+            self._find_pressure(self._now, 1.0, 0.0)
+        self._correct(self._now, 1.0)
+        self._drive(self._now, 1.0)
+        self._driving = {}
+        problem.write_walls(self._now, 0.0)
+        if self._diffusion is not None:  # whose steps begin with it
+            self._find_present_pressure()
+        else:
+            self._copy(problem.fields["pressure"], self._pressure)
+
+    def _advance(
+        self, part: Substep, change: Accumulator | None, questions: Questions | None
+    ) -> None:
+        problem, start = self.problem, self._now
+        self._last, self._length = self._length, part.length
+        if problem.walls_vary:
+            problem.write_walls(start, part.start)
+        self._fastest = problem.fastest(start)
+        before = start
+        if change is not None and (len(self._stages) > 1 or self._diffusion is not None):
+            before = self._keep(start)
+        now, ends = start, (*self._times[1:], 1.0)
+        for number, (stage, at, end) in enumerate(
+            zip(self._stages, self._times, ends, strict=True)
+        ):
+            last = number == len(self._stages) - 1
+            new = start if last and number > 0 else self._others[number]
+            begun = part.start + at * part.length
+            self._make_stage((new, start, now), stage, begun, self._rates)
+            if self._diffusion is not None:
+                self._diffuse(self._diffusion, new, now, begun)
+            time = part.start + end * part.length
+            problem.write_faces(new, time)
+            if problem.walls_vary:
+                problem.demand_balance(time)
+            share = float(stage[1]) * part.length
+            self._guess_pressure(number)
+            self._find_pressure(new, share, time)
+            self._correct(new, share)
+            self._drive(new, share)
+            problem.write_walls(new, time)
+            now = new
+        if len(self._stages) == 1:
+            self._now, self._others = now, [start]
+        if change is not None:
+            point = transport.changes(len(self._advanced), change.kind)
+            given = (*before.values(), *self._now.values())
+            problem.backend.sweep(point, change, problem.grid.interior, *given)
+
+    def _make_stage(
+        self, fields: tuple[Fields, Fields, Fields], stage: Any, time: float, rates: Fields
+    ) -> None:
+        """One of Runge-Kutta, or of Adams and Bashforth where there are `rates`.
+
+        Where diffusion is implicit the new fields hold the rates of all else.
+        """
+        problem, grid, dt, now = self.problem, self.problem.grid, self._length, fields[2]
+        model, spacings = problem.case.model, problem.steps_along_axes
+        sources = dict(zip(problem.names, problem.sources(time), strict=True))
+        velocities, lifts = problem.velocities(now), model.buoyancy or ()
+        for component, name in enumerate(problem.components):
+            lift = lifts[grid.dimension - 1 - component] if lifts else 0.0
+            rate = flow.momentum(grid.dimension, component, model.convection, lift != 0.0)
+            buoyant: tuple[Any, ...] = ()
+            if lift != 0.0:
+                buoyant = (now["temperature"], lift, model.reference_temperature)
+            weights, surface = self._beside(name, dt)
+            given = (*velocities, *self._bends(now[name], name), sources[name], *buoyant)
+            given = (*given, self._explicit(name, rates), *spacings, *weights)
+            inside = problem.inside(name)
+            self._sweep(name, inside, rate, surface, given, fields, stage, rates)
+            for number, region in problem.open_faces():
+                if number == component:
+                    rate, given = flow.leaving(component), (now[name], spacings[component])
+                    self._sweep(name, region, rate, surface, given, fields, stage, rates, True)
+        for name in problem.carried:
+            weights, surface = self._beside(name, dt)
+            given = (now[name], *velocities, *self._bends(now[name], name), sources[name])
+            given = (*given, self._explicit(name, rates), *spacings, *weights)
+            rate = flow.carried(grid.dimension, model.convection)
+            self._sweep(name, grid.interior, rate, surface, given, fields, stage, rates)
+
+    def _explicit(self, name: str, rates: Fields) -> Any:
+        """The coefficient of diffusion that is part of a rate."""
+        return NOTHING if rates and self._diffusion is not None else self.problem.moved[name]
+
+    def _sweep(
+        self, name: str, region: Region, rate: Point, surface: Sequence[Any], given: Sequence[Any],
+        fields: tuple[Fields, Fields, Fields], stage: Any, rates: Fields, complete: bool = False,
+    ) -> None:  # fmt: skip
+        """A stage of one quantity; fields are the new ones, those at the start, and those now.
+
+        `complete`: diffusion is not part of it, or not implicit.
+        """
+        (new, start, now), sweep = (each[name] for each in fields), self.problem.backend.sweep
+        if not rates:
+            point = flow.stage(rate, len(surface))
+            sweep(point, new, region, start, now, *stage, self._length, *surface, *given)
+            return
+        before = rates[name]
+        share = 0.5 * self._length / self._last if self._known > 0 else 0.0
+        if self._diffusion is None or complete:
+            point = flow.adams(rate, len(surface))
+            sweep(point, (new, before), region, now, before, self._length, share, *surface, *given)
+        else:
+            sweep(flow.ahead(rate), (new, before), region, before, share, *given)
+
+    def _diffuse(self, diffusion: ImplicitDiffusion, new: Fields, now: Fields, time: float) -> None:
+        """From the rates of all but diffusion, in `new`, to the fields that a stage leaves there.
+
+        They take the pressure of the step before, which lessens how wrong it makes them at walls
+        that the true one is known later only (J. van Kan, SIAM J. Sci. Stat. Comput. 7 (1986),
+        870); then it is given back.
+        """
+        problem, dt = self.problem, self._length
+        sweep, spacings = problem.backend.sweep, problem.steps_along_axes
+        theta = self._theta
+        self._correct(new, dt, only_open=True)
+        for component, region in problem.open_faces():
+            w = now[problem.components[component]]
+            sweep(flow.blended, w, region, w, new[problem.components[component]], theta)
+        if problem.walls_vary or problem.open_ends:
+            problem.write_walls(now, time + theta * dt)
+        for name in self._advanced:
+            right = diffusion.explicit_part(name, new[name], now[name])
+            if name in problem.components:
+                component = problem.components.index(name)
+                region = problem.inside(name)
+                given = (self._pressure, 1.0, spacings[component])
+                sweep(flow.projected(component), right, region, right, *given)
+                force = self._driving.get(f"driving_force_{name[-1]}", 0.0)
+                sweep(flow.raised, right, region, right, force)
+            diffusion.advance(name, new[name], now[name], dt, theta)
+        self._correct(new, -dt)
+
+    @property
+    def _theta(self) -> float:
+        """Crank and Nicolson do not damp the jumps of a start, Euler's backward steps do."""
+        return 1.0 if self._known < EULER_STEPS else 0.5
+
+    def _beside(self, name: str, dt: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """What points take of obstacles: the weights of differences, and the surfaces."""
+        bodies = self.problem.bodies
+        return ((), ()) if bodies is None else (bodies.weights(name), bodies.surface(name, dt))
+
+    def _bends(self, array: Any, name: str) -> tuple[Any, ...]:
+        """The second differences that wide convection takes; none beyond walls."""
+        problem = self.problem
+        if problem.case.model.convection in flow.WIDE:
+            sweep, region = problem.backend.sweep, problem.inside(name)
+            sweep(flow.bends(problem.grid.dimension), self._bent, region, array)
+            for bend in self._bent:
+                if region != problem.grid.interior:  # of another quantity
+                    sweep(fill, bend, problem.face_at(problem.components.index(name), 1), 0.0)
+                problem.halo.exchange(bend)
+        return self._bent
+
+    def _guess_pressure(self, number: int) -> None:
+        """Begin with what the last two stages' pressures say of the time of this one."""
+        count, grid = len(self._stages), self.problem.grid
+        last, before = (self._times[(number - n) % count] - (number < n) for n in (1, 2))
+        if count == 1:
+            before = -2.0
+        reach = 0.0
+        if self._known > 1 and last != before:
+            reach = (self._times[number] - last) / (last - before)
+        pair = self._pressure, self._before
+        self.problem.backend.sweep(flow.extrapolated, pair, grid.interior, *pair, reach)
+        self._known += 1
+
+    def _find_pressure(self, fields: Fields, dt: float, time: float) -> None:
+        """The p for which u - dt grad p has no divergence."""
+        problem, p = self.problem, self._pressure
+        system, method = self._solver()
+        sweep, grid, spacings = problem.backend.sweep, problem.grid, problem.steps_along_axes
+        given = (*problem.velocities(fields), *spacings)
+        sweep(flow.scaled_divergence, system.b, grid.interior, -1.0 / dt, *given)
+        # The residual of the pressure is what is left of div u, over dt.
+        speed = max(self._fastest, REST * problem.fastest(fields))
+        scale = speed / (min(spacings) * dt)
+        # An iteration in any case: a pressure that is good enough would otherwise stay as it is,
+        # and a march never come to rest.
+        criterion = Criterion(self._case, system, p, scale=scale, looks_first=False)
+        method.restart()
+        outcome = iterate(method, criterion, Silent())
+        self.norm = outcome.norm
+        if outcome.ending == "limit":
+            raise NotConverged(
+                f"the pressure at t = {time:g} did not converge in {outcome.count} iterations "
+                f"(norm {outcome.norm:.3g})"
+            )
+
+    def _solver(self) -> tuple[System, Method]:
+        """For the pressure; beside obstacles it depends on the length of the step."""
+        length = self._length if self.problem.bodies is not None else 0.0
+        if length not in self._solvers:
+            while len(self._solvers) > 1:  # that of the last step, which may be a short one
+                del self._solvers[next(iter(self._solvers))]
+            system = self.problem.pressure_system(length)
+            self._solvers[length] = system, make_method(self._case, system, self._pressure)
+        return self._solvers[length]
+
+    def make_solvers(self, parts: Sequence[Substep]) -> None:
+        (part,) = parts
+        self._length = part.length
+        self._solver()
+        if self._diffusion is not None:
+            for name in self._advanced:
+                self._diffusion.make_solver(name, part.length, self._theta)
+
+    def _correct(self, fields: Fields, dt: float, only_open: bool = False) -> None:
+        """u - dt grad p; `only_open`: at faces through which fluid leaves as it likes."""
+        problem, p = self.problem, self._pressure
+        sweep, spacings = problem.backend.sweep, problem.steps_along_axes
+        problem.halo.exchange(p)
+        for component, name in enumerate(() if only_open else problem.components):
+            w, h = fields[name], spacings[component]
+            given = (w, problem.inside(name), w, p, dt, h)
+            if problem.bodies is None:
+                sweep(flow.projected(component), *given)
+            else:
+                mobility = problem.bodies.mobility(name, self._length)
+                sweep(flow.projected_beside(component), *given, mobility)
+        for component, region in problem.open_faces():
+            name = problem.components[component]
+            w, h, mobility = fields[name], spacings[component], ()
+            if problem.bodies is not None:
+                mobility = (problem.bodies.mobility(name, self._length),)
+            sweep(flow.projected_outflow, w, region, w, p, dt, h, *mobility)
+
+    def _drive(self, fields: Fields, dt: float) -> None:
+        """The uniform force that holds a mean velocity; it needs no pressure."""
+        problem, region = self.problem, self.problem.grid.interior
+        for name, mean in self._means:
+            total = problem.backend.reduce("sum", copy, region, fields[name])
+            missing = mean - total / problem.whole.all_unknowns
+            problem.backend.sweep(flow.raised, fields[name], region, fields[name], missing)
+            key = f"driving_force_{name[-1]}"
+            known = self._driving.get(key, 0.0) if self._diffusion is not None else 0.0
+            self._driving[key] = known + missing / dt
+
+    def _keep(self, fields: Fields) -> Fields:
+        """A copy of the fields, which a step overwrites."""
+        for name, array in fields.items():
+            self._old[name] = self._copy(array, self._old.get(name))
+        return self._old
+
+    def measures(self) -> dict[str, float]:
+        now = {**self._now, "pressure": self._pressure}
+        bends = lambda name: self._bends(now[name], name)  # noqa: E731
+        return self.problem.measures(now, self._length, self._fastest, bends) | self._driving
+
+    def present(self) -> None:
+        """With the pressure of this very time; a stage's is that of the stage before.
+
+        The march goes on from the pressure that it had, so that frames make no difference to it.
+        """
+        self.finish()
+        problem, kept = self.problem, self._copy(self._pressure)
+        problem.write_walls(self._now, self.time)
+        self._find_present_pressure()
+        self._copy(self._pressure, problem.fields["pressure"])
+        self._copy(kept, self._pressure)
+
+    def _find_present_pressure(self) -> None:
+        """What keeps du/dt free of divergence, found from a step of explicit Euler."""
+        problem, stage, dt = self.problem, transport.RUNGE_KUTTA["explicit"][0], self._length
+        scratch = self._others[0]
+        self._fastest = problem.fastest(self._now)
+        self._make_stage((scratch, self._now, self._now), stage, self.time, {})
+        problem.write_faces(scratch, self.time + dt)
+        with suppress(NotConverged, Diverged):  # the next step will tell
+            self._find_pressure(scratch, dt, self.time)
+
+    def finish(self) -> None:
+        problem = self.problem
+        for name, array in self._now.items():
+            if array is not problem.fields[name]:
+                problem.backend.sweep(copy, problem.fields[name], problem.grid.everything, array)
+        first = self._advanced[0]
+        if self._now[first] is not problem.fields[first]:
+            others = self._now
+            self._now = {name: problem.fields[name] for name in self._advanced}
+            self._others = [others]

@@ -1,0 +1,519 @@
+"""A case of flow on the staggered grid: its fields, its walls, and the pressure's linear system."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Accumulator, Backend
+from heatsolve.case.load import Case
+from heatsolve.case.schema import ZERO, Condition
+from heatsolve.errors import InputError
+from heatsolve.linear import System
+from heatsolve.linear.spectrum import lowest_eigenvalue
+from heatsolve.models.evaluate import Wall
+from heatsolve.models.flow import equations as flow
+from heatsolve.models.flow.immersed_boundary import Bodies
+from heatsolve.models.heat import equations as heat
+from heatsolve.models.multifield import Walled
+from heatsolve.parallel.halo import replaced
+from heatsolve.parallel.ranks import Ranks
+from heatsolve.stencil.grid import WALLS, Grid, Region
+from heatsolve.stencil.language import NOTHING, ONES, copy
+from heatsolve.time import stability
+
+STILL = Condition.model_construct(value=ZERO)
+LEVEL = Condition.model_construct(gradient=ZERO)
+SLIGHT = 1e-2
+"""What holds the pressure of a cell without an open face, relative to a face's conductance."""
+BALANCED = 1e-10
+"""Share of the fluid that flows in and out by which the two may differ where nothing is open, and
+walls stay as they are."""
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What flows through walls at a time: more in than out, in all, and how much more the midpoints
+    of faces may let in (m3/s); the area of the faces that let something through (m2)."""
+
+    time: float
+    excess: float
+    gross: float
+    allowed: float
+    area: float
+
+    @property
+    def refused(self) -> bool:
+        """Whether more flows in than out, or less, than walls can take up."""
+        return abs(self.excess) > max(BALANCED * self.gross, self.allowed)
+
+    @property
+    def correction(self) -> float:
+        """The velocity out of the box that takes it up, the same on all these faces (m/s)."""
+        if self.refused or abs(self.excess) <= BALANCED * self.gross:
+            return 0.0
+        return self.excess / self.area
+
+
+class Staggered(Walled):
+    """Pressure and what is carried at the centres of cells, velocities on the faces behind them.
+
+    `components` are the names of the velocities in the order of the arrays' axes, `carried` those
+    of what the flow carries. `density` is rho (kg/m3); fields hold p / rho.
+    """
+
+    def __init__(
+        self, case: Case, backend: Backend, grid: Grid | None = None, ranks: Ranks | None = None
+    ):
+        super().__init__(case, backend, grid, ranks)
+        self.density = float(case.model.density())
+        self.components = [f"velocity_{axis.name}" for axis in self.grid.axes]
+        self.carried = [name for name in self.names if name in case.diffusivities]
+        self._faces = {name: self.grid.faces(n) for n, name in enumerate(self.components)}
+        self.open_ends = [
+            (number, side)
+            for number, axis in enumerate(self.whole.axes)
+            for side, wall in enumerate(WALLS[axis.name])
+            if not axis.periodic and getattr(case.boundary, wall).kind == "outflow"
+        ]
+        """Axis and side of the walls through which fluid leaves as it likes, of the whole grid."""
+        self.walls = {name: tuple(self._walls_of(name)) for name in self.names}
+        self._balance: Balance | None = None
+        self.demand_balance(0.0)
+        moved = (*self.components, *self.carried)
+        self.moved = {name: case.diffusivities.get(name, case.model.viscosity) for name in moved}
+        """The coefficient of diffusion of each quantity that a stage moves (m2/s)."""
+        self._plain_sources: list[Any] | None = None
+        self._outside: list[Any] = []
+        self.bodies: Bodies | None = None
+        if case.obstacles:
+            places = {name: self.places(name) for name in moved}
+            regions = {name: self.inside(name) for name in moved}
+            given = (places, regions, self.components, self.moved)
+            self.bodies = Bodies(case, backend, self.halo, *given)
+            self._demand_fluid(self.bodies)
+
+    def places(self, name: str) -> Grid:
+        return self._faces.get(name, self.grid)
+
+    # ---- walls -------------------------------------------------------------------------------
+
+    def _walls_of(self, name: str) -> list[Wall]:
+        """What holds for a quantity at the walls of this block."""
+        found = []
+        for number, axis in enumerate(self.grid.axes):
+            for side, wall in enumerate(WALLS[axis.name]):
+                if axis.periodic or not axis.at_ends[side]:
+                    continue
+                condition = self.condition(name, wall)
+                if condition is not None:
+                    found.append(Wall(number, side, wall, condition))
+        return found
+
+    def condition(self, name: str, wall: str) -> Condition | None:
+        """The condition of a quantity at a wall of the case; None where there is no need of any."""
+        if name == "pressure":
+            return None
+        given = getattr(self.case.boundary, wall)
+        condition: Condition | None = getattr(given, name)
+        if name in self.carried:
+            return condition
+        across = wall in WALLS[self.whole.axes[self.components.index(name)].name]
+        if given.kind == "outflow":
+            return None if across else LEVEL
+        if given.kind == "free-slip" and not across:
+            return LEVEL
+        return condition or STILL
+
+    def write_wall(self, array: Any, name: str, wall: Wall, time: float) -> None:
+        if self.components[wall.number] != name:
+            super().write_wall(array, name, wall, time)
+            return
+        # The wall is a face: the one behind the low ghost, or behind the last cell.
+        values = self._wall_values(name, wall, time)
+        self.backend.sweep(copy, array, self.face_at(wall.number, wall.side), values)
+
+    def write_walls(self, fields: dict[str, Any], time: float) -> None:
+        if self.walls_vary:  # so that neighbours' ghosts hold the faces of this time, too
+            self.write_faces(fields, time)
+        super().write_walls(fields, time)
+
+    def face_at(self, number: int, side: int) -> Region:
+        """The faces at the low or the high end of an axis."""
+        last = self.grid.shape[number] - 2
+        bounds = (0, 1) if side == 0 else (last, last + 1)
+        return replaced(self.grid.ghost(number, side), number, bounds)
+
+    def write_faces(self, fields: Mapping[str, Any], time: float) -> None:
+        """What a divergence reads: each velocity's neighbours, and its values at its own walls."""
+        self.balance_at(time)  # by all processes together
+        for number, name in enumerate(self.components):
+            if name not in fields:
+                continue
+            self.halo.exchange_along(number, fields[name])
+            for wall in self.walls[name]:
+                if wall.number == number:
+                    self.write_wall(fields[name], name, wall, time)
+
+    def inside(self, name: str) -> Region:
+        """The unknowns of a quantity, but for velocities through open ends."""
+        region = self.grid.interior
+        if name in self.components:
+            number = self.components.index(name)
+            axis = self.grid.axes[number]
+            low, high = region[number]
+            if not axis.periodic and axis.at_ends[1]:
+                region = replaced(region, number, (low, high - 1))
+        return region
+
+    def open_faces(self) -> list[tuple[int, Region]]:
+        """Axis and region of the faces of this block through which fluid leaves as it likes."""
+        return [
+            (number, tuple(
+                bounds if n == number else inner
+                for n, (bounds, inner) in enumerate(
+                    zip(self.face_at(number, 1), self.grid.interior, strict=True)
+                )
+            ))
+            for number, _ in self.open_ends
+            if self.grid.axes[number].at_ends[1]
+        ]  # fmt: skip
+
+    def balance_at(self, time: float) -> Balance:
+        """What flows through the walls at a time, where no end is open (asks all processes).
+
+        Its sums are exact, so that any number of processes finds the same bits.
+        """
+        known = self._balance
+        if known is not None and (known.time == time or self.open_ends or not self.walls_vary):
+            return known
+        terms: list[tuple[np.ndarray, ...]] = []
+        for number, name in enumerate(self.components):
+            for wall in self.walls[name] if not self.open_ends else ():
+                if wall.number == number:
+                    flux, area, share = self._through(name, wall, time)
+                    terms.append((flux, abs(flux), abs(flux) * share, area * (flux != 0.0)))
+        sums = [self.ranks.exact_sum([each[n] for each in terms]) for n in range(4)]
+        self._balance = Balance(time, *sums)
+        if known is not None and known.correction != self._balance.correction:
+            self._at_walls.clear()
+        return self._balance
+
+    def _through(self, name: str, wall: Wall, time: float) -> tuple[np.ndarray, float, float]:
+        """What flows in at each face of a wall of this block (m3/s), the area of a face, and the
+        share of it by which midpoints of faces may miss an integral."""
+        values = super().wall_value(name, wall, time)
+        layer = [high - low for low, high in self.grid.interior]
+        layer[wall.number] = 1
+        trimmed = values[tuple(
+            slice(None) if n == 1 else slice(*self.grid.interior[axis])
+            for axis, n in enumerate(values.shape)
+        )]  # fmt: skip
+        along = [axis for n, axis in enumerate(self.whole.axes) if n != wall.number]
+        area = float(np.prod([axis.spacing for axis in along]))
+        inward = -area if wall.side else area
+        flux = np.broadcast_to(trimmed * inward, layer)
+        return flux, area, max(1.0 / axis.all_unknowns**2 for axis in along)
+
+    def wall_value(self, name: str, wall: Wall, time: float) -> np.ndarray:
+        values = super().wall_value(name, wall, time)
+        if self.components[wall.number : wall.number + 1] != [name]:
+            return values
+        outward = self.balance_at(time).correction * (1.0 if wall.side else -1.0)
+        return np.where(values != 0.0, values + outward, values) if outward else values
+
+    def demand_balance(self, time: float) -> None:
+        """Without any open end as much must flow in as out (asks all processes)."""
+        balance = self.balance_at(time)
+        if balance.refused:
+            raise InputError(
+                f"boundary: {balance.excess:g} m3/s more flow in than out, and no wall is an "
+                f"outflow (up to {balance.allowed:g}, (h/L)^2 of the gross flux, would be spread)"
+            )
+
+    @property
+    def remark(self) -> str:
+        balance = self.balance_at(0.0)
+        if balance.correction == 0.0:
+            return ""
+        share = abs(balance.excess) / balance.gross
+        return (
+            f"{balance.excess:.3g} m3/s more flow in than out, {share:.2g} of the gross flux: "
+            f"spread as {balance.correction:.3g} m/s outward over the faces that let through"
+        )
+
+    def _demand_fluid(self, bodies: Bodies) -> None:
+        """There is some, and it does not flow into obstacles (asks all processes)."""
+        everywhere = self.ranks.gather(bodies.present)
+        for number in range(len(self.case.obstacles)):
+            if not any(present[number] for present in everywhere):
+                raise InputError(f"obstacle.{number}: no point of the grid lies in it")
+        region = self.grid.interior
+        if self.backend.reduce("sum", copy, region, self._enclosed) == self.whole.all_unknowns:
+            raise InputError("obstacle: they leave no fluid")
+        enclosed, met = self.backend.to_host(self._enclosed) > 0.0, []
+        for number, name in enumerate(self.components):
+            for wall in self.walls[name]:
+                if wall.number == number:
+                    given = self.wall_value(name, wall, 0.0)
+                    if np.any((given != 0.0) & wall.beside(enclosed)):
+                        met.append(wall.name)
+        for name in sorted(set().union(*self.ranks.gather(met))):
+            raise InputError(f"boundary.{name}: what flows in there meets an obstacle at once")
+
+    # ---- the pressure ------------------------------------------------------------------------
+
+    def pressure_system(self, dt: float) -> System:
+        """-div grad p = b, dp/dn = 0 at walls, p = 0 at open ends: steady heat with k = 1.
+
+        Beside obstacles k is the mobility of a step of length dt; in cells without an open face p
+        is 0, held by a term that is small where coarse levels mix them with others.
+        """
+        backend, grid = self.backend, self.grid
+        b = backend.zeros(grid.shape)
+        lines = self._conductances(dt)
+        capacity, share = backend.zeros((1,) * grid.dimension), NOTHING
+        if self.bodies is not None:
+            capacity, share = self._enclosed, SLIGHT / max(self.steps_along_axes) ** 2
+        faces = [entry for line in reversed(lines) for entry in (line, ONES)]
+        return System(
+            grid=grid,
+            backend=backend,
+            halo=self.halo,
+            residual=heat.residual,
+            diagonal=heat.diagonal,
+            rounding=heat.rounding,
+            coefficients=(capacity, share, *faces),
+            b=b,
+            ratios=(ONES,) * grid.dimension,
+            lowest=self._lowest,
+            singular=not self.open_ends,
+            homogeneous=True,
+        )
+
+    def _conductances(self, dt: float) -> list[Any]:
+        """Those of the pressure along each axis, slowest first."""
+        grid, lines = self.grid, []
+        for number in range(grid.dimension):
+            line = grid.along(number, self._line(number, grid))
+            lines.append(self.backend.to_device(line))
+        return lines if self.bodies is None else self.bodies.conductances(dt, lines)
+
+    @cached_property
+    def _enclosed(self) -> Any:
+        """1 in cells without an open face, which have no pressure; 0 in others."""
+        array = self.backend.zeros(self.grid.shape)
+        # Whatever the step: it changes how open a face is, not whether it is.
+        self.backend.sweep(flow.enclosed, array, self.grid.interior, *self._conductances(1.0))
+        return array
+
+    def _line(self, number: int, grid: Grid) -> np.ndarray:
+        """1 / h^2 of the faces along an axis; none at a wall, of half a cell at an open end."""
+        axis = grid.axes[number]
+        share = 1.0 / (axis.spacing * axis.spacing)
+        line = np.full(axis.unknowns + 2, share)
+        line[0] = 0.0
+        for side, index in enumerate((1, -1)):
+            if not axis.periodic and axis.at_ends[side]:
+                line[index] = 2.0 * share if (number, side) in self.open_ends else 0.0
+        return line
+
+    def _lowest(self) -> float:
+        if self.bodies is not None:
+            return 0.0
+        lines = [self._line(number, self.whole) for number in range(self.whole.dimension)]
+        return lowest_eigenvalue(self.whole, lines, [np.ones(1)] * len(lines))
+
+    def drive(self, time: float) -> tuple[float, float]:
+        given, rates = super().drive(time)
+        held = [getattr(self.case.source, f"mean_{name}") for name in self.components]
+        for obstacle in self.case.obstacles:
+            held += [obstacle.temperature, obstacle.concentration]
+        return max([given, *[abs(value) for value in held if value is not None]]), rates
+
+    def sources(self, time: float) -> list[Any]:
+        """None for what is carried, inside obstacles."""
+        found = super().sources(time)
+        if self.bodies is None:
+            return found
+        if found is not self._plain_sources:
+            self._plain_sources = found
+            self._outside = [
+                self.bodies.outside(name, source) if name in self.carried else source
+                for name, source in zip(self.names, found, strict=True)
+            ]
+        return self._outside
+
+    # ---- what is asked for -------------------------------------------------------------------
+
+    def stored(self) -> dict[str, np.ndarray]:
+        """Velocities at the centres of cells; the pressure with mean 0 where no wall gives it."""
+        backend, grid = self.backend, self.grid
+        found, centre = {}, backend.zeros(grid.shape)
+        mean: Any
+        wanted = self.case.output.fields or self.names
+        for name in wanted:
+            array = self.fields[name]
+            if name in self.components:
+                point = flow.centred(self.components.index(name))
+                backend.sweep(point, centre, grid.interior, array)
+                array = centre
+            values = self.own(array)
+            if name == "pressure":
+                mean = self._mean_pressure(array)
+                if self.bodies is not None:
+                    mean = mean * (1.0 - self.own(self._enclosed))
+                values = (values - mean) * self.density
+            found[name] = values
+        return {name: found[name] for name in self.names if name in found}
+
+    def scale(self, name: str, fields: Mapping[str, Any]) -> tuple[float, float]:
+        if name != "pressure":
+            return 0.0, 1.0
+        return self._mean_pressure(fields[name]), self.density
+
+    def _mean_pressure(self, array: Any) -> float:
+        """What is taken off the pressure where no wall gives it: its mean over the fluid."""
+        if self.open_ends:
+            return 0.0
+        reduce, region = self.backend.reduce, self.grid.interior
+        count = float(self.whole.all_unknowns)
+        if self.bodies is not None:
+            count -= reduce("sum", copy, region, self._enclosed)
+        return reduce("sum", copy, region, array) / count
+
+    def velocities(self, fields: Mapping[str, Any]) -> list[Any]:
+        """The components, slowest axis first."""
+        return [fields[name] for name in self.components]
+
+    def divergence(self, fields: Mapping[str, Any]) -> float:
+        """The largest |div u| (1/s), the faces' neighbours up to date (asks all processes)."""
+        given = (*self.velocities(fields), *self.steps_along_axes)
+        return self.backend.reduce("max", flow.divergence, self.grid.interior, *given)
+
+    def fastest(self, fields: Mapping[str, Any]) -> float:
+        """The largest component of the velocity at any face (m/s; asks all processes)."""
+        largest = self.backend.accumulator("max")
+        for name in self.components:
+            self._add_faces(largest, name, fields[name])
+        return largest.value
+
+    def _add_faces(self, largest: Accumulator, name: str, array: Any) -> None:
+        """Take in the velocities at all faces along an axis."""
+        self.backend.sweep(copy, largest, self.grid.interior, array)
+        for wall in self.walls[name]:
+            if wall.side == 0 and self.components[wall.number] == name:
+                self.backend.sweep(copy, largest, self.face_at(wall.number, 0), array)
+
+    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
+        """The largest along each axis, slowest first: at any face, of walls, and meant to be.
+
+        Those of walls at these times. In m/s; asks all processes.
+        """
+        found = []
+        for name in self.components:
+            largest = self.backend.accumulator("max")
+            self._add_faces(largest, name, fields[name])
+            mean = getattr(self.case.source, f"mean_{name}") or 0.0
+            found.append(max(largest.value, abs(mean), self.largest_at_walls(name, *times)))
+        return found
+
+    def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
+        """The largest that forces give along each axis, slowest first (m/s2; asks all processes).
+
+        Those of sources and of warm walls at these times. Pressure and friction, which may balance
+        them, are left out.
+        """
+        reduce, model, region = self.backend.reduce, self.case.model, self.grid.interior
+        lifts = model.buoyancy or (0.0,) * self.grid.dimension
+        warm = 0.0
+        if any(lifts):
+            neutral = model.reference_temperature
+            warm = reduce("max", flow.raised, region, fields["temperature"], -neutral)
+            for time in times if self.walls_vary else times[:1]:
+                at_walls = self.given_at_walls("temperature", time, neutral)
+                warm = max([warm, *[abs(value - neutral) for value in at_walls]])
+        forces = [0.0] * self.grid.dimension
+        for time in times if self.sources_vary else times[:1]:
+            sources = dict(zip(self.names, self.sources(time), strict=True))
+            found = [reduce("max", copy, region, sources[name]) for name in self.components]
+            forces = [max(pair) for pair in zip(forces, found, strict=True)]
+        return [f + abs(lift) * warm for f, lift in zip(forces, reversed(lifts), strict=True)]
+
+    def measures(
+        self,
+        fields: Mapping[str, Any],
+        dt: float,
+        fastest: float,
+        bends: Callable[[str], Sequence[Any]],
+    ) -> dict[str, float]:
+        """What the history holds of a step; `bends` gives those of wide convection.
+
+        The divergence is in units of the fastest velocity, now or `fastest` when the step began,
+        over a spacing. Asks all processes.
+        """
+        reduce, region, spacings = self.backend.reduce, self.grid.interior, self.steps_along_axes
+        velocities, volume = self.velocities(fields), float(np.prod(spacings))
+        fastest = max(fastest, self.fastest(fields))
+        relative = self.divergence(fields) * min(spacings)
+        for velocity in velocities:  # the walls' ghosts beside a neighbour's block
+            self.halo.exchange(velocity)
+        whirl = reduce("sum", flow.enstrophy, region, *velocities, *spacings)
+        found = {
+            "divergence": relative / fastest if fastest > 0.0 else relative,
+            "kinetic_energy": reduce("sum", flow.kinetic_energy, region, *velocities) * volume,
+            "enstrophy": whirl * volume,
+            "courant": reduce("max", flow.courant, region, *velocities, *spacings) * dt,
+        }
+        for name in self.carried:
+            for wall in self.whole_walls:
+                found[f"{name}_gradient_{wall}"] = self._gradient_at(wall, name, fields[name])
+        if self.bodies is not None:
+            taken = self.bodies.measures(fields, bends)
+            found |= {n: self.density * v if "force" in n else v for n, v in taken.items()}
+        return found
+
+    @property
+    def whole_walls(self) -> list[str]:
+        """The names of the walls of the whole grid."""
+        axes = [axis for axis in self.whole.axes if not axis.periodic]
+        return [wall for axis in axes for wall in WALLS[axis.name]]
+
+    def _gradient_at(self, name: str, quantity: str, array: Any) -> float:
+        """The mean outward derivative of a carried quantity at a wall (asks all processes)."""
+        total = self.backend.accumulator("sum")
+        for wall in self.walls[quantity]:
+            if wall.name == name:
+                low, high = self.grid.interior[wall.number]
+                beside = ((low, low + 1), (high - 1, high))[wall.side]
+                region = replaced(self.grid.interior, wall.number, beside)
+                point = flow.slope_outward(wall.number, wall.side)
+                spacing = self.steps_along_axes[wall.number]
+                self.backend.sweep(point, total, region, array, spacing)
+        number = next(n for n, axis in enumerate(self.whole.axes) if name in WALLS[axis.name])
+        return total.value * self.whole.axes[number].unknowns / self.whole.all_unknowns
+
+    def largest_step(self) -> float:
+        return self.stable_step_at(self.speeds(self.fields, 0.0))
+
+    def stable_step_at(self, speeds: Sequence[float]) -> float:
+        """The largest stable step (s) for these speeds along the axes, slowest first.
+
+        Raises InputError where no step is stable.
+        """
+        case, model, time = self.case, self.case.model, self.case.time
+        assert time is not None
+        form = "central" if model.convection == "skew" else model.convection
+        implicit = time.diffusion != "explicit"
+        given = list(reversed(speeds))
+        steps = [
+            stability.largest_step(form, time.scheme, given, nu, self.spacings, implicit)
+            for nu in {model.viscosity, *case.diffusivities.values()}
+        ]
+        if min(steps) == 0.0 and not time.allow_unstable:
+            raise InputError(
+                f'time.scheme: no step is stable with scheme = "{time.scheme}" here (try "rk3")'
+            )
+        return min(steps)

@@ -1,0 +1,193 @@
+"""A heat case put on its grid: the arrays that the point functions of `heat` take."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Accumulator, Backend
+from heatsolve.case.load import Case
+from heatsolve.linear import System, weighted_magnitude
+from heatsolve.linear.spectrum import lowest_eigenvalue
+from heatsolve.models.evaluate import Wall, walls_of
+from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat.volumes import Volumes, ratio_line
+from heatsolve.models.problem import Problem
+from heatsolve.parallel.ranks import Ranks
+from heatsolve.stencil.grid import Grid
+from heatsolve.stencil.language import NOTHING, fill, shifted
+
+
+class Conduction(Problem):
+    """The arrays of a heat case on a backend, and the linear systems made of them."""
+
+    def __init__(
+        self, case: Case, backend: Backend, grid: Grid | None = None, ranks: Ranks | None = None
+    ):
+        super().__init__(case, backend, grid, ranks)
+        self.volumes = volumes = Volumes(case, self.whole, self.grid, backend.dtype)
+        self.walls = volumes.walls
+        place = backend.to_device
+        # The point functions take the axes in the order x, y, z.
+        self.ratios = tuple(map(backend.factor, reversed(volumes.ratios)))
+        faces = [place(shortened(faces, number)) for number, faces in enumerate(volumes.faces)]
+        pairs = zip(reversed(faces), self.ratios, strict=True)
+        self.faces = tuple(array for pair in pairs for array in pair)
+        self.capacity = place(volumes.capacity())
+
+    @cached_property
+    def singular(self) -> bool:
+        """Whether no wall gives a temperature (asks all processes)."""
+        gives = any(np.any(self.volumes.wall_conductance(wall)) for wall in self.walls)
+        return not any(self.ranks.gather(gives))
+
+    @cached_property
+    def temperature(self) -> Any:
+        """The field, at first the initial one with the walls' values at t = 0.
+
+        Made when it is first asked for: who only wants to know the coefficients needs no memory.
+        """
+        field = self.backend.zeros(self.grid.shape)
+        self._place_initial(field)
+        return field
+
+    def reset(self) -> None:
+        """Make the field the initial one again."""
+        self._place_initial(self.temperature)
+
+    def _place_initial(self, field: Any) -> None:
+        self.place(field, self.grid.interior, self.volumes.evaluate("initial.temperature"))
+        self.stamp({"temperature": field}, None)
+        self.write_walls(field, 0.0)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {"temperature": self.temperature}
+
+    # ---- what varies with time ----
+
+    @cached_property
+    def walls_vary(self) -> bool:
+        ghosts = [wall.ghost for wall in walls_of(self.case, self.whole)]
+        return any("t" in expression.names for expression in ghosts if expression is not None)
+
+    @cached_property
+    def sources_vary(self) -> bool:
+        gradients = [wall.condition.gradient for wall in walls_of(self.case, self.whole)]
+        varying = [self.case.source.temperature, *[g for g in gradients if g is not None]]
+        return any("t" in expression.names for expression in varying)
+
+    def drive(self, time: float) -> tuple[float, float]:
+        ghosts = [self.volumes.ghost_values(wall, time) for wall in self.walls]
+        at_walls = [float(np.abs(values).max()) for values in ghosts if values is not None]
+        source = float(np.abs(self.source(time)).max())
+        mine = max([0.0, *at_walls]), source, self._smallest_capacity
+        walls, sources, capacities = zip(*self.ranks.gather(mine), strict=True)
+        return max(walls), max(sources) / min(capacities)
+
+    @cached_property
+    def _smallest_capacity(self) -> float:
+        """The smallest rho c of this process's block (J/(m3 K))."""
+        return float(self.volumes.capacity().min())
+
+    def set_walls(self, time: float) -> None:
+        self.write_walls(self.temperature, time)
+
+    def write_walls(self, array: Any, time: float) -> None:
+        """Write the walls' values at a time into the ghosts of an array."""
+        for wall in reversed(self.walls):  # those of slower axes own the corners
+            values = self.volumes.ghost_values(wall, time)
+            ghosts = self.grid.ghost(wall.number, wall.side)
+            if values is not None:
+                self.place(array, ghosts, values)
+            elif self.case.solver.update is not None:
+                inside = [0] * self.grid.dimension
+                inside[wall.number] = -1 if wall.side else 1
+                self.backend.sweep(shifted, array, ghosts, array, *inside)
+
+    def add_magnitudes(self, array: Any, into: Accumulator) -> None:
+        """Add |T| at all points of a file, walls included."""
+        self.write_walls(array, 0.0)
+        self.backend.sweep(weighted_magnitude, into, self.grid.stored, array)
+
+    def source(self, time: float) -> np.ndarray:
+        """The right side of the equation at a time (W/m3), on the host; see `Volumes`."""
+        return self.volumes.source(time)
+
+    # ---- linear systems ----
+
+    def system(self, b: Any, s: float = NOTHING) -> System:
+        """A T = b with A T = rho c s T - div(k grad T); b is a device array, s in 1/s.
+
+        Without s the problem is steady.
+        """
+        return System(
+            grid=self.grid,
+            backend=self.backend,
+            halo=self.halo,
+            residual=heat.residual,
+            diagonal=heat.diagonal,
+            rounding=heat.rounding,
+            coefficients=(self.capacity, s, *self.faces),
+            b=b,
+            ratios=self.ratios,
+            lowest=lambda: self._lowest(s),
+            singular=self.singular and s == 0.0,
+            homogeneous=self.homogeneous,
+        )
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether the case has no other number than 0 for the ghosts of any wall."""
+        ghosts = [wall.ghost for wall in walls_of(self.case, self.whole)]
+        given = [ghost for ghost in ghosts if ghost is not None]
+        return all(not ghost.names and float(ghost()) == 0.0 for ghost in given)
+
+    def _lowest(self, s: float) -> float:
+        """A lower bound of the smallest eigenvalue of A (asks all processes)."""
+        lines = []
+        pairs = zip(self.grid.axes, self.volumes.faces, strict=True)
+        for number, (axis, faces) in enumerate(pairs):
+            others = tuple(n for n in range(self.grid.dimension) if n != number)
+            line = np.full(axis.all_unknowns + 2, np.inf)
+            first, stop = axis.own
+            own = faces.min(axis=others)[first : stop + 1]
+            line[axis.start + first : axis.start + stop + 1] = own
+            lines.append(self.ranks.smallest(line))
+        ratios = [ratio_line(axis) for axis in self.whole.axes]
+        capacity = self.ranks.smallest(np.float64(self._smallest_capacity))
+        return lowest_eigenvalue(self.whole, lines, ratios) + s * float(capacity)
+
+    def largest_step(self) -> float:
+        """The largest stable step of explicit Euler (s), 2 over Gershgorin's bound."""
+        one = self.backend.zeros(self.grid.shape)
+        self.backend.sweep(fill, one, self.grid.interior, 1.0)
+        self.halo.exchange(one)
+        given = (one, self.capacity, *self.faces)
+        largest = self.backend.reduce("max", heat.gershgorin, self.grid.interior, *given)
+        return 2.0 / largest if largest > 0.0 else np.inf
+
+    def heat_through(self, wall: Wall, temperature: Any, time: float = 0.0) -> float:
+        """The heat that enters through a wall (W, or W/m and W/m2 in 2D and 1D)."""
+        volumes, given = self.volumes, wall.condition.gradient is not None
+        flux = volumes.flux(wall, time) if given else volumes.nothing
+        region = list(self.grid.interior)
+        last = self.grid.shape[wall.number] - 1
+        region[wall.number] = ((1, 2), (last - 1, last))[wall.side]
+        face = self.faces[2 * (self.grid.dimension - 1 - wall.number)]
+        gain = heat.wall_gain(wall.number, wall.side)
+        total = self.backend.reduce(
+            "sum", gain, tuple(region), temperature, face, self.backend.to_device(flux),
+            self.backend.to_device(volumes.ratios[wall.number]), *self.ratios,
+        )  # fmt: skip
+        return total * float(np.prod([axis.spacing for axis in self.grid.axes]))
+
+
+def shortened(faces: np.ndarray, number: int) -> np.ndarray:
+    """Conductances of faces, with an extent of 1 along their axis where all are the same.
+
+    Element 0 is read nowhere.
+    """
+    read = np.moveaxis(faces, number, 0)[1:]
+    same = np.all(read == read[:1])
+    return np.moveaxis(read[:1], 0, number) if same else faces

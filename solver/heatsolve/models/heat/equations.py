@@ -1,0 +1,206 @@
+"""Heat conduction: rho c dT/dt = div(k grad T) + q, in finite volumes.
+
+Each unknown owns a control volume; heat crosses the face between two neighbours at the rate
+`c (T_neighbour - T)` for each unit of volume, with the face's *conductance* c = k / h^2 (W/(m3 K)),
+k the harmonic mean of both sides. A wall is a face to the ghost beyond it, see `boundary`. At a
+node on a wall the control volume is half a cell, so its balance along that axis counts twice:
+the *ratio* r of a full cell to the point's volume is 1 or 2. `cx[i, j]` is the conductance of the
+face between j - 1 and j.
+
+The linear system is A T = b with A T = m s T - div(k grad T), m = rho c, and s = 0 (steady) or
+s = 1 / (theta dt) (one implicit time step). Where s is NOTHING its term costs nothing, as does a
+ratio that is ONES. Source: S. V. Patankar, "Numerical Heat Transfer and
+Fluid Flow" (1980), chapter 4.
+"""
+
+from functools import cache
+
+from heatsolve.stencil.language import (
+    NOTHING,
+    Mirrored,
+    Point,
+    by_dimension,
+    magnitude,
+    neighbour,
+    where,
+)
+
+
+def harmonic_mean(a, b):
+    """2 a b / (a + b), Patankar (4.9); exactly a where both are equal."""
+    return where(a == b, a, 2.0 * (a * b) / (a + b))
+
+
+def exchange_1d(i, t, cx, rx):
+    return rx[i] * (cx[i + 1] * (t[i + 1] - t[i]) + cx[i] * (t[i - 1] - t[i]))
+
+
+def exchange_2d(i, j, t, cx, rx, cy, ry):
+    return rx[i, j] * (
+        cx[i, j + 1] * (t[i, j + 1] - t[i, j]) + cx[i, j] * (t[i, j - 1] - t[i, j])
+    ) + ry[i, j] * (cy[i + 1, j] * (t[i + 1, j] - t[i, j]) + cy[i, j] * (t[i - 1, j] - t[i, j]))
+
+
+def exchange_3d(i, j, k, t, cx, rx, cy, ry, cz, rz):
+    return (
+        rx[i, j, k]
+        * (
+            cx[i, j, k + 1] * (t[i, j, k + 1] - t[i, j, k])
+            + cx[i, j, k] * (t[i, j, k - 1] - t[i, j, k])
+        )
+        + ry[i, j, k]
+        * (
+            cy[i, j + 1, k] * (t[i, j + 1, k] - t[i, j, k])
+            + cy[i, j, k] * (t[i, j - 1, k] - t[i, j, k])
+        )
+        + rz[i, j, k]
+        * (
+            cz[i + 1, j, k] * (t[i + 1, j, k] - t[i, j, k])
+            + cz[i, j, k] * (t[i - 1, j, k] - t[i, j, k])
+        )
+    )
+
+
+def conductance_1d(i, cx, rx):
+    return rx[i] * (cx[i + 1] + cx[i])
+
+
+def conductance_2d(i, j, cx, rx, cy, ry):
+    return rx[i, j] * (cx[i, j + 1] + cx[i, j]) + ry[i, j] * (cy[i + 1, j] + cy[i, j])
+
+
+def conductance_3d(i, j, k, cx, rx, cy, ry, cz, rz):
+    return (
+        rx[i, j, k] * (cx[i, j, k + 1] + cx[i, j, k])
+        + ry[i, j, k] * (cy[i, j + 1, k] + cy[i, j, k])
+        + rz[i, j, k] * (cz[i + 1, j, k] + cz[i, j, k])
+    )
+
+
+exchange = by_dimension(exchange_1d, exchange_2d, exchange_3d)
+"""div(k grad T): heat that a unit of volume gains from its neighbours (W/m3)."""
+
+conductance = by_dimension(conductance_1d, conductance_2d, conductance_3d)
+"""The sum of the conductances around a point: the diagonal of -div(k grad)."""
+
+
+def residual(at, t, b, m, s, *faces):
+    """b - A T = b + div(k grad T) - m s T (W/m3)."""
+    gained = b[at] + exchange[len(at)](*at, t, *faces)
+    return gained if s is NOTHING else gained - m[at] * s * t[at]
+
+
+def diagonal(at, m, s, *faces):
+    """The diagonal of A."""
+    around = conductance[len(at)](*at, *faces)
+    return around if s is NOTHING else m[at] * s + around
+
+
+class MagnitudesAround:
+    """-|T| at a point and |T| elsewhere: `exchange` then adds magnitudes where it subtracts."""
+
+    def __init__(self, array, at):
+        self._array, self._here = array, at
+
+    def __getitem__(self, index):
+        index = index if isinstance(index, tuple) else (index,)
+        value = magnitude(self._array[index])
+        return -value if index == self._here else value
+
+
+def rounding(at, t, b, m, s, *faces):
+    """|A| |T| + |b|: its rounding error is the least residual that a computer can reach."""
+    total = magnitude(b[at]) + exchange[len(at)](*at, MagnitudesAround(t, at), *faces)
+    return total if s is NOTHING else total + m[at] * s * magnitude(t[at])
+
+
+def gershgorin(at, one, m, *faces):
+    """Gershgorin's bound of the eigenvalues of A / (rho c).
+
+    `one` is 1 at all unknowns and 0 at walls: a row's sum of magnitudes is twice its diagonal
+    less what it gives to the walls.
+    """
+    return (2.0 * conductance[len(at)](*at, *faces) + exchange[len(at)](*at, one, *faces)) / m[at]
+
+
+def wall_gain(axis, side):
+    """The point function of the heat that points gain through a wall, in units of a full cell."""
+
+    def gain(at, t, face, flux, ratio, *ratios):
+        beyond = neighbour(at, axis, 1 if side else -1)
+        conductance = face[beyond] if side else face[at]
+        value = ratio[at] * conductance * (t[beyond] - t[at]) + flux[at]
+        for share in ratios:
+            value = value / share[at]
+        return value
+
+    return gain
+
+
+def explicit_step(at, t, b, dt, m, *faces):
+    """T + dt (div(k grad T) + q) / (rho c): one step of explicit Euler."""
+    return t[at] + dt * (b[at] + exchange[len(at)](*at, t, *faces)) / m[at]
+
+
+def implicit_source(at, t, b_old, b_new, m, s, old_share, *faces):
+    """The right side of one implicit step, m s T + (1/theta - 1)(div(k grad T) + b_old) + b_new.
+
+    With s = 1 / (theta dt) and old_share = 1/theta - 1 it makes (A T_new = right side) the
+    theta scheme: theta = 1 is backward Euler, 1/2 Crank-Nicolson.
+    """
+    old = exchange[len(at)](*at, t, *faces) + b_old[at]
+    return m[at] * s * t[at] + old_share * old + b_new[at]
+
+
+# ---- literal updates of teaching codes: their own order of operations, hence their own bits ----
+
+
+def laplace(i, j, u, f, h2):
+    """0.25 (u[i-1,j] + u[i+1,j] + u[i,j-1] + u[i,j+1] + h^2 f): the hands-on Jacobi listing."""
+    return 0.25 * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1] + h2 * f[i, j])
+
+
+def laplace_unequal(i, j, u, f, dx2, dy2, both):
+    """(dy^2 (u[i,j+1] + u[i,j-1]) + dx^2 (u[i+1,j] + u[i-1,j]) + f dx^2 dy^2) / (2 (dx^2 + dy^2)):
+    the listings of lessons 9 and 10 of CFD Python, `both` = 2 (dx^2 + dy^2)."""
+    along_x = dy2 * (u[i, j + 1] + u[i, j - 1])
+    along_y = dx2 * (u[i + 1, j] + u[i - 1, j])
+    return (along_x + along_y + f[i, j] * dx2 * dy2) / both
+
+
+def five_point_mean(i, j, u, f, h2):
+    """0.2 (centre + north + east + west + south), north the previous row: Legate's stencil."""
+    return 0.2 * (u[i, j] + u[i - 1, j] + u[i, j + 1] + u[i, j - 1] + u[i + 1, j])
+
+
+def four_point_mean(i, j, u, f, h2):
+    """0.25 (right + left + next row + previous row): NVIDIA's multi-GPU Jacobi."""
+    return 0.25 * (u[i, j + 1] + u[i, j - 1] + u[i + 1, j] + u[i - 1, j])
+
+
+@cache
+def mirrored(update: Point) -> Point:
+    """The same where some wall nodes copy the row inside after each sweep; see `Mirrored`."""
+
+    def inside(at, u, f, *given):
+        scales, walls = given[: -2 * len(at)], given[-2 * len(at) :]
+        return update(*at, Mirrored(u, at, walls), f, *scales)
+
+    return inside
+
+
+LITERAL_UPDATES = {
+    "laplace": laplace,
+    "five-point-mean": five_point_mean,
+    "four-point-mean": four_point_mean,
+}
+
+
+def literal_update(name: str, dx: float, dy: float, equal: bool) -> tuple[Point, tuple[float, ...]]:
+    """The point function of a literal update in a plane, and what it takes of the spacings.
+
+    Only "laplace" knows spacings that are not `equal`.
+    """
+    if equal:
+        return LITERAL_UPDATES[name], (dx * dx,)
+    return laplace_unequal, (dx * dx, dy * dy, 2.0 * (dx * dx + dy * dy))

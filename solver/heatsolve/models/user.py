@@ -1,0 +1,130 @@
+"""Models of a user's own: equations of evolution, written as one point function.
+
+    @heatsolve.model(
+        "decay", fields=("u",), parameters={"rate": 1.0, "nu": 0.1}, diffusivities=("nu",)
+    )
+    def decay(at, u, rate, nu, *spacings):
+        "du/dt = nu div grad u - rate u"
+        return nu * laplacian(u, at, *spacings) - rate * u[at]
+
+A case then says `kind = "decay"`, and may give `rate` and `nu` in its `[model]`. The words for such
+functions are those of `stencil.language`, and `laplacian`, `diffusion`, `upwind` and others of
+`models.transport.equations`.
+Installed packages offer theirs as entry points of the group "heatsolve.models", by the same name.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from heatsolve.stencil import language as points
+from heatsolve.stencil.language import Point
+
+GROUP = "heatsolve.models"
+BUILT_IN = ("heat", "transport", "flow")
+TAKEN = frozenset(("x", "y", "z", "t", "time", "kind", "steady", "box", "point", "history"))
+"""What neither a field nor a parameter may be called: axes, and keys of the sections."""
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, eq=False)
+class Equations:
+    """df/dt = rates(f) + source for each of some fields.
+
+    `rates` is the point function: after its index it takes the fields, the parameters, both under
+    their names, and the spacings along x, y, z; it gives the rate of each field, in their order.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    parameters: Mapping[str, float]
+    diffusivities: tuple[str, ...]
+    rates: Point
+
+    @property
+    def text(self) -> str:
+        """The first paragraph of what `rates` says of itself, in one line."""
+        first, *_ = (inspect.getdoc(self.rates) or "").split("\n\n")
+        return " ".join(first.split()).removesuffix(".")
+
+
+REGISTERED: dict[str, Equations] = {}
+
+
+def model(
+    name: str,
+    *,
+    fields: Sequence[str],
+    parameters: Mapping[str, float] | None = None,
+    diffusivities: Sequence[str] = (),
+) -> Callable[[Point], Point]:
+    """Register the decorated point function as the model `kind = name`, with these fields.
+
+    `parameters` are keys of `[model]` with their defaults. `diffusivities` are those of them that
+    multiply a Laplacian: they bound the step. Raises ValueError for names that cannot be, and
+    TypeError for a function that does not take the fields and the parameters.
+    """
+
+    def register(rates: Point) -> Point:
+        given = dict(parameters or {})
+        _demand_names(name, fields, given, diffusivities)
+        _demand_signature(rates, [*fields, *given])
+        REGISTERED[name] = Equations(name, tuple(fields), given, tuple(diffusivities), rates)
+        return rates
+
+    return register
+
+
+def find(name: object) -> Equations | None:
+    """The registered model of this name, or the one that an installed package offers."""
+    if not isinstance(name, str) or name in BUILT_IN:
+        return None
+    if name not in REGISTERED:
+        for offered in entry_points(group=GROUP, name=name):
+            offered.load()
+    return REGISTERED.get(name)
+
+
+def known() -> list[str]:
+    """Names of all models, the built-in ones first."""
+    offered = {entry.name for entry in entry_points(group=GROUP)}
+    return [*BUILT_IN, *sorted(offered | REGISTERED.keys())]
+
+
+def _demand_names(
+    name: str, fields: Sequence[str], parameters: Mapping[str, float], diffusivities: Sequence[str]
+) -> None:
+    if isinstance(fields, str):
+        raise ValueError(f"model {name!r}: fields must be a sequence of names, not a string")
+    if not NAME.fullmatch(name.replace("-", "_")) or name in BUILT_IN:
+        raise ValueError(f"a model cannot be called {name!r}")
+    names = [*fields, *parameters]
+    for each in names:
+        reason = ""
+        if not NAME.fullmatch(each):
+            reason = "write lower-case letters, digits and _, a letter first, such as temperature"
+        elif each in TAKEN:
+            reason = "the word has a meaning in every case"
+        elif names.count(each) > 1:
+            reason = "it is there twice"
+        if reason:
+            what = "field" if each in fields else "parameter"
+            raise ValueError(f"model {name!r}: no {what} can be called {each!r}: {reason}")
+    if not fields:
+        raise ValueError(f"model {name!r} needs a field")
+    for each in diffusivities:
+        if each not in parameters:
+            raise ValueError(f"model {name!r}: the diffusivity {each!r} is none of its parameters")
+
+
+def _demand_signature(rates: Point, names: Sequence[str]) -> None:
+    """Raise TypeError unless a function takes an index, these names, and then spacings."""
+    first = points.dimension(rates) or 1
+    taken = list(inspect.signature(rates).parameters)[first : first + len(names)]
+    if taken != list(names):
+        raise TypeError(
+            f"{rates.__name__} must take {', '.join(names)} after its index, in this order, "
+            f"and not {', '.join(taken) or 'nothing'}"
+        )

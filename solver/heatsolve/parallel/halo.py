@@ -1,0 +1,324 @@
+"""The exchange of ghosts between the processes of a run.
+
+A ghost that is somebody's unknown is brought up to date before an array is read at a shift: from
+another process, or, on a periodic axis that is not divided, from the other end of the same array.
+One axis at a time, the fastest first, each over the ghosts of those before it: so corners come
+right. Three verbs: `start`, `finish`, and `exchange` for both.
+
+A halo of depth d brings d layers at once: the ghosts and a margin of d - 1 unknowns inside them.
+A process can then make d sweeps before the next exchange, each over a margin one layer thinner
+than the one before; every point is computed from the same values as by its owner, to the same bits.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Backend, Message, Region
+from heatsolve.parallel.ranks import Ranks
+from heatsolve.parallel.transport import Link, Towards
+from heatsolve.stencil.grid import Grid, whole
+from heatsolve.stencil.language import shifted
+
+
+class Halo:
+    """The exchange of the ghosts of a block with those who own them.
+
+    `dims` are the processes along each axis, and the `link` carries what they send each other;
+    without them, this one is alone.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        backend: Backend,
+        ranks: Ranks | None = None,
+        dims: Sequence[int] | None = None,
+        depth: int = 1,
+        link: Link | None = None,
+    ):
+        self.grid, self.ranks, self.depth = grid, ranks or Ranks(), depth
+        self.dims = dims = tuple(dims or (1,) * grid.dimension)
+        self._backend, self.link = backend, link or Link(self.ranks)
+        self._axes: list[Itself | Neighbours] = []
+        for number in reversed(range(grid.dimension)):
+            axis = self._axis(number, grid.ghost(number, 0), (depth, depth))
+            if axis is not None:
+                self._axes.append(axis)
+        # Up to the first divided axis all is copied at once, and from there on it takes time.
+        others = [isinstance(axis, Neighbours) for axis in self._axes]
+        self._first = others.index(True) if any(others) else len(others)
+        touched = {axis.number: axis.present for axis in self._axes} if any(others) else {}
+        self.inner, self.rim = inner_and_rim(grid.interior, touched)
+        facing = {a.number: a.present for a in self._axes if isinstance(a, Neighbours)}
+        self._margins = [margin(grid.interior, facing, width) for width in range(depth)]
+        self._widened = [widened(grid.interior, facing, width) for width in range(depth)]
+        own = [axis.number for axis in self._axes if isinstance(axis, Itself)]
+        self.wraps = tuple(number in own for number in range(grid.dimension))
+        """For each axis, whether its ghosts come from the other end of the same array."""
+
+    def _axis(
+        self, number: int, around: Region, layers: tuple[int, int]
+    ) -> "Itself | Neighbours | None":
+        """The exchange along one axis, over `around` along the others; None if there is none."""
+        grid, backend = self.grid, self._backend
+        if self.dims[number] > 1:
+            given = (self.ranks.rank, self.dims, number, around, layers, self.link)
+            return Neighbours(grid, backend, *given)
+        return Itself(grid, backend, number, around) if grid.axes[number].periodic else None
+
+    def along(
+        self, number: int, shape: Sequence[int], layers: tuple[int, int]
+    ) -> Callable[[Any], None]:
+        """The exchange along one axis alone, of so many layers below and above.
+
+        It is for arrays of a shape of their own, that hold this block and room for the layers.
+        """
+        axis = self._axis(number, tuple((0, extent) for extent in shape), layers)
+
+        def exchange(array: Any) -> None:
+            if axis is not None:
+                axis.start(array)
+                axis.finish(array)
+
+        return exchange
+
+    def of(self, grid: Grid, backend: Backend | None = None, layers: int = 1) -> "Halo":
+        """The exchange of so many layers by the same processes, for their blocks of another grid.
+
+        The `backend` may be that of another precision.
+        """
+        machine = backend or self._backend
+        return Halo(grid, machine, self.ranks, self.dims, layers, self.link)
+
+    def across(self, number: int, shape: Sequence[int]) -> Callable[[Any], None]:
+        """The exchange of two layers on both sides, along one axis if that is divided.
+
+        It is for arrays of a shape of their own, that hold this block and two layers around it.
+        """
+        if self.dims[number] == 1:
+            return lambda array: None
+        axes = list(self.grid.axes)
+        axes[number] = replace(axes[number], margin=(1, 1))
+        around = tuple((0, extent) for extent in shape)
+        given = (self.ranks.rank, self.dims, number, around, (2, 2), self.link)
+        axis = Neighbours(Grid(tuple(axes)), self._backend, *given)
+
+        def exchange(array: Any) -> None:
+            axis.start(array)
+            axis.finish(array)
+
+        return exchange
+
+    def start(self, array: Any) -> None:
+        """Begin the exchange: the ghosts of the fastest divided axis are on their way."""
+        for axis in self._axes[: self._first + 1]:
+            axis.start(array)
+
+    def finish(self, array: Any) -> None:
+        """Complete the exchange begun by `start`."""
+        for number, axis in enumerate(self._axes[self._first :]):
+            if number > 0:
+                axis.start(array)
+            axis.finish(array)
+
+    def exchange(self, array: Any) -> None:
+        """Fill the ghosts of an array, and its margin."""
+        self.start(array)
+        self.finish(array)
+
+    def exchange_along(self, number: int, array: Any) -> None:
+        """Fill the ghosts at the ends of one axis only."""
+        for axis in self._axes:
+            if axis.number == number:
+                axis.start(array)
+                axis.finish(array)
+
+    def wrap(self, array: Any) -> None:
+        """Fill the ghosts that come from the same array: all that is old between two exchanges."""
+        for axis in self._axes:
+            if isinstance(axis, Itself):
+                axis.start(array)
+
+    def margin(self, number: int) -> Sequence[Region]:
+        """The slabs of the margin that sweep `number` after an exchange can still update."""
+        return self._margins[self.depth - 1 - number]
+
+    def around(self, number: int) -> Region:
+        """All unknowns that sweep `number` after an exchange can still update: own and margin."""
+        return self._widened[self.depth - 1 - number]
+
+    def sweeps_left(self, number: int) -> float:
+        """Sweeps from sweep `number` on, that included, before the next one that must exchange."""
+        return self.depth - number % self.depth if self.divided else math.inf
+
+    @property
+    def divided(self) -> bool:
+        """Whether ghosts come from other processes."""
+        return self._first < len(self._axes)
+
+
+def replaced(region: Region, number: int, bounds: tuple[int, int]) -> Region:
+    """A region with other bounds along one axis."""
+    return (*region[:number], bounds, *region[number + 1 :])
+
+
+def inner_and_rim(
+    interior: Region, touched: dict[int, tuple[bool, bool]]
+) -> tuple[Region, tuple[Region, ...]]:
+    """The unknowns that read no ghost of a touched end, and the others, in slabs."""
+    inner, rim = list(interior), []
+    for number, sides in touched.items():
+        low, high = inner[number]
+        cut = (min(low + sides[0], high), max(high - sides[1], min(low + sides[0], high)))
+        for slab in ((low, cut[0]), (cut[1], high)):
+            if slab[0] < slab[1]:
+                rim.append((*inner[:number], slab, *inner[number + 1 :]))
+        inner[number] = cut
+    return tuple(inner), tuple(rim)
+
+
+def margin(
+    interior: Region, facing: dict[int, tuple[bool, bool]], width: int
+) -> tuple[Region, ...]:
+    """The points up to so many layers beyond the interior on the sides that face others."""
+    around, slabs = interior, []
+    for number, sides in facing.items() if width else ():
+        low, high = around[number]
+        for present, slab in zip(sides, ((low - width, low), (high, high + width)), strict=True):
+            if present:
+                slabs.append((*around[:number], slab, *around[number + 1 :]))
+        around = widened(around, {number: sides}, width)
+    return tuple(slabs)
+
+
+def widened(interior: Region, facing: dict[int, tuple[bool, bool]], width: int) -> Region:
+    """The interior and so many layers beyond it on the sides that face others."""
+    around = list(interior)
+    for number, sides in facing.items():
+        low, high = around[number]
+        around[number] = (low - width * sides[0], high + width * sides[1])
+    return tuple(around)
+
+
+class Itself:
+    """A periodic axis that is not divided: the other end of the same array."""
+
+    present = (True, True)
+
+    def __init__(self, grid: Grid, backend: Backend, number: int, around: Region):
+        self.number, self._backend = number, backend
+        last = grid.axes[number].unknowns
+        distances = [0] * grid.dimension
+        distances[number] = last
+        self._copies = (
+            (replaced(around, number, (0, 1)), tuple(distances)),
+            (replaced(around, number, (last + 1, last + 2)), tuple(-d for d in distances)),
+        )
+
+    def start(self, array: Any) -> None:
+        for region, distances in self._copies:
+            self._backend.sweep(shifted, array, region, array, *distances)
+
+    def finish(self, array: Any) -> None:
+        pass
+
+
+class Neighbours:
+    """A divided axis: the processes below and above, by messages of packed layers."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        backend: Backend,
+        rank: int,
+        dims: tuple[int, ...],
+        number: int,
+        around: Region,
+        layers: tuple[int, int],
+        link: Link,
+    ):
+        self.number, self._backend, self._link = number, backend, link
+        self._sides = []
+        # A layer across the slowest axis lies together in memory. Several would not stay as they
+        # are while they travel: sweeps meanwhile may write to all but the outermost.
+        lies_together = number == 0 and around[1:] == whole(grid.shape[1:])
+        self._packs = link.packs or layers != (1, 1) or not lies_together
+        place = np.unravel_index(rank, dims)
+        for side, step in enumerate((-1, 1)):
+            other = list(place)
+            other[number] += step
+            if grid.axes[number].periodic:
+                other[number] %= dims[number]
+            if 0 <= other[number] < dims[number]:
+                peer = int(np.ravel_multi_index(other, dims))
+                own = grid.axes[number].own
+                given = (number, side, peer, own, around, layers)
+                self._sides.append(Side(*given))
+        for each in self._sides if self._packs else ():
+            each.make_messages(backend, link)
+        present = [each.side for each in self._sides]
+        self.present = (0 in present, 1 in present)
+
+    def start(self, array: Any) -> None:
+        if not self._packs:
+            self._link.start([side.within(array, self._backend) for side in self._sides])
+            return
+        for side in self._sides:
+            self._backend.sweep(shifted, side.leaving.array, side.packed, array, *side.from_edge)
+        self._link.start(self._sides)
+
+    def finish(self, array: Any) -> None:
+        self._link.finish(self._sides)
+        for side in self._sides if self._packs else ():
+            self._backend.sweep(shifted, array, side.ghosts, side.arriving.array, *side.from_ghosts)
+
+
+class Side:
+    """One end of a divided axis: whom it faces, and the layers that leave and arrive."""
+
+    leaving: Message
+    arriving: Message
+
+    def __init__(
+        self,
+        number: int,
+        side: int,
+        peer: int,
+        own: tuple[int, int],
+        around: Region,
+        layers: tuple[int, int],
+    ):
+        self.side, self.peer = side, peer
+        (first, stop), (below, above) = own, layers
+        # What leaves at the low side is what the peer wants above its own, and the reverse.
+        edge = ((first, first + above), (stop - below, stop))[side]
+        beyond = ((first - below, first), (stop, stop + above))[side]
+        edges = replaced(around, number, edge)
+        self.ghosts = replaced(around, number, beyond)
+        self.packed = tuple((0, high - low) for low, high in edges)
+        self.from_edge = tuple(low for low, _ in edges)
+        self.from_ghosts = tuple(-low for low, _ in self.ghosts)
+        # A layer sent down arrives at an upper end: the tag is the side at which it arrives.
+        self.tags = (2 * number + 1 - side, 2 * number + side)
+
+    def make_messages(self, backend: Backend, link: Link) -> None:
+        """Make what the layers are packed into."""
+        self.leaving, self.arriving = (
+            link.message(backend, [high - low for low, high in region])
+            for region in (self.packed, self.ghosts)
+        )
+
+    def within(self, array: Any, backend: Backend) -> Towards:
+        """The same, of layers that lie together in an array, which are not packed."""
+        size = math.prod(array.shape[1:])
+
+        def part(first: int) -> Message:
+            layers = backend.part(array, (size * self.packed[0][1],), first * size)
+            return Message(layers, layers)
+
+        leaving, arriving = part(self.from_edge[0]), part(-self.from_ghosts[0])
+        return Towards(leaving, arriving, self.peer, self.tags)

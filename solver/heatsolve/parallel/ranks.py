@@ -1,0 +1,309 @@
+"""The processes of a run: how many there are, and what they tell each other.
+
+Under no MPI nothing of it is imported.
+"""
+
+import ctypes
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.machine import cores
+from heatsolve.errors import HeatsolveError, InputError, Interrupted, sentence
+from heatsolve.streams import complain, printable, shown
+
+LAUNCHERS = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
+"""Variables by which the launchers of MPI tell a process that it is one of several."""
+
+SECONDS_TO_FAIL_TOGETHER = 5.0
+"""So long a failing process waits for the others to fail with it, before it ends them."""
+
+SECONDS_TO_BE_HEARD = 0.25
+"""So long a failing process lets the launcher pass its message on: MPICH's drops what it has not
+read yet when a process aborts (2 of 160 were lost without a wait, none of 160 after 0.2 s).
+"""
+
+
+MOST_TERMS = 1 << 24
+"""Of a block that a sum takes in at once."""
+
+SECONDS_OF_YIELDING = 1e-4
+"""So long a process of a crowd asks for a message before it sleeps: processes that are awake
+exchange faster than one wakes up."""
+SECONDS_OF_SLEEP = 2e-5
+"""Between two questions of a process that waits in a crowd; the system makes it some 8e-5."""
+ABSENT = "absent"
+"""What is said of a key that a process was not given."""
+
+
+class Ranks:
+    """The processes of a run, alone: what every sum and every exchange asks."""
+
+    size = 1
+    rank = 0
+    local_rank = 0
+    """The number of this process among those on its node."""
+    crowd = ""
+    """What to say where there are more processes than cores for them."""
+    summing = 0.0
+    """Seconds that sums and largest values of all processes have taken."""
+
+    def combine(self, register: np.ndarray) -> np.ndarray:
+        """The register of all processes' terms."""
+        return register
+
+    def exact_sum(self, terms: Sequence[np.ndarray]) -> float:
+        """The sum of arrays (float64) of all processes, to the same bits whoever has which."""
+        register = np.zeros(sums.WIDTH, np.int64)
+        for values in terms:
+            for part in np.array_split(values.ravel(), values.size // MOST_TERMS + 1):
+                sums.add_block(part, register)
+        return sums.sum_of(self.combine(register))
+
+    def smallest(self, values: np.ndarray) -> np.ndarray:
+        """The smallest of all processes' values, element by element."""
+        return values
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes, in the order of ranks, on every process."""
+        return [value]
+
+    def collect(self, value: Any) -> list[Any] | None:
+        """The values of all processes on rank 0, None on the others."""
+        return [value]
+
+    def trade(self, value: Any, to: int | None, source: int | None) -> Any:
+        """Send a value to one process, and return what another one sends; None for nobody."""
+        return value if source is not None else None
+
+    def claims_device_memory(self) -> bool:
+        """Whether MPI says that it reads the memory of CUDA devices."""
+        return False
+
+    def fail(self, message: str, code: int) -> None:
+        """Say why this process cannot go on, and end all others; alone, do nothing."""
+
+    def leave(self, code: int) -> None:
+        """End this process, and with it all others, at once."""
+        os._exit(code)
+
+
+class World(Ranks):
+    """The processes of a communicator of MPI, by default of all that were launched."""
+
+    def __init__(self, comm: Any = None) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self.comm = comm or MPI.COMM_WORLD
+        self.size, self.rank = self.comm.size, self.comm.rank
+        self._failing = self.comm.Dup()
+        node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank = node.rank
+        usable = len(set().union(*node.allgather(cores())))
+        if node.size > usable:
+            self.crowd = f"{node.size} processes on {usable} core{'s' if usable > 1 else ''}"
+        node.Free()
+        # Known to all: they must make the same calls.
+        self.crowd = max(self.comm.allgather(self.crowd))
+
+    def combine(self, register: np.ndarray) -> np.ndarray:
+        # One message: bins add up; the top slices and largest values of all are looked through.
+        tops = np.zeros((self.size, 2), np.int64)
+        tops[self.rank] = register[[sums.TOP, sums.LARGEST]]
+        message = np.concatenate([register, tops.ravel()])
+        began = time.perf_counter()
+        self.collective("Allreduce", self._mpi.IN_PLACE, message)
+        self.summing += time.perf_counter() - began
+        total = message[: sums.WIDTH]
+        total[[sums.TOP, sums.LARGEST]] = message[sums.WIDTH :].reshape(-1, 2).max(axis=0)
+        return total
+
+    def smallest(self, values: np.ndarray) -> np.ndarray:
+        result = np.array(values, float)
+        self.collective("Allreduce", self._mpi.IN_PLACE, result, self._mpi.MIN)
+        return result
+
+    def gather(self, value: Any) -> list[Any]:
+        if self.crowd:
+            self.collective("Barrier")
+        return self.comm.allgather(value)
+
+    def collect(self, value: Any) -> list[Any] | None:
+        if self.crowd:
+            self.collective("Barrier")
+        return self.comm.gather(value)
+
+    def trade(self, value: Any, to: int | None, source: int | None) -> Any:
+        sent = self.comm.isend(value, self._mpi.PROC_NULL if to is None else to)
+        received = None
+        if source is not None:
+            if self.crowd:
+                idle_until(partial(self.comm.iprobe, source))
+            received = self.comm.recv(source=source)
+        self.wait(sent)
+        return received
+
+    def wait(self, request: Any) -> None:
+        """Until it is done.
+
+        MPI spins, which takes the cores of a crowd from those that still work: each exchange then
+        lasts some of the system's slices of time.
+        """
+        if self.crowd:
+            idle_until(request.Test)
+        else:
+            request.Wait()
+
+    def collective(self, name: str, *given: Any) -> None:
+        """A call of MPI that all make, such as Allreduce; a crowd makes the one that returns."""
+        if self.crowd:
+            idle_until(getattr(self.comm, f"I{name.lower()}")(*given).Test)
+        else:
+            getattr(self.comm, name)(*given)
+
+    def claims_device_memory(self) -> bool:
+        library, answer = ctypes.CDLL(self._mpi.__file__), ctypes.c_int(0)
+        if hasattr(library, "MPIX_GPU_query_support"):  # MPICH and its kin
+            cuda = 0
+            failed = library.MPIX_GPU_query_support(cuda, ctypes.byref(answer)) != 0
+            return not failed and bool(answer.value)
+        if hasattr(library, "MPIX_Query_cuda_support"):  # Open MPI
+            return bool(library.MPIX_Query_cuda_support())
+        return False
+
+    def fail(self, message: str, code: int) -> None:
+        # What fails everywhere is said once, by rank 0, and a failure of few by those few: a
+        # barrier of its own shows which it is, because only a failing process comes to it.
+        everywhere, waited = self._failing.Ibarrier(), 0.0
+        while not everywhere.Test() and waited < SECONDS_TO_FAIL_TOGETHER:
+            time.sleep(0.01)
+            waited += 0.01
+        if waited < SECONDS_TO_FAIL_TOGETHER and self.rank > 0:
+            time.sleep(SECONDS_TO_FAIL_TOGETHER)  # rank 0 ends this process meanwhile
+        complain(f"{message} (rank {self.rank} of {self.size})")
+        time.sleep(SECONDS_TO_BE_HEARD)
+        self.leave(code)
+
+    def leave(self, code: int) -> None:
+        self.comm.Abort(code)
+        os._exit(code)  # some MPI return from Abort while the launcher is still at work
+
+
+def python(*words: str) -> list[str]:
+    """The words that start a Python which imports nothing from the current folder."""
+    return [sys.executable, "-P", *words]
+
+
+def idle_until(done: Callable[[], bool]) -> None:
+    """Ask again and again, and leave the core to others in between."""
+    give_way = getattr(os, "sched_yield", partial(time.sleep, SECONDS_OF_SLEEP))
+    soon = time.perf_counter() + SECONDS_OF_YIELDING
+    while not done():
+        if time.perf_counter() < soon:
+            give_way()
+        else:
+            time.sleep(SECONDS_OF_SLEEP)
+
+
+def mpi_library() -> str:
+    """What the library of MPI says it is; nothing where there is none.
+
+    Asked in a process of its own, for a library may end a process that no launcher has started.
+    """
+    code = (
+        "import mpi4py; mpi4py.rc.initialize = False; "
+        "from mpi4py import MPI; print(MPI.Get_library_version())"
+    )
+    asked = subprocess.run(python("-c", code), capture_output=True, text=True)
+    return asked.stdout.replace("\0", "").strip()
+
+
+@contextmanager
+def failing_together(ranks: Ranks) -> Iterator[None]:
+    """Let an error that this process meets end all others, too: they would wait for it."""
+    try:
+        yield
+    except Interrupted:  # by all processes together
+        raise
+    except HeatsolveError as error:
+        ranks.fail(sentence(error), error.exit_code)
+        raise
+    except KeyboardInterrupt:
+        ranks.fail("heatsolve: interrupted", 130)
+        raise
+    except Exception:
+        ranks.fail(traceback.format_exc(), 1)
+        raise
+
+
+def demand_same(ranks: Ranks, given: Mapping[str, Any]) -> None:
+    """Raise InputError, on all processes, where they were not given the same: names the first key
+    that differs, and the ranks on which it is another one than on rank 0.
+
+    given: a table of tables, as of a case file, of plain values.
+    """
+    digest = hashlib.sha256(repr(given).encode()).hexdigest()
+    if len(set(ranks.gather(digest))) == 1:
+        return
+    first, *others = ranks.gather(dict(_leaves(given)))
+    for key in dict.fromkeys(key for values in (first, *others) for key in values):
+        told = [values.get(key, ABSENT) for values in others]
+        different = [rank for rank, value in enumerate(told, 1) if value != first.get(key, ABSENT)]
+        if different:
+            which = f"rank{'s' if len(different) > 1 else ''} {', '.join(map(str, different))}"
+            raise InputError(
+                f"{key} is {_short(told[different[0] - 1])} on {which} of {ranks.size}, but "
+                f"{_short(first.get(key, ABSENT))} on rank 0: give all of them the same case and "
+                "options"
+            )
+
+
+def _leaves(table: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The values in a table of tables by their dotted keys, as texts."""
+    if isinstance(table, Mapping):
+        for name, value in table.items():
+            yield from _leaves(value, f"{key}.{name}" if key else name)
+    elif isinstance(table, list) and any(isinstance(item, Mapping) for item in table):
+        for number, value in enumerate(table):
+            yield from _leaves(value, f"{key}.{number}")
+    else:
+        yield key, repr(table)
+
+
+def _short(text: str) -> str:
+    return printable(text if len(text) <= 60 else text[:60] + "...")
+
+
+def find_ranks() -> Ranks:
+    """The processes that were launched together with this one; imports MPI only if there are any.
+
+    Raises InputError where Slurm started several processes that do not know of each other.
+    """
+    said = os.environ.get("SLURM_NTASKS", "").strip() or "1"
+    if not re.fullmatch(r"\d{1,9}", said, re.ASCII):
+        raise InputError(
+            f"the environment says SLURM_NTASKS={shown(said)}: it must be a number; unset it"
+        )
+    tasks = int(said)
+    in_step = "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_STEP_ID") != "4294967291"
+    if not any(name in os.environ for name in LAUNCHERS) and not (tasks > 1 and in_step):
+        return Ranks()
+    world = World()
+    if in_step and tasks > 1 and world.size == 1:
+        raise InputError(
+            f"Slurm started {tasks} tasks, but MPI sees one process: launch with "
+            "srun --mpi=pmi2 (MPICH) or srun --mpi=pmix (Open MPI)"
+        )
+    return world if world.size > 1 else Ranks()

@@ -1,0 +1,276 @@
+"""A point function, run once on symbols and written down: the input of every code generator.
+
+`record` calls the point function with symbols in place of its arguments. What
+comes back is a `Tape`: a list of operations in the order of evaluation, each with the places of
+its operands, without repeats. The generators only translate this list, so that no backend can
+change the order of operations, and a point function that breaks the rules is found here.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from heatsolve.stencil.language import NOTHING, ONES, Known, Point, dimension, evaluate
+
+ARRAY, REAL, INTEGER = "array", "real", "integer"
+KNOWN: dict[str, Known] = {"ones": ONES, "nothing": NOTHING}
+"""The kinds of argument of a point function; those known beforehand are on no tape.
+
+A product with ONES is what it was. NOTHING is left out by those point functions that look for it.
+"""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One entry of a tape: a name, and operands (places on the tape, or data of the entry)."""
+
+    name: str
+    operands: tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class Tape:
+    """The operations of a point function and the places of its results.
+
+    There is one for each function and kinds of arguments, so a tape equals itself only.
+
+    Entries: `("load", (argument, subscript))`, `("scalar", (argument,))`, `("constant", (value,))`,
+    `("+ - * /", (a, b))`, `("neg", (a,))`, `("sqrt", (a,))`, comparisons, `("&", (a, b))`,
+    `("|", (a, b))` and `("where", (c, a, b))`. A subscript holds, for each axis, a constant shift
+    and the integer arguments added to it.
+    """
+
+    dimension: int
+    operations: list[Operation] = field(default_factory=list)
+    results: tuple[int, ...] = ()
+    _places: dict[Operation, int] = field(default_factory=dict, repr=False)
+
+    def add(self, name: str, *operands: Any) -> int:
+        operation = Operation(name, operands)
+        if operation not in self._places:
+            self._places[operation] = len(self.operations)
+            self.operations.append(operation)
+        return self._places[operation]
+
+    def loads(self) -> set[tuple[int, tuple]]:
+        """All (argument, subscript) that the point function reads."""
+        return {op.operands for op in self.operations if op.name == "load"}
+
+    def read_at_a_shift(self, argument: int) -> bool:
+        """Whether an array is read at a constant shift from the point itself."""
+        return any(
+            number == argument and any(shift for shift, _ in subscript)
+            for number, subscript in self.loads()
+        )
+
+
+def spelled(operation: Operation, where: str, sqrt: str) -> str:
+    """An operation on other places of the tape, in the text that all generators have in common.
+
+    Their values are called `v{place}`; `where` and `sqrt` are what languages spell differently.
+    """
+    values = [f"v{operand}" for operand in operation.operands]
+    if operation.name == "where":
+        return where.format(*values)
+    if operation.name == "sqrt":
+        return sqrt.format(*values)
+    if operation.name == "neg":
+        return f"-{values[0]}"
+    return f"{values[0]} {operation.name} {values[1]}"
+
+
+class PointRuleError(TypeError):
+    """A point function breaks a rule of the point language."""
+
+
+class Symbol:
+    """A value on the tape; arithmetic with it is written down."""
+
+    __slots__ = ("place", "tape")
+
+    def __init__(self, tape: Tape, place: int):
+        self.tape, self.place = tape, place
+
+    def _operand(self, other: Any) -> int:
+        if isinstance(other, Symbol):
+            return other.place
+        if isinstance(other, (int, float)) and not isinstance(other, bool):
+            # float.hex tells 0.0 from -0.0, which compare as equal.
+            return self.tape.add("constant", float(other).hex())
+        raise PointRuleError(f"{type(other).__name__} does not belong into a point function")
+
+    def _apply(self, name: str, other: Any) -> "Symbol":
+        return Symbol(self.tape, self.tape.add(name, self.place, self._operand(other)))
+
+    def _applied(self, name: str, other: Any) -> "Symbol":
+        return Symbol(self.tape, self.tape.add(name, self._operand(other), self.place))
+
+    def __add__(self, other):
+        return self._apply("+", other)
+
+    def __radd__(self, other):
+        return self._applied("+", other)
+
+    def __sub__(self, other):
+        return self._apply("-", other)
+
+    def __rsub__(self, other):
+        return self._applied("-", other)
+
+    def __mul__(self, other):
+        return self if _is_one(other) else self._apply("*", other)
+
+    def __rmul__(self, other):
+        return self if _is_one(other) else self._applied("*", other)
+
+    def __truediv__(self, other):
+        return self if _is_one(other) else self._apply("/", other)
+
+    def __rtruediv__(self, other):
+        return self._applied("/", other)
+
+    def __lt__(self, other):
+        return self._apply("<", other)
+
+    def __le__(self, other):
+        return self._apply("<=", other)
+
+    def __gt__(self, other):
+        return self._apply(">", other)
+
+    def __ge__(self, other):
+        return self._apply(">=", other)
+
+    def __eq__(self, other):
+        return self._apply("==", other)
+
+    def __ne__(self, other):
+        return self._apply("!=", other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __and__(self, other):
+        return self._apply("&", other)
+
+    def __or__(self, other):
+        return self._apply("|", other)
+
+    def __neg__(self):
+        return Symbol(self.tape, self.tape.add("neg", self.place))
+
+    def __pos__(self):
+        return self
+
+    def __pow__(self, _):
+        raise PointRuleError("no ** in a point function: backends round it differently")
+
+    def __bool__(self):
+        raise PointRuleError("no branch in a point function: use where")
+
+    def choose_point(self, a: Any, b: Any) -> "Symbol":
+        operands = (self.place, self._operand(a), self._operand(b))
+        return Symbol(self.tape, self.tape.add("where", *operands))
+
+    def sqrt_point(self) -> "Symbol":
+        return Symbol(self.tape, self.tape.add("sqrt", self.place))
+
+
+def _is_one(factor: Any) -> bool:
+    """Whether it is the literal 1, by which a product is exactly what it was."""
+    return isinstance(factor, float) and factor == 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class ShiftArgument:
+    """An integer argument: it may only be added to an index."""
+
+    number: int
+
+    def __eq__(self, other: object) -> bool:
+        raise PointRuleError("an integer argument is added to an index only")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """The index along one axis, plus a constant and plus integer arguments."""
+
+    axis: int
+    shift: int = 0
+    arguments: tuple[int, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        # Two indices may be compared while a point function is recorded, their values may not.
+        if not isinstance(other, Index):
+            raise PointRuleError("an index is used in subscripts only")
+        mine = (self.axis, self.shift, self.arguments)
+        return mine == (other.axis, other.shift, other.arguments)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: Any) -> "Index":
+        if isinstance(other, ShiftArgument):
+            return Index(self.axis, self.shift, (*self.arguments, other.number))
+        if isinstance(other, int) and not isinstance(other, bool):
+            return Index(self.axis, self.shift + other, self.arguments)
+        raise PointRuleError("an index takes whole shifts only")
+
+    def __sub__(self, other: Any) -> "Index":
+        if isinstance(other, ShiftArgument):
+            raise PointRuleError("integer arguments are added to an index, not subtracted")
+        return self + (-other)
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayArgument:
+    """An array argument: it may only be read, at the point or at a shift from it."""
+
+    tape: Tape
+    number: int
+
+    def __eq__(self, other: object) -> bool:
+        raise PointRuleError("an array is read at an index, not compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, subscript: Any) -> Symbol:
+        indices = subscript if isinstance(subscript, tuple) else (subscript,)
+        axes = [index.axis if isinstance(index, Index) else None for index in indices]
+        if axes != list(range(self.tape.dimension)):
+            raise PointRuleError("a subscript holds every index once and in order, as u[i, j - 1]")
+        places = tuple((index.shift, index.arguments) for index in indices)
+        return Symbol(self.tape, self.tape.add("load", self.number, places))
+
+
+@lru_cache(4096)
+def record(point: Point, kinds: tuple[str, ...], axes: int) -> Tape:
+    """The tape of a point function on a grid of so many axes, for arguments of the given kinds.
+
+    All who ask get the same tape: nobody changes it.
+    Raises PointRuleError where the function breaks a rule of the point language.
+    """
+    if dimension(point) not in (0, axes):
+        raise PointRuleError(f"{point.__name__} is for {dimension(point)}D, not for {axes}D")
+    tape = Tape(axes)
+    arguments: list[Any] = []
+    for number, kind in enumerate(kinds):
+        if kind == ARRAY:
+            arguments.append(ArrayArgument(tape, number))
+        elif kind == INTEGER:
+            arguments.append(ShiftArgument(number))
+        elif kind in KNOWN:
+            arguments.append(KNOWN[kind])
+        else:
+            arguments.append(Symbol(tape, tape.add("scalar", number)))
+    indices = [Index(axis) for axis in range(tape.dimension)]
+    try:
+        returned = evaluate(point, tuple(indices), *arguments)
+        values = returned if isinstance(returned, tuple) else (returned,)
+        anchor = Symbol(tape, -1)
+        tape.results = tuple(anchor._operand(value) for value in values)
+    except PointRuleError as error:
+        raise PointRuleError(f"{point.__name__}: {error}") from None
+    except TypeError as error:
+        raise PointRuleError(f"{point.__name__} leaves the point language: {error}") from error
+    return tape

@@ -1,0 +1,446 @@
+"""A steady solution, and the march to the end time."""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Backend
+from heatsolve.case.load import Case
+from heatsolve.control.controller import Keeper, State, Stopped
+from heatsolve.errors import Diverged, InputError, NotConverged
+from heatsolve.linear import Method, System, weighted, weighted_magnitude
+from heatsolve.linear.criterion import Criterion
+from heatsolve.linear.iterate import Outcome, Watcher, make_method, solve, stall
+from heatsolve.linear.stopping import GROWTH, first_not_finite, largest_place
+from heatsolve.models.evolution import Evolution
+from heatsolve.models.flow.collocated import Collocated, CollocatedStep
+from heatsolve.models.flow.projection import Projection
+from heatsolve.models.flow.staggered import Staggered
+from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.problem import FUZZ, Problem
+from heatsolve.models.transport.convection import Convection
+from heatsolve.parallel.ranks import Ranks
+from heatsolve.stencil.grid import Grid
+from heatsolve.stencil.language import copy
+from heatsolve.time.probes import LINE_TIME, Probes
+from heatsolve.time.runge_kutta import RungeKutta
+from heatsolve.time.step_size import Pace, Stride
+from heatsolve.time.steppers import Explicit, Implicit, Stepper
+
+LOOKS_AT_START = 10
+"""Looks at a march whose largest change is what later ones are compared with."""
+RISE = 10.0
+FEW_LOOKS = 1000
+"""Looks at a march of which nobody asks for more than the norm, at least."""
+COMPATIBLE = 1e-10
+"""Relative imbalance of sources up to which a problem without given values has a solution."""
+PROBLEMS: dict[str, type[Problem]] = {
+    "heat": Conduction,
+    "transport": Convection,
+    "collocated": Collocated,
+    "staggered": Staggered,
+}
+"""By the kind of model, or the scheme of a flow."""
+
+
+def make_problem(
+    case: Case, machine: Backend, ranks: Ranks | None = None, grid: Grid | None = None
+) -> Problem:
+    """A case on a machine; on another grid than its own, if one is given."""
+    own = case.model.equations is not None
+    kind = Evolution if own else PROBLEMS[case.model.scheme or case.model.kind]
+    return kind(case, machine, grid, ranks)
+
+
+def steady(
+    problem: Conduction,
+    watcher: Watcher,
+    keeper: Keeper | None = None,
+    resumed: State | None = None,
+) -> Outcome:
+    """Solve div(k grad T) + q = 0; the solution is left in `problem.temperature`.
+
+    From a `resumed` state it goes on as if it had not stopped.
+    """
+    source = problem.source(0.0)
+    if problem.singular:  # make_compatible writes to all of it
+        source = np.broadcast_to(source, problem.grid.shape)
+    system = problem.system(problem.backend.to_device(source))
+    if system.singular:
+        make_compatible(system)
+    if reason := stall(problem.case, problem.whole, system.singular):
+        watcher.warn(reason)
+    field, total = problem.temperature, problem.add_magnitudes
+
+    def begin(system: System, exponent: int) -> tuple[Method, Criterion]:
+        # The criterion first: the array that it needs is free again when the method makes its own.
+        criterion = Criterion(problem.case, system, field, total=total, exponent=exponent)
+        method = make_method(problem.case, system, field)
+        if resumed is not None:
+            for name, array in method.memory(resumed.number).items():
+                problem.restore(array, resumed.fields[name])
+        return method, criterion
+
+    outcome = solve(system, field, begin, problem.reset, watcher, keeper, resumed)
+    if system.singular:
+        system.remove_mean(problem.temperature)
+    if problem.case.solver.update is not None:
+        problem.set_walls(0.0)  # wall nodes that copy what is inside
+    return outcome
+
+
+def make_compatible(system: System) -> None:
+    """Without any given value, sources and fluxes must cancel: refuse, or remove their rounding."""
+    given = (system.grid.interior, system.b, *system.ratios)
+    total = system.backend.reduce("sum", weighted, *given)
+    size = system.backend.reduce("sum", weighted_magnitude, *given)
+    if abs(total) > COMPATIBLE * size:
+        raise InputError(
+            "no steady state: no wall gives a temperature, and sources and wall fluxes do not "
+            f"cancel (sum {total:.6g} of magnitudes {size:.6g})"
+        )
+    if total != 0.0:
+        system.remove_mean(system.b)
+        system.halo.exchange(system.b)  # the margin reads it, too
+
+
+def longest_pass(problem: Problem) -> int:
+    """The most sweeps of Jacobi's iteration, for the field or the pressure, of one pass."""
+    if not isinstance(problem, Conduction):
+        return stepper_of(problem, 0.0, 0.0).longest
+    system = problem.system(problem.backend.to_device(problem.source(0.0)))
+    return make_method(problem.case, system, problem.backend.zeros(problem.grid.shape)).longest
+
+
+# ---- transient ---------------------------------------------------------------------------------
+
+Frame = Callable[[float], None]
+
+
+@dataclass
+class Course:
+    """How a march went so far: the time, the norm of the last change that was looked at, how many
+    of the first ones were not 0, the largest of their norms, the largest magnitude of the fields at
+    the start and of what drove them since, and whether the last step was shorter than the others.
+    """
+
+    time: float = 0.0
+    norm: float = math.nan
+    looks: int = 0
+    largest: float = 0.0
+    size: float = 0.0
+    shortened: bool = False
+
+
+def passed_by(case: Case, pace: Pace | None, state: State) -> str:
+    """Why the march, or the iteration, of a case does not come through a state of an earlier one.
+
+    Nothing if it does.
+    """
+    if pace is None:
+        most = case.solver.iterations
+        over = most is not None and state.number > most
+        return f"it lies beyond the end of this run, solver.iterations = {most}" if over else ""
+    course = Course(**state.record["march"])
+    if pace.passes(state.number, course.time, course.shortened):
+        return ""
+    assert case.time is not None
+    if course.shortened and course.time < case.time.end:
+        return (
+            f"its last step was shortened to end at t = {course.time:g}, where no step of a run "
+            f"to time.end = {case.time.end:g} ends"
+        )
+    return (
+        f"it lies at t = {course.time:g}, beyond the end of this run, time.end = {case.time.end:g}"
+    )
+
+
+def transient(
+    problem: Problem,
+    pace: Pace,
+    watcher: Watcher,
+    frame: Frame,
+    keeper: Keeper | None = None,
+    resumed: State | None = None,
+) -> Outcome:
+    """March to the end time; `frame(t)` is called whenever the field is to be written.
+
+    From a `resumed` state it goes on as if it had not stopped.
+    """
+    case = problem.case
+    assert case.time is not None
+    every, look = case.output.every, steps_to_look(case, pace.count)
+    keeper = keeper or Keeper()
+    number, log, stepper = begin(problem, pace, resumed)
+
+    def write(time: float) -> None:
+        stepper.present()
+        frame(time)
+        log.read_lines(time)
+
+    def capture() -> State:
+        record: dict[str, Any] = {"unit": "steps", "march": asdict(log.course)}
+        record |= {"pace": pace.state, "stepper": stepper.scalars}
+        return State(number, record, log.history, stepper.fields)
+
+    if resumed is None:
+        write(0.0)
+    keeper.begin(number, resumed is not None and resumed.finished)
+    while not (pace.over(number, log.course.time) or log.steady):
+        if number >= keeper.next:
+            problem.backend.sync()
+            keeper.attend(number, capture)
+        stride = pace.stride(number, log.course.time, stepper.fields)
+        sampled = stride.last or log.samples(number + 1, stride)
+        looks = sampled or (number + 1) % look == 0
+        if looks:
+            log.begin(stepper)
+        try:
+            stepper.step(stride.parts, log.change if looks else None, keeper.inside)
+        except Stopped as stopped:
+            stepper.undo()
+            keeper.interrupt(capture, stopped.exit_code)
+        except Diverged:  # by an iteration inside the step
+            raise log.divergence(stepper, number + 1) from None
+        except NotConverged as error:
+            watcher.warn(str(error))
+            stepper.finish()
+            frame(stepper.time)
+            log.read_lines(stepper.time)
+            return Outcome("limit", number + 1, stepper.norm, history=log.history)
+        number += 1
+        log.course.time, log.course.shortened = stepper.time, stride.shortened
+        if looks:
+            log.look(stepper, number, stride, sampled)
+            in_all = pace.steps_in_all(number, stepper.time)
+            watcher.progress(number, log.course.norm, in_all)
+        if every and number % every == 0:
+            write(case.time.end if stride.last else stepper.time)
+    # A last frame that a march to a later end would not have is not kept for one.
+    keeper.conclude(capture)
+    if not (every and number % every == 0):
+        write(case.time.end if pace.over(number, log.course.time) else stepper.time)
+    ending = "count" if case.time.tolerance is None else "tolerance" if log.steady else "limit"
+    threshold = case.time.tolerance or 0.0
+    return Outcome(ending, number, log.course.norm, threshold=threshold, history=log.history)
+
+
+def steps_to_look(case: Case, count: int) -> int:
+    """Steps from one whose change is looked at to the next, of a march of about so many.
+
+    `solver.check_every`; where nobody asks for more than the norm, some 1000 in all. Steps that
+    `output.sample` asks for are looked at besides.
+    """
+    assert case.time is not None
+    forces = case.obstacles or any(name.startswith("mean") for name in case.source.model_fields_set)
+    told = case.time.tolerance is not None or "check_every" in case.solver.model_fields_set
+    measured = (case.output.probes or forces) and case.output.sample is None
+    if measured or told:
+        return case.solver.check_every
+    return max(1, count // FEW_LOOKS)
+
+
+def begin(problem: Problem, pace: Pace, resumed: State | None) -> tuple[int, "Log", Stepper]:
+    """The number of steps that are done, the log of them, and who makes the others."""
+    log = Log(problem)
+    if resumed is not None:
+        log.recall(resumed)
+        pace.recall(resumed.record["pace"])
+        problem.recall(resumed.fields, log.course.time)
+    stepper = stepper_of(problem, log.course.time, pace.step)
+    if resumed is None:
+        stepper.prepare()
+        log.start()
+        return 0, log, stepper
+    stepper.recall(resumed)
+    return resumed.number, log, stepper
+
+
+def stepper_of(problem: Problem, time: float, step: float) -> Stepper:
+    """Who makes the steps that a case asks for."""
+    if isinstance(problem, Convection | Evolution):
+        return RungeKutta(problem, time, step)
+    if isinstance(problem, Collocated):
+        return CollocatedStep(problem, time)
+    if isinstance(problem, Staggered):
+        return Projection(problem, time, step)
+    assert isinstance(problem, Conduction) and problem.case.time is not None
+    return (Explicit if problem.case.time.scheme == "explicit" else Implicit)(problem, time)
+
+
+class Log:
+    """Keeps the course of a march and the history of the steps that are looked at.
+
+    The norm of a step is the l2 norm of the rate of change, and a step is judged by that of its
+    change; where the march ends at a steady state, it is the largest rate of change, or the change
+    of the sum of the first field relative to that sum.
+    """
+
+    def __init__(self, problem: Problem):
+        time = problem.case.time
+        assert time is not None
+        self._problem, self._tolerance = problem, time.tolerance
+        self._norm = time.norm if time.tolerance is not None else "l2"
+        self._total = 0.0
+        self._output = problem.case.output
+        self._probes, self._lines = Probes(problem), Probes(problem, lines=True)
+        self.course = Course()
+        self._drive_at_end: tuple[int, tuple[float, float]] | None = None
+        """The last step that was judged by what drives it, and what does at its end."""
+        self.history: dict[str, list[Any]]
+        self.history = {"iteration": [], "residual": [], "time": [], "dt": []}
+        self.change = problem.backend.accumulator("max" if self._norm == "max" else "sum")
+        """Takes the squares of the changes in a step that is looked at, or the largest one."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether the march has come to the steady state that it was to reach."""
+        return self._tolerance is not None and self.course.norm <= self._tolerance
+
+    def samples(self, number: int, stride: Stride) -> bool:
+        """Whether `output.sample` asks for a row of the history after step `number`."""
+        if (seconds := self._output.sample_seconds) is None:
+            return number % (self._output.sample_steps or math.inf) == 0
+        # A time that rounding leaves before a moment counts as that moment.
+        slack = FUZZ * stride.length
+        begin, end = (stride.parts[n] for n in (0, -1))
+        return (end.end + slack) // seconds > (begin.start + slack) // seconds
+
+    def read_lines(self, time: float) -> None:
+        """Add what the newest fields are along lines, at the time of a frame."""
+        if self._lines:
+            row = {LINE_TIME: time, **self._lines.read(self._problem.fields)}
+            self._add(row)
+
+    def _add(self, row: dict[str, Any]) -> None:
+        for name, value in row.items():
+            self.history.setdefault(name, []).append(value)
+
+    def start(self) -> None:
+        """A march begins anew."""
+        problem = self._problem
+        sizes = [
+            problem.backend.reduce("max", copy, problem.grid.interior, array)
+            for name, array in problem.fields.items()
+            if name != "pressure"  # of which only differences count
+        ]
+        self.course.size = max(sizes)
+
+    def begin(self, stepper: Stepper) -> None:
+        """A step begins that will be looked at."""
+        if self._norm == "sum-change":
+            self._total = self._sum(stepper)
+
+    def _sum(self, stepper: Stepper) -> float:
+        """Of the first field, over all points of a file."""
+        stepper.finish()
+        problem = self._problem
+        first = next(iter(problem.fields.values()))
+        return problem.backend.reduce("sum", copy, problem.grid.stored, first)
+
+    def _norm_of(self, stepper: Stepper, dt: float) -> float:
+        change = self.change.take()
+        if self._norm == "max":
+            return change / dt
+        if not math.isfinite(change):  # as squares may be of values that are
+            largest = self._largest(stepper)
+            if self._norm == "l2" or not math.isfinite(largest):
+                return largest
+        elif self._norm == "l2":
+            return math.sqrt(change)
+        total = self._sum(stepper)
+        if total == self._total:
+            return 0.0
+        return abs(total - self._total) / (abs(total) or abs(self._total))
+
+    def _largest(self, stepper: Stepper) -> float:
+        """The largest magnitude of all fields: it stands for a norm whose squares overflow."""
+        problem, fields = self._problem, stepper.fields
+        given = "max", copy, problem.grid.interior
+        largest = [problem.backend.reduce(*given, fields[name]) for name in problem.fields]
+        return float(np.max(largest))  # NaN if one is
+
+    def recall(self, state: State) -> None:
+        """Go on from an earlier march."""
+        self.course, self.history = Course(**state.record["march"]), state.lists
+        if "looks" not in state.record["march"]:  # an earlier version: norms were those of changes
+            self.course.looks = len(self.history["residual"])
+            if self._norm == "l2":
+                norms = zip(self.history["residual"], self.history["dt"], strict=True)
+                self.history["residual"] = [norm / dt for norm, dt in norms]
+        if self._lines and LINE_TIME not in self.history:  # an earlier version read them in rows
+            self.history[LINE_TIME] = list(self.history["time"])
+
+    def look(self, stepper: Stepper, number: int, stride: Stride, sampled: bool) -> None:
+        """Take the change in step `number`; the history has a row of each such step, but where the
+        case says of which: of those that are `sampled`, and of the last.
+
+        Raises Diverged where the change grew without bound.
+        """
+        course, dt = self.course, stride.length
+        course.norm = self._norm_of(stepper, dt)
+        self._judge(stepper, number, stride)
+        if self._norm == "l2":  # which is kept per time: a short last step does not bend it
+            course.norm /= dt * math.sqrt(len(stride.parts))
+        if not (sampled or self.steady or self._output.sample is None):
+            return
+        row: dict[str, Any]
+        row = {"iteration": number, "residual": course.norm, "time": course.time, "dt": dt}
+        row |= stepper.measures()
+        if self._probes:
+            stepper.finish()  # walls of this very time
+            row |= self._probes.read(stepper.fields)
+        self._add(row)
+
+    def _judge(self, stepper: Stepper, number: int, stride: Stride) -> None:
+        """Demand that a change is no blow-up, by all that drives the march, and the changes before.
+
+        That is the largest magnitude of the fields at the start, or that walls gave and sources
+        added up to now. The first changes, LOOKS_AT_START of them that are not 0, raise what later
+        ones are compared with, each to RISE times of it at most: a blow-up shall not be its own
+        measure.
+        """
+        course, problem = self.course, self._problem
+        if not course.looks or problem.driven_in_time:
+            course.size = max(course.size, self._drive_in(number, stride))
+        driven = {
+            "l2": course.size * math.sqrt(problem.whole.all_unknowns),
+            "max": course.size / stride.length,
+        }
+        known = max(course.largest, driven.get(self._norm, 0.0))
+        if not course.looks and problem.driven_by_rates:
+            known = max(known, course.norm)
+        if not (math.isfinite(course.norm) and course.norm <= (GROWTH * known or math.inf)):
+            raise self.divergence(stepper, number, course.norm)
+        if course.norm > 0.0 and course.looks < LOOKS_AT_START:
+            course.largest = max(course.largest, min(course.norm, RISE * known or math.inf))
+            course.looks += 1
+
+    def _drive_in(self, number: int, stride: Stride) -> float:
+        """The largest magnitude that walls give the fields in step `number`, or that sources add
+        to them in a part of it: at the ends of its parts. The end of a step before is known."""
+        times = [part.end for part in stride.parts]
+        drives = []
+        if self._problem.driven_in_time:
+            known = self._drive_at_end
+            if known is not None and known[0] == number - 1:
+                drives.append(known[1])
+            else:
+                times.insert(0, stride.parts[0].start)
+        drives += [self._problem.drive(time) for time in times]
+        self._drive_at_end = number, drives[-1]
+        return max(max(at_walls, stride.length * rate) for at_walls, rate in drives)
+
+    def divergence(self, stepper: Stepper, number: int, norm: float = math.nan) -> Diverged:
+        """What to say of a march that has grown without bound by step `number`, by a change of
+        this norm if that is what told."""
+        stepper.finish()
+        problem = stepper.problem
+        found = [first_not_finite(problem, u, name) for name, u in problem.fields.items()]
+        where = next(filter(None, found), "") or largest_place(problem, problem.fields)
+        if not any(found) and math.isfinite(norm):
+            where = f"the field changes by {norm:.3g} in one step, {where}"
+        return Diverged(f"diverged by step {number} (t = {stepper.time:g}): {where}")

@@ -1,0 +1,316 @@
+"""How long the steps of a march are, and which one is the last."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heatsolve.case.load import Case
+from heatsolve.case.schema import IMPLICIT, Time
+from heatsolve.errors import InputError
+from heatsolve.models.flow.staggered import Staggered
+from heatsolve.models.problem import Problem
+from heatsolve.models.transport.convection import Convection
+from heatsolve.time.steppers import Substep
+
+MOST_STEPS = 2.0**53
+SHORTEST_STEP = 1e-290
+"""Bounds between which steps can be counted, and 1 / step computed."""
+FUZZ = 1e-9
+"""A last step shorter than the others by less than this (relative) is one of them."""
+HEADROOM = 1.1
+"""Velocities that outgrow a step find the next one as short as this many times larger ones need."""
+SLOWER = 0.7
+"""A step becomes longer when velocities are less than this share of those it was chosen for."""
+GROWTH = 2.0
+"""A step is at most so many times as long as the one before it."""
+SHORTER = 8.0
+ENDS = (0.0, 1.0)
+WITHIN = tuple(n * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0 for n in range(1, 9))
+"""Shares of a step that is being chosen after which walls and forces are looked at: in the golden
+section, so that what has a period does not hide between them."""
+FLOOR = 0.05
+"""The share of the sum over the axes of speed / h for which a step has room along any of them."""
+REACH = 50.0
+"""A step of implicit diffusion in units of h^2 / (2 nu) (of the axes together)."""
+LARGEST_RATE = 1e300
+DIGITS = 6
+"""To so many digits a step that follows is rounded down, so that all machines choose the same."""
+
+
+@dataclass(frozen=True)
+class Stride:
+    """One step of a march, in its parts; whether it ends the march, and is shorter for that."""
+
+    parts: tuple[Substep, ...]
+    last: bool
+    shortened: bool = False
+
+    @property
+    def length(self) -> float:
+        """That of its last part (s)."""
+        return self.parts[-1].length
+
+
+class Pace(ABC):
+    """Chooses the steps of a march of `problem`; `warning` says if one is unstable, but allowed.
+
+    Raises InputError where the case's explicit scheme would be unstable.
+    """
+
+    step: float
+    """The length of the next step, as far as is known (s)."""
+    count: int
+    """Steps to the end, as far as is known before the march."""
+    warning = ""
+
+    def __init__(self, problem: Problem):
+        self.case: Case = problem.case
+        assert problem.case.time is not None
+        self.time = problem.case.time
+
+    @property
+    def state(self) -> dict[str, float]:
+        """What a march that goes on needs to know."""
+        return {}
+
+    def recall(self, state: Mapping[str, float]) -> None:
+        """Go on from an earlier march."""
+
+    @abstractmethod
+    def over(self, number: int, time: float) -> bool:
+        """Whether a march that has made so many steps is at its end."""
+
+    @abstractmethod
+    def stride(self, number: int, time: float, fields: Mapping[str, Any]) -> Stride:
+        """Step `number` (from 0), from a time and its fields."""
+
+    @abstractmethod
+    def passes(self, number: int, time: float, shortened: bool) -> bool:
+        """Whether this march comes through a step of an earlier one."""
+
+    def steps_in_all(self, number: int, time: float) -> int:
+        """Steps to the end, as far as is known after so many."""
+        return self.count
+
+
+class EvenPace(Pace):
+    """Steps of one length, the last one shortened where it does not divide the end time."""
+
+    def __init__(self, problem: Problem):
+        super().__init__(problem)
+        self.step, self.warning = step_length(problem)
+        self.count = count_steps(self.time.end, self.step)
+
+    def over(self, number: int, time: float) -> bool:
+        return number >= self.count
+
+    def stride(self, number: int, time: float, fields: Mapping[str, Any]) -> Stride:
+        parts = tuple(substeps(self.time, number, self.step, self.count))
+        last = number == self.count - 1
+        return Stride(parts, last, last and parts[-1].length < self.step * (1.0 - FUZZ))
+
+    def passes(self, number: int, time: float, shortened: bool) -> bool:
+        if number == self.count:
+            return abs(time - self.time.end) <= FUZZ * self.step
+        return number < self.count and not shortened
+
+
+class FollowingPace(Pace):
+    """Steps that `time.cfl` allows for the velocities of the moment, and of walls until their end.
+
+    A step stays as long as it is while they allow it and no much longer one, so that there are
+    few lengths: some systems belong to one, and steps of one length are more accurate together.
+    """
+
+    def __init__(self, problem: Staggered | Convection):
+        super().__init__(problem)
+        self._problem, self.step = problem, 0.0
+        self._chosen_for: list[float] = []
+        self._rate, self._ends_all = math.inf, False
+        if isinstance(problem, Convection):
+            problem.largest_step()  # refuses backward differences where a velocity is negative
+        self._choose(0.0, problem.fields, 1.0, math.inf)
+        assert self.time.cfl is not None
+        if self.time.cfl > 1.0 and self._chosen_for:
+            limit = problem.stable_step_at(self._chosen_for)
+            if math.isfinite(limit):
+                self.warning = unstable(self.time, self.time.cfl * limit, limit)
+        self.count = count_steps(self.time.end, self.step)
+
+    @property
+    def state(self) -> dict[str, float]:
+        speeds = {f"speed {number}": speed for number, speed in enumerate(self._chosen_for)}
+        return {"step": self.step, "rate": self._rate, **speeds}
+
+    def recall(self, state: Mapping[str, float]) -> None:
+        if not state:  # of transport in even steps, by an earlier version
+            return
+        self.step, self._rate = state["step"], state["rate"]
+        known = [speed for key, speed in state.items() if key.startswith("speed ")]
+        self._chosen_for = known or [0.0] * self._problem.grid.dimension
+
+    def over(self, number: int, time: float) -> bool:
+        return self.time.end - time <= FUZZ * self.step
+
+    def stride(self, number: int, time: float, fields: Mapping[str, Any]) -> Stride:
+        self._follow(time, fields)
+        left = self.time.end - time
+        length = left if left < self.step * (1.0 - FUZZ) else self.step
+        last = left <= self.step * (1.0 + FUZZ)
+        # A step that only the end keeps from being longer is not one of a march to a later end.
+        shortened = length < self.step or (last and self._ends_all)
+        return Stride((Substep(time, length, 0.0),), last, shortened)
+
+    def _follow(self, time: float, fields: Mapping[str, Any]) -> None:
+        speeds = self._problem.speeds(fields, *self._times(time, self.step, ENDS))
+        rate = self._problem.courant_rate(speeds)
+        if not math.isfinite(rate):
+            return
+        if any(now > known for now, known in zip(speeds, self._chosen_for, strict=True)):
+            self._choose(time, fields, HEADROOM, GROWTH * self.step)
+        elif rate < SLOWER * self._rate:
+            self._choose(time, fields, 1.0, GROWTH * self.step)
+
+    def _choose(self, time: float, fields: Mapping[str, Any], spare: float, longest: float) -> None:
+        """The longest step that its own velocities and forces allow, `spare` times as large.
+
+        What walls and forces are like depends on its end: so a step that they do not allow is
+        tried shorter, not more than SHORTER times at once, for it may only have looked too far.
+        """
+        problem, end = self._problem, self.time.end
+        assert self.time.cfl is not None
+        step = min(longest, end, self._reach())
+        self._ends_all = step == end
+        while True:
+            times = self._times(time, step, ENDS + WITHIN)
+            now = problem.speeds(fields, *times)
+            floor = FLOOR * problem.courant_rate(now) if spare > 1.0 else 0.0
+            speeds = [
+                max(spare * speed, floor * h)
+                for speed, h in zip(now, problem.steps_along_axes, strict=True)
+            ]
+            try:
+                limit = self.time.cfl * problem.stable_step_at(speeds)
+            except InputError:
+                if not problem.walls_vary or step < SHORTEST_STEP:
+                    raise
+                limit = 0.0  # of walls that are too fast later
+            else:
+                if limit == 0.0:  # allowed to be unstable, and no step is stable
+                    return
+            allowed = min(limit, self._step_of_forces(times, fields))
+            if step <= allowed * (1.0 + FUZZ):
+                break
+            step, self._ends_all = max(allowed, step / SHORTER), False
+        short = step == longest
+        self._chosen_for = speeds
+        # A step that only the one before it keeps from being longer is chosen anew next time.
+        self._rate = LARGEST_RATE if short else problem.courant_rate(speeds)
+        count_steps(end, step)  # refuses what is too short, to be rounded, too
+        self.step = rounded_down(step)
+
+    def _times(self, time: float, step: float, shares: Sequence[float]) -> list[float]:
+        """The times after so large shares of a step, not beyond the end."""
+        return [min(time + share * step, self.time.end) for share in shares]
+
+    def _reach(self) -> float:
+        """Beyond it, implicit diffusion would be stable, but has little to do with the truth."""
+        if self.time.diffusion == "explicit":
+            return math.inf
+        nu = max(self._problem.moved.values())
+        rate = nu * sum(2.0 / (h * h) for h in self._problem.steps_along_axes)
+        return REACH / rate if rate > 0.0 else math.inf
+
+    def _step_of_forces(self, times: Sequence[float], fields: Mapping[str, Any]) -> float:
+        """In which forces alone take a fluid from rest to a Courant number of `cfl`.
+
+        From rest there is no velocity yet that tells how fast it will be.
+        """
+        rate = self._problem.courant_rate(self._problem.accelerations(fields, *times))
+        assert self.time.cfl is not None
+        if not math.isfinite(rate):
+            raise InputError("source: forces are too large for any step")
+        step = math.sqrt(self.time.cfl / rate) if rate > 0.0 else math.inf
+        return rounded_down(step) if math.isfinite(step) else step
+
+    def passes(self, number: int, time: float, shortened: bool) -> bool:
+        left = self.time.end - time
+        return abs(left) <= FUZZ * self.step or (left > 0.0 and not shortened)
+
+    def steps_in_all(self, number: int, time: float) -> int:
+        return number + math.ceil((self.time.end - time) / self.step - FUZZ)
+
+
+def pace_of(problem: Problem) -> Pace:
+    """Steps that follow velocities, or even ones."""
+    if isinstance(problem, Staggered | Convection) and follows(problem.case):
+        return FollowingPace(problem)
+    return EvenPace(problem)
+
+
+def follows(case: Case) -> bool:
+    """Whether the steps of a case follow its velocities: by `time.cfl`, where they change."""
+    changing = case.model.scheme == "staggered" or case.model.velocity == "self"
+    return changing and case.time is not None and case.time.cfl is not None
+
+
+def rounded_down(step: float) -> float:
+    """To `DIGITS` digits."""
+    unit = 10.0 ** (math.floor(math.log10(step)) - DIGITS + 1)
+    return math.floor(step / unit) * unit or step
+
+
+def step_length(problem: Problem) -> tuple[float, str]:
+    """The first time step of a case (s), and a warning if it is unstable and allowed to be.
+
+    Raises InputError where the case's explicit scheme would be unstable.
+    """
+    time = problem.case.time
+    assert time is not None
+    if time.scheme in IMPLICIT:
+        return time.step, ""
+    limit = problem.largest_step()
+    # Where nothing moves, one step reaches the end.
+    step = time.step if time.step is not None else min(time.cfl * limit, time.end)
+    # A step chosen at the limit may exceed it by rounding.
+    return step, "" if step <= limit * (1.0 + 1e-12) else unstable(time, step, limit)
+
+
+def unstable(time: Time, step: float, limit: float) -> str:
+    """What is said of a step that is longer than a scheme allows, where the case lets it be so.
+
+    Raises InputError where it does not.
+    """
+    name = "explicit Euler" if time.scheme == "explicit" else time.scheme
+    key = "step" if time.step is not None else "cfl"
+    sentence = f"time.{key}: a step of {step:.6g} is unstable, {name} allows at most {limit:.6g}"
+    if not time.allow_unstable:
+        raise InputError(f"{sentence} here (or set time.allow_unstable = true)")
+    return sentence
+
+
+def count_steps(end: float, step: float) -> int:
+    """Steps to the end time; the last one is shortened where the step does not divide it."""
+    if min(step, end) < SHORTEST_STEP or end > step * MOST_STEPS:
+        raise InputError(f"time: a step of {step:.6g} is too small to reach t = {end:.6g}")
+    return max(1, math.ceil(end / step - FUZZ))
+
+
+def substeps(time: Time, number: int, step: float, count: int) -> Iterator[Substep]:
+    """The parts of step `number` of even ones.
+
+    Crank-Nicolson does not damp the jumps of a start, so its first two steps are four half-steps
+    of backward Euler (R. Rannacher, Numer. Math. 43 (1984), 309).
+    """
+    start = number * step
+    left = time.end - start
+    # What rounding takes from the last step is left to it: a march to a later end is the same.
+    length = left if number == count - 1 and left < step * (1.0 - FUZZ) else step
+    theta = {"crank-nicolson": 0.5, "backward-euler": 1.0}.get(time.scheme, 0.0)
+    if time.scheme == "crank-nicolson" and number < 2:
+        yield Substep(start, 0.5 * length, 1.0)
+        yield Substep(start + 0.5 * length, 0.5 * length, 1.0)
+    else:
+        yield Substep(start, length, theta)

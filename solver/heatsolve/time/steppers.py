@@ -1,0 +1,244 @@
+"""The steps of a march in time: explicit Euler, and the theta scheme with a system to solve."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heatsolve.backends import Accumulator
+from heatsolve.control.controller import Questions, State
+from heatsolve.errors import NotConverged
+from heatsolve.linear import Method, System
+from heatsolve.linear.criterion import Criterion
+from heatsolve.linear.iterate import make_method, solve
+from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.problem import Problem
+from heatsolve.stencil.language import copy
+
+
+@dataclass(frozen=True)
+class Substep:
+    """One step of the theta scheme, from `start` over `length`; theta = 0 is explicit Euler."""
+
+    start: float
+    length: float
+    theta: float
+
+    @property
+    def end(self) -> float:
+        return self.start + self.length
+
+
+class Stepper(ABC):
+    """Takes a problem from one time to the next.
+
+    `fields` are the newest fields by name, `time` the end of the part of a step that was begun
+    last, `norm` that at which the last iteration inside a step ended.
+    """
+
+    problem: Problem
+    fields: dict[str, Any]
+    norm = math.nan
+    longest = 1
+    """Sweeps that one pass makes at most."""
+
+    def __init__(self, time: float):
+        self.time = time
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """What a state holds besides the fields."""
+        return {}
+
+    def prepare(self) -> None:
+        """What comes before the first step of a march that begins anew."""
+
+    def recall(self, state: State) -> None:
+        """What comes instead before a march goes on: take what a state holds besides fields."""
+
+    def make_solvers(self, parts: Sequence[Substep]) -> None:
+        """Make what solves the systems of a step of these parts; a step makes what it lacks."""
+
+    def step(
+        self, parts: Sequence[Substep], change: Accumulator | None, questions: Questions | None
+    ) -> None:
+        """One step, in its parts; `change` takes the sum of squares of what they change.
+
+        Raises NotConverged, and Stopped where `questions` say so.
+        """
+        self._begin(len(parts))
+        for part in parts:
+            self.time = part.end
+            self._advance(part, change, questions)
+
+    def _begin(self, parts: int) -> None:
+        """A step begins, of so many parts."""
+
+    @abstractmethod
+    def _advance(
+        self, part: Substep, change: Accumulator | None, questions: Questions | None
+    ) -> None:
+        """One part of a step."""
+
+    def undo(self) -> None:
+        """Go back to the field before the step, if a step can be left half done."""
+
+    def measures(self) -> dict[str, float]:
+        """What the history shall hold of a step, besides its change."""
+        return {}
+
+    def finish(self) -> None:
+        """Leave the newest fields in those of the problem."""
+
+    def present(self) -> None:
+        """The same for a frame, with what only a frame needs."""
+        self.finish()
+
+
+class Explicit(Stepper):
+    """Explicit Euler: T + dt (div(k grad T) + q) / (rho c), from one array into another.
+
+    Its step has one part, which is never left half done.
+    """
+
+    def __init__(self, problem: Conduction, time: float):
+        super().__init__(time)
+        self.problem: Conduction = problem
+        self.field = problem.temperature
+        place = problem.backend.to_device
+        self.system = problem.system(place(problem.source(time)))
+        self._b = self.system.b
+        self._next = self.system.like(self.field)
+        self._sweeps = 0
+
+    def _advance(
+        self, part: Substep, change: Accumulator | None, questions: Questions | None
+    ) -> None:
+        problem = self.problem
+        if problem.walls_vary:
+            problem.write_walls(self.field, part.start)
+        if problem.sources_vary:
+            self._b = problem.backend.to_device(problem.source(part.start))
+        given = (self._b, part.length, problem.capacity, *problem.faces)
+        self.system.update(
+            heat.explicit_step, self._next, self.field, *given, change=change, number=self._sweeps
+        )
+        self._sweeps += 1
+        self.field, self._next = self._next, self.field
+        if problem.walls_vary:
+            problem.write_walls(self.field, part.end)
+
+    @property
+    def fields(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"temperature": self.field}
+
+    def finish(self) -> None:
+        if self.field is not self.problem.temperature:
+            everything = self.problem.grid.everything
+            self.problem.backend.sweep(copy, self._next, everything, self.field)
+            self.field, self._next = self._next, self.field
+
+
+class Implicit(Stepper):
+    """The theta scheme: each step solves rho c s T - div(k grad T) = b, s = 1 / (theta dt).
+
+    The newest field is always in `problem.temperature`.
+    """
+
+    def __init__(self, problem: Conduction, time: float):
+        super().__init__(time)
+        self.problem: Conduction = problem
+        self.field, self.fields = problem.temperature, problem.fields
+        backend = problem.backend
+        self._right = backend.zeros(problem.grid.shape)
+        self._old = backend.zeros(problem.grid.shape)
+        solver = problem.case.solver
+        relative = solver.is_relative and solver.iterations is None
+        wanted = relative and not problem.homogeneous
+        self._scratch = backend.zeros(problem.grid.shape) if wanted else None
+        self._b = backend.to_device(problem.source(time))
+        self._solvers: dict[float, tuple[Method, System]] = {}
+
+    def _begin(self, parts: int) -> None:
+        self._before = self._old
+        if parts > 1:  # each of which overwrites the old field
+            self._before = self.problem.backend.zeros(self.problem.grid.shape)
+            self._restore(self._before, self.field)
+
+    def undo(self) -> None:
+        self._restore(self.field, self._before)
+
+    def _advance(
+        self, part: Substep, change: Accumulator | None, questions: Questions | None
+    ) -> None:
+        problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
+        t, end = problem.temperature, part.end
+        s = 1.0 / (part.theta * part.length)
+        self._restore(self._old, t)
+        b_new = self._b
+        if problem.sources_vary:
+            b_new = backend.to_device(problem.source(end))
+        given = (self._b, b_new, problem.capacity, s, 1.0 / part.theta - 1.0, *problem.faces)
+        problem.halo.exchange(t)
+        backend.sweep(heat.implicit_source, self._right, grid.interior, t, *given)
+        if problem.halo.depth > 1:
+            problem.halo.exchange(self._right)  # the margin reads it, too
+        self._b = b_new
+        if problem.walls_vary:
+            problem.write_walls(t, end)
+        usual, self.system = self._solver(s)
+
+        def begin(system: System, exponent: int) -> tuple[Method, Criterion]:
+            method = usual if exponent == 0 else make_method(problem.case, system, t)
+            method.restart()
+            scratch = self._scratch
+            return method, Criterion(problem.case, system, t, scratch, exponent=exponent)
+
+        def reset() -> None:
+            self._restore(t, self._old)
+            if problem.walls_vary:
+                problem.write_walls(t, end)
+
+        outcome = solve(self.system, t, begin, reset, Silent(), questions)
+        self.norm = outcome.norm
+        if outcome.ending == "limit":
+            raise NotConverged(
+                f"the step to t = {end:g} did not converge in {outcome.count} iterations "
+                f"(norm {outcome.norm:.3g})"
+            )
+        if change is not None:
+            backend.sweep(squared_difference, change, grid.interior, t, self._old)
+
+    def _restore(self, array: Any, source: Any) -> None:
+        self.problem.backend.sweep(copy, array, self.problem.grid.everything, source)
+
+    def make_solvers(self, parts: Sequence[Substep]) -> None:
+        for part in parts:
+            self._solver(1.0 / (part.theta * part.length))
+
+    def _solver(self, s: float) -> tuple[Method, System]:
+        if s not in self._solvers:
+            system = self.problem.system(self._right, s)
+            method = make_method(self.problem.case, system, self.problem.temperature)
+            self._solvers[s] = (method, system)
+        return self._solvers[s]
+
+
+class Silent:
+    """A watcher of the iterations inside a time step."""
+
+    def warn(self, sentence: str) -> None:
+        pass
+
+    def aim(self, threshold: float, scale: float = 1.0, said: str = "") -> None:
+        pass
+
+    def progress(self, number: int, norm: float | None, total: int | None = None) -> None:
+        pass
+
+
+def squared_difference(at, u, v):
+    difference = u[at] - v[at]
+    return difference * difference

@@ -1,0 +1,226 @@
+"""What a run needs: the memory of its arrays, and the work of one iteration or step.
+
+Both are counted: the problem, its method or stepper, and an iteration or some steps are made on a
+machine that allocates and computes nothing (`CountingBackend`).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Backend
+from heatsolve.backends.counting import CountingBackend
+from heatsolve.case.load import Case
+from heatsolve.case.schema import IMPLICIT
+from heatsolve.linear.criterion import Criterion
+from heatsolve.linear.iterate import Queue, make_method, method_name
+from heatsolve.models.flow.staggered import Staggered
+from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.problem import Problem, dims_of, grid_of
+from heatsolve.parallel.decomposition import largest_block
+from heatsolve.stencil.grid import Grid, Outline
+from heatsolve.time.loop import make_problem, stepper_of
+from heatsolve.time.step_size import EvenPace, Pace, substeps
+from heatsolve.time.steppers import Substep
+
+WIDE_LEVELS = 2
+"""Arrays of grid shape that multigrid has besides where the blocks of several GPUs overlap."""
+CHECKED_OFTEN = 64
+"""Iterations between two checks up to which the work of a check counts."""
+EXACT_ARRAYS = 3
+"""Arrays in double precision that a comparison with an exact solution takes on the host."""
+COARSENED_TO = 1 << 18
+"""Unknowns of the grid that is counted in place of a larger one whose arrays the host fills."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one process of a run needs: bytes of arrays where they lie, and on the host besides;
+    bytes that one iteration or step reads and writes, and the calls of kernels in it."""
+
+    arrays: int
+    host: int
+    moved: float
+    calls: float
+
+    def needed(self, on_device: bool) -> int:
+        """Bytes of the memory in which the arrays lie."""
+        return self.arrays if on_device else self.arrays + self.host
+
+
+def budget_of(case: Case, machine: Backend, processes: int = 1, pace: Pace | None = None) -> Budget:
+    """The needs of the process with the largest block, where `processes` share a case.
+
+    `pace` tells the length and the number of the steps; without it they count as one of length 1.
+    """
+    changes = {"parallel": case.parallel.model_copy(update={"ranks": "auto"})}
+    if case.time is not None and case.solver.iterations is None:
+        changes["solver"] = case.solver.model_copy(update={"iterations": 1})
+    alone = case.model_copy(update=changes)
+    block = _block(case, machine, processes)
+    grid, stretch = Outline(block.axes), 1.0
+    if grid.is_large and _fills_on_host(case):
+        grid, stretch = _coarser(block)
+    if processes > 1 or stretch > 1.0:
+        alone = _moved(alone, grid)
+    backend = CountingBackend(machine, stretch)
+    with np.errstate(all="ignore"):
+        problem = make_problem(alone, backend, grid=grid)
+        work = _iteration(problem) if case.time is None else _step(problem, pace)
+    times = math.prod(block.shape) / math.prod(grid.shape)
+    one = math.prod(block.shape) * machine.dtype.itemsize
+    arrays = times * backend.tally.most
+    if machine.on_device and processes > 1 and method_name(case) in ("multigrid", "mgcg"):
+        arrays += WIDE_LEVELS * one
+    host = times * _held(problem) + 2 * len(case.field_names) * one
+    if case.reference.exact.temperature is not None:
+        host += 8 * EXACT_ARRAYS * math.prod(block.shape)
+    moved, calls = work
+    return Budget(round(arrays), round(host), times * moved, calls)
+
+
+def _block(case: Case, machine: Backend, processes: int) -> Grid:
+    """The largest block as a grid of its own; it ends at walls."""
+    grid = grid_of(case)
+    if processes == 1:
+        return grid
+    dims = dims_of(case, grid, processes, machine.on_device)
+    axes = []
+    for axis in largest_block(grid, dims, case.parallel.layers).axes:
+        points = axis.unknowns + sum(axis.fixed)
+        own = replace(axis, points=points, block=None, margin=(0, 0))
+        axes.append(replace(own, upper=own.lower + own.intervals * axis.spacing))
+    return Grid(tuple(axes))
+
+
+def _fills_on_host(case: Case) -> bool:
+    """Whether the host may make arrays of conductances point by point: those between the points of
+    one axis that also vary along all others."""
+    model, dimension = case.model, len(case.grid.counts)
+    given = [model.conductivity, model.density, model.specific_heat]
+    for _, wall in case.boundary:
+        condition = getattr(wall, "temperature", None)
+        if condition is not None and condition.robin is not None:
+            given.append(condition.robin.h)
+    names = frozenset().union(*(each.names for each in given))
+    return bool(case.obstacles) or len(names) >= max(1, dimension - 1)
+
+
+def _coarser(block: Grid) -> tuple[Outline, float]:
+    """A smaller grid of the same extents, and how many times longer the axes were."""
+    stretch = (block.all_unknowns / COARSENED_TO) ** (1.0 / block.dimension)
+    axes = [replace(a, points=max(4, round(a.points / stretch))) for a in block.axes]
+    return Outline(tuple(axes)), stretch
+
+
+def _moved(case: Case, grid: Grid) -> Case:
+    """The case with obstacles and point sources in the middle of a grid, which may lack their own
+    places."""
+    along, bodies = list(reversed(grid.axes)), []
+    for number, obstacle in enumerate(case.obstacles):
+        first, last = (0.25 + 0.5 * n / len(case.obstacles) for n in (number, number + 1))
+        ends = [(first, last), *[(0.25, 0.75)] * (len(along) - 1)]
+        corners = [
+            tuple(
+                a.lower + end[n] * (a.upper - a.lower) for a, end in zip(along, ends, strict=True)
+            )
+            for n in (0, 1)
+        ]
+        box = {"shape": "box", "lower": corners[0], "upper": corners[1]}
+        bodies.append(obstacle.model_copy(update=box))
+    middle = tuple(0.5 * (axis.lower + axis.upper) for axis in along)
+    points = tuple(
+        point.model_copy(update={"index": None, "position": middle}) for point in case.source.points
+    )
+    source = case.source.model_copy(update={"points": points})
+    return case.model_copy(update={"obstacles": tuple(bodies), "source": source})
+
+
+Work = tuple[float, float]
+"""Bytes moved, and calls, of one iteration or step."""
+
+
+def _work(backend: CountingBackend, units: Callable[[], int]) -> Work:
+    """That of each of the units that are made."""
+    moved, calls = backend.bytes_moved, backend.tally.calls
+    count = units()
+    return (backend.bytes_moved - moved) / count, (backend.tally.calls - calls) / count
+
+
+def _iteration(problem: Problem) -> Work:
+    """Work of an iteration for a steady state, its share of a check included."""
+    assert isinstance(problem, Conduction)
+    backend = problem.backend
+    assert isinstance(backend, CountingBackend)
+    source = problem.source(0.0)
+    if problem.singular:
+        source = np.broadcast_to(source, problem.grid.shape)
+    with backend.only_counting():
+        system = problem.system(backend.to_device(source))
+        total = problem.add_magnitudes
+        criterion = Criterion(problem.case, system, problem.temperature, total=total)
+    method = make_method(problem.case, system, problem.temperature)
+    criterion.limit = 1 << 60
+    queue = Queue(method, criterion)
+
+    def some(done: int) -> int:
+        """The number of the iteration that comes after some, with their checks."""
+        if criterion.every > CHECKED_OFTEN:
+            return method.march(done, done + 2 * method.longest)
+        count = max(criterion.every, method.longest)
+        return queue.look(done, done + count, count)[-1].stop
+
+    with backend.only_counting():
+        first = some(0)
+        return _work(backend, lambda: some(first) - first)
+
+
+def _step(problem: Problem, pace: Pace | None) -> Work:
+    """Work of a step: one iteration of each system that it solves.
+
+    A frame, a check, and steps of other parts or lengths may need arrays of their own.
+    """
+    backend, time = problem.backend, problem.case.time
+    assert isinstance(backend, CountingBackend) and time is not None
+    step, count = (1.0, 1 << 40) if pace is None else (pace.step, pace.count)
+
+    def parts(number: int) -> list[Substep]:
+        if pace is None or isinstance(pace, EvenPace):
+            return list(substeps(time, number, step, count))
+        # Every second one as if the flow had become twice as fast.
+        return [Substep(number * step, step / (1 + number % 2), 0.0)]
+
+    numbers = {0, min(1, count - 1)}
+    if time.scheme in IMPLICIT:  # parts of other lengths have solvers of their own
+        numbers |= {min(2, count - 1), count - 1}
+    stepper = stepper_of(problem, 0.0, step)
+    change: Any = backend.accumulator("sum")
+    for number in sorted(numbers):
+        stepper.make_solvers(parts(number))
+        with backend.only_counting():
+            stepper.step(parts(number), change, None)
+
+    def one() -> int:
+        stepper.step(parts(min(2, count - 1)), None, None)
+        return 1
+
+    with backend.only_counting():
+        stepper.measures()
+        stepper.present()
+        if isinstance(problem, Staggered):  # whose velocities go to the centres for a file
+            backend.zeros(problem.grid.shape)
+        return _work(backend, one)
+
+
+def _held(problem: Problem) -> int:
+    """Bytes of the arrays that a problem keeps on the host, in double precision."""
+    keepers = [getattr(problem, "volumes", None)]
+    bodies = getattr(problem, "bodies", None)
+    if bodies is not None:
+        keepers += bodies.stencils
+    values = [value for keeper in keepers if keeper is not None for value in vars(keeper).values()]
+    lists = [value if isinstance(value, list | tuple) else [value] for value in values]
+    return sum(array.nbytes for each in lists for array in each if isinstance(array, np.ndarray))

@@ -1,0 +1,227 @@
+"""The rows of `heatsolve check` that all models have, and the words in them."""
+
+import math
+from collections.abc import Collection, Generator, Iterator, Sequence
+
+import numpy as np
+
+from heatsolve.backends import Backend
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.case.load import Case
+from heatsolve.case.schema import IMPLICIT
+from heatsolve.models.multifield import Walled
+from heatsolve.models.problem import Problem, dims_of, grid_of
+from heatsolve.parallel.decomposition import largest_block, most_neighbours
+from heatsolve.stencil.expressions import Expression
+from heatsolve.stencil.grid import WALLS, Grid, sampled
+from heatsolve.time.loop import steps_to_look
+from heatsolve.time.step_size import FollowingPace, Pace, follows, pace_of
+from heatsolve.tools.budget import Budget
+
+EVALUATED_UP_TO = 1 << 20
+"""Unknowns up to which expressions are evaluated at all points: a quarter of a second."""
+SAMPLED = 1 << 18
+"""Unknowns at which they are evaluated where there are more."""
+XDMF_BYTES = 300  # for each frame, and each field in it
+NORMS, OF_FLOW = 4, 4
+"""Columns of every history of a march (its steps, times and norms), and those that a flow adds."""
+H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
+
+
+def size(count: float) -> str:
+    """A number of bytes as people say it."""
+    for factor, unit in ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def row(label: str, text: str) -> str:
+    return f"{label:<12}{text}"
+
+
+def words(expression: Expression) -> str:
+    return expression.text if expression.names else f"{float(expression()):g}"
+
+
+def grid_words(case: Case, grid: Grid) -> str:
+    axes = grid.axes[::-1]
+    points = " x ".join(str(axis.points) for axis in axes)
+    spacing = " x ".join(f"{axis.spacing:g}" for axis in axes)
+    return f"{points} {case.grid.kind}, {grid.all_unknowns} unknowns, spacing {spacing}"
+
+
+def sample_of(grid: Grid, names: Collection[str] | None = None) -> Grid:
+    """The points at which expressions are evaluated: all, or a sample.
+
+    Along axes that are not among the `names` a few points stand for all.
+    """
+    if names is None and grid.all_unknowns <= EVALUATED_UP_TO:
+        return grid
+    most = EVALUATED_UP_TO if grid.all_unknowns <= EVALUATED_UP_TO else SAMPLED
+    return sampled(grid, most, names)
+
+
+def alone(case: Case) -> Case:
+    """The case for one process, which stands for all, whatever process grid the case wants."""
+    parallel = case.parallel.model_copy(update={"ranks": "auto"})
+    return case.model_copy(update={"parallel": parallel})
+
+
+def walled_rows(
+    case: Case, kind: type[Walled], texts: tuple[str, str]
+) -> Generator[str, None, Pace | None]:
+    """The rows of a model of quantities with walls; `texts` are its equation and its scheme.
+
+    Returns the pace of the march.
+    """
+    grid = grid_of(case)
+    sample, one = sample_of(grid), alone(case)
+    if sample is not grid:  # which may miss an obstacle
+        one = one.model_copy(update={"obstacles": ()})
+    with np.errstate(all="ignore"):
+        problem = kind(one, NumpyBackend(case.solver.field_precision), sample)
+        assert problem.fields and problem.sources(0.0)
+    equation, scheme = texts
+    yield row("equation", equation)
+    yield from places(problem, grid)
+    if problem.remark:
+        yield row("walls", problem.remark)
+    yield row("scheme", scheme)
+    return (yield from steps(problem))
+
+
+def places(problem: Walled, grid: Grid) -> Iterator[str]:
+    """The grid and what holds at each of its ends."""
+    yield row("grid", grid_words(problem.case, grid))
+    for axis in reversed(grid.axes):
+        if axis.periodic:
+            yield row(axis.name, "periodic")
+            continue
+        for name in WALLS[axis.name]:
+            wall = getattr(problem.case.boundary, name)
+            said = [wall.kind] if wall.kind is not None else []
+            for field in problem.names:
+                condition = getattr(wall, field)
+                if condition is not None and condition.value is not None:
+                    said.append(f"{field} {words(condition.value)}")
+                elif condition is not None:
+                    said.append(f"outward derivative of {field} {words(condition.gradient)}")
+            yield row(name, ", ".join(said))
+
+
+def steps(problem: Problem) -> Generator[str, None, Pace]:
+    """The limit of stability and the steps; returns their pace."""
+    time = problem.case.time
+    assert time is not None
+    limit = math.inf if time.scheme in IMPLICIT else problem.largest_step()
+    if limit < math.inf:
+        yield row("stability", f"a step of at most {limit:.6g}")
+    pace = pace_of(problem)
+    warning = ", UNSTABLE but allowed" if pace.warning else ""
+    at_first = ", at first: they follow the flow" if isinstance(pace, FollowingPace) else ""
+    yield row("steps", f"{pace.count} of {pace.step:.6g} to t = {time.end:g}{at_first}{warning}")
+    yield row("history", history(problem.case, pace.count))
+    return pace
+
+
+def history(case: Case, count: int) -> str:
+    """The rows of the history of a march of about so many steps, and the bytes that they need."""
+    output, fields = case.output, len(case.field_names)
+    assert case.time is not None
+    every: float = output.sample_steps or steps_to_look(case, count)
+    if output.sample_seconds is not None:
+        every = max(1.0, output.sample_seconds / (case.time.end / count))
+    rows, columns = math.ceil(count / every), NORMS + fields * len(output.probes)
+    if case.model.scheme == "staggered":
+        own = [case.velocity_names, *([n] for n in case.diffusivities)]
+        held = [[name for name in names if "velocity" in name or getattr(body, name) is not None]
+                for body in case.obstacles for names in own]  # fmt: skip
+        walls = sum(wall is not None for _, wall in case.boundary)
+        columns += OF_FLOW + walls * len(case.diffusivities) + sum(map(len, held))
+        columns += sum(name.startswith("mean") for name in case.source.model_fields_set)
+    said = f"{rows} rows of {columns} columns"
+    values, frames = rows * columns, frames_of(case, count)
+    if output.lines:
+        said += f", {frames} of lines"
+        values += frames * (1 + fields * sum(line.points for line in output.lines))
+    return f"{said}, about {size(8 * values)}"
+
+
+def process_rows(case: Case, machine: Backend, grid: Grid, ranks: int) -> Iterator[str]:
+    """The processes of a run, and what they send each other."""
+    if ranks == 1:
+        return
+    dims = dims_of(case, grid, ranks, machine.on_device)
+    block = largest_block(grid, dims, case.parallel.layers)
+    yield row("processes", _processes(block, dims))
+    yield row("halo", _halo(case, block, dims))
+
+
+def memory_row(budget: Budget, machine: Backend, ranks: int) -> str:
+    """The memory of each process, beside that of this machine where it is too much for it."""
+    each = " for each process" if ranks > 1 else ""
+    if machine.on_device:
+        text = f"about {size(budget.arrays)} on the device, {size(budget.host)} on the host{each}"
+    else:
+        text = f"about {size(budget.needed(False))} on the host{each}, there is no device"
+    _, total = machine.memory()
+    if budget.needed(machine.on_device) > total:
+        text += f"; more than the {size(total)} here"
+    return row("memory", text)
+
+
+def _processes(block: Grid, dims: Sequence[int]) -> str:
+    along = " x ".join(map(str, reversed(dims)))
+    own = " x ".join(str(stop - first) for first, stop in reversed(block.interior))
+    return f"{math.prod(dims)} as {along}, blocks of at most {own} unknowns"
+
+
+def _halo(case: Case, block: Grid, dims: Sequence[int]) -> str:
+    depth, values, neighbours = case.parallel.layers, 0, 0
+    for number, (axis, parts) in enumerate(zip(block.axes, dims, strict=True)):
+        ends = most_neighbours(parts, axis.periodic)
+        neighbours += ends
+        layer = math.prod(high - low for low, high in block.ghost(number, 0))
+        values += ends * depth * layer
+    layers = "1 layer" if depth == 1 else f"{depth} layers"
+    sent = size(values * np.dtype(case.solver.field_precision).itemsize)
+    often = "" if depth == 1 else f", once in {depth} sweeps"
+    return f"{layers}, at most {sent} to {neighbours} neighbours in each exchange{often}"
+
+
+def frames_of(case: Case, count: float) -> int:
+    """Frames of a file of results, where a march has so many steps."""
+    return 1 if case.time is None else 1 + math.ceil(count / (case.output.every or count))
+
+
+def file_bytes(case: Case, grid: Grid, frames: int) -> int:
+    """Of a file of results, about."""
+    points = [axis.points for axis in grid.axes]
+    names = case.output.fields or case.field_names
+    item = len(names) * np.dtype(case.solver.field_precision).itemsize
+    return H5_BYTES + math.prod(points) * item * frames + 8 * sum(points)
+
+
+def files(case: Case, grid: Grid, count: int) -> str:
+    frames = frames_of(case, count)
+    h5 = f"{case.name}.h5 (about {size(file_bytes(case, grid, frames))}"
+    if case.time is None:
+        h5 += ")"
+    else:
+        varies = follows(case) and case.output.every
+        more = ", or more, as steps follow the flow" if varies else ""
+        h5 += f", {frames} frames{more})"
+    names = case.output.fields or case.field_names
+    # A velocity is there twice: its components, and the vector.
+    items = 1 + sum(1 + name.startswith("velocity_") for name in names)
+    xdmf = f"{case.name}.xdmf (about {size(frames * items * XDMF_BYTES)})"
+    return ", ".join([h5, *([xdmf] if grid.dimension > 1 else []), *_drawn(case)])
+
+
+def _drawn(case: Case) -> Iterator[str]:
+    """The pictures and films that the case asks for."""
+    for field in case.output.plot:
+        yield f"{case.name}_{field}.png"
+    for field in case.output.films:
+        yield f"{case.name}{field and '_'}{field}.mp4 (or .gif)"

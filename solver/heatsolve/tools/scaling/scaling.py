@@ -1,0 +1,433 @@
+"""`heatsolve scale`: one case on more and more processes, each number in a launch of its own.
+
+A *weak* study gives every process as many unknowns as the others have, a *strong* one divides the
+same case among more. Throughput is unknowns that make one unit of work (an iteration, a cycle, a
+step) a second; efficiency is throughput of a process over that in the smallest launch.
+"""
+
+import csv
+import io
+import json
+import math
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from heatsolve.backends.registry import ON_GPU
+from heatsolve.errors import FileFailure, InputError
+from heatsolve.io.disk import write_text
+from heatsolve.parallel.decomposition import process_grid, surface
+from heatsolve.parallel.ranks import python
+from heatsolve.report import count as number
+from heatsolve.stencil.grid import AXIS_NAMES, make_grid
+from heatsolve.streams import printable, shown
+from heatsolve.tools.bench.one_size import growth, of_kind
+from heatsolve.tools.submit import directives, pmi, wall_seconds
+
+KINDS = ("weak", "strong")
+LAUNCHERS = ("mpiexec", "srun")
+PER_RANK = 12_264_004
+"""Unknowns of a process, as in the weak-scaling figures that NVIDIA published for cuNumeric."""
+MOST_UNKNOWNS = 1e15
+"""Of a process: no machine holds so many."""
+MOST_OF_MODEL = 2048
+LARGEST_RECORD = 1 << 20
+"""Bytes."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """One number of processes: median times of a unit of work (s), and what follows from them.
+
+    `throughput` counts unknowns a second of one process (of the median, the slowest and the
+    fastest repeat), `waited` the share of time spent only on waiting for messages.
+    """
+
+    ranks: int
+    unknowns: int
+    unit: str
+    seconds: float
+    throughput: float
+    lowest: float
+    highest: float
+    efficiency: float
+    updates_per_second: float
+    bytes_per_second: float
+    waited: float | None
+    balance: float
+    link: str
+    backend: str
+    precision: str
+    machine: str
+
+
+class Machine(BaseModel):
+    """Where a size was measured, on so many nodes."""
+
+    node: str
+    nodes: PositiveInt
+    cores: PositiveInt | None
+    gpu: str | None
+
+
+class Record(BaseModel):
+    """What `one_size` writes, and what is read of a file in a study's folder."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    case: str
+    kind: Literal["weak", "strong"]
+    ranks: PositiveInt
+    backend: str
+    precision: str
+    unit: str
+    link: str
+    dims: list[PositiveInt]
+    counts: list[PositiveInt]
+    periodic: list[str]
+    unknowns: PositiveInt
+    seconds: Annotated[list[PositiveFloat], Field(min_length=1)]
+    updates: NonNegativeFloat
+    bytes: NonNegativeFloat
+    waited: float | None
+    balance: PositiveFloat
+    latency: PositiveFloat | None = None
+    bandwidth: PositiveFloat | None = None
+    machine: Machine
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "Record":
+        if not 1 <= len(self.dims) == len(self.counts) <= 3 or math.prod(self.dims) != self.ranks:
+            raise ValueError("dims, counts and ranks do not agree")
+        return self
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study is of, and where its records go; `per_rank` of None keeps the case's size."""
+
+    kind: str
+    case: str
+    backend: str | None
+    per_rank: float | None
+    overrides: tuple[str, ...]
+    folder: Path
+
+    def command(self, ranks: int) -> list[str]:
+        """The words that measure one size, behind those of a launcher."""
+        per_rank = "-" if self.per_rank is None else repr(self.per_rank)
+        path = str(self.folder / f"{ranks}.json")
+        given = [self.case, self.kind, per_rank, self.backend or "-", path, *self.overrides]
+        return python("-m", "heatsolve.tools.bench.one_size", *given)
+
+
+def plan(
+    kind: str, case: str, ranks: str, backend: str | None = None, per_rank: float | None = None,
+    overrides: Sequence[str] = (), output: Path | None = None,
+) -> tuple[Study, list[int]]:  # fmt: skip
+    """A study and its numbers of processes; raises InputError for what no launch could do."""
+    counts = numbers(ranks)
+    if per_rank is not None and not 1.0 <= per_rank < MOST_UNKNOWNS:
+        raise InputError(
+            f"--per-rank must be at least 1 and less than {MOST_UNKNOWNS:g}, not {per_rank:g}"
+        )
+    for count in counts:
+        sizes = of_kind(kind, case, overrides, count, per_rank, backend)
+    folder = output or Path(f"scale-{kind}-{sizes.name}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileFailure(f"cannot make the folder {folder}: {error.strerror}") from None
+    return Study(kind, case, backend, per_rank, tuple(overrides), folder), counts
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers of processes, as "1,2,4". Raises InputError."""
+    if not re.fullmatch(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*", text, re.ASCII):
+        raise InputError(f"--ranks {shown(text)!r} must be numbers of processes, such as 1,2,4")
+    return sorted(set(map(int, text.split(","))))
+
+
+def launch(study: Study, ranks: int, launcher: str) -> None:
+    """Measure one size now. Raises InputError where the launch fails, with what it said last."""
+    done = subprocess.run([*launched_by(launcher, ranks), *study.command(ranks)],
+                          capture_output=True, text=True)  # fmt: skip
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.startswith("heatsolve: ")]
+        last = (said or done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise InputError(f"{ranks} processes: {last.removeprefix('heatsolve: ')}")
+
+
+def launched_by(launcher: str, ranks: int) -> list[str]:
+    """The words that start so many processes. Raises InputError where there is no such launcher."""
+    beside = Path(sys.executable).with_name(launcher)
+    found = str(beside) if beside.exists() else shutil.which(launcher)
+    if found is None:
+        hint = "install heatsolve[mpich]" if launcher == "mpiexec" else "that is Slurm's"
+        raise InputError(f"there is no {launcher} here: {hint}")
+    more = [f"--mpi={pmi()}", "--overlap"] if launcher == "srun" else []
+    return [found, *more, "-n", str(ranks)]
+
+
+# ---- results -----------------------------------------------------------------------------------
+
+
+def records(folder: Path, warn: Callable[[str], None]) -> list[dict[str, Any]]:
+    """The records of a study's folder, the fewest processes first.
+
+    Files that are none are left out with a warning. Raises InputError where there is no record, or
+    where they are of different studies.
+    """
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        if not path.stem.isdigit():
+            continue
+        try:
+            if path.stat().st_size > LARGEST_RECORD:
+                raise ValueError("it is too large")
+            found.append(Record.model_validate_json(path.read_bytes()).model_dump())
+        except (OSError, ValueError) as error:
+            why = printable(_first(error))
+            warn(f"{printable(str(path))} is no record of a scaling study and is left out: {why}")
+    if not found:
+        raise InputError(f"{folder} holds no record of a scaling study")
+    for key in ("case", "kind", "unit"):
+        if len({record[key] for record in found}) > 1:
+            raise InputError(f"{folder} holds records of several studies: they differ in {key}")
+    return sorted(found, key=lambda record: record["ranks"])
+
+
+def _first(error: Exception) -> str:
+    """The first thing that is wrong, in words."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        return f"{where}: {first['msg']}" if where else first["msg"]
+    return str(error)
+
+
+def machine_of(record: Mapping[str, Any]) -> str:
+    """The GPU, or the cores, on which a size was measured."""
+    machine = record["machine"]
+    return machine["gpu"] or f"{machine['cores']} cores"
+
+
+def differences(sizes: Sequence[Size]) -> Iterator[str]:
+    """A sentence for each thing besides the number of processes in which sizes differ: they are no
+    measure of scaling then."""
+    for what in ("backend", "precision", "machine"):
+        ranks: dict[str, list[str]] = {}
+        for size in sizes:
+            ranks.setdefault(getattr(size, what), []).append(str(size.ranks))
+        if len(ranks) > 1:
+            each = "; ".join(f"{name} ({', '.join(found)})" for name, found in ranks.items())
+            yield f"The numbers of processes were measured with more than one {what}: {each}"
+
+
+def table(found: Sequence[dict[str, Any]]) -> list[Size]:
+    """What the records say; the first one is what the others are compared with."""
+    sizes: list[Size] = []
+    for record in found:
+        ranks, unknowns, times = record["ranks"], record["unknowns"], record["seconds"]
+        seconds = statistics.median(times)
+        share = unknowns / ranks
+        reference = sizes[0].throughput if sizes else share / seconds
+        sizes.append(Size(
+            ranks, unknowns, record["unit"], seconds,
+            share / seconds, share / max(times), share / min(times), share / seconds / reference,
+            record["updates"] / seconds, record["bytes"] / seconds,
+            record["waited"], record["balance"], record["link"] if ranks > 1 else "",
+            record["backend"], record["precision"], machine_of(record),
+        ))  # fmt: skip
+    return sizes
+
+
+def write(folder: Path, found: Sequence[dict[str, Any]]) -> list[Path]:
+    """The table of a study as CSV, JSON and Markdown. Raises FileFailure."""
+    sizes = table(found)
+    rows = [asdict(size) for size in sizes]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    texts = {
+        "table.csv": text.getvalue(),
+        "table.json": json.dumps(rows, indent=1) + "\n",
+        "table.md": markdown(sizes),
+    }
+    for name, content in texts.items():
+        write_text(folder / name, content)
+    return [folder / name for name in texts]
+
+
+def title(found: Sequence[dict[str, Any]]) -> str:
+    """What the records measured, in two lines: the case and its size, the backend and machine."""
+    record = found[0]
+    weak = record["kind"] == "weak"
+    size = number(record["unknowns"] / (record["ranks"] if weak else 1)).rstrip()
+    on = ", ".join(
+        next(iter(values)) if len(values) == 1 else f"several {what}"
+        for what, values in {
+            "backends": {each["backend"] for each in found},
+            "machines": {machine_of(each) for each in found},
+        }.items()
+    )
+    if len({each["precision"] for each in found}) > 1:
+        on += ", several precisions"
+    return (
+        f"{record['case']}, {record['kind']} scaling, {size} unknowns "
+        f"{'a process' if weak else 'in all'}\n{on}"
+    )
+
+
+def markdown(sizes: Sequence[Size]) -> str:
+    """A table in Markdown."""
+    unit = sizes[0].unit
+    rows = [
+        f"| processes | unknowns | {unit} (ms) | M unknowns/s a process | spread | efficiency "
+        "| waited | balance | link |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for size in sizes:
+        spread = f"{size.lowest / 1e6:.4g} to {size.highest / 1e6:.4g}"
+        waited = "" if size.waited is None else f"{100.0 * size.waited:.1f} %"
+        rows.append(
+            f"| {size.ranks} | {size.unknowns} | {size.seconds * 1e3:.4g} "
+            f"| {size.throughput / 1e6:.4g} | {spread} | {size.efficiency:.3f} | {waited} "
+            f"| {size.balance:.3f} | {size.link} |"
+        )
+    return "\n".join([*rows, *(f"\n{each}." for each in differences(sizes))]) + "\n"
+
+
+# ---- prediction --------------------------------------------------------------------------------
+
+
+def prediction(found: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]]:
+    """Throughput of a process (unknowns/s) for 1, 2, 4, ... processes, as a model has it.
+
+    A unit of work takes t = c N + e x, where N are the unknowns of a process, and x what one
+    exchange takes that nothing hides: latency for each neighbour, and the ghosts of its surface
+    over the bandwidth, both as measured among the most processes. The constants c and e are fitted
+    to what was measured, e not below 0. Raises InputError where one number of processes only was.
+    """
+    several = [record for record in found if record["latency"] is not None]
+    if not several:
+        raise InputError("--model needs a launch of several processes")
+    latency, bandwidth = several[-1]["latency"], several[-1]["bandwidth"]
+    item = 4 if several[-1]["precision"] == "float32" else 8
+
+    def exchange(counts: Sequence[int], periodic: Sequence[str], dims: Sequence[int]) -> float:
+        """All along x, y, z."""
+        faces = surface(counts, dims, [axis in periodic for axis in AXIS_NAMES[: len(counts)]])
+        return latency * sum(parts > 1 for parts in dims) + item * faces / bandwidth
+
+    terms = np.array([
+        [r["unknowns"] / r["ranks"], exchange(r["counts"], r["periodic"], r["dims"])]
+        for r in found
+    ])  # fmt: skip
+    times = np.array([statistics.median(r["seconds"]) for r in found])
+    # Relative errors count, so each line is divided by its time.
+    (cost, part), *_ = np.linalg.lstsq(terms / times[:, None], np.ones(len(times)), rcond=None)
+    if part < 0.0 or cost < 0.0:
+        cost, part = float(np.mean(times / terms[:, 0])), 0.0
+    last, ranks = found[-1], 1
+    on_device = last["backend"] in ON_GPU
+    block = [max(1, n // parts) for n, parts in zip(last["counts"], last["dims"], strict=True)]
+    while ranks <= MOST_OF_MODEL:
+        if last["kind"] == "weak":
+            dims = growth(block[::-1], ranks, on_device)[::-1]
+            counts = [n * parts for n, parts in zip(block, dims, strict=True)]
+            share = last["unknowns"] / last["ranks"]
+        else:
+            counts, share = last["counts"], last["unknowns"] / ranks
+            grid = make_grid(counts, (0,) * 3, (1,) * 3, False, last["periodic"])
+            try:
+                dims = process_grid(grid, ranks)[::-1]
+            except InputError:  # more processes than unknowns
+                return
+        time = cost * share + part * exchange(counts, last["periodic"], dims)
+        yield ranks, share / time
+        ranks *= 2
+
+
+# ---- jobs --------------------------------------------------------------------------------------
+
+SCRIPT = """\
+#!/bin/bash
+# One size of a scaling study of heatsolve under Slurm: {kind}, {case}, {ranks} processes.
+#
+# Edit:   the resources and the environment
+# Submit: sbatch THIS_FILE; when all sizes are done: heatsolve scale collect {folder}
+
+{asked}
+
+# module load mpich
+# source ~/venv/bin/activate
+
+# How srun starts the ranks: pmi2 for MPICH, pmix for Open MPI, else see srun --mpi=list.
+mpi=${{HEATSOLVE_MPI:-{pmi}}}
+export OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
+
+srun --mpi="$mpi" --kill-on-bad-exit=0 --wait=5 \\
+    {command}
+"""
+
+
+def _output(folder: Path) -> str:
+    """The pattern of the output of a job in a folder, as Slurm reads it in a script.
+
+    Raises InputError for a name that no line of a script can hold.
+    """
+    name = str(folder)
+    if not name.isprintable():
+        raise InputError(f"--output {name!r}: a folder of jobs needs a name that can be printed")
+    # In quotes a backslash stands before what would end them; a % begins a pattern.
+    held = name.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{held}/%x-%j.out"'
+
+
+def write_jobs(study: Study, counts: Sequence[int], ranks_per_node: int, time: str) -> list[Path]:
+    """A job script for each size, in the study's folder. Raises InputError and FileFailure."""
+    wall_seconds(time)
+    if ranks_per_node < 1:
+        raise InputError(f"--ranks-per-node must be at least 1, not {ranks_per_node}")
+    paths = []
+    for ranks in counts:
+        nodes = math.ceil(ranks / ranks_per_node)
+        if ranks % nodes:
+            raise InputError(f"--ranks: {ranks} processes do not fill {nodes} nodes evenly")
+        on_each = ranks // nodes
+        asked = {
+            "job-name": f"scale-{study.kind}-{ranks}", "nodes": nodes, "ntasks": ranks,
+            "ntasks-per-node": on_each, "cpus-per-task": 1,
+            "gpus-per-node": on_each if study.backend in ON_GPU else None,
+            "time": time, "output": _output(study.folder),
+        }  # fmt: skip
+        text = SCRIPT.format(
+            kind=study.kind, case=printable(Path(study.case).name), ranks=ranks,
+            folder=printable(shlex.quote(str(study.folder))),
+            asked=directives(asked), pmi=pmi(), command=shlex.join(study.command(ranks)),
+        )  # fmt: skip
+        path = study.folder / f"{ranks}.sbatch"
+        write_text(path, text)
+        paths.append(path)
+    return paths

@@ -1,0 +1,442 @@
+"""`heatsolve verify`: shipped cases against exact solutions and against the literature.
+
+A verification runs cases as any user would and yields what it finds, a line for each quantity:
+computed, reference, its source, and how far apart they may be.
+"""
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends.registry import ON_GPU
+from heatsolve.case.load import load_shipped, shipped
+from heatsolve.errors import InputError
+from heatsolve.io.disk import write_text
+from heatsolve.io.output import read
+from heatsolve.runner import run
+from heatsolve.stencil.expressions import suggestion
+from heatsolve.tools.bench.expected import (
+    CAVITIES,
+    CONVECTION,
+    CYLINDER,
+    DISSIPATION,
+    EDDIES,
+    LESSONS,
+    PLATE,
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One quantity: the error is |computed - reference|, over `scale` where one is given."""
+
+    name: str
+    quantity: str
+    computed: float
+    reference: float
+    source: str
+    tolerance: float
+    scale: float = 1.0
+
+    @property
+    def error(self) -> float:
+        return abs(self.computed - self.reference) / self.scale
+
+    @property
+    def passed(self) -> bool:
+        return self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        verdict = "pass" if self.passed else "FAIL"
+        return (
+            f"{verdict}  {self.name:20} {self.quantity:34} {self.computed:22.15g} "
+            f"{self.reference:22.15g}  error {self.error:8.2e} of {self.tolerance:8.2e}  "
+            f"{self.source}"
+        )
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a run left: fields of the last frame, attributes and history of its file."""
+
+    fields: Mapping[str, np.ndarray]
+    attributes: Mapping[str, Any]
+    history: Mapping[str, np.ndarray]
+    x: np.ndarray
+    constants: Mapping[str, float]
+
+
+class Runs:
+    """Runs shipped cases on a backend; `quick`: smaller ones, or fewer."""
+
+    def __init__(self, backend: str, quick: bool, folder: Path):
+        self._backend, self.quick, self._folder = backend, quick, folder
+
+    def __call__(self, name: str, *overrides: str) -> Solution:
+        case = load_shipped(name, overrides)
+        result = run(case, self._backend, self._folder / "case.h5")
+        stored = read(result.path, fields=())
+        return Solution(
+            result.fields, stored.attributes, stored.history, stored.coordinates["x"],
+            case.constants,
+        )  # fmt: skip
+
+    def sizes(self, quick: Sequence[int], full: Sequence[int]) -> Sequence[int]:
+        return quick if self.quick else full
+
+
+Verification = Callable[[Runs], Iterator[Line]]
+BARBA = "Barba, Forsyth 2018"
+
+
+def lesson(name: str) -> Verification:
+    """The sum of a field of a teaching case, as its listing gives it."""
+
+    def verification(solve: Runs) -> Iterator[Line]:
+        field, total, count = LESSONS[name]
+        solution = solve(name)
+        values = solution.fields[field]
+        if name == "cfdpython-04":  # the lesson stores the first point again as the last
+            values = np.append(values, values[0])
+        size = float(np.abs(values).sum())
+        yield Line(name, f"sum of {field}", float(values.sum()), total, BARBA, 1e-12, size)
+        if count:
+            made = solution.attributes.get("iterations", solution.attributes.get("steps"))
+            yield Line(name, "iterations or steps", float(made), float(count), BARBA, 0.0)
+
+    return verification
+
+
+def order_line(name: str, what: str, errors: Sequence[float], source: str) -> Line:
+    """The order at which an error falls when the spacing is halved, of those two last."""
+    order = math.log2(abs(errors[-2] / errors[-1]))
+    return Line(name, f"order in space, {what}", order, 2.0, source, 0.1)
+
+
+def hot_plate(solve: Runs) -> Iterator[Line]:
+    """The centre, and the order at a point where the corners' jumps are far."""
+    name, errors = "hot-plate", []
+    for n in solve.sizes((40, 80), (40, 80, 160)):
+        field = solve(name, f"grid.nodes=[{n + 1}, {n + 1}]").fields["temperature"]
+        errors.append(float(field[n // 4, n // 4]) - PLATE)
+    centre = float(field[n // 2, n // 2])
+    yield Line(name, f"T at the centre, n = {n}", centre, 0.25, "series", 1e-10)
+    yield order_line(name, "T at (1/4, 1/4)", errors, "series")
+
+
+def laplace(solve: Runs) -> Iterator[Line]:
+    """The order at a wall without flux."""
+    name, errors = "cfdpython-09-correct", []
+    wave = np.pi * np.arange(1, 60, 2)
+    series = np.sinh(wave) / (wave * wave * np.sinh(2.0 * wave))
+    exact = 0.25 - 4.0 * float(series.sum())
+    for n in (31, 61, 121):
+        field = solve(name, f"grid.nodes=[{n}, {n}]").fields["temperature"]
+        errors.append(float(field[0, n // 2]) - exact)
+    yield order_line(name, "p at (1, 0)", errors, "series")
+
+
+def sine_source(solve: Runs) -> Iterator[Line]:
+    """The discrete solution is known exactly."""
+    solution = solve("sine-source")
+    x, values = solution.x, solution.fields["temperature"]
+    h = x[1] - x[0]
+    factor = (math.pi * h / 2) ** 2 / math.sin(math.pi * h / 2) ** 2
+    exact = factor * np.sin(np.pi * x)[:, None] * np.sin(np.pi * x)[None, :]
+    error = float(np.abs(values - exact).max())
+    yield Line("sine-source", "largest error", error, 0.0, "exact discrete solution", 1e-12)
+
+
+def taylor_green(solve: Runs) -> Iterator[Line]:
+    """The decay of the energy by the discrete operator, and the order of the fields."""
+    name, sizes = "taylor-green", solve.sizes((16, 32), (32, 64, 128))
+    errors: dict[str, list[float]] = {"velocity_x": [], "pressure": []}
+    for n in sizes:
+        solution = solve(name, f"constants.n={n}")
+        for field, found in errors.items():
+            found.append(float(solution.attributes[f"error_l2_{field}"]))
+        nu, h = solution.constants["nu"], 2.0 * math.pi / n
+        step = -2.0 * nu * (2.0 * math.sin(h / 2.0) / h) ** 2 * float(solution.history["dt"][0])
+        growth = 1.0 + step + step**2 / 2.0 + step**3 / 6.0
+        energy = solution.history["kinetic_energy"]
+        decay, exact = float(energy[-1] / energy[0]), growth ** (2 * (len(energy) - 1))
+        source = "exact discrete decay"
+        yield Line(name, f"decay of energy, n = {n}", decay, exact, source, 1e-12, exact)
+    for field, found in errors.items():
+        yield order_line(name, field, found, "exact solution")
+
+
+def breakdown(solve: Runs) -> Iterator[Line]:
+    """What is lost is what friction takes; and on a GPU the peak of that, with enough cells."""
+    name, balance = "taylor-green-3d", "balance of energy"
+    solution = solve(name, "constants.n=64", "time.cfl=0.3")
+    _, lost, taken = losses(solution)
+    growing = float(np.count_nonzero(lost <= 0.0))
+    yield Line(name, "steps in which energy grows, n = 64", growing, 0.0, balance, 0.0)
+    apart = float(np.abs(lost - taken).max() / lost.max())
+    yield Line(name, "loss but for friction, n = 64", apart, 0.0, balance, 1e-3)
+    if solution.attributes["backend"] not in ON_GPU:
+        return
+    time, lost, _ = losses(solve(name, "constants.n=256", "model.convection=central4"))
+    n, (peak, moment), source = int(np.argmax(lost)), DISSIPATION, "spectral, Workshop 2012"
+    yield Line(name, "largest loss, n = 256", float(lost[n]), peak, source, 0.04, peak)
+    yield Line(name, "its time, n = 256", float(time[n]), moment, source, 0.3)
+
+
+def losses(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By step of a flow in the cube of side 2 pi: mid time, and the loss of kinetic energy, and
+    what friction takes, 2 nu times the enstrophy, a unit of volume and of time."""
+    time, energy, enstrophy = (
+        solution.history[name] for name in ("time", "kinetic_energy", "enstrophy")
+    )
+    volume, nu = (2.0 * math.pi) ** 3, 1.0 / solution.constants["Re"]
+    taken = nu * (enstrophy[1:] + enstrophy[:-1]) / volume
+    return 0.5 * (time[1:] + time[:-1]), -np.diff(energy) / np.diff(time) / volume, taken
+
+
+def straight(name: str) -> Verification:
+    """A flow that the scheme reproduces to round-off."""
+
+    def verification(solve: Runs) -> Iterator[Line]:
+        (n,) = solve.sizes((16,), (32,))
+        error = float(solve(name, f"constants.n={n}").attributes["error_max_velocity_x"])
+        yield Line(name, f"largest error, n = {n}", error, 0.0, "exact discrete solution", 2e-11)
+
+    return verification
+
+
+def extremum(line: np.ndarray, sign: float) -> float:
+    """The lowest value of `sign` times a line, by the parabola through three points."""
+    n = int(np.argmin(sign * line))
+    low, middle, high = line[n - 1 : n + 2]
+    share = 0.5 * (low - high) / (low - 2.0 * middle + high)
+    return float(middle - 0.25 * (low - high) * share)
+
+
+def cavity(reynolds: int) -> Verification:
+    """Extrema of the velocities on the lines through the centre."""
+
+    def verification(solve: Runs) -> Iterator[Line]:
+        name, (references, source, tolerances, relative) = (
+            f"cavity-re{reynolds}",
+            CAVITIES[reynolds],
+        )
+        for n in solve.sizes(list(tolerances)[:1], list(tolerances)):
+            fields = solve(name, f"constants.n={n}").fields
+            half = n // 2
+            u = 0.5 * (fields["velocity_x"][:, half - 1] + fields["velocity_x"][:, half])
+            v = 0.5 * (fields["velocity_y"][half - 1] + fields["velocity_y"][half])
+            found = extremum(u, 1.0), extremum(v, -1.0), extremum(v, 1.0)
+            words = ("lowest u", "highest v", "lowest v")
+            for number, (what, value, exact) in enumerate(
+                zip(words, found, references, strict=True)
+            ):
+                tolerance = tolerances[n][min(number, 1)]
+                scale = abs(exact) if relative else 1.0
+                yield Line(name, f"{what}, n = {n}", value, exact, source, tolerance, scale)
+
+    return verification
+
+
+def flux_in_the_middle(temperature: np.ndarray, u: np.ndarray, alpha: float) -> float:
+    """The mean of the scheme's u T - alpha dT/dx at x = 1/2, in a unit square between walls.
+
+    Files hold u at the centres, means of two faces: from the wall, where it is 0, on to the middle.
+    """
+    n = temperature.shape[1]
+    face = np.zeros(len(u))
+    for column in u.T[: n // 2]:
+        face = 2.0 * column - face
+    before, behind = temperature[:, n // 2 - 1], temperature[:, n // 2]
+    return float(np.mean(face * 0.5 * (before + behind) - alpha * n * (behind - before)))
+
+
+def natural_convection(solve: Runs) -> Iterator[Line]:
+    """The heat through the wall, and that through the other one."""
+    name = "natural-convection"
+    for rayleigh, (reference, source, tolerances) in CONVECTION.items():
+        if solve.quick and rayleigh != "1e4":
+            continue
+        for n in solve.sizes(list(tolerances)[:1], list(tolerances)[1:]):
+            solution = solve(name, f"constants.Ra={rayleigh}", f"constants.n={n}")
+            temperature = solution.fields["temperature"]
+            wall = float(np.mean((0.5 - temperature[:, 0]) * 2.0 * n))
+            cold = float(np.mean((0.5 + temperature[:, -1]) * 2.0 * n))
+            label = f"Ra = {rayleigh}, n = {n}"
+            given = (reference, source, tolerances[n], reference)
+            yield Line(name, f"Nu at the wall, {label}", wall, *given)
+            yield Line(name, f"Nu at the other wall, {label}", cold, wall, "balance", 1e-8, wall)
+            alpha = 1.0 / math.sqrt(solution.constants["Ra"] * solution.constants["Pr"])
+            middle = flux_in_the_middle(temperature, solution.fields["velocity_x"], alpha) / alpha
+            # What half of the fluid still takes up when the march counts as steady.
+            left = 0.5 * solution.attributes["threshold"] / (alpha * wall)
+            yield Line(name, f"Nu in the middle, {label}", middle, wall, "balance", left, wall)
+
+
+def rayleigh_benard(solve: Runs) -> Iterator[Line]:
+    """The heat through a plate above and below the onset of convection."""
+    name = "rayleigh-benard"
+    above = (48, "constants.Ra=1e4", 2.661, "Clever, Busse 1974", 0.01)
+    if solve.quick:
+        above = (24, *above[1:-1], 0.03)
+    below = (24, "constants.Ra=1000", 1.0, "Chandrasekhar 1961", 1e-10)
+    for n, override, reference, source, tolerance in (above, below):
+        temperature = solve(name, override, f"constants.n={n}").fields["temperature"]
+        nusselt = float(np.mean((0.5 - temperature[0]) * 2.0 * n))
+        label = f"Nu, {override.removeprefix('constants.')}, n = {n}"
+        yield Line(name, label, nusselt, reference, source, tolerance, reference)
+
+
+def cylinder(solve: Runs) -> Iterator[Line]:
+    """The forces on it, and the pressures before and behind it."""
+    name = "cylinder-re20"
+    for n in solve.sizes((41,), (41, 123)):
+        history = solve(name, f"constants.n={n}").history
+        drag, lift = (500.0 * float(history[f"force_{axis}"][-1]) for axis in "xy")
+        drop = float(history["probe_0_pressure"][-1] - history["probe_1_pressure"][-1])
+        found = {"drag": drag, "lift": lift, "pressure": drop}
+        for what, value in found.items():
+            reference, tolerances = CYLINDER[what]
+            label = "difference of pressures" if what == "pressure" else f"coefficient of {what}"
+            given = (reference, "Nabh 1998", tolerances[n], reference)
+            yield Line(name, f"{label}, n = {n}", value, *given)
+
+
+def peaks(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """When a quantity is largest, and how large: parabolas through three points each."""
+    low, middle, high = values[:-2], values[1:-1], values[2:]
+    (at,) = np.nonzero((low < middle) & (middle >= high))
+    low, middle, high = low[at], middle[at], high[at]
+    share = 0.5 * (low - high) / (low - 2.0 * middle + high)
+    steps = np.diff(time)[at]
+    return time[at + 1] + share * steps, middle - 0.25 * (low - high) * share
+
+
+def shedding(solve: Runs) -> Iterator[Line]:
+    """Ten periods of the forces; they are even when successive maxima of the lift are."""
+    name = "cylinder-re100"
+    (n,) = solve.sizes((123,), (246,))
+    history = solve(name, f"constants.n={n}").history
+    time, drag, lift = history["time"], 20.0 * history["force_x"], 20.0 * history["force_y"]
+    instants, maxima = peaks(time, lift)
+    instants, maxima = instants[maxima > 0.5][-11:], maxima[maxima > 0.5][-11:]
+    if len(maxima) < 11:
+        yield Line(name, f"maxima of the lift, n = {n}", len(maxima), 11.0, "ten periods", 0.0)
+        return
+    late = time >= instants[0]
+    period = float(np.diff(instants).mean())
+    change = float(np.abs(np.diff(maxima[-3:])).max() / maxima[-1])
+    most = float(peaks(time[late], drag[late])[1].max())
+    source, label = "Schaefer, Turek 1996", f", n = {n}"
+    yield Line(name, f"change of successive maxima{label}", change, 0.0, "periodic", 1e-3)
+    yield Line(name, f"Strouhal number{label}", 0.1 / period, 0.3, source, 0.005)
+    yield Line(name, f"largest coefficient of drag{label}", most, 3.2274, "featflow", 0.03, 3.2274)
+    given = (0.995, source, 0.045 if n > 200 else 0.06)
+    yield Line(name, f"largest coefficient of lift{label}", float(maxima.mean()), *given)
+
+
+def backward_step(solve: Runs) -> Iterator[Line]:
+    """Where the shear at the walls changes its sign."""
+    name = "backward-step"
+    for n in solve.sizes((32,), (32, 64)):
+        solution = solve(name, f"constants.n={n}")
+        u, x = solution.fields["velocity_x"], solution.x
+        ends = []
+        for near, next_one in ((u[0], u[1]), (u[-1], u[-2])):
+            shear = 9.0 * near - next_one
+            (at,) = np.nonzero(shear[:-1] * shear[1:] < 0.0)
+            ends.append(x[at] - shear[at] * (x[at + 1] - x[at]) / (shear[at + 1] - shear[at]))
+        missing = [math.nan] * 2
+        found = ([math.nan, *ends[0]][-1], *[*ends[1], *missing][:2])
+        for (what, reference, tolerances), value in zip(EDDIES, found, strict=True):
+            given = (reference, "Gartling 1990", tolerances[n], reference)
+            yield Line(name, f"{what}, n = {n}", float(value), *given)
+
+
+def heated_cylinder(solve: Runs) -> Iterator[Line]:
+    """The heat that it gives off."""
+    name = "heated-cylinder"
+    (n,) = solve.sizes((8,), (10,))
+    solution = solve(name, f"constants.n={n}")
+    alpha = solution.constants["nu"] / 0.7
+    nusselt = float(solution.history["temperature_released"][-1]) / (math.pi * alpha)
+    source = "Bharti, Chhabra, Eswaran 2007"
+    yield Line(name, f"Nu, n = {n}", nusselt, 2.4653, source, 0.02, 2.4653)
+
+
+VERIFICATIONS: dict[str, Verification] = {
+    **{name: lesson(name) for name in LESSONS},
+    "cfdpython-09-correct": laplace,
+    "hot-plate": hot_plate,
+    "sine-source": sine_source,
+    "taylor-green": taylor_green,
+    "taylor-green-3d": breakdown,
+    "channel": straight("channel"),
+    "couette": straight("couette"),
+    **{f"cavity-re{reynolds}": cavity(reynolds) for reynolds in CAVITIES},
+    "natural-convection": natural_convection,
+    "rayleigh-benard": rayleigh_benard,
+    "cylinder-re20": cylinder,
+    "cylinder-re100": shedding,
+    "backward-step": backward_step,
+    "heated-cylinder": heated_cylinder,
+}
+SLOW = (
+    "taylor-green-3d",
+    "cavity-re400",
+    "cavity-re1000",
+    "rayleigh-benard",
+    "cylinder-re100",
+    "backward-step",
+    "heated-cylinder",
+)
+"""Left out where all quick ones are asked for."""
+
+
+def verify(names: Sequence[str] = (), backend: str = "auto", quick: bool = False) -> Iterator[Line]:
+    """The lines of the verifications of these names, by default of all, as they are found.
+
+    Raises InputError for an unknown name, or a case without a table.
+    """
+    for name in names:
+        if name not in VERIFICATIONS and (name in shipped() or Path(name).is_file()):
+            raise InputError(
+                f"{name} has no table to verify: it would need quantities with reference values, "
+                "their source and tolerances, in heatsolve.tools.verify; a run of any case tells "
+                "its error from [reference.exact]"
+            )
+        if name not in VERIFICATIONS:
+            near = suggestion(name, VERIFICATIONS) or f": there are {', '.join(VERIFICATIONS)}"
+            raise InputError(f"no verification {name!r}{near}")
+    wanted = names or [name for name in VERIFICATIONS if not (quick and name in SLOW)]
+    with tempfile.TemporaryDirectory(prefix="heatsolve-verify-") as folder:
+        solve = Runs(backend, quick, Path(folder))
+        for name in wanted:
+            yield from VERIFICATIONS[name](solve)
+
+
+def write_json(lines: Sequence[Line], path: Path) -> None:
+    """The lines as JSON. Raises FileFailure."""
+    rows = [asdict(line) | {"error": line.error, "passed": line.passed} for line in lines]
+    write_text(path, json.dumps(rows, indent=1))
+
+
+def write_markdown(lines: Sequence[Line], path: Path) -> None:
+    """The lines as a table in Markdown. Raises FileFailure."""
+    rows = [
+        "| case | quantity | computed | reference | source | error | tolerance | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    rows += [
+        f"| {line.name} | {line.quantity} | {line.computed:.12g} | {line.reference:.12g} "
+        f"| {line.source} | {line.error:.2g} | {line.tolerance:.2g} "
+        f"| {'pass' if line.passed else '**fails**'} |"
+        for line in lines
+    ]
+    write_text(path, "\n".join(rows) + "\n")
