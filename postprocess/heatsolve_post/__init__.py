@@ -1,0 +1,1 @@
+"""Pictures, films, pages and comparisons of results."""

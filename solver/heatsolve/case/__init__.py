@@ -1,0 +1,1 @@
+"""A case file, read and checked: TOML in, a frozen `Case` out."""

@@ -1,0 +1,1 @@
+"""A run that is stopped, saved and continued."""

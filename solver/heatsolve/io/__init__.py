@@ -1,0 +1,1 @@
+"""Files of results and checkpoints: HDF5, XDMF."""

@@ -1,0 +1,1 @@
+"""The equations: heat conduction, transport, incompressible flow, and users' models."""

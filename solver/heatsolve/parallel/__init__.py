@@ -1,0 +1,1 @@
+"""Processes: ranks, the decomposition of a grid, the exchange of ghost layers."""

@@ -1,0 +1,1 @@
+"""Grids, and the point functions that every backend runs."""

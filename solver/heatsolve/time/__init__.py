@@ -1,0 +1,1 @@
+"""The march in time: steps, their length, and the records they leave."""

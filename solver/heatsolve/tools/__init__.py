@@ -1,1 +1,1 @@
-"""Studies: programs that use the solver as any user would, and measure it."""
+"""Tools around runs: measurement, verification, scaling studies, batch jobs, diagnosis."""

@@ -1,0 +1,1 @@
+"""Point functions on NVIDIA GPUs, by CuPy and by Numba-CUDA."""

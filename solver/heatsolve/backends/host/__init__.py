@@ -1,0 +1,1 @@
+"""Point functions on processors, by NumPy and by Numba."""

@@ -1,0 +1,1 @@
+"""Direct solution of constant-coefficient systems by fast Fourier transforms."""

@@ -1,0 +1,1 @@
+"""Conjugate gradients, plain and preconditioned by multigrid."""

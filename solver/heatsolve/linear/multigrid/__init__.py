@@ -1,0 +1,1 @@
+"""Geometric multigrid: levels, smoothers, transfers, cycles."""

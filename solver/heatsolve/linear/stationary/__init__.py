@@ -1,0 +1,1 @@
+"""Stationary iterations: Jacobi, successive over-relaxation, Chebyshev."""

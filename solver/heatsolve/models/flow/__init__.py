@@ -1,0 +1,1 @@
+"""Incompressible flow on staggered and collocated grids, about obstacles too."""

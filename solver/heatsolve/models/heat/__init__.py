@@ -1,0 +1,1 @@
+"""Heat conduction by finite volumes."""

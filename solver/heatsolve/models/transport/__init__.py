@@ -1,0 +1,1 @@
+"""Transport of a quantity by convection and diffusion."""

@@ -1,0 +1,1 @@
+"""Measurements of speed, in units of this machine's copy bandwidth."""
