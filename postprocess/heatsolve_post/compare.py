@@ -74,10 +74,11 @@ def _demand_one_grid(one: Solution, two: Solution) -> None:
             raise InputError(f"{one.path} has {sizes[0]} {what}, {two.path} has {sizes[1]}")
     lines = [{**each.coordinates, "time": each.time} for each in (one, two)]
     for name, line in lines[0].items():
-        if line is None:
+        other = lines[1][name]
+        if line is None or other is None:
             continue
         reach = np.abs(line).max(initial=0.0)
-        if not np.allclose(line, lines[1][name], rtol=0.0, atol=1e-9 * reach):
+        if not np.allclose(line, other, rtol=0.0, atol=1e-9 * reach):
             raise InputError(f"{name} is not the same in {one.path} and {two.path}")
 
 

@@ -84,9 +84,10 @@ def verdict_of(solution: Solution) -> tuple[bool, str]:
     steady = solution.time is None
     number = given.get("iterations" if steady else "steps")
     counted = f" in {number} {'iterations' if steady else 'steps'}" if number is not None else ""
-    (scale, relative), norm = solution.relative, given.get("residual")
-    said = isinstance(norm, float) and norm == norm
-    norm = f", norm {norm / scale:.3g}{relative}" if said else ""
+    (scale, relative), residual = solution.relative, given.get("residual")
+    norm = ""
+    if isinstance(residual, float) and residual == residual:
+        norm = f", norm {residual / scale:.3g}{relative}"
     if not given.get("converged", False):
         return False, f"Not converged{counted}{norm}."
     if solution.time is not None:
@@ -180,8 +181,9 @@ def _timings(solution: Solution, bandwidth: float | None) -> Iterator[str]:
         if name in given:
             rows.append([said, duration(given[name])])
     work = [given.get(key) for key in ("solve_seconds", "points_updated", "bytes_moved")]
-    if all(isinstance(number, int | float) and number > 0 for number in work):
-        seconds, points, moved = work
+    numbers = [each for each in work if isinstance(each, int | float) and each > 0]
+    if len(numbers) == len(work):
+        seconds, points, moved = numbers
         rows.append(["points updated", f"{count(points / seconds)}/s"])
         rows.append(["bytes that must move", f"{count(moved / seconds)}B/s"])
     yield "<h2>Speed</h2>"

@@ -90,7 +90,7 @@ def image_format(output: Path) -> str:
     return kind
 
 
-def save(drawing: Figure, output: Path) -> Path:
+def save(drawing: matplotlib.figure.Figure, output: Path) -> Path:
     """Write a figure in the format that its suffix asks for, and return its path.
 
     Raises InputError for an unknown format, FileFailure when the image cannot be written.
@@ -109,7 +109,7 @@ def name_axes(ax: Axes, x: str, y: str) -> None:
     ax.set_ylabel(y, parse_math=False)
 
 
-def set_title(drawing: Figure, text: str, ax: Axes | None = None) -> None:
+def set_title(drawing: matplotlib.figure.Figure, text: str, ax: Axes | None = None) -> None:
     """Title of one axes, or of the whole figure, in lines of like length that fit its width."""
     most = int(14 * drawing.get_figwidth())
     count = -(-len(text) // most)

@@ -357,10 +357,10 @@ def shares(problem: Problem, elapsed: float) -> Shares:
 
 def systems_solved(case: Case, outcome: Outcome, resumed: State | None) -> int:
     """How many linear systems this run has solved from beginning to end."""
-    if not case.model.steady:
-        done_before = resumed.number if resumed is not None else 0
-        return 0 if case.time.scheme not in IMPLICIT else outcome.count - done_before
-    return int(outcome.converged and resumed is None)
+    if case.time is None:
+        return int(outcome.converged and resumed is None)
+    done_before = resumed.number if resumed is not None else 0
+    return outcome.count - done_before if case.time.scheme in IMPLICIT else 0
 
 
 def summarise(report: Report, case: Case, outcome: Outcome, errors: dict[str, float]) -> None:

@@ -30,8 +30,8 @@ def conflicts(case: Document) -> Found:
     given = {side for side in SIDES if getattr(case.boundary, side) is not None}
     yield from wall_conflicts(grid, given)
     for n, point in enumerate(case.source.points):
-        for key, sentence in _misplaced(point, grid):
-            yield ("source", "point", n, *key), sentence
+        for path, sentence in _misplaced(point, grid):
+            yield ("source", "point", n, *path), sentence
     for path, expression in _expressions(case):
         for name in sorted(expression.names.difference(grid.axes)):
             if name != "t":

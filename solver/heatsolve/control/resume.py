@@ -62,21 +62,21 @@ def refuse_another(text: str, case: Case) -> None:
 
 
 def _changes(old: Case, new: Case) -> Iterator[Change]:
-    methods = method_name(old), method_name(new)
-    if methods[0] != methods[1]:
-        yield ("solver", "method"), *methods
+    was, now = method_name(old), method_name(new)
+    if was != now:
+        yield ("solver", "method"), was, now
     fields = [case.output.fields or case.field_names for case in (old, new)]
     if set(fields[0]) != set(fields[1]) and not new.model.steady:
-        yield ("output", "fields"), *fields
+        yield ("output", "fields"), fields[0], fields[1]
     for key, attribute in (("probes", "probes"), ("line", "lines")):
         read = [getattr(case.output, attribute) for case in (old, new)]
         if read[0] != read[1]:
-            yield ("output", key), *read
+            yield ("output", key), read[0], read[1]
     if new.model.scheme == "collocated" and old.solver.iterations != new.solver.iterations:
         yield ("solver", "iterations"), old.solver.iterations, new.solver.iterations
-    was, now = (case.time.tolerance if case.time else None for case in (old, new))
-    if (was is None) != (now is None):  # the norms of a march are then others
-        yield ("time", "tolerance"), was, now
+    before, after = (case.time.tolerance if case.time else None for case in (old, new))
+    if (before is None) != (after is None):  # the norms of a march are then others
+        yield ("time", "tolerance"), before, after
     yield from _differences(old, new)
 
 

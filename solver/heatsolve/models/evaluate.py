@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from heatsolve.case.load import Case
 from heatsolve.errors import InputError
@@ -64,8 +65,8 @@ def evaluate(
         axis = grid.axes[wall.number]
         at_wall = np.array([(axis.lower, axis.upper)[wall.side]])
         positions[axis.name] = grid.along(wall.number, at_wall)
-    variables = {**positions, "t": time}
-    variables = {name: variables[name] for name in expression.names}
+    known: dict[str, ArrayLike] = {**positions, "t": time}
+    variables = {name: known[name] for name in expression.names}
     given = variables if wall is not None else grid.to_evaluate(variables)
     values = np.asarray(expression(**given), float)
     values = values if values.ndim else values.reshape((1,) * grid.dimension)
@@ -84,7 +85,7 @@ def demand(grid: Grid, holds: np.ndarray, values: np.ndarray, path: str, what: s
     """Raise InputError, with the first place where it does not hold."""
     if holds.all():
         return
-    index = np.unravel_index(int(np.argmin(holds)), values.shape)
+    index = tuple(int(n) for n in np.unravel_index(int(np.argmin(holds)), values.shape))
     where = grid.place(index, values.shape)
     at = f" at {where}" if where else ""
     raise InputError(f"{path}: must {what}, but is {values[index]:g}{at}")

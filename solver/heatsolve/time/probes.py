@@ -41,11 +41,11 @@ class Probes:
     def __init__(self, problem: Problem, lines: bool = False):
         self._problem = problem
         output, kind = problem.case.output, "line" if lines else "probe"
-        points = [line.positions() for line in output.lines] if lines else list(output.probes)
+        probes = [[position] for position in output.probes]
+        points = [line.positions() for line in output.lines] if lines else probes
         self._places = [
             Place(f"{kind}_{n}_{name}", name, tuple(
-                tuple(self._shares(name, position))
-                for position in (given if lines else [given])
+                tuple(self._shares(name, position)) for position in given
             ), not lines)
             for n, given in enumerate(points)
             for name in problem.case.field_names

@@ -217,10 +217,11 @@ class FollowingPace(Pace):
 
     def _reach(self) -> float:
         """Beyond it, implicit diffusion would be stable, but has little to do with the truth."""
-        if self.time.diffusion == "explicit":
+        problem = self._problem
+        if isinstance(problem, Convection) or self.time.diffusion == "explicit":
             return math.inf
-        nu = max(self._problem.moved.values())
-        rate = nu * sum(2.0 / (h * h) for h in self._problem.steps_along_axes)
+        nu = max(problem.moved.values())
+        rate = nu * sum(2.0 / (h * h) for h in problem.steps_along_axes)
         return REACH / rate if rate > 0.0 else math.inf
 
     def _step_of_forces(self, times: Sequence[float], fields: Mapping[str, Any]) -> float:
@@ -270,10 +271,12 @@ def step_length(problem: Problem) -> tuple[float, str]:
     time = problem.case.time
     assert time is not None
     if time.scheme in IMPLICIT:
+        assert time.step is not None
         return time.step, ""
-    limit = problem.largest_step()
-    # Where nothing moves, one step reaches the end.
-    step = time.step if time.step is not None else min(time.cfl * limit, time.end)
+    limit, step = problem.largest_step(), time.step
+    if step is None:
+        assert time.cfl is not None
+        step = min(time.cfl * limit, time.end)  # where nothing moves, one step reaches the end
     # A step chosen at the limit may exceed it by rounding.
     return step, "" if step <= limit * (1.0 + 1e-12) else unstable(time, step, limit)
 

@@ -14,7 +14,7 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.backends.counting import CountingBackend
 from heatsolve.case.load import Case
-from heatsolve.case.schema import IMPLICIT
+from heatsolve.case.schema import IMPLICIT, Section
 from heatsolve.linear.criterion import Criterion
 from heatsolve.linear.iterate import Queue, make_method, method_name
 from heatsolve.models.flow.staggered import Staggered
@@ -56,7 +56,7 @@ def budget_of(case: Case, machine: Backend, processes: int = 1, pace: Pace | Non
 
     `pace` tells the length and the number of the steps; without it they count as one of length 1.
     """
-    changes = {"parallel": case.parallel.model_copy(update={"ranks": "auto"})}
+    changes: dict[str, Section] = {"parallel": case.parallel.model_copy(update={"ranks": "auto"})}
     if case.time is not None and case.solver.iterations is None:
         changes["solver"] = case.solver.model_copy(update={"iterations": 1})
     alone = case.model_copy(update=changes)

@@ -177,7 +177,7 @@ def demand_same_bits(machine: Backend) -> None:
         out = each.zeros(PROOF)
         each.sweep(circle, out, inside, each.to_device(values))
         results.append(each.to_host(out))
-    if not np.array_equal(*results):
+    if not np.array_equal(results[0], results[1]):
         raise InputError(f"the {machine.name} backend has other bits than NumPy")
 
 
@@ -195,7 +195,8 @@ def gpus(ranks: Ranks) -> Findings:
     count = choice.count_gpus()
     device = ranks.local_rank % count if count else None
     # Before anything that not all processes come to.
-    used = [each for each in ranks.gather(choice.identity(device) if count else None) if each]
+    mine = None if device is None else choice.identity(device)
+    used = [each for each in ranks.gather(mine) if each]
     if not count:
         if Path("/proc/driver/nvidia/version").exists():
             shown = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -74,7 +74,8 @@ def _divergence(case: Case) -> float:
                 at = positions | {axis: positions[axis] + distance}
                 ends.append(expression(**{name: at[name] for name in expression.names}))
             slopes.append((ends[1] - ends[0]) / (2.0 * STEP * length))
-            rounding = max(rounding, 1e-9 * float(np.max(np.abs(ends))) / length)
+            at_ends = max(float(np.max(np.abs(end))) for end in ends)
+            rounding = max(rounding, 1e-9 * at_ends / length)
         largest = float(np.max(np.abs(sum(slopes))))
         terms = float(np.max(sum(map(np.abs, slopes))))
     return largest if largest > max(rounding, 1e-3 * terms) else 0.0
@@ -85,7 +86,7 @@ def _equation(case: Case) -> str:
     if model.velocity == "self":
         u, carried = "u", "u = (" + ", ".join(names) + ")"
     else:
-        given = model.velocity or ()
+        given = model.velocity if isinstance(model.velocity, tuple) else ()
         u, carried = "v", "v = (" + (", ".join(map(words, given)) or "0") + ")"
     sources = [words(getattr(case.source, name)) for name in names]
     convected = f"{u} . grad u"

@@ -134,9 +134,9 @@ def source(work: Pass, shape: Shape) -> str:
         state, outer, correct, step = RESTRICTION_STATE, RESTRICTION_OUTER, "", RESTRICTION
         beside, norm = "k", ""
         if work.transfer.norm is not None:
-            kept, each, after, end = NORMS[work.transfer.norm]
+            kept, each, ending, end = NORMS[work.transfer.norm]
             state = f"{state}\n    {COPY}\n    {kept}"
-            norm = NORM.replace("@TERM@", each).replace("@AFTER@", after)
+            norm = NORM.replace("@TERM@", each).replace("@AFTER@", ending)
         step = step.replace("@NORM@", norm)
         # Coarse points may lie one beyond the last unknown.
         last_plane = "max(region_i.high, 2 * int(coarse_i) - 3)"

@@ -150,7 +150,7 @@ def _overlap(levels: list[Level], plans: Sequence[Plan], s: float) -> None:
         cuts[0] = cut_of(plan.halvings[0], here)
         shape = backend.padded(there.grid.shape)
         first, rows = here.first // 2 - there.first, cuts[0].coarse[1] + 2
-        after = Passage(there, *(backend.zeros(shape) for _ in range(2)), first, rows)
+        after = Passage(there, backend.zeros(shape), backend.zeros(shape), first, rows)
         transfer = Transfer(backend, cuts, here.grid.shape, after.down, after.up)
         if not all(plan.division.ranks.gather(wide.overlap_with(here, transfer, after))):
             return
@@ -213,8 +213,11 @@ def _ends(line: Line, strongest: Sequence[tuple[float, float]]) -> tuple[float, 
     """
     axis, distances = line.axis, line.distances
     if axis.on_nodes:
-        low, high = axis.fixed
-        return (distances[1] if low else math.inf), (distances[-1] if high else math.inf)
+        fixed = axis.fixed
+        return (
+            distances[1] if fixed[0] else math.inf,
+            distances[-1] if fixed[1] else math.inf,
+        )
     low, high = (
         beside * distances[inside] / wall if wall > 0.0 else math.inf
         for (wall, beside), inside in zip(strongest, (2, -2), strict=True)

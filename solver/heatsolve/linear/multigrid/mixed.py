@@ -71,7 +71,7 @@ class Refinement(Method):
         self._known = None
         out = self.u if change is None else (self.u, change)
         back = math.ldexp(1.0, -self._exponent - int(self.scalars["exponent"]))
-        point = CORRECTED[change and change.kind]
+        point = CORRECTED[None if change is None else change.kind]
         system.backend.sweep(point, out, system.grid.interior, self.u, e, back)
 
     def _choose_exponent(self, largest: float) -> None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from heatsolve.backends import Accumulator
@@ -58,7 +57,10 @@ class Jacobi(Pairwise):
         while until - number >= 2 * self._at_once:
             number = super().march(number, number + -number % self._at_once)
             if self._many is None:
-                self._many = self.system.replayed(partial(super().march, 0, self._at_once))
+                self._many = self.system.replayed(self._march_at_once)
             self._many()
             number += self._at_once
         return super().march(number, until)
+
+    def _march_at_once(self) -> None:
+        super().march(0, self._at_once)

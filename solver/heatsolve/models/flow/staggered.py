@@ -274,7 +274,8 @@ class Staggered(Walled):
         backend, grid = self.backend, self.grid
         b = backend.zeros(grid.shape)
         lines = self._conductances(dt)
-        capacity, share = backend.zeros((1,) * grid.dimension), NOTHING
+        capacity = backend.zeros((1,) * grid.dimension)
+        share: float = NOTHING
         if self.bodies is not None:
             capacity, share = self._enclosed, SLIGHT / max(self.steps_along_axes) ** 2
         faces = [entry for line in reversed(lines) for entry in (line, ONES)]

@@ -155,7 +155,7 @@ class Conduction(Problem):
             line[axis.start + first : axis.start + stop + 1] = own
             lines.append(self.ranks.smallest(line))
         ratios = [ratio_line(axis) for axis in self.whole.axes]
-        capacity = self.ranks.smallest(np.float64(self._smallest_capacity))
+        capacity = self.ranks.smallest(np.array(self._smallest_capacity))
         return lowest_eigenvalue(self.whole, lines, ratios) + s * float(capacity)
 
     def largest_step(self) -> float:
