@@ -214,11 +214,11 @@ def _of_heat(d: int) -> list[Entry]:
     ]
     entries = [Entry(f"{d}d-{point.__name__}", point, d, given) for point, given in listed]
     # What is known beforehand: full cells, and nothing stored.
-    known = [points.ONES if n % 2 else face for n, face in enumerate(faces)]
+    known = [points.ONE if n % 2 else face for n, face in enumerate(faces)]
     entries += [
-        Entry(f"{d}d-steady-residual", heat.residual, d, (t, t, m, points.NOTHING, *known)),
-        Entry(f"{d}d-steady-diagonal", heat.diagonal, d, (m, points.NOTHING, *known)),
-        Entry(f"{d}d-steady-rounding", heat.rounding, d, (t, t, m, points.NOTHING, *known)),
+        Entry(f"{d}d-steady-residual", heat.residual, d, (t, t, m, points.ZERO, *known)),
+        Entry(f"{d}d-steady-diagonal", heat.diagonal, d, (m, points.ZERO, *known)),
+        Entry(f"{d}d-steady-rounding", heat.rounding, d, (t, t, m, points.ZERO, *known)),
     ]
     for axis in range(d):
         for side in (0, 1):
@@ -259,10 +259,10 @@ def _of_transport(d: int) -> list[Entry]:
         velocities = [u, along, constant][:d]
         # A low wall along one axis, a high one along another, as blocks of several processes have.
         lines = [_along(d, axis, positive=False) for axis in reversed(range(d))]
-        walls = [lines[0], *[points.NOTHING] * (2 * d - 2), lines[-1]]
+        walls = [lines[0], *[points.ZERO] * (2 * d - 2), lines[-1]]
         numbers = [REAL] * (1 + 2 * d if form == "flux" else 2 + d)  # the step first
         name, given = f"{d}d-{convection}-{form}", (convection, form)
-        euler = (points.NOTHING, points.ONES, *numbers)
+        euler = (points.ZERO, points.ONE, *numbers)
         other = form == "flux" and not slopes  # with slopes cells are nodes without these lines
         for on_nodes in (True, False) if other else (True,):
             kind = "" if on_nodes else "-cells"
@@ -276,7 +276,7 @@ def _of_transport(d: int) -> list[Entry]:
                       tuple(range(d))),
             ]  # fmt: skip
         last = transport.stage(d, 1, *given, False, False)
-        free = [points.NOTHING] * (2 * d)
+        free = [points.ZERO] * (2 * d)
         arguments = (u, u, u, *velocities, *slopes, *free, REAL, REAL, *numbers)
         entries.append(Entry(f"{name}-last", last, d, arguments, (0,)))
     for kind in ("sum", "max"):
@@ -290,12 +290,12 @@ def _of_flow(d: int) -> list[Entry]:
 
 
 def _of_staggered(d: int) -> list[Entry]:
-    u, step = _mixed(d), [points.NOTHING, points.ONES]
+    u, step = _mixed(d), [points.ZERO, points.ONE]
     given, velocities, spacings = [REAL, REAL], [u] * d, [REAL] * d
     stage, around = (u, u, REAL, REAL, REAL), (*velocities, u, REAL, *spacings)
     bends, weights = [u] * d, [u] * (2 * d)
     marks = Marks((True,) * d)
-    surface = (REAL, *spacings, *weights, u, u, marks, points.ONES)
+    surface = (REAL, *spacings, *weights, u, u, marks, points.ONE)
     entries = []
     for axis in range(d):
         plain = flow.stage(flow.momentum(d, axis, "central", False))
@@ -310,7 +310,7 @@ def _of_staggered(d: int) -> list[Entry]:
                 f"{d}d-rate-ahead-{axis}",
                 flow.ahead(wide),
                 d,
-                (u, REAL, *velocities, *bends, u, points.NOTHING, *spacings),
+                (u, REAL, *velocities, *bends, u, points.ZERO, *spacings),
                 ("array", 0),
             ),
             Entry(f"{d}d-buoyant-momentum-{axis}", lifted, d, (*stage, *heat_), (0,)),
@@ -346,7 +346,7 @@ def _of_staggered(d: int) -> list[Entry]:
         Entry(f"{d}d-bends", flow.bends(d), d, (u,), ("array",) * d),
         Entry(f"{d}d-carried", flow.carried(d, "central"), d, (u, *around)),
         Entry(f"{d}d-carried-only", flow.carried(d, "central"), d,
-              (u, *velocities, u, points.NOTHING, *spacings)),
+              (u, *velocities, u, points.ZERO, *spacings)),
         Entry(f"{d}d-diffused", flow.diffused, d, (u, u, REAL, *spacings)),
         Entry(f"{d}d-blended", flow.blended, d, (u, u, REAL), (0,)),
         Entry(f"{d}d-biased-carried", flow.stage(flow.carried(d, "upwind3"), 2), d,
@@ -373,7 +373,7 @@ def _of_staggered(d: int) -> list[Entry]:
 def _of_collocated() -> list[Entry]:
     u = _mixed(2)
     lines = [_along(2, axis, positive=False) for axis in (0, 0, 1, 1)]
-    some = [lines[0], points.NOTHING, points.NOTHING, lines[3]]
+    some = [lines[0], points.ZERO, points.ZERO, lines[3]]
     copied = heat.mirrored(heat.laplace)
     return [
         Entry("2d-pressure-source", flow.pressure_source, 2, (u, u, *[REAL] * 4)),

@@ -125,7 +125,7 @@ class Emulated(NumpyBackend):
 
     padded = DeviceBackend.padded
     most_sweeps = DeviceBackend.most_sweeps
-    half_cycle = DeviceBackend.half_cycle
+    cycle_leg = DeviceBackend.cycle_leg
     _compile_pass = DeviceBackend._compile_pass
 
     def new_register(self):

@@ -21,8 +21,7 @@ from heatsolve.control.restart import Start
 from heatsolve.control.stop import Wish
 from heatsolve.errors import InputError, Interrupted
 from heatsolve.io.output import read
-from heatsolve.linear.multigrid import hierarchy
-from heatsolve.linear.multigrid import partition as division
+from heatsolve.linear.multigrid import hierarchy, partition
 from heatsolve.parallel.decomposition import factorisations
 from heatsolve.parallel.ranks import Ranks, World
 from heatsolve.runner import run, with_layers
@@ -411,7 +410,7 @@ def main(backend, what):
         compared = same_bits(world, backend, folder, texts(), passes=what == "passes")
     elif what in ("levels", "all-levels"):
         # Blocks of as many levels as can be.
-        division.LEAST, division.GATHERED_UP_TO, hierarchy.MOST = 4, 1, 9
+        partition.LEAST, partition.GATHERED_UP_TO, hierarchy.MOST = 4, 1, 9
         compared = same_bits(world, backend, folder, texts_of_levels(what == "all-levels"))
     else:
         compared = restarts(world, backend, folder, complete=what == "all-restarts")

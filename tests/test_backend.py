@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from heatsolve.backends import LONGEST_PASS, HalfCycle
+from heatsolve.backends import LONGEST_PASS, CycleLeg
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.models.heat import equations as heat
@@ -31,8 +31,8 @@ def test_without_passes_it_makes_one_sweep_at_a_time(machine):
 
 def test_without_half_cycles_it_says_so(machine):
     coarse, where = np.zeros((4, 5)), ((6, 7), 7, ((1, 5), (1, 6)), (False, False))
-    half = HalfCycle(heat.laplace, [()], [0], *where, coarse, coarse.shape, [])
-    assert machine.half_cycle(half) is None
+    half = CycleLeg(heat.laplace, [()], [0], *where, coarse, coarse.shape, [])
+    assert machine.cycle_leg(half) is None
 
 
 GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ("cupy", "cuda")]

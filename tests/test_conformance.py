@@ -482,7 +482,7 @@ def test_integers_only_shift(point):
 
 
 def test_copies_of_what_is_known_are_the_very_object():
-    for known in (points.ONES, points.NOTHING):
+    for known in (points.ONE, points.ZERO):
         assert copy.copy(known) is copy.deepcopy(known) is known
         assert pickle.loads(pickle.dumps(known)) is known
 

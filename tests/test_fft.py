@@ -22,7 +22,7 @@ from heatsolve.linear.fft.real_transforms import RealTransforms
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.runner import run
-from heatsolve.stencil.language import ONES, fill
+from heatsolve.stencil.language import ONE, fill
 from heatsolve.tools.preview import preview
 
 PAIRS = ("vv", "vg", "gv", "gg", "--")
@@ -116,7 +116,7 @@ def dense_solution(system, u):
         inside(system, probe)[place] = 0.0
     volume = np.ones(inside(system, probe).shape)
     for ratio in system.ratios:
-        if ratio is ONES:
+        if ratio is ONE:
             continue
         line = tuple(slice(None) if n == 1 else slice(1, -1) for n in ratio.shape)
         volume = volume / ratio[line]

@@ -22,7 +22,7 @@ from heatsolve.linear.multigrid.multigrid import Multigrid, solve_from_zero
 from heatsolve.linear.multigrid.smoothers import smoother_of
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.runner import run
-from heatsolve.stencil.language import ONES
+from heatsolve.stencil.language import ONE
 from heatsolve.tools.bench.noise import noise_inside
 
 METHODS = {"multigrid": Multigrid, "mgcg": MultigridCG}
@@ -242,11 +242,11 @@ def test_solutions_are_interpolated_by_cubics(kind, n):
     problem = Conduction(parse(text, "case"), make("numpy"))
     system, u = problem.system(problem.backend.zeros(problem.grid.shape)), problem.temperature
     fine, coarse, *_ = hierarchy(system, u, system.like(u), smoother_of("red-black", 1, False))
-    halving, size = fine._transfer.cuts[0].halving, n
-    position, others = (numbers / size for numbers in halving._positions)
+    coarsening, size = fine._transfer.transfers[0].coarsening, n
+    position, others = (numbers / size for numbers in coarsening._positions)
     for power, inside in ((1, 0), (2, 0), (3, 3)):
         coarse.other[...] = others**power
-        fine.take_up(u)
+        fine.prolong(u)
         known = slice(1 + inside, position.size - 1 - inside)
         assert np.abs(u[known] - position[known] ** power).max() < 1e-14
 
@@ -378,7 +378,7 @@ def test_a_cycle_is_symmetric_and_positive(name, conductivity):
     smoother = smoother_of("red-black", system.grid.dimension, symmetric=True)
     levels = hierarchy(system, backend.zeros(shape), backend.zeros(shape), smoother)
     volume = 1.0
-    for ratio in (ratio for ratio in system.ratios if ratio is not ONES):
+    for ratio in (ratio for ratio in system.ratios if ratio is not ONE):
         volume = volume / backend.to_host(ratio)
     rng = np.random.default_rng(5)
     inside = tuple(slice(1, -1) for _ in shape)

@@ -16,7 +16,7 @@ from heatsolve.backends.gpu import device_cycles
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, parse
 from heatsolve.linear.iterate import make_method
-from heatsolve.linear.multigrid import partition as division
+from heatsolve.linear.multigrid import partition
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.parallel.ranks import Ranks, World
 from heatsolve.time.loop import PROBLEMS, stepper_of
@@ -109,7 +109,7 @@ def test_cycles_have_the_bits_of_one_process(processes):
 def main():
     ranks = World()
     device_cycles.FEWEST_POINTS = {2: 0, 3: 0}
-    division.GATHERED_UP_TO = 1
+    partition.GATHERED_UP_TO = 1
     for name, given in GRIDS.items():
         expected, norms, _, _ = solved(given, NumpyBackend(), Ranks())
         block, found, places, overlapping = solved(given, Emulated(), ranks)

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from heatsolve.backends.accumulator import Accumulator
+from heatsolve.backends.cycle_leg import CycleLeg
 from heatsolve.backends.gpu.nccl import Traffic
-from heatsolve.backends.half_cycle import HalfCycle
 from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.machine import Converts, converted
 from heatsolve.backends.message import Message
 from heatsolve.backends.passes import LONGEST_PASS, Passes
-from heatsolve.stencil.language import ONES, Point
+from heatsolve.stencil.language import ONE, Point
 from heatsolve.stencil.signature import Region, Signature, describe, place_of
 from heatsolve.stencil.trace import Tape
 
@@ -81,8 +81,8 @@ class Backend(Passes, ABC):
         """A copy of a host array on the device, in the backend's precision."""
 
     def factor(self, host: np.ndarray) -> Any:
-        """The same of an array that is only multiplied and divided by; ONES where it is 1."""
-        return ONES if np.all(host == 1.0) else self.to_device(host)
+        """The same of an array that is only multiplied and divided by; ONE where it is 1."""
+        return ONE if np.all(host == 1.0) else self.to_device(host)
 
     @abstractmethod
     def to_host(self, array: Any) -> np.ndarray:
@@ -265,7 +265,7 @@ __all__ = [
     "Accumulator",
     "ArrayLibrary",
     "Backend",
-    "HalfCycle",
+    "CycleLeg",
     "Message",
     "Region",
     "Signature",

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from heatsolve.backends import Accumulator, Backend, HalfCycle, Region, Signature
+from heatsolve.backends import Accumulator, Backend, CycleLeg, Region, Signature
 from heatsolve.backends.host.numpy import CONDITIONS, NumpyBackend, plan, slabs
 from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.passes import Pass
@@ -195,8 +195,8 @@ class CountingBackend(NumpyBackend):
 
         return run
 
-    def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
-        if self.machine.half_cycle(half) is None:
+    def cycle_leg(self, half: CycleLeg) -> Callable[[Any, Any], None] | None:
+        if self.machine.cycle_leg(half) is None:
             return None
         points = math.prod(high - low for low, high in half.region)
         given = {id(a): a for a in (*half.stages[0], *half.operands) if hasattr(a, "shape")}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from heatsolve.backends.accumulator import Accumulator
-from heatsolve.backends.half_cycle import HalfCycle
+from heatsolve.backends.cycle_leg import CycleLeg
 from heatsolve.backends.machine import Converts, Machine, converted
 from heatsolve.stencil.language import Point
 from heatsolve.stencil.signature import Region, Signature, describe, place_of
@@ -109,7 +109,7 @@ class Passes(Machine):
             self._compiled[key] = find(signature.tape(point), signature)
         return self._compiled[key]
 
-    def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
+    def cycle_leg(self, half: CycleLeg) -> Callable[[Any, Any], None] | None:
         """A callable (new, u) that does half a cycle in a pass or two; None where there is none.
 
         It writes the result to `new` and leaves u alone; the ghosts of u, and those of the coarse

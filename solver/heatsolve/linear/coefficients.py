@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Backend
-from heatsolve.linear.multigrid.coarsening import Halving
-from heatsolve.linear.multigrid.partition import Division
+from heatsolve.linear.multigrid.coarsening import AxisCoarsening
+from heatsolve.linear.multigrid.partition import Partition
 from heatsolve.stencil.grid import Grid
 
 LAYERS = 3
@@ -45,14 +45,14 @@ class Coefficient:
 
 
 def coefficients_of(
-    arrays: Sequence[Any], grid: Grid, division: Division, backend: Backend
+    arrays: Sequence[Any], grid: Grid, partition: Partition, backend: Backend
 ) -> list[Coefficient]:
     """From the arrays of a system: conductances of the faces along each axis, and a capacity.
 
     Asks all processes: conditions at a wall may make conductances vary on some of them only.
     """
     mine = [[extent > 1 for extent in array.shape] for array in arrays]
-    anywhere = np.any(division.ranks.gather(mine), axis=0)
+    anywhere = np.any(partition.ranks.gather(mine), axis=0)
     np.fill_diagonal(anywhere, True)  # the axes of the faces
     found = []
     for along, (array, varies) in enumerate(zip(arrays, anywhere, strict=True)):
@@ -72,7 +72,7 @@ def coefficients_of(
 
 
 def widened(
-    given: Coefficient, number: int, division: Division, periodic: bool, layers: int = LAYERS
+    given: Coefficient, number: int, partition: Partition, periodic: bool, layers: int = LAYERS
 ) -> np.ndarray:
     """The values with so many layers more on both sides along an axis, which is then the last one.
 
@@ -83,8 +83,8 @@ def widened(
     core = values[..., :count]
     lowest = np.take(core, np.arange(layers), axis=-1, mode="wrap")
     highest = np.take(core, np.arange(count - layers, count), axis=-1, mode="wrap")
-    below = division.pass_on(highest, number, 1, periodic)
-    above = division.pass_on(lowest, number, -1, periodic)
+    below = partition.pass_on(highest, number, 1, periodic)
+    above = partition.pass_on(lowest, number, -1, periodic)
     if below is None:
         below = np.repeat(values[..., :1], layers, axis=-1)
     if above is None:
@@ -92,26 +92,26 @@ def widened(
     return np.concatenate([below, core, above], axis=-1)
 
 
-def constant(given: Coefficient, number: int, division: Division, periodic: bool) -> bool:
+def constant(given: Coefficient, number: int, partition: Partition, periodic: bool) -> bool:
     """Whether all values along an axis are equal (asks all processes)."""
     if not given.varies[number]:
         return True
-    wide = widened(given, number, division, periodic)
+    wide = widened(given, number, partition, periodic)
     same = bool(np.all(wide == wide[..., :1]) and np.all(given.last(number) == wide[..., :1]))
-    return all(division.ranks.gather(same))
+    return all(partition.ranks.gather(same))
 
 
-def shortened(given: Coefficient, division: Division, grid: Grid) -> Coefficient:
+def shortened(given: Coefficient, partition: Partition, grid: Grid) -> Coefficient:
     """The same, with an extent of 1 along axes other than its own where it is constant."""
     for number, axis in enumerate(grid.axes):
-        if number != given.along and constant(given, number, division, axis.periodic):
+        if number != given.along and constant(given, number, partition, axis.periodic):
             given = given.first_of(number)
     return given
 
 
 def placed(
     given: Coefficient,
-    division: Division,
+    partition: Partition,
     grid: Grid,
     backend: Backend,
     shape: Sequence[int],
@@ -123,7 +123,7 @@ def placed(
     already that array. Element 0 of faces is read nowhere.
     """
     number, faces = given.along, given.along
-    if number is not None and constant(given, number, division, grid.axes[number].periodic):
+    if number is not None and constant(given, number, partition, grid.axes[number].periodic):
         given, faces = given.first_of(number), None
     extents: list[int] = []
     window = []
@@ -141,26 +141,26 @@ def placed(
 
 
 def halved(
-    given: Coefficient, number: int, halving: Halving, fine: Division, coarse: Division
+    given: Coefficient, number: int, coarsening: AxisCoarsening, fine: Partition, coarse: Partition
 ) -> Coefficient:
     """The coefficient of the next level, with one axis halved."""
     if not given.varies[number]:
         return given
-    wide = widened(given, number, fine, halving.fine.axis.periodic)
+    wide = widened(given, number, fine, coarsening.fine.axis.periodic)
     first = fine.blocks()[number][0] + 1 - LAYERS
-    rule = halving.conductances if number == given.along else halving.mean
+    rule = coarsening.conductances if number == given.along else coarsening.mean
     values = np.moveaxis(rule(wide, first, coarse.blocks()[number]), -1, number)
     return replace(given, values=np.ascontiguousarray(values))
 
 
-def gathered(given: Coefficient, division: Division) -> Coefficient:
+def gathered(given: Coefficient, partition: Partition) -> Coefficient:
     """The coefficient of all points, on every process."""
     extents = []
-    for number, (extent, ends) in enumerate(zip(given.values.shape, division.ends, strict=True)):
+    for number, (extent, ends) in enumerate(zip(given.values.shape, partition.ends, strict=True)):
         extents.append(ends[-1] + (number == given.along) if given.varies[number] else extent)
     whole = np.empty(extents)
-    for rank, values in enumerate(division.ranks.gather(given.values)):
-        blocks = division.blocks(rank)
+    for rank, values in enumerate(partition.ranks.gather(given.values)):
+        blocks = partition.blocks(rank)
         whole[
             tuple(
                 slice(low, low + extent) if given.varies[number] else slice(None)
@@ -170,18 +170,18 @@ def gathered(given: Coefficient, division: Division) -> Coefficient:
     return replace(given, values=whole)
 
 
-def even(faces: Sequence[Coefficient], division: Division, grid: Grid) -> bool:
+def even(faces: Sequence[Coefficient], partition: Partition, grid: Grid) -> bool:
     """Whether no conductance is much larger than those beside it, walls apart (asks all)."""
-    found = [_even(given, division, grid) for given in faces]  # every one: all are asked
-    return all(division.ranks.gather(all(found)))
+    found = [_even(given, partition, grid) for given in faces]  # every one: all are asked
+    return all(partition.ranks.gather(all(found)))
 
 
-def _even(given: Coefficient, division: Division, grid: Grid) -> bool:
+def _even(given: Coefficient, partition: Partition, grid: Grid) -> bool:
     number = given.along
     assert number is not None
-    first, stop = division.blocks()[number]
+    first, stop = partition.blocks()[number]
     # The walls' faces have the numbers 1 and n + 1.
-    last = stop == division.ends[number][-1]
+    last = stop == partition.ends[number][-1]
     inside = slice(int(first == 0), given.values.shape[number] - last)
     trimmed = given.values[(slice(None),) * number + (inside,)]
     points = replace(given, values=trimmed, along=None)
@@ -189,7 +189,7 @@ def _even(given: Coefficient, division: Division, grid: Grid) -> bool:
     for other, axis in enumerate(grid.axes):
         values = points.last(other)
         if other != number and given.varies[other]:
-            wide = widened(points, other, division, axis.periodic)
+            wide = widened(points, other, partition, axis.periodic)
             values = wide[..., LAYERS : wide.shape[-1] - LAYERS + 1]
         a, b = values[..., 1:], values[..., :-1]
         holds &= bool(np.all((a <= JUMP * b) & (b <= JUMP * a)))
@@ -212,17 +212,17 @@ def margin(arrays: Sequence[np.ndarray]) -> int | None:
     return int(layers)
 
 
-def strongest(given: Coefficient, division: Division) -> list[tuple[float, float]]:
+def strongest(given: Coefficient, partition: Partition) -> list[tuple[float, float]]:
     """For the low and the high wall across the faces: the largest conductance there and beside it.
 
     Asks all processes.
     """
     assert given.along is not None
-    values, place = given.last(given.along), division.place()[given.along]
-    at_ends = (place == 0, place == division.dims[given.along] - 1)
+    values, place = given.last(given.along), partition.place()[given.along]
+    at_ends = (place == 0, place == partition.dims[given.along] - 1)
     mine = [
         (float(values[..., wall].max()), float(values[..., beside].max())) if here else (0.0, 0.0)
         for here, wall, beside in zip(at_ends, (0, -1), (1, -2), strict=True)
     ]
-    largest = np.max(division.ranks.gather(mine), axis=0)
+    largest = np.max(partition.ranks.gather(mine), axis=0)
     return [(float(wall), float(beside)) for wall, beside in largest]

@@ -1,4 +1,4 @@
-"""Division by the diagonal D of A: a multiplication where the inverse costs no memory traffic.
+"""Partition by the diagonal D of A: a multiplication where the inverse costs no memory traffic.
 
 Where D is constant along an axis, its inverse is a line at most that stays in a cache; a division
 at every point takes several times as long as all the rest of a sweep that is made in passes.
@@ -10,7 +10,7 @@ from typing import Any
 
 from heatsolve.backends import Region
 from heatsolve.linear import System
-from heatsolve.stencil.language import ONES, Point
+from heatsolve.stencil.language import ONE, Point
 
 
 def variation(system: System) -> list[bool]:
@@ -47,7 +47,7 @@ def quotient(system: System, weight: float = 1.0) -> tuple[Point, Any]:
     """
     varies = variation(system)
     if all(map(any, zip(*system.halo.ranks.gather(varies), strict=True))):
-        return _by_division(system.diagonal), ONES if weight == 1.0 else weight
+        return _by_division(system.diagonal), ONE if weight == 1.0 else weight
     return by_inverse, inverse(system, weight, varies, system.grid.shape, system.halo.around(0))
 
 

@@ -19,7 +19,7 @@ from heatsolve.linear.multigrid.multigrid import Multigrid
 from heatsolve.linear.stationary.chebyshev import Chebyshev
 from heatsolve.linear.stationary.jacobi import Jacobi
 from heatsolve.linear.stationary.sor import Sor
-from heatsolve.linear.stopping import Course, Judge, Look
+from heatsolve.linear.stopping import ConvergenceTest, IterationState, ResidualCheck
 from heatsolve.models.evaluate import walls_of
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.problem import mirrors
@@ -126,8 +126,8 @@ def make_method(case: Case, system: System, u: Any) -> Method:
     given = (system, u, solver.cycle, solver.smoother, solver.sweeps)
     if name == "multigrid" and solver.precision != "mixed":
         every = solver.check_every == 1 and solver.iterations in (None, 1)
-        looks = solver.monitor == "residual" and every
-        return Multigrid(*given, kind_of(solver.norm) if looks else None)
+        tested = solver.monitor == "residual" and every
+        return Multigrid(*given, kind_of(solver.norm) if tested else None)
     if name in ("multigrid", "mgcg"):
         return (MultigridCG if name == "mgcg" else Refinement)(*given)
     return (Fourier if name == "fft" else ConjugateGradients)(system, u)
@@ -192,7 +192,7 @@ def iterate(
     grown.
     """
     backend, ranks = method.system.backend, method.system.halo.ranks
-    judge = Judge(method, criterion)
+    test = ConvergenceTest(method, criterion)
     queue = Queue(method, criterion)
     questions = questions or Keeper()
     questions.stride = method.longest
@@ -201,19 +201,19 @@ def iterate(
     done, ahead = 0, min(questions.least, backend.lookahead)
 
     def capture() -> State:
-        record: dict[str, Any] = {"unit": "iterations", "judge": asdict(judge.course)}
+        record: dict[str, Any] = {"unit": "iterations", "judge": asdict(test.state)}
         record |= {"method": method.scalars, "exponent": criterion.exponent or 0}
-        return State(done, record, judge.history, method.memory(done))
+        return State(done, record, test.history, method.memory(done))
 
     if resumed is not None:
         done = resumed.number
         method.recall(resumed.record["method"])
-        judge.recall(Course(**resumed.record["judge"]), resumed.lists)
+        test.recall(IterationState(**resumed.record["judge"]), resumed.lists)
     else:
-        judge.begin()
+        test.begin()
     watcher.aim(criterion.threshold, criterion.scale, criterion.said)
     questions.begin(done, resumed is not None and resumed.finished)
-    while not judge.ending and done < criterion.limit:
+    while not test.ending and done < criterion.limit:
         if done >= questions.next:
             questions.attend(done, capture)
         until = min(criterion.limit, questions.next)
@@ -223,18 +223,18 @@ def iterate(
             done = until
             continue
         began = clock.perf_counter()
-        looks = queue.look(done, until, judge.most_checks(ahead) if method.queues else 1)
-        done = queue.settle(looks, judge)
-        watcher.progress(done, judge.norm)
+        checks = queue.run(done, until, test.most_checks(ahead) if method.queues else 1)
+        done = queue.evaluate(checks, test)
+        watcher.progress(done, test.norm)
         short = clock.perf_counter() - began < LONGEST_QUEUE
         # Processes whose devices exchange in their own queues must queue the same.
         if ahead < backend.lookahead and all(ranks.gather(short)):
             ahead = min(2 * ahead, backend.lookahead)
     questions.conclude(capture)
     method.finish(done)
-    ending = judge.ending or ("count" if criterion.fixed else "limit")
-    course = judge.course
-    end = Outcome(ending, done, course.norm, course.floor, criterion.threshold, judge.history)
+    ending = test.ending or ("count" if criterion.fixed else "limit")
+    state = test.state
+    end = Outcome(ending, done, state.norm, state.floor, criterion.threshold, test.history)
     return replace(end, scale=criterion.scale, relative_to=criterion.relative_to)
 
 
@@ -248,21 +248,21 @@ class Queue:
         self._method, self._criterion = method, criterion
         self.accumulators = [method.accumulator(criterion.kind) for _ in range(method.longest)]
 
-    def look(self, done: int, until: int, checks: int) -> list[Look]:
+    def run(self, done: int, until: int, count: int) -> list[ResidualCheck]:
         """Iterations from `done` on, until so many checks are made, or those up to `until`.
 
         A pass may bring more checks than were asked for; the last pass holds the last check.
         """
         method, criterion, backend = self._method, self._criterion, self._method.system.backend
         afterwards = criterion.monitor == "residual" or criterion.total is not None
-        looks: list[Look] = []
+        checks: list[ResidualCheck] = []
         backend.open_gate()
-        while len(looks) < checks and done < (following := criterion.check_after(done)) <= until:
+        while len(checks) < count and done < (following := criterion.check_after(done)) <= until:
             done = method.march(done, following - method.longest)
-            count = min(method.longest, (following if afterwards else until) - done)
-            changes: list[Accumulator | None] = [None] * count
+            longest = min(method.longest, (following if afterwards else until) - done)
+            changes: list[Accumulator | None] = [None] * longest
             if not afterwards:
-                for n, accumulator in zip(range(count), self.accumulators, strict=False):
+                for n, accumulator in zip(range(longest), self.accumulators, strict=False):
                     changes[n] = accumulator if criterion.checks(done + n + 1) else None
             stop = done + method.advance(done, changes)
             if afterwards and stop == following:
@@ -271,21 +271,21 @@ class Queue:
             for number, change in enumerate(changes[: stop - done], done + 1):
                 if change is not None:
                     backend.check(change, criterion.gate)
-                    looks.append(Look(number, done, stop))
+                    checks.append(ResidualCheck(number, done, stop))
             done = stop
-        return looks
+        return checks
 
-    def settle(self, looks: Sequence[Look], judge: Judge) -> int:
-        """Judge the checks of a queue in turn; the iteration at which the method then is."""
+    def evaluate(self, checks: Sequence[ResidualCheck], test: ConvergenceTest) -> int:
+        """Test the checks of a queue in turn; the iteration at which the method then is."""
         values = self._method.system.backend.ledger()
-        for look, value in zip(looks, values, strict=False):
-            judge.judge(look, value)
-            if judge.ending:
+        for check, value in zip(checks, values, strict=False):
+            test.examine(check, value)
+            if test.ending:
                 break
-        if judge.ending or len(values) < len(looks):  # a gate closed, perhaps a little early
+        if test.ending or len(values) < len(checks):  # a gate closed, perhaps a little early
             # What a pass found beyond this check is forgotten.
             for accumulator in self.accumulators:
                 accumulator.clear()
-            look.go_back(self._method)
-            return look.number
-        return look.stop
+            check.go_back(self._method)
+            return check.number
+        return check.stop

@@ -18,7 +18,7 @@ FAST = 0.5
 
 
 @dataclass(frozen=True)
-class Look:
+class ResidualCheck:
     """A check after iteration `number`, made in a pass from iteration `start` to `stop`."""
 
     number: int
@@ -33,7 +33,7 @@ class Look:
 
 
 @dataclass
-class Course:
+class IterationState:
     """How an iteration went so far: what the judge of its checks remembers.
 
     `floor` is the rounding level of the residual as far as somebody had to look for it; `first` and
@@ -53,41 +53,41 @@ class Course:
     ending: str = ""
 
 
-class Judge:
+class ConvergenceTest:
     """Decides, check by check, whether an iteration is at its end; keeps the history."""
 
     def __init__(self, method: Method, criterion: Criterion):
         self._method, self._criterion = method, criterion
-        self.course = Course()
+        self.state = IterationState()
         self.history: dict[str, list[float]] = {"iteration": [], "residual": []}
 
     @property
     def ending(self) -> str:
         """How the iteration ended; empty while it goes on."""
-        return self.course.ending
+        return self.state.ending
 
     @property
     def norm(self) -> float:
         """The norm at the last check."""
-        return self.course.norm
+        return self.state.norm
 
     def begin(self) -> None:
-        """Judge what the iteration begins with, where a residual is monitored."""
+        """Examine what the iteration begins with, where a residual is monitored."""
         if self._criterion.total is not None:
             accumulator = self._method.accumulator(self._criterion.kind)
             self._criterion.find(self._method, 0, accumulator)
-            self.course.value = accumulator.take()
+            self.state.value = accumulator.take()
         criterion = self._criterion
         if criterion.monitor == "residual" and not criterion.fixed and criterion.looks_first:
-            self.judge(Look(0, 0, 0), self._criterion.first_residual(self._method))
+            self.examine(ResidualCheck(0, 0, 0), self._criterion.first_residual(self._method))
 
-    def recall(self, course: Course, history: dict[str, list[float]]) -> None:
-        """Go on from an earlier course; an end holds only if the criterion still says so."""
-        self.course = course
+    def recall(self, state: IterationState, history: dict[str, list[float]]) -> None:
+        """Go on from an earlier state; an end holds only if the criterion still says so."""
+        self.state = state
         self.history = history
-        self._criterion.begin_with(course.first)
-        if course.ending == "tolerance" and not self._criterion.met(course.norm):
-            course.ending = ""
+        self._criterion.begin_with(state.first)
+        if state.ending == "tolerance" and not self._criterion.met(state.norm):
+            state.ending = ""
 
     def most_checks(self, wanted: int) -> int:
         """So many checks may be queued without passing one at which the host must decide."""
@@ -95,64 +95,64 @@ class Judge:
             return 1
         if self._criterion.monitor == "update":
             return wanted
-        course = self.course
+        state = self.state
         method = self._method
-        until_floor = method.checks_per_floor - course.checks % method.checks_per_floor
-        if math.isnan(course.floor):  # until it is known nothing counts as being there
+        until_floor = method.checks_per_floor - state.checks % method.checks_per_floor
+        if math.isnan(state.floor):  # until it is known nothing counts as being there
             return min(wanted, until_floor)
-        return min(wanted, until_floor, method.checks_without_fall - course.without_fall)
+        return min(wanted, until_floor, method.checks_without_fall - state.without_fall)
 
-    def judge(self, look: Look, value: float) -> None:
+    def examine(self, check: ResidualCheck, value: float) -> None:
         """Take the value of a check."""
-        criterion, course, number = self._criterion, self.course, look.number
-        course.norm = criterion.norm(value, course.value)
-        course.value = value
-        if course.checks == 0:
-            criterion.demand_range(course.norm, self._method.solution(number))
+        criterion, state, number = self._criterion, self.state, check.number
+        state.norm = criterion.norm(value, state.value)
+        state.value = value
+        if state.checks == 0:
+            criterion.demand_range(state.norm, self._method.solution(number))
         self.history["iteration"].append(number)
-        self.history["residual"].append(course.norm)
-        if course.checks == 0:
-            course.first = course.before = course.norm
-        self._demand_finite(look)
-        if course.checks == 0:
-            criterion.begin_with(course.first)
-        course.checks += 1
+        self.history["residual"].append(state.norm)
+        if state.checks == 0:
+            state.first = state.before = state.norm
+        self._demand_finite(check)
+        if state.checks == 0:
+            criterion.begin_with(state.first)
+        state.checks += 1
         if number == 0:
-            self._judge_start()
-        elif criterion.met(course.norm) and not self._method.recurrent:
-            course.ending = "tolerance"
+            self._examine_start()
+        elif criterion.met(state.norm) and not self._method.recurrent:
+            state.ending = "tolerance"
         elif criterion.monitor == "residual" and not criterion.fixed:
-            self._judge_rounding(number)
-        elif criterion.met(course.norm):
-            course.ending = "tolerance"
+            self._examine_rounding(number)
+        elif criterion.met(state.norm):
+            state.ending = "tolerance"
 
-    def _judge_start(self) -> None:
+    def _examine_start(self) -> None:
         """What a solve begins with may meet the tolerance, but ends it only at rounding level."""
-        course = self.course
-        course.lowest = course.norm
-        if course.norm == 0.0:
-            course.ending = "tolerance"
-        elif self._criterion.met(course.norm):
+        state = self.state
+        state.lowest = state.norm
+        if state.norm == 0.0:
+            state.ending = "tolerance"
+        elif self._criterion.met(state.norm):
             self._find_floor(0)
-            course.ending = "rounding" if course.norm <= course.floor else ""
+            state.ending = "rounding" if state.norm <= state.floor else ""
 
-    def _judge_rounding(self, number: int) -> None:
-        course, method = self.course, self._method
-        fast = course.norm < FAST * course.before and not method.recurrent
-        course.before = course.norm
-        due = course.checks % method.checks_per_floor == 0 and not fast
+    def _examine_rounding(self, number: int) -> None:
+        state, method = self.state, self._method
+        fast = state.norm < FAST * state.before and not method.recurrent
+        state.before = state.norm
+        due = state.checks % method.checks_per_floor == 0 and not fast
         if due or (method.direct and number > 0):
             self._find_floor(number)
         if method.recurrent:
-            if self._criterion.met(course.norm) or course.norm < 0.25 * course.floor:
+            if self._criterion.met(state.norm) or state.norm < 0.25 * state.floor:
                 self._confirm(number)
             return
-        falls = course.norm < method.fall * course.lowest
-        if course.norm <= course.floor and not falls:
-            course.without_fall += 1
-        course.lowest = min(course.lowest, course.norm)
-        if course.without_fall == method.checks_without_fall:
-            course.ending = "rounding"
+        falls = state.norm < method.fall * state.lowest
+        if state.norm <= state.floor and not falls:
+            state.without_fall += 1
+        state.lowest = min(state.lowest, state.norm)
+        if state.without_fall == method.checks_without_fall:
+            state.ending = "rounding"
 
     def _residual(self, number: int) -> float:
         """The residual's sum of squares, or its largest magnitude."""
@@ -162,27 +162,27 @@ class Judge:
 
     def _find_floor(self, number: int) -> None:
         method, kind = self._method, self._criterion.kind
-        self.course.floor = method.system.residual_floor(method.solution(number), kind)
+        self.state.floor = method.system.residual_floor(method.solution(number), kind)
 
     def _confirm(self, number: int) -> None:
         """A recurrence says converged: look at the true residual, and go on from it."""
-        course = self.course
+        state = self.state
         self._method.confirm(number)
-        course.norm = self.history["residual"][-1] = self._criterion.norm(self._residual(number))
-        if self._criterion.met(course.norm):
-            course.ending = "tolerance"
+        state.norm = self.history["residual"][-1] = self._criterion.norm(self._residual(number))
+        if self._criterion.met(state.norm):
+            state.ending = "tolerance"
             return
         self._find_floor(number)
-        if course.norm <= course.floor and course.norm > 0.5 * course.confirmed:
-            course.ending = "rounding"
-        course.confirmed = course.norm
+        if state.norm <= state.floor and state.norm > 0.5 * state.confirmed:
+            state.ending = "rounding"
+        state.confirmed = state.norm
 
-    def _demand_finite(self, look: Look) -> None:
-        norm, first = self.course.norm, self.course.first
+    def _demand_finite(self, check: ResidualCheck) -> None:
+        norm, first = self.state.norm, self.state.first
         if math.isfinite(norm) and not norm > GROWTH * first > 0.0:
             return
-        what, number = self._criterion.monitor, look.number
-        look.go_back(self._method)
+        what, number = self._criterion.monitor, check.number
+        check.go_back(self._method)
         place = first_not_finite(self._method.system, self._method.solution(number))
         where = place or f"the {what} grew from {first:g} to {norm:g}"
         raise Diverged(f"diverged by iteration {number}: {where}")

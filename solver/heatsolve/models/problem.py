@@ -14,7 +14,7 @@ from heatsolve.parallel.halo import Halo
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.parallel.transport import link_of
 from heatsolve.stencil.grid import WALLS, Grid, Region, make_grid
-from heatsolve.stencil.language import NOTHING, copy
+from heatsolve.stencil.language import ZERO, copy
 
 THICK_SLAB = 64
 """Layers of a slab on a device, at least."""
@@ -26,7 +26,7 @@ def mirrors(walls: Sequence[Wall], grid: Grid, backend: Backend) -> tuple[Any, .
     """What `points.Mirrored` takes: lines for those walls that give a gradient."""
     mirroring = {(w.number, w.side) for w in walls if w.condition.gradient is not None}
     return tuple(
-        backend.to_device(grid.beside(number, side)) if (number, side) in mirroring else NOTHING
+        backend.to_device(grid.beside(number, side)) if (number, side) in mirroring else ZERO
         for number in range(grid.dimension)
         for side in (0, 1)
     )

@@ -65,7 +65,7 @@ class Mirrored:
 
     So reads a sweep of Jacobi's what a wall node held that had copied the row inside after the
     sweep before. `walls` has for each axis two lines of numbers, 1 at the points beside the low
-    and the high wall and 0 elsewhere; NOTHING where no such wall is.
+    and the high wall and 0 elsewhere; ZERO where no such wall is.
     """
 
     def __init__(self, array: Any, at: tuple, walls: tuple):
@@ -73,7 +73,7 @@ class Mirrored:
         self._beyond = [
             (neighbour(at, n // 2, -1 if n % 2 == 0 else 1), line)
             for n, line in enumerate(walls)
-            if line is not NOTHING
+            if line is not ZERO
         ]
 
     def __getitem__(self, index: Any) -> Any:
@@ -91,12 +91,12 @@ class Known(float):
 
     def __reduce__(self) -> str:
         """Copies are the very object."""
-        return "ONES" if self == 1.0 else "NOTHING"
+        return "ONE" if self == 1.0 else "ZERO"
 
 
-ONES = Known(1.0)
+ONE = Known(1.0)
 """A factor that is 1: no backend multiplies by it."""
-NOTHING = Known(0.0)
+ZERO = Known(0.0)
 """A factor that is 0: a point function leaves its terms out where it finds this very object."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heatsolve.stencil.language import ONES, Known, Point
+from heatsolve.stencil.language import ONE, Known, Point
 from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, Tape, record
 
 Region = tuple[tuple[int, int], ...]
@@ -87,5 +87,5 @@ def describe(argument: Any) -> Any:
     if shape:
         return tuple([extent == 1 for extent in shape])
     if type(argument) is Known:
-        return "ones" if argument is ONES else "nothing"
+        return "one" if argument is ONE else "zero"
     return INTEGER if isinstance(argument, int) else REAL

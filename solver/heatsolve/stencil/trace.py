@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from heatsolve.stencil.language import NOTHING, ONES, Known, Point, dimension, evaluate
+from heatsolve.stencil.language import ONE, ZERO, Known, Point, dimension, evaluate
 
 ARRAY, REAL, INTEGER = "array", "real", "integer"
-KNOWN: dict[str, Known] = {"ones": ONES, "nothing": NOTHING}
+KNOWN: dict[str, Known] = {"one": ONE, "zero": ZERO}
 """The kinds of argument of a point function; those known beforehand are on no tape.
 
-A product with ONES is what it was. NOTHING is left out by those point functions that look for it.
+A product with ONE is what it was. ZERO is left out by those point functions that look for it.
 """
 
 

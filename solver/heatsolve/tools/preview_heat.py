@@ -19,7 +19,7 @@ from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.volumes import Volumes
 from heatsolve.models.problem import grid_of
 from heatsolve.stencil.grid import Grid
-from heatsolve.stencil.language import NOTHING
+from heatsolve.stencil.language import ZERO
 from heatsolve.time import loop as march
 from heatsolve.time.step_size import Pace
 from heatsolve.tools.preview_rows import alone, grid_words, row, sample_of, steps, words
@@ -75,7 +75,7 @@ def demand_direct(problem: Conduction, machine: Backend, ranks: int) -> None:
         raise InputError(ALONE)
     machine.library()
     b = problem.backend.zeros((1,) * problem.grid.dimension)
-    modes_of(problem.system(b, NOTHING if problem.case.model.steady else 1.0))
+    modes_of(problem.system(b, ZERO if problem.case.model.steady else 1.0))
 
 
 def thinned(case: Case, grid: Grid) -> Grid:

@@ -12,7 +12,7 @@ from heatsolve.backends import (
     LONGEST_PASS,
     Accumulator,
     Backend,
-    HalfCycle,
+    CycleLeg,
     Message,
     Region,
     Signature,
@@ -237,7 +237,7 @@ class DeviceBackend(Backend):
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
         return padded(shape) if self.has_passes else tuple(shape)
 
-    def half_cycle(self, half: HalfCycle) -> Callable[[Any, Any], None] | None:
+    def cycle_leg(self, half: CycleLeg) -> Callable[[Any, Any], None] | None:
         if not self.has_passes or not can_halve(half, self.precision, self.limits):
             return None
         kernels: dict[bool, CyclePasses] = {}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from heatsolve.backends import HalfCycle
+from heatsolve.backends import CycleLeg
 from heatsolve.backends.gpu import cycle_source_3d
 from heatsolve.backends.gpu.device_passes import (
     LARGEST,
@@ -59,7 +59,7 @@ def padded(shape: Sequence[int]) -> tuple[int, ...]:
     return *slower, last + last % 2
 
 
-def can_halve(half: HalfCycle, precision: str, limits: Limits) -> bool:
+def can_halve(half: CycleLeg, precision: str, limits: Limits) -> bool:
     """Whether passes do half a cycle: if points read neighbours only.
 
     In three dimensions sweeps are made in place: colours must alternate, and a periodic axis must
@@ -107,7 +107,7 @@ def shapes_of(work: Pass) -> Sequence[Any]:
     return [s for s in SHAPES_3D if s.right(work)[0] >= s.warps and s.right(work)[1] > 0]
 
 
-def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
+def works_of(half: CycleLeg, precision: str, gated: bool) -> Iterator[Pass]:
     """The passes that do half a cycle, in turn."""
     axes = len(half.shape)
 
@@ -146,7 +146,7 @@ def works_of(half: HalfCycle, precision: str, gated: bool) -> Iterator[Pass]:
         yield replace(part, odd=(first - cycle_source_3d.reach(part)[0]) % 2 == 1)
 
 
-def _numbers(half: HalfCycle) -> tuple[int, ...]:
+def _numbers(half: CycleLeg) -> tuple[int, ...]:
     """For each operand of the residual, the number of the argument of a sweep that it is.
 
     Both begin with b and end with the coefficients; a sweep has its weight between them.
@@ -168,7 +168,7 @@ class Ready(NamedTuple):
 class CyclePasses:
     """Half a cycle of multigrid on a device."""
 
-    def __init__(self, backend: Any, half: HalfCycle, gated: bool):
+    def __init__(self, backend: Any, half: CycleLeg, gated: bool):
         works = list(works_of(half, backend.precision, gated))
         self._passes = [self._ready(backend, half, work) for work in works]
         self._registers = [] if half.norm is None else [half.norm.register]
@@ -186,14 +186,14 @@ class CyclePasses:
         self._work = points * len(half.colours), points * arrays + coarse
 
     @staticmethod
-    def _ready(backend: Any, half: HalfCycle, work: Pass) -> Ready:
+    def _ready(backend: Any, half: CycleLeg, work: Pass) -> Ready:
         room = cycle_source_3d if len(half.shape) == 3 else None
         kernel = PassKernel(work, backend.limits, shapes_of(work), room)
         covered, more = half.region, ()
         if work.transfer is not None:
             extents = half.coarse_shape
             numbers = (*extents, half.coarse.shape[-1])
-            more = (half.coarse, *half.lines, *[backend.integer(number) for number in numbers])
+            more = (half.coarse, *half.weights, *[backend.integer(number) for number in numbers])
             if work.restricts:
                 # Coarse points may lie one beyond the last unknown.
                 covered = tuple(

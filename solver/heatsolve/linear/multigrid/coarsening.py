@@ -1,4 +1,4 @@
-"""The step from a line to that of the next level, which has every second point of it.
+"""The step from an axis to the one of the next level, which has every second point of it.
 
 All of it is made on the host from the points' numbers along the whole axis. Lines hold a value for
 each unknown 1 ... n and each ghost; a face has the number of the point above it, 1 ... n + 1.
@@ -10,15 +10,15 @@ from functools import cached_property
 
 import numpy as np
 
-from heatsolve.linear.lines import Line, close
+from heatsolve.linear.metrics import AxisMetrics, close
 
 Conductances = Callable[[np.ndarray], np.ndarray]
 """Those of the fine faces with these numbers."""
 
 
 @dataclass(frozen=True)
-class Halving:
-    """The step from a line to that of every second point.
+class AxisCoarsening:
+    """The step from an axis to the one of every second point.
 
     Of an odd number of intervals or cells the last one stays as it is, or joins those before it if
     it is short: two points much closer than the others would need a smoother of their own.
@@ -29,7 +29,7 @@ class Halving:
     Restriction is the transpose of interpolation, weighted with the volumes.
     """
 
-    fine: Line
+    fine: AxisMetrics
     linear: bool
     ends: tuple[float, float]
 
@@ -109,7 +109,7 @@ class Halving:
     def _positions(self) -> tuple[np.ndarray, np.ndarray]:
         """Where the fine and the coarse points lie; a coarse ghost, where its value holds.
 
-        In units of the fine line, as `ends`.
+        In units of the fine axis, as `ends`.
         """
         fine = self.fine
         position = np.cumsum(fine.distances)
@@ -211,8 +211,8 @@ class Halving:
         return below[:, 0], below[:, 1], here[:, 0], here[:, 1]
 
     @cached_property
-    def coarse(self) -> Line:
-        """The line of every second point."""
+    def coarse(self) -> AxisMetrics:
+        """The axis of every second point."""
         fine, m = self.fine, self.count
         axis = fine.axis
         twin = replace(axis, points=m + sum(axis.fixed), block=None)
@@ -231,7 +231,7 @@ class Halving:
             np.add.at(sizes, numbers, fine.sizes[1:-1])
             close(sizes, axis)
             distances[1:] = 0.5 * (sizes[:-1] + sizes[1:])
-        return Line(twin, 0.5 * sizes, 0.5 * distances, 2.0 * fine.spacing)
+        return AxisMetrics(twin, 0.5 * sizes, 0.5 * distances, 2.0 * fine.spacing)
 
     def conductances(self, fine: np.ndarray, first: int, block: tuple[int, int]) -> np.ndarray:
         """Conductances of the faces below the points of a coarse block, and of the one above it.
@@ -260,18 +260,18 @@ class Halving:
         return total
 
     def _between_cells(self, known: Conductances, faces: np.ndarray) -> np.ndarray:
-        line, m = self.fine, self.count
-        distances, n = 2.0 * self.coarse.distances, line.axis.unknowns
+        metrics, m = self.fine, self.count
+        distances, n = 2.0 * self.coarse.distances, metrics.axis.unknowns
         chosen = np.where(faces == m + 1, n + 1, 2 * faces - 1)
         result = known(chosen)
-        result = result * np.minimum(1.0, line.distances[chosen] / distances[faces])
-        if line.axis.periodic:
+        result = result * np.minimum(1.0, metrics.distances[chosen] / distances[faces])
+        if metrics.axis.periodic:
             return result
         for wall, fine_wall, inside in ((1, 1, 2), (m + 1, n + 1, n)):
-            more = distances[wall] - line.distances[fine_wall]
+            more = distances[wall] - metrics.distances[fine_wall]
             if more > 0.0 and wall in faces:
                 pair = known(np.array([fine_wall, inside]))
-                near = in_series(pair[..., 0], pair[..., 1] * line.distances[inside] / more)
+                near = in_series(pair[..., 0], pair[..., 1] * metrics.distances[inside] / more)
                 here = result[..., wall - faces[0]]
                 result[..., wall - faces[0]] = np.maximum(here, near)
         return result

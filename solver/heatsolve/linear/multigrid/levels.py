@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from heatsolve.backends import Accumulator, HalfCycle
+from heatsolve.backends import Accumulator, CycleLeg
 from heatsolve.linear import System, added
 from heatsolve.linear.assembly import Assembly
 from heatsolve.linear.multigrid.direct import Inverse
@@ -27,7 +27,8 @@ class Level:
 
     What a cycle asks of it: `descend`, sweeps after which the next level gets the residual as its
     b; and `ascend`, which adds the next level's solution, found in its `other`, before more sweeps.
-    A backend may do either in one or two passes through memory. Of the last level it asks `settle`.
+    A backend may do either in one or two passes through memory. Of the last level it asks
+    `coarse_solve`.
     """
 
     def __init__(
@@ -111,11 +112,11 @@ class Level:
         point, stages, colours = self._relaxation.uncoloured(sweeps or self.smoother.after)
         grid = system.grid
         where = (grid.shape, self.u.shape[-1], grid.interior, system.halo.wraps)
-        cycle = HalfCycle(
+        cycle = CycleLeg(
             point, stages, colours if sweeps else (), *where, coarse, self._extents, lines,
             margin=self._margin, inverse=self._relaxation.inverse_point, **more,
         )  # fmt: skip
-        return system.backend.half_cycle(cycle)
+        return system.backend.cycle_leg(cycle)
 
     def look_on_the_way(self, norm: Accumulator, restricts: bool) -> bool:
         """Have a pass add the terms of a norm of the residual, too, if it can.
@@ -197,7 +198,7 @@ class Level:
 
     def _correct(self, u: Any) -> None:
         """u += what is interpolated from `other` of the next level."""
-        if self._assembly is None and takes_rows(self._transfer.cuts, self.system.grid.shape):
+        if self._assembly is None and takes_rows(self._transfer.transfers, self.system.grid.shape):
             self._transfer.interpolate(u)
             return
         self._transfer.interpolate()
@@ -219,19 +220,19 @@ class Level:
         else:
             self._coarse.system.halo.exchange(self._coarse.other)
 
-    def settle(self, u: Any, result: Any) -> None:
+    def coarse_solve(self, u: Any, result: Any) -> None:
         """The solution of the last level, from u or what it has of it: the walls' values."""
         assert self._inverse is not None
         self._inverse.solve(u, result)
 
-    def settle_from_zero(self) -> None:
+    def coarse_solve_from_zero(self) -> None:
         """The same in `other` where walls hold 0."""
         assert self._inverse is not None
         self._inverse.solve_from_zero(self.other)
 
     # ---- full multigrid: not corrections, but solutions, with the walls' values ----
 
-    def pass_down(self) -> None:
+    def restrict_solution(self) -> None:
         """The next level gets b, restricted, and the values at the walls in both its arrays."""
         system, b, grid, coarse = self.system, self.system.b, self.system.grid, self._coarse
         sweep, residual = system.backend.sweep, self._residual
@@ -250,7 +251,7 @@ class Level:
         for ghosts in coarse.system.grid.ghosts:
             sweep(copied, (coarse.u, coarse.other), ghosts, coarse.system.b)
 
-    def take_up(self, u: Any) -> None:
+    def prolong(self, u: Any) -> None:
         """u is interpolated from `other` of the next level, which is for corrections from now."""
         sweep, coarse = self.system.backend.sweep, self._coarse
         coarse.system.halo.exchange(coarse.other)
@@ -265,7 +266,7 @@ class Level:
     @cached_property
     def _prolongation(self) -> Prolongation:
         coarse, transfer = self._coarse, self._transfer
-        given = (transfer.cuts, transfer.finer, coarse.other, coarse.system.halo.across)
+        given = (transfer.transfers, transfer.finer, coarse.other, coarse.system.halo.across)
         return Prolongation(self.system.backend, *given)
 
     def _assemble(self) -> None:

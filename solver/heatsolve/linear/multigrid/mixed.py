@@ -12,7 +12,7 @@ from heatsolve.linear import Method, System, term, with_change
 from heatsolve.linear.multigrid.multigrid import Correction
 from heatsolve.linear.multigrid.smoothers import first_of, smoother_of
 from heatsolve.stencil.grid import whole
-from heatsolve.stencil.language import NOTHING, ONES, Point, where
+from heatsolve.stencil.language import ONE, ZERO, Point, where
 
 CYCLES = {1: 2, 2: 2, 3: 4}
 """Cycles for each correction, by dimension.
@@ -138,7 +138,7 @@ def in_single(system: System) -> tuple[System, int]:
     exponent = math.frexp(largest)[1]
 
     def rounded(array: Any, factor: float) -> Any:
-        if array is ONES:
+        if array is ONE:
             return array
         result = single.zeros(array.shape)
         backend.sweep(scaled, result, whole(array.shape), array, factor)
@@ -153,7 +153,7 @@ def in_single(system: System) -> tuple[System, int]:
         system,
         backend=single,
         halo=system.halo.of(grid, single),
-        coefficients=(rounded(capacity, s * share), s if s is NOTHING else 1.0, *faces),
+        coefficients=(rounded(capacity, s * share), s if s is ZERO else 1.0, *faces),
         b=single.zeros(grid.shape),
         ratios=ratios,
     )

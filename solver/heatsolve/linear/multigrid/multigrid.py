@@ -236,14 +236,14 @@ def begin_nested(levels: list[Level]) -> None:
     Oosterlee and Schueller, section 2.6).
     """
     for level in levels[:-1]:
-        level.pass_down()
+        level.restrict_solution()
     if len(levels) > 1:
-        levels[-1].settle(levels[-1].u, levels[-1].other)
+        levels[-1].coarse_solve(levels[-1].u, levels[-1].other)
         for number in range(len(levels) - 2, 0, -1):
             level = levels[number]
-            level.take_up(level.other)
+            level.prolong(level.other)
             improve(levels[number:], level.other, level.u, VISITS["FMG"])
-        levels[0].take_up(levels[0].u)
+        levels[0].prolong(levels[0].u)
 
 
 def improve(levels: list[Level], u: Any, other: Any, visits: int) -> Any:
@@ -252,7 +252,7 @@ def improve(levels: list[Level], u: Any, other: Any, visits: int) -> Any:
     `other` is as u outside the unknowns.
     """
     if len(levels) == 1:
-        levels[0].settle(u, u)
+        levels[0].coarse_solve(u, u)
         return u
     return end(levels, levels[0].descend(u, other), u, other, visits)
 
@@ -269,7 +269,7 @@ def solve_from_zero(levels: list[Level], visits: int, cycles: int) -> None:
     """So many cycles from zero for the first level; they end in `other`."""
     level = levels[0]
     if len(levels) == 1:
-        level.settle_from_zero()
+        level.coarse_solve_from_zero()
         return
     assert not level.swaps
     smoothed = level.descend_from_zero()

@@ -17,10 +17,10 @@ import numpy as np
 from heatsolve.backends import Backend, Region
 from heatsolve.linear import System
 from heatsolve.linear.coefficients import Coefficient, widened
-from heatsolve.linear.multigrid.coarsening import Halving
-from heatsolve.linear.multigrid.partition import Division
+from heatsolve.linear.multigrid.coarsening import AxisCoarsening
+from heatsolve.linear.multigrid.partition import Partition
 from heatsolve.linear.multigrid.smoothers import Smoother
-from heatsolve.linear.multigrid.transfer import Cut, Exchange
+from heatsolve.linear.multigrid.transfer import AxisTransfer, Exchange
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil.grid import Axis, Grid
 from heatsolve.stencil.language import shifted
@@ -120,27 +120,27 @@ class Passage:
             self._overlap.take(self.other, other)
 
 
-def can_overlap(system: System, division: Division, layers: int, thick: int = THICK) -> bool:
+def can_overlap(system: System, partition: Partition, layers: int, thick: int = THICK) -> bool:
     """Whether blocks are slabs, so many times as thick; all processes find the same."""
-    parts, *others = division.dims
-    thinnest = int(np.diff(division.ends[0]).min())
+    parts, *others = partition.dims
+    thinnest = int(np.diff(partition.ends[0]).min())
     ring = system.grid.axes[0].periodic
     return (
         system.backend.on_device
         and parts > 1
         and all(number == 1 for number in others)
         and thinnest >= thick * layers
-        and not (ring and division.ends[0][-1] % 2)
+        and not (ring and partition.ends[0][-1] % 2)
     )
 
 
 def overlap_of(
-    axes: Sequence[Axis], division: Division, halo: Halo, backend: Backend, layers: int
+    axes: Sequence[Axis], partition: Partition, halo: Halo, backend: Backend, layers: int
 ) -> Overlap:
     """That of a level with these whole axes; `halo`: one of the same processes."""
     slowest, *others = axes
-    (low, high), *_ = division.blocks()
-    place, last = division.place()[0], division.dims[0] - 1
+    (low, high), *_ = partition.blocks()
+    place, last = partition.place()[0], partition.dims[0] - 1
     below, above = ((layers - 1) * (slowest.periodic or place != end) for end in (0, last))
     below += (low - below) % 2
     first, unknowns = low - below, below + high - low + above
@@ -151,29 +151,31 @@ def overlap_of(
     return Overlap(Grid((alone, *others)), first, brought, backend)
 
 
-def overlapping(given: Coefficient, division: Division, overlap: Overlap) -> Coefficient:
+def overlapping(given: Coefficient, partition: Partition, overlap: Overlap) -> Coefficient:
     """A coefficient at all points of a block with layers of its neighbours."""
     if not given.varies[0]:
         return given
     layers, periodic = overlap.halo.depth + 2, overlap.halo.grid.axes[0].periodic
-    values = np.moveaxis(widened(given, 0, division, periodic, layers), -1, 0)
+    values = np.moveaxis(widened(given, 0, partition, periodic, layers), -1, 0)
     count = overlap.grid.axes[0].unknowns + (given.along == 0)
     return replace(given, values=values[layers - overlap.below :][:count])
 
 
-def is_even(halving: Halving) -> bool:
+def is_even(coarsening: AxisCoarsening) -> bool:
     """Whether all points of an axis are halved alike: on a ring no block then has a place."""
-    lines = [*halving.shares, *[column for half in halving.weights for column in half.T]]
-    full = halving.fine.ratio.size == 1
+    lines = [*coarsening.shares, *[column for half in coarsening.weights for column in half.T]]
+    full = coarsening.fine.ratio.size == 1
     return full and all(bool(np.all(line[1:-1] == line[1])) for line in lines)
 
 
-def cut_of(halving: Halving, block: Overlap) -> Cut:
+def axis_transfer_of(coarsening: AxisCoarsening, block: Overlap) -> AxisTransfer:
     """How the slowest axis of a block is halved, whose layers have come already."""
-    axis, whole = block.grid.axes[0], halving.fine.axis
+    axis, whole = block.grid.axes[0], coarsening.fine.axis
     ends = not whole.periodic and block.first + axis.unknowns == whole.all_unknowns
-    count = halving.count - block.first // 2 if ends else axis.unknowns // 2
-    return Cut(halving, (axis.start, axis.unknowns), (axis.start // 2, count), with_nobody)
+    count = coarsening.count - block.first // 2 if ends else axis.unknowns // 2
+    return AxisTransfer(
+        coarsening, (axis.start, axis.unknowns), (axis.start // 2, count), with_nobody
+    )
 
 
 def with_nobody(shape: tuple[int, ...]) -> Exchange:

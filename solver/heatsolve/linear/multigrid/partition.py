@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.linear.multigrid.coarsening import Halving
+from heatsolve.linear.multigrid.coarsening import AxisCoarsening
 from heatsolve.parallel.decomposition import block_of
 from heatsolve.parallel.halo import Halo
 from heatsolve.parallel.ranks import Ranks
@@ -27,7 +27,7 @@ GATHERED_UP_TO = 1 << 14
 
 
 @dataclass(frozen=True)
-class Division:
+class Partition:
     """The processes, how many there are along each axis, and the ends of their blocks there.
 
     `ends` holds for each axis 0 and the number of the last unknown of each block.
@@ -76,15 +76,15 @@ class Division:
             for (low, high), ends in zip(self.blocks(rank), self.ends, strict=True)
         )
 
-    def halved(self, number: int, halving: Halving) -> "Division":
-        """The division of the next level, with one axis halved."""
+    def halved(self, number: int, coarsening: AxisCoarsening) -> "Partition":
+        """The partition of the next level, with one axis halved."""
         *inner, _ = self.ends[number]
-        coarse = (*((end + 1) // 2 for end in inner), halving.count)
+        coarse = (*((end + 1) // 2 for end in inner), coarsening.count)
         return replace(self, ends=(*self.ends[:number], coarse, *self.ends[number + 1 :]))
 
-    def gathered(self) -> "Division":
+    def gathered(self) -> "Partition":
         """The same level where every process has all of it."""
-        return Division(Ranks(), (1,) * len(self.dims), tuple((0, ends[-1]) for ends in self.ends))
+        return Partition(Ranks(), (1,) * len(self.dims), tuple((0, ends[-1]) for ends in self.ends))
 
     def pass_on(self, value: Any, number: int, step: int, periodic: bool) -> Any:
         """Give a value to the next process along an axis, and get that of the one before.
@@ -106,10 +106,10 @@ class Division:
         return self.ranks.trade(value, at(step), at(-step))
 
 
-def division_of(halo: Halo) -> Division:
-    """The division of the finest level: that of the run."""
+def partition_of(halo: Halo) -> Partition:
+    """The partition of the finest level: that of the run."""
     ends = []
     for axis, parts in zip(halo.grid.axes, halo.dims, strict=True):
         blocks = [block_of(axis.all_unknowns, parts, place) for place in range(parts)]
         ends.append((0, *(stop for _, stop in blocks)))
-    return Division(halo.ranks, halo.dims, tuple(ends))
+    return Partition(halo.ranks, halo.dims, tuple(ends))

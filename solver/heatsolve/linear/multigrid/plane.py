@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Backend
-from heatsolve.linear.multigrid.coarsening import Halving
+from heatsolve.linear.multigrid.coarsening import AxisCoarsening
 from heatsolve.linear.multigrid.interpolation import taken
 from heatsolve.stencil.language import Point
 
@@ -25,16 +25,16 @@ Lines = tuple[list[Any], list[Any]]
 
 
 class PlaneRestriction:
-    """From a fine array of a shape into a coarse one; `halvings` of rows and columns."""
+    """From a fine array of a shape into a coarse one; `coarsenings` of rows and columns."""
 
-    def __init__(self, backend: Backend, coarse: Any, halvings: Sequence[Halving]):
+    def __init__(self, backend: Backend, coarse: Any, coarsenings: Sequence[AxisCoarsening]):
         self._sweep, self._part = backend.sweep, backend.part
         self._coarse = coarse.reshape((*coarse.shape, 1))
-        rows, columns = (halving.count for halving in halvings)
+        rows, columns = (coarsening.count for coarsening in coarsenings)
         self._region = ((1, rows + 1), (1, columns + 1), (0, 1))
         self._counts = rows, columns
-        self._periodic = any(halving.fine.axis.periodic for halving in halvings)
-        kinds = [(h.shares, h.mean_shares) for h in halvings]
+        self._periodic = any(coarsening.fine.axis.periodic for coarsening in coarsenings)
+        kinds = [(h.shares, h.mean_shares) for h in coarsenings]
         self.shares, self.means = (
             _lines(backend, of_rows, of_columns) for of_rows, of_columns in zip(*kinds, strict=True)
         )

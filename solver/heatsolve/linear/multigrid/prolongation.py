@@ -17,7 +17,7 @@ from typing import Any
 from heatsolve.backends import Backend, Region
 from heatsolve.linear.multigrid.interpolation import Interpolation, parities_of, roomy
 from heatsolve.linear.multigrid.plane import NEAR, PlaneInterpolation
-from heatsolve.linear.multigrid.transfer import Cut, Exchange, at_once, takes_rows
+from heatsolve.linear.multigrid.transfer import AxisTransfer, Exchange, at_once, takes_rows
 from heatsolve.stencil.language import shifted
 
 WIDE = 2000
@@ -28,7 +28,7 @@ With fewer it takes no longer to copy all (H200).
 
 
 class Prolongation:
-    """From a coarse level to the next finer one; `cuts` holds the axes that are halved.
+    """From a coarse level to the next finer one; `transfers` holds the axes that are halved.
 
     `coarse` is the array of the solution, `finer` that into which is interpolated. `across` makes
     for an axis and a shape the exchange of two layers with the neighbours there.
@@ -37,30 +37,32 @@ class Prolongation:
     def __init__(
         self,
         backend: Backend,
-        cuts: Mapping[int, Cut],
+        transfers: Mapping[int, AxisTransfer],
         finer: Any,
         coarse: Any,
         across: Callable[[int, Sequence[int]], Exchange],
     ):
-        self._backend, self._cuts, self._across = backend, cuts, across
+        self._backend, self._cuts, self._across = backend, transfers, across
         self._coarse, self._finer = coarse, finer
-        more = [int(number in cuts) for number in range(len(coarse.shape))]
+        more = [int(number in transfers) for number in range(len(coarse.shape))]
         extents = list(coarse.shape)
-        for number, cut in cuts.items():  # whose arrays may have room in their rows
-            extents[number] = cut.coarse[1] + 4
+        for number, along in transfers.items():  # whose arrays may have room in their rows
+            extents[number] = along.coarse[1] + 4
         self._copied = tuple((m, extent - m) for extent, m in zip(extents, more, strict=True))
         self._wide = backend.zeros(extents)
         # Rows of a plane lie together, those of a block in space do not.
-        self.can_leave_ghosts = takes_rows(cuts, extents)
+        self.can_leave_ghosts = takes_rows(transfers, extents)
         self._plane: PlaneInterpolation | None = None
-        if at_once(backend, cuts, coarse.shape):
+        if at_once(backend, transfers, coarse.shape):
             self._near, inner = [self._copied], None
             if min(coarse.shape) >= max(WIDE, 2 * (NEAR + 2)):
                 self._near, inner = list(_layers(self._copied, NEAR + 2)), coarse
-            weights = [cut.halving.solution_weights for cut in cuts.values()]
-            unknowns = [cut.fine[1] for cut in cuts.values()]
+            weights = [along.coarsening.solution_weights for along in transfers.values()]
+            unknowns = [along.fine[1] for along in transfers.values()]
             self._plane = PlaneInterpolation(backend, self._wide, weights, unknowns, inner)
-            self._ghosts = [self._ghosts_of(number, self._wide) for number in reversed(list(cuts))]
+            self._ghosts = [
+                self._ghosts_of(number, self._wide) for number in reversed(list(transfers))
+            ]
 
     def _ghosts_of(self, number: int, source: Any) -> "Ghosts":
         walls = [other for other in self._cuts if other < number]  # their turn is yet to come
@@ -72,13 +74,18 @@ class Prolongation:
         """For each axis in turn the ghosts of its source, and what makes the next one's."""
         backend, source, extents = self._backend, self._wide, list(self._wide.shape)
         steps: list[tuple[Ghosts, Interpolation]] = []
-        for number, cut in reversed(list(self._cuts.items())):
+        for number, along in reversed(list(self._cuts.items())):
             extents[number] = self._finer.shape[number]
             memory = result = self._finer
             if len(steps) < len(self._cuts) - 1:
                 memory, result = roomy(backend, extents, number)
             # One layer more stands before those of the coarse array.
-            given = (cut.halving.solution_weights, extents[number], cut.fine[0], *cut.coarse)
+            given = (
+                along.coarsening.solution_weights,
+                extents[number],
+                along.fine[0],
+                *along.coarse,
+            )
             parities = parities_of(backend, *given)
             make = Interpolation(backend, number, source, memory, tuple(extents), parities)
             steps.append((self._ghosts_of(number, source), make))
@@ -126,14 +133,14 @@ class Ghosts:
     def __init__(
         self,
         backend: Backend,
-        cut: Cut,
+        along: AxisTransfer,
         number: int,
         array: Any,
         exchange: Exchange,
         walls: Sequence[int],
     ):
         self._sweep, self._array, self._exchange = backend.sweep, array, exchange
-        self._corners = list(_corners(cut, number, array.shape, walls))
+        self._corners = list(_corners(along, number, array.shape, walls))
 
     def complete(self) -> None:
         """From the neighbours of the array, and at corners from itself."""
@@ -143,15 +150,15 @@ class Ghosts:
 
 
 def _corners(
-    cut: Cut, number: int, shape: Sequence[int], walls: Sequence[int]
+    along: AxisTransfer, number: int, shape: Sequence[int], walls: Sequence[int]
 ) -> Iterator[tuple[Region, float, tuple[int, ...]]]:
     """Where walls of other axes end at those of this one: regions, shares, steps to two points.
 
     There cells have no value of their own: the ghost holds that of half a cell before.
     """
-    first, count = cut.coarse
-    at_ends = (first == 0, first + count == cut.halving.count)
-    ends = zip(at_ends, cut.halving.end_shares, (1, count + 2), (1, -1), strict=True)
+    first, count = along.coarse
+    at_ends = (first == 0, first + count == along.coarsening.count)
+    ends = zip(at_ends, along.coarsening.end_shares, (1, count + 2), (1, -1), strict=True)
     for here, share, place, inward in ends:
         if not here or share is None:
             continue

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from heatsolve.linear import System
 from heatsolve.linear.colours import of_colour, signs
 from heatsolve.linear.diagonal import inverse, inverse_of, variation
-from heatsolve.stencil.language import ONES, Point
+from heatsolve.stencil.language import ONE, Point
 
 WEIGHTS = {1: 1.0, 2: 1.15, 3: 1.2}
 """Of red-black sweeps, by dimension: over-relaxation smooths better where there are many axes.
@@ -170,7 +170,7 @@ class Relaxation:
             old, new = new, old
 
     def _weight(self, sweep: Sweep) -> Any:
-        return ONES if self._plain else sweep.weight
+        return ONE if self._plain else sweep.weight
 
     def _arguments(self, sweep: Sweep) -> tuple[Any, ...]:
         """What a sweep takes after b."""

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from heatsolve.backends import Backend
-from heatsolve.linear.multigrid.coarsening import Halving
+from heatsolve.linear.multigrid.coarsening import AxisCoarsening
 from heatsolve.linear.multigrid.interpolation import (
     Interpolation,
     Parity,
@@ -29,7 +29,7 @@ Exchange = Callable[[Any], None]
 
 
 @dataclass(frozen=True)
-class Cut:
+class AxisTransfer:
     """One halved axis of a block: how it is halved, and the block's bounds on both levels.
 
     `fine` and `coarse` are the first number in the arrays (that of their element 0) and how many
@@ -37,7 +37,7 @@ class Cut:
     level.
     """
 
-    halving: Halving
+    coarsening: AxisCoarsening
     fine: tuple[int, int]
     coarse: tuple[int, int]
     exchange: Callable[[tuple[int, ...]], Exchange]
@@ -45,7 +45,7 @@ class Cut:
     @property
     def is_whole(self) -> bool:
         """Whether the block holds all of the axis."""
-        return self.fine[0] == 0 and self.coarse == (0, self.halving.count)
+        return self.fine[0] == 0 and self.coarse == (0, self.coarsening.count)
 
     @property
     def offset(self) -> int:
@@ -54,7 +54,7 @@ class Cut:
 
 
 class Transfer:
-    """Between a level and the next one; `cuts` holds the axes that are halved, by their number.
+    """Between a level and the next one; `transfers` holds the axes that are halved.
 
     `coarse_b` and `coarse_u` belong to the coarse level. The arrays between them are made when they
     are first needed: a level that is halved in passes of the backend needs none.
@@ -63,28 +63,30 @@ class Transfer:
     def __init__(
         self,
         backend: Backend,
-        cuts: Mapping[int, Cut],
+        transfers: Mapping[int, AxisTransfer],
         shape: tuple[int, ...],
         coarse_b: Any,
         coarse_u: Any,
     ):
         extents = list(shape)
-        self._backend, self.cuts, self._shape = backend, cuts, shape
+        self._backend, self.transfers, self._shape = backend, transfers, shape
         self._coarse_b, self._coarse_u, self._extents = coarse_b, coarse_u, extents
-        for number, cut in cuts.items():
+        for number, along in transfers.items():
             room = extents[number] + 1  # for the second layer above
-            reach = cut.coarse[1] + (cut.offset + 3) // 2  # the pair of the last element taken
+            reach = along.coarse[1] + (along.offset + 3) // 2  # the pair of the last element taken
             extents[number] = max(room + room % 2, 2 * (reach + 1))
-        self.halves_all = len(cuts) == len(shape)
-        self._lines = [Lines.of(backend, cut, extents[number]) for number, cut in cuts.items()]
+        self.halves_all = len(transfers) == len(shape)
+        self._lines = [
+            Lines.of(backend, along, extents[number]) for number, along in transfers.items()
+        ]
         self._plane: PlaneRestriction | None = None
-        if at_once(backend, cuts, shape):
-            halvings = [cut.halving for cut in cuts.values()]
-            self._plane = PlaneRestriction(backend, coarse_b, halvings)
-            weights = [halving.weights for halving in halvings]
-            unknowns = [cut.fine[1] for cut in cuts.values()]
+        if at_once(backend, transfers, shape):
+            coarsenings = [along.coarsening for along in transfers.values()]
+            self._plane = PlaneRestriction(backend, coarse_b, coarsenings)
+            weights = [coarsening.weights for coarsening in coarsenings]
+            unknowns = [along.fine[1] for along in transfers.values()]
             self._plane_up = PlaneInterpolation(backend, coarse_u, weights, unknowns)
-            self._exchanges = [cut.exchange(tuple(extents)) for cut in cuts.values()]
+            self._exchanges = [along.exchange(tuple(extents)) for along in transfers.values()]
 
     @cached_property
     def finer(self) -> Any:
@@ -99,16 +101,16 @@ class Transfer:
         backend, extents, held = self._backend, list(self._extents), list(self._shape)
         steps: list[Step] = []
         fine = memory = self.finer
-        following = [*list(self.cuts)[1:], None]
-        cuts = zip(self.cuts.items(), self._lines, following, strict=True)
-        for (number, cut), lines, then in cuts:
-            held[number] = extents[number] = cut.coarse[1] + 2
+        following = [*list(self.transfers)[1:], None]
+        transfers = zip(self.transfers.items(), self._lines, following, strict=True)
+        for (number, along), lines, then in transfers:
+            held[number] = extents[number] = along.coarse[1] + 2
             if then is None:
                 below, down, up = None, self._coarse_b, self._coarse_u
             else:
                 below, down = roomy(backend, extents, then)
                 up = down
-            steps.append(Step(backend, cut, lines, number, fine, memory, down, up, held))
+            steps.append(Step(backend, along, lines, number, fine, memory, down, up, held))
             memory, fine = below, down
         return steps
 
@@ -162,7 +164,7 @@ class Transfer:
         That is in a plane, where the first axis to be halved is that of rows; and the rows must
         make up all pairs.
         """
-        return takes_rows(self.cuts, shape) and self.cuts[0].coarse[1] < shape[0] // 2
+        return takes_rows(self.transfers, shape) and self.transfers[0].coarse[1] < shape[0] // 2
 
     def interpolate(self, into: Any = None) -> None:
         """`finer` from u of the coarse level, all its ghosts up to date.
@@ -178,20 +180,20 @@ class Transfer:
         last.interpolate(into, adds=into is not None)
 
 
-def takes_rows(cuts: Mapping[int, Cut], shape: Sequence[int]) -> bool:
+def takes_rows(transfers: Mapping[int, AxisTransfer], shape: Sequence[int]) -> bool:
     """Whether an array of a level can be seen as pairs of rows, the axis of rows being halved."""
-    return len(shape) < 3 and 0 in cuts
+    return len(shape) < 3 and 0 in transfers
 
 
-def at_once(backend: Backend, cuts: Mapping[int, Cut], shape: Sequence[int]) -> bool:
+def at_once(backend: Backend, transfers: Mapping[int, AxisTransfer], shape: Sequence[int]) -> bool:
     """Whether both axes of a plane are halved in one sweep: see `plane`.
 
     A host's loops along an axis are faster in two.
     """
     return (
         backend.on_device
-        and len(shape) == len(cuts) == 2
-        and all(cut.is_whole for cut in cuts.values())
+        and len(shape) == len(transfers) == 2
+        and all(along.is_whole for along in transfers.values())
     )
 
 
@@ -204,16 +206,18 @@ class Lines:
     parities: list[Parity]
 
     @classmethod
-    def of(cls, backend: Backend, cut: Cut, extent: int) -> "Lines":
+    def of(cls, backend: Backend, along: AxisTransfer, extent: int) -> "Lines":
         """Along an axis of this extent in the fine array."""
-        fine, (first, count) = cut.fine[0], cut.coarse
-        kinds = cut.halving.shares, cut.halving.mean_shares
+        fine, (first, count) = along.fine[0], along.coarse
+        kinds = along.coarsening.shares, along.coarsening.mean_shares
         shares, means = (
             [backend.to_device(line[first : first + count + 2].reshape(1, -1, 1)) for line in lines]
             for lines in kinds
         )
         return cls(
-            shares, means, parities_of(backend, cut.halving.weights, extent, fine, first, count)
+            shares,
+            means,
+            parities_of(backend, along.coarsening.weights, extent, fine, first, count),
         )
 
     @property
@@ -231,7 +235,7 @@ class Step:
     def __init__(
         self,
         backend: Backend,
-        cut: Cut,
+        along: AxisTransfer,
         lines: Lines,
         number: int,
         fine: Any,
@@ -243,19 +247,19 @@ class Step:
         self._sweep, self._part, self._around = backend.sweep, backend.part, tuple(held)
         before, after = around(fine.shape, number)
         self._before, self._after = before, after
-        (fine_first, self._fine_count), (coarse_first, self._count) = cut.fine, cut.coarse
+        (fine_first, self._fine_count), (coarse_first, self._count) = along.fine, along.coarse
         # Rows of the coarse level's arrays may have room for more elements.
         pairs, coarse = fine.shape[number] // 2, (before, down.shape[number], after)
-        self._fine, self._exchange = fine, cut.exchange(fine.shape)
+        self._fine, self._exchange = fine, along.exchange(fine.shape)
         self._number, self._whole_down = number, down
         self._off_centre = [
             (coarse - coarse_first, place - fine_first)
-            for coarse, place in cut.halving.off_centre
+            for coarse, place in along.coarsening.off_centre
             if 1 <= coarse - coarse_first <= self._count
         ]
         self._pairs = fine.reshape((before, pairs, 2 * after))
         self._down, self.lines = down.reshape(coarse), lines
-        self._taps = [divmod(place, 2) for place in range(cut.offset, cut.offset + 4)]
+        self._taps = [divmod(place, 2) for place in range(along.offset, along.offset + 4)]
         self.interpolate = Interpolation(backend, number, up, memory, fine.shape, lines.parities)
 
     def restrict(

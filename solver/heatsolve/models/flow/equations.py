@@ -18,7 +18,7 @@ fourth order or upwind-biased of third.
 from functools import cache
 
 from heatsolve.stencil.language import (
-    NOTHING,
+    ZERO,
     Mirrored,
     Point,
     magnitude,
@@ -156,7 +156,7 @@ def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
 
     Arguments: all components (slowest axis first); the `bends` of this one for `WIDE` forms; the
     force; the temperature, the acceleration for each of its units and the temperature at which
-    there is none, if `buoyant`; nu (`NOTHING` for all but diffusion) and the spacings (slowest axis
+    there is none, if `buoyant`; nu (`ZERO` for all but diffusion) and the spacings (slowest axis
     first); beside obstacles the weights of `laplacian`.
     """
 
@@ -170,7 +170,7 @@ def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
             total = total + lift * (between - neutral)
         (nu, *spacings), weights = _split(given, 1 + dimension)
         total = total - convection(form, component, velocities, at, spacings, bent)
-        return total if nu is NOTHING else total + nu * laplacian(w, at, spacings, weights)
+        return total if nu is ZERO else total + nu * laplacian(w, at, spacings, weights)
 
     return rate
 
@@ -192,7 +192,7 @@ def carried(dimension: int, form: str) -> Point:
     """dc/dt of a quantity at the cells: alpha div grad c + f - div (u c).
 
     Arguments: the quantity, all components of the velocity, the `bends` of the quantity for
-    `WIDE` forms, the source, alpha (`NOTHING` for all but diffusion) and the spacings (slowest axis
+    `WIDE` forms, the source, alpha (`ZERO` for all but diffusion) and the spacings (slowest axis
     first); beside obstacles the weights of `laplacian`.
     """
 
@@ -201,7 +201,7 @@ def carried(dimension: int, form: str) -> Point:
         bent, (source, alpha, *given) = _split(given, dimension if form in WIDE else 0)
         spacings, weights = _split(given, dimension)
         total = source[at]
-        if alpha is not NOTHING:
+        if alpha is not ZERO:
             total = total + alpha * laplacian(c, at, spacings, weights)
         for flux in outflow_of(c, at, form, velocities, spacings, bent):
             total = total - flux
@@ -225,7 +225,7 @@ def stage(rate: Point, surfaces: int = 0) -> Point:
     def advanced(at, start, now, a, b, dt, *given):
         beside, given = _split(given, surfaces)
         new = held(now[at] + dt * rate(at, *given), at, *beside)
-        return new if a is NOTHING else a * start[at] + b * new
+        return new if a is ZERO else a * start[at] + b * new
 
     return advanced
 
@@ -273,12 +273,12 @@ def blended(at, w, other, share):
     return w[at] + share * (other[at] - w[at])
 
 
-def held(new, at, mobility=NOTHING, value=NOTHING):
+def held(new, at, mobility=ZERO, value=ZERO):
     """What the surfaces of obstacles leave of a new value: a `mobility` of it, and theirs."""
-    if mobility is NOTHING:
+    if mobility is ZERO:
         return new
     new = mobility[at] * new
-    return new if value is NOTHING else new + (1.0 - mobility[at]) * value[at]
+    return new if value is ZERO else new + (1.0 - mobility[at]) * value[at]
 
 
 @cache
@@ -329,9 +329,9 @@ def projected_beside(component: int) -> Point:
     return corrected
 
 
-def projected_outflow(at, w, p, dt, h, mobility=NOTHING):
+def projected_outflow(at, w, p, dt, h, mobility=ZERO):
     """The same at an outflow, where p = 0 half a cell behind the cell."""
-    if mobility is NOTHING:
+    if mobility is ZERO:
         return w[at] + dt * p[at] / (0.5 * h)
     return w[at] + dt * mobility[at] * p[at] / (0.5 * h)
 

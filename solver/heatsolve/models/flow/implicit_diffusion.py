@@ -20,7 +20,7 @@ from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat import equations as heat
 from heatsolve.stencil.grid import WALLS
-from heatsolve.stencil.language import ONES, copy, fill
+from heatsolve.stencil.language import ONE, copy, fill
 from heatsolve.time.steppers import Silent
 
 
@@ -94,7 +94,7 @@ class ImplicitDiffusion:
             between, to_walls = self._lines(name, number)
             lines.append(place(grid.along(number, nu * between)))
             held = held + dt * nu * grid.along(number, to_walls)
-        faces = [entry for line in reversed(lines) for entry in (line, ONES)]
+        faces = [entry for line in reversed(lines) for entry in (line, ONE)]
         return System(
             grid=grid,
             backend=problem.backend,
@@ -104,7 +104,7 @@ class ImplicitDiffusion:
             rounding=heat.rounding,
             coefficients=(place(held), 1.0 / dt, *faces),
             b=self._right,
-            ratios=(ONES,) * grid.dimension,
+            ratios=(ONE,) * grid.dimension,
             lowest=lambda: 1.0 / dt,
             homogeneous=True,
         )

@@ -15,7 +15,7 @@ from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.transport import equations as transport
 from heatsolve.stencil.grid import Region
-from heatsolve.stencil.language import NOTHING, Point, copy, fill
+from heatsolve.stencil.language import ZERO, Point, copy, fill
 from heatsolve.time.steppers import Silent, Stepper, Substep
 
 Fields = dict[str, Any]
@@ -183,7 +183,7 @@ class Projection(Stepper):
 
     def _explicit(self, name: str, rates: Fields) -> Any:
         """The coefficient of diffusion that is part of a rate."""
-        return NOTHING if rates and self._diffusion is not None else self.problem.moved[name]
+        return ZERO if rates and self._diffusion is not None else self.problem.moved[name]
 
     def _sweep(
         self, name: str, region: Region, rate: Point, surface: Sequence[Any], given: Sequence[Any],

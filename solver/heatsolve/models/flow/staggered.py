@@ -9,7 +9,8 @@ import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.load import Case
-from heatsolve.case.schema import ZERO, Condition
+from heatsolve.case.schema import ZERO as ZERO_EXPRESSION
+from heatsolve.case.schema import Condition
 from heatsolve.errors import InputError
 from heatsolve.linear import System
 from heatsolve.linear.spectrum import lowest_eigenvalue
@@ -21,11 +22,11 @@ from heatsolve.models.multifield import Walled
 from heatsolve.parallel.halo import replaced
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import WALLS, Grid, Region
-from heatsolve.stencil.language import NOTHING, ONES, copy
+from heatsolve.stencil.language import ONE, ZERO, copy
 from heatsolve.time import stability
 
-STILL = Condition.model_construct(value=ZERO)
-LEVEL = Condition.model_construct(gradient=ZERO)
+STILL = Condition.model_construct(value=ZERO_EXPRESSION)
+LEVEL = Condition.model_construct(gradient=ZERO_EXPRESSION)
 SLIGHT = 1e-2
 """What holds the pressure of a cell without an open face, relative to a face's conductance."""
 BALANCED = 1e-10
@@ -275,10 +276,10 @@ class Staggered(Walled):
         b = backend.zeros(grid.shape)
         lines = self._conductances(dt)
         capacity = backend.zeros((1,) * grid.dimension)
-        share: float = NOTHING
+        share: float = ZERO
         if self.bodies is not None:
             capacity, share = self._enclosed, SLIGHT / max(self.steps_along_axes) ** 2
-        faces = [entry for line in reversed(lines) for entry in (line, ONES)]
+        faces = [entry for line in reversed(lines) for entry in (line, ONE)]
         return System(
             grid=grid,
             backend=backend,
@@ -288,7 +289,7 @@ class Staggered(Walled):
             rounding=heat.rounding,
             coefficients=(capacity, share, *faces),
             b=b,
-            ratios=(ONES,) * grid.dimension,
+            ratios=(ONE,) * grid.dimension,
             lowest=self._lowest,
             singular=not self.open_ends,
             homogeneous=True,

@@ -15,7 +15,7 @@ from heatsolve.models.heat.volumes import Volumes, ratio_line
 from heatsolve.models.problem import Problem
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid
-from heatsolve.stencil.language import NOTHING, fill, shifted
+from heatsolve.stencil.language import ZERO, fill, shifted
 
 
 class Conduction(Problem):
@@ -116,7 +116,7 @@ class Conduction(Problem):
 
     # ---- linear systems ----
 
-    def system(self, b: Any, s: float = NOTHING) -> System:
+    def system(self, b: Any, s: float = ZERO) -> System:
         """A T = b with A T = rho c s T - div(k grad T); b is a device array, s in 1/s.
 
         Without s the problem is steady.

@@ -8,15 +8,15 @@ the *ratio* r of a full cell to the point's volume is 1 or 2. `cx[i, j]` is the 
 face between j - 1 and j.
 
 The linear system is A T = b with A T = m s T - div(k grad T), m = rho c, and s = 0 (steady) or
-s = 1 / (theta dt) (one implicit time step). Where s is NOTHING its term costs nothing, as does a
-ratio that is ONES. Source: S. V. Patankar, "Numerical Heat Transfer and
+s = 1 / (theta dt) (one implicit time step). Where s is ZERO its term costs nothing, as does a
+ratio that is ONE. Source: S. V. Patankar, "Numerical Heat Transfer and
 Fluid Flow" (1980), chapter 4.
 """
 
 from functools import cache
 
 from heatsolve.stencil.language import (
-    NOTHING,
+    ZERO,
     Mirrored,
     Point,
     by_dimension,
@@ -87,13 +87,13 @@ conductance = by_dimension(conductance_1d, conductance_2d, conductance_3d)
 def residual(at, t, b, m, s, *faces):
     """b - A T = b + div(k grad T) - m s T (W/m3)."""
     gained = b[at] + exchange[len(at)](*at, t, *faces)
-    return gained if s is NOTHING else gained - m[at] * s * t[at]
+    return gained if s is ZERO else gained - m[at] * s * t[at]
 
 
 def diagonal(at, m, s, *faces):
     """The diagonal of A."""
     around = conductance[len(at)](*at, *faces)
-    return around if s is NOTHING else m[at] * s + around
+    return around if s is ZERO else m[at] * s + around
 
 
 class MagnitudesAround:
@@ -111,7 +111,7 @@ class MagnitudesAround:
 def rounding(at, t, b, m, s, *faces):
     """|A| |T| + |b|: its rounding error is the least residual that a computer can reach."""
     total = magnitude(b[at]) + exchange[len(at)](*at, MagnitudesAround(t, at), *faces)
-    return total if s is NOTHING else total + m[at] * s * magnitude(t[at])
+    return total if s is ZERO else total + m[at] * s * magnitude(t[at])
 
 
 def gershgorin(at, one, m, *faces):

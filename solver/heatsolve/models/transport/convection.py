@@ -11,7 +11,7 @@ from heatsolve.models.multifield import Walled
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid, SampledAxis
-from heatsolve.stencil.language import NOTHING, Point, copy
+from heatsolve.stencil.language import ZERO, Point, copy
 
 
 class Convection(Walled):
@@ -62,7 +62,7 @@ class Convection(Walled):
         on_nodes, found = self.case.grid.kind == "nodes", []
         second_order = self.case.model.convection in transport.SECOND_ORDER
         if not self.in_flux_form and not (on_nodes and second_order):
-            return (NOTHING,) * (2 * self.grid.dimension)
+            return (ZERO,) * (2 * self.grid.dimension)
         for n, number in enumerate(reversed(range(self.grid.dimension))):
             # On nodes all quantities have values at a wall, or none; along its own axis a velocity.
             walls = self.walls[self.names[n if self.own_velocity else 0]]
@@ -73,7 +73,7 @@ class Convection(Walled):
             }
             for side in (0, 1):
                 line = self.grid.beside(number, side) if side in marked else None
-                found.append(NOTHING if line is None else self.backend.to_device(line))
+                found.append(ZERO if line is None else self.backend.to_device(line))
         return tuple(found)
 
     def largest_step(self) -> float:

@@ -32,8 +32,8 @@ from collections.abc import Sequence
 from functools import cache
 
 from heatsolve.stencil.language import (
-    NOTHING,
-    ONES,
+    ONE,
+    ZERO,
     Point,
     magnitude,
     maximum,
@@ -62,18 +62,18 @@ def upwind(u, at, axis, v, h):
     return where(v > 0.0, v * (u[at] - below) / h, v * (above - u[at]) / h)
 
 
-def central(u, at, axis, v, h, low=NOTHING, high=NOTHING):
+def central(u, at, axis, v, h, low=ZERO, high=ZERO):
     """Beyond a node on an outgoing wall (see `marked`) the line through the last two goes on."""
     below, above = u[neighbour(at, axis, -1)], u[neighbour(at, axis, 1)]
     before, behind = below, above
-    if low is not NOTHING:
+    if low is not ZERO:
         before = where(marked(low, at) & (v < 0.0), 2.0 * u[at] - above, below)
-    if high is not NOTHING:
+    if high is not ZERO:
         behind = where(marked(high, at) & (v > 0.0), 2.0 * u[at] - below, above)
     return v * (behind - before) / (2.0 * h)
 
 
-def by_slopes(u, at, axis, v, h, rising, falling, low=NOTHING, high=NOTHING):
+def by_slopes(u, at, axis, v, h, rising, falling, low=ZERO, high=ZERO):
     """By faces to which the upwind neighbour reaches, with slopes from below and from above.
 
     A node on an outgoing wall is itself at the outer face of its half cell.
@@ -81,10 +81,10 @@ def by_slopes(u, at, axis, v, h, rising, falling, low=NOTHING, high=NOTHING):
     before, behind = neighbour(at, axis, -1), neighbour(at, axis, 1)
     from_below = (u[at] + rising[at]) - (u[before] + rising[before])
     from_above = (u[behind] - falling[behind]) - (u[at] - falling[at])
-    if high is not NOTHING:
+    if high is not ZERO:
         half = 2.0 * (u[at] - (u[before] + rising[before]))
         from_below = where(marked(high, at), half, from_below)
-    if low is not NOTHING:
+    if low is not ZERO:
         half = 2.0 * ((u[behind] - falling[behind]) - u[at])
         from_above = where(marked(low, at), half, from_above)
     return where(v > 0.0, v * from_below / h, v * from_above / h)
@@ -123,7 +123,7 @@ def own_flux(convection, left, right):
     return 0.5 * maximum(left * left, right * right)
 
 
-def flux_difference(convection, u, v, at, axis, reach=(), walls=(NOTHING, NOTHING), on_nodes=True):
+def flux_difference(convection, u, v, at, axis, reach=(), walls=(ZERO, ZERO), on_nodes=True):
     """F_above - F_below of a point's cell; v at the face above each point, None of u itself.
 
     `walls`: lines (see `marked`) of the nodes that own half a cell at the low and the high wall; on
@@ -133,7 +133,7 @@ def flux_difference(convection, u, v, at, axis, reach=(), walls=(NOTHING, NOTHIN
     faces, points = (below, at), (below, at, above)
     sides = [list(states(u, points[n], points[n + 1], reach)) for n in (0, 1)]
     for n, wall in enumerate(walls):
-        if wall is NOTHING or on_nodes or reach:  # slopes reach to a wall's value by themselves
+        if wall is ZERO or on_nodes or reach:  # slopes reach to a wall's value by themselves
             continue
         value = 0.5 * (u[points[n]] + u[points[n + 1]])
         for side in (0, 1) if convection == "central" else (n,):
@@ -147,7 +147,7 @@ def flux_difference(convection, u, v, at, axis, reach=(), walls=(NOTHING, NOTHIN
     # Of half a cell take the face as far outside: the flux at the wall is the mean of the two.
     first_order = convection not in SECOND_ORDER  # its values are those half a spacing away
     for n, (wall, outward) in enumerate(zip(walls, (-1.0, 1.0), strict=True)):
-        if wall is NOTHING or not on_nodes or (v is None and first_order):
+        if wall is ZERO or not on_nodes or (v is None and first_order):
             continue
         if v is None:
             leaves = marked(wall, at) & (outward * u[at] > 0.0)
@@ -170,14 +170,14 @@ def diffusion(u, at, axis, nu, h):
 
 def laplacian(u, at, *spacings):
     """div grad u, central; the spacings are along x, y, z."""
-    along = [diffusion(u, at, len(spacings) - 1 - n, ONES, h) for n, h in enumerate(spacings)]
+    along = [diffusion(u, at, len(spacings) - 1 - n, ONE, h) for n, h in enumerate(spacings)]
     return sum(along[1:], along[0])
 
 
 def advanced(u, at, start, rate, a, b, dt):
-    """What a stage makes of u: a u_0 + b (u + dt rate); Euler's step where a is NOTHING."""
+    """What a stage makes of u: a u_0 + b (u + dt rate); Euler's step where a is ZERO."""
     stepped = u[at] + dt * rate
-    return stepped if a is NOTHING else a * start[at] + b * stepped
+    return stepped if a is ZERO else a * start[at] + b * stepped
 
 
 @cache
@@ -278,9 +278,9 @@ def slope_at_wall(at, u, sign, *distances):
 
 
 RUNGE_KUTTA: dict[str, Sequence[tuple[float, float]]] = {
-    "explicit": ((NOTHING, ONES),),
-    "rk2": ((NOTHING, ONES), (0.5, 0.5)),
-    "rk3": ((NOTHING, ONES), (0.75, 0.25), (1.0 / 3.0, 2.0 / 3.0)),
+    "explicit": ((ZERO, ONE),),
+    "rk2": ((ZERO, ONE), (0.5, 0.5)),
+    "rk3": ((ZERO, ONE), (0.75, 0.25), (1.0 / 3.0, 2.0 / 3.0)),
 }
 """For each stage, the shares a of the start and b of the step of Euler's."""
 TIMES = {"explicit": (0.0,), "rk2": (0.0, 1.0), "rk3": (0.0, 1.0, 0.5)}

@@ -1,4 +1,4 @@
-"""Half a cycle of multigrid, as a backend may do it in one pass through memory."""
+"""A leg of a multigrid cycle, as a backend may make it in one pass through memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from heatsolve.stencil.signature import Region
 
 
 @dataclass(frozen=True, eq=False)
-class HalfCycle:
+class CycleLeg:
     """What a cycle of multigrid does on one level before the correction, or after it.
 
     Sweep n is u[p] = point(p, u, *stages[n]) at the points p of `region` whose colour is
@@ -25,7 +25,7 @@ class HalfCycle:
     a stage is b, a weight, perhaps the inverse of the diagonal, and the coefficients (there is one
     even without sweeps); inverse(p, *coefficients) is what makes that inverse. With a `margin` all
     of them but b have the same value at all points with so many layers between them and the walls.
-    The coarse field has the `coarse_shape`; rows of its array may have room, too. `lines` holds
+    The coarse field has the `coarse_shape`; rows of its array may have room, too. `weights` holds
     four for each axis, slowest first: what a coarse point takes of the points 2q - 2 ... 2q + 1, or
     what the points 2q and then 2q + 1 take of the coarse points q and q + 1.
     """
@@ -39,7 +39,7 @@ class HalfCycle:
     wraps: Sequence[bool]
     coarse: Any
     coarse_shape: tuple[int, ...]
-    lines: Sequence[Any]
+    weights: Sequence[Any]
     restricts: bool = False
     residual: Point | None = None
     operands: Sequence[Any] = ()

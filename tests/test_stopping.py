@@ -4,19 +4,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from heatsolve.linear.stopping import Judge, Look
+from heatsolve.linear.stopping import ConvergenceTest, ResidualCheck
 
 FLOOR = 1e-10
 
 
-class Course:
+class Recurrence:
     """A method whose residual falls by a factor at each check, down to its rounding level."""
 
     direct = recurrent = False
     checks_per_floor, checks_without_fall, fall = 4, 2, 0.5
 
     def __init__(self, factor):
-        self.factor, self.looks = factor, 0
+        self.factor, self.checks = factor, 0
         self.system = SimpleNamespace(residual_floor=self.residual_floor)
 
     def residual(self, number):
@@ -24,7 +24,7 @@ class Course:
         return max(self.factor**number, FLOOR * (0.8 + 0.1 * (number % 3)))
 
     def residual_floor(self, u, kind):
-        self.looks += 1
+        self.checks += 1
         return FLOOR
 
     def solution(self, number):
@@ -48,21 +48,21 @@ CRITERION = SimpleNamespace(
 @pytest.mark.parametrize("factor", [0.02, 0.05, 0.08, 0.1, 0.15, 0.3])
 def test_the_end_at_the_rounding_level(factor):
     """Within four checks, so also a solver with a limit of iterations ends in time."""
-    method = Course(factor)
-    judge, number = Judge(method, CRITERION), 0
-    while not judge.ending:
-        judge.judge(Look(number, number, number), method.residual(number))
+    method = Recurrence(factor)
+    test, number = ConvergenceTest(method, CRITERION), 0
+    while not test.ending:
+        test.examine(ResidualCheck(number, number, number), method.residual(number))
         number += 1
-    assert judge.ending == "rounding"
+    assert test.ending == "rounding"
     arrival = next(n for n in range(100) if factor**n < FLOOR)
     assert arrival < number - 1 <= arrival + 4
-    assert method.looks == 1
+    assert method.checks == 1
 
 
 def test_nobody_looks_while_a_residual_falls_fast():
-    method = Course(0.05)
-    judge = Judge(method, CRITERION)
+    method = Recurrence(0.05)
+    test = ConvergenceTest(method, CRITERION)
     for number in range(7):
-        assert judge.most_checks(64) == 4 - number % 4
-        judge.judge(Look(number, number, number), method.residual(number))
-    assert method.looks == 0
+        assert test.most_checks(64) == 4 - number % 4
+        test.examine(ResidualCheck(number, number, number), method.residual(number))
+    assert method.checks == 0

@@ -11,7 +11,7 @@ from heatsolve.stencil.grid import Axis
 
 
 @dataclass(frozen=True)
-class Line:
+class AxisMetrics:
     """The points of one axis.
 
     `spacing`: the extent of a full cell. In units of it, so that multiples and halves are exact and
@@ -44,8 +44,8 @@ class Line:
         return self.axis.unknowns > 1
 
 
-def finest(block: Axis) -> Line:
-    """The line of the whole axis of a grid, of which this process may own a block."""
+def finest(block: Axis) -> AxisMetrics:
+    """The metrics of a whole axis of a grid, of which this process may own a block."""
     axis = replace(block, block=None, margin=(0, 0))
     n = axis.unknowns
     sizes = np.ones(n + 2)
@@ -57,10 +57,10 @@ def finest(block: Axis) -> Line:
     distances[0] = 0.0
     if not (axis.on_nodes or axis.periodic):
         distances[[1, -1]] = 0.5
-    return Line(axis, sizes, distances, axis.spacing)
+    return AxisMetrics(axis, sizes, distances, axis.spacing)
 
 
-def close(line: np.ndarray, axis: Axis) -> None:
+def close(values: np.ndarray, axis: Axis) -> None:
     """On a periodic axis a ghost is the image of an unknown."""
     if axis.periodic:
-        line[0], line[-1] = line[-2], line[1]
+        values[0], values[-1] = values[-2], values[1]
