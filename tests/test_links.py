@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from heatsolve.backends import Message
-from heatsolve.backends.gpu import nccl as traffic
+from heatsolve.backends.gpu import nccl as nccl_room
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import parse
 from heatsolve.errors import InputError
@@ -49,9 +49,9 @@ class Pretended(NumpyBackend):
 
     on_device = True
 
-    def __init__(self, broken=False, traffic=None, graphs=True):
+    def __init__(self, broken=False, nccl=None, graphs=True):
         super().__init__()
-        self._broken, self._traffic, self._graphs = broken, traffic, graphs
+        self._broken, self._nccl, self._graphs = broken, nccl, graphs
 
     def replayed(self, work):
         if not self._graphs:
@@ -65,7 +65,7 @@ class Pretended(NumpyBackend):
         return Message(array, Exposed(array.copy() if self._broken else array))
 
     def connect(self, ranks):
-        return (self._traffic, "") if self._traffic else super().connect(ranks)
+        return (self._nccl, "") if self._nccl else super().connect(ranks)
 
 
 class Pretending:
@@ -120,21 +120,21 @@ def check():
         link_of(ranks, Pretended(broken=ranks.rank == 0), "mpi")
     with pytest.raises(InputError, match="NCCL does not work here"):
         link_of(ranks, Pretended(), "nccl")
-    traffic = Pretending(ranks)
-    assert name_of(ranks, Pretended(traffic=traffic)) == traffic.name
-    assert name_of(ranks, Pretended(traffic=traffic), "mpi") == direct
-    assert link_of(ranks, Pretended(traffic=traffic)).replays
+    nccl = Pretending(ranks)
+    assert name_of(ranks, Pretended(nccl=nccl)) == nccl.name
+    assert name_of(ranks, Pretended(nccl=nccl), "mpi") == direct
+    assert link_of(ranks, Pretended(nccl=nccl)).replays
     # Without a graph that holds what it moves the library is as good, but for the host's time.
-    link = link_of(ranks, Pretended(traffic=traffic, graphs=False))
-    assert link.traffic is traffic and not link.replays
-    assert not link_of(ranks, Pretended(traffic=traffic, graphs=ranks.rank != 0)).replays
+    link = link_of(ranks, Pretended(nccl=nccl, graphs=False))
+    assert link.nccl is nccl and not link.replays
+    assert not link_of(ranks, Pretended(nccl=nccl, graphs=ranks.rank != 0)).replays
     ranks.claim = ranks.rank != 0
     assert name_of(ranks, Pretended()) == staged
     # No MPI from a wheel knows CUDA: asking it is safe, and the answer is no.
     assert not World().claims_device_memory()
     assert name_of(World(), Pretended()) == staged
-    check_layers(ranks, traffic)
-    for link in (link_of(ranks, Pretended(traffic=traffic)), link_of(ranks, Pretended())):
+    check_layers(ranks, nccl)
+    for link in (link_of(ranks, Pretended(nccl=nccl)), link_of(ranks, Pretended())):
         backend = Pretended()
         leaving, arriving = link.message(backend, (3,)), link.message(backend, (3 * ranks.size,))
         leaving.array[:] = ranks.rank
@@ -142,12 +142,12 @@ def check():
         assert np.array_equal(arriving.array, np.repeat(np.arange(ranks.size), 3))
 
 
-def check_layers(ranks, traffic):
+def check_layers(ranks, nccl):
     """Layers that a queue moves as they lie in an array, and those that it packs."""
 
     def solved(ranks, *settings):
         case = parse(PERIODIC, "case", settings)
-        problem = Conduction(case, Pretended(traffic=traffic), ranks=ranks)
+        problem = Conduction(case, Pretended(nccl=nccl), ranks=ranks)
         system = problem.system(problem.backend.to_device(problem.source(0.0)))
         method = make_method(case, system, problem.temperature)
         method.march(0, 70)
@@ -196,9 +196,9 @@ def test_a_communicator_serves_all_runs_and_is_never_destroyed(monkeypatch):
     for name, module in {"cupy": SimpleNamespace(cuda=cuda), "cupy.cuda": cuda}.items():
         monkeypatch.setitem(sys.modules, name, module)
     known = {}
-    monkeypatch.setattr(traffic, "_COMMUNICATORS", known)
+    monkeypatch.setattr(nccl_room, "_COMMUNICATORS", known)
     for _ in range(2):
-        found, reason = traffic.connect(Pretended(), Two())
+        found, reason = nccl_room.connect(Pretended(), Two())
         assert found and not reason
     del found
     known.clear()

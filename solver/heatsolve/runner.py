@@ -350,7 +350,7 @@ def shares(problem: Problem, elapsed: float) -> Shares:
     mine = link.waited, link.hidden, ranks.summing, own, elapsed
     waited, hidden, summing, sizes, times = zip(*ranks.gather(mine), strict=True)
     whole = max(sum(times), 1e-9)
-    ghosts = None if link.traffic is not None else sum(waited) / whole
+    ghosts = None if link.nccl is not None else sum(waited) / whole
     balance = sum(sizes) / ranks.size / max(sizes)
     return Shares(ghosts, sum(hidden) / whole, sum(summing) / whole, balance)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from heatsolve.backends.accumulator import Accumulator
 from heatsolve.backends.cycle_leg import CycleLeg
-from heatsolve.backends.gpu.nccl import Traffic
+from heatsolve.backends.gpu.nccl import Nccl
 from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.machine import Converts, converted
 from heatsolve.backends.message import Message
@@ -50,19 +50,17 @@ class Backend(Passes, ABC):
         super().__init__(precision)
         self.combine: Callable[[np.ndarray], np.ndarray] = _alone
 
-    def join(
-        self, combine: Callable[[np.ndarray], np.ndarray], traffic: Traffic | None = None
-    ) -> None:
+    def join(self, combine: Callable[[np.ndarray], np.ndarray], nccl: Nccl | None = None) -> None:
         """From now on `combine` makes the registers of all processes one.
 
-        Without `traffic` between devices a gate cannot know what other processes found, so the
+        Without NCCL between devices a gate cannot know what other processes found, so the
         host looks every time.
         """
         self.combine = combine
         self.lookahead = 1
 
-    def connect(self, ranks: Any) -> tuple[Traffic | None, str]:
-        """Traffic among the devices of these processes, or why there is none; all ask together."""
+    def connect(self, ranks: Any) -> tuple[Nccl | None, str]:
+        """NCCL among the devices of these processes, or why there is none; all ask together."""
         return None, "there is no GPU"
 
     @abstractmethod
@@ -267,7 +265,7 @@ __all__ = [
     "Backend",
     "CycleLeg",
     "Message",
+    "Nccl",
     "Region",
     "Signature",
-    "Traffic",
 ]

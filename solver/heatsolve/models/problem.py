@@ -94,7 +94,7 @@ class Problem(ABC):
         link = None
         if self.ranks.size > 1:
             link = link_of(self.ranks, backend, case.parallel.transport)
-            backend.join(self.ranks.combine, link.traffic)
+            backend.join(self.ranks.combine, link.nccl)
         self.halo = Halo(self.grid, backend, self.ranks, dims, depth, link)
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from heatsolve.backends import Backend, Message, Traffic
+from heatsolve.backends import Backend, Message, Nccl
 from heatsolve.errors import InputError
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.language import copy
@@ -34,7 +34,7 @@ class Side(Protocol):
 class Link:
     """Messages by MPI; `direct`: of memory of devices."""
 
-    traffic: Traffic | None = None
+    nccl: Nccl | None = None
     """What moves memory in the queue of a device, if anything does."""
     packs = True
     """Whether it only moves messages, so that layers are packed, and not parts of any array."""
@@ -96,14 +96,14 @@ class QueuedLink(Link):
     Those of `start` go beside what is queued until `finish`.
     """
 
-    traffic: Traffic
+    nccl: Nccl
     packs = False
 
-    def __init__(self, traffic: Traffic):
-        self.traffic = traffic
+    def __init__(self, nccl: Nccl):
+        self.nccl = nccl
 
     def name(self, backend: Backend) -> str:
-        return self.traffic.name
+        return self.nccl.name
 
     def message(self, backend: Backend, shape: Sequence[int]) -> Message:
         array = backend.zeros(shape)
@@ -113,13 +113,13 @@ class QueuedLink(Link):
         leaving = [(side.leaving.array, side.peer) for side in sides]
         # Both sides may face one peer: what leaves here below arrives there above.
         arriving = [(side.arriving.array, side.peer) for side in reversed(sides)]
-        self.traffic.exchange(leaving, arriving)
+        self.nccl.exchange(leaving, arriving)
 
     def finish(self, sides: Sequence[Side]) -> None:
-        self.traffic.rejoin()
+        self.nccl.rejoin()
 
     def gather(self, leaving: Message, arriving: Message) -> None:
-        self.traffic.gather(leaving.array, arriving.array)
+        self.nccl.gather(leaving.array, arriving.array)
 
 
 def link_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Link:
@@ -130,11 +130,11 @@ def link_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Link:
     link: Link
     reason = "there is no GPU"
     if wanted in ("auto", "nccl"):
-        traffic = None
+        nccl = None
         if all(ranks.gather(backend.on_device)):
-            traffic, reason = backend.connect(ranks)
-        if traffic is not None:
-            link = QueuedLink(traffic)
+            nccl, reason = backend.connect(ranks)
+        if nccl is not None:
+            link = QueuedLink(nccl)
             if proved(link, ranks, backend):
                 link.replays = proved(link, ranks, backend, played_back=True)
                 # A library that has failed inside a graph may send nothing more.

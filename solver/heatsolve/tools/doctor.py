@@ -322,7 +322,7 @@ def processes(ranks: Ranks) -> Findings:
         yield Finding("warning", "processes", ranks.crowd, "start as many as there are cores")
     if not links.proved(link, ranks, machine):
         yield Finding("error", "processes", f"{link.name(machine)} does not deliver what is sent")
-    elif machine.on_device and link.traffic is None:
+    elif machine.on_device and link.nccl is None:
         why = machine.connect(ranks)[1]
         said = f"{ranks.size} GPUs are linked by {link.name(machine)}, for there is no NCCL ({why})"
         yield Finding("warning", "processes", said, "pip install nvidia-nccl-cu12 or -cu13")

@@ -29,7 +29,7 @@ from heatsolve.backends.gpu.graphs import Note, Replay
 from heatsolve.backends.gpu.launch import SPREAD, Launch, Shape, launches, shape_of
 from heatsolve.backends.gpu.layout import arrays_of, begin_with_pairs, layout, may_pair
 from heatsolve.backends.gpu.limits import Limits
-from heatsolve.backends.gpu.nccl import Traffic, connect
+from heatsolve.backends.gpu.nccl import Nccl, connect
 from heatsolve.backends.gpu.small_sweeps import SmallSweep, may_share
 from heatsolve.backends.message import DirectMessage, StagedMessage
 from heatsolve.stencil.language import Point
@@ -61,7 +61,7 @@ class DeviceBackend(Backend):
     """Whether generated kernels may load and store pairs of elements."""
     limits: Limits
     """What the device can hold."""
-    traffic: Traffic | None = None
+    nccl: Nccl | None = None
     """What brings together what the devices of all processes found."""
     _state: Any
     _gate: Any
@@ -258,18 +258,16 @@ class DeviceBackend(Backend):
     def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
         return Replay(self, work) if self.compiles_c else work
 
-    def connect(self, ranks: Any) -> tuple[Traffic | None, str]:
+    def connect(self, ranks: Any) -> tuple[Nccl | None, str]:
         return connect(self, ranks)
 
-    def join(
-        self, combine: Callable[[np.ndarray], np.ndarray], traffic: Traffic | None = None
-    ) -> None:
-        self.combine, self.traffic = combine, traffic
-        if traffic is None:
+    def join(self, combine: Callable[[np.ndarray], np.ndarray], nccl: Nccl | None = None) -> None:
+        self.combine, self.nccl = combine, nccl
+        if nccl is None:
             self.lookahead = 1
             return
         self._found = self.integers(sums.WIDTH)
-        self._found_by_all = self.integers(traffic.size * sums.WIDTH)
+        self._found_by_all = self.integers(nccl.size * sums.WIDTH)
 
     def aside(self, work: Callable[[int], None]) -> None:
         """Queue `work` after all that is queued, beside what will be until `rejoin`.
@@ -331,10 +329,10 @@ class DeviceBackend(Backend):
         self._work.append((self.points_updated, self.bytes_moved))
         limit = threshold * (1.0 + GATE_MARGIN) if threshold >= 0.0 else -1.0
         register, copies = accumulator.register, SPREAD
-        if self.traffic is not None:
+        if self.nccl is not None:
             self._queue_merge(register, self._found)
-            self.traffic.gather(self._found, self._found_by_all)
-            register, copies = self._found_by_all, self.traffic.size
+            self.nccl.gather(self._found, self._found_by_all)
+            register, copies = self._found_by_all, self.nccl.size
         self._queue_check(register, copies, accumulator.kind == "sum", limit)
 
     def ledger(self) -> list[float]:

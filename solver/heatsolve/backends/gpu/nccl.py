@@ -1,4 +1,4 @@
-"""Traffic between GPUs in the order of their own queues, by NCCL as CuPy binds it."""
+"""NCCL: transfers between GPUs in the order of their own queues, by NCCL as CuPy binds it."""
 
 import ctypes
 import platform
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from heatsolve.backends.gpu.device import DeviceBackend
 
 PRIORITY = -5
-"""Of the stream of traffic: sweeps leave room for it."""
+"""Of the stream of transfers: sweeps leave room for it."""
 Parcels = Sequence[tuple[Any, int]]
 """Arrays, each with the process that it goes to or comes from."""
 _COMMUNICATORS: dict[tuple[str, str, int], Any] = {}
 """What NCCL made for all runs of this process, by node, GPU and number of processes."""
 
 
-class Traffic:
+class Nccl:
     """Sends arrays of a device to those of other processes, each with a device of its own.
 
     All processes must queue the same exchanges and gathers in the same order. Two processes pair
@@ -83,8 +83,8 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def connect(backend: "DeviceBackend", ranks: Any) -> tuple[Traffic | None, str]:
-    """The traffic of these processes, or the reason why there is none; all ask together."""
+def connect(backend: "DeviceBackend", ranks: Any) -> tuple[Nccl | None, str]:
+    """The `Nccl` of these processes, or the reason why there is none; all ask together."""
     reason, place = "", ("", "")
     try:
         import cupy
@@ -106,7 +106,7 @@ def connect(backend: "DeviceBackend", ranks: Any) -> tuple[Traffic | None, str]:
         if reason:
             return None, reason
         _COMMUNICATORS[key] = lasting(communicator)
-    return Traffic(backend, nccl, _COMMUNICATORS[key], ranks.size), ""
+    return Nccl(backend, nccl, _COMMUNICATORS[key], ranks.size), ""
 
 
 def introduced(nccl: Any, ranks: Any) -> tuple[str, Any]:
