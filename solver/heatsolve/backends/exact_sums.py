@@ -29,6 +29,7 @@ LOWEST = -1000  # binary exponent of the unit of slice number 0
 BINS = 76  # slices -3 ... 72
 TOP, NOT_FINITE, LARGEST = BINS, BINS + 1, BINS + 2
 WIDTH = 80
+_sum, _maximum, _minimum = np.add.reduce, np.maximum.reduce, np.minimum.reduce
 
 # Adding and subtracting 1.5 * 2^(52 - 28 k) rounds to a multiple of 2^(-28 k), ties to even.
 ANCHORS = tuple(1.5 * 2.0 ** (52 - SLICE_BITS * k) for k in range(SLICES))
@@ -49,7 +50,7 @@ def add_block(values: np.ndarray, register: np.ndarray) -> None:
     """Add the terms of an array (float64, at most 2^24 of them) to a register."""
     if not add_largest(values, register):
         return
-    largest = float(max(values.max(), -values.min()))
+    largest = float(max(_maximum(values, None), -_minimum(values, None)))
     if largest == 0.0:
         return
     top = top_slice(largest)
@@ -58,14 +59,14 @@ def add_block(values: np.ndarray, register: np.ndarray) -> None:
         rounded = rest + ANCHORS[k]
         rounded -= ANCHORS[k]
         # Exact: 2^24 multiples of the unit, each below 2^28 units, fit into 53 bits.
-        register[top + SLICES - 1 - k] += int(rounded.sum() / UNITS[k])
+        register[top + SLICES - 1 - k] += int(_sum(rounded, None) / UNITS[k])
         rest -= rounded
     register[TOP] = max(register[TOP], top + 1)
 
 
 def add_largest(values: np.ndarray, register: np.ndarray) -> bool:
     """Take the largest magnitude of an array into a register; False if a value is not finite."""
-    largest = np.float64(max(values.max(), -values.min()))
+    largest = np.float64(max(_maximum(values, None), -_minimum(values, None)))
     if not np.isfinite(largest):
         register[NOT_FINITE] += int(values.size - np.isfinite(values).sum())
         return False

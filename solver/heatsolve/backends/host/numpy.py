@@ -1,15 +1,18 @@
 """The numpy backend: whole-array operations on views, in place; it is the reference for bits."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from heatsolve.backends import Backend, Region, Signature
 from heatsolve.backends import exact_sums as sums
 from heatsolve.stencil.language import Point
-from heatsolve.stencil.trace import Tape
+from heatsolve.stencil.trace import Operation, Tape
+
+Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function and what it is called with: a ufunc, its operands and the array that it writes."""
 
 UFUNCS: dict[str, Any] = {
     "+": np.add,
@@ -27,6 +30,9 @@ UFUNCS: dict[str, Any] = {
     "&": np.logical_and,
     "|": np.logical_or,
 }
+# As they are behind the dispatch for other kinds of arrays.
+_copyto, _putmask = np.copyto.__wrapped__, np.putmask.__wrapped__  # type: ignore[attr-defined]
+BOOL, FIRST = np.dtype(bool), slice(0, 1)
 LEAVES = ("load", "scalar", "constant")
 CONDITIONS = ("<", "<=", ">", ">=", "==", "!=", "&", "|")
 REDUCED_AT_ONCE = 1 << 18
@@ -76,6 +82,28 @@ class NumpyBackend(Backend):
     def clear_register(self, register: np.ndarray) -> None:
         register[:] = 0
 
+    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Its operations, one after the other: views and scratch arrays are found once."""
+        course = self._course
+        before, course.notes = replace(course), []
+        try:
+            work()
+        finally:
+            calls, course.notes = course.notes, before.notes
+        points = course.points_updated - before.points_updated
+        moved = course.bytes_moved - before.bytes_moved
+        course.points_updated, course.bytes_moved = before.points_updated, before.bytes_moved
+
+        def play() -> None:
+            if course.notes is not None:  # a part of work that is noted down itself
+                course.notes += calls
+            else:
+                _make(calls)
+            course.points_updated += points
+            course.bytes_moved += moved
+
+        return play
+
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         # `where` writes its target twice, and must not do that to an array that it also reads.
         in_place_where = signature.in_place[0] is not None and tape.operations[-1].name == "where"
@@ -83,58 +111,104 @@ class NumpyBackend(Backend):
         reduces = signature.outputs.count("array") < len(signature.outputs)
 
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
-            with np.errstate(all="ignore"):
-                for block in slabs(region) if reduces else (region,):
-                    self._run(tape, steps, signature.outputs, block, targets, arguments)
+            notes = self._course.notes
+            for block in slabs(region) if reduces else (region,):
+                calls = self._bound(tape, steps, signature.outputs, block, targets, arguments)
+                if notes is not None:
+                    notes += calls
+                else:
+                    _make(calls)
 
         return run
 
-    def _run(self, tape, steps, kinds, region, targets, arguments) -> None:
+    def _bound(
+        self,
+        tape: Tape,
+        steps: Sequence[Step],
+        kinds: Sequence[str],
+        region: Region,
+        targets: Sequence[Any],
+        arguments: Sequence[Any],
+    ) -> list[Call]:
+        """The calls that make a sweep, each bound to views of its operands and its target."""
         shape = tuple([high - low for low, high in region])
-        values: list[Any] = [self._leaf(op, region, arguments) for op in tape.operations]
+        calls: list[Call] = []
+        values: list[Any] = [None] * len(tape.operations)
+        for place, operation in enumerate(tape.operations):
+            if operation.name in LEAVES:
+                values[place] = self._leaf(operation, region, arguments, calls)
         for step in steps:
-            operands = [values[operand] for operand in step.operands]
             if step.scratch is None:
                 target = _view(targets[0], region)
             else:
-                target = self._scratch_array(step, shape)
+                dtype = BOOL if step.name in CONDITIONS else self.dtype
+                target = self._scratch_array(shape, dtype, step.scratch)
             if step.name == "where":
-                condition, a, b = operands
-                np.copyto(target, b)
-                np.copyto(target, a, where=condition)
+                condition, a, b = step.operands
+                calls.append((_copyto, (target, values[b])))
+                calls.append(_chosen(target, values[condition], values[a]))
+            elif len(step.operands) == 2:
+                a, b = step.operands
+                calls.append((UFUNCS[step.name], (values[a], values[b], target)))
             else:
-                UFUNCS[step.name](*operands, out=target)
+                calls.append((UFUNCS[step.name], (values[step.operands[0]], target)))
             values[step.place] = target
         if len(targets) > 1:  # what one output holds may be another's value
             for place in tape.results:
                 if tape.operations[place].name == "load":
-                    values[place] = values[place].copy()
+                    kept = self._scratch_array(shape, self.dtype, ("kept", place))
+                    calls.append((_copyto, (kept, values[place])))
+                    values[place] = kept
         for target, kind, place in zip(targets, kinds, tape.results, strict=True):
-            if kind == "array":
-                if not (steps and steps[-1].scratch is None):
-                    np.copyto(_view(target, region), values[place])
-            else:
-                terms = np.broadcast_to(np.asarray(values[place], np.float64), shape)
-                (sums.add_block if kind == "sum" else sums.add_largest)(terms, target)
+            if kind != "array":
+                calls.append((_reduce, (kind, values[place], shape, target)))
+            elif not (steps and steps[-1].scratch is None):
+                calls.append((_copyto, (_view(target, region), values[place])))
+        return calls
 
-    def _leaf(self, operation, region, arguments) -> Any:
+    def _leaf(
+        self, operation: Operation, region: Region, arguments: Sequence[Any], calls: list[Call]
+    ) -> Any:
+        """A number, or a view of an array; of one in another precision a copy, to be made anew."""
         if operation.name == "constant":
             return self.dtype.type(float.fromhex(operation.operands[0]))
         if operation.name == "scalar":
             return arguments[operation.operands[0]]
-        if operation.name == "load":
-            number, subscript = operation.operands
-            shifts = [shift + sum(arguments[n] for n in added) for shift, added in subscript]
-            view = _view(arguments[number], region, shifts)
-            return view if view.dtype == self.dtype else view.astype(self.dtype)
-        return None
+        number, subscript = operation.operands
+        view = _view(arguments[number], region, subscript, arguments)
+        if view.dtype == self.dtype:
+            return view
+        converted = self._scratch_array(view.shape, self.dtype, operation.operands)
+        calls.append((_copyto, (converted, view)))
+        return converted
 
-    def _scratch_array(self, step: Step, shape: tuple[int, ...]) -> np.ndarray:
-        dtype = np.dtype(bool) if step.name in CONDITIONS else self.dtype
-        key = (shape, dtype, step.scratch)
-        if key not in self._scratch:
-            self._scratch[key] = np.empty(shape, dtype)
-        return self._scratch[key]
+    def _scratch_array(self, shape: tuple[int, ...], dtype: Any, number: Any) -> np.ndarray:
+        key = (shape, dtype, number)
+        array = self._scratch.get(key)
+        if array is None:
+            array = self._scratch[key] = np.empty(shape, dtype)
+        return array
+
+
+def _make(calls: Iterable[Call]) -> None:
+    with np.errstate(all="ignore"):
+        for function, operands in calls:
+            function(*operands)
+
+
+def _chosen(target: np.ndarray, condition: np.ndarray, values: Any) -> Call:
+    """What overwrites a target where a condition holds."""
+    if np.shape(values) in ((), target.shape):
+        return _putmask, (target, condition, values)
+    return _copyto, (target, values, "same_kind", condition)
+
+
+def _reduce(kind: str, values: Any, shape: tuple[int, ...], register: np.ndarray) -> None:
+    """Add the terms of a norm to a register."""
+    terms = np.asarray(values, np.float64)
+    if terms.shape != shape:
+        terms = np.broadcast_to(terms, shape)
+    (sums.add_block if kind == "sum" else sums.add_largest)(terms, register)
 
 
 def plan(tape: Tape, writes_output: bool) -> list[Step]:
@@ -176,16 +250,22 @@ def _release(places: list[int], held: dict, free: dict[bool, list[int]]) -> None
         free[condition].append(scratch)
 
 
-def _view(array: np.ndarray, region: Region, shifts: Sequence[int] | None = None) -> np.ndarray:
-    shifts = shifts or (0,) * len(region)
-    return array[
-        tuple(
-            [
-                slice(0, 1) if extent == 1 else slice(low + shift, high + shift)
-                for extent, (low, high), shift in zip(array.shape, region, shifts, strict=True)
-            ]
-        )
-    ]
+def _view(
+    array: np.ndarray, region: Region, subscript: Any = None, arguments: Sequence[Any] = ()
+) -> np.ndarray:
+    """The part of an array that a subscript reads over a region; where the extent is 1, all."""
+    window = []
+    for axis, (low, high) in enumerate(region):
+        if array.shape[axis] == 1:
+            window.append(FIRST)
+            continue
+        shift = 0
+        if subscript is not None:
+            shift, added = subscript[axis]
+            for number in added:
+                shift += arguments[number]
+        window.append(slice(low + shift, high + shift))
+    return array[tuple(window)]
 
 
 def slabs(region: Region) -> Iterator[Region]:
