@@ -9,6 +9,7 @@ import ctypes
 import functools
 import math
 import os
+import re
 import subprocess
 import tempfile
 from dataclasses import replace
@@ -18,10 +19,10 @@ import numpy as np
 
 from heatsolve.backends import cache
 from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.gpu.cupy_source import cuda_text
 from heatsolve.backends.gpu.device import DeviceBackend
 from heatsolve.backends.gpu.launch import SPREAD
 from heatsolve.backends.gpu.limits import CARDS
-from heatsolve.backends.gpu.pass_source import PTX
 from heatsolve.backends.host.numpy import NumpyBackend
 
 DRIVER = r"""
@@ -81,9 +82,12 @@ def library(source):
     """The function `launch` of a kernel's source, and the C types of what it takes."""
     signature = source[source.rindex("sweeps(const integer* gate") :]
     signature = signature[signature.index("(") + 1 : signature.index(") {")]
+    if "PARAMETERS" in signature:
+        more = re.search("#define PARAMETERS (.*)", source)
+        signature = signature.replace("PARAMETERS", more[1])
     parameters = [" ".join(p.split()) for p in signature.split(",")]
     names = [p.split()[-1].lstrip("*") for p in parameters]
-    text = source.replace(PTX, "").replace(
+    text = source.replace(cuda_text("ptx.cuh"), "").replace(
         "extern __shared__ __align__(16) unsigned char", "extern unsigned char"
     )
     driver = (

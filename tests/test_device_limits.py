@@ -167,7 +167,7 @@ def test_old_cards_make_generic_sweeps(card):
 
 def cut_of_cycles(card):
     """The warps and the planes ahead of blocks in three dimensions, by sweeps of their pass."""
-    kernels = [s for s in chosen(card)[2] if "#define CORRECTS" in s]
+    kernels = [s for s in chosen(card)[2] if "#define GROUP" in s]
     return {
         (defined(s, "RESTRICTS"), defined(s, "T")): (defined(s, "WARPS"), defined(s, "AHEAD"))
         for s in kernels

@@ -19,28 +19,8 @@ find the residual's norm, too.
 from dataclasses import dataclass
 from functools import cache
 
-from heatsolve.backends.gpu.cycle_source import NORMS
-from heatsolve.backends.gpu.cycle_text_3d import (
-    KERNEL,
-    NEIGHBOURS,
-    PLANE,
-    STORE,
-    STORE_APART,
-    SWEEPS,
-    SWEEPS_OUTER,
-    SWEEPS_STATE,
-)
-from heatsolve.backends.gpu.pass_source import Pass, filled
+from heatsolve.backends.gpu.pass_source import Pass, assembled
 from heatsolve.backends.gpu.pass_source_3d import Reads
-from heatsolve.backends.gpu.pass_text_3d import COPY
-from heatsolve.backends.gpu.transfer_text_3d import (
-    CORRECTION,
-    INTERPOLATION,
-    NORM,
-    RESTRICTION,
-    RESTRICTION_OUTER,
-    RESTRICTION_STATE,
-)
 
 
 @dataclass(frozen=True)
@@ -125,63 +105,36 @@ FIELD: dict[tuple[int, ...], str] = {
 def source(work: Pass, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     along = fetched_along(work)
-    lines = work.numbers()
-    last_plane, end = "region_i.high", ""
     if work.restricts:
         assert work.transfer is not None and work.transfer.residual is not None
         taken = dict(enumerate(work.transfer.operands, 1))
         reads = Reads(work, work.transfer.residual, taken, FIELD, "m", along, ("2", "C"))
-        state, outer, correct, step = RESTRICTION_STATE, RESTRICTION_OUTER, "", RESTRICTION
-        beside, norm = "k", ""
-        if work.transfer.norm is not None:
-            kept, each, ending, end = NORMS[work.transfer.norm]
-            state = f"{state}\n    {COPY}\n    {kept}"
-            norm = NORM.replace("@TERM@", each).replace("@AFTER@", ending)
-        step = step.replace("@NORM@", norm)
-        # Coarse points may lie one beyond the last unknown.
-        last_plane = "max(region_i.high, 2 * int(coarse_i) - 3)"
     else:
         own = {number: number for number in range(len(work.signature.arguments))}
         reads = Reads(work, work.tape, own, FIELD, along=along, across=("2", "C"))
-        state, outer, correct, step = SWEEPS_STATE, SWEEPS_OUTER, "", SWEEPS
-        beside = "k / 2"
-        black = ", ".join(str(int(colour < 0)) for colour in work.colours)
-        state = state.replace("@BLACK@", black)
-        if work.corrects:
-            state, correct = f"{state}\n    {INTERPOLATION}", CORRECTION
-    lines += reads.lines
-    step = step.replace("@PLANE@", PLANE).replace("@NEIGHBOURS@", NEIGHBOURS)
-    step = step.replace("@PLANES@", "\n            ".join(reads.planes))
-    step = step.replace("@GIVEN@", ", ".join(reads.given)).replace("@BESIDE@", beside)
-    fetches = [f"fetch_plane(a{along}, start + n - 1, RING + beside);"]
-    if not work.from_zero:
-        fetches.append("fetch_plane(a0, start + n, into);")
     before, after = reach(work)
     low, high = halo(work, 2)
     left, right = halo(work, columns(work))
-    # A pair where rows begin anywhere comes and goes by single elements.
-    group = columns(work) if work.aligned > 1 else 1
-    row = ", ".join(f"u[T][r][{k}]" for k in range(columns(work)))
-    store = "" if work.restricts else STORE.replace("@ROW@", row) if group > 1 else STORE_APART
     defines = {
-        "T": work.sweeps, "LEVELS": max(work.sweeps, 1), "RESTRICTS": work.restricts,
+        "T": work.sweeps, "LEVELS": max(work.sweeps, 1),
         "WARPS": shape.warps, "C": columns(work), "X": width(work), "Y": 2 * shape.warps,
         "TILE": 2 * shape.warps * width(work), "AHEAD": shape.ahead,
-        "FROM_ZERO": work.from_zero, "CORRECTS": work.corrects,
-        "GROUP": group, "SECTOR": 2 * columns(work),
+        # A pair where rows begin anywhere comes and goes by single elements.
+        "GROUP": columns(work) if work.aligned > 1 else 1, "SECTOR": 2 * columns(work),
         "MARGIN": work.margin or 0, "RING": shape.planes(work)[0],
         "PLANES": shape.planes_in_all(work),
         "LOW": low, "HIGH": high, "LEFT": left, "RIGHT": right,
         "BEFORE": before, "AFTER": after, "ODD": work.odd, "WRAPS_I": work.wraps[0],
         "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2],
     }  # fmt: skip
-    return filled(
-        KERNEL, work, defines,
-        LINES="\n    ".join(lines), FETCHES="\n            ".join(fetches),
-        ARRIVED="0" if work.from_zero else "own[slot * TILE + r * X + k]",
-        STATE=state, OUTER=outer, CORRECT=correct, STEP=step, END=end,
-        STORE=store, LAST_PLANE=last_plane,
-    )  # fmt: skip
+    arguments = "RESIDUAL_ARGUMENTS" if work.restricts else "POINT_ARGUMENTS"
+    pieces = {
+        "PREPARE": [*work.numbers(), *reads.lines], "READ_PLANE": reads.planes,
+        arguments: ", ".join(reads.given), "ALONG": f"a{along}",
+        "BLACK": ", ".join(str(int(colour < 0)) for colour in work.colours),
+        "ROW": ", ".join(f"u[T][r][{k}]" for k in range(columns(work))),
+    }  # fmt: skip
+    return assembled("cycle_leg_3d.cuh", work, defines, pieces)
 
 
 def fetched_along(work: Pass) -> int:

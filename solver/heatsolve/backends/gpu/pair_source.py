@@ -20,15 +20,6 @@ from heatsolve.stencil.trace import Operation, Tape
 KINDS = {"float64": ("double", "double2"), "float32": ("float", "float2")}
 """An element and a pair, by precision."""
 
-STORE = """
-template <typename Real, typename Pair> __device__ __forceinline__
-void store(Real* to, bool first, bool second, Pair pair) {
-    if (first && second) *(Pair*)to = pair;
-    else if (first) to[0] = pair.x;
-    else to[1] = pair.y;
-}
-"""
-
 
 @dataclass(frozen=True)
 class Word:

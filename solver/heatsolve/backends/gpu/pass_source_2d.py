@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from heatsolve.backends.gpu import cycle_source
-from heatsolve.backends.gpu.pass_source import Pass, filled, place_of
-from heatsolve.backends.gpu.pass_text_2d import COLOURED, COPY, KERNEL, WINDOW
+from heatsolve.backends.gpu.pass_source import Pass, assembled, place_of
 from heatsolve.stencil.trace import Tape
 
 PAIR = 2
 """Rows that a warp goes down at a time."""
+COARSE_ROWS = 8
+"""Rows of the coarse array that a warp holds: one for each pair of rows of the ring, at least."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Shape:
     def bytes_shared(self, work: Pass) -> int:
         """Shared memory of a block."""
         rows = self.ahead + len(kept(work)) * self.kept_rows(work)
-        coarse = cycle_source.COARSE_ROWS * 2 if work.corrects else 0
+        coarse = COARSE_ROWS * 2 if work.corrects else 0
         return (rows * self.columns + coarse) * 32 * self.warps * work.bytes
 
     def width(self, work: Pass) -> int:
@@ -98,8 +98,7 @@ def source(work: Pass, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     reads = Reads(work, work.tape, range(len(work.signature.arguments)), "t")
     state, each, last = _norms(work)
-    transfer = cycle_source.pieces(work) if work.transfer else cycle_source.NO_PIECES
-    keeps = reads.keeps
+    keeps, lines = reads.keeps, [*work.numbers(), *reads.lines]
     defines = {
         "T": work.sweeps, "LEVELS": work.sweeps + work.looks, "LEAD": lead(work),
         "TAIL": work.sweeps + work.looks, "EVEN": even(work), "C": shape.columns,
@@ -107,26 +106,23 @@ def source(work: Pass, shape: Shape) -> str:
         "BLOCKS": shape.blocks, "MARGIN": work.margin or 0, "HALO": shape.halo(work),
         "STRIP": shape.width(work),
         "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1], "ALIGNED": work.aligned > 1,
-        "KEPT": len(keeps), "KEPT_ROWS": shape.kept_rows(work),
-        "COARSE_ROWS": cycle_source.COARSE_ROWS,
-        "COARSE": 2 * cycle_source.COARSE_ROWS if transfer.fetch else 0,
+        "KEPT": len(keeps), "KEPT_ROWS": shape.kept_rows(work), "COARSE_ROWS": COARSE_ROWS,
+        "COARSE": 2 * COARSE_ROWS if work.corrects else 0, "COLOURED": any(work.colours),
     }  # fmt: skip
-    point = f"value[k] = point({', '.join(reads.given)});"
-    if any(work.colours):
-        colours = ", ".join({1: "0", -1: "1", 0: "2"}[colour] for colour in work.colours)
-        point = COLOURED.replace("@COLOURS@", colours).replace("@POINT@", point)
-    return filled(
-        KERNEL, work, defines,
-        LINES="\n    ".join([*work.numbers(), *reads.lines, *transfer.lines]),
-        ROWS="\n                ".join(reads.rows),
-        SHUFFLES="\n                ".join(sorted(reads.shuffles)), POINT=point,
-        WINDOW=WINDOW.replace("@LEVEL@", "t"),
-        FETCHES="\n                ".join(_fetches(work, keeps)),
-        NORM_STATE="\n    ".join(state), NORMS="\n                ".join(each),
-        NORM_END="\n    ".join([*last, transfer.end]), TRANSFER_STATE=transfer.state,
-        RESTRICT=transfer.restrict, ARRIVE=transfer.arrive, FETCH_COARSE=transfer.fetch,
-        LAST_COLUMN=transfer.last_column, LAST_ROW=transfer.last_row,
-    )  # fmt: skip
+    pieces = {
+        "FETCH_ROW": _fetches(work, keeps),
+        "READ_ROW": [*reads.rows, *sorted(reads.shuffles)],
+        "POINT_ARGUMENTS": ", ".join(reads.given),
+        "COLOURS": ", ".join({1: "0", -1: "1", 0: "2"}[colour] for colour in work.colours),
+        "CHANGE_STATE": state, "CHANGE_OF_ROW": each, "CHANGE_END": last,
+    }  # fmt: skip
+    if work.transfer is not None and work.transfer.residual is not None:
+        numbers = (0, *work.transfer.operands)
+        reads = Reads(work, work.transfer.residual, numbers, "T", "m")
+        lines += reads.lines
+        pieces["READ_ROW_OF_RESIDUAL"] = [*reads.rows, *sorted(reads.shuffles)]
+        pieces["RESIDUAL_ARGUMENTS"] = ", ".join(reads.given)
+    return assembled("sweeps_2d.cuh", work, defines, {"PREPARE": lines, **pieces})
 
 
 class Reads:
@@ -241,10 +237,10 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
     if not any(work.norms):
         return [], [], []
     state = [
-        "bool within[C];  // at the sides",
+        "bool within[C];",
         "for (int k = 0; k < C; k++)",
         "    within[k] = mine && column + k >= counted_j.low && column + k < counted_j.high;",
-        COPY,
+        "const int copy = COPY;",
     ]
     each, last = [], []
     here = "row >= begin && row < end && (!ENDS || row >= counted_i.low && row < counted_i.high)"

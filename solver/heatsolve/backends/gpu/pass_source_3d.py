@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from heatsolve.backends.gpu.pass_source import Pass, filled, place_of
-from heatsolve.backends.gpu.pass_text_3d import COPY, KERNEL
+from heatsolve.backends.gpu.pass_source import Pass, assembled, place_of
 from heatsolve.stencil.trace import Tape
 
 
@@ -76,13 +75,12 @@ def source(work: Pass, shape: Shape) -> str:
         "RING": shape.ahead + 2, "HALO": shape.halo(work.sweeps), "WRAPS_I": work.wraps[0],
         "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2], "ALIGNED": work.aligned > 1,
     }  # fmt: skip
-    return filled(
-        KERNEL, work, defines,
-        LINES="\n    ".join([*work.numbers(), *reads.lines]),
-        PLANES="\n            ".join(reads.planes), GIVEN=", ".join(reads.given),
-        NORM_STATE="\n    ".join(state), NORMS="\n            ".join(each),
-        NORM_END="\n    ".join(last),
-    )  # fmt: skip
+    pieces = {
+        "PREPARE": [*work.numbers(), *reads.lines], "READ_PLANE": reads.planes,
+        "POINT_ARGUMENTS": ", ".join(reads.given),
+        "CHANGE_STATE": state, "CHANGE_OF_PLANE": each, "CHANGE_END": last,
+    }  # fmt: skip
+    return assembled("sweeps_3d.cuh", work, defines, pieces)
 
 
 FIELD: dict[tuple[int, ...], str] = {
@@ -198,7 +196,7 @@ def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
         "    within[r][k] = lane * C >= HALO && lane * C < X - HALO && warp * R + r >= T &&",
         "        warp * R + r < Y - T && y + r >= counted_j.low && y + r < counted_j.high &&",
         "        x + k >= counted_k.low && x + k < counted_k.high;",
-        COPY,
+        "const int copy = COPY;",
     ]
     each, last = [], []
     where = "here >= max(begin, counted_i.low) && here < min(end, counted_i.high)"

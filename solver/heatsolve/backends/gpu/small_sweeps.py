@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends.gpu.cupy_source import C_DIALECT, REAL_OF
+from heatsolve.backends.gpu.cupy_source import C_DIALECT, REAL_OF, cuda_text, macro
 from heatsolve.backends.gpu.emit import body, extent_names, places
 from heatsolve.backends.gpu.launch import Launch
 from heatsolve.stencil.dependencies import Place, Touched, place_at
@@ -136,36 +136,9 @@ def source(functions: tuple[tuple[Signature, Tape], ...], width: int) -> str:
     cases = [f"case {n}: sweep_{n}(row + 3, n, threads); break;" for n in range(len(functions))]
     texts = [_function(n, *function) for n, function in enumerate(functions)]
     gated = any(signature.gated for signature, _ in functions)
-    return (
-        f"#define WIDTH {width}\n#define THREADS {THREADS}\ntypedef long long integer;\n"
-        + "".join(texts)
-        + KERNEL.replace("@CASES@", "\n            ".join(cases)).replace(
-            "@GATE@", "if (*gate) return;" if gated else ""
-        )
-    )
-
-
-KERNEL = """
-// A row: the number of a function, whether it waits for those before, its first thread, the rest.
-extern "C" __global__ void __launch_bounds__(THREADS)
-sweeps(const integer* gate, const integer* table, integer count, integer blocks) {
-    @GATE@
-    extern __shared__ __align__(16) unsigned char memory[];
-    integer* const rows = reinterpret_cast<integer*>(memory);
-    for (integer word = threadIdx.x; word < count * WIDTH; word += THREADS)
-        rows[word] = table[word];
-    __syncthreads();
-    const unsigned threads = unsigned(blocks) * THREADS, own = blockIdx.x * THREADS + threadIdx.x;
-    for (const integer* row = rows; row < rows + count * WIDTH; row += WIDTH) {
-        if (row[1]) __syncthreads();
-        const unsigned first = unsigned(row[2]);
-        const unsigned n = own < first ? own + threads - first : own - first;
-        switch (row[0]) {
-            @CASES@
-        }
-    }
-}
-"""
+    head = f"#define WIDTH {width}\n#define THREADS {THREADS}\n#define GATED {int(gated)}\n"
+    head += macro("SWEEP_CASES", cases) + "typedef long long integer;\n"
+    return head + "".join(texts) + cuda_text("small_sweeps.cuh")
 
 
 def _function(number: int, signature: Signature, tape: Tape) -> str:

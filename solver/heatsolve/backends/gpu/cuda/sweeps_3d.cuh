@@ -1,25 +1,16 @@
-"""Text of CUDA C that `pass_source_3d` puts together: a tile going up the planes."""
+// Fused sweeps in three dimensions: a tile going up the planes.
+//
+// Before the kernel come numbers (T sweeps, C columns and R rows of a thread, ...) and what is made
+// of the point function: PREPARE, READ_PLANE, POINT_ARGUMENTS and the norms of changes.
 
-COPY = "const int copy = (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD;"
-"""Of the copies of a register, the one that a warp adds to."""
+// Of the copies of a register, the one that a warp adds to.
+#define COPY (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD
 
-ENTRY = """\
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-sweeps(const integer* gate, @PARAMETERS@, integer low_i, integer high_i, integer low_j,
-       integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
-       integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
-       integer planes, integer extent_i, integer extent_j, integer extent_k, integer pitch) {
-    @GATE@
-"""
-"""The head of every kernel of passes in three dimensions."""
-
-KERNEL = (
-    """
-template <bool EDGE> __device__ __forceinline__ void tile(
-    @PARAMETERS@, Range region_i, Range region_j, Range region_k, Range counted_i, Range counted_j,
-    Range counted_k, int extent_i, int extent_j, int extent_k, int pitch, int first_j, int first_k,
-    int begin, int end, real* shared
-) {
+template <bool EDGE>
+__device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j, Range region_k,
+                                     Range counted_i, Range counted_j, Range counted_k,
+                                     int extent_i, int extent_j, int extent_k, int pitch,
+                                     int first_j, int first_k, int begin, int end, real* shared) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int x = first_k + lane * C, y = first_j + warp * R;
     const int last_i = extent_i - 1, last_j = extent_j - 1, last_k = extent_k - 1;
@@ -39,11 +30,12 @@ template <bool EDGE> __device__ __forceinline__ void tile(
         ys[r] = of(y + r, last_j, WRAPS_J);
         fixed_y[r] = EDGE && !WRAPS_J && (y + r < region_j.low || y + r >= region_j.high);
     }
-    @LINES@
+    PREPARE
     real older[T][R][C], newer[T][R][C];
-    for (int t = 0; t < T; t++) for (int r = 0; r < R; r++)
-        for (int k = 0; k < C; k++) older[t][r][k] = newer[t][r][k] = 0;
-    @NORM_STATE@
+    for (int t = 0; t < T; t++)
+        for (int r = 0; r < R; r++)
+            for (int k = 0; k < C; k++) older[t][r][k] = newer[t][r][k] = 0;
+    CHANGE_STATE
     const int start = begin - T, loads = end - begin + 2 * T;
     real* const own = shared + warp * R * X + lane * C;
     real* const rim = shared + RING * TILE + warp * 2 * X + lane * C;
@@ -84,8 +76,8 @@ template <bool EDGE> __device__ __forceinline__ void tile(
         if (next >= RING) next -= RING;
         issue(n + AHEAD, next);
         real arrived[R][C];
-        for (int r = 0; r < R; r++) for (int k = 0; k < C; k++)
-            arrived[r][k] = own[slot * TILE + r * X + k];
+        for (int r = 0; r < R; r++)
+            for (int k = 0; k < C; k++) arrived[r][k] = own[slot * TILE + r * X + k];
         #pragma unroll
         for (int t = 0; t < T; t++) {
             const int here = z - t - 1;
@@ -96,7 +88,7 @@ template <bool EDGE> __device__ __forceinline__ void tile(
                 below[k] = t == 0 ? own[before * TILE + down + k]
                                   : rim[(2 * (t - 1) + 1 - TURN) * RIMS + rim_down + k];
             }
-            @PLANES@
+            READ_PLANE
             const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
             real value[R][C];
             #pragma unroll
@@ -105,17 +97,18 @@ template <bool EDGE> __device__ __forceinline__ void tile(
                 const real right = from_right(newer[t][r][0]);
                 #pragma unroll
                 for (int k = 0; k < C; k++) {
-                    value[r][k] = point(@GIVEN@);
+                    value[r][k] = point(POINT_ARGUMENTS);
                     if (EDGE && (still || fixed_y[r] || fixed_x[k])) value[r][k] = newer[t][r][k];
                 }
             }
-            @NORMS@
+            CHANGE_OF_PLANE
             #pragma unroll
-            for (int r = 0; r < R; r++) for (int k = 0; k < C; k++) {
-                older[t][r][k] = newer[t][r][k];
-                newer[t][r][k] = arrived[r][k];
-                arrived[r][k] = value[r][k];
-            }
+            for (int r = 0; r < R; r++)
+                for (int k = 0; k < C; k++) {
+                    older[t][r][k] = newer[t][r][k];
+                    newer[t][r][k] = arrived[r][k];
+                    arrived[r][k] = value[r][k];
+                }
             if (t < T - 1)
                 for (int k = 0; k < C; k++) {
                     rim[(2 * t + TURN) * RIMS + k] = arrived[0][k];
@@ -147,12 +140,19 @@ template <bool EDGE> __device__ __forceinline__ void tile(
         advance(n, Number<0>());
         advance(n + 1, Number<1>());
     }
-    @NORM_END@
+    CHANGE_END
 }
 
-"""
-    + ENTRY
-    + """    const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+    sweeps(const integer* gate, PARAMETERS, integer low_i, integer high_i, integer low_j,
+           integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
+           integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
+           integer planes, integer extent_i, integer extent_j, integer extent_k, integer pitch) {
+#if GATED
+    if (*gate) return;
+#endif
+
+    const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
     const Range region_k{int(low_k), int(high_k)}, counted_i{int(count_low_i), int(count_high_i)};
     const Range counted_j{int(count_low_j), int(count_high_j)};
     const Range counted_k{int(count_low_k), int(count_high_k)};
@@ -166,11 +166,9 @@ template <bool EDGE> __device__ __forceinline__ void tile(
                       first_j < region_j.low || first_j + Y > region_j.high ||
                       begin - T - 1 < region_i.low || end + T + 2 > region_i.high;
     if (edge)
-        tile<true>(@NAMES@, region_i, region_j, region_k, counted_i, counted_j, counted_k,
+        tile<true>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
                    extent_i, extent_j, extent_k, pitch, first_j, first_k, begin, end, shared);
     else
-        tile<false>(@NAMES@, region_i, region_j, region_k, counted_i, counted_j, counted_k,
+        tile<false>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
                     extent_i, extent_j, extent_k, pitch, first_j, first_k, begin, end, shared);
 }
-"""
-)

@@ -1,0 +1,458 @@
+// One leg of a multigrid cycle in three dimensions: sweeps in place, perhaps after the
+// interpolation of a correction; or the restriction of a residual and its norm.
+//
+// A tile goes up the planes. u[n] is the field on plane z - n; sweep t works on plane z - t - 1.
+
+// Of the copies of a register, the one that a warp adds to.
+#define COPY (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD
+
+#if FROM_ZERO
+#define FIELD_HERE 0
+#else
+#define FIELD_HERE own[slot * TILE + r * X + k]
+#endif
+#if RESTRICTS  // coarse points may lie one beyond the last unknown
+#define BESIDE k
+#define LAST_PLANE max(region_i.high, 2 * int(coarse_i) - 3)
+#else
+#define BESIDE k / 2
+#define LAST_PLANE region_i.high
+#endif
+
+// Barrier n is for the warps n - 1 and n. A warp arrives at both of its own once it has done with
+// shared memory in a step, and waits at both before it reads what those beside it have left. It is
+// ahead of these by no more than a step, but of others it may be: so not all read shared memory at
+// once, and then all compute. Every lane arrives by itself: what it read and wrote then comes
+// before what those do who wait.
+#if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void arrive_beside(unsigned barriers, int warp) {
+    if (warp > 0) arrive(barriers, warp);
+    if (warp < WARPS - 1) arrive(barriers, warp + 1);
+}
+__device__ __forceinline__ void await_beside(unsigned barriers, int warp, int parity) {
+    if (warp > 0) await_all(barriers, warp, parity);
+    if (warp < WARPS - 1) await_all(barriers, warp + 1, parity);
+}
+#else
+__device__ __forceinline__ void arrive_beside(unsigned, int) {}
+__device__ __forceinline__ void await_beside(unsigned, int, int) { __syncthreads(); }
+#endif
+
+template <bool EDGE>
+__device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j, Range region_k,
+                                     int extent_i, int extent_j, int extent_k, int pitch,
+                                     int first_j, int first_k, int warp, int begin, int end,
+                                     real* shared, unsigned barriers) {
+    const int lane = threadIdx.x & 31;
+    const int x = first_k + C * lane, y = first_j + 2 * warp;
+    const int last_i = extent_i - 1, last_j = extent_j - 1, last_k = extent_k - 1;
+    auto of = [&](int n, int last, bool wraps) {
+        return !EDGE ? n : wraps ? wrapped(n, last - 1) : min(max(n, 0), last);
+    };
+    auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
+    int xs[C], ys[2];
+    bool fixed_x[C], fixed_y[2];
+    // The columns that a lane fetches, for itself or for others of its warp: always side by side.
+    // Aligned groups of columns are in a row's memory or outside, where any values will do.
+    constexpr int TOGETHER = EDGE && WRAPS_K ? 1 : GROUP;
+    int fetched_x[C / TOGETHER];
+    for (int n = 0; n < C / TOGETHER; n++) {
+        const int column = first_k + (32 * n + lane) * TOGETHER, most = pitch - TOGETHER;
+        fetched_x[n] = TOGETHER == 1 ? of(column, last_k, WRAPS_K)
+                       : EDGE        ? min(max(column, 0), most)
+                                     : column;
+    }
+    for (int k = 0; k < C; k++) {
+        xs[k] = of(x + k, last_k, WRAPS_K);
+        fixed_x[k] = EDGE && !WRAPS_K && (x + k < region_k.low || x + k >= region_k.high);
+    }
+    for (int r = 0; r < 2; r++) {
+        ys[r] = of(y + r, last_j, WRAPS_J);
+        fixed_y[r] = EDGE && !WRAPS_J && (y + r < region_j.low || y + r >= region_j.high);
+    }
+    const bool mine =
+        C * lane >= LEFT && C * lane < X - RIGHT && 2 * warp >= LOW && 2 * warp < Y - HIGH;
+    const int start = begin - BEFORE, loads = end - begin + BEFORE + AFTER;
+    PREPARE
+    // Of plane z - n; of the array fetched with the field, of plane z - n - 1.
+    real u[LEVELS + 2][2][C], b[LEVELS][2][C];
+    for (int r = 0; r < 2; r++)
+        for (int k = 0; k < C; k++) {
+            for (int n = 0; n < LEVELS + 2; n++) u[n][r][k] = 0;
+            for (int n = 0; n < LEVELS; n++) b[n][r][k] = 0;
+        }
+    real* const own = shared + warp * 2 * X + lane * C;
+    const unsigned place =
+        (unsigned)__cvta_generic_to_shared(shared + warp * 2 * X + lane * TOGETHER);
+    const size_t plane = (size_t)extent_j * pitch;
+    const size_t corner = EDGE ? 0 : (size_t)y * pitch;
+    auto fetch_plane = [&](const real* array, int i, int into) {
+        const real* const base = array + of(i, last_i, WRAPS_I) * plane + corner;
+        const unsigned to = place + into * (TILE * sizeof(real));
+        for (int r = 0; r < 2; r++) {
+            const real* const row = base + (size_t)(EDGE ? ys[r] : r) * pitch;
+            for (int n = 0; n < C / TOGETHER; n++)
+                fetch<TOGETHER * sizeof(real)>(to + (r * X + 32 * n * TOGETHER) * sizeof(real),
+                                               row + fetched_x[n]);
+        }
+    };
+    auto issue = [&](int n, int into, int beside) {
+        if (n < loads) {
+            fetch_plane(ALONG, start + n - 1, RING + beside);
+#if !FROM_ZERO
+            fetch_plane(a0, start + n, into);
+#endif
+        }
+        fetched();
+    };
+    for (int n = 0; n < AHEAD; n++) issue(n, n, n);
+    // The rows beside a thread's own; a tile has none beyond its ends.
+    const int up = warp == 0 ? 0 : -1, down = warp == WARPS - 1 ? 1 : 2;
+    int slot = 0, beside = 0;  // where the planes lie that arrive
+    real* to = o0 + begin * (integer)plane + (integer)y * pitch + x;
+
+#if RESTRICTS
+    const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(coarse_k) - 2;
+    const int q = y >> 1, s = x >> 1;
+    const int known_q = min(max(q, 0), last_q + 1);
+    const real share_j0 = line_j0[known_q], share_j1 = line_j1[known_q];
+    const real share_j2 = line_j2[known_q], share_j3 = line_j3[known_q];
+    real share_k[C / 2][4];
+    for (int m = 0; m < C / 2; m++) {
+        const int known_s = min(max(s + m, 0), last_s + 1);
+        share_k[m][0] = line_k0[known_s], share_k[m][1] = line_k1[known_s];
+        share_k[m][2] = line_k2[known_s], share_k[m][3] = line_k3[known_s];
+    }
+    const bool coarse_mine = mine && q >= 1 && q <= last_q;
+    // What is restricted along z is left here for the warp below, which needs it a step later.
+    real* const sheet = own + (RING + AHEAD + 1) * TILE;
+    const int beyond = warp == 0 ? 0 : -2 * X;
+    real mine_of_sheet[2][C];
+    real past[3][2][C];
+    for (int n = 0; n < 3; n++)
+        for (int r = 0; r < 2; r++)
+            for (int k = 0; k < C; k++) past[n][r][k] = 0;
+#if RESIDUAL_NORM
+    const int copy = COPY;
+    NORM_STATE
+#endif
+
+#else
+    // What a sweep or the correction leaves for the next sweep in the rows beside: of two steps, as
+    // that reads it a step later. Of the columns only those that moved, as the others move next.
+    real* const left_over = shared + (RING + AHEAD + 1) * TILE + warp * X + lane * (C / 2);
+    auto moving = [](int parity, int t, int r) {  // the first column that moves, of every two
+        constexpr int black[] = {BLACK};
+        return (parity + t + 1 + r + (t < 0 ? !black[0] : black[t])) & 1;
+    };
+    auto leave = [&](auto parity, auto turn, int t, const real(&plane)[2][C]) {
+        for (int r = 0; r < 2; r++)
+            for (int m = 0; m < C / 2; m++)
+                left_over[(2 * (t + CORRECTS) + turn.value) * (TILE / 2) + r * (X / 2) + m] =
+                    plane[r][2 * m + moving(parity.value, t, r)];
+    };
+#if CORRECTS
+    const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(coarse_k) - 2;
+    // Tiles begin at even rows and columns: a pair of rows or columns lies between the same coarse
+    // ones. Ghosts of the coarse array hold what periodic axes need beyond its ends.
+    auto below = [&](int n, int last, bool wraps) {  // the coarse point below n and n + 1
+        return EDGE && wraps ? wrapped((n >> 1) + 1, last) - 1 : n >> 1;
+    };
+    auto in_array = [&](int q, int last) { return EDGE ? min(max(q, 0), last + 1) : q; };
+    // Where the shares of an unknown are: those of ghosts are not there.
+    auto row_of = [&](int q, int odd, int last, bool wraps) {
+        return EDGE && wraps && !odd && q == 0 ? last : in_array(q, last);
+    };
+    const int q = below(y, last_q, WRAPS_J);
+    int at_s[C / 2 + 1];  // what lies around a thread's columns in the coarse array
+    // The shares of both neighbours along y, of the even and the odd row, and along x.
+    real share_j[2][2], share_k[C][2];
+    for (int r = 0; r < 2; r++) {
+        const bool none = EDGE && q > last_q;
+        const int j = row_of(q, r, last_q, WRAPS_J);
+        share_j[r][0] = none ? 0 : (r ? line_j2 : line_j0)[j];
+        share_j[r][1] = none ? 0 : (r ? line_j3 : line_j1)[j];
+    }
+    for (int k = 0; k < C; k++) {
+        const int s = below(x + k, last_s, WRAPS_K), row = row_of(s, k & 1, last_s, WRAPS_K);
+        const bool none = EDGE && s > last_s;
+        share_k[k][0] = none ? 0 : (k & 1 ? line_k2 : line_k0)[row];
+        share_k[k][1] = none ? 0 : (k & 1 ? line_k3 : line_k1)[row];
+        at_s[k / 2] = in_array(s, last_s);
+        at_s[k / 2 + 1] = in_array(s + 1, last_s);
+    }
+    const size_t coarse_plane = (size_t)coarse_j * coarse_pitch;
+    const real* corners[2];
+    for (int n = 0; n < 2; n++)
+        corners[n] = coarse + (size_t)in_array(q + n, last_q) * coarse_pitch + at_s[0];
+    real known[2][C / 2 + 1];  // of a coarse plane
+    auto know = [&](int p) {
+        const size_t from = min(max(p, 0), last_p + 1) * coarse_plane;
+        for (int n = 0; n < 2; n++)
+            for (int m = 0; m <= C / 2; m++)
+                known[n][m] = corners[n][from + (EDGE ? at_s[m] - at_s[0] : m)];
+    };
+    // The coarse planes around z, interpolated along x and y.
+    real around[2][2][C];
+    auto turn_up = [&]() {
+        for (int r = 0; r < 2; r++)
+            for (int k = 0; k < C; k++) {
+                const int m = k / 2;
+                around[0][r][k] = around[1][r][k];
+                around[1][r][k] =
+                    share_j[r][0] *
+                        (share_k[k][0] * known[0][m] + share_k[k][1] * known[0][m + 1]) +
+                    share_j[r][1] * (share_k[k][0] * known[1][m] + share_k[k][1] * known[1][m + 1]);
+            }
+    };
+    for (int n = 0; n < 1 + ODD; n++) {
+        know(below(start, last_p, WRAPS_I) + n);
+        turn_up();
+    }
+    know(below(start + 1, last_p, WRAPS_I) + 1);
+#endif
+
+#endif
+
+    // The plane that arrives next is here, and others may replace what was read.
+    auto done_with_shared_memory = [&]() {
+        await_all_but<AHEAD - 1>();
+        arrive_beside(barriers, warp);
+    };
+    done_with_shared_memory();
+    auto advance = [&](int n, auto turn) {
+        constexpr int TURN = decltype(turn)::value, PARITY = (ODD + TURN) & 1;  // that of z
+        await_beside(barriers, warp, TURN);
+        const int z = start + n;
+        const int before = slot == 0 ? RING - 1 : slot - 1;
+        int next = slot + AHEAD, next_beside = beside + AHEAD;
+        if (next >= RING) next -= RING;
+        if (next_beside > AHEAD) next_beside -= AHEAD + 1;
+        issue(n + AHEAD, next, next_beside);
+        #pragma unroll
+        for (int r = 0; r < 2; r++)
+            for (int k = 0; k < C; k++) {
+                for (int t = LEVELS - 1; t > 0; t--) b[t][r][k] = b[t - 1][r][k];
+                b[0][r][k] = own[(RING + beside) * TILE + r * X + k];
+                for (int m = LEVELS + 1; m > 0; m--) u[m][r][k] = u[m - 1][r][k];
+                u[0][r][k] = FIELD_HERE;
+            }
+
+#if RESTRICTS
+        real outer[1][2][C];  // the rows beside a thread's own
+        for (int k = 0; k < C; k++) {
+            outer[0][0][k] = FROM_ZERO ? 0 : own[before * TILE + up * X + k];
+            outer[0][1][k] = FROM_ZERO ? 0 : own[before * TILE + down * X + k];
+        }
+#else
+        // What lies beside a thread's rows for each sweep: all on its way before the first begins.
+        real outer[T][2][C / 2];
+        #pragma unroll
+        for (int t = 0; t < T; t++)
+            for (int r = 0; r < 2; r++)
+                for (int m = 0; m < C / 2; m++) {
+                    const int row = r == 0 ? up : down;
+                    const int from =
+                        (2 * (t - 1 + CORRECTS) + 1 - TURN) * (TILE / 2) + row * (X / 2);
+                    if (t > 0 || CORRECTS)
+                        outer[t][r][m] = left_over[from + m];
+                    else if (FROM_ZERO)
+                        outer[t][r][m] = 0;
+                    else
+                        outer[t][r][m] =
+                            own[before * TILE + row * X + 2 * m + moving(PARITY, t, r)];
+                }
+#endif
+
+#if CORRECTS
+        {
+            const int p = below(z, last_p, WRAPS_I);
+            const bool none = EDGE && p > last_p;
+            const int row = row_of(p, PARITY, last_p, WRAPS_I);
+            const real share_below = none ? 0 : (PARITY ? line_i2 : line_i0)[row];
+            const real share_above = none ? 0 : (PARITY ? line_i3 : line_i1)[row];
+            const bool unknown = !EDGE || WRAPS_I || (z >= region_i.low && z < region_i.high);
+            if (PARITY == 0) {
+                turn_up();
+                know(below(z + 2, last_p, WRAPS_I) + 1);
+            }
+            #pragma unroll
+            for (int r = 0; r < 2; r++)
+                for (int k = 0; k < C; k++) {
+                    const real correction =
+                        share_below * around[0][r][k] + share_above * around[1][r][k];
+                    if (unknown && !fixed_y[r] && !fixed_x[k]) u[0][r][k] += correction;
+                }
+            leave(Number<PARITY>(), turn, -1, u[0]);
+        }
+#endif
+
+#if RESTRICTS
+        {
+            constexpr int t = 0;
+            const int here = z - t - 1;
+            const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
+            READ_PLANE
+            real rest[2][C];
+            #pragma unroll
+            for (int r = 0; r < 2; r++)
+                for (int k = 0; k < C; k++) {
+                    const real below = r == 0 ? outer[t][0][BESIDE] : u[t + 1][0][k];
+                    const real above = r == 1 ? outer[t][1][BESIDE] : u[t + 1][1][k];
+                    const real left = k ? u[t + 1][r][k - 1] : from_left(u[t + 1][r][C - 1]);
+                    const real right = k < C - 1 ? u[t + 1][r][k + 1] : from_right(u[t + 1][r][0]);
+                    rest[r][k] = residual(RESIDUAL_ARGUMENTS);
+                    if (EDGE && (still || fixed_y[r] || fixed_x[k])) rest[r][k] = 0;
+                }
+
+#if RESIDUAL_NORM
+            {
+                double terms[2 * C];
+                const bool counted =
+                    mine && here >= begin && here < end && (!EDGE || in_range(here, region_i));
+                for (int r = 0; r < 2; r++)
+                    for (int k = 0; k < C; k++) {
+                        const real left_over = rest[r][k];
+                        const bool counts = counted && (!EDGE || in_range(y + r, region_j) &&
+                                                                     in_range(x + k, region_k));
+                        NORM_TERM
+                    }
+                NORM_ADD
+            }
+#endif
+
+            if (PARITY == 0) {  // planes are complete, here >> 1 in the coarse grid
+                const int p = min(max(here >> 1, 0), last_p + 1);
+                const real share_i0 = line_i0[p], share_i1 = line_i1[p];
+                const real share_i2 = line_i2[p], share_i3 = line_i3[p];
+                for (int r = 0; r < 2; r++)
+                    for (int k = 0; k < C; k++)
+                        mine_of_sheet[r][k] = sheet[r * X + k] =
+                            share_i0 * past[2][r][k] + share_i1 * past[1][r][k] +
+                            share_i2 * past[0][r][k] + share_i3 * rest[r][k];
+                done_with_shared_memory();
+            } else {  // the sheet is that of the step before
+                const int p = (here - 1) >> 1;
+                real down[C];
+                for (int k = 0; k < C; k++)
+                    down[k] = share_j0 * sheet[beyond + k] + share_j1 * sheet[beyond + X + k] +
+                              share_j2 * mine_of_sheet[0][k] + share_j3 * mine_of_sheet[1][k];
+                done_with_shared_memory();
+                real even = from_left(down[C - 2]), odd = from_left(down[C - 1]);
+                const bool plane = coarse_mine && 2 * p >= begin && 2 * p < end && p <= last_p;
+                for (int m = 0; m < C / 2; m++) {
+                    store_if(plane && s + m >= 1 && s + m <= last_s,
+                             coarse + ((integer)p * coarse_j + q) * coarse_pitch + s + m,
+                             share_k[m][0] * even + share_k[m][1] * odd +
+                                 share_k[m][2] * down[2 * m] + share_k[m][3] * down[2 * m + 1]);
+                    even = down[2 * m], odd = down[2 * m + 1];
+                }
+            }
+            for (int r = 0; r < 2; r++)
+                for (int k = 0; k < C; k++) {
+                    past[2][r][k] = past[1][r][k];
+                    past[1][r][k] = past[0][r][k];
+                    past[0][r][k] = rest[r][k];
+                }
+        }
+#else
+#pragma unroll
+        for (int t = 0; t < T; t++) {
+            if (t == T - 1) done_with_shared_memory();
+            const int here = z - t - 1;
+            const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
+            READ_PLANE
+            #pragma unroll
+            for (int r = 0; r < 2; r++)
+                for (int k = moving(PARITY, t, r); k < C; k += 2) {
+                    const real below = r == 0 ? outer[t][0][BESIDE] : u[t + 1][0][k];
+                    const real above = r == 1 ? outer[t][1][BESIDE] : u[t + 1][1][k];
+                    const real left = k ? u[t + 1][r][k - 1] : from_left(u[t + 1][r][C - 1]);
+                    const real right = k < C - 1 ? u[t + 1][r][k + 1] : from_right(u[t + 1][r][0]);
+                    real value = point(POINT_ARGUMENTS);
+                    if (EDGE && (still || fixed_y[r] || fixed_x[k])) value = u[t + 1][r][k];
+                    u[t + 1][r][k] = value;
+                }
+            if (t < T - 1) leave(Number<PARITY>(), turn, t, u[t + 1]);
+        }
+#endif
+
+        if (++slot == RING) slot = 0;
+        if (++beside > AHEAD) beside = 0;
+
+#if RESTRICTS
+// Without sweeps the field has not changed.
+#elif GROUP > 1
+        const int out = z - T;
+        const bool stored = mine && out >= begin && out < min(end, region_i.high);
+        for (int r = 0; r < 2; r++) {
+            const bool row = stored && !(EDGE && (y + r < region_j.low || y + r >= region_j.high));
+            real* const at = to + r * (integer)pitch;
+            const bool whole = !EDGE || (x >= region_k.low && x + C <= region_k.high);
+            store_if(row && whole, at, ROW);
+            if (EDGE)
+                for (int k = 0; k < C; k++)
+                    store_if(row && !whole && in_range(x + k, region_k), at + k, u[T][r][k]);
+        }
+        if (out >= begin) to += plane;
+#else
+        const int out = z - T;
+        const bool stored =
+            2 * warp >= LOW && 2 * warp < Y - HIGH && out >= begin && out < min(end, region_i.high);
+        // Pairs that begin anywhere change lanes, to lie side by side.
+        for (int r = 0; r < 2; r++)
+            for (int n = 0; n < 2; n++) {
+                const int column = 32 * n + lane, owner = column / 2;
+                const real even = __shfl_sync(EVERY_LANE, u[T][r][0], owner);
+                const real odd = __shfl_sync(EVERY_LANE, u[T][r][1], owner);
+                const bool inside =
+                    !EDGE || (in_range(y + r, region_j) && in_range(first_k + column, region_k));
+                store_if(stored && inside && column >= LEFT && column < X - RIGHT,
+                         to - x + first_k + r * (integer)pitch + column, lane & 1 ? odd : even);
+            }
+        if (out >= begin) to += plane;
+#endif
+    };
+    for (int n = 0; n < loads + RESTRICTS; n += 2) {
+        advance(n, Number<0>());
+        advance(n + 1, Number<1>());
+    }
+
+#if RESIDUAL_NORM
+    NORM_FINISH
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+    sweeps(const integer* gate, PARAMETERS, integer low_i, integer high_i, integer low_j,
+           integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
+           integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
+           integer planes, integer extent_i, integer extent_j, integer extent_k, integer pitch) {
+#if GATED
+    if (*gate) return;
+#endif
+
+    const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
+    const Range region_k{int(low_k), int(high_k)};
+    extern __shared__ __align__(16) unsigned char memory[];
+    real* shared = reinterpret_cast<real*>(memory);
+    const unsigned barriers = (unsigned)__cvta_generic_to_shared(shared + PLANES * TILE);
+    if (threadIdx.x > 0 && threadIdx.x < WARPS) make_barrier(barriers, threadIdx.x, 64);
+    __syncthreads();
+    // A shuffle tells the compiler that the number is the same in all lanes.
+    const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
+    const int first_k = ((region_k.low - LEFT) & -SECTOR) + blockIdx.x * (X - LEFT - RIGHT);
+    const int first_j = (region_j.low & ~1) + blockIdx.y * (Y - LOW - HIGH) - LOW;
+    const int begin = region_i.low + blockIdx.z * int(planes);
+    const int end = min(begin + int(planes), LAST_PLANE);
+    const bool edge = first_k < region_k.low + MARGIN || first_k + X > region_k.high - MARGIN ||
+                      first_j < region_j.low + MARGIN || first_j + Y > region_j.high - MARGIN ||
+                      begin - BEFORE - 1 < region_i.low + MARGIN ||
+                      end + AFTER + 2 > region_i.high - MARGIN;
+    if (edge)
+        tile<true>(ARGUMENTS, region_i, region_j, region_k, extent_i, extent_j, extent_k, pitch,
+                   first_j, first_k, warp, begin, end, shared, barriers);
+    else
+        tile<false>(ARGUMENTS, region_i, region_j, region_k, extent_i, extent_j, extent_k, pitch,
+                    first_j, first_k, warp, begin, end, shared, barriers);
+}

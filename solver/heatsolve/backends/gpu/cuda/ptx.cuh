@@ -1,0 +1,95 @@
+// What only PTX says: copies and barriers that one waits for later, and stores without a branch.
+
+#if __CUDA_ARCH__ >= 800
+template <int N> __device__ __forceinline__ void fetch(unsigned to, const void* from) {
+    if constexpr (N == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(N));
+}
+__device__ __forceinline__ void fetched() { asm volatile("cp.async.commit_group;"); }
+template <int N> __device__ __forceinline__ void await_all_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+// Barriers in shared memory, eight bytes each: threads arrive, and wait for the others later.
+__device__ __forceinline__ void make_barrier(unsigned barriers, int number, int threads) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barriers + 8 * number), "r"(threads)
+                 : "memory");
+}
+__device__ __forceinline__ void arrive(unsigned barriers, int number) {
+    asm volatile(
+        "{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barriers + 8 * number)
+        : "memory");
+}
+// Waits until all have arrived for the n-th time, where n is as even or odd as the parity.
+__device__ __forceinline__ void await_all(unsigned barriers, int number, int parity) {
+#if __CUDA_ARCH__ >= 900
+#define ASK "mbarrier.try_wait.parity.shared.b64"
+#else
+#define ASK "mbarrier.test_wait.parity.shared.b64"
+#endif
+    asm volatile("{\n.reg .pred done;\nASK:\n" ASK
+                 " done, [%0], %1;\n@!done bra ASK;\n}" ::"r"(barriers + 8 * number),
+                 "r"(parity)
+                 : "memory");
+}
+#else
+// Before compute capability 8.0 a thread copies by itself, at once, and there are no such barriers.
+template <int N> __device__ __forceinline__ void fetch(unsigned to, const void* from) {
+    if constexpr (N == 16) {
+        const int4 a = *reinterpret_cast<const int4*>(from);
+        asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a.x), "r"(a.y),
+                     "r"(a.z), "r"(a.w)
+                     : "memory");
+    } else if constexpr (N == 8) {
+        const int2 a = *reinterpret_cast<const int2*>(from);
+        asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(to), "r"(a.x), "r"(a.y) : "memory");
+    } else {
+        const int a = *reinterpret_cast<const int*>(from);
+        asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(a) : "memory");
+    }
+}
+__device__ __forceinline__ void fetched() {}
+template <int N> __device__ __forceinline__ void await_all_but() {}
+__device__ __forceinline__ void make_barrier(unsigned, int, int) {}
+__device__ __forceinline__ int __reduce_max_sync(unsigned lanes, int value) {
+    for (int step = 16; step; step >>= 1) value = max(value, __shfl_xor_sync(lanes, value, step));
+    return value;
+}
+#endif
+// Stores where a condition holds, without a branch: behind one that may divide a warp the compiler
+// looks before every shuffle whether it is whole again, and moves nothing across.
+__device__ __forceinline__ void store_if(bool wanted, double* to, double a) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.cs.f64 [%1], %2;}" ::"r"(int(wanted)),
+        "l"(to), "d"(a)
+        : "memory");
+}
+__device__ __forceinline__ void store_if(bool wanted, float* to, float a) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.cs.f32 [%1], %2;}" ::"r"(int(wanted)),
+        "l"(to), "f"(a)
+        : "memory");
+}
+__device__ __forceinline__ void store_if(bool wanted, double* to, double a, double b) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.cs.v2.f64 [%1], {%2, %3};}" ::"r"(
+            int(wanted)),
+        "l"(to), "d"(a), "d"(b)
+        : "memory");
+}
+__device__ __forceinline__ void store_if(bool wanted, float* to, float a, float b) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.cs.v2.f32 [%1], {%2, %3};}" ::"r"(
+            int(wanted)),
+        "l"(to), "f"(a), "f"(b)
+        : "memory");
+}
+__device__ __forceinline__ void store_if(bool wanted, float* to, float a, float b, float c,
+                                         float d) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.s32 p, %0, 0; "
+        "@p st.global.cs.v4.f32 [%1], {%2, %3, %4, %5};}" ::"r"(int(wanted)),
+        "l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
+        : "memory");
+}

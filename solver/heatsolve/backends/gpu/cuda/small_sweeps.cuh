@@ -1,0 +1,23 @@
+// Small sweeps in one kernel: it goes down a table. SWEEP_CASES
+// calls the function of a row's number.
+
+// A row: the number of a function, whether it waits for those before, its first thread, the rest.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sweeps(const integer* gate, const integer* table, integer count, integer blocks) {
+#if GATED
+    if (*gate) return;
+#endif
+
+    extern __shared__ __align__(16) unsigned char memory[];
+    integer* const rows = reinterpret_cast<integer*>(memory);
+    for (integer word = threadIdx.x; word < count * WIDTH; word += THREADS)
+        rows[word] = table[word];
+    __syncthreads();
+    const unsigned threads = unsigned(blocks) * THREADS, own = blockIdx.x * THREADS + threadIdx.x;
+    for (const integer* row = rows; row < rows + count * WIDTH; row += WIDTH) {
+        if (row[1]) __syncthreads();
+        const unsigned first = unsigned(row[2]);
+        const unsigned n = own < first ? own + threads - first : own - first;
+        switch (row[0]) { SWEEP_CASES }
+    }
+}

@@ -1,0 +1,367 @@
+// Fused sweeps in two dimensions: a strip of columns, two rows at a time.
+//
+// Level t reads the rows y - t - 2 ... y - t + 1 and makes the rows y - t - 1 and y - t. Before the
+// kernel come numbers (T sweeps, C columns of a lane, ...) and what is made of the point function:
+// PREPARE, FETCH_ROW, READ_ROW, POINT_ARGUMENTS and the norms of changes, CHANGE_STATE and so on.
+
+// The rows above a row, of it, and below it, as a level reads them.
+#define WINDOW(level)                                            \
+    real older[C], newer[C], newest[C];                          \
+    for (int k = 0; k < C; k++) {                                \
+        older[k] = before[level][r][k];                          \
+        newer[k] = r == 0 ? before[level][1][k] : current[0][k]; \
+        newest[k] = current[r][k];                               \
+    }
+// The copy of a register to which a warp adds its norms.
+#define COPY (blockIdx.x * WARPS + (threadIdx.x >> 5) + blockIdx.y * 7) % SPREAD
+#if RESTRICTS  // coarse points may lie one beyond the last unknown
+#define LAST(axis) max(region_##axis.high, 2 * int(coarse_##axis) - 3)
+#else
+#define LAST(axis) region_##axis.high
+#endif
+#if FROM_ZERO
+#define FIELD_HERE 0
+#else
+#define FIELD_HERE arrived[r * (32 * C) + k]
+#endif
+
+// ENDS: rows at the upper or lower end of the region; SIDES: columns at the left or right one.
+template <bool ENDS, bool SIDES>
+__device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j, Range counted_i,
+                                      Range counted_j, int extent_i, int extent_j, int pitch,
+                                      int first_column, int begin, int end, real* ring) {
+    const int lane = threadIdx.x & 31;
+    const int column = first_column + lane * C;
+    const int last_i = extent_i - 1, last_j = extent_j - 1;
+    const bool mine = lane * C >= HALO && lane * C < 32 * C - HALO;
+    // Where a column, or a row, lies in the arrays.
+    auto of_column = [&](int j) {
+        if (!SIDES) return j;
+        if (WRAPS_J) return wrapped(j, last_j - 1);
+        return min(max(j, 0), last_j);
+    };
+    auto of_row = [&](int i) {
+        if (!ENDS) return i;
+        if (WRAPS_I) return wrapped(i, last_i - 1);
+        return min(max(i, 0), last_i);
+    };
+    auto inner_row = [&](int i) { return ENDS ? min(max(of_row(i), 1), last_i - 1) : i; };
+    int at[C], inner[C], side_by_side[C];
+    bool fixed[C];
+    // Aligned groups of columns are in a row's memory or outside, where any values will do.
+    // Elsewhere lanes fetch and store single elements, side by side, for one another.
+    constexpr bool WHOLE = ALIGNED && (!SIDES || !WRAPS_J);
+    for (int k = 0; k < C; k++) {
+        at[k] = WHOLE && SIDES ? min(max(column + k - k % 2, 0), pitch - 2) + k % 2
+                               : of_column(column + k);
+        inner[k] = SIDES ? min(max(at[k], 1), last_j - 1) : at[k];
+        fixed[k] = SIDES && !WRAPS_J && (column + k < region_j.low || column + k >= region_j.high);
+        side_by_side[k] = of_column(first_column + lane + 32 * k);
+    }
+    const int start = begin - LEAD, pairs = (end + TAIL - start + 1) / 2;
+    PREPARE
+
+#if CORRECTS
+    const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2;
+    int across[C];
+    real share_left[C], share_right[C];
+    for (int k = 0; k < C; k++) {
+        const int j = SIDES ? at[k] : column + k;
+        across[k] = SIDES ? min(j >> 1, last_q) : column >> 1;
+        const bool odd = SIDES ? j & 1 : k & 1;
+        const bool none = SIDES && (j >> 1) > last_q;
+        share_left[k] = none ? 0 : (odd ? line_j2 : line_j0)[across[k]];
+        share_right[k] = none ? 0 : (odd ? line_j3 : line_j1)[across[k]];
+    }
+    auto widened = [&](int k, real left, real right) {
+        return share_left[k] * left + share_right[k] * right;
+    };
+    // A pair of rows lies at and above the coarse row p and below p + 1. The latter comes by a ring
+    // that is filled as the field's, and is the former of the next pair; except at the ends, and
+    // where a lane may have columns of two coarse ones.
+    constexpr bool BY_RING = !ENDS && !(SIDES && WRAPS_J);
+    real below[C], up_share[4];
+    real* const coarse_ring = ring + (RING + KEPT * KEPT_ROWS) * (32 * C) + lane;
+    const unsigned coarse_place = (unsigned)__cvta_generic_to_shared(coarse_ring);
+    const real* coarse_from = coarse + (start >> 1) * coarse_pitch + across[0];
+    auto look_at_shares = [&](int p) {
+        up_share[0] = line_i0[p], up_share[1] = line_i1[p];
+        up_share[2] = line_i2[p], up_share[3] = line_i3[p];
+    };
+    if (BY_RING) {
+        look_at_shares(start >> 1);
+        for (int k = 0; k < C; k++) below[k] = widened(k, coarse_from[0], coarse_from[1]);
+    }
+#elif RESTRICTS
+    const int q = (column >> 1), last_q = int(coarse_j) - 2, last_p = int(coarse_i) - 2;
+    const int known_q = min(max(q, 0), last_q + 1);
+    const real share0 = line_j0[known_q], share1 = line_j1[known_q];
+    const real share2 = line_j2[known_q], share3 = line_j3[known_q];
+    // Of the coarse row that the next pair of rows may complete: loads take longer than a pair.
+    real down_share[4];
+    auto look_at_shares = [&](int row) {
+        const int p = min(max(row >> 1, 0), last_p + 1);
+        down_share[0] = line_i0[p], down_share[1] = line_i1[p];
+        down_share[2] = line_i2[p], down_share[3] = line_i3[p];
+    };
+    look_at_shares(start - T - 1);
+    real past[2][C];  // the residual of the pair before
+    for (int r = 0; r < 2; r++)
+        for (int k = 0; k < C; k++) past[r][k] = 0;
+#endif
+
+#if CORRECTS && RESIDUAL_NORM
+    const int copy = COPY;
+    NORM_STATE
+#endif
+
+    // The rows that a level reads: the two before, and those that have come to it.
+    real before[LEVELS][2][C], current[2][C];
+    for (int t = 0; t < LEVELS; t++)
+        for (int r = 0; r < 2; r++)
+            for (int k = 0; k < C; k++) before[t][r][k] = 0;
+    CHANGE_STATE
+    real* const own = ring + lane * C;
+    const unsigned place = (unsigned)__cvta_generic_to_shared(WHOLE ? own : ring + lane);
+    // Of a row that lies where it seems to; and of the first column, unless those are looked up.
+    size_t from = (size_t)start * pitch + (SIDES ? 0 : WHOLE ? column : first_column + lane);
+    auto issue = [&](int n) {
+        if (n < pairs) {
+            #pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int i = start + 2 * n + r;
+                const size_t row = ENDS ? (size_t)of_row(i) * pitch : from;
+                FETCH_ROW
+                from += pitch;
+            }
+
+#if CORRECTS
+            if (BY_RING) {
+                coarse_from += coarse_pitch;
+                const unsigned to = coarse_place + n % COARSE_ROWS * (64 * sizeof(real));
+                fetch<sizeof(real)>(to, coarse_from);
+                fetch<sizeof(real)>(to + 32 * sizeof(real), coarse_from + 1);
+            }
+#endif
+        }
+        fetched();
+    };
+    for (int n = 0; n < PAIRS - 1; n++) issue(n);
+    real* to = o0 + (start - T) * (integer)pitch + (ALIGNED ? column : first_column + lane);
+    for (int n = 0; n < pairs; n++) {
+        await_all_but<PAIRS - 2>();
+        __syncwarp();  // what others have fetched is here, what they read before may be replaced
+        const int y = start + 2 * n;
+        real* const arrived = own + n % PAIRS * (2 * 32 * C);
+
+#if CORRECTS
+        if (!BY_RING) {
+            for (int r = 0; r < 2; r++) {
+                const int row = of_row(y + r), p = min(row >> 1, last_p);
+                const bool odd = row & 1, none = (row >> 1) > last_p;
+                const real share_below = none ? 0 : (odd ? line_i2 : line_i0)[p];
+                const real share_above = none ? 0 : (odd ? line_i3 : line_i1)[p];
+                const real* const low = coarse + p * coarse_pitch;
+                const real* const high = low + coarse_pitch;
+                const bool unknown = WRAPS_I || (y + r >= region_i.low && y + r < region_i.high);
+                for (int k = 0; k < C; k++) {
+                    const real under = widened(k, low[across[k]], low[across[k] + 1]);
+                    const real over = widened(k, high[across[k]], high[across[k] + 1]);
+                    const real here = FIELD_HERE;
+                    const real corrected = here + (share_below * under + share_above * over);
+                    current[r][k] = unknown && !fixed[k] ? corrected : here;
+                }
+            }
+        } else {
+            const real* const coarse_row = coarse_ring + n % COARSE_ROWS * 64;
+            for (int k = 0; k < C; k++) {
+                const real above = widened(k, coarse_row[0], coarse_row[32]);
+                for (int r = 0; r < 2; r++) {
+                    const real here = FIELD_HERE;
+                    const real corrected =
+                        here + (up_share[2 * r] * below[k] + up_share[2 * r + 1] * above);
+                    current[r][k] = fixed[k] ? here : corrected;
+                }
+                below[k] = above;
+            }
+            look_at_shares((y >> 1) + 1);
+        }
+#elif RESTRICTS && FROM_ZERO
+        for (int r = 0; r < 2; r++)
+            for (int k = 0; k < C; k++) current[r][k] = 0;
+#else
+        for (int r = 0; r < 2; r++)
+            for (int k = 0; k < C; k++) current[r][k] = arrived[r * (32 * C) + k];
+#endif
+
+        issue(n + PAIRS - 1);
+        #pragma unroll
+        for (int t = 0; t < T; t++) {
+            real moved[2][C];
+            #pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int row = y - t - 1 + r;
+                WINDOW(t)
+                READ_ROW
+
+                const bool still = ENDS && !WRAPS_I && (row < region_i.low || row >= region_i.high);
+                real value[C];
+                #pragma unroll
+                for (int k = 0; k < C; k++) {
+#if COLOURED
+                    constexpr int colours[] = {COLOURS};
+                    // Where points lie where they seem to, the compiler knows their colours.
+                    const int chess = ENDS || (SIDES && WRAPS_J) ? (of_row(row) + at[k]) & 1
+                                                                 : (LEAD + t + 1 + r + k) & 1;
+                    const bool moves = colours[t] == 2 || colours[t] == chess;
+                    value[k] = point(POINT_ARGUMENTS);
+                    if (!moves) value[k] = newer[k];
+#else
+                    value[k] = point(POINT_ARGUMENTS);
+#endif
+
+                    if (SIDES && (still || fixed[k])) value[k] = newer[k];
+                    moved[r][k] = value[k];
+                }
+                CHANGE_OF_ROW
+            }
+            #pragma unroll
+            for (int r = 0; r < 2; r++)
+                for (int k = 0; k < C; k++) {
+                    before[t][r][k] = current[r][k];
+                    current[r][k] = moved[r][k];
+                }
+        }
+
+#if RESTRICTS
+        {
+            real left_over[2][C];
+            #pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int row = y - T - 1 + r;
+                WINDOW(T)
+                READ_ROW_OF_RESIDUAL
+
+                const bool still = ENDS && !WRAPS_I && (row < region_i.low || row >= region_i.high);
+                #pragma unroll
+                for (int k = 0; k < C; k++) {
+                    left_over[r][k] = residual(RESIDUAL_ARGUMENTS);
+                    if (SIDES && (still || fixed[k])) left_over[r][k] = 0;
+                }
+            }
+            const int first = y - T - 1, p = first >> 1;  // an even row
+            real down[C];
+            for (int k = 0; k < C; k++)
+                down[k] = down_share[0] * past[0][k] + down_share[1] * past[1][k] +
+                          down_share[2] * left_over[0][k] + down_share[3] * left_over[1][k];
+            const real even = from_left(down[0]), odd = from_left(down[1]);
+            const bool coarse_row = first >= begin && first < end && p >= 1 && p <= last_p;
+            store_if(coarse_row && mine && q >= 1 && q <= last_q, coarse + p * coarse_pitch + q,
+                     share0 * even + share1 * odd + share2 * down[0] + share3 * down[1]);
+            look_at_shares(first + 2);
+            #pragma unroll
+            for (int r = 0; r < 2; r++)
+                for (int k = 0; k < C; k++) {
+                    before[T][r][k] = current[r][k];
+                    past[r][k] = left_over[r][k];
+                }
+        }
+#elif RESIDUAL_NORM
+        {
+            double terms[2 * C];
+            #pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int row = y - T - 1 + r;
+                WINDOW(T)
+                READ_ROW_OF_RESIDUAL
+
+                const bool counted =
+                    mine && row >= begin && row < end && (!ENDS || in_range(row, region_i));
+                #pragma unroll
+                for (int k = 0; k < C; k++) {
+                    const real left_over = residual(RESIDUAL_ARGUMENTS);
+                    const bool counts = counted && (!SIDES || in_range(column + k, region_j));
+                    NORM_TERM
+                }
+            }
+            NORM_ADD
+            #pragma unroll
+            for (int r = 0; r < 2; r++)
+                for (int k = 0; k < C; k++) before[T][r][k] = current[r][k];
+        }
+#endif
+
+        if (!ALIGNED) {  // the elements change lanes where they came in
+            for (int r = 0; r < 2; r++)
+                for (int k = 0; k < C; k++) arrived[r * (32 * C) + k] = current[r][k];
+            __syncwarp();
+        }
+        const bool whole = !SIDES || (column >= region_j.low && column + C <= region_j.high);
+        #pragma unroll
+        for (int r = 0; r < (T == 0 ? 0 : 2); r++) {  // without sweeps nothing has changed
+            const int out = y - T + r;
+            const bool stored = out >= (ENDS ? max(begin, region_i.low) : begin) &&
+                                out < (ENDS ? min(end, region_i.high) : end);
+            #pragma unroll
+            for (int k = 0; k < C; k++) {
+                if (ALIGNED) {
+                    if (k % 2 == 0)
+                        store_if(stored && mine && whole, to + k, current[r][k], current[r][k + 1]);
+                    if (!SIDES) continue;
+                    const bool inside = column + k >= region_j.low && column + k < region_j.high;
+                    store_if(stored && mine && inside && !whole, to + k, current[r][k]);
+                } else {
+                    const int place = lane + 32 * k, j = first_column + place;
+                    const bool inside = place >= HALO && place < 32 * C - HALO &&
+                                        (!SIDES || (j >= region_j.low && j < region_j.high));
+                    const real* const row = arrived - lane * C + r * (32 * C);
+                    store_if(stored && inside, to + 32 * k, row[place]);
+                }
+            }
+            to += pitch;
+        }
+    }
+    CHANGE_END
+#if CORRECTS && RESIDUAL_NORM
+    NORM_FINISH
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
+    sweeps(const integer* gate, PARAMETERS, integer low_i, integer high_i, integer low_j,
+           integer high_j, integer count_low_i, integer count_high_i, integer count_low_j,
+           integer count_high_j, integer rows, integer fewer, integer extent_i, integer extent_j,
+           integer pitch) {
+#if GATED
+    if (*gate) return;
+#endif
+
+    const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
+    const Range counted_i{int(count_low_i), int(count_high_i)};
+    const Range counted_j{int(count_low_j), int(count_high_j)};
+    extern __shared__ __align__(16) unsigned char shared[];
+    // A shuffle tells the compiler that the number is the same in all lanes.
+    const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
+    const int first = (region_j.low & ~1) + (blockIdx.x * WARPS + warp) * STRIP;
+    if (first >= LAST(j)) return;
+    const int column = first - HALO;
+    const int top = EVEN ? region_i.low & ~1 : region_i.low, piece = blockIdx.y * int(rows);
+    const int begin = top + max(piece - int(fewer), 0);
+    const int end = min(top + piece + int(rows) - int(fewer), LAST(i));
+    const int share = ((RING + KEPT * KEPT_ROWS) * C + COARSE) * 32;
+    real* ring = reinterpret_cast<real*>(shared) + warp * share;
+    const bool ends = begin - LEAD - LEVELS - 1 < region_i.low + MARGIN ||
+                      end + TAIL + 2 > region_i.high - MARGIN || begin < counted_i.low ||
+                      end > counted_i.high;
+    const bool sides = column < region_j.low + MARGIN || column + 32 * C > region_j.high - MARGIN ||
+                       column + HALO < counted_j.low || column + 32 * C - HALO > counted_j.high;
+    if (ends)
+        strip<true, true>(ARGUMENTS, region_i, region_j, counted_i, counted_j, extent_i, extent_j,
+                          pitch, column, begin, end, ring);
+    else if (sides)
+        strip<false, true>(ARGUMENTS, region_i, region_j, counted_i, counted_j, extent_i, extent_j,
+                           pitch, column, begin, end, ring);
+    else
+        strip<false, false>(ARGUMENTS, region_i, region_j, counted_i, counted_j, extent_i, extent_j,
+                            pitch, column, begin, end, ring);
+}
