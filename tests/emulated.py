@@ -19,10 +19,10 @@ import numpy as np
 
 from heatsolve.backends import cache
 from heatsolve.backends import exact_sums as sums
-from heatsolve.backends.gpu.cupy_source import cuda_text
-from heatsolve.backends.gpu.device import DeviceBackend
+from heatsolve.backends.gpu.backend import DeviceBackend
+from heatsolve.backends.gpu.device import CARDS
+from heatsolve.backends.gpu.emit import cuda_text
 from heatsolve.backends.gpu.launch import SPREAD
-from heatsolve.backends.gpu.limits import CARDS
 from heatsolve.backends.host.numpy import NumpyBackend
 
 DRIVER = r"""

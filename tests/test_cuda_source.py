@@ -13,7 +13,7 @@ import pytest
 from conformance import PRECISIONS, registry
 
 from heatsolve.backends import Signature
-from heatsolve.backends.gpu import cupy_source as cuda_c
+from heatsolve.backends.gpu import emit as cuda_c
 from heatsolve.linear.multigrid.mixed import CORRECTED, scaled_residual
 from heatsolve.models.heat import equations as heat
 from heatsolve.stencil.trace import REAL
@@ -131,11 +131,11 @@ def python(monkeypatch):
         pytest.skip("the simulator compiles nothing")
     from numba.cuda import dispatcher
 
-    from heatsolve.backends.gpu import cuda_machine, cuda_source
+    from heatsolve.backends.gpu import numba_cuda, numba_device
 
     gpu = SimpleNamespace(compute_capability=HOPPER)
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: gpu)
-    return SimpleNamespace(**{**vars(cuda_source), **vars(cuda_machine)})
+    return SimpleNamespace(**{**vars(numba_cuda), **vars(numba_device)})
 
 
 def ptx_of(python, entry, signature):
@@ -190,7 +190,7 @@ def test_numba_cuda_of_arrays_apart_compiles(python, entry, signature):
 
 
 def test_numba_cuda_check_compiles(python):
-    from heatsolve.backends.gpu.cuda_reductions import check
+    from heatsolve.backends.gpu.reductions import check
 
     ptx = python.ptx_of(check, python.check_types(), HOPPER)
     assert "fma." not in ptx

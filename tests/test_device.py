@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from heatsolve.backends.gpu.device import DeviceBackend
+from heatsolve.backends.gpu.backend import DeviceBackend
 from heatsolve.backends.gpu.launch import ALIGNMENT, MOST_BLOCKS, REDUCING, SHAPES, launches
 from heatsolve.stencil.language import copy, shifted
 

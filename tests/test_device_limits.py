@@ -14,11 +14,11 @@ from emulated import Collecting, Emulated
 from test_device_passes import INSIDE, two_plain_steps, two_steps
 
 from heatsolve.backends import Signature
-from heatsolve.backends.gpu import cupy_source as cuda_c
-from heatsolve.backends.gpu import device_cycles, small_sweeps
-from heatsolve.backends.gpu import limits as device_limits
-from heatsolve.backends.gpu.limits import CARDS, KIB, Limits, limits_of
-from heatsolve.backends.gpu.pass_source import PASS_OPTIONS
+from heatsolve.backends.gpu import cycle_legs, small_sweeps
+from heatsolve.backends.gpu import device as device_limits
+from heatsolve.backends.gpu import emit as cuda_c
+from heatsolve.backends.gpu.device import CARDS, KIB, Limits, limits_of
+from heatsolve.backends.gpu.fused_kernel import PASS_OPTIONS
 from heatsolve.errors import InputError
 from heatsolve.linear.multigrid import hierarchy
 from heatsolve.models.heat import equations as heat
@@ -32,7 +32,7 @@ WITH_PASSES = [card for card in CARDS if card not in GENERIC_ONLY]
 
 @pytest.fixture(autouse=True)
 def passes_on_small_grids(monkeypatch):
-    monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0, 3: 0})
+    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
     monkeypatch.setattr(hierarchy, "MOST", 9)
 
 
@@ -238,9 +238,9 @@ LAPLACE = Signature((FULL, FULL, REAL), ("array",), (None,), "float64", 2)
 
 def machine_code(source, limits):
     """That of NVRTC for a card; skips the test where there is no NVRTC, or it is too new."""
-    cuda_machine = pytest.importorskip("heatsolve.backends.gpu.cuda_machine")
+    numba_device = pytest.importorskip("heatsolve.backends.gpu.numba_device")
     try:
-        return cuda_machine.compiled_c(source, PASS_OPTIONS, limits.architecture)
+        return numba_device.compiled_c(source, PASS_OPTIONS, limits.architecture)
     except ImportError as error:
         pytest.skip(f"no NVRTC here ({error})")
     except RuntimeError as error:

@@ -8,8 +8,8 @@ import pytest
 from emulated import Emulated
 from test_solvers import case_text
 
-from heatsolve.backends.gpu import cycle_source_3d, device_cycles, device_passes
-from heatsolve.backends.gpu.device_passes import SHAPES_2D
+from heatsolve.backends.gpu import cycle_legs, fused_sweeps
+from heatsolve.backends.gpu.fused_sweeps import SHAPES_2D
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
@@ -141,7 +141,7 @@ def test_a_sum_ends_a_pass():
 
 @pytest.fixture(autouse=True)
 def passes_on_small_grids(monkeypatch):
-    monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0, 3: 0})
+    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
     monkeypatch.setattr(hierarchy, "MOST", 9)  # small grids have many levels
 
 
@@ -270,7 +270,7 @@ class Counting(Emulated):
 )
 def test_the_memory_of_multigrid_is_known_before(grid, walls, solver, monkeypatch):
     """Passes write no residual, so the arrays for it are not made."""
-    monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0, 3: 0})
+    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
     text = case_text(grid, walls, "x", solver)
     case = parse(text, "case")
     needed = budget_of(case, Counting(case.solver.field_precision)).arrays
@@ -369,7 +369,7 @@ def test_half_cycles_in_space_have_the_bits_of_single_sweeps(grid, name):
 @pytest.mark.parametrize("solver", ["method = 'multigrid'", "method = 'multigrid'\ncycle = 'FMG'"])
 def test_a_source_that_is_the_same_everywhere(solver, name, monkeypatch):
     """Passes in space want an array of it."""
-    monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0, 3: 0})
+    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
 
     def solved(backend):
         case = parse(case_text("nodes = [21, 20, 22]", "vgvrvv", "1.5", solver), "case")
@@ -480,8 +480,8 @@ def test_half_cycles_in_single_precision(grid):
 )
 def test_tiles_inside(grid, precision, monkeypatch):
     """Small blocks and short pieces, so that some touch no wall, on two levels."""
-    monkeypatch.setattr(device_cycles, "SHAPES_3D", [cycle_source_3d.Shape(warps=10)])
-    monkeypatch.setattr(device_passes, "cut", lambda *_: (6, 0))
+    monkeypatch.setattr(cycle_legs, "SHAPES_3D", [cycle_legs.Shape(warps=10)])
+    monkeypatch.setattr(fused_sweeps, "cut", lambda *_: (6, 0))
     upper = grid.replace("cells", "upper").replace("nodes", "upper")
     given = f"{grid}\n{upper}", "vgrvvv", "", "multigrid"
     expected, backend = two_steps(NumpyBackend(precision), *given), Emulated(precision)

@@ -10,7 +10,7 @@ from many import Impatient
 from test_multigrid import residual
 from test_solvers import PROBLEMS, TIGHT, case_text, solve
 
-from heatsolve.backends.gpu import device_cycles
+from heatsolve.backends.gpu import cycle_legs
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
@@ -215,7 +215,7 @@ def test_the_norm_that_is_kept_is_that_of_the_residual():
     ("grid", "walls"), [("nodes = [67, 50]", "gvrv"), ("cells = [30, 21, 20]", "vvgrvg")]
 )
 def test_half_cycles_of_gpus_give_the_same_bits(grid, walls, monkeypatch):
-    monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 0, 3: 0})
+    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
     monkeypatch.setattr("heatsolve.linear.multigrid.hierarchy.MOST", 9)
     emulated, plain = Emulated(), NumpyBackend()
     methods = [noisy(grid, walls, machine) for machine in (emulated, plain)]

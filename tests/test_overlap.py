@@ -12,7 +12,7 @@ from emulated import Emulated
 from test_ranks import launch, mpi
 from test_solvers import case_text
 
-from heatsolve.backends.gpu import device_cycles
+from heatsolve.backends.gpu import cycle_legs
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, parse
 from heatsolve.linear.iterate import make_method
@@ -108,7 +108,7 @@ def test_cycles_have_the_bits_of_one_process(processes):
 
 def main():
     ranks = World()
-    device_cycles.FEWEST_POINTS = {2: 0, 3: 0}
+    cycle_legs.FEWEST_POINTS = {2: 0, 3: 0}
     partition.GATHERED_UP_TO = 1
     for name, given in GRIDS.items():
         expected, norms, _, _ = solved(given, NumpyBackend(), Ranks())

@@ -10,9 +10,15 @@ from conformance import registry, same, sweep
 from emulated import compiled, machine
 
 from heatsolve.backends import Signature
-from heatsolve.backends.gpu.cupy_source import kernel_source
-from heatsolve.backends.gpu.launch import launches, shape_of
-from heatsolve.backends.gpu.layout import arrays_of, begin_with_pairs, layout, may_pair
+from heatsolve.backends.gpu.emit import kernel_source
+from heatsolve.backends.gpu.launch import (
+    arrays_of,
+    begin_with_pairs,
+    launches,
+    layout,
+    may_pair,
+    shape_of,
+)
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.stencil.language import copy, shifted
 

@@ -11,8 +11,8 @@ import pytest
 from emulated import Emulated
 from test_multigrid import noisy_system
 
-from heatsolve.backends.gpu import device_cycles, small_sweeps
-from heatsolve.backends.gpu.device import DeviceBackend
+from heatsolve.backends.gpu import cycle_legs, small_sweeps
+from heatsolve.backends.gpu.backend import DeviceBackend
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.linear.multigrid.direct import MOST
 from heatsolve.linear.multigrid.mixed import Refinement, scaled
@@ -237,7 +237,7 @@ def test_tables_live_as_long_as_what_plays_them():
 
 def test_passes_between_them(monkeypatch):
     """Half cycles of a GPU and small sweeps take turns, each in its place."""
-    monkeypatch.setattr(device_cycles, "FEWEST_POINTS", {2: 900, 3: 900})
+    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 900, 3: 900})
     backend = Replaying()
     expected = two_steps(NumpyBackend(), Multigrid, *PROBLEMS["square"])
     assert two_steps(backend, Multigrid, *PROBLEMS["square"])[0] == expected[0]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from heatsolve.backends.gpu.device import DeviceBackend
+    from heatsolve.backends.gpu.backend import DeviceBackend
 
 
 class Message:

@@ -8,13 +8,13 @@ import numpy as np
 
 from heatsolve.backends import Signature, cache
 from heatsolve.backends.compilation import compiling
-from heatsolve.backends.gpu.cupy_source import OPTIONS, check_source, kernel_source
-from heatsolve.backends.gpu.device import DeviceBackend, Kernel
-from heatsolve.backends.gpu.device_passes import Compiled
+from heatsolve.backends.gpu.backend import DeviceBackend, Kernel
+from heatsolve.backends.gpu.device import limits_of
+from heatsolve.backends.gpu.emit import OPTIONS, check_source, kernel_source
+from heatsolve.backends.gpu.fused_kernel import PASS_OPTIONS
+from heatsolve.backends.gpu.fused_sweeps import Compiled
 from heatsolve.backends.gpu.launch import SPREAD, Launch
-from heatsolve.backends.gpu.limits import limits_of
 from heatsolve.backends.gpu.nccl import PRIORITY
-from heatsolve.backends.gpu.pass_source import PASS_OPTIONS
 from heatsolve.backends.library import ArrayLibrary, CupyLibrary
 from heatsolve.errors import InputError
 from heatsolve.stencil.trace import Tape

@@ -1,4 +1,4 @@
-"""The text that both GPU backends generate from a tape.
+"""Kernels from a trace: the tape of a point function as CUDA C, or as Python for Numba-CUDA.
 
 The tape is unrolled over the points of a thread, so that a value which two of them read is loaded
 once, and nothing is stored before everything is loaded. CUDA C and Python for Numba-CUDA differ in
@@ -7,19 +7,29 @@ a few words only, which a `Dialect` holds.
 A kernel has one set of strides for all arrays of a sweep, named `stride_i` and so on. An array of
 another shape, such as a packed layer of ghosts, is *apart*: its own extents are passed, too, and
 the names that belong to it end in its name, `stride_i_a0`.
+
+A thread may march along the slowest axis with a pair of columns, k and k + 1. A pair begins at an
+even place of its array, so that it is loaded and stored at once. The element before it and the one
+behind it are loaded by themselves: they lie in cache lines that neighbours ask for. What the next
+row reads again stays in registers, in a ring of names, so that a row loads little and many threads
+are at work at a time. Where a region begins or ends within a pair, its thread computes both columns
+and stores one: a branch of its own would hold up all threads of its warp, in one block of five.
 """
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 
 import numpy as np
 
 from heatsolve.backends import Signature
-from heatsolve.backends.gpu.launch import ALIGNMENT, Shape
+from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.gpu.launch import ALIGNMENT, SPREAD, Shape, shape_of
 from heatsolve.stencil.language import INDEX_NAMES
-from heatsolve.stencil.trace import Tape, spelled
+from heatsolve.stencil.trace import INTEGER, Operation, Tape, spelled
 
 
 @dataclass(frozen=True)
@@ -216,3 +226,277 @@ def place_at(subscript: tuple, suffix: str) -> str:
         stride = "" if last else f" * stride_{INDEX_NAMES[axis]}{suffix}"
         terms += [f"{offset}{stride}" for offset in offsets]
     return " + ".join(terms) or "0"
+
+
+# ---- pairs of columns ---------------------------------------------------------------------------
+
+KINDS = {"float64": ("double", "double2"), "float32": ("float", "float2")}
+"""An element and a pair, by precision."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """What is loaded at once: an element of an argument, or the pair that begins with it."""
+
+    number: int
+    subscript: tuple
+    places: tuple[int, ...]
+    """Of the elements, on the tape."""
+
+    def next_row(self) -> tuple[int, tuple, int]:
+        """What it is in the next row, as `key` tells it."""
+        (shift, added), *others = self.subscript
+        return self.number, ((shift + 1, added), *others), len(self.places)
+
+    @property
+    def key(self) -> tuple[int, tuple, int]:
+        return self.number, self.subscript, len(self.places)
+
+    @property
+    def column(self) -> int:
+        """Of its first element, from that of the thread on."""
+        return self.subscript[-1][0]
+
+    def values(self, name: str) -> Iterator[str]:
+        """What gives the elements of a word of this name their names on the tape."""
+        parts = (".x", ".y") if len(self.places) == 2 else ("",)
+        for place, part in zip(self.places, parts, strict=True):
+            yield f"const auto v{place} = {name}{part};"
+
+
+def words_of(tape: Tape, varying: Sequence[bool]) -> list[Word]:
+    """The loads of a tape from arguments that vary along all axes, two in one where they can be."""
+    loads = {
+        operation.operands: place
+        for place, operation in enumerate(tape.operations)
+        if operation.name == "load" and varying[operation.operands[0]]
+    }
+    words: list[Word] = []
+    paired: set[int] = set()
+    for (number, (*others, (column, added))), place in loads.items():
+        beside = loads.get((number, (*others, (column + 1, added))))
+        if column % 2 == 0 and not added and beside is not None:
+            words.append(Word(number, (*others, (column, added)), (place, beside)))
+            paired |= {place, beside}
+    words += [
+        Word(number, subscript, (place,))
+        for (number, subscript), place in loads.items()
+        if place not in paired
+    ]
+    return words
+
+
+def chains_of(words: Sequence[Word]) -> list[list[Word]]:
+    """Words of which each becomes the one before it in the next row: only the last is loaded.
+
+    Those whose last one lies ahead come last: it has to come from memory, while what lies around
+    has been loaded by others and may wait for it.
+    """
+    at = {word.key: word for word in words}
+    followed = {word.next_row() for word in words}
+    chains = []
+    for word in words:
+        if word.key not in followed:
+            chain = [word]
+            while (following := at.get(chain[-1].next_row())) is not None:
+                chain.append(following)
+            chains.append(chain)
+    return sorted(chains, key=lambda chain: (chain[-1].subscript[0][0], len(chain[-1].places)))
+
+
+def march(tape: Tape, signature: Signature, dialect: Dialect, rows: int) -> list[str]:
+    """The lines of a thread with one point or two in the region, as `first` and `second` tell.
+
+    They read what `thread_indices` wrote.
+    """
+    wide, (_, vector) = unrolled(tape, 1, 2), KINDS[signature.precision]
+    varying = [not isinstance(kind, str) and not any(kind) for kind in signature.arguments]
+    words = words_of(wide, varying)
+    chains = chains_of(words)
+    period = max([len(chain) for chain in chains], default=1)
+    targets = [signature.target(n) for n in range(len(tape.results))]
+    pointers = sorted({f"a{word.number}" for word in words} | set(targets))
+
+    lines = [f"auto at_{name} = {name} + p;" for name in pointers]
+    lines += _insides(wide, signature, INDEX_NAMES[tape.dimension - 1])
+    for number, chain in enumerate(chains):
+        if len(chain) > 1:
+            kind = KINDS[signature.precision][len(chain[0].places) - 1]
+            lines.append(f"{kind} {', '.join(f'w{number}_{n}' for n in range(period))};")
+            lines += [f"w{number}_{n} = {_load(w, kind)};" for n, w in enumerate(chain[:-1])]
+    lines += [
+        f"const long long i_0 = i, end = min(i + {rows}, high_i);",
+        "for (long long i = i_0;;) {",
+    ]
+    for row in range(period):
+        loads: list[str] = []
+        values: list[str] = []
+        for number, chain in enumerate(chains):
+            names = [f"w{number}_{(n + row) % period}" for n in range(len(chain))]
+            kind = KINDS[signature.precision][len(chain[0].places) - 1]
+            new = f"const {kind} " if len(chain) == 1 else ""
+            loads.append(f"{new}{names[-1]} = {_load(chain[-1], kind)};")
+            for name, word in zip(names, chain, strict=True):
+                values += word.values(name)
+        loaded = {place for word in words for place in word.places}
+        for place in needed(wide, wide.results, loaded):
+            value = expression(wide, place, signature, dialect)
+            column = _column_read(wide.operations[place], signature)
+            if column not in (None, 0, 1):
+                element = KINDS[signature.precision][0]
+                value = f"{_inside(column)} ? {value} : {element}{{}}"
+            values.append(dialect.assign.format(name=f"v{place}", value=value) + ";")
+        for n, target in enumerate(targets):
+            pair = ", ".join(f"v{result}" for result in wide.results[n :: len(targets)])
+            values.append(f"store(at_{target}, first, second, make_{vector}({pair}));")
+        values += [f"at_{name} += stride_i;" for name in pointers]
+        values.append("if (++i >= end) break;")
+        lines += ["    {", *[f"        {line}" for line in loads + values], "    }"]
+    return [*lines, "}"]
+
+
+def _load(word: Word, kind: str) -> str:
+    element = f"at_a{word.number}[{place_at(word.subscript, '')}]"
+    value = f"*(const {kind}*)&{element}" if len(word.places) == 2 else element
+    return value if word.column in (0, 1) else f"{_inside(word.column)} ? {value} : {kind}{{}}"
+
+
+def _inside(column: int) -> str:
+    return f"inside_{abs(column)}_{'before' if column < 0 else 'ahead'}"
+
+
+def _column_read(operation: Operation, signature: Signature) -> int | None:
+    """The column, from that of the thread on, that a load of an array varying along it reads."""
+    if operation.name != "load":
+        return None
+    number, subscript = operation.operands
+    return None if signature.arguments[number][-1] else subscript[-1][0]
+
+
+def _insides(wide: Tape, signature: Signature, axis: str) -> Iterator[str]:
+    """What tells whether elements beside a pair are in its row: who needs them may be no point.
+
+    Rows are whole pairs, so a pair does if its first element does.
+    """
+    columns = {_column_read(operation, signature) for operation in wide.operations}
+    for column in sorted(n for n in columns if n not in (None, 0, 1)):
+        condition = f"{axis} >= {-column}" if column < 0 else f"{axis} + {column} < extent_{axis}"
+        yield f"const bool {_inside(column)} = {condition};"
+
+
+# ---- kernels of CUDA C --------------------------------------------------------------------------
+
+# CuPy's RawKernel is of no use: it adds -ftz=true to its options, which loses denormals.
+OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+"""As on a CPU: a * b + c rounds twice, denormals are kept, division and root are exact."""
+
+REAL_OF = {"float64": "double", "float32": "float"}
+
+C_DIALECT = Dialect(
+    where="({0} ? {1} : {2})",
+    sqrt="sqrt({0})",
+    assign="const auto {name} = {value}",
+    assign_integer="const long long {name} = {value}",
+    wide="(long long){0}",
+    real="(double){0}",
+    launch="",
+    constants={"float64": "{hex}", "float32": "{hex}f"},
+)
+
+
+@cache
+def cuda_text(name: str) -> str:
+    """The text of a file of CUDA C."""
+    return (files("heatsolve.backends.gpu") / "cuda" / name).read_text(encoding="utf-8")
+
+
+def macro(name: str, value: str | Sequence[str]) -> str:
+    """The definition of a macro: one expression, or lines."""
+    if isinstance(value, str):
+        return f"#define {name} {value}\n"
+    return " \\\n    ".join([f"#define {name}", *value]) + "\n"
+
+
+def constants() -> str:
+    """The layout of a register as preprocessor constants."""
+    names = ("SLICE_BITS", "SLICES", "LOWEST", "TOP", "NOT_FINITE", "LARGEST", "WIDTH")
+    values = {name: getattr(sums, name) for name in names} | {"SPREAD": SPREAD}
+    return "\n".join(f"#define {name} {value}" for name, value in values.items()) + "\n"
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def updates(signature: Signature, tape: Tape) -> list[str]:
+    """The lines that update the points of one column where they are in the region."""
+    axes, rows = INDEX_NAMES[: tape.dimension], shape_of(signature).rows
+    inside = [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
+    lines = [f"if ({' && '.join(inside)}) {{", f"    if (i + {rows - 1} < high_i) {{"]
+    lines += [f"        {line};" for line in body(tape, signature, C_DIALECT, 0, rows)]
+    lines.append("    } else {")
+    for row in range(rows - 1):
+        lines.append(f"        if (i + {row} < high_i) {{")
+        lines += [f"            {line};" for line in body(tape, signature, C_DIALECT, row, 1)]
+        lines.append("        }")
+    return [*lines, "    }", "}"]
+
+
+def paired(signature: Signature, tape: Tape) -> list[str]:
+    """The lines that update those points of two columns that are in the region."""
+    axes = INDEX_NAMES[: tape.dimension]
+    last, between = axes[-1], [f"{axis} < high_{axis}" for axis in axes[1:-1]]
+    return [
+        f"const bool first = {last} >= low_{last} && {last} < high_{last};",
+        f"const bool second = {last} + 1 >= low_{last} && {last} + 1 < high_{last};",
+        f"if ({' && '.join([*between, '(first || second)'])}) {{",
+        *indented(march(tape, signature, C_DIALECT, shape_of(signature).rows)),
+        "}",
+    ]
+
+
+def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
+    """CUDA C of the kernel `sweep` for a point function."""
+    axes = INDEX_NAMES[: tape.dimension]
+    real = REAL_OF[signature.precision]
+    parameters = ["const long long* gate"]
+    parameters += [f"long long {end}_{axis}" for axis in axes for end in ("low", "high")]
+    parameters += [f"long long {name}" for name in extent_names(signature)]
+    parameters += [
+        f"{REAL_OF[signature.real_of(f'o{n}')]}* __restrict__ o{n}"
+        if kind == "array"
+        else f"long long* o{n}"
+        for n, kind in enumerate(signature.outputs)
+    ]
+    for n, kind in enumerate(signature.arguments):
+        constant = "" if n in signature.in_place else "const "
+        element = REAL_OF[signature.real_of(f"a{n}")]
+        number = "long long" if kind == INTEGER else real
+        kind_type = number if isinstance(kind, str) else f"{constant}{element}* __restrict__"
+        parameters.append(f"{kind_type} a{n}")
+    shape = shape_of(signature)
+    rows, (x, y) = shape.rows, shape.block
+    reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
+    lines = ["    if (*gate) return;"] if signature.gated else []
+    lines += [f"    {line};" for line in thread_indices(signature, C_DIALECT, shape)]
+    lines += [f"    {real} {', '.join(f't{n}_{r} = 0' for r in range(rows))};" for n in reductions]
+    lines += indented(paired(signature, tape) if signature.pairs else updates(signature, tape))
+    for n in reductions:
+        terms = ", ".join(f"(double)t{n}_{r}" for r in range(rows))
+        warp = "(thread() >> 5) + blockIdx.x * 3 + blockIdx.y * 7 + blockIdx.z * 13"
+        lines.append(f"    double terms{n}[] = {{{terms}}};")
+        call = {"sum": "add_sum", "max": "add_largest"}[signature.outputs[n]]
+        lines.append(f"    {call}(terms{n}, o{n} + ({warp}) % {SPREAD} * WIDTH);")
+    head = cuda_text("pairs.cuh") if signature.pairs else ""
+    if reductions:
+        head = constants() + cuda_text("reductions.cuh")
+    return (
+        f"// {name}\n{head}\n"
+        f'extern "C" __global__ void __launch_bounds__({x * y})\n'
+        f"sweep({', '.join(parameters)}) {{\n" + "\n".join(lines) + "\n}\n"
+    )
+
+
+def check_source() -> str:
+    """CUDA C of the kernels `check` and `merge`."""
+    return constants() + cuda_text("check.cuh")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from heatsolve.backends.gpu.small_sweeps import SmallSweep, together
 
 if TYPE_CHECKING:
-    from heatsolve.backends.gpu.device import DeviceBackend
+    from heatsolve.backends.gpu.backend import DeviceBackend
 
 Note: TypeAlias = Callable[[], None] | SmallSweep
 """What queues a kernel, or a sweep that may share one with others."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from heatsolve.errors import MachineFailure
 
 if TYPE_CHECKING:
-    from heatsolve.backends.gpu.device import DeviceBackend
+    from heatsolve.backends.gpu.backend import DeviceBackend
 
 PRIORITY = -5
 """Of the stream of transfers: sweeps leave room for it."""

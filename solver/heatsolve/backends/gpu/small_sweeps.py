@@ -18,8 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends.gpu.cupy_source import C_DIALECT, REAL_OF, cuda_text, macro
-from heatsolve.backends.gpu.emit import body, extent_names, places
+from heatsolve.backends.gpu.emit import (
+    C_DIALECT,
+    REAL_OF,
+    body,
+    cuda_text,
+    extent_names,
+    macro,
+    places,
+)
 from heatsolve.backends.gpu.launch import Launch
 from heatsolve.stencil.dependencies import Place, Touched, place_at
 from heatsolve.stencil.language import INDEX_NAMES

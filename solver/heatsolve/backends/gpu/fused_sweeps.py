@@ -7,25 +7,25 @@ from functools import cache
 from typing import Any
 
 from heatsolve.backends import Region
-from heatsolve.backends.gpu import pass_source_2d, pass_source_3d
+from heatsolve.backends.gpu import fused_2d, fused_3d
+from heatsolve.backends.gpu.device import Limits
+from heatsolve.backends.gpu.fused_kernel import Pass
 from heatsolve.backends.gpu.launch import MOST_BLOCKS, Launch
-from heatsolve.backends.gpu.limits import Limits
-from heatsolve.backends.gpu.pass_source import Pass
 from heatsolve.stencil.signature import Signature
 from heatsolve.stencil.trace import Tape
 
 LIGHT, HEAVY = 12, 30
 """Operations of a point up to which it is light, and from which it is heavy; a division is ten."""
-STRIPS = tuple(pass_source_2d.Shape(ahead=8, warps=n, blocks=16 // n) for n in (4, 2, 1))
+STRIPS = tuple(fused_2d.Shape(ahead=8, warps=n, blocks=16 // n) for n in (4, 2, 1))
 """Shapes of two dimensions, the best first (measured on an H200): warps share nothing, so smaller
 blocks are as good where arrays of coefficients need so much room that no large one fits."""
 SHAPES_2D = {7: STRIPS, 5: STRIPS, 3: STRIPS}
 SHAPES_3D = {
     3: (
-        pass_source_3d.Shape(),
-        pass_source_3d.Shape(ahead=2),
-        pass_source_3d.Shape(warps=8),
-        pass_source_3d.Shape(warps=6, ahead=2),
+        fused_3d.Shape(),
+        fused_3d.Shape(ahead=2),
+        fused_3d.Shape(warps=8),
+        fused_3d.Shape(warps=6, ahead=2),
     )
 }
 """Shapes by the number of sweeps, the best first: measured on an H200, then those that fit an A100
@@ -109,11 +109,17 @@ def work_of(
     return Pass(tape, signature, varying, tuple(norms), tuple(wraps), math.gcd(pitch, 4))
 
 
+Source = Callable[[Pass, Any], str]
+"""Writes the CUDA C of a kernel for one of its shapes."""
+
+
 class PassKernel:
     """The kernel of a pass: its source, and its launches."""
 
-    def __init__(self, work: Pass, limits: Limits, shapes: Sequence[Any] = (), room: Any = None):
-        """`shapes` and `room`: how it may be cut, and whose text it is, if not of plain sweeps."""
+    def __init__(
+        self, work: Pass, limits: Limits, shapes: Sequence[Any] = (), source: Source | None = None
+    ):
+        """`shapes` and `source`: how it may be cut, and its text, if not those of plain sweeps."""
         self.work, self._limits = work, limits
         self._two = work.signature.dimension == 2
         shapes = shapes or (SHAPES_2D if self._two else SHAPES_3D)[work.sweeps]
@@ -121,8 +127,8 @@ class PassKernel:
         if shape is None:
             raise ValueError("a pass for which a block of this device has no room")
         self._shape: Any = shape
-        room = room or (pass_source_2d if self._two else pass_source_3d)
-        self.source = room.source(work, self._shape)
+        source = source or (fused_2d if self._two else fused_3d).source
+        self.source = source(work, self._shape)
         self.bytes_shared = self._shape.bytes_shared(work)
 
     def launch(self, region: Region) -> tuple[Launch, tuple[int, ...]]:
@@ -136,14 +142,14 @@ class PassKernel:
         block = (32 * shape.warps, 1, 1)
         if self._two:
             low, high = region[0]
-            extent = high - (low // 2 * 2 if pass_source_2d.even(self.work) else low)
+            extent = high - (low // 2 * 2 if fused_2d.even(self.work) else low)
             strips = _pieces(last[1] - last[0] // 2 * 2, shape.width(self.work))
             across = _pieces(strips, shape.warps)
-            more = pass_source_2d.lead(self.work) + self.work.sweeps + self.work.looks
+            more = fused_2d.lead(self.work) + self.work.sweeps + self.work.looks
             blocks = min(shape.blocks, self._limits.blocks(block[0], self.bytes_shared))
             # With fewer rows in the first or the last piece the one beside it is an edge, too.
             beyond = self.work.sweeps + self.work.looks + 2 + (self.work.margin or 0)
-            least_first = pass_source_2d.lead(self.work) + beyond
+            least_first = fused_2d.lead(self.work) + beyond
             edges = max(EDGE_ROWS, least_first + least_first % 2), beyond
             rows, fewer = cut(extent, across, more, blocks, processors, edges)
             return Launch((across, _pieces(extent + fewer, rows), 1), block, ()), (rows, fewer)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from heatsolve.backends.gpu.pass_source import Pass, assembled, place_of
+from heatsolve.backends.gpu.fused_kernel import Pass, assembled, place_of
 from heatsolve.stencil.trace import Tape
 
 

@@ -1,13 +1,13 @@
 """What the kernels of several sweeps in one pass have in common: the text of CUDA C.
 
 The first argument of the point function is the field that the sweeps advance; all others are the
-same for every sweep, but for numbers. See `pass_source_2d` and `pass_source_3d`.
+same for every sweep, but for numbers. See `fused_2d` and `fused_3d`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from heatsolve.backends.gpu.cupy_source import (
+from heatsolve.backends.gpu.emit import (
     C_DIALECT,
     OPTIONS,
     REAL_OF,

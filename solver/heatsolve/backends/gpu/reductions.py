@@ -17,7 +17,7 @@ from heatsolve.backends.exact_sums import (
     TOP,
     WIDTH,
 )
-from heatsolve.backends.gpu.cuda_machine import simulated
+from heatsolve.backends.gpu.numba_device import simulated
 
 MAGNITUDE = 0x7FFFFFFFFFFFFFFF
 INFINITE = 0x7FF0000000000000
