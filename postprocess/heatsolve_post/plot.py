@@ -125,7 +125,7 @@ def _lines(view: View, how: Look) -> Figure:
     return drawing
 
 
-def _moments(view: View) -> list:
+def _moments(view: View) -> list[str]:
     """A colour for each of the times."""
     if len(view.frames) == 1:
         return ["C0"]

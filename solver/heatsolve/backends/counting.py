@@ -82,7 +82,7 @@ class CountingBackend(NumpyBackend):
     def __init__(self, machine: Backend, stretch: float = 1.0):
         super().__init__(machine.precision)
         self.machine, self.tally = machine, Tally()
-        self.name, self.on_device = machine.name, machine.on_device  # type: ignore[misc]
+        self.name, self.on_device = machine.name, machine.on_device
         self._stretch, self._computes = stretch, True
 
     def single(self) -> Self:

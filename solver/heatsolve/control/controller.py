@@ -42,7 +42,7 @@ class State:
         return self.record.get("finished", False)
 
     @property
-    def lists(self) -> dict[str, list]:
+    def lists(self) -> dict[str, list[float]]:
         """The history from a checkpoint, as lists of Python's numbers that can go on."""
         return {name: values.tolist() for name, values in self.history.items()}
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -134,7 +134,9 @@ class FieldFile:
             self._disk = Disk(self._part, "r+")
             self._file = h5py.File(self._disk, "r+", libver=FORMAT)
 
-    def copy(self, fields: Mapping[str, h5py.Dataset | parts.Linked], times: Sequence) -> None:
+    def copy(
+        self, fields: Mapping[str, h5py.Dataset | parts.Linked], times: Sequence[float | None]
+    ) -> None:
         """Write all frames of fields that lie elsewhere, of which it never holds more than a block.
 
         times: of the frames, or one None for a steady file. Raises as `append` and the fields do.
@@ -274,7 +276,9 @@ class FieldFile:
         self._file["time"][frame:] = times
         return (frame,)
 
-    def _write(self, place: tuple[int, ...], fields: Mapping, frame: tuple[int, ...] = ()) -> None:
+    def _write(
+        self, place: tuple[int, ...], fields: Mapping[str, Any], frame: tuple[int, ...] = ()
+    ) -> None:
         """Fill a place of every field with a frame of what can be indexed, block by block."""
         for name, source in fields.items():
             rows = _rows(self._shape, source.dtype)
@@ -285,7 +289,9 @@ class FieldFile:
                     self._file[name][(*place, slab)] = values
                     self._disk.check()
 
-    def _describe(self, dataset: h5py.Dataset, unit: str, scales: list) -> h5py.Dataset:
+    def _describe(
+        self, dataset: h5py.Dataset, unit: str, scales: list[h5py.Dataset]
+    ) -> h5py.Dataset:
         """Give a dataset its unit (by key) and its axes; without axes it is one itself."""
         dataset.attrs["units"] = self._units.get(unit, "1")
         if not scales:

@@ -68,7 +68,7 @@ class Mirrored:
     and the high wall and 0 elsewhere; ZERO where no such wall is.
     """
 
-    def __init__(self, array: Any, at: tuple, walls: tuple):
+    def __init__(self, array: Any, at: tuple[Any, ...], walls: tuple[Any, ...]):
         self._array, self._at = array, at
         self._beyond = [
             (neighbour(at, n // 2, -1 if n % 2 == 0 else 1), line)
@@ -116,12 +116,12 @@ def dimension(point: Point) -> int:
     return count
 
 
-def evaluate(point: Point, at: tuple, *arguments: Any) -> Any:
+def evaluate(point: Point, at: tuple[Any, ...], *arguments: Any) -> Any:
     """A point function at an index, whichever way it takes its index."""
     return point(*at, *arguments) if dimension(point) else point(at, *arguments)
 
 
-def neighbour(at: tuple, axis: int, distance: int) -> tuple:
+def neighbour(at: tuple[Any, ...], axis: int, distance: int) -> tuple[Any, ...]:
     """The index so many points further on along one axis."""
     return (*at[:axis], at[axis] + distance, *at[axis + 1 :])
 

@@ -52,7 +52,7 @@ class Tape:
             self.operations.append(operation)
         return self._places[operation]
 
-    def loads(self) -> set[tuple[int, tuple]]:
+    def loads(self) -> set[tuple[int, tuple[Any, ...]]]:
         """All (argument, subscript) that the point function reads."""
         return {op.operands for op in self.operations if op.name == "load"}
 

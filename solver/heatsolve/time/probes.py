@@ -160,6 +160,6 @@ def _linear(axis: Axis, at: float) -> list[tuple[int, float]]:
     return [(low, 1.0 - share), (low + 1, share)]
 
 
-def scaled(at, u, weight):
+def scaled(at: Any, u: Any, weight: Any) -> Any:
     """u times a number."""
     return weight * u[at]

@@ -239,6 +239,6 @@ class Silent:
         pass
 
 
-def squared_difference(at, u, v):
+def squared_difference(at: Any, u: Any, v: Any) -> Any:
     difference = u[at] - v[at]
     return difference * difference

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -163,7 +164,7 @@ def threads(ranks: Ranks) -> Findings:
         yield Finding("warning", "numba", said, "unset it, or set it to passive")
 
 
-def circle(i, j, u):
+def circle(i: Any, j: Any, u: Any) -> Any:
     """Some arithmetic that a fused multiply-add, or another root, would round otherwise."""
     return sqrt(u[i - 1, j] * u[i, j + 1] + 0.3 * u[i + 1, j]) / (1.0 + u[i, j - 1])
 

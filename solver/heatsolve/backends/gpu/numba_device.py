@@ -341,7 +341,7 @@ class Device:
         return play
 
     def _launching(self, kernel: Any, bytes_shared: int) -> Any:
-        def launch(numbers: Launch, arguments: tuple) -> None:
+        def launch(numbers: Launch, arguments: tuple[Any, ...]) -> None:
             config = self._core.LaunchConfig(
                 grid=numbers.grid, block=numbers.block, shmem_size=bytes_shared
             )
@@ -411,7 +411,7 @@ class Simulator:
     def compile(self, function: Any, types: tuple[Any, ...], source: str) -> Any:
         kernel = self._cuda.jit(function)
 
-        def launch(numbers: Launch, arguments: tuple) -> None:
+        def launch(numbers: Launch, arguments: tuple[Any, ...]) -> None:
             given = [
                 a.memory
                 if isinstance(a, DeviceArray)

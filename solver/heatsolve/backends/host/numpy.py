@@ -244,7 +244,9 @@ def plan(tape: Tape, writes_output: bool) -> list[Step]:
     return steps
 
 
-def _release(places: list[int], held: dict, free: dict[bool, list[int]]) -> None:
+def _release(
+    places: list[int], held: dict[int, tuple[bool, int]], free: dict[bool, list[int]]
+) -> None:
     for place in places:
         condition, scratch = held.pop(place)
         free[condition].append(scratch)

@@ -134,7 +134,9 @@ class Interpolation:
                 sweep(of_one(taps, adds), pairs, region, self._coarse, *given)
 
 
-def taken(weights: Sequence[Any], here: tuple, u: Any, there: Sequence[tuple]) -> Any:
+def taken(
+    weights: Sequence[Any], here: tuple[Any, ...], u: Any, there: Sequence[tuple[Any, ...]]
+) -> Any:
     """The sum of what is taken of coarse layers, the weights being found here."""
     (first, *others), (lowest, *above) = weights, there
     value = first[here] * u[lowest]

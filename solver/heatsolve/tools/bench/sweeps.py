@@ -20,12 +20,12 @@ questions of its host; even numbers, which leave u where it was. After twice as 
 its clock."""
 
 
-def jacobi2d(i, j, u):
+def jacobi2d(i: Any, j: Any, u: Any) -> Any:
     """The four-point mean: 16 bytes a point in double precision."""
     return 0.25 * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1])
 
 
-def jacobi3d(i, j, k, u, sixth):
+def jacobi3d(i: Any, j: Any, k: Any, u: Any, sixth: Any) -> Any:
     """The six-point mean: 16 bytes a point in double precision."""
     return sixth * (
         u[i - 1, j, k] + u[i + 1, j, k] + u[i, j - 1, k]
