@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 
@@ -196,7 +197,7 @@ def element(signature: Signature, output: int, row: int) -> str:
     return f"{name}[p{suffix}{below}]"
 
 
-def address(subscript: tuple, constant: tuple[bool, ...], suffix: str) -> str:
+def address(subscript: tuple[Any, ...], constant: tuple[bool, ...], suffix: str) -> str:
     """The place of an element in an array that may be constant along some axes."""
     dimension = len(subscript)
     if not any(constant):
@@ -217,7 +218,7 @@ def address(subscript: tuple, constant: tuple[bool, ...], suffix: str) -> str:
     return " + ".join(terms) or "0"
 
 
-def place_at(subscript: tuple, suffix: str) -> str:
+def place_at(subscript: tuple[Any, ...], suffix: str) -> str:
     """The place of an element of an array from that of the thread's point on."""
     terms = []
     for axis, (shift, added) in enumerate(subscript):
@@ -239,17 +240,17 @@ class Word:
     """What is loaded at once: an element of an argument, or the pair that begins with it."""
 
     number: int
-    subscript: tuple
+    subscript: tuple[Any, ...]
     places: tuple[int, ...]
     """Of the elements, on the tape."""
 
-    def next_row(self) -> tuple[int, tuple, int]:
+    def next_row(self) -> tuple[int, tuple[Any, ...], int]:
         """What it is in the next row, as `key` tells it."""
         (shift, added), *others = self.subscript
         return self.number, ((shift + 1, added), *others), len(self.places)
 
     @property
-    def key(self) -> tuple[int, tuple, int]:
+    def key(self) -> tuple[int, tuple[Any, ...], int]:
         return self.number, self.subscript, len(self.places)
 
     @property

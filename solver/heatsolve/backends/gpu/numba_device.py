@@ -99,7 +99,7 @@ class Borrowing(CupyLibrary):
         return DeviceArray(array.shape, array, array.data.ptr)
 
 
-def flat(arguments: tuple) -> Iterator[Any]:
+def flat(arguments: tuple[Any, ...]) -> Iterator[Any]:
     """What a launch takes of the arguments: pointers, numbers, and Numba's array structures."""
     for argument in arguments:
         if isinstance(argument, DeviceArray):
