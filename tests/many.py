@@ -18,7 +18,7 @@ from heatsolve.backends.host.tiles import Tiling
 from heatsolve.backends.registry import choose
 from heatsolve.case.load import parse
 from heatsolve.control.restart import Start
-from heatsolve.control.stop import Wish
+from heatsolve.control.stop import StopRequest
 from heatsolve.errors import InputError, Interrupted
 from heatsolve.io.output import read
 from heatsolve.linear.multigrid import hierarchy, partition
@@ -259,8 +259,8 @@ def texts_of_flow():
     )
 
 
-class Impatient(Wish):
-    """A wish to stop that is made once so many questions have been asked."""
+class Impatient(StopRequest):
+    """A request to stop that is made once so many questions have been asked."""
 
     def __init__(self, questions):
         self._left = questions
@@ -374,12 +374,12 @@ def restarts(world, backend, folder, complete):
             path = folder / f"{number}-{first}-{second}.h5"
             plans = [(first, Impatient(3), Start()), (second, Impatient(6), Start(restart=True)),
                      (first, Impatient(10**9), Start(restart=True))]  # fmt: skip
-            for size, wish, start in plans:
-                # One of them has the wish; those that are not in the group wait.
+            for size, request, start in plans:
+                # One of them has the request; those that are not in the group wait.
                 if world.rank < size:
-                    mine = wish if world.rank == size - 1 else None
+                    mine = request if world.rank == size - 1 else None
                     try:
-                        run(case, backend, path, ranks=groups[size], start=start, wish=mine)
+                        run(case, backend, path, ranks=groups[size], start=start, request=mine)
                     except Interrupted as error:
                         assert error.exit_code == 75
                 world.gather(None)

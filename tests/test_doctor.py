@@ -15,7 +15,7 @@ from heatsolve.backends import cache, machine
 from heatsolve.backends import registry as choice
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.errors import InputError
-from heatsolve.parallel import transport as links
+from heatsolve.parallel import transport as transports
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.tools import doctor as environment
 from heatsolve.tools.doctor import CHECKS, examined
@@ -309,10 +309,10 @@ def test_a_link_that_does_not_deliver(monkeypatch):
         def gather(self, value):
             return [value, value]
 
-    link = links.Link(Two())
+    transport = transports.Transport(Two())
     monkeypatch.setattr(choice, "choose", lambda name, **given: (NumpyBackend(), ""))
-    monkeypatch.setattr(links, "link_of", lambda ranks, machine: link)
-    monkeypatch.setattr(links, "proved", lambda *given: False)
+    monkeypatch.setattr(transports, "transport_of", lambda ranks, machine: transport)
+    monkeypatch.setattr(transports, "proved", lambda *given: False)
     (finding,) = found_by(environment.processes, Two())
     assert (finding.level, finding.said) == ("error", "MPI does not deliver what is sent")
 

@@ -23,8 +23,8 @@ from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import parse
 from heatsolve.case.template import write_starter
 from heatsolve.control import checkpoint
-from heatsolve.control.controller import Keeper
-from heatsolve.control.stop import Wish
+from heatsolve.control.controller import CheckpointController
+from heatsolve.control.stop import StopRequest
 from heatsolve.errors import Diverged, FileFailure, InputError, Interrupted
 from heatsolve.io import disk, fieldfile
 from heatsolve.io import subfiles as parts
@@ -83,16 +83,16 @@ def earlier(tmp_path_factory):
 def test_nan_is_found_at_the_next_look(name, place, earlier, tmp_path, monkeypatch):
     """With its place; the file of an earlier run stays, and so does the last checkpoint."""
     path = tmp_path / "case.h5"
-    attend = Keeper.attend
+    check = CheckpointController.check
     path.write_bytes(earlier)
 
     def poisoned(self, number, capture=None):
-        attend(self, number, capture)
+        check(self, number, capture)
         if number == 4:
             array = next(iter(capture().fields.values()))
             array[PLACES[place](array.shape)] = np.nan
 
-    monkeypatch.setattr(Keeper, "attend", poisoned)
+    monkeypatch.setattr(CheckpointController, "check", poisoned)
     try:
         run(parse(ALL[name], "case", ["checkpoint.every=2"]), "numpy", path)
     except Diverged as error:
@@ -110,17 +110,17 @@ def test_nan_is_found_at_the_next_look(name, place, earlier, tmp_path, monkeypat
 POISONED = """
 import sys, numpy as np
 from heatsolve import cli
-from heatsolve.control.controller import Keeper
+from heatsolve.control.controller import CheckpointController
 from heatsolve.parallel.ranks import find_ranks
 
-rank, attend = find_ranks().rank, Keeper.attend
+rank, check = find_ranks().rank, CheckpointController.check
 
 def poisoned(self, number, capture=None):
-    attend(self, number, capture)
+    check(self, number, capture)
     if number == 100 and rank == 1:
         capture().fields["u"][1, 5] = np.nan  # the first row of its own
 
-Keeper.attend = poisoned
+CheckpointController.check = poisoned
 sys.argv = ["heatsolve", "run", *sys.argv[1:]]
 cli.main()
 """
@@ -289,7 +289,7 @@ MOMENTS = {
 def test_a_signal_while_files_are_written(moment, tmp_path, monkeypatch):
     """Then what is being written is complete, and the run goes on behind it."""
     owner, name = MOMENTS[moment]
-    write, wish, path = getattr(owner, name), Wish(), tmp_path / "case.h5"
+    write, request, path = getattr(owner, name), StopRequest(), tmp_path / "case.h5"
     case = parse(MARCH, "case", FRAMES)
     run(case, "numpy", tmp_path / "alone.h5")
     count = iter(range(100))
@@ -299,15 +299,15 @@ def test_a_signal_while_files_are_written(moment, tmp_path, monkeypatch):
             signal.raise_signal(signal.SIGTERM)
         return write(*arguments, **named)
 
-    before = signal.signal(signal.SIGTERM, wish.make)
+    before = signal.signal(signal.SIGTERM, request.make)
     try:
         with monkeypatch.context() as patched, pytest.raises(Interrupted) as caught:
             patched.setattr(owner, name, signalled)
-            run(case, "numpy", path, wish=wish)
+            run(case, "numpy", path, request=request)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert caught.value.exit_code == 75
-    assert wish.made
+    assert request.made
     assert not path.exists()
     run(case, "numpy", path, start=RESTART)
     assert_same(path, tmp_path / "alone.h5", moment)

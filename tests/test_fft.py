@@ -306,7 +306,7 @@ def test_goes_on_bit_for_bit(tmp_path):
     case, start = parse(text, "case"), Start(restart=True)
     alone = run(case, "numpy", tmp_path / "alone.h5")
     with pytest.raises(Interrupted):
-        run(case, "numpy", tmp_path / "two.h5", start=start, wish=Impatient(2))
+        run(case, "numpy", tmp_path / "two.h5", start=start, request=Impatient(2))
     resumed = run(case, "numpy", tmp_path / "two.h5", start=start)
     assert resumed.outcome.history == alone.outcome.history
     assert resumed.fields["temperature"].tobytes() == alone.fields["temperature"].tobytes()

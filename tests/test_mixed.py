@@ -234,7 +234,7 @@ def test_goes_on_bit_for_bit(monitor, questions, tmp_path):
     alone = run(case, "numpy", tmp_path / "alone.h5")
     start = Start(restart=True)
     with pytest.raises(Interrupted):
-        run(case, "numpy", tmp_path / "two.h5", start=start, wish=Impatient(questions))
+        run(case, "numpy", tmp_path / "two.h5", start=start, request=Impatient(questions))
     resumed = run(case, "numba", tmp_path / "two.h5", start=start)
     assert resumed.outcome.history == alone.outcome.history
     assert resumed.fields["temperature"].tobytes() == alone.fields["temperature"].tobytes()

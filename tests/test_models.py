@@ -176,7 +176,7 @@ def test_goes_on_bit_for_bit(tmp_path):
     one = heatsolve.run(GRAY_SCOTT, output=tmp_path / "one.h5")
     case, path = heatsolve.load(GRAY_SCOTT), tmp_path / "two.h5"
     with pytest.raises(Interrupted):
-        run(case, None, path, wish=Impatient(1))
+        run(case, None, path, request=Impatient(1))
     run(case, None, path, start=Start(restart=True))
     same(heatsolve.open(path), one)
     changed = heatsolve.load(GRAY_SCOTT, {"model.kill": 0.061})

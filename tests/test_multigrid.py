@@ -460,7 +460,7 @@ def test_goes_on_bit_for_bit(method, monitor, tmp_path):
     alone = run(case, "numpy", tmp_path / "alone.h5")
     start = Start(restart=True)
     with pytest.raises(Interrupted):
-        run(case, "numpy", tmp_path / "two.h5", start=start, wish=Impatient(2))
+        run(case, "numpy", tmp_path / "two.h5", start=start, request=Impatient(2))
     resumed = run(case, "numpy", tmp_path / "two.h5", start=start)
     assert resumed.outcome.history == alone.outcome.history
     assert resumed.fields["temperature"].tobytes() == alone.fields["temperature"].tobytes()

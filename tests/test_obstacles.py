@@ -45,13 +45,13 @@ def test_surfaces_are_found_where_they_are():
     y, x = grid.axes[0].coordinates[:, None], grid.axes[1].coordinates[None, :]
     inside = (x - 0.52) ** 2 + (y - 0.47) ** 2 <= 0.23**2
     assert np.array_equal(found.owner == 1, inside)
-    links = found.links(1, 1)
-    rows, columns = np.nonzero(links.owner)
+    cuts = found.surface_cuts(1, 1)
+    rows, columns = np.nonzero(cuts.owner)
     assert rows.size > 4
     surface = 0.52 - np.sqrt(0.23**2 - (y[rows, 0] - 0.47) ** 2)
     distance = (surface - x[0, columns]) * 20.0
-    assert np.allclose(links.share[rows, columns], distance, rtol=0, atol=1e-11)
-    assert np.all(links.share[links.owner == 0] == 1.0)
+    assert np.allclose(cuts.share[rows, columns], distance, rtol=0, atol=1e-11)
+    assert np.all(cuts.share[cuts.owner == 0] == 1.0)
 
 
 @pytest.mark.parametrize("shape, same", [

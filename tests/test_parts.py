@@ -9,6 +9,7 @@ import sys
 import threading
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -25,7 +26,7 @@ from heatsolve.io import subfiles as parts
 from heatsolve.io.disk import reserved
 from heatsolve.io.output import cuts, evenly, read, summary
 from heatsolve.io.writer import Results, gather
-from heatsolve.parallel.ranks import Ranks
+from heatsolve.parallel.ranks import Ranks, agreed
 
 ATTRIBUTES = {"case": "[case]\ntitle = 'a'", "converged": True, "residual": 1e-9, "ranks": None}
 
@@ -634,6 +635,7 @@ def test_under_mpi(tmp_path):
     program = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from heatsolve.parallel.ranks import World
 from test_parts import append, begin
 world, times = World(), (0.0, 0.1, None, 0.25)
@@ -649,5 +651,29 @@ with begin(Path(sys.argv[1]), world) as results:
     assert found.attributes == {"ranks": 3}
     wanted = [field(2, time) for time in TIMES]
     np.testing.assert_array_equal(found.fields["temperature"], wanted)
-    of_each = 1 if h5py.get_config().mpi else 3
-    assert len(part_names(tmp_path / "a.h5")) == 2 * of_each
+    assert len(part_names(tmp_path / "a.h5")) == 2 * 3
+
+
+def test_all_raise_what_one_raises():
+    seen = []
+
+    def job(ranks):
+        with agreed(ranks):
+            pass
+        try:
+            with agreed(ranks):
+                if ranks.rank > 0:
+                    raise FileFailure(f"rank {ranks.rank}")
+        except FileFailure as failure:
+            seen.append((ranks.rank, str(failure)))
+
+    together(3, job)
+    assert sorted(seen) == [(0, "rank 1"), (1, "rank 1"), (2, "rank 2")]
+
+
+def test_an_h5py_that_was_built_with_mpi(tmp_path, monkeypatch):
+    """It serves as a plain one: each process has a part."""
+    config = SimpleNamespace(mpi=True, track_order=h5py.get_config().track_order)
+    monkeypatch.setattr(h5py, "get_config", lambda: config)
+    write(tmp_path / "a.h5", 2)
+    assert len(part_names(tmp_path / "a.h5")) == 2

@@ -258,7 +258,7 @@ def test_goes_on_after_an_interruption(passes, tmp_path):
     for questions in (1, 2, 3, 2, 4, 1000):
         with suppress(Interrupted):
             run(case, "numba", tmp_path / "often.h5", start=Start(restart=True),
-                wish=Impatient(questions))  # fmt: skip
+                request=Impatient(questions))  # fmt: skip
     assert passes
     assert_same(tmp_path / "often.h5", tmp_path / "alone.h5", "interrupted")
 

@@ -92,15 +92,15 @@ ON_ONE_CORE = [
 ]
 WAITING = """
 import time, numpy as np
-from heatsolve.parallel.transport import Link, exchanged, ring
+from heatsolve.parallel.transport import Transport, exchanged, ring
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.parallel.ranks import find_ranks
 
-ranks, link = find_ranks(), None
+ranks, transport = find_ranks(), None
 assert ranks.crowd == "2 processes on 1 core"
-sides = ring(Link(ranks), NumpyBackend(), 10, ranks)
+sides = ring(Transport(ranks), NumpyBackend(), 10, ranks)
 calls = {
-    "an exchange": lambda: exchanged(Link(ranks), sides),
+    "an exchange": lambda: exchanged(Transport(ranks), sides),
     "a sum": lambda: ranks.combine(np.zeros(1000, np.int64)),
     "an answer": lambda: ranks.smallest(np.zeros(3)),
     "values": lambda: ranks.gather(1),
@@ -159,18 +159,18 @@ COMPILES = """
 import time
 import heatsolve
 from heatsolve.backends.compilation import compiling
-from heatsolve.parallel.transport import Link
-restart, start = Link.restart_clocks, Link.start
-def restart_clocks(link):
-    restart(link)
-    link.compiles = link._ranks.rank == 0
-def start_compiled(link, sides):
-    if getattr(link, "compiles", False):
-        link.compiles = False
+from heatsolve.parallel.transport import Transport
+restart, start = Transport.restart_clocks, Transport.start
+def restart_clocks(transport):
+    restart(transport)
+    transport.compiles = transport._ranks.rank == 0
+def start_compiled(transport, sides):
+    if getattr(transport, "compiles", False):
+        transport.compiles = False
         with compiling():
             time.sleep(1.0)
-    start(link, sides)
-Link.restart_clocks, Link.start = restart_clocks, start_compiled
+    start(transport, sides)
+Transport.restart_clocks, Transport.start = restart_clocks, start_compiled
 heatsolve.main()
 """
 

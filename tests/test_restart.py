@@ -59,7 +59,7 @@ every = 30
 def interrupted(case, backend, path, questions, start=RESTART):
     """Run until so many questions were asked; the message."""
     with pytest.raises(Interrupted) as caught:
-        run(case, backend, path, start=start, wish=Impatient(questions))
+        run(case, backend, path, start=start, request=Impatient(questions))
     return str(caught.value)
 
 
@@ -72,7 +72,7 @@ def test_goes_on_bit_for_bit(name, backend, tmp_path):
     if alone.count > (1 if backend in ("numpy", "numba") else FEWEST_ON_DEVICE):
         interrupted(case, backend, path, 1)
     with suppress(Interrupted):  # some are at their end by then
-        run(case, backend, path, start=RESTART, wish=Impatient(3))
+        run(case, backend, path, start=RESTART, request=Impatient(3))
     run(case, backend, path, start=RESTART)
     assert_same(path, tmp_path / "alone.h5", name)
 
@@ -347,7 +347,7 @@ def test_a_signal_to_one_of_several_processes_stops_all(tmp_path):
 HELD_UP = """
 import hashlib, os, sys, time
 from pathlib import Path
-from heatsolve import cli, keeper, ranks
+from heatsolve import cli, controller, ranks
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.models.flow.projection import Projection
 

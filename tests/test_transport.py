@@ -739,7 +739,7 @@ def test_steps_that_follow_go_on_after_a_stop(tmp_path):
     whole = run(parse(text, "case"), "numpy", tmp_path / "whole.h5")
     path = tmp_path / "parts.h5"
     with pytest.raises(Interrupted):
-        run(parse(text, "case"), "numpy", path, wish=Impatient(5))
+        run(parse(text, "case"), "numpy", path, request=Impatient(5))
     result = run(parse(text, "case"), "numpy", path, start=Start(restart=True))
     assert result.fields["velocity_x"].tobytes() == whole.fields["velocity_x"].tobytes()
     for name, values in read(whole.path).history.items():

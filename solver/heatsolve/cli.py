@@ -90,30 +90,30 @@ def run(
 
     SIGTERM and SIGUSR1 end it with a checkpoint and exit code 75, Ctrl-C with 130.
     """
-    from heatsolve.control.stop import INTERRUPTED, Wish
+    from heatsolve.control.stop import INTERRUPTED, StopRequest
 
-    wish = Wish()
-    wish.listen()
+    request = StopRequest()
+    request.listen()
     from heatsolve.case.load import load
     from heatsolve.control.restart import Start
     from heatsolve.parallel.ranks import failing_together, find_ranks
     from heatsolve.report import Report
     from heatsolve.runner import run as run_case
 
-    wish.hold()  # no process may leave while MPI brings all together
+    request.hold()  # no process may leave while MPI brings all together
     ranks = find_ranks()
-    wish.mute = ranks.rank > 0
-    wish.watch(ranks.leave)
+    request.mute = ranks.rank > 0
+    request.watch(ranks.leave)
     report = Report(quiet, mute=ranks.rank > 0)
     start = Start(restart, restart_from, overwrite)
     try:
         with failing_together(ranks):
-            wish.release()
+            request.release()
             if restart + (restart_from is not None) + overwrite > 1:
                 raise InputError("--restart, --restart-from and --overwrite exclude each other")
             loaded = load(case, overrides or [])
-            result = run_case(loaded, backend, output, report, ranks, start, wish, strict)
-            wish.release()
+            result = run_case(loaded, backend, output, report, ranks, start, request, strict)
+            request.release()
         if ranks.rank == 0 and loaded.output.drawn:
             from heatsolve_post.pictures import draw
 
@@ -125,7 +125,7 @@ def run(
     except KeyboardInterrupt:
         raise Interrupted("interrupted", INTERRUPTED) from None
     finally:
-        wish.answered = True
+        request.answered = True
         report.end()
     raise typer.Exit(result.exit_code)
 

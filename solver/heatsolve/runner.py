@@ -20,9 +20,9 @@ from heatsolve.case.load import Case, locating
 from heatsolve.case.schema import IMPLICIT
 from heatsolve.case.unused import warn_of_unused
 from heatsolve.control.checkpoint import Store
-from heatsolve.control.controller import Keeper, State
+from heatsolve.control.controller import CheckpointController, State
 from heatsolve.control.restart import Start, find_state, store_of
-from heatsolve.control.stop import Wish
+from heatsolve.control.stop import StopRequest
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.io.fieldfile import target
 from heatsolve.io.output import read
@@ -66,14 +66,14 @@ def run(
     report: Report | None = None,
     ranks: Ranks | None = None,
     start: Start | None = None,
-    wish: Wish | None = None,
+    request: StopRequest | None = None,
     strict: bool = False,
 ) -> Result:
     """Run a case and write its file (by default NAME.h5 in the current directory).
 
     `ranks` are the processes that run it together; `strict` refuses keys that have no effect,
     which are warned of otherwise. Raises HeatsolveError: InputError, Diverged,
-    FileFailure, or Interrupted when a `wish` to stop is made; each with its exit code.
+    FileFailure, or Interrupted when a `request` to stop is made; each with its exit code.
     """
     with locating(case):
         path = target(output or Path(f"{case.name}.h5"))
@@ -84,7 +84,7 @@ def run(
             machine = machine_of(case, backend, report, ranks)
             warn_of_unused(case, machine, ranks.size, report.warn, strict)
             with explained(case, machine, ranks.size):
-                return _run(case, machine, path, report, ranks, start, wish or Wish())
+                return _run(case, machine, path, report, ranks, start, request or StopRequest())
 
 
 def everything_given(
@@ -110,7 +110,7 @@ def _run(
     report: Report,
     ranks: Ranks,
     start: Start,
-    wish: Wish,
+    request: StopRequest,
 ) -> Result:
     began = clock.perf_counter()
     problem = set_up(case, machine, report, ranks)
@@ -123,9 +123,9 @@ def _run(
     with results_of(problem, path, frames) as results:
         if resumed is None:
             store.clear()
-        keeper = keeper_of(problem, store, results, start, wish)
+        controller = controller_of(problem, store, results, start, request)
         compiled = report.compiled
-        outcome, seconds = solve(problem, pace, results, report, keeper, resumed)
+        outcome, seconds = solve(problem, pace, results, report, controller, resumed)
         elapsed = seconds + report.compiled - compiled
         if said := cache.trouble():
             report.warn(said)
@@ -179,9 +179,9 @@ def set_up(case: Case, machine: Backend, report: Report, ranks: Ranks) -> Proble
         report.line(problem.remark)
     if ranks.size > 1:
         blocks = " x ".join(map(str, reversed(problem.dims)))
-        link = problem.halo.link.name(machine)
+        transport = problem.halo.transport.name(machine)
         layers = f", {n} layers of ghosts" if (n := problem.halo.depth) > 1 else ""
-        report.line(f"{ranks.size} processes as {blocks}, linked by {link}{layers}")
+        report.line(f"{ranks.size} processes as {blocks}, linked by {transport}{layers}")
         if ranks.crowd:
             report.line(f"{ranks.crowd}: they wait without spinning, fewer would be faster")
     return problem
@@ -221,7 +221,9 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     return case.model_copy(update={"parallel": parallel})
 
 
-def keeper_of(problem: Problem, store: Store, results: Results, start: Start, wish: Wish) -> Keeper:
+def controller_of(
+    problem: Problem, store: Store, results: Results, start: Start, request: StopRequest
+) -> CheckpointController:
     """Who saves the run as the case plans it; with each state goes what the file holds by then."""
     case, plan = problem.case, problem.case.checkpoint
 
@@ -234,7 +236,9 @@ def keeper_of(problem: Problem, store: Store, results: Results, start: Start, wi
         return store.save(replace(state, record=record, fields=fields))
 
     at_end = plan.every is not None or start.restart or start.checkpoint is not None
-    return Keeper(problem.ranks, wish, save, plan.every_steps, plan.every_seconds, at_end)
+    return CheckpointController(
+        problem.ranks, request, save, plan.every_steps, plan.every_seconds, at_end
+    )
 
 
 def solve(
@@ -242,7 +246,7 @@ def solve(
     pace: Pace | None,
     results: Results,
     report: Report,
-    keeper: Keeper,
+    controller: CheckpointController,
     resumed: State | None,
 ) -> tuple[Outcome, float]:
     """Iterate, or march in steps, to the end; the fields go to `results`. How, and how long."""
@@ -252,15 +256,15 @@ def solve(
         results.append(problem.stored(), time)
 
     machine.points_updated = machine.bytes_moved = 0  # by the set-up
-    problem.halo.link.restart_clocks()
+    problem.halo.transport.restart_clocks()
     problem.ranks.summing = 0.0
     if pace is None:
         report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
         assert isinstance(problem, Conduction)
-        outcome = march.steady(problem, report, keeper, resumed)
+        outcome = march.steady(problem, report, controller, resumed)
     else:
         report.begin("step", pace.count)
-        outcome = march.transient(problem, pace, report, frame, keeper, resumed)
+        outcome = march.transient(problem, pace, report, frame, controller, resumed)
     machine.sync()
     seconds = report.end()
     if case.model.steady:
@@ -345,12 +349,12 @@ def shares(problem: Problem, elapsed: float) -> Shares:
 
     The time is that which elapsed, compilation included: others wait while one process compiles.
     """
-    link, ranks = problem.halo.link, problem.ranks
+    transport, ranks = problem.halo.transport, problem.ranks
     own = math.prod(high - low for low, high in problem.grid.interior)
-    mine = link.waited, link.hidden, ranks.summing, own, elapsed
+    mine = transport.waited, transport.hidden, ranks.summing, own, elapsed
     waited, hidden, summing, sizes, times = zip(*ranks.gather(mine), strict=True)
     whole = max(sum(times), 1e-9)
-    ghosts = None if link.nccl is not None else sum(waited) / whole
+    ghosts = None if transport.nccl is not None else sum(waited) / whole
     balance = sum(sizes) / ranks.size / max(sizes)
     return Shares(ghosts, sum(hidden) / whole, sum(summing) / whole, balance)
 

@@ -2,7 +2,7 @@
 
 A signal reaches some processes at some moment, clocks differ, and a checkpoint needs all
 processes at the same iteration. So they ask each other, at iterations that all know: often enough
-that a wish is heard within half a second of computing, and seldom enough to cost nothing.
+that a request is heard within half a second of computing, and seldom enough to cost nothing.
 """
 
 import time as clock
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.control.stop import Wish
+from heatsolve.control.stop import StopRequest
 from heatsolve.errors import Interrupted
 from heatsolve.parallel.ranks import Ranks
 
@@ -57,7 +57,7 @@ class Stopped(Exception):
         self.exit_code = exit_code
 
 
-class Questions:
+class StopController:
     """When to ask next, and what all answer."""
 
     stride = 1
@@ -65,8 +65,8 @@ class Questions:
     least = 1
     """Iterations between two questions, however long they take: so many surely do not take long."""
 
-    def __init__(self, ranks: Ranks, wish: Wish):
-        self._ranks, self._wish = ranks, wish
+    def __init__(self, ranks: Ranks, request: StopRequest):
+        self._ranks, self._request = ranks, request
         self._gap = 1
         self.begin(0)
 
@@ -75,8 +75,8 @@ class Questions:
         self.next = self._asked_at = number
         self._asked = clock.perf_counter()
 
-    def ask(self, number: int, due: bool = False) -> tuple[int, bool]:
-        """The exit code of the wish to stop, 0 for none; whether a process thinks a checkpoint due.
+    def poll(self, number: int, due: bool = False) -> tuple[int, bool]:
+        """The exit code of a request to stop, 0 for none; whether a process has a checkpoint due.
 
         Sets the number of the next question by the pace of the slowest.
         """
@@ -85,7 +85,7 @@ class Questions:
         gap = max(self.least, min(2 * self._gap, int(pace * PAUSE)))
         if gap < self.stride <= pace * PATIENCE:
             gap = self.stride
-        answers = np.array([-self._wish.code, not due, gap], float)
+        answers = np.array([-self._request.code, not due, gap], float)
         code, not_due, gap_of_all = self._ranks.smallest(answers)
         self._gap = int(gap_of_all)
         if self._gap > self.stride:
@@ -94,17 +94,17 @@ class Questions:
         self.next = number + self._gap
         return -int(code), not not_due
 
-    def attend(self, number: int, capture: Capture | None = None) -> None:
-        """Ask; raise Stopped if there is a wish."""
-        code, _ = self.ask(number)
+    def check(self, number: int, capture: Capture | None = None) -> None:
+        """Ask; raise Stopped if there is a request."""
+        code, _ = self.poll(number)
         if code:
             raise Stopped(code)
 
-    def conclude(self, capture: Capture) -> None:
+    def finish(self, capture: Capture) -> None:
         """The numbers are at their end."""
 
 
-class Keeper(Questions):
+class CheckpointController(StopController):
     """Saves a run every so many iterations or steps, every so many seconds, and before it stops.
 
     `save` writes a state and returns the name of the checkpoint; `every` counts iterations or
@@ -115,7 +115,7 @@ class Keeper(Questions):
     def __init__(
         self,
         ranks: Ranks | None = None,
-        wish: Wish | None = None,
+        request: StopRequest | None = None,
         save: Callable[[State], Any] | None = None,
         every: int | None = None,
         seconds: float | None = None,
@@ -124,8 +124,8 @@ class Keeper(Questions):
         self._save, self._every, self._seconds, self._at_end = save, every, seconds, at_end
         self._saved_at = -1
         self._saved = clock.monotonic()
-        super().__init__(ranks or Ranks(), wish or Wish())
-        self.inside = Questions(self._ranks, self._wish)
+        super().__init__(ranks or Ranks(), request or StopRequest())
+        self.inside = StopController(self._ranks, self._request)
         """For an iteration inside a step: it only stops, and its step is done anew."""
 
     def begin(self, number: int, finished: bool = False) -> None:
@@ -134,13 +134,13 @@ class Keeper(Questions):
         self._saved_at = number if number > 0 else -1
         self._finished_at = number if finished else -1
 
-    def attend(self, number: int, capture: Capture | None = None) -> None:
+    def check(self, number: int, capture: Capture | None = None) -> None:
         """Save the state, if it is time to; save it and raise Interrupted, if somebody wants it."""
         assert capture is not None
         if number > self._begun:
-            self._wish.hold()
+            self._request.hold()
         late = self._seconds is not None and clock.monotonic() - self._saved >= self._seconds
-        code, due = self.ask(number, late)
+        code, due = self.poll(number, late)
         if self._every is not None:
             due = due or (number > 0 and number % self._every == 0)
             self.next = min(self.next, number - number % self._every + self._every)
@@ -158,9 +158,9 @@ class Keeper(Questions):
             exit_code,
         )
 
-    def conclude(self, capture: Capture) -> None:
+    def finish(self, capture: Capture) -> None:
         """Save the end of a run, unless it is what the run began with."""
-        self._wish.hold()
+        self._request.hold()
         state = capture()
         if self._at_end and state.number != self._finished_at:
             state.record["finished"] = True

@@ -1,4 +1,4 @@
-"""The wish that a run stops, which a signal makes; it imports little, to be there at once."""
+"""The request that a run stops, which a signal makes; it imports little, to be there at once."""
 
 import atexit
 import os
@@ -22,7 +22,7 @@ PATIENCE = 0.5
 """Seconds that Ctrl-C waits for the main thread, which may be inside a library."""
 
 
-class Wish:
+class StopRequest:
     """Whether somebody wants this process to stop; a signal handler may make it, also twice.
 
     SIGTERM and SIGUSR1 only make it, and the run saves its state when it comes to ask. So does
@@ -42,7 +42,7 @@ class Wish:
 
     @property
     def code(self) -> int:
-        """The exit code of a run that does as is wished; 0 where there is no wish."""
+        """The exit code of a run that does as is wished; 0 where there is no request."""
         return 0 if not self.made else INTERRUPTED if self.by_hand else STOPPED
 
     def make(self, *_: object) -> None:

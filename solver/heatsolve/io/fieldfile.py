@@ -43,7 +43,6 @@ class FieldFile:
     coordinates: the axes, slowest first, as `{"y": ..., "x": ...}`: 1D, ascending, evenly spaced.
     units: of each field by its name, of the axes as "length", of time as "time"; missing is "1".
     transient: many frames along an unlimited `time` axis, or else exactly one without that axis.
-    shared: others fill the frames, for which `make_room` takes the space on the disk at once.
 
     Raises ValueError for unusable coordinates, FileFailure when the file cannot be created.
     """
@@ -55,7 +54,6 @@ class FieldFile:
         units: Mapping[str, str],
         *,
         transient: bool,
-        shared: bool = False,
     ) -> None:
         for axis, line in coordinates.items():
             steps = np.diff(line)  # XDMF knows an axis by its origin and one spacing
@@ -67,7 +65,6 @@ class FieldFile:
         self._shape = tuple(map(len, self._coordinates.values()))
         self._units = units
         self._transient = transient
-        self._creation = _at_once() if shared else None
         with failing("write", self._path):
             # Exclusive for each writer, so that two runs with one target never mix their data.
             mark = f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -99,40 +96,16 @@ class FieldFile:
         """
         if any(values.shape != self._shape for values in fields.values()):
             raise ValueError(f"every frame has the same fields, in the shape {self._shape}")
-        place = self.make_room({name: values.dtype for name, values in fields.items()}, time)
-        self._write(place, fields)
-
-    def make_room(
-        self, dtypes: Mapping[str, np.dtype], time: float | None = None
-    ) -> tuple[int, ...]:
-        """Begin a frame whose values follow: the index of it in every field.
-
-        Raises as `append`.
-        """
         earlier = field_names(self._file)
         if (time is not None) != self._transient or (earlier and not self._transient):
             raise ValueError("a steady file takes one frame without, a transient many with a time")
-        if earlier not in ([], sorted(dtypes)):
+        if earlier not in ([], sorted(fields)):
             raise ValueError(f"every frame has the same fields, in the shape {self._shape}")
         with failing("write", self._path):
             if not earlier:
-                self._create(dtypes)
-            return self._next(dtypes, [time])
-
-    def pause(self) -> Path:
-        """Close the file, so that others can fill what there is room for: where it lies.
-
-        Until `resume` only `seal` and `discard` may follow. Raises FileFailure if the disk fails.
-        """
-        with failing("write", self._path):
-            self._close()
-        return self._part
-
-    def resume(self) -> None:
-        """Open the file again after `pause`. Raises FileFailure if the disk fails."""
-        with failing("write", self._path):
-            self._disk = Disk(self._part, "r+")
-            self._file = h5py.File(self._disk, "r+", libver=FORMAT)
+                self._create({name: values.dtype for name, values in fields.items()})
+            place = self._next(fields, [time])
+        self._write(place, fields)
 
     def copy(
         self, fields: Mapping[str, h5py.Dataset | parts.Linked], times: Sequence[float | None]
@@ -260,10 +233,9 @@ class FieldFile:
                     kind,
                     maxshape=(None, *self._shape),
                     chunks=chunk,
-                    dcpl=self._creation,
                 )
             else:
-                dataset = self._file.create_dataset(name, self._shape, kind, dcpl=self._creation)
+                dataset = self._file.create_dataset(name, self._shape, kind)
             self._describe(dataset, name, scales)
 
     def _next(self, fields: Iterable[str], times: Sequence[float | None]) -> tuple[int, ...]:
@@ -351,18 +323,15 @@ def target(path: Path) -> Path:
     return found
 
 
-def _at_once() -> h5py.h5p.PropDCID:
-    """The property of a dataset to take all its space at once, and not to write there itself."""
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    return properties
-
-
 def _rows(shape: tuple[int, ...], dtype: np.dtype) -> int:
     """How many rows (or planes) a chunk has: all of them, or equal shares under the bound."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     return -(-shape[0] // (size // BLOCK_BYTES + 1))
+
+
+def versions() -> str:
+    """Of h5py and HDF5."""
+    return f"h5py {h5py.version.version}, HDF5 {h5py.version.hdf5_version}"
 
 
 def field_names(file: h5py.File) -> list[str]:

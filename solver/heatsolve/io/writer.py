@@ -17,9 +17,8 @@ from heatsolve.io import subfiles as parts
 from heatsolve.io.disk import failing, reserved, sync
 from heatsolve.io.fieldfile import Arrays, FieldFile, remove_leftovers, target
 from heatsolve.io.output import copy
-from heatsolve.io.shared import SharedFile, agreed, can_share
 from heatsolve.io.subfiles import Part, Segment
-from heatsolve.parallel.ranks import Ranks
+from heatsolve.parallel.ranks import Ranks, agreed
 
 
 class Results:
@@ -33,9 +32,7 @@ class Results:
     secured: what `secure` returned to the run that this one continues; later frames are dropped.
 
     Alone, a process leaves a plain file. Several leave a master over their parts, one of each
-    process for each segment. Where h5py was built with MPI they write each segment together: into
-    a plain file while nothing has been secured, else into one part, again under a master, because
-    to copy the parts into a plain file would take as long as to write them once more.
+    process for each segment.
 
     Leaving the context without `finish` removes what has not been secured. Raises ValueError for
     unusable coordinates, InputError or FileFailure for a target that cannot be written or is being
@@ -57,7 +54,6 @@ class Results:
         self._coordinates, self._units, self._transient = dict(coordinates), units, transient
         self._window = [[int(low), int(high)] for low, high in window]
         self._ranks = ranks
-        self._apart = ranks.size > 1 and not can_share(ranks)  # each process with its own files
         self._times: list[float | None] = []  # of the segment being written
         self._fields: dict[str, str] = {}
         self._secured = 0  # segments that must outlive a failure of this run
@@ -66,7 +62,7 @@ class Results:
             Segment(s["times"], s["fields"], [Part(**part) for part in s["parts"]]) for s in secured
         ]
         self._run = secrets.token_hex(4)
-        self._writer: FieldFile | SharedFile | None = None
+        self._writer: FieldFile | None = None
         with ExitStack() as stack:
             with agreed(ranks):
                 if ranks.rank == 0:
@@ -77,7 +73,7 @@ class Results:
             with agreed(ranks):
                 if ranks.rank == 0:
                     segments = parts.take_over(self._path, segments, self._run)
-                    if self._apart:
+                    if ranks.size > 1:
                         self._make_folder()
             self._run, taken = ranks.gather((self._run, segments))[0]
             self._segments = list(taken)
@@ -141,23 +137,17 @@ class Results:
     @property
     def _plain(self) -> bool:
         """Whether the frames go straight to the target."""
-        return not self._apart and not self._segments
+        return self._ranks.size == 1 and not self._segments
 
-    def _begin(self) -> FieldFile | SharedFile:
+    def _begin(self) -> FieldFile:
         """The file that the next frames go to."""
         path = self._path if self._plain else self._folder / self._part_name()
-        units, ranks, transient = self._units, self._ranks, self._transient
-        if can_share(ranks):
-            return SharedFile(
-                path, self._coordinates, units, self._window, ranks, transient=transient
-            )
         axes = zip(self._coordinates.items(), self._window, strict=True)
         block = {axis: np.asarray(line)[slice(*pair)] for (axis, line), pair in axes}
-        return FieldFile(path, block, units, transient=transient)
+        return FieldFile(path, block, self._units, transient=self._transient)
 
     def _part_name(self) -> str:
-        number = self._ranks.rank if self._apart else 0
-        return parts.part_name(self._run, len(self._segments), number)
+        return parts.part_name(self._run, len(self._segments), self._ranks.rank)
 
     def _make_folder(self) -> None:
         with failing("write", self._folder):
@@ -173,16 +163,13 @@ class Results:
             self._writer = None
             return
         with agreed(self._ranks):
-            if not self._apart and self._ranks.rank == 0:
+            if self._ranks.size == 1:
                 self._make_folder()
         name = self._part_name()
         with agreed(self._ranks):
             size = self._writer.seal(self._folder / name)
         self._writer = None
-        if self._apart:
-            found = self._ranks.gather(Part(name, size, self._window))
-        else:
-            found = [Part(name, size, [[0, len(line)] for line in self._coordinates.values()])]
+        found = self._ranks.gather(Part(name, size, self._window))
         with agreed(self._ranks), failing("write", self._folder):
             if self._ranks.rank == 0:
                 sync(self._folder)

@@ -119,9 +119,9 @@ class Sweeps:
         return array
 
     def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
-        """What does `work`, played back where the backend can, and the link to other processes."""
+        """What does `work`, played back where the backend can, and the way to other processes."""
         alone = self.halo.ranks.size == 1
-        return self.backend.replayed(work) if alone or self.halo.link.replays else work
+        return self.backend.replayed(work) if alone or self.halo.transport.replays else work
 
 
 @dataclass

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from heatsolve.backends import Backend, Region
-from heatsolve.parallel.transport import Link
+from heatsolve.parallel.transport import Transport
 from heatsolve.stencil.language import shifted
 
 
@@ -18,15 +18,15 @@ class Assembly:
     def __init__(
         self,
         backend: Backend,
-        link: Link,
+        transport: Transport,
         own: Region,
         regions: Sequence[Region],
     ):
-        self._backend, self._link = backend, link
+        self._backend, self._transport = backend, transport
         sizes = [[high - low for low, high in region] for region in regions]
         box = [max(extents) for extents in zip(*sizes, strict=True)]
-        self._leaving = link.message(backend, box)
-        self._arriving = link.message(backend, (len(regions) * box[0], *box[1:]))
+        self._leaving = transport.message(backend, box)
+        self._arriving = transport.message(backend, (len(regions) * box[0], *box[1:]))
         self._packed = tuple((0, high - low) for low, high in own)
         self._from_own = tuple(low for low, _ in own)
         # The boxes lie one behind the other along the slowest axis.
@@ -39,6 +39,6 @@ class Assembly:
         """Fill `whole` from the blocks in the `array` of each process."""
         sweep = self._backend.sweep
         sweep(shifted, self._leaving.array, self._packed, array, *self._from_own)
-        self._link.gather(self._leaving, self._arriving)
+        self._transport.gather(self._leaving, self._arriving)
         for region, distances in self._places:
             sweep(shifted, whole, region, self._arriving.array, *distances)

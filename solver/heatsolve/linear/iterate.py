@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from heatsolve.backends import Accumulator
 from heatsolve.case.load import Case
-from heatsolve.control.controller import Keeper, Questions, State
+from heatsolve.control.controller import CheckpointController, State, StopController
 from heatsolve.linear import Method, System, two_coloured
 from heatsolve.linear.criterion import Criterion, OutOfRange, kind_of, largest_of, lost_digits
 from heatsolve.linear.fft.fft import Fourier
@@ -143,7 +143,7 @@ def solve(
     begin: Beginning,
     reset: Callable[[], None],
     watcher: Watcher,
-    questions: Questions | None = None,
+    controller: StopController | None = None,
     resumed: State | None = None,
 ) -> Outcome:
     """Solve A u = b by `iterate`, for numbers of any size.
@@ -155,7 +155,7 @@ def solve(
     exponent = resumed.record.get("exponent", 0) if resumed is not None else 0
     if exponent == 0:
         try:
-            return iterate(*begin(system, 0), watcher, questions, resumed)
+            return iterate(*begin(system, 0), watcher, controller, resumed)
         except OutOfRange as found:
             exponent = found.exponent
             reset()
@@ -164,7 +164,7 @@ def solve(
     b = backend.zeros(system.b.shape)
     backend.sweep(multiplied, b, whole(b.shape), system.b, factor)
     backend.sweep(multiplied, u, everything, u, factor)
-    outcome = iterate(*begin(replace(system, b=b), exponent), watcher, questions, resumed)
+    outcome = iterate(*begin(replace(system, b=b), exponent), watcher, controller, resumed)
     largest = largest_of(system, u) * back
     backend.sweep(multiplied, u, everything, u, back)
     if lost := lost_digits(system, u, largest):
@@ -181,24 +181,24 @@ def iterate(
     method: Method,
     criterion: Criterion,
     watcher: Watcher,
-    questions: Questions | None = None,
+    controller: StopController | None = None,
     resumed: State | None = None,
 ) -> Outcome:
     """Iterate to the first check that meets the criterion, or to the limit.
 
     The host looks at the device once in many checks, but the device stops at the right one. The
-    solution is then in `method.u`. `questions` may save it or stop it on the way; from a `resumed`
+    solution is then in `method.u`. `controller` may save it or stop it on the way; from a `resumed`
     state it goes on as if it had not stopped. Raises Diverged when a norm is not finite or has
     grown.
     """
     backend, ranks = method.system.backend, method.system.halo.ranks
     test = ConvergenceTest(method, criterion)
     queue = Queue(method, criterion)
-    questions = questions or Keeper()
-    questions.stride = method.longest
+    controller = controller or CheckpointController()
+    controller.stride = method.longest
     if backend.on_device:
-        questions.least = max(FEWEST_ON_DEVICE, method.longest)
-    done, ahead = 0, min(questions.least, backend.lookahead)
+        controller.least = max(FEWEST_ON_DEVICE, method.longest)
+    done, ahead = 0, min(controller.least, backend.lookahead)
 
     def capture() -> State:
         record: dict[str, Any] = {"unit": "iterations", "judge": asdict(test.state)}
@@ -212,11 +212,11 @@ def iterate(
     else:
         test.begin()
     watcher.aim(criterion.threshold, criterion.scale, criterion.said)
-    questions.begin(done, resumed is not None and resumed.finished)
+    controller.begin(done, resumed is not None and resumed.finished)
     while not test.ending and done < criterion.limit:
-        if done >= questions.next:
-            questions.attend(done, capture)
-        until = min(criterion.limit, questions.next)
+        if done >= controller.next:
+            controller.check(done, capture)
+        until = min(criterion.limit, controller.next)
         if criterion.check_after(done) > until:  # a question comes before the next check
             method.march(done, until)
             backend.sync()
@@ -230,7 +230,7 @@ def iterate(
         # Processes whose devices exchange in their own queues must queue the same.
         if ahead < backend.lookahead and all(ranks.gather(short)):
             ahead = min(2 * ahead, backend.lookahead)
-    questions.conclude(capture)
+    controller.finish(capture)
     method.finish(done)
     ending = test.ending or ("count" if criterion.fixed else "limit")
     state = test.state

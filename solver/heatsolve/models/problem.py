@@ -12,7 +12,7 @@ from heatsolve.models.evaluate import Wall, evaluate
 from heatsolve.parallel.decomposition import block_of_rank, process_grid
 from heatsolve.parallel.halo import Halo
 from heatsolve.parallel.ranks import Ranks
-from heatsolve.parallel.transport import link_of
+from heatsolve.parallel.transport import transport_of
 from heatsolve.stencil.grid import WALLS, Grid, Region, make_grid
 from heatsolve.stencil.language import ZERO, copy
 
@@ -91,11 +91,11 @@ class Problem(ABC):
         self.dims = dims = dims_of(case, whole, self.ranks.size, backend.on_device)
         depth = case.parallel.layers if self.ranks.size > 1 else 1
         self.grid = block_of_rank(whole, dims, self.ranks.rank, depth)
-        link = None
+        transport = None
         if self.ranks.size > 1:
-            link = link_of(self.ranks, backend, case.parallel.transport)
-            backend.join(self.ranks.combine, link.nccl)
-        self.halo = Halo(self.grid, backend, self.ranks, dims, depth, link)
+            transport = transport_of(self.ranks, backend, case.parallel.transport)
+            backend.join(self.ranks.combine, transport.nccl)
+        self.halo = Halo(self.grid, backend, self.ranks, dims, depth, transport)
 
     @property
     @abstractmethod

@@ -19,7 +19,7 @@ import numpy as np
 
 from heatsolve.backends import Backend, Message, Region
 from heatsolve.parallel.ranks import Ranks
-from heatsolve.parallel.transport import Link, Towards
+from heatsolve.parallel.transport import Peer, Transport
 from heatsolve.stencil.grid import Grid, whole
 from heatsolve.stencil.language import shifted
 
@@ -27,7 +27,7 @@ from heatsolve.stencil.language import shifted
 class Halo:
     """The exchange of the ghosts of a block with those who own them.
 
-    `dims` are the processes along each axis, and the `link` carries what they send each other;
+    `dims` are the processes along each axis, and the `transport` carries what they send each other;
     without them, this one is alone.
     """
 
@@ -38,12 +38,12 @@ class Halo:
         ranks: Ranks | None = None,
         dims: Sequence[int] | None = None,
         depth: int = 1,
-        link: Link | None = None,
+        transport: Transport | None = None,
     ):
         self.grid, self.ranks, self.depth = grid, ranks or Ranks(), depth
         self.dims = dims = tuple(dims or (1,) * grid.dimension)
-        self._backend, self.link = backend, link or Link(self.ranks)
-        self._axes: list[Itself | Neighbours] = []
+        self._backend, self.transport = backend, transport or Transport(self.ranks)
+        self._axes: list[PeriodicWrap | Neighbours] = []
         for number in reversed(range(grid.dimension)):
             axis = self._axis(number, grid.ghost(number, 0), (depth, depth))
             if axis is not None:
@@ -56,19 +56,19 @@ class Halo:
         facing = {a.number: a.present for a in self._axes if isinstance(a, Neighbours)}
         self._margins = [margin(grid.interior, facing, width) for width in range(depth)]
         self._widened = [widened(grid.interior, facing, width) for width in range(depth)]
-        own = [axis.number for axis in self._axes if isinstance(axis, Itself)]
+        own = [axis.number for axis in self._axes if isinstance(axis, PeriodicWrap)]
         self.wraps = tuple(number in own for number in range(grid.dimension))
         """For each axis, whether its ghosts come from the other end of the same array."""
 
     def _axis(
         self, number: int, around: Region, layers: tuple[int, int]
-    ) -> "Itself | Neighbours | None":
+    ) -> "PeriodicWrap | Neighbours | None":
         """The exchange along one axis, over `around` along the others; None if there is none."""
         grid, backend = self.grid, self._backend
         if self.dims[number] > 1:
-            given = (self.ranks.rank, self.dims, number, around, layers, self.link)
+            given = (self.ranks.rank, self.dims, number, around, layers, self.transport)
             return Neighbours(grid, backend, *given)
-        return Itself(grid, backend, number, around) if grid.axes[number].periodic else None
+        return PeriodicWrap(grid, backend, number, around) if grid.axes[number].periodic else None
 
     def along(
         self, number: int, shape: Sequence[int], layers: tuple[int, int]
@@ -92,7 +92,7 @@ class Halo:
         The `backend` may be that of another precision.
         """
         machine = backend or self._backend
-        return Halo(grid, machine, self.ranks, self.dims, layers, self.link)
+        return Halo(grid, machine, self.ranks, self.dims, layers, self.transport)
 
     def across(self, number: int, shape: Sequence[int]) -> Callable[[Any], None]:
         """The exchange of two layers on both sides, along one axis if that is divided.
@@ -104,7 +104,7 @@ class Halo:
         axes = list(self.grid.axes)
         axes[number] = replace(axes[number], margin=(1, 1))
         around = tuple((0, extent) for extent in shape)
-        given = (self.ranks.rank, self.dims, number, around, (2, 2), self.link)
+        given = (self.ranks.rank, self.dims, number, around, (2, 2), self.transport)
         axis = Neighbours(Grid(tuple(axes)), self._backend, *given)
 
         def exchange(array: Any) -> None:
@@ -140,7 +140,7 @@ class Halo:
     def wrap(self, array: Any) -> None:
         """Fill the ghosts that come from the same array: all that is old between two exchanges."""
         for axis in self._axes:
-            if isinstance(axis, Itself):
+            if isinstance(axis, PeriodicWrap):
                 axis.start(array)
 
     def margin(self, number: int) -> Sequence[Region]:
@@ -204,7 +204,7 @@ def widened(interior: Region, facing: dict[int, tuple[bool, bool]], width: int) 
     return tuple(around)
 
 
-class Itself:
+class PeriodicWrap:
     """A periodic axis that is not divided: the other end of the same array."""
 
     present = (True, True)
@@ -239,14 +239,14 @@ class Neighbours:
         number: int,
         around: Region,
         layers: tuple[int, int],
-        link: Link,
+        transport: Transport,
     ):
-        self.number, self._backend, self._link = number, backend, link
+        self.number, self._backend, self._transport = number, backend, transport
         self._sides = []
         # A layer across the slowest axis lies together in memory. Several would not stay as they
         # are while they travel: sweeps meanwhile may write to all but the outermost.
         lies_together = number == 0 and around[1:] == whole(grid.shape[1:])
-        self._packs = link.packs or layers != (1, 1) or not lies_together
+        self._packs = transport.packs or layers != (1, 1) or not lies_together
         place = np.unravel_index(rank, dims)
         for side, step in enumerate((-1, 1)):
             other = list(place)
@@ -259,29 +259,26 @@ class Neighbours:
                 given = (number, side, peer, own, around, layers)
                 self._sides.append(Side(*given))
         for each in self._sides if self._packs else ():
-            each.make_messages(backend, link)
+            each.make_messages(backend, transport)
         present = [each.side for each in self._sides]
         self.present = (0 in present, 1 in present)
 
     def start(self, array: Any) -> None:
         if not self._packs:
-            self._link.start([side.within(array, self._backend) for side in self._sides])
+            self._transport.start([side.within(array, self._backend) for side in self._sides])
             return
         for side in self._sides:
             self._backend.sweep(shifted, side.leaving.array, side.packed, array, *side.from_edge)
-        self._link.start(self._sides)
+        self._transport.start(self._sides)
 
     def finish(self, array: Any) -> None:
-        self._link.finish(self._sides)
+        self._transport.finish(self._sides)
         for side in self._sides if self._packs else ():
             self._backend.sweep(shifted, array, side.ghosts, side.arriving.array, *side.from_ghosts)
 
 
-class Side:
-    """One end of a divided axis: whom it faces, and the layers that leave and arrive."""
-
-    leaving: Message
-    arriving: Message
+class Side(Peer):
+    """One end of a divided axis: the process that it faces, and the layers that travel."""
 
     def __init__(
         self,
@@ -292,7 +289,7 @@ class Side:
         around: Region,
         layers: tuple[int, int],
     ):
-        self.side, self.peer = side, peer
+        self.side, self.rank = side, peer
         (first, stop), (below, above) = own, layers
         # What leaves at the low side is what the peer wants above its own, and the reverse.
         edge = ((first, first + above), (stop - below, stop))[side]
@@ -305,14 +302,14 @@ class Side:
         # A layer sent down arrives at an upper end: the tag is the side at which it arrives.
         self.tags = (2 * number + 1 - side, 2 * number + side)
 
-    def make_messages(self, backend: Backend, link: Link) -> None:
+    def make_messages(self, backend: Backend, transport: Transport) -> None:
         """Make what the layers are packed into."""
         self.leaving, self.arriving = (
-            link.message(backend, [high - low for low, high in region])
+            transport.message(backend, [high - low for low, high in region])
             for region in (self.packed, self.ghosts)
         )
 
-    def within(self, array: Any, backend: Backend) -> Towards:
+    def within(self, array: Any, backend: Backend) -> Peer:
         """The same, of layers that lie together in an array, which are not packed."""
         size = math.prod(array.shape[1:])
 
@@ -321,4 +318,4 @@ class Side:
             return Message(layers, layers)
 
         leaving, arriving = part(self.from_edge[0]), part(-self.from_ghosts[0])
-        return Towards(leaving, arriving, self.peer, self.tags)
+        return Peer(leaving, arriving, self.rank, self.tags)

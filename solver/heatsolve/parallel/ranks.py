@@ -201,6 +201,22 @@ class World(Ranks):
         os._exit(code)  # some MPI return from Abort while the launcher is still at work
 
 
+@contextmanager
+def agreed(ranks: Ranks) -> Iterator[None]:
+    """Raise on all processes what one of them has raised in the context, which all of them leave.
+
+    Of several errors each process raises its own, and those without any the first.
+    """
+    mine = None
+    try:
+        yield
+    except Exception as error:
+        mine = error
+    found = [error for error in ranks.gather(mine) if error is not None]
+    if found:
+        raise mine or found[0]
+
+
 def python(*words: str) -> list[str]:
     """The words that start a Python which imports nothing from the current folder."""
     return [sys.executable, "-P", *words]

@@ -1,15 +1,15 @@
 """How layers of ghosts and blocks travel between the processes of a run.
 
-Three links carry the same bits. NCCL moves memory of GPUs in the order of their own queues, unseen
-by the host. MPI moves memory of GPUs as it is, where a transfer has shown that it can; else it
-moves memory of the host, through which devices stage what they send.
+Three transports carry the same bits. NCCL moves memory of GPUs in the order of their own queues,
+unseen by the host. MPI moves memory of GPUs as it is, where a transfer has shown that it can; else
+it moves memory of the host, through which devices stage what they send.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,16 +22,17 @@ PROVING = (64, 1 << 17)
 """Elements of the arrays that prove a transfer: libraries send few and many in different ways."""
 
 
-class Side(Protocol):
-    """What goes to one neighbour and what comes from it; the tags tell both ends of an axis."""
+@dataclass
+class Peer:
+    """What goes to another process and what comes from it; the tags tell both ends of an axis."""
 
     leaving: Message
     arriving: Message
-    peer: int
+    rank: int
     tags: tuple[int, int]
 
 
-class Link:
+class Transport:
     """Messages by MPI; `direct`: of memory of devices."""
 
     nccl: Nccl | None = None
@@ -39,7 +40,7 @@ class Link:
     packs = True
     """Whether it only moves messages, so that layers are packed, and not parts of any array."""
     replays = False
-    """Whether a device that plays its work back plays back what the link moves, too."""
+    """Whether a device that plays its work back plays back what the transport moves, too."""
     waited = 0.0
     """Seconds in which this process only waited for messages of others."""
     hidden = 0.0
@@ -63,25 +64,25 @@ class Link:
         """A message of zeros."""
         return backend.message(shape, self._direct)
 
-    def start(self, sides: Sequence[Side]) -> None:
-        """Send what is packed on all sides, and receive; one exchange at a time."""
-        for side in sides:
-            side.leaving.to_buffer()
+    def start(self, peers: Sequence[Peer]) -> None:
+        """Send what is packed for all peers, and receive; one exchange at a time."""
+        for peer in peers:
+            peer.leaving.to_buffer()
         # Only now: a device may have been unpacking what arrived last until it came to these.
         comm = self._ranks.comm
-        self._under_way = [comm.Irecv(s.arriving.buffer, s.peer, s.tags[1]) for s in sides]
-        self._under_way += [comm.Isend(s.leaving.buffer, s.peer, s.tags[0]) for s in sides]
+        self._under_way = [comm.Irecv(p.arriving.buffer, p.rank, p.tags[1]) for p in peers]
+        self._under_way += [comm.Isend(p.leaving.buffer, p.rank, p.tags[0]) for p in peers]
         self._sent_at = time.perf_counter()
 
-    def finish(self, sides: Sequence[Side]) -> None:
+    def finish(self, peers: Sequence[Peer]) -> None:
         """Make sure that what was sent has left, and what arrived may be unpacked."""
         began = time.perf_counter()
         self.hidden += began - self._sent_at
         for request in self._under_way:
             self._ranks.wait(request)
         self.waited += time.perf_counter() - began
-        for side in sides:
-            side.arriving.from_buffer()
+        for peer in peers:
+            peer.arriving.from_buffer()
 
     def gather(self, leaving: Message, arriving: Message) -> None:
         """Bring the messages of all processes into one, in the order of ranks."""
@@ -90,7 +91,7 @@ class Link:
         arriving.from_buffer()
 
 
-class QueuedLink(Link):
+class QueuedTransport(Transport):
     """Messages that a device moves itself, between the sweeps before and after them.
 
     Those of `start` go beside what is queued until `finish`.
@@ -109,65 +110,65 @@ class QueuedLink(Link):
         array = backend.zeros(shape)
         return Message(array, array)
 
-    def start(self, sides: Sequence[Side]) -> None:
-        leaving = [(side.leaving.array, side.peer) for side in sides]
-        # Both sides may face one peer: what leaves here below arrives there above.
-        arriving = [(side.arriving.array, side.peer) for side in reversed(sides)]
+    def start(self, peers: Sequence[Peer]) -> None:
+        leaving = [(peer.leaving.array, peer.rank) for peer in peers]
+        # Both sides may face one process: what leaves here below arrives there above.
+        arriving = [(peer.arriving.array, peer.rank) for peer in reversed(peers)]
         self.nccl.exchange(leaving, arriving)
 
-    def finish(self, sides: Sequence[Side]) -> None:
+    def finish(self, peers: Sequence[Peer]) -> None:
         self.nccl.rejoin()
 
     def gather(self, leaving: Message, arriving: Message) -> None:
         self.nccl.gather(leaving.array, arriving.array)
 
 
-def link_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Link:
-    """The link of a run's processes, by default the fastest that works; all ask together.
+def transport_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Transport:
+    """The transport of a run's processes, by default the fastest that works; all ask together.
 
     Raises InputError where the one that is wanted ("nccl", "mpi" or "host") does not work.
     """
-    link: Link
+    transport: Transport
     reason = "there is no GPU"
     if wanted in ("auto", "nccl"):
         nccl = None
         if all(ranks.gather(backend.on_device)):
             nccl, reason = backend.connect(ranks)
         if nccl is not None:
-            link = QueuedLink(nccl)
-            if proved(link, ranks, backend):
-                link.replays = proved(link, ranks, backend, played_back=True)
+            transport = QueuedTransport(nccl)
+            if proved(transport, ranks, backend):
+                transport.replays = proved(transport, ranks, backend, played_back=True)
                 # A library that has failed inside a graph may send nothing more.
-                if link.replays or proved(link, ranks, backend):
-                    return link
+                if transport.replays or proved(transport, ranks, backend):
+                    return transport
             reason = "what it sent did not arrive"
         if wanted == "nccl":
             raise InputError(f"parallel.transport: NCCL does not work here ({reason})")
     if wanted in ("auto", "mpi"):
         claims = backend.on_device and ranks.claims_device_memory()
-        link = Link(ranks, direct=True)
+        transport = Transport(ranks, direct=True)
         # An MPI that cannot would crash on the first pointer, so the library is asked before.
-        if all(ranks.gather(claims)) and proved(link, ranks, backend):
-            return link
+        if all(ranks.gather(claims)) and proved(transport, ranks, backend):
+            return transport
         if wanted == "mpi" and any(ranks.gather(backend.on_device)):
             raise InputError("parallel.transport: this MPI does not move memory of GPUs")
-    return Link(ranks)
+    return Transport(ranks)
 
 
-def proved(link: Link, ranks: Ranks, backend: Backend, played_back: bool = False) -> bool:
+def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bool = False) -> bool:
     """Whether all processes receive what is sent: each sends to the next one, and all compare.
 
     `played_back`: whether they also do where a device plays the exchange back.
     """
     found = True
     for count in PROVING:
-        sides = ring(link, backend, count, ranks)
+        sides = ring(transport, backend, count, ranks)
         # What leaves on one side arrives on the other, and is another by a half.
         values = np.arange(count, dtype=backend.dtype)
         for side, half in zip(sides, (0.0, 0.5), strict=True):
             sent = backend.to_device(values + ranks.rank + half)
             backend.sweep(copy, side.leaving.array, ((0, count),), sent)
-        exchange: Callable[[], None] = partial(exchanged, link, sides)
+        exchange: Callable[[], None] = partial(exchanged, transport, sides)
         if played_back:
             try:
                 exchange = backend.replayed(exchange)
@@ -178,31 +179,21 @@ def proved(link: Link, ranks: Ranks, backend: Backend, played_back: bool = False
         exchange()
         for side, half in zip(sides, (0.5, 0.0), strict=True):
             arrived = backend.to_host(side.arriving.array)
-            found &= np.array_equal(arrived, values + side.peer + half)
+            found &= np.array_equal(arrived, values + side.rank + half)
     return all(ranks.gather(found))
 
 
-def exchanged(link: Link, sides: Sequence[Side]) -> None:
+def exchanged(transport: Transport, peers: Sequence[Peer]) -> None:
     """Both halves of an exchange."""
-    link.start(sides)
-    link.finish(sides)
+    transport.start(peers)
+    transport.finish(peers)
 
 
-@dataclass
-class Towards:
-    """What goes to a process and comes from it."""
-
-    leaving: Message
-    arriving: Message
-    peer: int
-    tags: tuple[int, int]
-
-
-def ring(link: Link, backend: Backend, count: int, ranks: Ranks) -> list[Towards]:
+def ring(transport: Transport, backend: Backend, count: int, ranks: Ranks) -> list[Peer]:
     """The two sides of this process where each exchanges so many elements with the next one."""
     sides = []
     for number, step in enumerate((-1, 1)):
-        leaving, arriving = (link.message(backend, (count,)) for _ in range(2))
+        leaving, arriving = (transport.message(backend, (count,)) for _ in range(2))
         peer = (ranks.rank + step) % ranks.size
-        sides.append(Towards(leaving, arriving, peer, (1 - number, number)))
+        sides.append(Peer(leaving, arriving, peer, (1 - number, number)))
     return sides

@@ -9,7 +9,7 @@ import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.case.load import Case
-from heatsolve.control.controller import Keeper, State, Stopped
+from heatsolve.control.controller import CheckpointController, State, Stopped
 from heatsolve.errors import Diverged, InputError, NotConverged
 from heatsolve.linear import Method, System, weighted, weighted_magnitude
 from heatsolve.linear.criterion import Criterion
@@ -58,7 +58,7 @@ def make_problem(
 def steady(
     problem: Conduction,
     watcher: Watcher,
-    keeper: Keeper | None = None,
+    controller: CheckpointController | None = None,
     resumed: State | None = None,
 ) -> Outcome:
     """Solve div(k grad T) + q = 0; the solution is left in `problem.temperature`.
@@ -84,7 +84,7 @@ def steady(
                 problem.restore(array, resumed.fields[name])
         return method, criterion
 
-    outcome = solve(system, field, begin, problem.reset, watcher, keeper, resumed)
+    outcome = solve(system, field, begin, problem.reset, watcher, controller, resumed)
     if system.singular:
         system.remove_mean(problem.temperature)
     if problem.case.solver.update is not None:
@@ -163,7 +163,7 @@ def transient(
     pace: Pace,
     watcher: Watcher,
     frame: Frame,
-    keeper: Keeper | None = None,
+    controller: CheckpointController | None = None,
     resumed: State | None = None,
 ) -> Outcome:
     """March to the end time; `frame(t)` is called whenever the field is to be written.
@@ -173,7 +173,7 @@ def transient(
     case = problem.case
     assert case.time is not None
     every, look = case.output.every, steps_to_look(case, pace.count)
-    keeper = keeper or Keeper()
+    controller = controller or CheckpointController()
     number, log, stepper = begin(problem, pace, resumed)
 
     def write(time: float) -> None:
@@ -188,21 +188,21 @@ def transient(
 
     if resumed is None:
         write(0.0)
-    keeper.begin(number, resumed is not None and resumed.finished)
+    controller.begin(number, resumed is not None and resumed.finished)
     while not (pace.over(number, log.course.time) or log.steady):
-        if number >= keeper.next:
+        if number >= controller.next:
             problem.backend.sync()
-            keeper.attend(number, capture)
+            controller.check(number, capture)
         stride = pace.stride(number, log.course.time, stepper.fields)
         sampled = stride.last or log.samples(number + 1, stride)
         looks = sampled or (number + 1) % look == 0
         if looks:
             log.begin(stepper)
         try:
-            stepper.step(stride.parts, log.change if looks else None, keeper.inside)
+            stepper.step(stride.parts, log.change if looks else None, controller.inside)
         except Stopped as stopped:
             stepper.undo()
-            keeper.interrupt(capture, stopped.exit_code)
+            controller.interrupt(capture, stopped.exit_code)
         except Diverged:  # by an iteration inside the step
             raise log.divergence(stepper, number + 1) from None
         except NotConverged as error:
@@ -220,7 +220,7 @@ def transient(
         if every and number % every == 0:
             write(case.time.end if stride.last else stepper.time)
     # A last frame that a march to a later end would not have is not kept for one.
-    keeper.conclude(capture)
+    controller.finish(capture)
     if not (every and number % every == 0):
         write(case.time.end if pace.over(number, log.course.time) else stepper.time)
     ending = "count" if case.time.tolerance is None else "tolerance" if log.steady else "limit"

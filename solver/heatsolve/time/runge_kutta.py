@@ -3,7 +3,7 @@
 from typing import Any
 
 from heatsolve.backends import Accumulator
-from heatsolve.control.controller import Questions, State
+from heatsolve.control.controller import State, StopController
 from heatsolve.models.evolution import Evolution
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.convection import Convection
@@ -49,7 +49,7 @@ class RungeKutta(Stepper):
         self._before = state.record["stepper"].get("step before", self._before)
 
     def _advance(
-        self, part: Substep, change: Accumulator | None, questions: Questions | None
+        self, part: Substep, change: Accumulator | None, controller: StopController | None
     ) -> None:
         problem, backend, start = self.problem, self.problem.backend, self.fields
         interior = problem.grid.interior

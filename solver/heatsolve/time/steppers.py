@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heatsolve.backends import Accumulator
-from heatsolve.control.controller import Questions, State
+from heatsolve.control.controller import State, StopController
 from heatsolve.errors import NotConverged
 from heatsolve.linear import Method, System
 from heatsolve.linear.criterion import Criterion
@@ -62,23 +62,26 @@ class Stepper(ABC):
         """Make what solves the systems of a step of these parts; a step makes what it lacks."""
 
     def step(
-        self, parts: Sequence[Substep], change: Accumulator | None, questions: Questions | None
+        self,
+        parts: Sequence[Substep],
+        change: Accumulator | None,
+        controller: StopController | None,
     ) -> None:
         """One step, in its parts; `change` takes the sum of squares of what they change.
 
-        Raises NotConverged, and Stopped where `questions` say so.
+        Raises NotConverged, and Stopped where `controller` says so.
         """
         self._begin(len(parts))
         for part in parts:
             self.time = part.end
-            self._advance(part, change, questions)
+            self._advance(part, change, controller)
 
     def _begin(self, parts: int) -> None:
         """A step begins, of so many parts."""
 
     @abstractmethod
     def _advance(
-        self, part: Substep, change: Accumulator | None, questions: Questions | None
+        self, part: Substep, change: Accumulator | None, controller: StopController | None
     ) -> None:
         """One part of a step."""
 
@@ -114,7 +117,7 @@ class Explicit(Stepper):
         self._sweeps = 0
 
     def _advance(
-        self, part: Substep, change: Accumulator | None, questions: Questions | None
+        self, part: Substep, change: Accumulator | None, controller: StopController | None
     ) -> None:
         problem = self.problem
         if problem.walls_vary:
@@ -171,7 +174,7 @@ class Implicit(Stepper):
         self._restore(self.field, self._before)
 
     def _advance(
-        self, part: Substep, change: Accumulator | None, questions: Questions | None
+        self, part: Substep, change: Accumulator | None, controller: StopController | None
     ) -> None:
         problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
         t, end = problem.temperature, part.end
@@ -201,7 +204,7 @@ class Implicit(Stepper):
             if problem.walls_vary:
                 problem.write_walls(t, end)
 
-        outcome = solve(self.system, t, begin, reset, Silent(), questions)
+        outcome = solve(self.system, t, begin, reset, Silent(), controller)
         self.norm = outcome.norm
         if outcome.ending == "limit":
             raise NotConverged(

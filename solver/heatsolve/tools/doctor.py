@@ -26,8 +26,8 @@ from heatsolve.backends import registry as choice
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.machine import cores, host_memory
 from heatsolve.errors import HeatsolveError, InputError
-from heatsolve.io import shared
-from heatsolve.parallel import transport as links
+from heatsolve.io.fieldfile import versions
+from heatsolve.parallel import transport as transports
 from heatsolve.parallel.ranks import LAUNCHERS, Ranks, find_ranks, mpi_library
 from heatsolve.stencil.language import sqrt
 from heatsolve.tools.bench.sweeps import seconds_of_copy
@@ -261,10 +261,8 @@ def slurm(ranks: Ranks) -> Findings:
 
 
 def hdf5(ranks: Ranks) -> Findings:
-    """h5py, and how several processes write one result."""
-    said, together = shared.library()
-    way = "one file, written together" if together else "a part for each process"
-    yield Finding("ok", "hdf5", f"{said}, results of several processes are {way}")
+    """h5py and its HDF5."""
+    yield Finding("ok", "hdf5", versions())
 
 
 def folder(ranks: Ranks) -> Findings:
@@ -318,17 +316,20 @@ def processes(ranks: Ranks) -> Findings:
         yield Finding("ok", "processes", f"one; {way}")
         return
     machine, _ = choice.choose("auto", local_rank=ranks.local_rank, gather=ranks.gather)
-    link = links.link_of(ranks, machine)
+    transport = transports.transport_of(ranks, machine)
     if ranks.crowd:
         yield Finding("warning", "processes", ranks.crowd, "start as many as there are cores")
-    if not links.proved(link, ranks, machine):
-        yield Finding("error", "processes", f"{link.name(machine)} does not deliver what is sent")
-    elif machine.on_device and link.nccl is None:
+    if not transports.proved(transport, ranks, machine):
+        yield Finding(
+            "error", "processes", f"{transport.name(machine)} does not deliver what is sent"
+        )
+    elif machine.on_device and transport.nccl is None:
         why = machine.connect(ranks)[1]
-        said = f"{ranks.size} GPUs are linked by {link.name(machine)}, for there is no NCCL ({why})"
+        way = transport.name(machine)
+        said = f"{ranks.size} GPUs are linked by {way}, for there is no NCCL ({why})"
         yield Finding("warning", "processes", said, "pip install nvidia-nccl-cu12 or -cu13")
     else:
-        yield Finding("ok", "processes", f"{ranks.size}, linked by {link.name(machine)}")
+        yield Finding("ok", "processes", f"{ranks.size}, linked by {transport.name(machine)}")
 
 
 CHECKS = (

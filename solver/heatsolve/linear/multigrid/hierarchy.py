@@ -307,4 +307,4 @@ def _assembly(system: System, partition: Partition) -> Assembly:
         for at_low, at_high in [axis.at_ends]
     )
     regions = [partition.region_in_whole(rank) for rank in range(partition.ranks.size)]
-    return Assembly(system.backend, system.halo.link, own, regions)
+    return Assembly(system.backend, system.halo.transport, own, regions)

@@ -5,7 +5,7 @@ from typing import Any
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.load import Case
-from heatsolve.control.controller import Questions
+from heatsolve.control.controller import StopController
 from heatsolve.linear import Sweeps
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.multifield import Walled
@@ -65,7 +65,7 @@ class CollocatedStep(Stepper):
         return {**self._velocity, "pressure": self._p}
 
     def _advance(
-        self, part: Substep, change: Accumulator | None, questions: Questions | None
+        self, part: Substep, change: Accumulator | None, controller: StopController | None
     ) -> None:
         problem, grid, sweep = self.problem, self.problem.grid, self.problem.backend.sweep
         model, spacings = problem.case.model, problem.spacings

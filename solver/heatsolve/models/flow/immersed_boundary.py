@@ -50,7 +50,7 @@ class Stencil:
         """The coefficient of u_surface - u (1/m2)."""
         pull, insulated = np.zeros(found.owner.shape), (found.owner > 0) & ~self.inside
         for number, axis in enumerate(grid.axes):
-            sides = [found.links(number, side) for side in (0, 1)]
+            sides = [found.surface_cuts(number, side) for side in (0, 1)]
             shares = [np.where(held[link.owner], link.share, 1.0) for link in sides]
             both = shares[0] + shares[1]
             for link, share in zip(sides, shares, strict=True):

@@ -20,7 +20,7 @@ NEAREST = 1e-6
 
 
 @dataclass(frozen=True)
-class Links:
+class SurfaceCuts:
     """The lines from points to their neighbours in one direction that meet a surface.
 
     `cut` is where they do, from either side. For points in the fluid `share` is the distance to it
@@ -81,14 +81,14 @@ class Obstacles:
         found = [owners(self._obstacles, image) for image in images]
         return np.max(np.broadcast_arrays(*found), axis=0)
 
-    def links(self, number: int, side: int) -> Links:
+    def surface_cuts(self, number: int, side: int) -> SurfaceCuts:
         """Those along an axis, downward (side 0) or upward."""
         step = 1 if side else -1
         beyond = np.roll(self.owner, -step, axis=number)
         outside = (self.owner == 0) & (beyond > 0)
         share, owner = np.ones(self.owner.shape), np.where(outside, beyond, 0)
         share[outside] = self._distances(number, step, np.nonzero(outside))
-        return Links((self.owner > 0) != (beyond > 0), share, owner)
+        return SurfaceCuts((self.owner > 0) != (beyond > 0), share, owner)
 
     def _distances(self, number: int, step: int, places: Sequence[np.ndarray]) -> np.ndarray:
         """By bisection; a neighbour counts as inside, wherever a periodic axis has it."""

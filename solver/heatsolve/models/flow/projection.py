@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from heatsolve.backends import Accumulator
-from heatsolve.control.controller import Questions, State
+from heatsolve.control.controller import State, StopController
 from heatsolve.errors import Diverged, NotConverged
 from heatsolve.linear import Method, Sweeps, System
 from heatsolve.linear.criterion import Criterion
@@ -110,7 +110,7 @@ class Projection(Stepper):
             self._copy(problem.fields["pressure"], self._pressure)
 
     def _advance(
-        self, part: Substep, change: Accumulator | None, questions: Questions | None
+        self, part: Substep, change: Accumulator | None, controller: StopController | None
     ) -> None:
         problem, start = self.problem, self._now
         self._last, self._length = self._length, part.length

@@ -36,7 +36,7 @@ REPEATS = 7
 SECONDS_A_REPEAT = 0.5
 WARM_UP = 3
 MESSAGES = (64, 1 << 20)
-"""Elements of the messages that tell the latency and the bandwidth of a link."""
+"""Elements of the messages that tell the latency and the bandwidth of a transport."""
 EXCHANGES = 20
 SIZES = ("n", "N")
 """Constants of a case that its grid is a function of."""
@@ -188,7 +188,7 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
     """
     quiet = Report(quiet=True)
     problem = set_up(case, machine_of(case, backend, quiet, ranks), quiet, ranks)
-    machine, link = problem.backend, problem.halo.link
+    machine, transport = problem.backend, problem.halo.transport
     work, unit = worker(problem)
 
     def timed(count: int) -> float:
@@ -202,7 +202,7 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
     timed(WARM_UP)
     count = max(1, int(SECONDS_A_REPEAT / max(timed(WARM_UP), 1e-7)))
     machine.points_updated = machine.bytes_moved = 0
-    link.restart_clocks()
+    transport.restart_clocks()
     seconds = [timed(count) for _ in range(REPEATS)]
     cost = shares(problem, count * sum(seconds))
     work_done = ranks.gather((machine.points_updated, machine.bytes_moved))
@@ -210,7 +210,7 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
     latency, bandwidth = speed_of(problem) if ranks.size > 1 else (None, None)
     return {
         "case": case.name, "kind": kind, "ranks": ranks.size, "backend": machine.name,
-        "precision": case.solver.precision, "unit": unit, "link": link.name(machine),
+        "precision": case.solver.precision, "unit": unit, "link": transport.name(machine),
         "dims": list(reversed(problem.dims)), "counts": list(case.grid.counts),
         "periodic": list(case.grid.periodic),
         "unknowns": problem.whole.all_unknowns, "seconds": seconds,
@@ -226,15 +226,15 @@ def speed_of(problem: Problem) -> tuple[float, float]:
 
     An exchange sends to both and receives from both.
     """
-    ranks, machine, link = problem.ranks, problem.backend, problem.halo.link
+    ranks, machine, transport = problem.ranks, problem.backend, problem.halo.transport
     times = []
     for count in MESSAGES:
-        sides = ring(link, machine, count, ranks)
+        sides = ring(transport, machine, count, ranks)
 
         def exchanges(times: int, sides: Any = sides) -> None:
             for _ in range(times):
-                link.start(sides)
-                link.finish(sides)
+                transport.start(sides)
+                transport.finish(sides)
             machine.sync()
 
         exchanges(1)

@@ -1,4 +1,4 @@
-"""A link that moves memory of devices is believed only after a transfer that shows it."""
+"""A transport that moves memory of devices is believed only after a transfer that shows it."""
 
 import gc
 import subprocess
@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from heatsolve.backends import Message
-from heatsolve.backends.gpu import nccl as nccl_room
+from heatsolve.backends.gpu import nccl as gpu_nccl
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import parse
 from heatsolve.errors import InputError
 from heatsolve.linear.iterate import make_method
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.parallel.ranks import Ranks, World
-from heatsolve.parallel.transport import link_of
+from heatsolve.parallel.transport import transport_of
 
 PERIODIC = """
 schema = 1
@@ -103,7 +103,7 @@ class Claiming(World):
 
 
 def name_of(ranks, backend, wanted="auto"):
-    return link_of(ranks, backend, wanted).name(backend)
+    return transport_of(ranks, backend, wanted).name(backend)
 
 
 def check():
@@ -117,28 +117,31 @@ def check():
     # Processes decide together: one whose data do not arrive is enough, one that cannot, too.
     assert name_of(ranks, Pretended(broken=ranks.rank == 0)) == staged
     with pytest.raises(InputError, match="this MPI does not move memory of GPUs"):
-        link_of(ranks, Pretended(broken=ranks.rank == 0), "mpi")
+        transport_of(ranks, Pretended(broken=ranks.rank == 0), "mpi")
     with pytest.raises(InputError, match="NCCL does not work here"):
-        link_of(ranks, Pretended(), "nccl")
+        transport_of(ranks, Pretended(), "nccl")
     nccl = Pretending(ranks)
     assert name_of(ranks, Pretended(nccl=nccl)) == nccl.name
     assert name_of(ranks, Pretended(nccl=nccl), "mpi") == direct
-    assert link_of(ranks, Pretended(nccl=nccl)).replays
+    assert transport_of(ranks, Pretended(nccl=nccl)).replays
     # Without a graph that holds what it moves the library is as good, but for the host's time.
-    link = link_of(ranks, Pretended(nccl=nccl, graphs=False))
-    assert link.nccl is nccl and not link.replays
-    assert not link_of(ranks, Pretended(nccl=nccl, graphs=ranks.rank != 0)).replays
+    transport = transport_of(ranks, Pretended(nccl=nccl, graphs=False))
+    assert transport.nccl is nccl and not transport.replays
+    assert not transport_of(ranks, Pretended(nccl=nccl, graphs=ranks.rank != 0)).replays
     ranks.claim = ranks.rank != 0
     assert name_of(ranks, Pretended()) == staged
     # No MPI from a wheel knows CUDA: asking it is safe, and the answer is no.
     assert not World().claims_device_memory()
     assert name_of(World(), Pretended()) == staged
     check_layers(ranks, nccl)
-    for link in (link_of(ranks, Pretended(nccl=nccl)), link_of(ranks, Pretended())):
+    for transport in (transport_of(ranks, Pretended(nccl=nccl)), transport_of(ranks, Pretended())):
         backend = Pretended()
-        leaving, arriving = link.message(backend, (3,)), link.message(backend, (3 * ranks.size,))
+        leaving, arriving = (
+            transport.message(backend, (3,)),
+            transport.message(backend, (3 * ranks.size,)),
+        )
         leaving.array[:] = ranks.rank
-        link.gather(leaving, arriving)
+        transport.gather(leaving, arriving)
         assert np.array_equal(arriving.array, np.repeat(np.arange(ranks.size), 3))
 
 
@@ -151,7 +154,7 @@ def check_layers(ranks, nccl):
         system = problem.system(problem.backend.to_device(problem.source(0.0)))
         method = make_method(case, system, problem.temperature)
         method.march(0, 70)
-        assert problem.halo.link.packs == (ranks.size == 1)
+        assert problem.halo.transport.packs == (ranks.size == 1)
         return problem.own(method.solution(70)), [axis.stored_at for axis in problem.grid.axes]
 
     whole, _ = solved(Ranks())
@@ -196,9 +199,9 @@ def test_a_communicator_serves_all_runs_and_is_never_destroyed(monkeypatch):
     for name, module in {"cupy": SimpleNamespace(cuda=cuda), "cupy.cuda": cuda}.items():
         monkeypatch.setitem(sys.modules, name, module)
     known = {}
-    monkeypatch.setattr(nccl_room, "_COMMUNICATORS", known)
+    monkeypatch.setattr(gpu_nccl, "_COMMUNICATORS", known)
     for _ in range(2):
-        found, reason = nccl_room.connect(Pretended(), Two())
+        found, reason = gpu_nccl.connect(Pretended(), Two())
         assert found and not reason
     del found
     known.clear()
