@@ -56,7 +56,7 @@ class Pretended(NumpyBackend):
     def replayed(self, work):
         if not self._graphs:
             raise RuntimeError("operation not permitted when stream is capturing")
-        return super().replayed(work)
+        return work  # which the capture of a graph only notes down
 
     def message(self, shape, direct=False):
         array = self.zeros(shape)
