@@ -116,7 +116,7 @@ class Emulated(NumpyBackend):
     compiles_c = True
     vectors = False
     limits = replace(CARDS["H100"], processors=2)
-    has_passes = True
+    has_fused_sweeps = True
     integer = int
     lookahead = 1
 
@@ -166,7 +166,7 @@ class Collecting(Emulated):
         self.limits = CARDS[card]
         self.kernels = {}
 
-    has_passes = DeviceBackend.has_passes
+    has_fused_sweeps = DeviceBackend.has_fused_sweeps
 
     def c_kernel(self, source, bytes_shared):
         def queue(launch, operands):

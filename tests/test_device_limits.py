@@ -18,7 +18,7 @@ from heatsolve.backends.gpu import cycle_legs, small_sweeps
 from heatsolve.backends.gpu import device as device_limits
 from heatsolve.backends.gpu import emit as cuda_c
 from heatsolve.backends.gpu.device import CARDS, KIB, Limits, limits_of
-from heatsolve.backends.gpu.fused_kernel import PASS_OPTIONS
+from heatsolve.backends.gpu.fused_kernel import FUSED_OPTIONS
 from heatsolve.errors import InputError
 from heatsolve.linear.multigrid import hierarchy
 from heatsolve.models.heat import equations as heat
@@ -84,7 +84,7 @@ def test_limits_of_another_card_are_pretended(driver, monkeypatch):
     assert limits_of(0) == replace(CARDS["A30"], pretended=True)
     assert limits_of(0).architecture == "compute_80"  # which any newer device compiles
     monkeypatch.setenv(device_limits.VARIABLE, "P100")
-    assert not limits_of(0).has_passes
+    assert not limits_of(0).has_fused_sweeps
     assert limits_of(0).architecture == "compute_75"  # the oldest that all compilers know
     monkeypatch.setenv(device_limits.VARIABLE, "B200")  # no more than there is
     assert limits_of(0) == replace(CARDS["H100"], pretended=True)
@@ -240,7 +240,7 @@ def machine_code(source, limits):
     """That of NVRTC for a card; skips the test where there is no NVRTC, or it is too new."""
     numba_device = pytest.importorskip("heatsolve.backends.gpu.numba_device")
     try:
-        return numba_device.compiled_c(source, PASS_OPTIONS, limits.architecture)
+        return numba_device.compiled_c(source, FUSED_OPTIONS, limits.architecture)
     except ImportError as error:
         pytest.skip(f"no NVRTC here ({error})")
     except RuntimeError as error:

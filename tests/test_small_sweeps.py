@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ com
 class Replaying(Emulated):
     """Notes down what it plays back, as a GPU does; other sweeps are NumPy's."""
 
-    notes = None
+    recorded = None
     enqueue = DeviceBackend.enqueue
     replayed = DeviceBackend.replayed
     _compile = DeviceBackend._compile
@@ -125,9 +125,9 @@ def test_sweeps_beside_each_other(most, monkeypatch):
         lambda group, *sweep: taken.append(takes(group, *sweep)) or taken[-1],
     )  # fmt: skip
     backend = Replaying()
-    backend.notes = []
+    backend.recorded = []
     arrays = sweeps_beside(backend)
-    notes, backend.notes = backend.notes, None
+    notes, backend.recorded = backend.recorded, None
     kernels = list(small_sweeps.together(backend, notes))
     assert taken[:7] == [True] * 7 and not all(taken)
     assert len(kernels) < len(notes) - 6
@@ -203,10 +203,10 @@ def test_what_views_of_the_same_memory_have_in_common():
 def test_a_closed_gate():
     backend = Replaying()
     a, b, region = backend.zeros((4, 5)), backend.to_device(np.ones((4, 5))), ((0, 4), (1, 5))
-    backend.gated, backend.notes = True, []
+    backend.gated, backend.recorded = True, []
     for target in (a, b):
         backend.sweep(scaled, target, region, b, 3.0)
-    notes, backend.notes = backend.notes, None
+    notes, backend.recorded = backend.recorded, None
     (play,) = small_sweeps.together(backend, notes)
     for backend.shut in (True, False):
         play()

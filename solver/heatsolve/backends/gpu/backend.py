@@ -18,15 +18,15 @@ from heatsolve.backends import (
     Signature,
 )
 from heatsolve.backends import exact_sums as sums
-from heatsolve.backends.gpu.cycle_legs import CyclePasses, can_halve, padded
+from heatsolve.backends.gpu.cycle_legs import CycleLegKernels, makes_leg, padded
 from heatsolve.backends.gpu.device import Limits
 from heatsolve.backends.gpu.fused_sweeps import (
     LARGEST,
     Compiled,
-    DevicePasses,
+    FusedLauncher,
     deepest,
 )
-from heatsolve.backends.gpu.graphs import Note, Replay
+from heatsolve.backends.gpu.graphs import RecordedLaunch, Replay
 from heatsolve.backends.gpu.launch import (
     SPREAD,
     Launch,
@@ -45,9 +45,9 @@ from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import Tape
 
 BEYOND = LONGEST_PASS
-"""Checks that the last pass of a queue may bring beyond those that were asked for."""
+"""Checks that the last fused sweeps of a queue may bring beyond those that were asked for."""
 MOST_WITH_NORMS = 7
-"""Sweeps of a pass that takes the norms of most of them: they need registers, too."""
+"""Sweeps fused where most of them have norms: these need registers, too."""
 GATE_MARGIN = 1e-6
 """The gate closes this much (relative) above a threshold; the host decides with exact sums."""
 
@@ -65,7 +65,7 @@ class DeviceBackend(Backend):
     lookahead = 64
     on_device = True
     compiles_c = True
-    """Whether there is a compiler of CUDA C, in which the kernels of passes are written."""
+    """Whether there is a compiler of CUDA C, in which fused sweeps are written."""
     vectors = False
     """Whether generated kernels may load and store pairs of elements."""
     limits: Limits
@@ -79,18 +79,18 @@ class DeviceBackend(Backend):
     _work: list[tuple[int, int]]
 
     @property
-    def has_passes(self) -> bool:
-        """Whether it makes passes of several sweeps, or generic sweeps alone."""
-        return self.compiles_c and self.limits.has_passes
+    def has_fused_sweeps(self) -> bool:
+        """Whether it fuses sweeps, or makes generic sweeps alone."""
+        return self.compiles_c and self.limits.has_fused_sweeps
 
     @property
-    def notes(self) -> list[Note] | None:
-        """What is queued while it is only noted down, by this machine or its twin in single."""
+    def recorded(self) -> list[RecordedLaunch] | None:
+        """The launches that are only recorded now, by this machine or its twin in single."""
         return self._course.notes
 
-    @notes.setter
-    def notes(self, notes: list[Note] | None) -> None:
-        self._course.notes = notes
+    @recorded.setter
+    def recorded(self, launches: list[RecordedLaunch] | None) -> None:
+        self._course.notes = launches
 
     @abstractmethod
     def integers(self, count: int) -> Any:
@@ -165,8 +165,8 @@ class DeviceBackend(Backend):
 
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
             operands = (*targets, *arguments)
-            given = [operands[array.place] for array in arrays]
-            shapes = tuple([array.shape for array in given])
+            args = [operands[array.place] for array in arrays]
+            shapes = tuple([array.shape for array in args])
             if shapes not in known:
                 apart, extents = layout(arrays, shapes)
                 here = replace(signature, apart=apart)
@@ -174,7 +174,7 @@ class DeviceBackend(Backend):
             here, extents, pairs = known[shapes]
 
             def ready() -> Callable[[], None]:
-                addresses = [self.address(array) for array in given] if pairs else []
+                addresses = [self.address(array) for array in args] if pairs else []
                 paired = pairs and begin_with_pairs(region, addresses, self.dtype.itemsize)
                 kernel, cut = kernel_of(here, paired)
 
@@ -184,19 +184,19 @@ class DeviceBackend(Backend):
 
                 return queue
 
-            if self.notes is not None and may_share(signature, region):
-                self.notes.append(SmallSweep(here, tape, region, extents, operands, ready))
+            if self.recorded is not None and may_share(signature, region):
+                self.recorded.append(SmallSweep(here, tape, region, extents, operands, ready))
                 return
             self.enqueue(ready())
 
         return run
 
     def enqueue(self, work: Callable[[], None]) -> None:
-        """Queue some work now, or note it down."""
-        if self.notes is None:
+        """Queue some work now, or record it."""
+        if self.recorded is None:
             work()
         else:
-            self.notes.append(work)
+            self.recorded.append(work)
 
     def c_kernel(self, source: str, bytes_shared: int) -> Compiled:
         """The kernel `sweeps` of a CUDA C source, where a block needs so much shared memory."""
@@ -223,13 +223,13 @@ class DeviceBackend(Backend):
         wraps: Sequence[bool],
         changes: Sequence[Accumulator | None],
     ) -> int:
-        if not self.has_passes or max(u.shape) > LARGEST:
+        if not self.has_fused_sweeps or max(u.shape) > LARGEST:
             return 1
         most = self._told(partial(deepest, limits=self.limits), point, u, stages)
         most = min(most, len(stages))
         if sum(change is not None for change in changes[:most]) > 2:
             most = min(most, MOST_WITH_NORMS)
-        # An exact sum costs as much as many sweeps: it pays in the last of a pass only.
+        # An exact sum costs as much as many sweeps: it pays in the last of those fused only.
         sums_at = [n for n, change in enumerate(changes) if change and change.kind == "sum"]
         return min([most, *[n + 1 for n in sums_at]])
 
@@ -241,19 +241,19 @@ class DeviceBackend(Backend):
         wraps: tuple[bool, ...],
         kinds: tuple[str | None, ...],
     ) -> Any:
-        return DevicePasses(self.c_kernel, tape, signature, kinds, wraps, self.limits)
+        return FusedLauncher(self.c_kernel, tape, signature, kinds, wraps, self.limits)
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
-        return padded(shape) if self.has_passes else tuple(shape)
+        return padded(shape) if self.has_fused_sweeps else tuple(shape)
 
-    def cycle_leg(self, half: CycleLeg) -> Callable[[Any, Any], None] | None:
-        if not self.has_passes or not can_halve(half, self.precision, self.limits):
+    def cycle_leg(self, leg: CycleLeg) -> Callable[[Any, Any], None] | None:
+        if not self.has_fused_sweeps or not makes_leg(leg, self.precision, self.limits):
             return None
-        kernels: dict[bool, CyclePasses] = {}
+        kernels: dict[bool, CycleLegKernels] = {}
 
         def run(new: Any, u: Any) -> None:
             if self.gated not in kernels:
-                kernels[self.gated] = CyclePasses(self, half, self.gated)
+                kernels[self.gated] = CycleLegKernels(self, leg, self.gated)
             points, arrays = kernels[self.gated](new, u)
             self.points_updated += points
             self.bytes_moved += arrays * self.dtype.itemsize

@@ -11,7 +11,7 @@ from heatsolve.backends.compilation import compiling
 from heatsolve.backends.gpu.backend import DeviceBackend, Kernel
 from heatsolve.backends.gpu.device import limits_of
 from heatsolve.backends.gpu.emit import OPTIONS, check_source, kernel_source
-from heatsolve.backends.gpu.fused_kernel import PASS_OPTIONS
+from heatsolve.backends.gpu.fused_kernel import FUSED_OPTIONS
 from heatsolve.backends.gpu.fused_sweeps import Compiled
 from heatsolve.backends.gpu.launch import SPREAD, Launch
 from heatsolve.backends.gpu.nccl import PRIORITY
@@ -143,8 +143,8 @@ class CupyBackend(DeviceBackend):
         self._merge((1,), (128,), (register, np.int32(SPREAD), self._gate, row))
 
     def _queue_check(self, register: Any, copies: int, is_sum: bool, limit: float) -> None:
-        given = (register, np.int32(copies), np.int32(is_sum), np.float64(limit))
-        self._check((1,), (128,), (*given, self._gate, self._rows))
+        args = (register, np.int32(copies), np.int32(is_sum), np.float64(limit))
+        self._check((1,), (128,), (*args, self._gate, self._rows))
 
     def _aside(self, work: Callable[[int], None]) -> None:
         self._forked.record()
@@ -165,15 +165,15 @@ class CupyBackend(DeviceBackend):
         return queue
 
     def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
-        kernel = self._load(source, "sweeps", PASS_OPTIONS)
+        kernel = self._load(source, "sweeps", FUSED_OPTIONS)
         driver = self._cupy.cuda.driver
         largest = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.funcSetAttribute(kernel.ptr, largest, bytes_shared)
 
         def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
             numbers = [np.int64(number) for number in launch.bounds]
-            given = (self._gate, *operands, *numbers)
-            kernel(launch.grid, launch.block, given, shared_mem=bytes_shared)
+            args = (self._gate, *operands, *numbers)
+            kernel(launch.grid, launch.block, args, shared_mem=bytes_shared)
 
         return queue
 

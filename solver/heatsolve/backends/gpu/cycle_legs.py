@@ -33,12 +33,12 @@ from typing import Any, NamedTuple
 from heatsolve.backends import CycleLeg
 from heatsolve.backends.gpu.device import Limits
 from heatsolve.backends.gpu.fused_3d import Reads
-from heatsolve.backends.gpu.fused_kernel import INVERSE, Pass, Transfer, assembled
+from heatsolve.backends.gpu.fused_kernel import INVERSE, FusedSweeps, Transfer, assembled
 from heatsolve.backends.gpu.fused_sweeps import (
     LARGEST,
     STRIPS,
     Compiled,
-    PassKernel,
+    FusedKernel,
     affordable,
     fitting_shape,
     reads_neighbours,
@@ -57,30 +57,30 @@ class Shape:
     ahead: int = 3
     """Planes that are on their way."""
 
-    def right(self, work: Pass) -> tuple[int, int]:
+    def right(self, work: FusedSweeps) -> tuple[int, int]:
         """Rows and columns of a tile that are right in the end."""
         return 2 * self.warps - sum(halo(work, 2)), width(work) - sum(halo(work, columns(work)))
 
-    def first(self, work: Pass, low: int) -> int:
+    def first(self, work: FusedSweeps, low: int) -> int:
         """Where the columns begin that the first tile covers: those read begin at a sector."""
         left, _ = halo(work, columns(work))
         return (low - left) // (2 * columns(work)) * (2 * columns(work)) + left
 
-    def more_planes(self, work: Pass) -> int:
+    def more_planes(self, work: FusedSweeps) -> int:
         """Planes that a block goes up besides those of its piece."""
         return sum(reach(work)) + work.restricts
 
-    def planes(self, work: Pass) -> tuple[int, int]:
+    def planes(self, work: FusedSweeps) -> tuple[int, int]:
         """Planes in shared memory of the field, and of the array that is fetched with it."""
         beside = 0 if work.from_zero else 1 if work.corrects else 2
         return beside and self.ahead + beside, self.ahead + 1
 
-    def bytes_shared(self, work: Pass) -> int:
+    def bytes_shared(self, work: FusedSweeps) -> int:
         """Shared memory of a block."""
         tile = 2 * self.warps * width(work) * work.bytes
         return tile * self.planes_in_all(work) + BARRIER * self.warps
 
-    def planes_in_all(self, work: Pass) -> int:
+    def planes_in_all(self, work: FusedSweeps) -> int:
         """Planes in shared memory, those that sweeps leave for each other included."""
         left_over = 1 if work.restricts else work.sweeps - 1 + work.corrects
         return left_over + sum(self.planes(work))
@@ -90,17 +90,17 @@ BARRIER = 8
 """Bytes of a barrier, of which each warp but the first has one."""
 
 
-def columns(work: Pass) -> int:
+def columns(work: FusedSweeps) -> int:
     """Columns of a thread: sixteen bytes, or a pair where rows begin anywhere else."""
     return min(16 // work.bytes, max(work.aligned, 2))
 
 
-def width(work: Pass) -> int:
+def width(work: FusedSweeps) -> int:
     """Columns of a tile."""
     return 32 * columns(work)
 
 
-def reach(work: Pass) -> tuple[int, int]:
+def reach(work: FusedSweeps) -> tuple[int, int]:
     """Points below and above a piece of the result on which it depends.
 
     A coarse point q takes from the points 2q - 2 ... 2q + 1, a residual from its neighbours.
@@ -108,7 +108,7 @@ def reach(work: Pass) -> tuple[int, int]:
     return (3, 2) if work.restricts else (work.sweeps, work.sweeps)
 
 
-def halo(work: Pass, own: int) -> tuple[int, int]:
+def halo(work: FusedSweeps, own: int) -> tuple[int, int]:
     """Points at both sides of a tile that are wrong in the end; threads have so many together."""
     low, high = (-(-points // own) * own for points in reach(work))
     return low, high
@@ -127,7 +127,7 @@ FIELD: dict[tuple[int, ...], str] = {
 
 
 @cache
-def source(work: Pass, shape: Shape) -> str:
+def source(work: FusedSweeps, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     along = fetched_along(work)
     if work.restricts:
@@ -155,29 +155,29 @@ def source(work: Pass, shape: Shape) -> str:
     arguments = "RESIDUAL_ARGUMENTS" if work.restricts else "POINT_ARGUMENTS"
     pieces = {
         "PREPARE": [*work.numbers(), *reads.lines], "READ_PLANE": reads.planes,
-        arguments: ", ".join(reads.given), "ALONG": f"a{along}",
+        arguments: ", ".join(reads.args), "ALONG": f"a{along}",
         "BLACK": ", ".join(str(int(colour < 0)) for colour in work.colours),
         "ROW": ", ".join(f"u[T][r][{k}]" for k in range(columns(work))),
     }  # fmt: skip
     return assembled("cycle_leg_3d.cuh", work, defines, pieces)
 
 
-def fetched_along(work: Pass) -> int:
+def fetched_along(work: FusedSweeps) -> int:
     """The number of the array whose planes are fetched with the field: b; 0 if there is none."""
     arguments = work.signature.arguments
-    found = [
+    result = [
         number
         for number, shift in work.tape.loads()
         if number and not any(arguments[number]) and not any(distance for distance, _ in shift)
     ]
-    return min(found, default=0)
+    return min(result, default=0)
 
 
 SHAPES_3D = [Shape(warps, ahead) for warps in (16, 14, 12, 10, 8, 6) for ahead in (3, 2)]
 """Shapes of three dimensions, the best first: the first one measured on an H200; fewer warps repeat
 more of what their neighbours do than fewer planes on their way keep waiting."""
 MOST_SWEEPS = 6
-"""Sweeps of half a cycle, those of a colour each for themselves: more need too many registers."""
+"""Sweeps of a leg, those of a colour each for themselves: more need too many registers."""
 MOST_WHOLE = 2
 """Arrays that vary along all axes: b, and the inverse of the diagonal."""
 MOST_MARGIN = 2
@@ -185,13 +185,13 @@ MOST_MARGIN = 2
 FEWEST_POINTS = {2: 300_000, 3: 1_000_000}
 """Points of a grid below which single sweeps are faster, by dimension.
 
-There are too few blocks then to hide what a row or a plane takes, and the text of a pass, which is
-long, comes from memory again for each pass.
+There are too few blocks then to hide what a row or a plane takes, and the text of a fused kernel,
+which is long, comes from memory again for each launch.
 """
 
 
 def padded(shape: Sequence[int]) -> tuple[int, ...]:
-    """The extents of an array of a level with room for rows of whole pairs, if passes are for it.
+    """The extents of an array of a level, with room for rows of whole pairs if kernels are fused.
 
     Two elements are then fetched and stored at once: a cycle on 257 cubed takes 0.36 ms instead of
     0.47 in single precision.
@@ -202,159 +202,159 @@ def padded(shape: Sequence[int]) -> tuple[int, ...]:
     return *slower, last + last % 2
 
 
-def can_halve(half: CycleLeg, precision: str, limits: Limits) -> bool:
-    """Whether passes do half a cycle: if points read neighbours only.
+def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
+    """Whether fused kernels make a leg of a cycle: if points read neighbours only.
 
     In three dimensions sweeps are made in place: colours must alternate, and a periodic axis must
     have an even number of points, or two of one colour meet at its ends. All arrays but b and
-    an inverse of the diagonal are constant along some axis, as passes read them again and again.
+    an inverse of the diagonal are constant along some axis, as sweeps read them again and again.
     Arrays that vary along all axes have rows alike. A block of the device must have room for what
     it holds of arrays, and in three dimensions do no more than half of its work for its neighbours.
     """
-    if len(half.shape) not in (2, 3) or max(half.shape) > LARGEST:
+    if len(leg.shape) not in (2, 3) or max(leg.shape) > LARGEST:
         return False
-    if math.prod(half.shape) < FEWEST_POINTS[len(half.shape)]:
+    if math.prod(leg.shape) < FEWEST_POINTS[len(leg.shape)]:
         return False
-    if len(half.colours) > MOST_SWEEPS:
+    if len(leg.colours) > MOST_SWEEPS:
         return False
-    shapes = [getattr(given, "shape", ()) for given in (*half.stages[0], *half.operands)]
-    if any(shape[-1] != half.pitch for shape in shapes if shape and 1 not in shape):
+    shapes = [getattr(operand, "shape", ()) for operand in (*leg.stages[0], *leg.operands)]
+    if any(shape[-1] != leg.pitch for shape in shapes if shape and 1 not in shape):
         return False
-    if len(half.shape) == 3:
-        if half.norm is not None and not half.restricts:  # of a result that a pass only leaves
+    if len(leg.shape) == 3:
+        if leg.norm is not None and not leg.restricts:  # of a result that its kernel only leaves
             return False
-        odd = any(w and n % 2 for w, n in zip(half.wraps, half.shape, strict=True))
-        alternate = all(a * b == -1 for a, b in pairwise(half.colours))
-        if odd or not all(half.colours) or not alternate:
+        odd = any(w and n % 2 for w, n in zip(leg.wraps, leg.shape, strict=True))
+        alternate = all(a * b == -1 for a, b in pairwise(leg.colours))
+        if odd or not all(leg.colours) or not alternate:
             return False
-    elif half.coarse is None or not (half.colours or half.restricts):
+    elif leg.coarse is None or not (leg.colours or leg.restricts):
         return False
-    works = list(works_of(half, precision, False))
+    works = list(parts_of(leg, precision, False))
     work = works[-1]
     tapes = [work.tape]
     if work.transfer is not None and work.transfer.residual is not None:
         tapes.append(work.transfer.residual)
     near = all(reads_neighbours(tape, work.signature) for tape in tapes)
     fits = all(fitting_shape(work, shapes_of(work), limits) for work in works)
-    if len(half.shape) == 2:
+    if len(leg.shape) == 2:
         return near and fits and all(affordable(tape, work.signature) > 1 for tape in tapes)
     whole = {n for n, kind in enumerate(work.signature.arguments) if n and not any(kind)}
     along = fetched_along(work)
     return fits and near and along in whole and len(whole) <= MOST_WHOLE
 
 
-def shapes_of(work: Pass) -> Sequence[Any]:
-    """The shapes that a pass of a cycle may have."""
+def shapes_of(work: FusedSweeps) -> Sequence[Any]:
+    """The shapes that a kernel of a leg may have."""
     if work.signature.dimension == 2:
         return STRIPS
     return [s for s in SHAPES_3D if s.right(work)[0] >= s.warps and s.right(work)[1] > 0]
 
 
-def works_of(half: CycleLeg, precision: str, gated: bool) -> Iterator[Pass]:
-    """The passes that do half a cycle, in turn."""
-    axes = len(half.shape)
+def parts_of(leg: CycleLeg, precision: str, gated: bool) -> Iterator[FusedSweeps]:
+    """The kernels that make a leg of a cycle, in turn, as far as their texts depend on them."""
+    axes = len(leg.shape)
 
     def signature(arguments: Sequence[Any]) -> Signature:
         described = ((False,) * axes, *[describe(a) for a in arguments])
         return Signature(described, ("array",), (None,), precision, axes, gated)
 
-    transfer = None if half.coarse is None else Transfer(half.restricts)
-    if transfer is not None and half.residual is not None:
-        tape = signature(half.operands).tape(half.residual)
-        norm = half.norm and half.norm.kind
-        transfer = Transfer(half.restricts, tape, _numbers(half), norm)
-    own = signature(half.stages[0])
-    norms = [None] * len(half.colours)
-    work = work_of(own.tape(half.point), own, half.stages, norms, half.wraps, half.pitch)
-    margin = half.margin if half.margin is None or half.margin <= MOST_MARGIN else None
-    work = replace(work, colours=tuple(half.colours), from_zero=half.from_zero, margin=margin)
-    if half.inverse is not None and margin is not None:
-        coefficients = signature(half.stages[0][INVERSE:])
+    transfer = None if leg.coarse is None else Transfer(leg.restricts)
+    if transfer is not None and leg.residual is not None:
+        tape = signature(leg.operands).tape(leg.residual)
+        norm = leg.norm and leg.norm.kind
+        transfer = Transfer(leg.restricts, tape, _numbers(leg), norm)
+    own = signature(leg.stages[0])
+    norms = [None] * len(leg.colours)
+    work = work_of(own.tape(leg.point), own, leg.stages, norms, leg.wraps, leg.pitch)
+    margin = leg.margin if leg.margin is None or leg.margin <= MOST_MARGIN else None
+    work = replace(work, colours=tuple(leg.colours), from_zero=leg.from_zero, margin=margin)
+    if leg.inverse is not None and margin is not None:
+        coefficients = signature(leg.stages[0][INVERSE:])
         made = replace(coefficients, arguments=coefficients.arguments[1:])  # it takes no field
-        work = replace(work, inverse=made.tape(half.inverse))
+        work = replace(work, inverse=made.tape(leg.inverse))
     last = replace(work, transfer=transfer)
-    if axes == 2 and half.colours:
+    if axes == 2 and leg.colours:
         yield last
         return
-    if half.restricts:  # without sweeps, whose result it looks at
+    if leg.restricts:  # without sweeps, whose result it looks at
         last = replace(last, varying=(), norms=(), colours=())
     if axes == 2:
         yield last
         return
-    first = half.region[0][0]
+    first = leg.region[0][0]
     parts = [last]
-    if half.restricts and half.colours:
+    if leg.restricts and leg.colours:
         parts = [work, replace(last, from_zero=False)]
     for part in parts:
         yield replace(part, odd=(first - reach(part)[0]) % 2 == 1)
 
 
-def _numbers(half: CycleLeg) -> tuple[int, ...]:
+def _numbers(leg: CycleLeg) -> tuple[int, ...]:
     """For each operand of the residual, the number of the argument of a sweep that it is.
 
     Both begin with b and end with the coefficients; a sweep has its weight between them.
     """
-    _, *coefficients = half.operands
-    last = len(half.stages[0])
+    _, *coefficients = leg.operands
+    last = len(leg.stages[0])
     return (1, *range(last - len(coefficients) + 1, last + 1))
 
 
 class Ready(NamedTuple):
-    """A pass that can be queued: its kernel, its launch, and what it takes after the sweeps'."""
+    """A kernel that can be queued: itself, its launch, and what it takes after the sweeps'."""
 
-    kernel: PassKernel
+    kernel: FusedKernel
     queue: Compiled
     launch: Launch
     more: tuple[Any, ...]
 
 
-class CyclePasses:
-    """Half a cycle of multigrid on a device."""
+class CycleLegKernels:
+    """The kernels of a leg of a multigrid cycle on a device."""
 
-    def __init__(self, backend: Any, half: CycleLeg, gated: bool):
-        works = list(works_of(half, backend.precision, gated))
-        self._passes = [self._ready(backend, half, work) for work in works]
-        self._registers = [] if half.norm is None else [half.norm.register]
+    def __init__(self, backend: Any, leg: CycleLeg, gated: bool):
+        works = list(parts_of(leg, backend.precision, gated))
+        self._kernels = [self._ready(backend, leg, work) for work in works]
+        self._registers = [] if leg.norm is None else [leg.norm.register]
         convert = backend.dtype.type
         self._stages = [
-            [convert(a) if isinstance(a, float) else a for a in stage] for stage in half.stages
+            [convert(a) if isinstance(a, float) else a for a in stage] for stage in leg.stages
         ]
-        points = math.prod(high - low for low, high in half.region)
-        # The passes read and write the field; one coarse array is read or written, too.
+        points = math.prod(high - low for low, high in leg.region)
+        # The kernels read and write the field; one coarse array is read or written, too.
         arrays = sum(
             work.signature.arrays_touched(work.tape) - work.from_zero - (work.sweeps == 0)
             for work in works
         )
-        coarse = 0 if half.coarse is None else math.prod(half.coarse_shape)
-        self._work = points * len(half.colours), points * arrays + coarse
+        coarse = 0 if leg.coarse is None else math.prod(leg.coarse_shape)
+        self._work = points * len(leg.colours), points * arrays + coarse
 
     @staticmethod
-    def _ready(backend: Any, half: CycleLeg, work: Pass) -> Ready:
-        text = source if len(half.shape) == 3 else None
-        kernel = PassKernel(work, backend.limits, shapes_of(work), text)
-        covered, more = half.region, ()
+    def _ready(backend: Any, leg: CycleLeg, work: FusedSweeps) -> Ready:
+        text = source if len(leg.shape) == 3 else None
+        kernel = FusedKernel(work, backend.limits, shapes_of(work), text)
+        covered, more = leg.region, ()
         if work.transfer is not None:
-            extents = half.coarse_shape
-            numbers = (*extents, half.coarse.shape[-1])
-            more = (half.coarse, *half.weights, *[backend.integer(number) for number in numbers])
+            extents = leg.coarse_shape
+            numbers = (*extents, leg.coarse.shape[-1])
+            more = (leg.coarse, *leg.weights, *[backend.integer(number) for number in numbers])
             if work.restricts:
                 # Coarse points may lie one beyond the last unknown.
                 covered = tuple(
                     (low, max(high, 2 * extent - 3))
-                    for (low, high), extent in zip(half.region, extents, strict=True)
+                    for (low, high), extent in zip(leg.region, extents, strict=True)
                 )
-        if len(half.shape) == 3:  # tiles begin at even rows
+        if len(leg.shape) == 3:  # tiles begin at even rows
             rows = covered[1][0] // 2 * 2, covered[1][1]
             covered = (covered[0], rows, covered[2])
         launch, pieces = kernel.launch(covered)
-        bounds = [bound for pair in (*half.region, *half.region) for bound in pair]
-        launch = replace(launch, bounds=(*bounds, *pieces, *half.shape, half.pitch))
+        bounds = [bound for pair in (*leg.region, *leg.region) for bound in pair]
+        launch = replace(launch, bounds=(*bounds, *pieces, *leg.shape, leg.pitch))
         return Ready(kernel, backend.c_kernel(kernel.source, kernel.bytes_shared), launch, more)
 
     def __call__(self, new: Any, u: Any) -> tuple[int, int]:
         """Queue it; how many points it updates, and how many array elements it moves."""
-        for kernel, queue, launch, more in self._passes:
-            # A pass without sweeps is the last one: it looks at the result.
+        for kernel, queue, launch, more in self._kernels:
+            # A kernel without sweeps is the last one: it looks at the result.
             work = kernel.work
             field = new if work.from_zero or not work.sweeps else u
             registers = self._registers if work.transfer and work.transfer.norm else ()

@@ -32,8 +32,8 @@ class Limits:
     pretended: bool = False
 
     @property
-    def has_passes(self) -> bool:
-        """Whether passes of several sweeps are written for it, and not the generic sweeps alone."""
+    def has_fused_sweeps(self) -> bool:
+        """Whether sweeps are fused for it, or generic sweeps are all that it makes."""
         return self.capability >= (7, 5)
 
     @property
@@ -53,7 +53,7 @@ class Limits:
             f"{self.shared_of_block // KIB} KiB of shared memory a block, "
             f"{self.cache / MIB:.3g} MiB of cache"
         )
-        return said if self.has_passes else f"{said}; makes single sweeps"
+        return said if self.has_fused_sweeps else f"{said}; makes single sweeps"
 
     def blocks(self, threads: int, bytes_shared: int) -> int:
         """The number of blocks that fit on a multiprocessor, by their threads and shared memory."""

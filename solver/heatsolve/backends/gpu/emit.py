@@ -159,17 +159,17 @@ def body(
 
 def needed(tape: Tape, wanted: Sequence[int], without: Collection[int] = ()) -> list[int]:
     """The places on a tape that results need, in their order; not those found before."""
-    found: set[int] = set()
+    result: set[int] = set()
     waiting = list(wanted)
     while waiting:
         place = waiting.pop()
-        if place in found or place in without:
+        if place in result or place in without:
             continue
-        found.add(place)
+        result.add(place)
         operation = tape.operations[place]
         if operation.name not in ("load", "scalar", "constant"):
             waiting += operation.operands
-    return sorted(found)
+    return sorted(result)
 
 
 def expression(tape: Tape, place: int, signature: Signature, dialect: Dialect) -> str:
@@ -184,8 +184,8 @@ def expression(tape: Tape, place: int, signature: Signature, dialect: Dialect) -
         number, subscript = operands
         name = f"a{number}"
         place_of = address(subscript, signature.arguments[number], signature.suffix(name))
-        found = f"{name}[{place_of}]"
-        return dialect.real.format(found) if name in signature.narrow else found
+        result = f"{name}[{place_of}]"
+        return dialect.real.format(result) if name in signature.narrow else result
     return spelled(operation, dialect.where, dialect.sqrt)
 
 

@@ -1,4 +1,4 @@
-"""CUDA C of several sweeps in one pass through memory: a warp marches down a strip of columns.
+"""Fused sweeps in two dimensions: a warp marches down a strip of columns.
 
 Temporal blocking in two dimensions. A warp owns a strip of 32 C columns and goes down the rows, two
 at a time. Rows y and y + 1 of the field arrive; sweep 1 then has all it needs for the rows y - 1
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from heatsolve.backends.gpu.fused_kernel import Pass, assembled, place_of
+from heatsolve.backends.gpu.fused_kernel import FusedSweeps, assembled, place_of
 from heatsolve.stencil.trace import Tape
 
 PAIR = 2
@@ -36,11 +36,11 @@ class Shape:
     blocks: int = 4
     """Blocks that shall fit a multiprocessor: bounds the registers of a thread."""
 
-    def halo(self, work: Pass) -> int:
+    def halo(self, work: FusedSweeps) -> int:
         """Columns at each side of a strip that are wrong in the end."""
         return -(-reach(work) // self.columns) * self.columns
 
-    def kept_rows(self, work: Pass) -> int:
+    def kept_rows(self, work: FusedSweeps) -> int:
         """Rows of an array that all sweeps read, on their way and down to the last sweep's.
 
         A power of two, so that the place of a row is a matter of bits.
@@ -48,28 +48,28 @@ class Shape:
         rows = self.ahead + work.sweeps + work.looks + 1
         return 1 << (rows - 1).bit_length()
 
-    def bytes_shared(self, work: Pass) -> int:
+    def bytes_shared(self, work: FusedSweeps) -> int:
         """Shared memory of a block."""
         rows = self.ahead + len(kept(work)) * self.kept_rows(work)
         coarse = COARSE_ROWS * 2 if work.corrects else 0
         return (rows * self.columns + coarse) * 32 * self.warps * work.bytes
 
-    def width(self, work: Pass) -> int:
+    def width(self, work: FusedSweeps) -> int:
         """Columns of a strip that are right in the end."""
         return 32 * self.columns - 2 * self.halo(work)
 
 
-def reach(work: Pass) -> int:
+def reach(work: FusedSweeps) -> int:
     """Points around a piece of the result on which it depends."""
     return work.sweeps + (3 if work.restricts else work.looks)
 
 
-def even(work: Pass) -> bool:
+def even(work: FusedSweeps) -> bool:
     """Whether pieces begin at even rows: where rows differ by colour, or belong to coarse ones."""
     return any(work.colours) or work.transfer is not None
 
 
-def lead(work: Pass) -> int:
+def lead(work: FusedSweeps) -> int:
     """Rows above a piece at which a warp begins.
 
     The pairs of rows whose residual is restricted then begin at even rows, as do the pairs that
@@ -79,22 +79,22 @@ def lead(work: Pass) -> int:
     return rows + rows % PAIR if even(work) and not work.restricts else rows
 
 
-def kept(work: Pass) -> list[int]:
+def kept(work: FusedSweeps) -> list[int]:
     """The arguments that all sweeps read point by point: their rows are fetched once, and kept.
 
     Rows are fetched where a periodic field has them; a ghost row of the array itself is another.
     Those that are even are read at the edges only.
     """
     arguments, wraps = work.signature.arguments, work.wraps[0]
-    found: dict[int, bool] = {}
+    result: dict[int, bool] = {}
     for number, ((di, _), (dj, _)) in work.tape.loads():
         if number > 0 and not any(arguments[number]) and dj == 0 and not work.is_even(number):
-            found[number] = found.get(number, True) and (di == 0 or not wraps)
-    return sorted(number for number, all_rows in found.items() if all_rows)
+            result[number] = result.get(number, True) and (di == 0 or not wraps)
+    return sorted(number for number, all_rows in result.items() if all_rows)
 
 
 @cache
-def source(work: Pass, shape: Shape) -> str:
+def source(work: FusedSweeps, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     reads = Reads(work, work.tape, range(len(work.signature.arguments)), "t")
     state, each, last = _norms(work)
@@ -112,7 +112,7 @@ def source(work: Pass, shape: Shape) -> str:
     pieces = {
         "FETCH_ROW": _fetches(work, keeps),
         "READ_ROW": [*reads.rows, *sorted(reads.shuffles)],
-        "POINT_ARGUMENTS": ", ".join(reads.given),
+        "POINT_ARGUMENTS": ", ".join(reads.args),
         "COLOURS": ", ".join({1: "0", -1: "1", 0: "2"}[colour] for colour in work.colours),
         "CHANGE_STATE": state, "CHANGE_OF_ROW": each, "CHANGE_END": last,
     }  # fmt: skip
@@ -121,7 +121,7 @@ def source(work: Pass, shape: Shape) -> str:
         reads = Reads(work, work.transfer.residual, numbers, "T", "m")
         lines += reads.lines
         pieces["READ_ROW_OF_RESIDUAL"] = [*reads.rows, *sorted(reads.shuffles)]
-        pieces["RESIDUAL_ARGUMENTS"] = ", ".join(reads.given)
+        pieces["RESIDUAL_ARGUMENTS"] = ", ".join(reads.args)
     return assembled("sweeps_2d.cuh", work, defines, {"PREPARE": lines, **pieces})
 
 
@@ -133,25 +133,25 @@ class Reads:
     """
 
     def __init__(
-        self, work: Pass, tape: Tape, arguments: Sequence[int], level: str, letter: str = "l",
-        on_any_row: bool = False,
+        self, work: FusedSweeps, tape: Tape, arguments: Sequence[int], level: str,
+        letter: str = "l", on_any_row: bool = False,
     ):  # fmt: skip
         self._work, self._level, self._on_any_row = work, level, on_any_row
         self.keeps = kept(work)
         self.lines: list[str] = []
         self.rows: list[str] = []
-        self.given: list[str] = []
+        self.args: list[str] = []
         self.shuffles: set[str] = set()
         for place, operation in enumerate(tape.operations):
             if operation.name == "scalar":
-                self.given.append(work.scalar(arguments[operation.operands[0]]))
+                self.args.append(work.scalar(arguments[operation.operands[0]]))
             elif operation.name == "load":
                 number, ((di, _), (dj, _)) = operation.operands
                 if arguments[number] == 0:
-                    self.given.append(self._of_field(di, dj))
+                    self.args.append(self._of_field(di, dj))
                 else:
                     name = f"{letter}{place}"
-                    self.given.append(self._of_array(name, arguments[number], di, dj))
+                    self.args.append(self._of_array(name, arguments[number], di, dj))
 
     def _of_array(self, name: str, number: int, di: int, dj: int) -> str:
         array, constant = f"a{number}", self._work.signature.arguments[number]
@@ -180,15 +180,15 @@ class Reads:
             return name
         if self._work.is_made(number):
             assert self._work.inverse is not None
-            given = self._work, self._work.inverse, self._work.made_of, self._level
-            made, beside = Reads(*given, f"{name}_"), Reads(*given, f"{name}s_", True)
+            args = self._work, self._work.inverse, self._work.made_of, self._level
+            made, beside = Reads(*args, f"{name}_"), Reads(*args, f"{name}s_", True)
             self.rows += made.rows
             self.lines += [
                 *made.lines, *beside.lines, f"real {name}_side[C];",
                 f"for (int k = 0; k < C; k++) "
-                f"{name}_side[k] = SIDES ? inverse({', '.join(beside.given)}) : {inside};",
+                f"{name}_side[k] = SIDES ? inverse({', '.join(beside.args)}) : {inside};",
             ]  # fmt: skip
-            return f"(ENDS ? inverse({', '.join(made.given)}) : {name}_side[k])"
+            return f"(ENDS ? inverse({', '.join(made.args)}) : {name}_side[k])"
         if number in self.keeps and dj == 0:
             behind = f"r - {self._level} - 1 + {di}"
             self.rows.append(f"const int {name} = (2 * n + ({behind})) & (KEPT_ROWS - 1);")
@@ -211,17 +211,17 @@ class Reads:
         return f"(k == {'0' if dj < 0 else 'C - 1'} ? {name} : {inside})"
 
 
-def _fetches(work: Pass, keeps: list[int]) -> list[str]:
+def _fetches(work: FusedSweeps, keeps: list[int]) -> list[str]:
     """The statements that fetch a row of the field, and of each kept array."""
     piece = 2 * work.bytes
-    found = []
+    result = []
     for n, name in enumerate(["a0", *[f"a{number}" for number in keeps]]):
         if n == 0 and work.from_zero:
             continue
         slot = "n % PAIRS * 2 + r"
         if n > 0:
             slot = f"RING + {n - 1} * KEPT_ROWS + ((2 * n + r) & (KEPT_ROWS - 1))"
-        found += [
+        result += [
             f"const unsigned to{n} = place + ({slot}) * (32 * C * sizeof(real));",
             f"const real* const from{n} = {name} + row;",
             f"if (WHOLE) for (int k = 0; k < C; k += {piece // work.bytes})",
@@ -229,10 +229,10 @@ def _fetches(work: Pass, keeps: list[int]) -> list[str]:
             "else for (int k = 0; k < C; k++) fetch<sizeof(real)>(",
             f"    to{n} + 32 * k * sizeof(real), from{n} + (SIDES ? side_by_side[k] : 32 * k));",
         ]
-    return found
+    return result
 
 
-def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
+def _norms(work: FusedSweeps) -> tuple[list[str], list[str], list[str]]:
     """The statements of the norms: before the rows, after each row of a sweep, and at the end."""
     if not any(work.norms):
         return [], [], []

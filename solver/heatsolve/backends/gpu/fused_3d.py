@@ -1,4 +1,4 @@
-"""CUDA C of several sweeps of a field of three dimensions in one pass through memory.
+"""Fused sweeps in three dimensions: a block goes up the planes of a tile.
 
 A block of threads owns a tile of columns along z and goes up the planes. Plane z arrives; sweep 1
 then has all it needs for plane z - 1, sweep 2 for plane z - 2, and so on. Of what each sweep reads
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from heatsolve.backends.gpu.fused_kernel import Pass, assembled, place_of
+from heatsolve.backends.gpu.fused_kernel import FusedSweeps, assembled, place_of
 from heatsolve.stencil.trace import Tape
 
 
@@ -34,20 +34,20 @@ class Shape:
         """Columns at each side of a tile that are wrong in the end."""
         return -(-reach // self.columns) * self.columns
 
-    def right(self, work: Pass) -> tuple[int, int]:
+    def right(self, work: FusedSweeps) -> tuple[int, int]:
         """Rows and columns of a tile that are right in the end."""
         reach = work.sweeps
         return self.rows * self.warps - 2 * reach, 32 * self.columns - 2 * self.halo(reach)
 
-    def first(self, work: Pass, low: int) -> int:
+    def first(self, work: FusedSweeps, low: int) -> int:
         """Where the columns begin that the first tile covers."""
         return low // 2 * 2
 
-    def more_planes(self, work: Pass) -> int:
+    def more_planes(self, work: FusedSweeps) -> int:
         """Planes that a block goes up besides those of its piece."""
         return 3 * work.sweeps
 
-    def bytes_shared(self, work: Pass) -> int:
+    def bytes_shared(self, work: FusedSweeps) -> int:
         """Shared memory of a block: planes on their way, and rims of each further sweep."""
         row = 32 * self.columns * self.warps * work.bytes
         return row * (self.rows * (self.ahead + 2) + 4 * (work.sweeps - 1))
@@ -62,7 +62,7 @@ INDEX = (
 
 
 @cache
-def source(work: Pass, shape: Shape) -> str:
+def source(work: FusedSweeps, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     own = {number: number for number in range(len(work.signature.arguments))}
     reads = Reads(work, work.tape, own, FIELD)
@@ -77,7 +77,7 @@ def source(work: Pass, shape: Shape) -> str:
     }  # fmt: skip
     pieces = {
         "PREPARE": [*work.numbers(), *reads.lines], "READ_PLANE": reads.planes,
-        "POINT_ARGUMENTS": ", ".join(reads.given),
+        "POINT_ARGUMENTS": ", ".join(reads.args),
         "CHANGE_STATE": state, "CHANGE_OF_PLANE": each, "CHANGE_END": last,
     }  # fmt: skip
     return assembled("sweeps_3d.cuh", work, defines, pieces)
@@ -107,7 +107,7 @@ class Reads:
 
     def __init__(
         self,
-        work: Pass,
+        work: FusedSweeps,
         tape: Tape,
         numbers: Mapping[int, int],
         field: Mapping[tuple[int, ...], str],
@@ -119,22 +119,22 @@ class Reads:
         self._across, self._on_any_plane = across, on_any_plane
         self.lines: list[str] = []
         self.planes: list[str] = []
-        self.given: list[str] = []
+        self.args: list[str] = []
         for place, operation in enumerate(tape.operations):
             if operation.name == "scalar":
-                self.given.append(work.scalar(numbers[operation.operands[0]]))
+                self.args.append(work.scalar(numbers[operation.operands[0]]))
             elif operation.name == "load":
                 number, subscript = operation.operands
                 shift = tuple(distance for distance, _ in subscript)
                 if numbers.get(number, 0) == 0:
-                    self.given.append(field[shift])
+                    self.args.append(field[shift])
                 elif numbers[number] == along and not any(shift):
-                    self.given.append("b[t][r][k]")
+                    self.args.append("b[t][r][k]")
                 else:
                     element = self._element(f"{letter}{place}", work, numbers[number], shift)
-                    self.given.append(element)
+                    self.args.append(element)
 
-    def _element(self, name: str, work: Pass, number: int, shift: tuple[int, ...]) -> str:
+    def _element(self, name: str, work: FusedSweeps, number: int, shift: tuple[int, ...]) -> str:
         """An element of an array: held by a thread if it is the same on all planes."""
         (rows, columns), (di, dj, dk) = self._across, shift
         array, constant = f"a{number}", work.signature.arguments[number]
@@ -153,17 +153,17 @@ class Reads:
         if work.is_made(number) and not any(constant):
             assert work.inverse is not None
             taken = dict(enumerate(work.made_of))
-            given = (work, work.inverse, taken, dict[tuple[int, ...], str]())
-            made = Reads(*given, letter=f"{name}_", across=self._across)
-            beside = Reads(*given, letter=f"{name}s_", across=self._across, on_any_plane=True)
+            args = (work, work.inverse, taken, dict[tuple[int, ...], str]())
+            made = Reads(*args, letter=f"{name}_", across=self._across)
+            beside = Reads(*args, letter=f"{name}s_", across=self._across, on_any_plane=True)
             self.planes += made.planes
             self.lines += [
                 *made.lines, *beside.lines, f"real {name}_side[{rows}][{columns}];",
                 f"for (int r = 0; r < {rows}; r++) for (int k = 0; k < {columns}; k++)",
-                f"    {name}_side[r][k] = EDGE ? inverse({', '.join(beside.given)}) : 0;",
+                f"    {name}_side[r][k] = EDGE ? inverse({', '.join(beside.args)}) : 0;",
             ]  # fmt: skip
             at_ends = "(here < region_i.low + MARGIN || here >= region_i.high - MARGIN)"
-            here = f"{at_ends} ? inverse({', '.join(made.given)}) : {name}_side[r][k]"
+            here = f"{at_ends} ? inverse({', '.join(made.args)}) : {name}_side[r][k]"
             return inside(f"({here})")
         if constant == (True, True, False):
             value = inside(f"{array}[{INDEX[2]} + {dk}]")
@@ -185,7 +185,7 @@ class Reads:
         return inside(f"{array}[{place_of(constant, indices)}]")
 
 
-def _norms(work: Pass) -> tuple[list[str], list[str], list[str]]:
+def _norms(work: FusedSweeps) -> tuple[list[str], list[str], list[str]]:
     """The statements of the norms: before the planes, after each plane of a sweep, at the end."""
     if not any(work.norms):
         return [], [], []

@@ -1,4 +1,4 @@
-"""What the kernels of several sweeps in one pass have in common: the text of CUDA C.
+"""Fused sweeps, several in one pass through memory: what their CUDA C is assembled from.
 
 The first argument of the point function is the field that the sweeps advance; all others are the
 same for every sweep, but for numbers. See `fused_2d` and `fused_3d`.
@@ -18,7 +18,7 @@ from heatsolve.backends.gpu.emit import (
 from heatsolve.stencil.signature import BYTES_OF, Signature
 from heatsolve.stencil.trace import Tape, spelled
 
-PASS_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
+FUSED_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
 """Lambdas in kernels count as functions of the host otherwise."""
 
 
@@ -28,11 +28,11 @@ INVERSE = 3
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a pass of a multigrid cycle does besides its sweeps.
+    """What a leg of a multigrid cycle does besides its sweeps.
 
     If it `restricts`, it ends with the residual of the result, restricted to the coarse level;
     otherwise it begins with what is interpolated from there. `norm`: the kind of that of the
-    `residual`, if it is wanted. `operands`: the numbers of the pass's arguments that the residual
+    `residual`, if it is wanted. `operands`: the numbers of the kernel's arguments that the residual
     takes after the field.
     """
 
@@ -43,8 +43,8 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Pass:
-    """Sweeps of one point function in one pass, as far as their text depends on it.
+class FusedSweeps:
+    """Sweeps of one point function, fused in one kernel, as far as its text depends on them.
 
     `varying`: the numbers of the scalar arguments that differ from sweep to sweep; `norms`: for
     each sweep None, "max" or "sum"; `aligned`: of so many elements, 4, 2 or 1, rows begin at a
@@ -111,24 +111,24 @@ class Pass:
     def operands(self) -> list[tuple[str, str]]:
         """The C types and the names of what a kernel takes between gate and bounds."""
         array = f"const {self.real}* __restrict__"
-        found = [(f"{self.real}* __restrict__", "o0"), (array, "a0")]
+        result = [(f"{self.real}* __restrict__", "o0"), (array, "a0")]
         for number, kind in enumerate(self.signature.arguments[1:], 1):
             if not isinstance(kind, str):
-                found.append((array, f"a{number}"))
+                result.append((array, f"a{number}"))
             elif number in self.varying:
-                found += [(self.real, f"a{number}_{t}") for t in range(self.sweeps)]
+                result += [(self.real, f"a{number}_{t}") for t in range(self.sweeps)]
             else:
-                found.append((self.real, f"a{number}"))
-        found += [("integer*", f"reg{t}") for t, kind in enumerate(self.norms) if kind]
+                result.append((self.real, f"a{number}"))
+        result += [("integer*", f"reg{t}") for t, kind in enumerate(self.norms) if kind]
         if self.transfer is not None:
             if self.transfer.norm is not None:
-                found.append(("integer*", "reg_residual"))
+                result.append(("integer*", "reg_residual"))
             coarse = f"{self.real}* __restrict__"
-            found.append((coarse if self.restricts else f"const {coarse}", "coarse"))
+            result.append((coarse if self.restricts else f"const {coarse}", "coarse"))
             axes = "ijk"[: self.signature.dimension]
-            found += [(array, f"line_{axis}{n}") for axis in axes for n in range(4)]
-            found += [("integer", f"coarse_{end}") for end in (*axes, "pitch")]
-        return found
+            result += [(array, f"line_{axis}{n}") for axis in axes for n in range(4)]
+            result += [("integer", f"coarse_{end}") for end in (*axes, "pitch")]
+        return result
 
     def numbers(self) -> list[str]:
         """The statements that collect the numbers that differ from sweep to sweep."""
@@ -143,7 +143,10 @@ class Pass:
 
 
 def assembled(
-    file: str, work: Pass, numbers: Mapping[str, int], pieces: Mapping[str, str | Sequence[str]]
+    file: str,
+    work: FusedSweeps,
+    numbers: Mapping[str, int],
+    pieces: Mapping[str, str | Sequence[str]],
 ) -> str:
     """The text of the kernel in a file: behind its numbers, its pieces and its point functions.
 

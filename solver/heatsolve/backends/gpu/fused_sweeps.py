@@ -1,4 +1,4 @@
-"""How a GPU makes several sweeps in one pass: which it can, how many, and how they are launched."""
+"""How a GPU fuses sweeps in one pass through memory: which, how many, and how they are launched."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 from heatsolve.backends import Region
 from heatsolve.backends.gpu import fused_2d, fused_3d
 from heatsolve.backends.gpu.device import Limits
-from heatsolve.backends.gpu.fused_kernel import Pass
+from heatsolve.backends.gpu.fused_kernel import FusedSweeps
 from heatsolve.backends.gpu.launch import MOST_BLOCKS, Launch
 from heatsolve.stencil.signature import Signature
 from heatsolve.stencil.trace import Tape
@@ -44,7 +44,7 @@ LARGEST = 1 << 25
 
 
 def reads_neighbours(tape: Tape, signature: Signature) -> bool:
-    """Whether a pass has all that a point function reads."""
+    """Whether a fused kernel has all that a point function reads."""
     if signature.dimension == 1:
         return False
     for number, subscript in tape.loads():
@@ -56,14 +56,14 @@ def reads_neighbours(tape: Tape, signature: Signature) -> bool:
     return True
 
 
-def fitting_shape(work: Pass, shapes: Sequence[Any], limits: Limits) -> Any | None:
+def fitting_shape(work: FusedSweeps, shapes: Sequence[Any], limits: Limits) -> Any | None:
     """The first shape whose block a device has room for; None if it has for none."""
     fitting = (s for s in shapes if limits.blocks(32 * s.warps, s.bytes_shared(work)) > 0)
     return next(fitting, None)
 
 
 def deepest(tape: Tape, signature: Signature, limits: Limits) -> int:
-    """The most sweeps that one pass makes of a point function; 1 where it makes none.
+    """The most sweeps of a point function that are fused; 1 where none are.
 
     The field may be read at the neighbours (in two dimensions also the diagonal ones), and the
     device must have room for what a block holds of arrays.
@@ -72,14 +72,14 @@ def deepest(tape: Tape, signature: Signature, limits: Limits) -> int:
         return 1
     shapes, wraps = (SHAPES_2D, SHAPES_3D)[signature.dimension - 2], (False,) * signature.dimension
     for sweeps in sorted(shapes, reverse=True):
-        work = Pass(tape, signature, (), (None,) * sweeps, wraps, 1)
+        work = FusedSweeps(tape, signature, (), (None,) * sweeps, wraps, 1)
         if sweeps <= affordable(tape, signature) and fitting_shape(work, shapes[sweeps], limits):
             return sweeps
     return 1
 
 
 def affordable(tape: Tape, signature: Signature) -> int:
-    """The most sweeps of a pass for which arithmetic and registers do not take longer."""
+    """The most sweeps that are fused before arithmetic and registers take longer."""
     cost = sum(
         {"/": 10, "sqrt": 10, "load": 0, "scalar": 0, "constant": 0}.get(operation.name, 1)
         for operation in tape.operations
@@ -96,8 +96,8 @@ def work_of(
     norms: Sequence[str | None],
     wraps: Sequence[bool],
     pitch: int,
-) -> Pass:
-    """The pass that makes these sweeps; `stages` holds the arguments of each after the field.
+) -> FusedSweeps:
+    """These sweeps, fused; `stages` holds the arguments of each after the field.
 
     From row to row of the field there are `pitch` elements.
     """
@@ -106,18 +106,22 @@ def work_of(
         for number, kind in enumerate(signature.arguments[1:], 1)
         if isinstance(kind, str) and any(s[number - 1] != stages[0][number - 1] for s in stages)
     )
-    return Pass(tape, signature, varying, tuple(norms), tuple(wraps), math.gcd(pitch, 4))
+    return FusedSweeps(tape, signature, varying, tuple(norms), tuple(wraps), math.gcd(pitch, 4))
 
 
-Source = Callable[[Pass, Any], str]
+Source = Callable[[FusedSweeps, Any], str]
 """Writes the CUDA C of a kernel for one of its shapes."""
 
 
-class PassKernel:
-    """The kernel of a pass: its source, and its launches."""
+class FusedKernel:
+    """The kernel of fused sweeps: its source, and its launches."""
 
     def __init__(
-        self, work: Pass, limits: Limits, shapes: Sequence[Any] = (), source: Source | None = None
+        self,
+        work: FusedSweeps,
+        limits: Limits,
+        shapes: Sequence[Any] = (),
+        source: Source | None = None,
     ):
         """`shapes` and `source`: how it may be cut, and its text, if not those of plain sweeps."""
         self.work, self._limits = work, limits
@@ -125,7 +129,7 @@ class PassKernel:
         shapes = shapes or (SHAPES_2D if self._two else SHAPES_3D)[work.sweeps]
         shape = fitting_shape(work, shapes, limits)
         if shape is None:
-            raise ValueError("a pass for which a block of this device has no room")
+            raise ValueError("fused sweeps for which a block of this device has no room")
         self._shape: Any = shape
         source = source or (fused_2d if self._two else fused_3d).source
         self.source = source(work, self._shape)
@@ -167,7 +171,7 @@ class PassKernel:
         stages: Sequence[Sequence[Any]],
         registers: Sequence[Any],
     ) -> Iterator[Any]:
-        """What the kernel takes between gate and bounds, in the order of `Pass.operands`."""
+        """What the kernel takes between gate and bounds, in the order of `FusedSweeps.operands`."""
         yield new
         yield u
         for number, value in enumerate(stages[0], 1):
@@ -227,8 +231,8 @@ Compiled = Callable[[Launch, tuple[Any, ...]], None]
 """Takes a launch and all that the kernel takes after the gate."""
 
 
-class DevicePasses:
-    """The passes of one point function on a device, for arrays of any extents.
+class FusedLauncher:
+    """Fused sweeps of one point function on a device, for arrays of any extents.
 
     `compiled` makes the kernel of a source with so much shared memory for a block.
     """
@@ -245,7 +249,7 @@ class DevicePasses:
         self._limits = limits
         self._compiled, self._tape, self._signature = compiled, tape, signature
         self._norms, self._wraps = norms, wraps
-        self._known: dict[Any, tuple[PassKernel, Compiled]] = {}
+        self._known: dict[Any, tuple[FusedKernel, Compiled]] = {}
 
     def __call__(
         self,
@@ -256,11 +260,11 @@ class DevicePasses:
         registers: Sequence[Any],
         counted: Region,
     ) -> None:
-        given = (stages, self._norms, self._wraps, u.shape[-1])
-        work = work_of(self._tape, self._signature, *given)
+        args = (stages, self._norms, self._wraps, u.shape[-1])
+        work = work_of(self._tape, self._signature, *args)
         key = work.varying, work.aligned
         if key not in self._known:
-            kernel = PassKernel(work, self._limits)
+            kernel = FusedKernel(work, self._limits)
             self._known[key] = kernel, self._compiled(kernel.source, kernel.bytes_shared)
         kernel, queue = self._known[key]
         launch, pieces = kernel.launch(region)

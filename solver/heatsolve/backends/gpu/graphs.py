@@ -1,4 +1,4 @@
-"""Work that a device notes down once, and plays back without the host."""
+"""Launches that a device records once, and plays back without the host."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
@@ -8,16 +8,16 @@ from heatsolve.backends.gpu.small_sweeps import SmallSweep, together
 if TYPE_CHECKING:
     from heatsolve.backends.gpu.backend import DeviceBackend
 
-Note: TypeAlias = Callable[[], None] | SmallSweep
+RecordedLaunch: TypeAlias = Callable[[], None] | SmallSweep
 """What queues a kernel, or a sweep that may share one with others."""
 
 
 class Replay:
     """Work that a device plays back from a graph: about a microsecond for each kernel.
 
-    Its kernels are noted down, small sweeps joined, and all of them compiled before they are
+    Its kernels are recorded, small sweeps joined, and all of them compiled before they are
     captured; the host does so once, ahead of the first call. Without the gate there are other
-    kernels, which it notes down where they are first called for.
+    kernels, which it records where they are first called for.
     """
 
     def __init__(self, backend: "DeviceBackend", work: Callable[[], None]):
@@ -29,14 +29,14 @@ class Replay:
     def _prepare(self, gated: bool) -> None:
         backend, before = self._backend, self._backend.gated
         points, moved = backend.points_updated, backend.bytes_moved
-        backend.gated, backend.notes = gated, []
+        backend.gated, backend.recorded = gated, []
         try:
             self._work()
         finally:
-            notes, backend.notes, backend.gated = backend.notes, None, before
+            launches, backend.recorded, backend.gated = backend.recorded, None, before
         counts = backend.points_updated - points, backend.bytes_moved - moved
         backend.points_updated, backend.bytes_moved = points, moved
-        queued = list(joined(backend, notes))
+        queued = list(joined(backend, launches))
         self._kept += queued
 
         def queue_all() -> None:
@@ -55,18 +55,20 @@ class Replay:
         backend.bytes_moved += moved
 
 
-def joined(backend: "DeviceBackend", notes: Iterable[Note]) -> Iterator[Callable[[], None]]:
-    """What queues the kernels of these notes; small sweeps that follow each other share one."""
+def joined(
+    backend: "DeviceBackend", launches: Iterable[RecordedLaunch]
+) -> Iterator[Callable[[], None]]:
+    """What queues the kernels of these launches; small sweeps that follow each other share one."""
     waiting: list[SmallSweep] = []
 
     def waited_for() -> Iterator[Callable[[], None]]:
         yield from together(backend, waiting)
         waiting.clear()
 
-    for note in notes:
-        if isinstance(note, SmallSweep):
-            waiting.append(note)
+    for launch in launches:
+        if isinstance(launch, SmallSweep):
+            waiting.append(launch)
         else:
             yield from waited_for()
-            yield note
+            yield launch
     yield from waited_for()

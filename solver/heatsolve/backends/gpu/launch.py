@@ -42,9 +42,9 @@ REDUCING = {1: Shape((256, 1), 1), 2: Shape((128, 2), 8), 3: Shape((64, 2), 8)}
 PAIRS = {3: Shape((32, 8), 4, 2)}
 """The same where a thread takes pairs of columns.
 
-In a plane, sweeps without them are as fast as a copy. In space half as many loads, and so few
-registers that all threads of a multiprocessor find room, take 6 % off the mean of six neighbours
-and 7 to 22 % off sweeps with variable coefficients (H200).
+In 2D, sweeps without them are as fast as a copy. In 3D half as many loads, and so few registers
+that all threads of a multiprocessor find room, take 6 % off the mean of six neighbours and
+7 to 22 % off sweeps with variable coefficients (H200).
 """
 
 
@@ -83,14 +83,14 @@ def launches(region: Region, shape: Shape) -> tuple[Launch, ...]:
         [(low, min(low + most, stop)) for low in range(start, stop, most)]
         for (start, stop), most in zip(region[:-1], (n * MOST_BLOCKS for n in covered), strict=True)
     ]
-    found = []
+    result = []
     for piece in itertools.product(*pieces):
         blocks = [-(-(high - low) // n) for (low, high), n in zip(piece, covered, strict=True)]
         down, deep = (*reversed(blocks), 1, 1)[:2]
         bounds = [bound for pair in (*piece, region[-1]) for bound in pair]
         across = -(-width // (x * shape.columns))
-        found.append(Launch((across, down, deep), (x, y, 1), tuple(bounds)))
-    return tuple(found)
+        result.append(Launch((across, down, deep), (x, y, 1), tuple(bounds)))
+    return tuple(result)
 
 
 WIDE = 64

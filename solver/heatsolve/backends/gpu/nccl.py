@@ -41,11 +41,11 @@ class Nccl:
                 nccl.groupStart()
                 try:
                     for array, peer in leaving:
-                        given = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
-                        communicator.send(*given)
+                        args = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
+                        communicator.send(*args)
                     for array, peer in arriving:
-                        given = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
-                        communicator.recv(*given)
+                        args = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
+                        communicator.recv(*args)
                 finally:  # in a group that stays open nothing is ever sent
                     nccl.groupEnd()
 
@@ -60,9 +60,9 @@ class Nccl:
         address, nccl = self._backend.address, self._nccl
 
         def work(stream: int) -> None:
-            given = (address(mine), address(all_of_them), mine.nbytes, nccl.NCCL_UINT8, stream)
+            args = (address(mine), address(all_of_them), mine.nbytes, nccl.NCCL_UINT8, stream)
             with Failing():
-                self._communicator.allGather(*given)
+                self._communicator.allGather(*args)
 
         self._backend.aside(work)
         self._backend.rejoin()
@@ -95,13 +95,13 @@ def connect(backend: "DeviceBackend", ranks: Any) -> tuple[Nccl | None, str]:
     except Exception as error:
         reason = f"CuPy's NCCL cannot be loaded: {first_line(error)}"
     key = (*place, ranks.size)
-    found = ranks.gather((reason, place, key in _COMMUNICATORS))
-    reasons = [reason for reason, *_ in found if reason]
+    answers = ranks.gather((reason, place, key in _COMMUNICATORS))
+    reasons = [reason for reason, *_ in answers if reason]
     if reasons:
         return None, reasons[0]
-    if len({place for _, place, _ in found}) < ranks.size:  # NCCL would refuse, or wait for ever
+    if len({place for _, place, _ in answers}) < ranks.size:  # NCCL would refuse, or wait for ever
         return None, "processes share a GPU"
-    if not all(known for *_, known in found):
+    if not all(known for *_, known in answers):
         reason, communicator = introduced(nccl, ranks)
         if reason:
             return None, reason

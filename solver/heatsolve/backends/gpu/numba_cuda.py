@@ -9,7 +9,7 @@ import numpy as np
 from heatsolve.backends import Signature
 from heatsolve.backends.gpu.backend import DeviceBackend, Kernel
 from heatsolve.backends.gpu.emit import Dialect, body, extent_names, thread_indices
-from heatsolve.backends.gpu.fused_kernel import PASS_OPTIONS
+from heatsolve.backends.gpu.fused_kernel import FUSED_OPTIONS
 from heatsolve.backends.gpu.fused_sweeps import Compiled
 from heatsolve.backends.gpu.launch import SPREAD, Launch, shape_of
 from heatsolve.backends.gpu.numba_device import AsArray, Device, DeviceArray, Simulator, simulated
@@ -216,8 +216,8 @@ class CudaBackend(DeviceBackend):
         self._merge(ONE_BLOCK, (register, SPREAD, self._gate, row))
 
     def _queue_check(self, register: DeviceArray, copies: int, is_sum: bool, limit: float) -> None:
-        given = (register, copies, int(is_sum), float(limit), self._gate, self._rows)
-        self._check(ONE_BLOCK, given)
+        args = (register, copies, int(is_sum), float(limit), self._gate, self._rows)
+        self._check(ONE_BLOCK, args)
 
     def _aside(self, work: Callable[[int], None]) -> None:
         assert isinstance(self._machine, Device)
@@ -233,10 +233,10 @@ class CudaBackend(DeviceBackend):
         registers = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
 
         def queue(launch: Launch, extents: tuple[int, ...], operands: tuple[Any, ...]) -> None:
-            given = list(operands)
+            args = list(operands)
             for n in registers:
-                given[n] = AsArray(given[n])
-            kernel(launch, (self._gate, *launch.bounds, *extents, *given))
+                args[n] = AsArray(args[n])
+            kernel(launch, (self._gate, *launch.bounds, *extents, *args))
 
         return queue
 
@@ -246,7 +246,7 @@ class CudaBackend(DeviceBackend):
 
     def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
         assert isinstance(self._machine, Device)
-        kernel = self._machine.compile_c(source, "sweeps", PASS_OPTIONS, bytes_shared)
+        kernel = self._machine.compile_c(source, "sweeps", FUSED_OPTIONS, bytes_shared)
 
         def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
             kernel(launch, (self._gate, *operands, *launch.bounds))

@@ -151,9 +151,9 @@ def ptx_of(function: Any, types: tuple[Any, ...], capability: tuple[int, int]) -
 
 def entry_of(ptx: str) -> str:
     """The name of the kernel in a PTX text."""
-    found = re.search(r"\.entry\s+([\w$]+)", ptx)
-    assert found, "PTX without a kernel"
-    return found.group(1)
+    entry = re.search(r"\.entry\s+([\w$]+)", ptx)
+    assert entry, "PTX without a kernel"
+    return entry.group(1)
 
 
 def checked(result: Any) -> Any:
@@ -169,8 +169,8 @@ def compiled_c(source: str, options: tuple[str, ...], target: str) -> bytes:
     from cuda.bindings import nvrtc
 
     program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"heatsolve.cu", 0, [], []))
-    given = [option.encode() for option in (*options, f"--gpu-architecture={target}")]
-    (error,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
+    args = [option.encode() for option in (*options, f"--gpu-architecture={target}")]
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(args), args)
     if int(error):
         log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
         checked(nvrtc.nvrtcGetProgramLog(program, log))
@@ -412,7 +412,7 @@ class Simulator:
         kernel = self._cuda.jit(function)
 
         def launch(numbers: Launch, arguments: tuple[Any, ...]) -> None:
-            given = [
+            args = [
                 a.memory
                 if isinstance(a, DeviceArray)
                 else a.array.memory
@@ -420,6 +420,6 @@ class Simulator:
                 else a
                 for a in arguments
             ]
-            kernel[numbers.grid, numbers.block](*given)
+            kernel[numbers.grid, numbers.block](*args)
 
         return launch

@@ -230,10 +230,10 @@ def _in_turn(backend: Any, groups: Sequence[Sequence[SmallSweep]]) -> Callable[[
     table = np.zeros((len(rows), width), np.int64)
     for place, row in enumerate(rows):
         table[place, : len(row)] = row
-    given = backend.stored(table.reshape(-1))
+    args = backend.stored(table.reshape(-1))
     few_sizes = 1 << (8 * table.size - 1).bit_length()  # as each is a kernel
     bytes_shared = min(few_sizes, backend.limits.shared_of_block)
     kernel = backend.c_kernel(source(functions, width), bytes_shared)
     launch, kept = Launch((blocks, 1, 1), (THREADS, 1, 1), ()), [s.operands for s in sweeps]
     # The table holds addresses: what lies there lives as long as what queues the kernel.
-    return lambda: kernel(launch, (given, backend.integer(len(kept)), backend.integer(blocks)))
+    return lambda: kernel(launch, (args, backend.integer(len(kept)), backend.integer(blocks)))
