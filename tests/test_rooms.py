@@ -62,7 +62,6 @@ LEFT = {
     "tools.preview_heat": "backends.host.numpy",
     "tools.preview_rows": "backends.host.numpy",
     "tools.scaling.predict": "backends.cache",
-    "heatsolve_post.domain": "models.flow.obstacles",
     "heatsolve_post.page": "report",
     "heatsolve_post.pictures": "report",
     "heatsolve_post.roofline": "backends.registry report tools.bench.sweeps",

@@ -1,9 +1,9 @@
 """The domain behind a file of results: where its walls are, and the obstacles in it."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from heatsolve.case.load import Case, parse
 from heatsolve.errors import HeatsolveError
 from heatsolve.io.output import Solution
-from heatsolve.models.flow.obstacles import owners
 
 FINE, PARTS = 600, 3
 """Along the longer side of a plane: squares for which it is said how much of them is solid, and
@@ -58,7 +57,7 @@ def solid(
         points[axis] = fine.reshape([-1 if n == number else 1 for n in range(len(axes))])
         middles = fine.reshape(count, PARTS).mean(axis=1)
         lines.append(np.concatenate([[low], middles, [high]]))
-    inside = owners(domain.obstacles, dict(sorted(points.items()))) > 0
+    inside = within(domain.obstacles, points)
     whole = np.broadcast_to(inside, [count * PARTS for count in counts])
     parts = whole.reshape([n for count in counts for n in (count, PARTS)])
     share = parts.mean(axis=tuple(range(1, 2 * len(axes), 2)))
@@ -74,7 +73,13 @@ def hidden(domain: Domain, field: str, positions: Mapping[str, np.ndarray]) -> n
     if field.startswith("velocity_"):
         return None
     mute = [each for each in domain.obstacles if getattr(each, field, None) is None]
-    return owners(mute, dict(sorted(positions.items()))) > 0 if mute else None
+    return within(mute, positions) if mute else None
+
+
+def within(obstacles: Sequence[Any], positions: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Whether points lie in any of some obstacles."""
+    ordered = dict(sorted(positions.items()))
+    return reduce(np.logical_or, [obstacle.contains(ordered) for obstacle in obstacles])
 
 
 def continued(values: np.ndarray, inside: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import pydantic
 from annotated_types import Ge
 from pydantic import Field, StrictBool
@@ -236,6 +237,21 @@ class Obstacle(Section):
         if self.center is not None and self.radius is not None:
             return tuple((x - self.radius, x + self.radius) for x in self.center)
         return tuple(zip(self.lower or (), self.upper or (), strict=False))
+
+    def contains(self, positions: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Whether points lie inside or on the surface; positions along x, y, z, in this order."""
+        axes = list(positions.values())
+        if self.center is not None and self.radius is not None:
+            squares = [(x - c) * (x - c) for x, c in zip(axes, self.center, strict=True)]
+            return np.asarray(sum(squares) <= self.radius * self.radius)
+        if self.lower is not None and self.upper is not None:
+            inside = np.asarray(True)
+            for x, low, high in zip(axes, self.lower, self.upper, strict=True):
+                inside = inside & (low <= x) & (x <= high)
+            return inside
+        assert not isinstance(self.shape, str)
+        found = np.asarray(self.shape(**{name: positions[name] for name in self.shape.names}))
+        return np.isfinite(found) & (found != 0.0)
 
     def mistakes(self) -> Found:
         shape = self.shape if isinstance(self.shape, str) else "an expression"

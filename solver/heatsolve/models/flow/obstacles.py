@@ -32,22 +32,6 @@ class SurfaceCuts:
     owner: np.ndarray
 
 
-def contains(obstacle: Any, positions: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Whether points lie in an obstacle, or on its surface."""
-    axes = list(positions.values())
-    if obstacle.shape == "circle":
-        squares = [(x - c) * (x - c) for x, c in zip(axes, obstacle.center, strict=True)]
-        return np.asarray(sum(squares) <= obstacle.radius * obstacle.radius)
-    if obstacle.shape == "box":
-        inside = np.bool_(True)
-        for x, low, high in zip(axes, obstacle.lower, obstacle.upper, strict=True):
-            inside = inside & (low <= x) & (x <= high)
-        return np.asarray(inside)
-    shape = obstacle.shape
-    found = np.asarray(shape(**{name: positions[name] for name in shape.names}))
-    return np.isfinite(found) & (found != 0.0)
-
-
 def owners(obstacles: Sequence[Any], positions: Mapping[str, np.ndarray]) -> np.ndarray:
     """The number, from 1, of the first obstacle that points lie in; 0 in the fluid.
 
@@ -55,8 +39,7 @@ def owners(obstacles: Sequence[Any], positions: Mapping[str, np.ndarray]) -> np.
     """
     owner = np.zeros((), int)
     for number, obstacle in enumerate(obstacles, 1):
-        here = contains(obstacle, positions)
-        owner = np.where((owner == 0) & here, number, owner)
+        owner = np.where((owner == 0) & obstacle.contains(positions), number, owner)
     return owner
 
 
