@@ -19,7 +19,7 @@ from heatsolve.tools.bench.measure import Bench
 from heatsolve.tools.bench.noise import noise, noise_inside
 from heatsolve.tools.bench.solvers import Poisson, Solution, solving
 from heatsolve.tools.scaling import processes
-from heatsolve_post import bars
+from heatsolve_post.speed import bench_figure
 
 TINY = {
     name: (17, 17, 17) if "3d" in name else (33, 33) for name in bench.BENCHMARKS
@@ -360,13 +360,13 @@ def test_bars():
         bar_row("b", "fraction_of_copy", 0.1, "a"), bar_row("launch", "copies", None),
         bar_row("c", "copies", 120.0), bar_row("copy-again", "fraction_of_copy", 0.5),
     ]  # fmt: skip
-    sweeping, solving_panel = bars.figure(rows).axes
+    sweeping, solving_panel = bench_figure(rows).axes
     assert [bar.get_width() for bar in sweeping.patches] == [0.9, 0.1]
     assert sweeping.patches[0].get_facecolor() != sweeping.patches[1].get_facecolor()
     assert [tick.get_text() for tick in sweeping.get_yticklabels()] == ["a", "b"]
     assert [tick.get_text() for tick in solving_panel.get_yticklabels()] == ["c"]
     with pytest.raises(InputError, match="no bar"):
-        bars.figure(rows[:1])
+        bench_figure(rows[:1])
 
 
 # ---- several processes -------------------------------------------------------------------------

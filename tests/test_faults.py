@@ -32,7 +32,7 @@ from heatsolve.io.disk import write_text
 from heatsolve.io.output import read
 from heatsolve.runner import run
 from heatsolve.tools.memory import explained
-from heatsolve_post.pieces import Figure, save
+from heatsolve_post.style import Figure, save
 
 ALL = dict(texts())
 FRAMES = ["output.every=1", "checkpoint.every=7"]

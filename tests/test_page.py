@@ -17,10 +17,10 @@ from heatsolve.case.schema import Profile
 from heatsolve.cli import app
 from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.io.output import read
-from heatsolve_post import roofline
-from heatsolve_post.history import watched, watched_figure
+from heatsolve.tools.bench import sweeps
+from heatsolve_post.history import profile_of, watched, watched_figure
 from heatsolve_post.page import report
-from heatsolve_post.profiles import profile_of
+from heatsolve_post.speed import roofline_figure
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -154,13 +154,13 @@ def test_a_run_notes_what_it_did(results):
 
 def test_the_roof_is_that_of_this_machine_only(results, monkeypatch):
     given = read(results / "plane.h5").attributes
-    monkeypatch.setattr(roofline, "COPIED", 1 << 20)
-    measured = roofline.copy_bandwidth(given)
+    monkeypatch.setattr(sweeps, "COPIED", 1 << 20)
+    measured = sweeps.copy_bandwidth(given)
     assert 1e8 < measured < 1e13
-    assert roofline.copy_bandwidth(given | {"machine": "another"}) is None
-    assert roofline.copy_bandwidth(given | {"ranks": 2}) is None
-    assert roofline.copy_bandwidth(given | {"backend": "cupy"}) is None
-    point, *_ = [line for line in roofline.roofline_figure(given, 1e10).axes[0].lines
+    assert sweeps.copy_bandwidth(given | {"machine": "another"}) is None
+    assert sweeps.copy_bandwidth(given | {"ranks": 2}) is None
+    assert sweeps.copy_bandwidth(given | {"backend": "cupy"}) is None
+    point, *_ = [line for line in roofline_figure(given, 1e10).axes[0].lines
                  if len(line.get_xdata()) == 1]  # fmt: skip
     assert point.get_ydata()[0] == pytest.approx(given["points_updated"] / given["solve_seconds"])
 
@@ -169,7 +169,7 @@ def test_another_machine_is_said(results, tmp_path):
     path = shutil.copy(results / "plane.h5", tmp_path / "a.h5")
     with h5py.File(path, "r+") as file:
         file.attrs["machine"] = "another"
-    found = read_page(path)
+    found = read_page(path, bandwidth=sweeps.copy_bandwidth)
     assert "Without a roofline" in found.text
     assert "roofline" not in {given.get("alt") for _, given in found.tags}
 

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.io.output import FieldFile
-from heatsolve_post import pieces
+from heatsolve_post import style
 from heatsolve_post.colours import colours_of
 from heatsolve_post.plot import figure, plot
 from heatsolve_post.view import look, parse_limits, parse_slices
@@ -170,12 +170,12 @@ def test_a_picture_is_drawn_without_warnings(title, limits, kind, tmp_path):
 
 def test_a_font_for_what_matplotlib_has_no_letters_for(tmp_path, monkeypatch):
     """One that the machine has, behind the usual one."""
-    monkeypatch.setattr(pieces, "EAST_ASIAN", ("Nowhere Sans", "STIXGeneral", "DejaVu Serif"))
-    pieces.families.cache_clear()
+    monkeypatch.setattr(style, "EAST_ASIAN", ("Nowhere Sans", "STIXGeneral", "DejaVu Serif"))
+    style.families.cache_clear()
     try:
         drawing = figure(write(tmp_path, (1.0, 1.0)))
     finally:
-        pieces.families.cache_clear()
+        style.families.cache_clear()
     title = drawing.axes[0].title
     assert title.get_fontproperties().get_family() == ["sans-serif", "STIXGeneral"]
 

@@ -11,7 +11,8 @@ import pytest
 
 from heatsolve import report
 from heatsolve.backends import compilation
-from heatsolve.report import Report, Shares, count, duration, speed, together
+from heatsolve.report import Report, Shares, speed, together
+from heatsolve.streams import count, duration
 
 
 @pytest.fixture

@@ -62,9 +62,6 @@ LEFT = {
     "tools.preview_heat": "backends.host.numpy",
     "tools.preview_rows": "backends.host.numpy",
     "tools.scaling.predict": "backends.cache",
-    "heatsolve_post.page": "report",
-    "heatsolve_post.pictures": "report",
-    "heatsolve_post.roofline": "backends.registry report tools.bench.sweeps",
 }
 """Imports that still point the wrong way: no row may be added, and each one is to go."""
 

@@ -20,7 +20,7 @@ from heatsolve.models.problem import grid_of
 from heatsolve.parallel.decomposition import block_of_rank
 from heatsolve.tools.bench.one_size import even, growth, of_kind, sized
 from heatsolve.tools.scaling import scaling
-from heatsolve_post.scaling import figure
+from heatsolve_post.speed import scaling_figure
 
 ROOT = Path(__file__).parents[1]
 
@@ -309,8 +309,8 @@ def test_the_title_says_what_was_measured():
 
 def test_the_figure():
     sizes = scaling.table(WEAK)
-    assert figure(sizes, title="a case").axes[0].get_title("left") == "a case"
-    plain, modelled = figure(sizes), figure(sizes, [(1, 5e6), (2, 4e6), (4, 3e6)])
+    assert scaling_figure(sizes, title="a case").axes[0].get_title("left") == "a case"
+    plain, modelled = scaling_figure(sizes), scaling_figure(sizes, [(1, 5e6), (2, 4e6), (4, 3e6)])
     throughput, efficiency = modelled.axes
     assert list(efficiency.lines[1].get_ydata()) == [size.efficiency for size in sizes]
     assert list(throughput.lines[-1].get_xdata()) == [2, 4]  # the model goes on from what was found

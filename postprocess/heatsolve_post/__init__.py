@@ -1,1 +1,32 @@
-"""Pictures, films, pages and comparisons of results."""
+"""Pictures, films and pages of results. It imports the solver, never the reverse."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from heatsolve.case.schema import Output
+from heatsolve.errors import HeatsolveError
+
+
+def draw(
+    path: Path, wanted: Output, say: Callable[[str], None], warn: Callable[[str], None]
+) -> None:
+    """Draw the pictures and films that `[output]` wants of the file `path`, beside it.
+
+    They are NAME_FIELD.png, .mp4 or .gif. One process draws them: it reads the slices that they
+    show, wherever these lie in the parts of many processes. A picture that cannot be drawn is a
+    warning: the run is not lost for it.
+    """
+    from heatsolve_post.animate import animate, usual_format
+    from heatsolve_post.plot import plot
+
+    stem = path.name.removesuffix(".h5")
+    tasks: list[tuple[Callable[..., Path], str, str]]
+    tasks = [(plot, field, f"{stem}_{field}.png") for field in wanted.plot]
+    for field in wanted.films:
+        name = f"{stem}_{field}" if field else stem
+        tasks.append((animate, field, f"{name}.{usual_format()}"))
+    for make, field, name in tasks:
+        try:
+            say(f"wrote {make(path, path.with_name(name), field)}")
+        except HeatsolveError as error:
+            warn(f"{name} is not drawn: {error}")

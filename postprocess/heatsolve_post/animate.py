@@ -20,8 +20,15 @@ from heatsolve_post.colours import (
     colours_of,
     span_of,
 )
-from heatsolve_post.pieces import drawing_style, name_axes, set_title
-from heatsolve_post.planes import box_of, draw_obstacles, set_up_line, set_up_plane
+from heatsolve_post.style import (
+    box_of,
+    draw_obstacles,
+    drawing_style,
+    name_axes,
+    set_title,
+    set_up_line,
+    set_up_plane,
+)
 from heatsolve_post.view import View, look
 
 FORMATS = ("mp4", "gif")

@@ -3,7 +3,7 @@
 import base64
 import html
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -16,12 +16,15 @@ from heatsolve.case.load import parse
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.io.disk import write_text
 from heatsolve.io.output import Solution, ranges, read
-from heatsolve.report import count, duration
-from heatsolve_post.history import norm_figure, watched, watched_figure
-from heatsolve_post.pieces import drawing_style
+from heatsolve.streams import count, duration
+from heatsolve_post.history import norm_figure, profile_figure, watched, watched_figure
 from heatsolve_post.plot import figure
-from heatsolve_post.profiles import profile_figure
-from heatsolve_post.roofline import copy_bandwidth, roofline_figure
+from heatsolve_post.speed import roofline_figure
+from heatsolve_post.style import drawing_style
+
+Roof = float | Callable[[dict[str, Any]], float | None] | None
+"""Copy bandwidth of the machine of a run (bytes a second, read plus written), or what finds it from
+the attributes of a file of results."""
 
 FACTS = {
     "heatsolve_version": "heatsolve",
@@ -37,12 +40,12 @@ NO_ROOF = (
 )
 
 
-def report(path: Path, output: Path | None = None, bandwidth: float | None = None) -> Path:
+def report(path: Path, output: Path | None = None, bandwidth: Roof = None) -> Path:
     """Write a page about the field file `path`, by default beside it as NAME.html; its path.
 
-    `bandwidth` (bytes a second, read plus written) is the roof of the roofline figure; without it
-    this machine is measured, if it is that of the run. Raises InputError for a file that is not
-    there, FileFailure for one that is damaged, or a page that cannot be written.
+    `bandwidth` is the roof of the roofline figure, which is left out without it. Raises InputError
+    for a file that is not there, FileFailure for one that is damaged, or a page that cannot be
+    written.
     """
     path = Path(path)
     output = Path(output) if output else path.with_name(f"{path.name.removesuffix('.h5')}.html")
@@ -53,7 +56,7 @@ def report(path: Path, output: Path | None = None, bandwidth: float | None = Non
     return output
 
 
-def page(solution: Solution, bandwidth: float | None) -> str:
+def page(solution: Solution, bandwidth: Roof) -> str:
     """The HTML. All that comes from the file is escaped: it may be a stranger's."""
     good, verdict = verdict_of(solution)
     about = solution.case.get("case")
@@ -173,7 +176,7 @@ def _convergence(solution: Solution) -> Iterator[str]:
         yield _image(norm_figure(solution), solution.norm, said)
 
 
-def _timings(solution: Solution, bandwidth: float | None) -> Iterator[str]:
+def _timings(solution: Solution, bandwidth: Roof) -> Iterator[str]:
     """Times and rates; the roofline where the roof is known."""
     given = solution.attributes
     rows = [["", ""]]
@@ -189,7 +192,7 @@ def _timings(solution: Solution, bandwidth: float | None) -> Iterator[str]:
     yield "<h2>Speed</h2>"
     yield _table(rows)
     if len(rows) == 5:
-        roof = bandwidth or copy_bandwidth(given)
+        roof = bandwidth(given) if callable(bandwidth) else bandwidth
         if roof is None:
             yield f"<p>{NO_ROOF}</p>"
         else:

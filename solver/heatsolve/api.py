@@ -196,9 +196,9 @@ def run(
             written = run_case(given, backend, path, report, ranks, start, strict=strict).path
             ranks.gather(None)  # nobody reads before all have written
             if ranks.rank == 0 and given.output.drawn:
-                from heatsolve_post.pictures import draw
+                from heatsolve_post import draw
 
-                draw(written, given.output, report)
+                draw(written, given.output, report.line, report.warn)
             return Result(written)
     finally:
         report.end()

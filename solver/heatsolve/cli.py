@@ -115,9 +115,9 @@ def run(
             result = run_case(loaded, backend, output, report, ranks, start, request, strict)
             request.release()
         if ranks.rank == 0 and loaded.output.drawn:
-            from heatsolve_post.pictures import draw
+            from heatsolve_post import draw
 
-            draw(result.path, loaded.output, report)
+            draw(result.path, loaded.output, report.line, report.warn)
     except Interrupted as error:
         if ranks.rank > 0:  # which rank 0 says for all
             raise typer.Exit(error.exit_code) from None
@@ -319,11 +319,12 @@ def report(
     ] = None,
 ) -> None:
     """Write a page about a run: fields, profiles, convergence, speed, environment, the case."""
+    from heatsolve.tools.bench.sweeps import copy_bandwidth
     from heatsolve_post.page import report as write
 
     if bandwidth is not None and not 0 < bandwidth < 1e9:
         raise InputError(f"--bandwidth must be a number of GB/s, not {bandwidth:g}")
-    print(f"wrote {write(file, output, bandwidth * 1e9 if bandwidth is not None else None)}")
+    print(f"wrote {write(file, output, bandwidth * 1e9 if bandwidth else copy_bandwidth)}")
 
 
 @app.command()
@@ -379,8 +380,8 @@ def bench(
     for path in filter(None, (json, plot)):
         target_of(path)
     if plot is not None:
-        from heatsolve_post.bars import plot_bench
-        from heatsolve_post.pieces import image_format
+        from heatsolve_post.speed import plot_bench
+        from heatsolve_post.style import image_format
 
         image_format(plot)  # a mistake is told before the minutes of measuring
     ranks = find_ranks()
@@ -486,7 +487,7 @@ def scale(
         for number, count in enumerate(counts, 1):
             scaling.launch(study, count, launcher)
             print(f"launch {number} of {len(counts)} measured: {count} processes", flush=True)
-    from heatsolve_post.scaling import plot_scaling
+    from heatsolve_post.speed import plot_scaling
 
     found = scaling.records(folder, Report().warn)
     predicted = list(scaling.prediction(found)) if model else []

@@ -6,6 +6,7 @@ import time
 from typing import IO, Any, NamedTuple
 
 from heatsolve import streams
+from heatsolve.streams import count, duration
 
 SECONDS_BETWEEN_LINES = 5.0
 SECONDS_BETWEEN_FRAMES = 0.1
@@ -133,26 +134,6 @@ class Report:
             self._bar.stop()
             self._bar = None
         return seconds
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it: 0.4 s, 12 s, 3 min 20 s, 5 h 12 min."""
-    if not 10.0 <= seconds < math.inf:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def count(number: float) -> str:
-    """A large number with its prefix: 1.2 G, 512 k."""
-    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= factor:
-            return f"{number / factor:.3g} {prefix}"
-    return f"{number:.3g} "
 
 
 class Shares(NamedTuple):

@@ -33,9 +33,9 @@ from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.problem import Problem, dims_of, grid_of
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same
-from heatsolve.report import Report, Shares, duration, speed, together
+from heatsolve.report import Report, Shares, speed, together
 from heatsolve.stencil.language import copy
-from heatsolve.streams import shown
+from heatsolve.streams import duration, shown
 from heatsolve.time import loop as march
 from heatsolve.time.step_size import Pace, pace_of
 from heatsolve.tools.memory import explained

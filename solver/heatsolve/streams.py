@@ -1,6 +1,7 @@
-"""The standard streams: whatever becomes of them, a run goes on."""
+"""The standard streams: whatever becomes of them, a run goes on; and how numbers are said there."""
 
 import io
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -96,3 +97,23 @@ def printable(text: str) -> str:
 def shown(text: str, most: int = 200) -> str:
     """A text of somebody's file in one line, of at most so many letters."""
     return printable(text if len(text) <= most else f"{text[:most]}...")
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 0.4 s, 12 s, 3 min 20 s, 5 h 12 min."""
+    if not 10.0 <= seconds < math.inf:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def count(number: float) -> str:
+    """A large number with its prefix: 1.2 G, 512 k."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= factor:
+            return f"{number / factor:.3g} {prefix}"
+    return f"{number:.3g} "

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heatsolve.backends import Backend
-from heatsolve.report import count
+from heatsolve.streams import count
 
 REPEATS = 7
 FEW_REPEATS = 3

@@ -1,15 +1,19 @@
 """Benchmarks of sweeps: generic kernels, several sweeps in one pass, and a run's own iteration."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
+from heatsolve.backends.registry import machine_name, make
+from heatsolve.errors import HeatsolveError
 from heatsolve.stencil.language import copy
 from heatsolve.tools.bench.measure import Bench, Row, inner_points, seconds_of
 from heatsolve.tools.bench.solvers import Poisson
 
+COPIED = 1 << 24
+"""Doubles of the copy that measures the bandwidth of a run's machine, beyond the caches."""
 MOST_SWEEPS = 31
 """Sweeps that a backend is offered for one pass."""
 LAUNCHES = 100
@@ -51,6 +55,22 @@ def seconds_of_copy(machine: Backend, shape: Sequence[int]) -> float:
     region = tuple((0, extent) for extent in shape)
     swept = seconds_of(lambda: machine.sweep(copy, v, region, u), machine)
     return min(swept, seconds_of(lambda: machine.copy(v, u), machine))
+
+
+def copy_bandwidth(attributes: Mapping[str, Any]) -> float | None:
+    """Bytes that the backend of a run copies a second, read plus written; None on another machine.
+
+    The attributes are those of the run's file.
+    """
+    if attributes.get("ranks", 1) != 1:
+        return None
+    try:
+        backend = make(str(attributes.get("backend")))
+    except HeatsolveError:
+        return None
+    if machine_name(backend) != attributes.get("machine"):
+        return None
+    return 16 * COPIED / seconds_of_copy(backend, (COPIED,))
 
 
 def one_sweep(machine: Backend, shape: Sequence[int]) -> Callable[[], None]:

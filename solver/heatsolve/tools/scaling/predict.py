@@ -19,8 +19,8 @@ from heatsolve.backends.registry import machine_name
 from heatsolve.case.load import Case
 from heatsolve.errors import InputError
 from heatsolve.linear.iterate import method_name
-from heatsolve.report import duration
 from heatsolve.stencil.language import copy
+from heatsolve.streams import duration
 from heatsolve.time.step_size import FollowingPace, Pace
 from heatsolve.tools.budget import Budget
 from heatsolve.tools.preview import Timing

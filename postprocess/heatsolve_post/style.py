@@ -1,4 +1,4 @@
-"""What the figures share: their style, their words, and how they are written."""
+"""The style of figures: fonts, axes that reach the walls, obstacles, and how files are written."""
 
 import io
 import textwrap
@@ -14,11 +14,12 @@ import matplotlib.figure
 import numpy as np
 from matplotlib import font_manager
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import MaxNLocator
 
 from heatsolve.errors import InputError
 from heatsolve.io.disk import aside
-from heatsolve.io.output import Solution
-from heatsolve.streams import shown
+from heatsolve_post.view import View
 
 DOTS = {"png": 250, "pdf": 400, "svg": 400}
 """An inch, by format: those of all of a PNG, and of the fields within a PDF or SVG."""
@@ -45,6 +46,17 @@ EAST_ASIAN = (
     "Arial Unicode MS",
 )  # fmt: skip
 """Fonts of Linux, macOS and Windows with letters that matplotlib's own font lacks, best first."""
+EQUAL_UP_TO = 8  # a longer box than this is not drawn to scale
+NOTHING = "0.8"
+"""The grey of points that have no number."""
+SOLID, OUTLINE = "0.7", "0.15"
+"""The grey of obstacles, and the one around them."""
+ABOVE = 2.8
+"""Obstacles are drawn over the field, arrows and streamlines, and below labels."""
+ACROSS, UP = 0.65, 0.32
+"""Inches from one number of an axis to the next, at least about."""
+MOST = 5
+"""Steps from number to number."""
 
 
 @cache
@@ -76,10 +88,6 @@ class Figure(matplotlib.figure.Figure):
         with drawing_style():
             self.savefig(image, format="png", dpi=110, bbox_inches="tight")
         return image.getvalue()
-
-
-LETTERS_OF_UNIT = 30
-"""More of them are cut off."""
 
 
 def image_format(output: Path) -> str:
@@ -120,17 +128,79 @@ def set_title(drawing: matplotlib.figure.Figure, text: str, ax: Axes | None = No
         drawing.suptitle(lines, fontsize="medium", parse_math=False)
 
 
-def label_of(solution: Solution, name: str) -> str:
-    """Name and unit, as `velocity x (m/s)`."""
-    unit = shown(solution.units[name], LETTERS_OF_UNIT)
-    return name.replace("_", " ") + (f" ({unit})" if unit != "1" else "")
+# ---- axes of lines and planes ----------------------------------------------------------------
 
 
-def quantity(name: str, value: float, unit: str) -> str:
-    """Name, value and unit, as `t = 0.5 s`."""
-    return f"{name} = {value:.4g}" + (f" {shown(unit, LETTERS_OF_UNIT)}" if unit != "1" else "")
+def box_of(view: View, longest: float) -> tuple[float, float]:
+    """Width and height (inches) for a plane, to scale where `set_up_plane` draws it so."""
+    ratio = _ratio(view)
+    if not 1 / EQUAL_UP_TO <= ratio <= EQUAL_UP_TO:
+        ratio = float(np.clip(ratio, 1 / 3, 3))
+    return longest / max(ratio, 1), longest * min(ratio, 1)
 
 
-def main_field(solution: Solution) -> str:
-    """The temperature, or else the first field of a file."""
-    return "temperature" if "temperature" in solution.names else solution.names[0]
+def _ratio(view: View) -> float:
+    """How much higher than wide a plane is. Raises InputError for one without width or height."""
+    if min(map(len, view.axes.values())) < 2:
+        raise InputError("a plane one point wide cannot be drawn: it needs two points on each axis")
+    up, across = (high - low for low, high in view.ends)
+    return up / across
+
+
+def set_up_plane(ax: Axes, view: View, box: tuple[float, float]) -> None:
+    """Axes from wall to wall, with one scale unless the plane is very long.
+
+    `box` is their width and height (inches).
+    """
+    if 1 / EQUAL_UP_TO <= _ratio(view) <= EQUAL_UP_TO:
+        ax.set_aspect("equal")
+    ax.set_facecolor(NOTHING)
+    up, across = view.ends
+    ax.set(xlim=across, ylim=up)
+    mark_ends(ax.xaxis, across, round(box[0] / ACROSS))
+    mark_ends(ax.yaxis, up, round(box[1] / UP))
+
+
+def set_up_line(ax: Axes, view: View, width: float) -> None:
+    """An axis from wall to wall, `width` inches long, with the obstacles that it crosses."""
+    (ends,) = view.ends
+    ax.set_xlim(ends)
+    mark_ends(ax.xaxis, ends, round(width / ACROSS))
+    found = view.solid()
+    if found is None:
+        return
+    (x,), share = found
+    (turns,) = np.nonzero(np.diff(np.concatenate([[0], share > 0.5, [0]])))
+    for first, stop in turns.reshape(-1, 2):
+        ax.axvspan(x[first], x[stop - 1], facecolor=SOLID, edgecolor=OUTLINE, linewidth=0.6)
+
+
+def draw_obstacles(ax: Axes, view: View) -> None:
+    """Fill and outline the obstacles in a plane."""
+    found = view.solid()
+    if found is None or not (found[1] > 0.5).any():
+        return
+    (y, x), share = found
+    ax.contourf(x, y, share, [0.5, 2.0], colors=[SOLID], zorder=ABOVE)
+    ax.contour(x, y, share, [0.5], colors=[OUTLINE], linewidths=0.8, zorder=ABOVE)
+
+
+def mark_ends(axis: Axis, ends: tuple[float, float], most: int) -> None:
+    """Numbers on an axis: at both ends, and round ones between them, with `most` steps at most."""
+    low, high = ends
+    steps = MaxNLocator(min(max(1, most), MOST), steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    room = 0.5 * (steps[1] - steps[0])
+    inner = [step for step in steps if low + room < step < high - room] if most > 1 else []
+    ticks = [low, *inner, high]
+    axis.set_ticks(ticks, _short(ticks))
+
+
+def _short(ticks: list[float]) -> list[str] | None:
+    """Numbers in as few digits as show them well, as 0, 2, 4, 6.28; None if that takes many."""
+    room = 0.02 * float(np.diff(ticks).min())
+    for digits in (3, 4, 5):
+        texts = [f"{tick:.{digits}g}" for tick in ticks]
+        off = max(abs(float(text) - tick) for text, tick in zip(texts, ticks, strict=True))
+        if off <= room and not any("e" in text for text in texts):
+            return [text.replace("-", "\N{MINUS SIGN}") for text in texts]
+    return None
