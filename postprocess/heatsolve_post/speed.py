@@ -100,7 +100,7 @@ def plot_scaling(
 ) -> Path:
     """Draw the sizes of a scaling study, and a model of more; return the image's path.
 
-    `sizes` are `tools.scaling.study.Size`s, the title says what was measured. Raises InputError for an image format that there is not,
+    `sizes` are those of `tools.scaling`. Raises InputError for an image format that there is not,
     FileFailure where it cannot be written.
     """
     return save(scaling_figure(sizes, model, title), Path(output))
