@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from heatsolve.control.checkpoint import Store
 from heatsolve.control.controller import State
+from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.parallel.ranks import find_ranks
 
 
@@ -34,7 +34,7 @@ def is_whole(snapshot: State, window: tuple, width: int) -> bool:
 def main(folder: str, rows: int, width: int) -> None:
     ranks = find_ranks()
     window = ((ranks.rank * rows, (ranks.rank + 1) * rows), (0, width))
-    store = Store(Path(folder), (ranks.size * rows, width), window, ranks)
+    store = CheckpointStore(Path(folder), (ranks.size * rows, width), window, ranks)
     found = store.newest()
     assert found is None or is_whole(found, window, width), found.number
     assert not store.damaged, store.damaged

@@ -18,10 +18,9 @@ import numpy as np
 import pytest
 from saving import is_whole, state
 
-from heatsolve.control.checkpoint import Store
-from heatsolve.control.checkpoint.manifest import MANIFEST
 from heatsolve.control.controller import State
 from heatsolve.errors import Diverged, FileFailure, HeatsolveError, InputError
+from heatsolve.io.checkpoints import MANIFEST, CheckpointStore
 from heatsolve.parallel.decomposition import block_of
 from heatsolve.parallel.ranks import Ranks
 
@@ -88,7 +87,7 @@ def block(field, window):
 
 def store_of(folder, ranks=None, shape=(6, 7), dims=(1, 1), keep=2):
     ranks = ranks or Ranks()
-    return Store(folder, shape, windows_of(shape, dims)[ranks.rank], ranks, keep)
+    return CheckpointStore(folder, shape, windows_of(shape, dims)[ranks.rank], ranks, keep)
 
 
 def small(number, value=0.0, shape=(6, 7)):
@@ -182,7 +181,7 @@ def test_without_history_and_fields_that_are_views(tmp_path):
 
 
 def test_a_long_history_and_many_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("heatsolve.control.checkpoint.part.CHUNK_BYTES", 100)
+    monkeypatch.setattr("heatsolve.io.checkpoint_part.CHUNK_BYTES", 100)
     snapshot = State(1, {}, {"residual": np.random.default_rng(0).random(5000)}, {})
     snapshot.fields["t"] = awkward((6, 7), np.float64)
     store_of(tmp_path).save(snapshot)
@@ -198,7 +197,7 @@ from heatsolve.parallel.ranks import find_ranks
 ranks = find_ranks()
 field = awkward((13, 17), np.float64)
 window = windows_of((13, 17), (3, 1))[ranks.rank]
-store = Store(Path({str(tmp_path)!r}) / "c", (13, 17), window, ranks)
+store = CheckpointStore(Path({str(tmp_path)!r}) / "c", (13, 17), window, ranks)
 store.save(State(5, RECORD, HISTORY, dict(t=block(field, window))))
 assert_same(store.newest(), State(5, RECORD, HISTORY, dict(t=block(field, window))))
 if ranks.rank == 1:
@@ -322,7 +321,7 @@ def test_the_case_is_asked_before_the_fields_are_read(tmp_path):
 
 def test_a_form_of_later_times(tmp_path, monkeypatch):
     store = saved(tmp_path)
-    monkeypatch.setattr("heatsolve.control.checkpoint.manifest.SCHEMA", 2)
+    monkeypatch.setattr("heatsolve.io.checkpoints.SCHEMA", 2)
     store.save(small(20))
     monkeypatch.undo()
     assert store.newest().number == 12
@@ -576,7 +575,7 @@ def killed(command, folder, moments, rows, width, ranks=1):
             lines += program.stdout.read().splitlines()
             assert lines[0], program.stderr.read()
         told = [int(line) for line in lines if line.strip().isdigit()]  # not what mpiexec says
-        store = Store(folder, shape, window, Ranks())
+        store = CheckpointStore(folder, shape, window, Ranks())
         found = store.newest()
         assert store.damaged == []
         assert found.number >= told[-1]

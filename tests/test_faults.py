@@ -22,11 +22,10 @@ from test_restart import MARCH, RESTART, STEADY, _command_of, _folder_of, wait_f
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import parse
 from heatsolve.case.template import write_starter
-from heatsolve.control import checkpoint
 from heatsolve.control.controller import CheckpointController
 from heatsolve.control.stop import StopRequest
 from heatsolve.errors import Diverged, FileFailure, InputError, Interrupted
-from heatsolve.io import disk, fieldfile
+from heatsolve.io import checkpoints, disk, fieldfile
 from heatsolve.io import subfiles as parts
 from heatsolve.io.disk import write_text
 from heatsolve.io.output import read
@@ -280,8 +279,8 @@ def test_killed_while_parts_are_removed(tmp_path, monkeypatch):
 MOMENTS = {
     "a frame": (fieldfile.FieldFile, "append"),
     "the name of a frame's file": (fieldfile.FieldFile, "seal"),
-    "a part of a checkpoint": (checkpoint.Store, "_write_part"),
-    "the name of a checkpoint": (checkpoint.Store, "_finish"),
+    "a part of a checkpoint": (checkpoints.CheckpointStore, "_write_part"),
+    "the name of a checkpoint": (checkpoints.CheckpointStore, "_finish"),
 }
 
 

@@ -313,7 +313,8 @@ def test_singletons_under_slurm_are_refused(monkeypatch):
 
 RAISES = """
 import sys, time
-from heatsolve import cli, march
+from heatsolve import cli
+from heatsolve.time import loop as march
 from heatsolve.parallel.ranks import World
 
 def steady(*_):

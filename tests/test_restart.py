@@ -274,10 +274,12 @@ def test_the_memory_of_an_iteration_that_diverges_is_not_saved(tmp_path):
                                      "checkpoint.every=10"])  # fmt: skip
     with pytest.raises(Diverged):
         run(unstable, "numpy", path)
-    from heatsolve.control.checkpoint import Store
+    from heatsolve.io.checkpoints import CheckpointStore
     from heatsolve.parallel.ranks import Ranks
 
-    kept = Store(tmp_path / "case.checkpoints", (20, 24), ((0, 20), (0, 24)), Ranks()).newest()
+    kept = CheckpointStore(
+        tmp_path / "case.checkpoints", (20, 24), ((0, 20), (0, 24)), Ranks()
+    ).newest()
     assert kept is not None and all(np.isfinite(v).all() for v in kept.fields.values())
 
 
@@ -347,7 +349,8 @@ def test_a_signal_to_one_of_several_processes_stops_all(tmp_path):
 HELD_UP = """
 import hashlib, os, sys, time
 from pathlib import Path
-from heatsolve import cli, controller, ranks
+from heatsolve import cli
+from heatsolve.parallel import ranks
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.models.flow.projection import Projection
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from heatsolve.case.changes import refuse_another
 from heatsolve.case.load import CaseError, locating, parse
-from heatsolve.control.resume import refuse_another
 from heatsolve.errors import InputError
+from heatsolve.linear.iterate import method_name
 
 PLATE = """\
 [case]
@@ -47,7 +48,7 @@ step = 0.1
 def compare(old, new, *overrides):
     case = parse(new, "case.toml", overrides)
     with locating(case):
-        refuse_another(old, case)
+        refuse_another(old, case, method_name)
 
 
 def refusal(old, *overrides):

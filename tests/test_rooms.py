@@ -39,12 +39,6 @@ LEFT = {
     "case.schema.physics": "models.user",
     "case.template": "io.disk",
     "case.unused": "backends models.problem",
-    "control.checkpoint": "io.disk",
-    "control.checkpoint.folder": "io.disk",
-    "control.checkpoint.manifest": "io.disk",
-    "control.checkpoint.part": "io.disk io.inspection",
-    "control.restart": "case.load io.disk report time.loop time.step_size",
-    "control.resume": "case.load case.schema case.toml linear.iterate",
     "io.output": "case.load case.toml",
     "linear.criterion": "case.load",
     "linear.iterate": "case.load control.controller models.evaluate models.heat.equations "
@@ -132,5 +126,4 @@ def test_imports_point_downward(name):
 @pytest.mark.parametrize("package", OUTSIDE)
 def test_packages_have_their_rooms(package):
     users = {short(n) for n in MODULES if package in {i.split(".")[0] for i in imports(n)}}
-    left = {"control.checkpoint.part"} if package == "h5py" else set()
-    assert not {name for name in users if not inside(name, OUTSIDE[package])} - left
+    assert not {name for name in users if not inside(name, OUTSIDE[package])}

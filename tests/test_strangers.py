@@ -25,10 +25,10 @@ from test_restart import MARCH, STEADY
 import heatsolve_post
 from heatsolve import cli
 from heatsolve.case.load import parse
-from heatsolve.control.checkpoint.manifest import MANIFEST
-from heatsolve.control.checkpoint.part import checksum_of
 from heatsolve.errors import FileFailure
 from heatsolve.io import inspection
+from heatsolve.io.checkpoint_part import checksum_of
+from heatsolve.io.checkpoints import MANIFEST
 from heatsolve.io.output import read
 from heatsolve.parallel import ranks
 from heatsolve.runner import run

@@ -19,14 +19,15 @@ from typing import Any
 import numpy as np
 
 from heatsolve.case import load as cases
+from heatsolve.case.changes import refuse_another
 from heatsolve.case.load import Case
 from heatsolve.case.toml import dump, inline
 from heatsolve.cli import main
-from heatsolve.control.checkpoint import Store
 from heatsolve.control.restart import Start
-from heatsolve.control.resume import refuse_another
 from heatsolve.errors import CaseError, InputError
+from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.output import Solution, read, summary
+from heatsolve.linear.iterate import method_name
 from heatsolve.models.user import model
 from heatsolve.parallel.ranks import Ranks, failing_together, find_ranks
 from heatsolve.report import Report
@@ -223,9 +224,9 @@ def _name_to_go_on(case: Case) -> str | None:
     found = {}
     for folder in Path().glob("case*.checkpoints"):
         if number := re.fullmatch(r"case(?:-(\d+))?", folder.stem):
-            state = Store(folder, (), (), Ranks()).latest()
+            state = CheckpointStore(folder, (), (), Ranks()).latest()
             with suppress(InputError):  # it is of another case
-                refuse_another(str(state.record.get("case")) if state else "", case)
+                refuse_another(str(state.record.get("case")) if state else "", case, method_name)
                 found[int(number[1] or 1)] = folder.stem
     return found[min(found)] if found else None
 

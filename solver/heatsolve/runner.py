@@ -16,14 +16,16 @@ from heatsolve.backends import Backend, cache
 from heatsolve.backends.compilation import told
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import choose, machine_name
-from heatsolve.case.load import Case, locating
+from heatsolve.case.changes import refuse_another
+from heatsolve.case.load import Case, locating, recorded
 from heatsolve.case.schema import IMPLICIT
 from heatsolve.case.unused import warn_of_unused
-from heatsolve.control.checkpoint import Store
 from heatsolve.control.controller import CheckpointController, State
-from heatsolve.control.restart import Start, find_state, store_of
+from heatsolve.control.restart import Start, find_state
 from heatsolve.control.stop import StopRequest
 from heatsolve.errors import HeatsolveError, InputError
+from heatsolve.io.checkpoints import CheckpointStore
+from heatsolve.io.disk import folder_beside
 from heatsolve.io.fieldfile import target
 from heatsolve.io.output import read
 from heatsolve.io.writer import Results
@@ -118,7 +120,7 @@ def _run(
     if pace is not None and pace.warning:
         report.warn(pace.warning)
     store = store_of(problem, path)
-    resumed = find_state(problem, store, start, pace, report)
+    resumed = restarted(problem, store, start, pace, report)
     frames = resumed.record["frames"] if resumed is not None else []
     with results_of(problem, path, frames) as results:
         if resumed is None:
@@ -221,8 +223,33 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     return case.model_copy(update={"parallel": parallel})
 
 
+def store_of(problem: Problem, path: Path) -> CheckpointStore:
+    """The checkpoints of the run that writes a file: NAME.checkpoints beside NAME.h5."""
+    axes = problem.grid.axes
+    window = [axis.block or (0, axis.all_unknowns) for axis in axes]
+    shape = [axis.all_unknowns for axis in axes]
+    folder, keep = folder_beside(path, "checkpoints"), problem.case.checkpoint.keep
+    return CheckpointStore(folder, shape, window, problem.ranks, keep)
+
+
+def restarted(
+    problem: Problem, store: CheckpointStore, start: Start, pace: Pace | None, report: Report
+) -> State | None:
+    """The state that a run begins from, None for a fresh start; raises as `find_state`."""
+    case = problem.case
+
+    def obstacle(state: State) -> str:
+        refuse_another(recorded(state.record["case"]).text, case, method_name)
+        return march.passed_by(case, pace, state)
+
+    state = find_state(store, start, obstacle, report)
+    for note in recorded(state.record["case"]).notes if state is not None else ():
+        report.line(f"the checkpoint: {note}")
+    return state
+
+
 def controller_of(
-    problem: Problem, store: Store, results: Results, start: Start, request: StopRequest
+    problem: Problem, store: CheckpointStore, results: Results, start: Start, request: StopRequest
 ) -> CheckpointController:
     """Who saves the run as the case plans it; with each state goes what the file holds by then."""
     case, plan = problem.case, problem.case.checkpoint

@@ -6,9 +6,10 @@ that a request is heard within half a second of computing, and seldom enough to 
 """
 
 import time as clock
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -48,6 +49,29 @@ class State:
 
 
 Capture = Callable[[], State]
+Agree = Callable[[State], None]
+"""Raises what there is against going on from a state, of which it sees number and record."""
+
+
+class Store(Protocol):
+    """Where the states of a run are kept; all processes call each method together."""
+
+    @property
+    def folder(self) -> Path:
+        """The place of all of them."""
+
+    @property
+    def damaged(self) -> Sequence[str]:
+        """The states that `newest` had to skip and why, one sentence each."""
+
+    def newest(self, agree: Agree | None = None) -> State | None:
+        """The newest valid state, None if there is none."""
+
+    def latest(self) -> State | None:
+        """Number and record of the newest state, None if there is none."""
+
+    def load(self, path: Path, agree: Agree | None = None) -> State:
+        """The state in a folder."""
 
 
 class Stopped(Exception):

@@ -1,18 +1,12 @@
 """Where a run begins: anew, or from a checkpoint of an interrupted or finished run."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from heatsolve.case.load import recorded
-from heatsolve.control.checkpoint import Store
-from heatsolve.control.controller import State
-from heatsolve.control.resume import refuse_another
+from heatsolve.control.controller import State, Store
 from heatsolve.errors import FileFailure, HeatsolveError, InputError
-from heatsolve.io.disk import folder_beside
-from heatsolve.models.problem import Problem
-from heatsolve.report import Report
-from heatsolve.time import loop as march
-from heatsolve.time.step_size import Pace
 
 RECORD = {"case": str, "unit": str, "frames": list}
 """What every checkpoint of a run has in its record, and of what type."""
@@ -31,30 +25,32 @@ class Start:
     overwrite: bool = False
 
 
-def store_of(problem: Problem, path: Path) -> Store:
-    """The checkpoints of the run that writes a file: NAME.checkpoints beside NAME.h5."""
-    axes = problem.grid.axes
-    blocks = [axis.block or (0, axis.all_unknowns) for axis in axes]
-    shape = [axis.all_unknowns for axis in axes]
-    keep = problem.case.checkpoint.keep
-    return Store(folder_beside(path, "checkpoints"), shape, blocks, problem.ranks, keep)
+class Talk(Protocol):
+    """Says what happens to the user."""
+
+    def line(self, text: str = "") -> None:
+        """Say a sentence."""
+
+    def warn(self, sentence: str) -> None:
+        """Say a warning."""
 
 
 def find_state(
-    problem: Problem, store: Store, start: Start, pace: Pace | None, report: Report
+    store: Store, start: Start, obstacle: Callable[[State], str], talk: Talk
 ) -> State | None:
     """The state to begin from, None for a fresh start; asks all processes.
 
-    Raises InputError where the case has changed too much since, or where a fresh start would
-    remove the checkpoints of an unfinished run; FileFailure for a damaged `start.checkpoint`.
+    `obstacle` gives the reason why this run cannot go on from a state, nothing if it can, and
+    raises InputError for a state of another case. Raises InputError where the case has changed too
+    much since, or where a fresh start would remove the checkpoints of an unfinished run;
+    FileFailure for a damaged `start.checkpoint`.
     """
     passed_by: list[str] = []
 
     def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
         if not all(isinstance(state.record.get(key), kind) for key, kind in RECORD.items()):
             raise FileFailure(f"the checkpoint after {state.number} is not one of a run")
-        refuse_another(recorded(state.record["case"]).text, problem.case)
-        reason = march.passed_by(problem.case, pace, state)
+        reason = obstacle(state)
         if reason:
             passed_by.append(
                 f"this run cannot go on from the checkpoint after {state.number} "
@@ -73,17 +69,15 @@ def find_state(
     elif start.restart:
         state = store.newest(agree)
         for sentence in store.damaged:
-            report.warn(sentence)
+            talk.warn(sentence)
         if state is None and passed_by:
             raise InputError(f"{passed_by[0]} (--overwrite starts anew)")
         if state is None:
-            report.line(f"no checkpoint in {store.folder}, a fresh start")
+            talk.line(f"no checkpoint in {store.folder}, a fresh start")
     elif not start.overwrite:
         _refuse_unfinished(store)
     if state is not None:
-        report.line(f"goes on after {state.number} {state.record['unit']}")
-        for note in recorded(state.record["case"]).notes:
-            report.line(f"the checkpoint: {note}")
+        talk.line(f"goes on after {state.number} {state.record['unit']}")
     return state
 
 

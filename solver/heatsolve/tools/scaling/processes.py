@@ -20,8 +20,8 @@ import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.case.load import parse
-from heatsolve.control.checkpoint import Store
 from heatsolve.control.controller import State
+from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.output import FieldFile
 from heatsolve.io.writer import Results
 from heatsolve.linear.iterate import make_method
@@ -184,7 +184,7 @@ def _checkpoint(machine: Backend, ranks: Ranks) -> list[float]:
     fields = {name: rng.random(shape) for name in ("u", "r", "p")}
     numbers = iter(range(1, 1 << 60))
     with _folder(ranks) as folder:
-        store = Store(folder / "case.checkpoints", (FIELD, FIELD), window, ranks)
+        store = CheckpointStore(folder / "case.checkpoints", (FIELD, FIELD), window, ranks)
 
         def saved() -> None:
             store.save(State(next(numbers), {}, {}, fields))

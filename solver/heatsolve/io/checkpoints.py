@@ -13,7 +13,10 @@ in 2**32 of other accidents; SHA-256 would cost several times as much and guard 
 import errno
 import json
 import os
+import re
+import secrets
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,28 +25,23 @@ from typing import Any, TypeVar
 import numpy as np
 
 from heatsolve import __version__
-from heatsolve.control.checkpoint.folder import (
-    ASIDE,
-    COMPLETE,
-    delete,
-    folders,
-    hidden,
-    number_of,
-    remove,
-    replace,
-)
-from heatsolve.control.checkpoint.manifest import read_manifest, verify, write_manifest
-from heatsolve.control.checkpoint.part import Window, chunks, read_fields, read_history, write_part
-from heatsolve.control.controller import State
+from heatsolve.control.controller import Agree, State
 from heatsolve.errors import Diverged, FileFailure, HeatsolveError, InputError
+from heatsolve.io.checkpoint_part import (
+    Window,
+    checksum_of,
+    chunks,
+    read_fields,
+    read_history,
+    write_part,
+)
 from heatsolve.io.disk import failing, sync
 from heatsolve.parallel.ranks import Ranks
 
 T = TypeVar("T")
-Agree = Callable[[State], None]
 
 
-class Store:
+class CheckpointStore:
     """The checkpoints of one run; all processes call each method together.
 
     folder: where they are; made when the first is saved.
@@ -277,3 +275,151 @@ class Store:
                 if rank == 0:
                     snapshot.history = read_history(file)
                 read_fields(file, part["window"], snapshot.fields, self._window)
+
+
+# ---- folders: what is not ours in them is never removed ----------------------------------------
+
+COMPLETE = re.compile(r"(\d{12,})(\.new)?")
+"""A checkpoint; `.new` is one that replaces another of its number."""
+ASIDE = re.compile(r"\.\d{12,}(\.new)?\.[0-9a-f]{8}")
+"""What is being written or removed."""
+OURS = re.compile(r"manifest\.json|part-\d{4,}\.h5")
+
+
+def folders(where: Path, pattern: re.Pattern[str]) -> list[Path]:
+    """The folders in a folder whose names have this pattern. Raises FileFailure."""
+    if not where.is_dir():
+        return []
+    with failing("read", where):
+        named = [path for path in where.iterdir() if pattern.fullmatch(path.name)]
+    return [path for path in named if path.is_dir() and not path.is_symlink()]
+
+
+def number_of(path: Path) -> int:
+    """Iterations or steps of a checkpoint."""
+    return int(path.name.removesuffix(".new"))
+
+
+def hidden(path: Path) -> Path:
+    """A name of its own for a checkpoint while it is written or removed."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+
+def replace(newer: Path) -> None:
+    """Let a `.new` checkpoint take the place of the other of its number: it is valid meanwhile.
+
+    Raises OSError, as the next two.
+    """
+    place = newer.with_suffix("")
+    if place.exists():
+        remove(place)
+    newer.rename(place)
+    sync(place.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint: out of the way first, so that none which is half removed looks whole."""
+    delete(path.rename(hidden(path)), path)
+
+
+def delete(aside: Path, path: Path | None = None) -> None:
+    """Delete our files in a folder, and it; if there are others in it, it goes back to `path`."""
+    for file in aside.iterdir():
+        if OURS.fullmatch(file.name):
+            file.unlink()
+    with suppress(OSError):
+        aside.rmdir()
+    if path is not None and aside.exists():
+        aside.rename(path)
+
+
+# ---- manifests: JSON that knows size and checksum of every part, and carries its own -----------
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+FORM = {
+    "heatsolve": str, "number": int, "shape": list, "fields": dict, "parts": list, "record": dict
+}  # fmt: skip
+FORM_OF_PART = {"name": str, "window": list, "bytes": int, "crc32": int}
+NUMBER_TYPE, PART_NAME = re.compile(r"[<>|]?[fiu]\d"), re.compile(r"part-\d{4,}\.h5")
+
+
+def write_manifest(folder: Path, content: dict[str, Any]) -> None:
+    """Write the manifest and force it to the disk. Raises OSError if that fails."""
+    with open(folder / MANIFEST, "xb") as file:
+        file.write(_sealed(json.dumps({"schema": SCHEMA, **content}).encode()))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint's manifest.
+
+    Raises InputError where there is no checkpoint, FileFailure if the manifest is damaged or of
+    a version that is not known here.
+    """
+    if not path.is_dir():
+        raise InputError(f"there is no checkpoint {path}")
+    if not (path / MANIFEST).exists():
+        raise _damage(path, f"{MANIFEST} is missing")
+    with failing("read", path / MANIFEST):
+        data = (path / MANIFEST).read_bytes()
+    content = data.partition(b"\n")[2][:-2]
+    if data != _sealed(content):
+        raise _damage(path, f"{MANIFEST} is not what was written")
+    with failing("read", path / MANIFEST):
+        manifest = json.loads(content)
+        if not isinstance(manifest, dict) or "schema" not in manifest:
+            raise ValueError("no manifest")
+    if manifest["schema"] != SCHEMA:
+        raise FileFailure(
+            f"the checkpoint {path} is in the form {manifest['schema']} of heatsolve "
+            f"{manifest.get('heatsolve')}, which is not known here"
+        )
+    if not _has_form(manifest):
+        raise _damage(path, f"{MANIFEST} has not the form of one")
+    return manifest
+
+
+def _has_form(manifest: dict[str, Any]) -> bool:
+    """Whether a manifest says what it should: its seal guards against accidents, not intent."""
+
+    def fits(table: Any, form: dict[str, type]) -> bool:
+        given = table if isinstance(table, dict) else {}
+        return all(isinstance(given.get(key), kind) for key, kind in form.items())
+
+    def is_window(pairs: Any) -> bool:
+        return len(pairs) == len(manifest["shape"]) and all(
+            isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, int) for n in pair)
+            for pair in pairs
+        )
+
+    return (
+        fits(manifest, FORM)
+        and all(isinstance(kind, str) and NUMBER_TYPE.fullmatch(kind)
+                for kind in manifest["fields"].values())
+        and all(fits(part, FORM_OF_PART) and PART_NAME.fullmatch(part["name"])
+                and is_window(part["window"]) for part in manifest["parts"])
+    )  # fmt: skip
+
+
+def verify(path: Path, parts: list[dict[str, Any]]) -> None:
+    """Raise FileFailure if one of the parts is not, to the last bit, what was written."""
+    for part in parts:
+        file = path / part["name"]
+        if not file.exists():
+            raise _damage(path, f"{file.name} is missing")
+        with failing("read", file):
+            size, checksum = checksum_of(file)
+        if size != part["bytes"]:
+            raise _damage(path, f"{file.name} has {size} bytes in place of {part['bytes']}")
+        if checksum != part["crc32"]:
+            raise _damage(path, f"{file.name} is not what was written")
+
+
+def _sealed(content: bytes) -> bytes:
+    return b'{"crc32": %d, "content":\n%s}\n' % (zlib.crc32(content), content)
+
+
+def _damage(path: Path, what: str) -> FileFailure:
+    return FileFailure(f"the checkpoint {path} is damaged: {what}")

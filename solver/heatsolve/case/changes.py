@@ -6,14 +6,13 @@ and constants that are not used make no difference.
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from heatsolve.case.load import Case, parse
 from heatsolve.case.schema import Document, Section
 from heatsolve.case.toml import KeyPath, dotted
 from heatsolve.errors import CaseError, InputError
-from heatsolve.linear.iterate import method_name
 from heatsolve.stencil.expressions import Expression, quoted, show
 
 MAY_CHANGE = {
@@ -37,9 +36,11 @@ NAMED = 3
 """So many keys are told of in one message."""
 
 Change = tuple[KeyPath, Any, Any]  # a key, what it was, what it is
+MethodName = Callable[[Case], str]
+"""The method that solves a case: the one that `auto` chooses, too."""
 
 
-def refuse_another(text: str, case: Case) -> None:
+def refuse_another(text: str, case: Case, method_name: MethodName) -> None:
     """Raise InputError, with the keys that changed, for a checkpoint of another solution.
 
     text: the case of the checkpoint, as its `Case.text`.
@@ -49,7 +50,9 @@ def refuse_another(text: str, case: Case) -> None:
     except CaseError as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"the case in the checkpoint is not valid here: {reason}") from None
-    changes = [cause for change in _changes(old, case) for cause in _causes(change, old, case)]
+    changes = [
+        cause for change in _changes(old, case, method_name) for cause in _causes(change, old, case)
+    ]
     changes.sort(key=lambda change: change[2] is None)  # first those with a place in the case
     told = {
         f"{dotted(path)}: was {_shown(was)} in the checkpoint, is {_shown(now)} now": None
@@ -61,7 +64,7 @@ def refuse_another(text: str, case: Case) -> None:
         raise InputError(f"{sentence} (--overwrite starts anew)")
 
 
-def _changes(old: Case, new: Case) -> Iterator[Change]:
+def _changes(old: Case, new: Case, method_name: MethodName) -> Iterator[Change]:
     was, now = method_name(old), method_name(new)
     if was != now:
         yield ("solver", "method"), was, now
