@@ -29,7 +29,7 @@ def test_without_passes_it_makes_one_sweep_at_a_time(machine):
     assert machine.points_updated == machine.bytes_moved == 0
 
 
-def test_without_half_cycles_it_says_so(machine):
+def test_without_cycle_legs_it_says_so(machine):
     coarse, where = np.zeros((4, 5)), ((6, 7), 7, ((1, 5), (1, 6)), (False, False))
     half = CycleLeg(heat.laplace, [()], [0], *where, coarse, coarse.shape, [])
     assert machine.cycle_leg(half) is None

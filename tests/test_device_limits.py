@@ -5,13 +5,14 @@ import math
 import shutil
 from dataclasses import replace
 from functools import cache
+from importlib import resources
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from cubin import takes
 from emulated import Collecting, Emulated
-from test_device_passes import INSIDE, two_plain_steps, two_steps
+from test_fused_sweeps import INSIDE, two_plain_steps, two_steps
 
 from heatsolve.backends import Signature
 from heatsolve.backends.gpu import cycle_legs, small_sweeps
@@ -31,7 +32,7 @@ WITH_PASSES = [card for card in CARDS if card not in GENERIC_ONLY]
 
 
 @pytest.fixture(autouse=True)
-def passes_on_small_grids(monkeypatch):
+def fused_on_small_grids(monkeypatch):
     monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
     monkeypatch.setattr(hierarchy, "MOST", 9)
 
@@ -125,7 +126,7 @@ def make_pass(backend, point: Point, shape, arguments) -> int:
 
 @cache
 def chosen(card, precision="float64"):
-    """What passes a card is given: how many sweeps in two and three dimensions, and the kernels."""
+    """What a card is given: how many sweeps are fused in 2D and in 3D, and the kernels."""
     backend = Collecting(card, precision)
     b = np.zeros((30, 140), backend.dtype)
     two = make_pass(backend, heat.laplace, b.shape, (b, 0.1))
@@ -219,7 +220,7 @@ def test_tables_of_small_sweeps_fit_their_card():
     "case",
     [("nodes = [66, 40]", "vgvv", "", "multigrid"),
      ("nodes = [20, 29, 19]", "vgvrvv", "", "multigrid")],
-    ids=["plane", "space"],
+    ids=["2D", "3D"],
 )  # fmt: skip
 def test_small_blocks_have_the_same_bits(case, card):
     backend = Emulated()
@@ -285,6 +286,16 @@ def hold(limits: Limits, code, name, threads, bytes_shared, blocks=1):
 ONE_OF_EACH = ("P100", "V100", "T4", "A30", "RTX 3090", "RTX 4090", "H100", "B200", "RTX 5090")
 
 
+def test_every_file_of_cuda_c_is_compiled():
+    """By the kernels of the next tests."""
+    sources = [source for _, source, *_ in generic_kernels()]
+    sources += [source for source, *_ in families(chosen("H100")[2])]
+    folder = resources.files("heatsolve.backends.gpu") / "cuda"
+    texts = [file.read_text() for file in folder.iterdir() if file.name.endswith(".cuh")]
+    assert len(texts) >= 9
+    assert all(any(text in source for source in sources) for text in texts)
+
+
 def test_one_card_of_each_capability():
     wanted = {(6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)}
     assert {CARDS[card].capability for card in ONE_OF_EACH} == wanted
@@ -298,7 +309,7 @@ def test_generic_kernels_compile_for_every_capability(card):
 
 
 @pytest.mark.parametrize("card", [card for card in ONE_OF_EACH if card in WITH_PASSES])
-def test_passes_compile_for_every_capability(card):
+def test_fused_sweeps_compile_for_every_capability(card):
     """In one precision each: their text differs in one word."""
     limits = CARDS[card]
     _, _, kernels = chosen(card, "float32" if card in ("A30", "RTX 4090", "B200") else "float64")

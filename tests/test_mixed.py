@@ -214,7 +214,7 @@ def test_the_norm_that_is_kept_is_that_of_the_residual():
 @pytest.mark.parametrize(
     ("grid", "walls"), [("nodes = [67, 50]", "gvrv"), ("cells = [30, 21, 20]", "vvgrvg")]
 )
-def test_half_cycles_of_gpus_give_the_same_bits(grid, walls, monkeypatch):
+def test_cycle_legs_of_gpus_give_the_same_bits(grid, walls, monkeypatch):
     monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
     monkeypatch.setattr("heatsolve.linear.multigrid.hierarchy.MOST", 9)
     emulated, plain = Emulated(), NumpyBackend()

@@ -40,18 +40,18 @@ FAMILIES = {
         "test_arrays_of_different_shapes[3-{0}]", "test_reductions_of_different_shapes[{0}]",
         "test_accumulators_gather_until_cleared[{0}]",
     ],
-    "test_device_passes.py": [
-        "test_passes_have_the_bits_of_single_sweeps[float64-tiny-walls-{0}]",
-        "test_passes_have_the_bits_of_single_sweeps[float64-heat, varying-torus-{0}]",
-        "test_passes_have_the_bits_of_single_sweeps[float32-mean of six-torus-{0}]",
-        "test_half_cycles_have_the_bits_of_single_sweeps[three sweeps-multigrid-{0}]",
-        "test_half_cycles_have_the_bits_of_single_sweeps[odd torus-mgcg-{0}]",
+    "test_fused_sweeps.py": [
+        "test_fused_sweeps_have_the_bits_of_single_sweeps[float64-tiny-walls-{0}]",
+        "test_fused_sweeps_have_the_bits_of_single_sweeps[float64-heat, varying-torus-{0}]",
+        "test_fused_sweeps_have_the_bits_of_single_sweeps[float32-mean of six-torus-{0}]",
+        "test_cycle_legs_have_the_bits_of_single_sweeps[three sweeps-multigrid-{0}]",
+        "test_cycle_legs_have_the_bits_of_single_sweeps[odd torus-mgcg-{0}]",
         "test_norms_that_cycles_find_on_their_way[cells-{0}]",
         "test_norms_that_cycles_find_on_their_way[space-{0}]",
-        "test_half_cycles_in_space_have_the_bits_of_single_sweeps[small-{0}]",
-        "test_half_cycles_in_space_have_the_bits_of_single_sweeps[nodes-{0}]",
-        "test_half_cycles_in_space_have_the_bits_of_single_sweeps[torus-{0}]",
-        "test_half_cycles_in_space_have_the_bits_of_single_sweeps[cells-{0}]",
+        "test_cycle_legs_in_3d_have_the_bits_of_single_sweeps[small-{0}]",
+        "test_cycle_legs_in_3d_have_the_bits_of_single_sweeps[nodes-{0}]",
+        "test_cycle_legs_in_3d_have_the_bits_of_single_sweeps[torus-{0}]",
+        "test_cycle_legs_in_3d_have_the_bits_of_single_sweeps[cells-{0}]",
     ],
 }  # fmt: skip
 """Generic sweeps with and without reductions, of arrays alike and apart; passes of several sweeps;

@@ -1,4 +1,4 @@
-"""Several sweeps in one pass on a GPU, to the bit: on GPUs, and emulated without one."""
+"""Fused sweeps and cycle legs of GPUs, to the bit: on GPUs, and emulated without one."""
 
 import shutil
 from functools import cache
@@ -93,7 +93,7 @@ def wrap(backend, u, wraps):
 @pytest.mark.parametrize("walls", WALLS)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("precision", ["float64", "float32"])
-def test_passes_have_the_bits_of_single_sweeps(precision, case, walls, name):
+def test_fused_sweeps_have_the_bits_of_single_sweeps(precision, case, walls, name):
     point, arguments, shape, sweeps = CASES[case]
     if precision == "float32" and (walls == "walls" or name == "late"):
         pytest.skip("other combinations tell as much")
@@ -140,7 +140,7 @@ def test_a_sum_ends_a_pass():
 
 
 @pytest.fixture(autouse=True)
-def passes_on_small_grids(monkeypatch):
+def fused_on_small_grids(monkeypatch):
     monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
     monkeypatch.setattr(hierarchy, "MOST", 9)  # small grids have many levels
 
@@ -186,7 +186,7 @@ def two_plain_steps(*given):
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("method", ["multigrid", "mgcg"])
 @pytest.mark.parametrize("grid", GRIDS)
-def test_half_cycles_have_the_bits_of_single_sweeps(grid, method, name):
+def test_cycle_legs_have_the_bits_of_single_sweeps(grid, method, name):
     backend = machine(name)
     expected = two_plain_steps(*GRIDS[grid], method)
     got = two_steps(backend, *GRIDS[grid], method)
@@ -199,7 +199,7 @@ INSIDE = (slice(1, -1),) * 3
 
 
 ROOMY = {
-    "plane": ("nodes = [98, 131]\nupper = [97, 130]", "gvrv", "", "multigrid"),
+    "2D": ("nodes = [98, 131]\nupper = [97, 130]", "gvrv", "", "multigrid"),
     "ring": ("nodes = [98, 66]\nupper = [97, 66]\nperiodic = ['y']", "vg--", "", "multigrid"),
     "varying": (
         "nodes = [98, 66]\nupper = [97, 65]", "vvvv", "", "multigrid", "conductivity = '1 + x * y'"
@@ -208,8 +208,8 @@ ROOMY = {
     "nested, insulated": (  # means of b take what lies beyond its ghosts, times 0
         "nodes = [98, 67]\nupper = [97, 66]", "vgvg", "cycle = 'FMG'", "multigrid"
     ),
-    "space": ("nodes = [36, 28, 27]\nupper = [35, 27, 26]", "vgvrvv", "", "multigrid"),
-    "space, nested": (
+    "3D": ("nodes = [36, 28, 27]\nupper = [35, 27, 26]", "vgvrvv", "", "multigrid"),
+    "3D, nested": (
         "nodes = [36, 28, 27]\nupper = [35, 27, 26]", "vgvrvv", "cycle = 'FMG'", "multigrid"
     ),
 }  # fmt: skip
@@ -269,7 +269,7 @@ class Counting(Emulated):
     ],
 )
 def test_the_memory_of_multigrid_is_known_before(grid, walls, solver, monkeypatch):
-    """Passes write no residual, so the arrays for it are not made."""
+    """Cycle legs write no residual, so the arrays for it are not made."""
     monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
     text = case_text(grid, walls, "x", solver)
     case = parse(text, "case")
@@ -290,9 +290,9 @@ LOOKED_AT = {
     "odd torus": (
         "nodes = [99, 67]\nupper = [99, 67]\nperiodic = ['x', 'y']", "----", "norm = 'max'"
     ),
-    "space": ("nodes = [33, 31, 20]\nupper = [32, 30, 19]", "vgvrvv", "norm = 'l2'"),
-    "space, largest": ("cells = [19, 20, 21]", "rgvvgr", "norm = 'max'\ncycle = 'W'"),
-    "torus in space": ("nodes = [24, 24, 24]\nperiodic = ['x', 'y', 'z']", "------", ""),
+    "3D": ("nodes = [33, 31, 20]\nupper = [32, 30, 19]", "vgvrvv", "norm = 'l2'"),
+    "3D, largest": ("cells = [19, 20, 21]", "rgvvgr", "norm = 'max'\ncycle = 'W'"),
+    "3D torus": ("nodes = [24, 24, 24]\nperiodic = ['x', 'y', 'z']", "------", ""),
 }  # fmt: skip
 
 
@@ -357,7 +357,7 @@ SPACES = {
     "grid",
     [pytest.param(g, marks=pytest.mark.slow if g == "with a tile inside" else ()) for g in SPACES],
 )
-def test_half_cycles_in_space_have_the_bits_of_single_sweeps(grid, name):
+def test_cycle_legs_in_3d_have_the_bits_of_single_sweeps(grid, name):
     backend = machine(name)
     expected = two_plain_steps(*SPACES[grid])
     got = two_steps(backend, *SPACES[grid])
@@ -368,7 +368,7 @@ def test_half_cycles_in_space_have_the_bits_of_single_sweeps(grid, name):
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("solver", ["method = 'multigrid'", "method = 'multigrid'\ncycle = 'FMG'"])
 def test_a_source_that_is_the_same_everywhere(solver, name, monkeypatch):
-    """Passes in space want an array of it."""
+    """Cycle legs in 3D want an array of it."""
     monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
 
     def solved(backend):
@@ -461,7 +461,7 @@ WIDE = {
 
 @COMPILER
 @pytest.mark.parametrize("grid", WIDE)
-def test_half_cycles_in_single_precision(grid):
+def test_cycle_legs_in_single_precision(grid):
     """Threads of four columns, where rows begin at multiples of that, or of two."""
     expected = two_steps(NumpyBackend("float32"), *WIDE[grid])
     backend = Emulated("float32")
