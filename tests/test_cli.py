@@ -14,8 +14,8 @@ from heatsolve.backends import registry as choice
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, load_shipped, parse, shipped
 from heatsolve.io.output import read
+from heatsolve.models.base import grid_of
 from heatsolve.models.heat.conduction import Conduction
-from heatsolve.models.problem import grid_of
 from heatsolve.time import step_size as pace
 from heatsolve.tools.preview import preview
 from heatsolve.tools.preview_heat import thinned

@@ -11,13 +11,13 @@ from heatsolve.case.load import load, parse
 from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, Diverged, InputError
 from heatsolve.io.output import read
+from heatsolve.models.base import Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.projection import Projection
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.report import Report
 from heatsolve.runner import run
 from heatsolve.time.step_size import step_length
-from heatsolve.time.steppers import Substep
 from heatsolve.tools.preview import preview
 
 BOX = """

@@ -12,9 +12,9 @@ from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import Case, load, parse, shipped
 from heatsolve.case.toml import dump
 from heatsolve.errors import HeatsolveError
-from heatsolve.models.problem import grid_of
+from heatsolve.models.base import grid_of
+from heatsolve.models.registry import make_model
 from heatsolve.runner import run
-from heatsolve.time.loop import PROBLEMS
 
 MOST_UNKNOWNS = 2000
 MOST_POINTS = {1: 2000, 2: 44, 3: 12}
@@ -332,9 +332,7 @@ def fewer_points(case: Case) -> list[str]:
 
 def largest_step(case: Case) -> float:
     """The step at cfl = 1, finite so that the guard can count with it."""
-    problem = PROBLEMS[case.model.scheme or case.model.kind](
-        case, NumpyBackend(case.solver.precision)
-    )
+    problem = make_model(case, NumpyBackend(case.solver.precision))
     return min(problem.largest_step(), 1e300)
 
 

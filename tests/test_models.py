@@ -16,10 +16,10 @@ import heatsolve
 from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, InputError, Interrupted
 from heatsolve.models import user as models
+from heatsolve.models.stability import amplification
 from heatsolve.models.transport.equations import laplacian
 from heatsolve.runner import run
 from heatsolve.stencil.language import where
-from heatsolve.time.stability import amplification
 
 
 @heatsolve.model(

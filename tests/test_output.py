@@ -15,7 +15,7 @@ from heatsolve.case.load import load, parse, shipped
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.io import fieldfile, output
 from heatsolve.io.output import FieldFile, cuts, evenly, read, summary
-from heatsolve.models.problem import grid_of
+from heatsolve.models.base import grid_of
 from heatsolve.runner import run
 
 AXES = {"z": np.linspace(-1, 1, 4), "y": np.linspace(2, 3, 5), "x": np.linspace(0, 0.6, 7)}

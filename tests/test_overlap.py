@@ -17,9 +17,9 @@ from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, parse
 from heatsolve.linear.iterate import make_method
 from heatsolve.linear.multigrid import partition
+from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.parallel.ranks import Ranks, World
-from heatsolve.time.loop import PROBLEMS, stepper_of
 from heatsolve.time.step_size import step_length, substeps
 from heatsolve.tools.bench.noise import noise_inside
 
@@ -86,9 +86,9 @@ def solved(given, backend, ranks):
 
 def marched(case, backend, ranks):
     """The fields after two steps, and where they are."""
-    problem = PROBLEMS["staggered"](case, backend, ranks=ranks)
+    problem = Staggered(case, backend, ranks=ranks)
     step, _ = step_length(problem)
-    stepper = stepper_of(problem, 0.0, step)
+    stepper = problem.stepper(0.0, step)
     stepper.prepare()
     for number in range(2):
         stepper.step(list(substeps(case.time, number, step, 1 << 20)), None, None)

@@ -12,9 +12,9 @@ from heatsolve.case.load import load, parse, recorded
 from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, Diverged, InputError, Interrupted
 from heatsolve.io.output import read
+from heatsolve.models import stability
 from heatsolve.models.transport.convection import Convection
 from heatsolve.runner import run
-from heatsolve.time import stability
 from heatsolve.tools.preview_transport import transport_rows
 
 CASE = """

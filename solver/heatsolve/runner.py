@@ -31,8 +31,8 @@ from heatsolve.io.output import read
 from heatsolve.io.writer import Results
 from heatsolve.linear import term_of
 from heatsolve.linear.iterate import Outcome, method_name
-from heatsolve.models.heat.conduction import Conduction
-from heatsolve.models.problem import Problem, dims_of, grid_of
+from heatsolve.models.base import Model, dims_of, grid_of
+from heatsolve.models.registry import make_model
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, speed, together
@@ -172,9 +172,9 @@ def machine_of(case: Case, backend: str | None, report: Report, ranks: Ranks) ->
     return machine
 
 
-def set_up(case: Case, machine: Backend, report: Report, ranks: Ranks) -> Problem:
+def set_up(case: Case, machine: Backend, report: Report, ranks: Ranks) -> Model:
     """The case on a machine; says what it is."""
-    problem = march.make_problem(with_layers(case, machine, ranks), machine, ranks)
+    problem = make_model(with_layers(case, machine, ranks), machine, ranks)
     points = " x ".join(str(axis.points) for axis in reversed(problem.whole.axes))
     report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")
     if problem.remark:
@@ -214,8 +214,8 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
         "source": case.source.model_copy(update={"points": ()}),
     }
     try:
-        alone = march.make_problem(case.model_copy(update=of_block), machine)
-        layers = min(most, *ranks.gather(march.longest_pass(alone)))
+        alone = make_model(case.model_copy(update=of_block), machine)
+        layers = min(most, *ranks.gather(alone.longest_pass()))
     except InputError:  # an expression that has no value at points of another grid
         return case
     layers -= 1 - layers % 2  # as the sweeps of a pass, which are odd
@@ -223,7 +223,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     return case.model_copy(update={"parallel": parallel})
 
 
-def store_of(problem: Problem, path: Path) -> CheckpointStore:
+def store_of(problem: Model, path: Path) -> CheckpointStore:
     """The checkpoints of the run that writes a file: NAME.checkpoints beside NAME.h5."""
     axes = problem.grid.axes
     window = [axis.block or (0, axis.all_unknowns) for axis in axes]
@@ -233,7 +233,7 @@ def store_of(problem: Problem, path: Path) -> CheckpointStore:
 
 
 def restarted(
-    problem: Problem, store: CheckpointStore, start: Start, pace: Pace | None, report: Report
+    problem: Model, store: CheckpointStore, start: Start, pace: Pace | None, report: Report
 ) -> State | None:
     """The state that a run begins from, None for a fresh start; raises as `find_state`."""
     case = problem.case
@@ -249,7 +249,7 @@ def restarted(
 
 
 def controller_of(
-    problem: Problem, store: CheckpointStore, results: Results, start: Start, request: StopRequest
+    problem: Model, store: CheckpointStore, results: Results, start: Start, request: StopRequest
 ) -> CheckpointController:
     """Who saves the run as the case plans it; with each state goes what the file holds by then."""
     case, plan = problem.case, problem.case.checkpoint
@@ -269,7 +269,7 @@ def controller_of(
 
 
 def solve(
-    problem: Problem,
+    problem: Model,
     pace: Pace | None,
     results: Results,
     report: Report,
@@ -287,7 +287,6 @@ def solve(
     problem.ranks.summing = 0.0
     if pace is None:
         report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
-        assert isinstance(problem, Conduction)
         outcome = march.steady(problem, report, controller, resumed)
     else:
         report.begin("step", pace.count)
@@ -303,7 +302,7 @@ def exit_code(outcome: Outcome) -> int:
     return EXIT_NOT_CONVERGED if outcome.ending == "limit" else 0
 
 
-def results_of(problem: Problem, path: Path, secured: Sequence[Any]) -> Results:
+def results_of(problem: Model, path: Path, secured: Sequence[Any]) -> Results:
     """The file of a run, with the coordinates of all its points, behind earlier frames."""
     case, axes = problem.case, problem.whole.axes
     coordinates = {axis.name: axis.coordinates[slice(*axis.stored)] for axis in axes}
@@ -326,7 +325,7 @@ def holds(path: Path, case: Case, outcome: Outcome, ranks: Ranks) -> bool:
     return ranks.gather(same)[0]
 
 
-def error_norms(problem: Problem, fields: dict[str, np.ndarray]) -> dict[str, float]:
+def error_norms(problem: Model, fields: dict[str, np.ndarray]) -> dict[str, float]:
     """Root mean square and largest difference from the case's exact solution, where it has one."""
     case = problem.case
     time = case.time.end if case.time is not None else 0.0
@@ -352,7 +351,7 @@ def error_norms(problem: Problem, fields: dict[str, np.ndarray]) -> dict[str, fl
     return errors
 
 
-def attributes_of(problem: Problem, outcome: Outcome) -> dict[str, Any]:
+def attributes_of(problem: Model, outcome: Outcome) -> dict[str, Any]:
     case = problem.case
     return {
         "case": case.recorded,
@@ -371,7 +370,7 @@ def attributes_of(problem: Problem, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def shares(problem: Problem, elapsed: float) -> Shares:
+def shares(problem: Model, elapsed: float) -> Shares:
     """What it cost to be several processes (asks all).
 
     The time is that which elapsed, compilation included: others wait while one process compiles.

@@ -14,7 +14,7 @@ from heatsolve.case.load import Case, lines_about
 from heatsolve.case.schema import FIELDS, IMPLICIT
 from heatsolve.case.types import Found
 from heatsolve.errors import CaseError
-from heatsolve.models.problem import grid_of, region_of
+from heatsolve.models.base import grid_of, region_of
 
 EXPLICIT = "an explicit march solves no system"
 STEADY = "a steady case has no time"

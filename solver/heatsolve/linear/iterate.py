@@ -20,9 +20,9 @@ from heatsolve.linear.stationary.chebyshev import Chebyshev
 from heatsolve.linear.stationary.jacobi import Jacobi
 from heatsolve.linear.stationary.sor import Sor
 from heatsolve.linear.stopping import ConvergenceTest, IterationState, ResidualCheck
+from heatsolve.models.base import mirrors
 from heatsolve.models.evaluate import walls_of
 from heatsolve.models.heat import equations as heat
-from heatsolve.models.problem import mirrors
 from heatsolve.stencil.grid import Grid, whole
 
 FEWEST_ON_DEVICE = 2

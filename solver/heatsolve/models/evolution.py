@@ -4,12 +4,14 @@ from functools import cache
 from typing import Any
 
 from heatsolve.errors import InputError
+from heatsolve.models import stability
+from heatsolve.models.base import Stepper
 from heatsolve.models.multifield import Walled
 from heatsolve.models.transport import equations as transport
+from heatsolve.models.transport.runge_kutta import RungeKutta
 from heatsolve.models.user import Equations
 from heatsolve.stencil import language as points
 from heatsolve.stencil.language import Point
-from heatsolve.time import stability
 
 
 class Evolution(Walled):
@@ -18,6 +20,9 @@ class Evolution(Walled):
     velocities: tuple[Any, ...] = ()
     wall_lines: tuple[Any, ...] = ()
     """Both are the affair of the point function."""
+
+    def stepper(self, time: float, step: float) -> Stepper:
+        return RungeKutta(self, time, step)
 
     @property
     def equations(self) -> Equations:

@@ -9,16 +9,16 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.case.load import Case
 from heatsolve.errors import InputError
+from heatsolve.models import stability
+from heatsolve.models.base import Model
 from heatsolve.models.evaluate import Wall, evaluate, walls_of
-from heatsolve.models.problem import Problem
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import copy
-from heatsolve.time import stability
 
 
-class Walled(Problem):
+class Walled(Model):
     """The quantities of a case on a backend, and the ghosts that its walls ask for.
 
     `names` are the quantities.

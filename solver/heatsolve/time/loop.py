@@ -7,73 +7,40 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Backend
 from heatsolve.case.load import Case
 from heatsolve.control.controller import CheckpointController, State, Stopped
-from heatsolve.errors import Diverged, InputError, NotConverged
-from heatsolve.linear import Method, System, weighted, weighted_magnitude
+from heatsolve.errors import Diverged, NotConverged
+from heatsolve.linear import Method, System
 from heatsolve.linear.criterion import Criterion
 from heatsolve.linear.iterate import Outcome, Watcher, make_method, solve, stall
 from heatsolve.linear.stopping import GROWTH, first_not_finite, largest_place
-from heatsolve.models.evolution import Evolution
-from heatsolve.models.flow.collocated import Collocated, CollocatedStep
-from heatsolve.models.flow.projection import Projection
-from heatsolve.models.flow.staggered import Staggered
-from heatsolve.models.heat.conduction import Conduction
-from heatsolve.models.problem import FUZZ, Problem
-from heatsolve.models.transport.convection import Convection
-from heatsolve.parallel.ranks import Ranks
-from heatsolve.stencil.grid import Grid
+from heatsolve.models.base import FUZZ, Model, Stepper
 from heatsolve.stencil.language import copy
 from heatsolve.time.probes import LINE_TIME, Probes
-from heatsolve.time.runge_kutta import RungeKutta
 from heatsolve.time.step_size import Pace, Stride
-from heatsolve.time.steppers import Explicit, Implicit, Stepper
 
 LOOKS_AT_START = 10
 """Looks at a march whose largest change is what later ones are compared with."""
 RISE = 10.0
 FEW_LOOKS = 1000
 """Looks at a march of which nobody asks for more than the norm, at least."""
-COMPATIBLE = 1e-10
-"""Relative imbalance of sources up to which a problem without given values has a solution."""
-PROBLEMS: dict[str, type[Problem]] = {
-    "heat": Conduction,
-    "transport": Convection,
-    "collocated": Collocated,
-    "staggered": Staggered,
-}
-"""By the kind of model, or the scheme of a flow."""
-
-
-def make_problem(
-    case: Case, machine: Backend, ranks: Ranks | None = None, grid: Grid | None = None
-) -> Problem:
-    """A case on a machine; on another grid than its own, if one is given."""
-    own = case.model.equations is not None
-    kind = Evolution if own else PROBLEMS[case.model.scheme or case.model.kind]
-    return kind(case, machine, grid, ranks)
 
 
 def steady(
-    problem: Conduction,
+    problem: Model,
     watcher: Watcher,
     controller: CheckpointController | None = None,
     resumed: State | None = None,
 ) -> Outcome:
-    """Solve div(k grad T) + q = 0; the solution is left in `problem.temperature`.
+    """Solve A u = b, as div(k grad T) + q = 0; the solution is left in the model's field.
 
     From a `resumed` state it goes on as if it had not stopped.
     """
-    source = problem.source(0.0)
-    if problem.singular:  # make_compatible writes to all of it
-        source = np.broadcast_to(source, problem.grid.shape)
-    system = problem.system(problem.backend.to_device(source))
-    if system.singular:
-        make_compatible(system)
+    system = problem.steady_system()
     if reason := stall(problem.case, problem.whole, system.singular):
         watcher.warn(reason)
-    field, total = problem.temperature, problem.add_magnitudes
+    (field,) = problem.fields.values()
+    total = problem.add_magnitudes
 
     def begin(system: System, exponent: int) -> tuple[Method, Criterion]:
         # The criterion first: the array that it needs is free again when the method makes its own.
@@ -86,33 +53,10 @@ def steady(
 
     outcome = solve(system, field, begin, problem.reset, watcher, controller, resumed)
     if system.singular:
-        system.remove_mean(problem.temperature)
+        system.remove_mean(field)
     if problem.case.solver.update is not None:
         problem.set_walls(0.0)  # wall nodes that copy what is inside
     return outcome
-
-
-def make_compatible(system: System) -> None:
-    """Without any given value, sources and fluxes must cancel: refuse, or remove their rounding."""
-    given = (system.grid.interior, system.b, *system.ratios)
-    total = system.backend.reduce("sum", weighted, *given)
-    size = system.backend.reduce("sum", weighted_magnitude, *given)
-    if abs(total) > COMPATIBLE * size:
-        raise InputError(
-            "no steady state: no wall gives a temperature, and sources and wall fluxes do not "
-            f"cancel (sum {total:.6g} of magnitudes {size:.6g})"
-        )
-    if total != 0.0:
-        system.remove_mean(system.b)
-        system.halo.exchange(system.b)  # the margin reads it, too
-
-
-def longest_pass(problem: Problem) -> int:
-    """The most sweeps of Jacobi's iteration, for the field or the pressure, of one pass."""
-    if not isinstance(problem, Conduction):
-        return stepper_of(problem, 0.0, 0.0).longest
-    system = problem.system(problem.backend.to_device(problem.source(0.0)))
-    return make_method(problem.case, system, problem.backend.zeros(problem.grid.shape)).longest
 
 
 # ---- transient ---------------------------------------------------------------------------------
@@ -159,7 +103,7 @@ def passed_by(case: Case, pace: Pace | None, state: State) -> str:
 
 
 def transient(
-    problem: Problem,
+    problem: Model,
     pace: Pace,
     watcher: Watcher,
     frame: Frame,
@@ -243,32 +187,20 @@ def steps_to_look(case: Case, count: int) -> int:
     return max(1, count // FEW_LOOKS)
 
 
-def begin(problem: Problem, pace: Pace, resumed: State | None) -> tuple[int, "Log", Stepper]:
+def begin(problem: Model, pace: Pace, resumed: State | None) -> tuple[int, "Log", Stepper]:
     """The number of steps that are done, the log of them, and who makes the others."""
     log = Log(problem)
     if resumed is not None:
         log.recall(resumed)
         pace.recall(resumed.record["pace"])
         problem.recall(resumed.fields, log.course.time)
-    stepper = stepper_of(problem, log.course.time, pace.step)
+    stepper = problem.stepper(log.course.time, pace.step)
     if resumed is None:
         stepper.prepare()
         log.start()
         return 0, log, stepper
-    stepper.recall(resumed)
+    stepper.recall(resumed.number, resumed.record["stepper"], resumed.fields)
     return resumed.number, log, stepper
-
-
-def stepper_of(problem: Problem, time: float, step: float) -> Stepper:
-    """Who makes the steps that a case asks for."""
-    if isinstance(problem, Convection | Evolution):
-        return RungeKutta(problem, time, step)
-    if isinstance(problem, Collocated):
-        return CollocatedStep(problem, time)
-    if isinstance(problem, Staggered):
-        return Projection(problem, time, step)
-    assert isinstance(problem, Conduction) and problem.case.time is not None
-    return (Explicit if problem.case.time.scheme == "explicit" else Implicit)(problem, time)
 
 
 class Log:
@@ -279,7 +211,7 @@ class Log:
     of the sum of the first field relative to that sum.
     """
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: Model):
         time = problem.case.time
         assert time is not None
         self._problem, self._tolerance = problem, time.tolerance

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from heatsolve.errors import InputError
+from heatsolve.models.base import Model
 from heatsolve.models.flow.obstacles import owners
-from heatsolve.models.problem import Problem
 from heatsolve.stencil.grid import Axis
 
 LINE_TIME = "line_time"
@@ -38,7 +38,7 @@ class Probes:
     """Reads the fields of a problem where its case wants them: at `output.probes`, or along `lines`
     (`output.line`)."""
 
-    def __init__(self, problem: Problem, lines: bool = False):
+    def __init__(self, problem: Model, lines: bool = False):
         self._problem = problem
         output, kind = problem.case.output, "line" if lines else "probe"
         probes = [[position] for position in output.probes]

@@ -9,10 +9,7 @@ from typing import Any
 from heatsolve.case.load import Case
 from heatsolve.case.schema import IMPLICIT, Time
 from heatsolve.errors import InputError
-from heatsolve.models.flow.staggered import Staggered
-from heatsolve.models.problem import Problem
-from heatsolve.models.transport.convection import Convection
-from heatsolve.time.steppers import Substep
+from heatsolve.models.base import Carrier, Model, Substep
 
 MOST_STEPS = 2.0**53
 SHORTEST_STEP = 1e-290
@@ -64,11 +61,12 @@ class Pace(ABC):
     count: int
     """Steps to the end, as far as is known before the march."""
     warning = ""
+    follows = False
+    """Whether steps follow the velocities of the moment."""
 
-    def __init__(self, problem: Problem):
-        self.case: Case = problem.case
-        assert problem.case.time is not None
-        self.time = problem.case.time
+    def __init__(self, case: Case):
+        assert case.time is not None
+        self.case, self.time = case, case.time
 
     @property
     def state(self) -> dict[str, float]:
@@ -98,8 +96,8 @@ class Pace(ABC):
 class EvenPace(Pace):
     """Steps of one length, the last one shortened where it does not divide the end time."""
 
-    def __init__(self, problem: Problem):
-        super().__init__(problem)
+    def __init__(self, problem: Model):
+        super().__init__(problem.case)
         self.step, self.warning = step_length(problem)
         self.count = count_steps(self.time.end, self.step)
 
@@ -124,13 +122,14 @@ class FollowingPace(Pace):
     few lengths: some systems belong to one, and steps of one length are more accurate together.
     """
 
-    def __init__(self, problem: Staggered | Convection):
-        super().__init__(problem)
+    follows = True
+
+    def __init__(self, problem: Carrier):
+        super().__init__(problem.case)
         self._problem, self.step = problem, 0.0
         self._chosen_for: list[float] = []
         self._rate, self._ends_all = math.inf, False
-        if isinstance(problem, Convection):
-            problem.largest_step()  # refuses backward differences where a velocity is negative
+        problem.demand_scheme()
         self._choose(0.0, problem.fields, 1.0, math.inf)
         assert self.time.cfl is not None
         if self.time.cfl > 1.0 and self._chosen_for:
@@ -218,7 +217,7 @@ class FollowingPace(Pace):
     def _reach(self) -> float:
         """Beyond it, implicit diffusion would be stable, but has little to do with the truth."""
         problem = self._problem
-        if isinstance(problem, Convection) or self.time.diffusion == "explicit":
+        if self.time.diffusion == "explicit":
             return math.inf
         nu = max(problem.moved.values())
         rate = nu * sum(2.0 / (h * h) for h in problem.steps_along_axes)
@@ -244,10 +243,10 @@ class FollowingPace(Pace):
         return number + math.ceil((self.time.end - time) / self.step - FUZZ)
 
 
-def pace_of(problem: Problem) -> Pace:
+def pace_of(problem: Model) -> Pace:
     """Steps that follow velocities, or even ones."""
-    if isinstance(problem, Staggered | Convection) and follows(problem.case):
-        return FollowingPace(problem)
+    if problem.carrier is not None and follows(problem.case):
+        return FollowingPace(problem.carrier)
     return EvenPace(problem)
 
 
@@ -263,7 +262,7 @@ def rounded_down(step: float) -> float:
     return math.floor(step / unit) * unit or step
 
 
-def step_length(problem: Problem) -> tuple[float, str]:
+def step_length(problem: Model) -> tuple[float, str]:
     """The first time step of a case (s), and a warning if it is unstable and allowed to be.
 
     Raises InputError where the case's explicit scheme would be unstable.

@@ -17,14 +17,11 @@ from heatsolve.case.load import Case
 from heatsolve.case.schema import IMPLICIT, Section
 from heatsolve.linear.criterion import Criterion
 from heatsolve.linear.iterate import Queue, make_method, method_name
-from heatsolve.models.flow.staggered import Staggered
-from heatsolve.models.heat.conduction import Conduction
-from heatsolve.models.problem import Problem, dims_of, grid_of
+from heatsolve.models.base import Model, Substep, dims_of, grid_of
+from heatsolve.models.registry import make_model
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.stencil.grid import Grid, Outline
-from heatsolve.time.loop import make_problem, stepper_of
-from heatsolve.time.step_size import EvenPace, Pace, substeps
-from heatsolve.time.steppers import Substep
+from heatsolve.time.step_size import Pace, substeps
 
 WIDE_LEVELS = 2
 """Arrays of grid shape that multigrid has besides where the blocks of several GPUs overlap."""
@@ -68,7 +65,7 @@ def budget_of(case: Case, machine: Backend, processes: int = 1, pace: Pace | Non
         alone = _moved(alone, grid)
     backend = CountingBackend(machine, stretch)
     with np.errstate(all="ignore"):
-        problem = make_problem(alone, backend, grid=grid)
+        problem = make_model(alone, backend, grid=grid)
         work = _iteration(problem) if case.time is None else _step(problem, pace)
     times = math.prod(block.shape) / math.prod(grid.shape)
     one = math.prod(block.shape) * machine.dtype.itemsize
@@ -150,19 +147,16 @@ def _work(backend: CountingBackend, units: Callable[[], int]) -> Work:
     return (backend.bytes_moved - moved) / count, (backend.tally.calls - calls) / count
 
 
-def _iteration(problem: Problem) -> Work:
+def _iteration(problem: Model) -> Work:
     """Work of an iteration for a steady state, its share of a check included."""
-    assert isinstance(problem, Conduction)
     backend = problem.backend
     assert isinstance(backend, CountingBackend)
-    source = problem.source(0.0)
-    if problem.singular:
-        source = np.broadcast_to(source, problem.grid.shape)
+    (field,) = problem.fields.values()
     with backend.only_counting():
-        system = problem.system(backend.to_device(source))
+        system = problem.steady_system()
         total = problem.add_magnitudes
-        criterion = Criterion(problem.case, system, problem.temperature, total=total)
-    method = make_method(problem.case, system, problem.temperature)
+        criterion = Criterion(problem.case, system, field, total=total)
+    method = make_method(problem.case, system, field)
     criterion.limit = 1 << 60
     queue = Queue(method, criterion)
 
@@ -178,7 +172,7 @@ def _iteration(problem: Problem) -> Work:
         return _work(backend, lambda: some(first) - first)
 
 
-def _step(problem: Problem, pace: Pace | None) -> Work:
+def _step(problem: Model, pace: Pace | None) -> Work:
     """Work of a step: one iteration of each system that it solves.
 
     A frame, a check, and steps of other parts or lengths may need arrays of their own.
@@ -188,7 +182,7 @@ def _step(problem: Problem, pace: Pace | None) -> Work:
     step, count = (1.0, 1 << 40) if pace is None else (pace.step, pace.count)
 
     def parts(number: int) -> list[Substep]:
-        if pace is None or isinstance(pace, EvenPace):
+        if pace is None or not pace.follows:
             return list(substeps(time, number, step, count))
         # Every second one as if the flow had become twice as fast.
         return [Substep(number * step, step / (1 + number % 2), 0.0)]
@@ -196,7 +190,7 @@ def _step(problem: Problem, pace: Pace | None) -> Work:
     numbers = {0, min(1, count - 1)}
     if time.scheme in IMPLICIT:  # parts of other lengths have solvers of their own
         numbers |= {min(2, count - 1), count - 1}
-    stepper = stepper_of(problem, 0.0, step)
+    stepper = problem.stepper(0.0, step)
     change: Any = backend.accumulator("sum")
     for number in sorted(numbers):
         stepper.make_solvers(parts(number))
@@ -210,12 +204,12 @@ def _step(problem: Problem, pace: Pace | None) -> Work:
     with backend.only_counting():
         stepper.measures()
         stepper.present()
-        if isinstance(problem, Staggered):  # whose velocities go to the centres for a file
+        for _ in range(problem.arrays_of_a_frame):
             backend.zeros(problem.grid.shape)
         return _work(backend, one)
 
 
-def _held(problem: Problem) -> int:
+def _held(problem: Model) -> int:
     """Bytes of the arrays that a problem keeps on the host, in double precision."""
     keepers = [getattr(problem, "volumes", None)]
     bodies = getattr(problem, "bodies", None)

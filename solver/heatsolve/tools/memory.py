@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from heatsolve.backends import Backend
 from heatsolve.case.load import Case
 from heatsolve.errors import InputError
-from heatsolve.models.problem import grid_of
+from heatsolve.models.base import grid_of
 from heatsolve.tools.budget import budget_of
 from heatsolve.tools.preview_rows import size
 

@@ -6,7 +6,7 @@ from heatsolve.backends import Backend
 from heatsolve.backends.registry import choose
 from heatsolve.case.load import Case
 from heatsolve.case.unused import warn_of_unused
-from heatsolve.models.problem import grid_of
+from heatsolve.models.base import grid_of
 from heatsolve.report import Report
 from heatsolve.streams import shown
 from heatsolve.time.step_size import Pace

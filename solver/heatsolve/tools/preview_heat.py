@@ -14,13 +14,12 @@ from heatsolve.case.load import Case
 from heatsolve.errors import InputError
 from heatsolve.linear.fft.modes import ALONE, modes_of
 from heatsolve.linear.iterate import method_name, stall
+from heatsolve.models.base import grid_of
 from heatsolve.models.evaluate import Wall
-from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.heat.conduction import Conduction, make_compatible
 from heatsolve.models.heat.volumes import Volumes
-from heatsolve.models.problem import grid_of
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import ZERO
-from heatsolve.time import loop as march
 from heatsolve.time.step_size import Pace
 from heatsolve.tools.preview_rows import alone, grid_words, row, sample_of, steps, words
 
@@ -104,7 +103,7 @@ def rehearse(case: Case, grid: Grid) -> None:
     source = np.broadcast_to(problem.source(0.0), problem.grid.shape)
     system = problem.system(backend.to_device(source))
     if points and case.model.steady and system.singular:
-        march.make_compatible(system)
+        make_compatible(system)
 
 
 def _places(problem: Conduction, grid: Grid) -> Iterator[str]:

@@ -9,13 +9,13 @@ from heatsolve.backends import Backend
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import Case
 from heatsolve.case.schema import IMPLICIT
+from heatsolve.models.base import Model, dims_of, grid_of
 from heatsolve.models.multifield import Walled
-from heatsolve.models.problem import Problem, dims_of, grid_of
 from heatsolve.parallel.decomposition import largest_block, most_neighbours
 from heatsolve.stencil.expressions import Expression
 from heatsolve.stencil.grid import WALLS, Grid, sampled
 from heatsolve.time.loop import steps_to_look
-from heatsolve.time.step_size import FollowingPace, Pace, follows, pace_of
+from heatsolve.time.step_size import Pace, follows, pace_of
 from heatsolve.tools.budget import Budget
 
 EVALUATED_UP_TO = 1 << 20
@@ -110,7 +110,7 @@ def places(problem: Walled, grid: Grid) -> Iterator[str]:
             yield row(name, ", ".join(said))
 
 
-def steps(problem: Problem) -> Generator[str, None, Pace]:
+def steps(problem: Model) -> Generator[str, None, Pace]:
     """The limit of stability and the steps; returns their pace."""
     time = problem.case.time
     assert time is not None
@@ -119,7 +119,7 @@ def steps(problem: Problem) -> Generator[str, None, Pace]:
         yield row("stability", f"a step of at most {limit:.6g}")
     pace = pace_of(problem)
     warning = ", UNSTABLE but allowed" if pace.warning else ""
-    at_first = ", at first: they follow the flow" if isinstance(pace, FollowingPace) else ""
+    at_first = ", at first: they follow the flow" if pace.follows else ""
     yield row("steps", f"{pace.count} of {pace.step:.6g} to t = {time.end:g}{at_first}{warning}")
     yield row("history", history(problem.case, pace.count))
     return pace

@@ -5,16 +5,14 @@ from typing import Any
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.load import Case
-from heatsolve.control.controller import StopController
 from heatsolve.linear import Sweeps
+from heatsolve.models.base import Stepper, StopController, Substep, mirrors
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.multifield import Walled
-from heatsolve.models.problem import mirrors
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import copy
-from heatsolve.time.steppers import Stepper, Substep
 
 
 class Collocated(Walled):
@@ -28,6 +26,9 @@ class Collocated(Walled):
     ):
         super().__init__(case, backend, grid, ranks)
         self.density = float(case.model.density())
+
+    def stepper(self, time: float, step: float) -> Stepper:
+        return CollocatedStep(self, time)
 
     def largest_step(self) -> float:
         """The largest stable step of convection and diffusion (s), for the speeds at t = 0.

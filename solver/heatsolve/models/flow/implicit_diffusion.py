@@ -7,7 +7,7 @@ theta = 1/2, convection by Adams and Bashforth).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from heatsolve.errors import NotConverged
 from heatsolve.linear import Method, System, added
 from heatsolve.linear.criterion import Criterion
 from heatsolve.linear.iterate import iterate, make_method
+from heatsolve.models.base import Silent
 from heatsolve.models.flow import equations as flow
-from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat import equations as heat
 from heatsolve.stencil.grid import WALLS
 from heatsolve.stencil.language import ONE, copy, fill
-from heatsolve.time.steppers import Silent
+
+if TYPE_CHECKING:
+    from heatsolve.models.flow.staggered import Staggered
 
 
 @dataclass
@@ -35,7 +37,7 @@ class _Solver:
 class ImplicitDiffusion:
     """Solves for what a step adds to each quantity, to the tolerance of `case.solver`."""
 
-    def __init__(self, problem: Staggered, case: Case):
+    def __init__(self, problem: "Staggered", case: Case):
         solver = case.solver
         if solver.method == "fft":  # which knows no wall between two unknowns
             case = case.model_copy(update={"solver": solver.model_copy(update={"method": "auto"})})

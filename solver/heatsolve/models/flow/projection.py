@@ -1,22 +1,23 @@
 """The steps of a march of flow: Runge-Kutta's stages, each made free of divergence."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator
-from heatsolve.control.controller import State, StopController
 from heatsolve.errors import Diverged, NotConverged
 from heatsolve.linear import Method, Sweeps, System
 from heatsolve.linear.criterion import Criterion
 from heatsolve.linear.iterate import iterate, make_method
+from heatsolve.models.base import Silent, Stepper, StopController, Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion
-from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.transport import equations as transport
 from heatsolve.stencil.grid import Region
 from heatsolve.stencil.language import ZERO, Point, copy, fill
-from heatsolve.time.steppers import Silent, Stepper, Substep
+
+if TYPE_CHECKING:
+    from heatsolve.models.flow.staggered import Staggered
 
 Fields = dict[str, Any]
 REST = 1e-4
@@ -36,7 +37,7 @@ class Projection(Stepper):
     fields at the start of the step, which it reads at the point only.
     """
 
-    def __init__(self, problem: Staggered, time: float, step: float):
+    def __init__(self, problem: "Staggered", time: float, step: float):
         super().__init__(time)
         self.problem: Staggered = problem
         case, backend, shape = problem.case, problem.backend, problem.grid.shape
@@ -83,13 +84,13 @@ class Projection(Stepper):
     def scalars(self) -> dict[str, float]:
         return {"length": self._length, **self._driving}
 
-    def recall(self, state: State) -> None:
-        self._driving = dict(state.record["stepper"])
+    def recall(self, steps: int, scalars: Mapping[str, float], fields: Mapping[str, Any]) -> None:
+        self._driving = dict(scalars)
         self._length = self._driving.pop("length")
-        self.problem.restore(self._before, state.fields[BEFORE])
+        self.problem.restore(self._before, fields[BEFORE])
         for name, array in self._rates.items():
-            self.problem.restore(array, state.fields[f"rate of {name}"])
-        self._known = state.number * len(self._stages)
+            self.problem.restore(array, fields[f"rate of {name}"])
+        self._known = steps * len(self._stages)
 
     def prepare(self) -> None:
         """Project the initial velocity; its pressure is none of the flow's."""

@@ -14,16 +14,18 @@ from heatsolve.case.schema import Condition
 from heatsolve.errors import InputError
 from heatsolve.linear import System
 from heatsolve.linear.spectrum import lowest_eigenvalue
+from heatsolve.models import stability
+from heatsolve.models.base import Carrier, Stepper
 from heatsolve.models.evaluate import Wall
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.immersed_boundary import Bodies
+from heatsolve.models.flow.projection import Projection
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.multifield import Walled
 from heatsolve.parallel.halo import replaced
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import WALLS, Grid, Region
 from heatsolve.stencil.language import ONE, ZERO, copy
-from heatsolve.time import stability
 
 STILL = Condition.model_construct(value=ZERO_EXPRESSION)
 LEVEL = Condition.model_construct(gradient=ZERO_EXPRESSION)
@@ -95,6 +97,19 @@ class Staggered(Walled):
             given = (places, regions, self.components, self.moved)
             self.bodies = Bodies(case, backend, self.halo, *given)
             self._demand_fluid(self.bodies)
+
+    arrays_of_a_frame = 1
+    """Where velocities come to the centres of cells."""
+
+    def stepper(self, time: float, step: float) -> Stepper:
+        return Projection(self, time, step)
+
+    @property
+    def carrier(self) -> Carrier | None:
+        return self
+
+    def demand_scheme(self) -> None:
+        """All schemes of flow go with all of convection; `stable_step_at` refuses the rest."""
 
     def places(self, name: str) -> Grid:
         return self._faces.get(name, self.grid)

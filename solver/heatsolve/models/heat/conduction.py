@@ -7,18 +7,24 @@ import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.load import Case
-from heatsolve.linear import System, weighted_magnitude
+from heatsolve.errors import InputError
+from heatsolve.linear import System, weighted, weighted_magnitude
+from heatsolve.linear.iterate import make_method
 from heatsolve.linear.spectrum import lowest_eigenvalue
+from heatsolve.models.base import Model, Stepper
 from heatsolve.models.evaluate import Wall, walls_of
 from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat.steps import Explicit, Implicit
 from heatsolve.models.heat.volumes import Volumes, ratio_line
-from heatsolve.models.problem import Problem
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import ZERO, fill, shifted
 
+COMPATIBLE = 1e-10
+"""Relative imbalance of sources up to which a problem without given values has a solution."""
 
-class Conduction(Problem):
+
+class Conduction(Model):
     """The arrays of a heat case on a backend, and the linear systems made of them."""
 
     def __init__(
@@ -136,6 +142,26 @@ class Conduction(Problem):
             homogeneous=self.homogeneous,
         )
 
+    def steady_system(self) -> System:
+        source = self.source(0.0)
+        if self.singular:  # make_compatible writes to all of it
+            source = np.broadcast_to(source, self.grid.shape)
+        system = self.system(self.backend.to_device(source))
+        if system.singular:
+            make_compatible(system)
+        return system
+
+    def stepper(self, time: float, step: float) -> Stepper:
+        assert self.case.time is not None
+        kind = Explicit if self.case.time.scheme == "explicit" else Implicit
+        return kind(self, time)
+
+    def longest_pass(self) -> int:
+        if self.case.time is not None:
+            return super().longest_pass()
+        system = self.system(self.backend.to_device(self.source(0.0)))
+        return make_method(self.case, system, self.backend.zeros(self.grid.shape)).longest
+
     @property
     def homogeneous(self) -> bool:
         """Whether the case has no other number than 0 for the ghosts of any wall."""
@@ -191,3 +217,18 @@ def shortened(faces: np.ndarray, number: int) -> np.ndarray:
     read = np.moveaxis(faces, number, 0)[1:]
     same = np.all(read == read[:1])
     return np.moveaxis(read[:1], 0, number) if same else faces
+
+
+def make_compatible(system: System) -> None:
+    """Without any given value, sources and fluxes must cancel: refuse, or remove their rounding."""
+    given = (system.grid.interior, system.b, *system.ratios)
+    total = system.backend.reduce("sum", weighted, *given)
+    size = system.backend.reduce("sum", weighted_magnitude, *given)
+    if abs(total) > COMPATIBLE * size:
+        raise InputError(
+            "no steady state: no wall gives a temperature, and sources and wall fluxes do not "
+            f"cancel (sum {total:.6g} of magnitudes {size:.6g})"
+        )
+    if total != 0.0:
+        system.remove_mean(system.b)
+        system.halo.exchange(system.b)  # the margin reads it, too

@@ -6,9 +6,11 @@ from typing import Any
 
 from heatsolve.backends import Backend
 from heatsolve.case.load import Case
+from heatsolve.models.base import Carrier, Stepper
 from heatsolve.models.evaluate import evaluate
 from heatsolve.models.multifield import Walled
 from heatsolve.models.transport import equations as transport
+from heatsolve.models.transport.runge_kutta import RungeKutta
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid, SampledAxis
 from heatsolve.stencil.language import ZERO, Point, copy
@@ -25,8 +27,19 @@ class Convection(Walled):
     ):
         super().__init__(case, backend, grid, ranks)
         self.own_velocity = case.model.velocity == "self"
+        self.moved = dict.fromkeys(self.names, case.model.diffusivity)
 
         self.in_flux_form = case.model.form == "flux"
+
+    def stepper(self, time: float, step: float) -> Stepper:
+        return RungeKutta(self, time, step)
+
+    @property
+    def carrier(self) -> Carrier | None:
+        return self if self.own_velocity else None
+
+    def demand_scheme(self) -> None:
+        self.largest_step()  # refuses backward differences where a velocity is negative
 
     @property
     def numbers(self) -> tuple[float, ...]:

@@ -8,11 +8,11 @@ from heatsolve.backends import Backend
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
 from heatsolve.errors import InputError
+from heatsolve.models.base import Substep
 from heatsolve.models.flow.collocated import Collocated, CollocatedStep
 from heatsolve.models.flow.projection import Projection
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.time.step_size import step_length
-from heatsolve.time.steppers import Substep
 from heatsolve.tools.bench.measure import Bench, Row, in_turn, repeat_of, seconds_of
 
 SWEEPS = 50

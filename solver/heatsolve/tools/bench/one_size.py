@@ -21,14 +21,12 @@ from heatsolve.case.load import Case, load, locating
 from heatsolve.errors import CaseError, HeatsolveError
 from heatsolve.io.disk import write_text
 from heatsolve.linear.iterate import make_method, method_name
-from heatsolve.models.heat.conduction import Conduction
-from heatsolve.models.problem import THICK_SLAB, Problem, grid_of
+from heatsolve.models.base import THICK_SLAB, Model, grid_of
 from heatsolve.parallel.decomposition import factorisations
 from heatsolve.parallel.ranks import Ranks, find_ranks
 from heatsolve.parallel.transport import ring
 from heatsolve.report import Report
 from heatsolve.runner import machine_of, set_up, shares
-from heatsolve.time.loop import stepper_of
 from heatsolve.time.step_size import MOST_STEPS, step_length, substeps
 from heatsolve.tools.scaling.processes import time_of
 
@@ -150,13 +148,12 @@ def growth(block: Sequence[int], ranks: int, on_device: bool) -> tuple[int, ...]
     return min(ways, key=lambda dims: (sum(dims), [-parts for parts in dims]))
 
 
-def worker(problem: Problem) -> tuple[Callable[[int], None], str]:
+def worker(problem: Model) -> tuple[Callable[[int], None], str]:
     """What makes so many sweeps, cycles or steps of a problem, and which of these they are."""
-    case, machine = problem.case, problem.backend
+    case = problem.case
     if case.time is None:
-        assert isinstance(problem, Conduction)
-        system = problem.system(machine.to_device(problem.source(0.0)))
-        method, made = make_method(case, system, problem.temperature), 0
+        (field,) = problem.fields.values()
+        method, made = make_method(case, problem.steady_system(), field), 0
 
         def iterate(count: int) -> None:
             nonlocal made
@@ -165,7 +162,7 @@ def worker(problem: Problem) -> tuple[Callable[[int], None], str]:
         cycles = method_name(case) in ("multigrid", "mgcg")
         return iterate, "cycle" if cycles else "iteration"
     step, _ = step_length(problem)
-    stepper, number, times = stepper_of(problem, 0.0, step), 0, case.time
+    stepper, number, times = problem.stepper(0.0, step), 0, case.time
     stepper.prepare()
 
     def march(count: int) -> None:
@@ -221,7 +218,7 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
     }  # fmt: skip
 
 
-def speed_of(problem: Problem) -> tuple[float, float]:
+def speed_of(problem: Model) -> tuple[float, float]:
     """Of one exchange between neighbours in a ring: what a small one takes (s), and bytes a second.
 
     An exchange sends to both and receives from both.

@@ -21,7 +21,7 @@ from heatsolve.errors import InputError
 from heatsolve.linear.iterate import method_name
 from heatsolve.stencil.language import copy
 from heatsolve.streams import duration
-from heatsolve.time.step_size import FollowingPace, Pace
+from heatsolve.time.step_size import Pace
 from heatsolve.tools.budget import Budget
 from heatsolve.tools.preview import Timing
 from heatsolve.tools.preview_rows import row, size
@@ -102,7 +102,7 @@ def _units(case: Case, pace: Pace | None) -> tuple[int | None, str]:
     assert time is not None
     if time.tolerance is not None:
         return None, f"not known: it ends when it is steady, or after {pace.count} steps"
-    follows = ", if the flow stays as fast as at t = 0" if isinstance(pace, FollowingPace) else ""
+    follows = ", if the flow stays as fast as at t = 0" if pace is not None and pace.follows else ""
     return pace.count, f"{pace.count} steps{follows}"
 
 

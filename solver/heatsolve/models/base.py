@@ -1,13 +1,20 @@
-"""A case put on its grid: this process's block of it, its halo, and its fields by name."""
+"""The interface of all kinds of physics: what the loop, the files and the tools know of a model.
 
+A `Model` is a case put on its grid: this process's block of it, its halo, its fields by name, and
+what makes a step of it (a `Stepper`) or the system of its steady state.
+"""
+
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from heatsolve.backends import Backend
+from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.load import Case
+from heatsolve.linear import System
 from heatsolve.models.evaluate import Wall, evaluate
 from heatsolve.parallel.decomposition import block_of_rank, process_grid
 from heatsolve.parallel.halo import Halo
@@ -18,6 +25,8 @@ from heatsolve.stencil.language import ZERO, copy
 
 THICK_SLAB = 64
 """Layers of a slab on a device, at least."""
+StopController: TypeAlias = Any
+"""Tells an iteration inside a step whether it shall stop; that of `control.controller`."""
 FUZZ = 1e-6
 """A part of a step that is rounding."""
 
@@ -77,11 +86,141 @@ def region_of(box: Any, grid: Grid) -> Region:
     return tuple(region)
 
 
-class Problem(ABC):
-    """The arrays of a case on a backend.
+@dataclass(frozen=True)
+class Substep:
+    """One step of the theta scheme, from `start` over `length`; theta = 0 is explicit Euler."""
+
+    start: float
+    length: float
+    theta: float
+
+    @property
+    def end(self) -> float:
+        return self.start + self.length
+
+
+class Stepper(ABC):
+    """Takes a problem from one time to the next.
+
+    `fields` are the newest fields by name, `time` the end of the part of a step that was begun
+    last, `norm` that at which the last iteration inside a step ended.
+    """
+
+    problem: "Model"
+    fields: dict[str, Any]
+    norm = math.nan
+    longest = 1
+    """Sweeps of Jacobi's iteration that one pass makes at most."""
+
+    def __init__(self, time: float):
+        self.time = time
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """What a state holds besides the fields."""
+        return {}
+
+    def prepare(self) -> None:
+        """What comes before the first step of a march that begins anew."""
+
+    def recall(self, steps: int, scalars: Mapping[str, float], fields: Mapping[str, Any]) -> None:
+        """What comes instead before a march goes on after these steps: take what a state holds
+        besides the fields of the model."""
+
+    def make_solvers(self, parts: Sequence[Substep]) -> None:
+        """Make what solves the systems of a step of these parts; a step makes what it lacks."""
+
+    def step(
+        self,
+        parts: Sequence[Substep],
+        change: Accumulator | None,
+        controller: StopController | None,
+    ) -> None:
+        """One step, in its parts; `change` takes the sum of squares of what they change.
+
+        Raises NotConverged, and Stopped where `controller` says so.
+        """
+        self._begin(len(parts))
+        for part in parts:
+            self.time = part.end
+            self._advance(part, change, controller)
+
+    def _begin(self, parts: int) -> None:
+        """A step begins, of so many parts."""
+
+    @abstractmethod
+    def _advance(
+        self, part: Substep, change: Accumulator | None, controller: StopController | None
+    ) -> None:
+        """One part of a step."""
+
+    def undo(self) -> None:
+        """Go back to the field before the step, if a step can be left half done."""
+
+    def measures(self) -> dict[str, float]:
+        """What the history shall hold of a step, besides its change."""
+        return {}
+
+    def finish(self) -> None:
+        """Leave the newest fields in those of the problem."""
+
+    def present(self) -> None:
+        """The same for a frame, with what only a frame needs."""
+        self.finish()
+
+
+class Silent:
+    """A watcher of the iterations inside a time step."""
+
+    def warn(self, sentence: str) -> None:
+        pass
+
+    def aim(self, threshold: float, scale: float = 1.0, said: str = "") -> None:
+        pass
+
+    def progress(self, number: int, norm: float | None, total: int | None = None) -> None:
+        pass
+
+
+class Carrier(Protocol):
+    """A model whose fields carry themselves: its time steps follow their velocities.
+
+    Speeds and accelerations are given along each axis, slowest first.
+    """
+
+    case: Case
+    grid: Grid
+    moved: dict[str, float]
+    """The coefficient of diffusion of each quantity that a step moves (m2/s)."""
+
+    @property
+    def fields(self) -> dict[str, Any]: ...
+
+    @property
+    def walls_vary(self) -> bool: ...
+
+    @property
+    def steps_along_axes(self) -> tuple[float, ...]: ...
+
+    def courant_rate(self, speeds: Sequence[float]) -> float: ...
+
+    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]: ...
+
+    def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]: ...
+
+    def stable_step_at(self, speeds: Sequence[float]) -> float: ...
+
+    def demand_scheme(self) -> None: ...
+
+
+class Model(ABC):
+    """A kind of physics on a backend: the arrays of a case, what makes its steps, what it measures.
 
     `whole` is the grid of the case, `grid` the block of it that this process owns.
     """
+
+    arrays_of_a_frame = 0
+    """Arrays of the grid's size that writing the fields needs besides."""
 
     def __init__(
         self, case: Case, backend: Backend, grid: Grid | None = None, ranks: Ranks | None = None
@@ -101,6 +240,34 @@ class Problem(ABC):
     @abstractmethod
     def fields(self) -> dict[str, Any]:
         """The fields by name, at first the initial ones with the walls' values at t = 0."""
+
+    @abstractmethod
+    def stepper(self, time: float, step: float) -> Stepper:
+        """What makes the time steps that the case asks for, from a time; the first is this long."""
+
+    def steady_system(self) -> System:
+        """A u = b of the steady state of the one field of a case without `time`.
+
+        Raises InputError where there is no steady state.
+        """
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Make the field of a steady case the initial one again."""
+        raise NotImplementedError
+
+    def add_magnitudes(self, array: Any, into: Accumulator) -> None:
+        """Add |u| at all points of a file, walls included, for a steady case."""
+        raise NotImplementedError
+
+    def longest_pass(self) -> int:
+        """The most sweeps of Jacobi's iteration, for the field or the pressure, of one pass."""
+        return self.stepper(0.0, 0.0).longest
+
+    @property
+    def carrier(self) -> Carrier | None:
+        """This model, if its fields carry themselves."""
+        return None
 
     @abstractmethod
     def set_walls(self, time: float) -> None:

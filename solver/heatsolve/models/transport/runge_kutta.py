@@ -1,14 +1,16 @@
 """The steps of transport and of users' models: Euler's, and those of SSP Runge-Kutta schemes."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator
-from heatsolve.control.controller import State, StopController
-from heatsolve.models.evolution import Evolution
+from heatsolve.models.base import Stepper, StopController, Substep
 from heatsolve.models.transport import equations as transport
-from heatsolve.models.transport.convection import Convection
 from heatsolve.stencil.language import copy
-from heatsolve.time.steppers import Stepper, Substep
+
+if TYPE_CHECKING:
+    from heatsolve.models.evolution import Evolution
+    from heatsolve.models.transport.convection import Convection
 
 
 class RungeKutta(Stepper):
@@ -18,7 +20,7 @@ class RungeKutta(Stepper):
     point only. A step has one part, which is never left half done.
     """
 
-    def __init__(self, problem: Convection | Evolution, time: float, step: float):
+    def __init__(self, problem: "Convection | Evolution", time: float, step: float):
         super().__init__(time)
         self.problem: Convection | Evolution = problem
         self._before = step
@@ -45,8 +47,8 @@ class RungeKutta(Stepper):
     def scalars(self) -> dict[str, float]:
         return {"step before": self._before}
 
-    def recall(self, state: State) -> None:
-        self._before = state.record["stepper"].get("step before", self._before)
+    def recall(self, steps: int, scalars: Mapping[str, float], fields: Mapping[str, Any]) -> None:
+        self._before = scalars.get("step before", self._before)
 
     def _advance(
         self, part: Substep, change: Accumulator | None, controller: StopController | None

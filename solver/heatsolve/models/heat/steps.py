@@ -1,103 +1,19 @@
-"""The steps of a march in time: explicit Euler, and the theta scheme with a system to solve."""
+"""The steps of heat in time: explicit Euler, and the theta scheme with a system to solve."""
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator
-from heatsolve.control.controller import State, StopController
 from heatsolve.errors import NotConverged
 from heatsolve.linear import Method, System
 from heatsolve.linear.criterion import Criterion
 from heatsolve.linear.iterate import make_method, solve
+from heatsolve.models.base import Silent, Stepper, StopController, Substep
 from heatsolve.models.heat import equations as heat
-from heatsolve.models.heat.conduction import Conduction
-from heatsolve.models.problem import Problem
 from heatsolve.stencil.language import copy
 
-
-@dataclass(frozen=True)
-class Substep:
-    """One step of the theta scheme, from `start` over `length`; theta = 0 is explicit Euler."""
-
-    start: float
-    length: float
-    theta: float
-
-    @property
-    def end(self) -> float:
-        return self.start + self.length
-
-
-class Stepper(ABC):
-    """Takes a problem from one time to the next.
-
-    `fields` are the newest fields by name, `time` the end of the part of a step that was begun
-    last, `norm` that at which the last iteration inside a step ended.
-    """
-
-    problem: Problem
-    fields: dict[str, Any]
-    norm = math.nan
-    longest = 1
-    """Sweeps that one pass makes at most."""
-
-    def __init__(self, time: float):
-        self.time = time
-
-    @property
-    def scalars(self) -> dict[str, float]:
-        """What a state holds besides the fields."""
-        return {}
-
-    def prepare(self) -> None:
-        """What comes before the first step of a march that begins anew."""
-
-    def recall(self, state: State) -> None:
-        """What comes instead before a march goes on: take what a state holds besides fields."""
-
-    def make_solvers(self, parts: Sequence[Substep]) -> None:
-        """Make what solves the systems of a step of these parts; a step makes what it lacks."""
-
-    def step(
-        self,
-        parts: Sequence[Substep],
-        change: Accumulator | None,
-        controller: StopController | None,
-    ) -> None:
-        """One step, in its parts; `change` takes the sum of squares of what they change.
-
-        Raises NotConverged, and Stopped where `controller` says so.
-        """
-        self._begin(len(parts))
-        for part in parts:
-            self.time = part.end
-            self._advance(part, change, controller)
-
-    def _begin(self, parts: int) -> None:
-        """A step begins, of so many parts."""
-
-    @abstractmethod
-    def _advance(
-        self, part: Substep, change: Accumulator | None, controller: StopController | None
-    ) -> None:
-        """One part of a step."""
-
-    def undo(self) -> None:
-        """Go back to the field before the step, if a step can be left half done."""
-
-    def measures(self) -> dict[str, float]:
-        """What the history shall hold of a step, besides its change."""
-        return {}
-
-    def finish(self) -> None:
-        """Leave the newest fields in those of the problem."""
-
-    def present(self) -> None:
-        """The same for a frame, with what only a frame needs."""
-        self.finish()
+if TYPE_CHECKING:
+    from heatsolve.models.heat.conduction import Conduction
 
 
 class Explicit(Stepper):
@@ -106,7 +22,7 @@ class Explicit(Stepper):
     Its step has one part, which is never left half done.
     """
 
-    def __init__(self, problem: Conduction, time: float):
+    def __init__(self, problem: "Conduction", time: float):
         super().__init__(time)
         self.problem: Conduction = problem
         self.field = problem.temperature
@@ -150,7 +66,7 @@ class Implicit(Stepper):
     The newest field is always in `problem.temperature`.
     """
 
-    def __init__(self, problem: Conduction, time: float):
+    def __init__(self, problem: "Conduction", time: float):
         super().__init__(time)
         self.problem: Conduction = problem
         self.field, self.fields = problem.temperature, problem.fields
@@ -227,19 +143,6 @@ class Implicit(Stepper):
             method = make_method(self.problem.case, system, self.problem.temperature)
             self._solvers[s] = (method, system)
         return self._solvers[s]
-
-
-class Silent:
-    """A watcher of the iterations inside a time step."""
-
-    def warn(self, sentence: str) -> None:
-        pass
-
-    def aim(self, threshold: float, scale: float = 1.0, said: str = "") -> None:
-        pass
-
-    def progress(self, number: int, norm: float | None, total: int | None = None) -> None:
-        pass
 
 
 def squared_difference(at: Any, u: Any, v: Any) -> Any:
