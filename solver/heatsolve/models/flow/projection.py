@@ -1,18 +1,18 @@
 """The steps of a march of flow: Runge-Kutta's stages, each made free of divergence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.errors import Diverged, NotConverged
-from heatsolve.linear import Method, Sweeps, System
-from heatsolve.linear.criterion import Criterion
-from heatsolve.linear.iterate import iterate, make_method
-from heatsolve.models.base import Silent, Stepper, StopController, Substep
+from heatsolve.linear import Sweeps
+from heatsolve.models.base import Stepper, StopController, Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion
+from heatsolve.models.flow.pressure import Pressure
 from heatsolve.models.transport import equations as transport
+from heatsolve.models.transport.equations import Stage
 from heatsolve.stencil.grid import Region
 from heatsolve.stencil.language import ZERO, Point, copy, fill
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from heatsolve.models.flow.staggered import Staggered
 
 Fields = dict[str, Any]
-REST = 1e-4
-"""A fluid at less than this share of the velocity that forces would give it in a step is at rest:
-what is left of them is rounding, to which no pressure converges."""
 EULER_STEPS = 2
 """So many first steps take implicit diffusion by Euler's backward scheme."""
 BEFORE = "pressure of the stage before"
@@ -44,8 +41,7 @@ class Projection(Stepper):
         assert case.time is not None
         adams = case.time.scheme == "adams-bashforth"
         scheme = "explicit" if adams else case.time.scheme  # which is its first step, too
-        self._stages = transport.RUNGE_KUTTA[scheme]
-        self._times = transport.TIMES[scheme]
+        self._stages = transport.stages_of(scheme)
         self._advanced = [*problem.components, *problem.carried]
         self._now: Fields = {name: problem.fields[name] for name in self._advanced}
         self._others: list[Fields] = [
@@ -54,11 +50,8 @@ class Projection(Stepper):
         ]
         self._old: Fields = {}
         self._rates = {name: backend.zeros(shape) for name in self._advanced if adams}
-        # That of the last stage, and of the one before.
-        self._copy = Sweeps(problem.grid, backend, problem.halo).like
-        self._pressure = self._copy(problem.fields["pressure"])
-        self._before = self._copy(self._pressure)
-        self._known = 0
+        self._machine = Sweeps(problem.grid, backend, problem.halo)
+        self._copy = self._machine.like
         solver = case.solver.model_copy(
             update={"norm": "max", "monitor": "residual", "check_every": 1, "relative": False}
         )
@@ -67,18 +60,34 @@ class Projection(Stepper):
         self._diffusion = ImplicitDiffusion(problem, self._case) if implicit else None
         wide = case.model.convection in flow.WIDE
         self._bent = tuple(backend.zeros(shape) for _ in shape if wide)
-        self._solvers: dict[float, tuple[System, Method]] = {}
+        self.pressure = Pressure(problem, self._case, self._stages)
+        self._speed = backend.accumulator("max")
+        self._plays: dict[float, dict[tuple[str, int], Callable[[], None] | None]] = {}
+        """By the length of a step: its sweeps, noted down; None of those that were made once."""
         self._fastest, self._length, self._last = 0.0, step, step
         wanted = [(name, getattr(case.source, f"mean_{name}")) for name in problem.components]
         self._means = [(name, mean) for name, mean in wanted if mean is not None]
         self._driving: dict[str, float] = {}
 
     @property
+    def norm(self) -> float:  # type: ignore[override]
+        return self.pressure.norm
+
+    @property
+    def _pressure(self) -> Any:
+        return self.pressure.now
+
+    @property
+    def _known(self) -> int:
+        """Stages that were made."""
+        return self.pressure.known
+
+    @property
     def fields(self) -> Fields:  # type: ignore[override]
         found = {**self._now, "pressure": self._pressure}
         ordered = {name: found[name] for name in self.problem.names}
         rates = {f"rate of {name}": array for name, array in self._rates.items()}
-        return {**ordered, BEFORE: self._before, **rates}
+        return {**ordered, BEFORE: self.pressure.before, **rates}
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -87,10 +96,10 @@ class Projection(Stepper):
     def recall(self, steps: int, scalars: Mapping[str, float], fields: Mapping[str, Any]) -> None:
         self._driving = dict(scalars)
         self._length = self._driving.pop("length")
-        self.problem.restore(self._before, fields[BEFORE])
+        self.problem.restore(self.pressure.before, fields[BEFORE])
         for name, array in self._rates.items():
             self.problem.restore(array, fields[f"rate of {name}"])
-        self._known = steps * len(self._stages)
+        self.pressure.known = steps * len(self._stages)
 
     def prepare(self) -> None:
         """Project the initial velocity; its pressure is none of the flow's."""
@@ -113,44 +122,101 @@ class Projection(Stepper):
     def _advance(
         self, part: Substep, change: Accumulator | None, controller: StopController | None
     ) -> None:
+        dt, start = self._begin_step(part)
+        before = start if change is None else self._kept(start)
+        now = start
+        for stage in self._stages:
+            last = stage.number == len(self._stages) - 1
+            new = start if last and stage.number > 0 else self._others[stage.number]
+            begin, end = part.start + stage.begin * dt, part.start + stage.end * dt
+            self._predict(stage, (new, start, now), begin)  # u* = a u_n + b (u + dt L(u))
+            self._apply_walls(stage, new, end)  # the velocities at walls and at neighbours' faces
+            self._solve_pressure(stage, new, end)  # lap p = div u* / (b dt)
+            self._correct_stage(stage, new, end)  # u = u* - b dt grad p
+            now = new
+        self._end_step(start, now, before, change)
+
+    def _begin_step(self, part: Substep) -> tuple[float, Fields]:
+        """The length of a step, and the fields at its start."""
         problem, start = self.problem, self._now
         self._last, self._length = self._length, part.length
         if problem.walls_vary:
             problem.write_walls(start, part.start)
-        self._fastest = problem.fastest(start)
-        before = start
-        if change is not None and (len(self._stages) > 1 or self._diffusion is not None):
-            before = self._keep(start)
-        now, ends = start, (*self._times[1:], 1.0)
-        for number, (stage, at, end) in enumerate(
-            zip(self._stages, self._times, ends, strict=True)
-        ):
-            last = number == len(self._stages) - 1
-            new = start if last and number > 0 else self._others[number]
-            begun = part.start + at * part.length
-            self._make_stage((new, start, now), stage, begun, self._rates)
-            if self._diffusion is not None:
-                self._diffuse(self._diffusion, new, now, begun)
-            time = part.start + end * part.length
-            problem.write_faces(new, time)
-            if problem.walls_vary:
-                problem.demand_balance(time)
-            share = float(stage[1]) * part.length
-            self._guess_pressure(number)
-            self._find_pressure(new, share, time)
-            self._correct(new, share)
-            self._drive(new, share)
-            problem.write_walls(new, time)
-            now = new
+        self._play("speed", start, lambda: problem.add_speeds(start, self._speed))
+        self._fastest = self._speed.take()
+        return part.length, start
+
+    def _predict(self, stage: Stage, fields: tuple[Fields, Fields, Fields], time: float) -> None:
+        """Convection, diffusion, forces; fields are the new ones, those at the start, and now."""
+        new, _, now = fields
+        share = 0.5 * self._length / self._last if self._known > 0 else 0.0
+        self._play(
+            f"predict {stage.number}, {share if self._rates else 0.0}",
+            new,
+            lambda: self._make_stage(fields, stage, time, self._rates),
+        )
+        if self._diffusion is not None:
+            self._diffuse(self._diffusion, new, now, time)
+
+    def _apply_walls(self, stage: Stage, new: Fields, time: float) -> None:
+        problem = self.problem
+        self._play(f"walls {stage.number}", new, lambda: problem.write_faces(new, time))
+        if problem.walls_vary:
+            problem.demand_balance(time)
+
+    def _solve_pressure(self, stage: Stage, new: Fields, time: float) -> None:
+        pressure, share, length = self.pressure, stage.b * self._length, self._length
+        reach = pressure.reach_of(stage)
+        pressure.solver(length)
+
+        def begin() -> None:
+            pressure.guess(reach)
+            pressure.begin(new, share, length)
+
+        self._play(f"pressure {stage.number}, {reach}", new, begin)
+        pressure.known += 1
+        pressure.solve(share, length, self._fastest, time)
+
+    def _correct_stage(self, stage: Stage, new: Fields, time: float) -> None:
+        problem, share = self.problem, stage.b * self._length
+        self._play(f"correct {stage.number}", new, lambda: self._correct(new, share))
+        self._drive(new, share)
+        self._play(f"ghosts {stage.number}", new, lambda: problem.write_walls(new, time))
+
+    def _end_step(
+        self, start: Fields, now: Fields, before: Fields, change: Accumulator | None
+    ) -> None:
         if len(self._stages) == 1:
             self._now, self._others = now, [start]
         if change is not None:
             point = transport.changes(len(self._advanced), change.kind)
             given = (*before.values(), *self._now.values())
-            problem.backend.sweep(point, change, problem.grid.interior, *given)
+            self.problem.backend.sweep(point, change, self.problem.grid.interior, *given)
+
+    def _play(self, name: str, fields: Fields, work: Callable[[], None]) -> None:
+        """Sweeps of a stage that leaves these fields: played back from the third time on.
+
+        The first time makes the arrays that they need, the second time they are noted down.
+        """
+        problem = self.problem
+        if problem.driven_in_time:
+            work()
+            return
+        plays = self._plays.get(self._length)
+        if plays is None:
+            while len(self._plays) > 1:
+                del self._plays[next(iter(self._plays))]
+            plays = self._plays[self._length] = {}
+        key = name, id(fields[self._advanced[0]])
+        play = plays.get(key)
+        if play is None:
+            known = key in plays
+            plays[key] = self._machine.replayed(work) if known else None
+            play = plays[key] or work
+        play()
 
     def _make_stage(
-        self, fields: tuple[Fields, Fields, Fields], stage: Any, time: float, rates: Fields
+        self, fields: tuple[Fields, Fields, Fields], stage: Stage, time: float, rates: Fields
     ) -> None:
         """One of Runge-Kutta, or of Adams and Bashforth where there are `rates`.
 
@@ -188,7 +254,7 @@ class Projection(Stepper):
 
     def _sweep(
         self, name: str, region: Region, rate: Point, surface: Sequence[Any], given: Sequence[Any],
-        fields: tuple[Fields, Fields, Fields], stage: Any, rates: Fields, complete: bool = False,
+        fields: tuple[Fields, Fields, Fields], stage: Stage, rates: Fields, complete: bool = False,
     ) -> None:  # fmt: skip
         """A stage of one quantity; fields are the new ones, those at the start, and those now.
 
@@ -197,7 +263,7 @@ class Projection(Stepper):
         (new, start, now), sweep = (each[name] for each in fields), self.problem.backend.sweep
         if not rates:
             point = flow.stage(rate, len(surface))
-            sweep(point, new, region, start, now, *stage, self._length, *surface, *given)
+            sweep(point, new, region, start, now, *stage.shares, self._length, *surface, *given)
             return
         before = rates[name]
         share = 0.5 * self._length / self._last if self._known > 0 else 0.0
@@ -257,55 +323,14 @@ class Projection(Stepper):
                 problem.halo.exchange(bend)
         return self._bent
 
-    def _guess_pressure(self, number: int) -> None:
-        """Begin with what the last two stages' pressures say of the time of this one."""
-        count, grid = len(self._stages), self.problem.grid
-        last, before = (self._times[(number - n) % count] - (number < n) for n in (1, 2))
-        if count == 1:
-            before = -2.0
-        reach = 0.0
-        if self._known > 1 and last != before:
-            reach = (self._times[number] - last) / (last - before)
-        pair = self._pressure, self._before
-        self.problem.backend.sweep(flow.extrapolated, pair, grid.interior, *pair, reach)
-        self._known += 1
-
     def _find_pressure(self, fields: Fields, dt: float, time: float) -> None:
-        """The p for which u - dt grad p has no divergence."""
-        problem, p = self.problem, self._pressure
-        system, method = self._solver()
-        sweep, grid, spacings = problem.backend.sweep, problem.grid, problem.steps_along_axes
-        given = (*problem.velocities(fields), *spacings)
-        sweep(flow.scaled_divergence, system.b, grid.interior, -1.0 / dt, *given)
-        # The residual of the pressure is what is left of div u, over dt.
-        speed = max(self._fastest, REST * problem.fastest(fields))
-        scale = speed / (min(spacings) * dt)
-        # An iteration in any case: a pressure that is good enough would otherwise stay as it is,
-        # and a march never come to rest.
-        criterion = Criterion(self._case, system, p, scale=scale, looks_first=False)
-        method.restart()
-        outcome = iterate(method, criterion, Silent())
-        self.norm = outcome.norm
-        if outcome.ending == "limit":
-            raise NotConverged(
-                f"the pressure at t = {time:g} did not converge in {outcome.count} iterations "
-                f"(norm {outcome.norm:.3g})"
-            )
-
-    def _solver(self) -> tuple[System, Method]:
-        """For the pressure; beside obstacles it depends on the length of the step."""
-        length = self._length if self.problem.bodies is not None else 0.0
-        if length not in self._solvers:
-            while len(self._solvers) > 1:  # that of the last step, which may be a short one
-                del self._solvers[next(iter(self._solvers))]
-            system = self.problem.pressure_system(length)
-            self._solvers[length] = system, make_method(self._case, system, self._pressure)
-        return self._solvers[length]
+        self.pressure.begin(fields, dt, self._length)
+        self.pressure.solve(dt, self._length, self._fastest, time)
 
     def make_solvers(self, parts: Sequence[Substep]) -> None:
         (part,) = parts
         self._length = part.length
-        self._solver()
+        self.pressure.solver(part.length)
         if self._diffusion is not None:
             for name in self._advanced:
                 self._diffusion.make_solver(name, part.length, self._theta)
@@ -341,8 +366,10 @@ class Projection(Stepper):
             known = self._driving.get(key, 0.0) if self._diffusion is not None else 0.0
             self._driving[key] = known + missing / dt
 
-    def _keep(self, fields: Fields) -> Fields:
-        """A copy of the fields, which a step overwrites."""
+    def _kept(self, fields: Fields) -> Fields:
+        """The fields at the start of a step; a copy where it overwrites them."""
+        if len(self._stages) == 1 and self._diffusion is None:
+            return fields
         for name, array in fields.items():
             self._old[name] = self._copy(array, self._old.get(name))
         return self._old
@@ -366,7 +393,7 @@ class Projection(Stepper):
 
     def _find_present_pressure(self) -> None:
         """What keeps du/dt free of divergence, found from a step of explicit Euler."""
-        problem, stage, dt = self.problem, transport.RUNGE_KUTTA["explicit"][0], self._length
+        problem, stage, dt = self.problem, transport.stages_of("explicit")[0], self._length
         scratch = self._others[0]
         self._fastest = problem.fastest(self._now)
         self._make_stage((scratch, self._now, self._now), stage, self.time, {})

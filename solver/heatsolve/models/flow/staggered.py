@@ -413,9 +413,13 @@ class Staggered(Walled):
     def fastest(self, fields: Mapping[str, Any]) -> float:
         """The largest component of the velocity at any face (m/s; asks all processes)."""
         largest = self.backend.accumulator("max")
+        self.add_speeds(fields, largest)
+        return largest.value
+
+    def add_speeds(self, fields: Mapping[str, Any], largest: Accumulator) -> None:
+        """Take in the velocities at all faces."""
         for name in self.components:
             self._add_faces(largest, name, fields[name])
-        return largest.value
 
     def _add_faces(self, largest: Accumulator, name: str, array: Any) -> None:
         """Take in the velocities at all faces along an axis."""

@@ -30,6 +30,7 @@ to 2.18): each is a mean of the field at the step's start and of a step of expli
 
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 from heatsolve.stencil.language import (
     ONE,
@@ -285,6 +286,29 @@ RUNGE_KUTTA: dict[str, Sequence[tuple[float, float]]] = {
 """For each stage, the shares a of the start and b of the step of Euler's."""
 TIMES = {"explicit": (0.0,), "rk2": (0.0, 1.0), "rk3": (0.0, 1.0, 0.5)}
 """The time, in steps, at which each stage begins."""
+
+
+class Stage(NamedTuple):
+    """Stage `number` of a Runge-Kutta scheme: u = a u_n + b (u + dt L(u)), with `begin` and `end`
+    its times in steps."""
+
+    number: int
+    a: float
+    b: float
+    begin: float
+    end: float
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """a and b, as `stage` takes them."""
+        return self.a, self.b
+
+
+def stages_of(scheme: str) -> tuple[Stage, ...]:
+    """The stages of a scheme in their order."""
+    begins = TIMES[scheme]
+    each = zip(RUNGE_KUTTA[scheme], begins, (*begins[1:], 1.0), strict=True)
+    return tuple(Stage(n, a, b, begin, end) for n, ((a, b), begin, end) in enumerate(each))
 
 
 def against(at, v):
