@@ -62,6 +62,7 @@ class Projection(Stepper):
         self._bent = tuple(backend.zeros(shape) for _ in shape if wide)
         self.pressure = Pressure(problem, self._case, self._stages)
         self._speed = backend.accumulator("max")
+        self._plays_back = not (problem.driven_in_time or backend.on_device)
         self._plays: dict[float, dict[tuple[str, int], Callable[[], None] | None]] = {}
         """By the length of a step: its sweeps, noted down; None of those that were made once."""
         self._fastest, self._length, self._last = 0.0, step, step
@@ -198,8 +199,7 @@ class Projection(Stepper):
 
         The first time makes the arrays that they need, the second time they are noted down.
         """
-        problem = self.problem
-        if problem.driven_in_time:
+        if not self._plays_back:
             work()
             return
         plays = self._plays.get(self._length)
