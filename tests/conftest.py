@@ -1,9 +1,12 @@
-"""What all tests share: backends by name, and a place of their own for compiled loops."""
+"""What all tests share: backends by name, and which tests and variants a run takes."""
 
 import os
 
 # Threads that wait by spinning would keep the other workers of a test run from working.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import zlib
+from collections import defaultdict
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +14,9 @@ from hypothesis import HealthCheck, settings
 # How fast texts are drawn says nothing of the program: the first draw on a machine builds tables.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+NAMED = ("gpu", "multigpu", "sanitize", "slow")
+"""Markers of tests that run only where `-m` names them."""
 
 
 @pytest.fixture(
@@ -26,12 +32,62 @@ def backend(request):
     return request.param
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--thorough",
+        action="store_true",
+        help="run all variants of all tests (but those of markers), and tell the time of each file",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # after `-k` and `-m`
 def pytest_collection_modifyitems(config, items):
-    """Without a word on markers, tests that need a GPU or much time are left out."""
-    wanted = config.getoption("-m")
-    for marker in ("gpu", "multigpu", "sanitize", "slow"):
-        if marker not in wanted.split():
-            reason = pytest.mark.skip(reason=f"run with: pytest -m {marker}")
-            for item in items:
-                if item.get_closest_marker(marker):  # a folder of that name is a keyword, too
-                    item.add_marker(reason)
+    """Without a word on markers, tests that need a GPU or much time are left out.
+
+    Without `--thorough` tests marked `thorough` are left out, too, and of those marked `few(n)` all
+    but n variants. A run that names nothing else has them all.
+    """
+    wanted = config.getoption("-m").split()
+    variants = defaultdict(list)
+    left_out = set()
+    for item in items:
+        absent = [m for m in NAMED if m not in wanted and item.get_closest_marker(m)]
+        if absent:  # a marker, as a folder of that name is a keyword, too
+            item.add_marker(pytest.mark.skip(reason=f"run with: pytest -m {absent[0]}"))
+        elif item.get_closest_marker("thorough"):
+            left_out.add(item)
+        elif item.get_closest_marker("few") and not any(map(item.get_closest_marker, NAMED)):
+            variants[item.parent.nodeid, item.originalname].append(item)
+    if config.getoption("--thorough"):
+        return
+    for each in variants.values():
+        left_out.update(set(each) - set(some_of(each)))
+    if left_out != set(items):
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def some_of(variants):
+    """The variants of a test that always run: `few(n, among)` keeps n of those whose names have
+    the text `among`, the same on every machine, but in no order that a parametrisation has."""
+    few = variants[0].get_closest_marker("few")
+    among = few.kwargs.get("among", "")
+    named = [item for item in variants if among in item.name] or variants
+    return sorted(named, key=lambda item: zlib.crc32(item.name.encode()))[: few.args[0]]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """With `--thorough`: the seconds of each test file, fixtures included, and its tests."""
+    if not config.getoption("--thorough"):
+        return
+    seconds, counts = defaultdict(float), defaultdict(int)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                file = report.nodeid.partition("::")[0]
+                seconds[file] += report.duration
+                counts[file] += report.when == "call"
+    terminalreporter.section("seconds of each test file")
+    for file in sorted(seconds, key=lambda file: -seconds[file]):
+        terminalreporter.write_line(f"{seconds[file]:8.1f} s {counts[file]:6} tests  {file}")
+    terminalreporter.write_line(f"{sum(seconds.values()):8.1f} s in all workers together")

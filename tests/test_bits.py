@@ -115,7 +115,7 @@ def record():
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-@pytest.mark.parametrize("backend", ["numpy", "numba"])
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("numba", marks=pytest.mark.thorough)])
 def test_bits_on_record(name, backend, record, tmp_path):
     assert summary(name, backend, tmp_path) == record[name]
 

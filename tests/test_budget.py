@@ -74,6 +74,7 @@ RUNS = {
 }  # fmt: skip
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", RUNS)
 def test_memory_is_that_of_the_arrays_of_a_run(name, monkeypatch, tmp_path):
     source, *overrides = RUNS[name]

@@ -137,6 +137,7 @@ def exact_discrete(intervals, dimension):
     return field
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("name", "intervals"),
     [("sine-source", 32), ("sine-source", 129), ("sine-source-3d", 16), ("sine-source-3d", 33)],
@@ -291,6 +292,7 @@ def test_single_fin():
 # ---- CFD Python ---------------------------------------------------------------------------------
 
 
+@pytest.mark.few(16, among="numpy")
 @pytest.mark.parametrize("name", TEACHING)
 def test_teaching_case(name, backend, tmp_path):
     field, total, largest = TEACHING[name]

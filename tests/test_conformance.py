@@ -138,6 +138,7 @@ def test_names_are_unique():
 # ---- the same bits ----------------------------------------------------------------------------
 
 
+@pytest.mark.few(300)
 @in_precisions
 @for_entries
 def test_numpy_equals_plain_python(entry, precision):
@@ -170,6 +171,7 @@ def trials():
         yield pytest.param(entry, precision, name, marks=marks, id=identity)
 
 
+@pytest.mark.few(60)
 @pytest.mark.parametrize("entry, precision, machine", list(trials()), indirect=["machine"])
 def test_backend_equals_numpy(entry, precision, machine):
     for wild in (False, True):
@@ -196,6 +198,7 @@ AWKWARD = {
 }
 
 
+@pytest.mark.few(8)
 @on_others
 @pytest.mark.parametrize("entry", named(
     "1d-residual", "2d-residual", "3d-residual",
@@ -249,6 +252,7 @@ on_one_of_each = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.few(16)
 @on_one_of_each
 @pytest.mark.parametrize("inset", (0, 1))
 @pytest.mark.parametrize("depth", (1, 3))

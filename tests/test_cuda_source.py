@@ -52,6 +52,7 @@ def never_cached(monkeypatch):
     monkeypatch.setenv("CUDA_CACHE_DISABLE", "1")
 
 
+@pytest.mark.few(80)
 @in_precisions
 @by_name
 def test_cuda_c_compiles(name, precision):
@@ -144,6 +145,7 @@ def ptx_of(python, entry, signature):
     return python.ptx_of(python.kernel_function(source), types, HOPPER)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 @in_precisions
 def test_numba_cuda_compiles_without_contraction(python, name, precision):

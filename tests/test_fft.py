@@ -246,6 +246,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_agrees_with_conjugate_gradients(problem, backend, tmp_path):
     grid, walls, source = PROBLEMS[problem]

@@ -108,6 +108,7 @@ def test_skew_convection_needs_no_freedom_from_divergence():
     assert abs(power["skew"]) < 1e-11 < 1.0 < abs(power["central"])
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("form", ["central", "skew", "central4", "upwind3"])
 def test_waves_are_carried_as_the_scheme_says(form, backend, tmp_path):
     """By a uniform flow: a velocity across it and a quantity, each by g(dt lambda) a step."""

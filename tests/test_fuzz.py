@@ -336,6 +336,7 @@ def largest_step(case: Case) -> float:
     return min(problem.largest_step(), 1e300)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("text", TEXTS, ids=["rich", "march", "torus", "carried", *shipped()])
 def test_the_seeds_run(text, tmp_path):
     case = small(text, [])

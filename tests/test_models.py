@@ -92,6 +92,7 @@ def same(one, other):
         assert np.array_equal(values, other.history[name], equal_nan=True), name
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("scheme", ["explicit", "rk2", "rk3"])
 @pytest.mark.parametrize("dimension", [1, 2, 3])
 def test_a_wave_decays_as_the_scheme_says(scheme, dimension, backend, tmp_path):

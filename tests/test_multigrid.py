@@ -72,6 +72,7 @@ def last_level(request, monkeypatch):
 # ---- how many cycles ---------------------------------------------------------------------------
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("walls", ["vvvv", "gvgr", "rrrr", "gggg", "vg--", "----"])
 @pytest.mark.parametrize("size", [(64, 64), (129, 128), (97, 65), (98, 67), (63, 127)])
 @pytest.mark.parametrize(("kind", "most"), [("nodes", 10), ("cells", 12)])
@@ -84,6 +85,7 @@ def test_cycles_in_2d(kind, most, size, walls):
     assert cycles("mgcg", grid, walls) <= most
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("walls", ["vvvvvv", "vgrgvr", "gggggg"])
 @pytest.mark.parametrize(
     ("grid", "most", "of_one_sweep"),
@@ -106,6 +108,7 @@ def test_cycles_of_an_awkward_size(grid):
     assert cycles("multigrid", grid, "gvrv") <= (10 if "nodes" in grid else 12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_cycles_do_not_depend_on_the_size(kind):
     most = {"nodes": 6, "cells": 8}[kind]
@@ -113,6 +116,7 @@ def test_cycles_do_not_depend_on_the_size(kind):
         assert cycles("multigrid", f"{kind} = [{n}, {n}]", "vvvv", backend="numba") == most
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("walls", ["vvvv", "gvrv", "gggv"])
 @pytest.mark.parametrize("aspect", [2, 10, 100, 1000])
 @pytest.mark.parametrize(("kind", "most"), [("nodes", 10), ("cells", 12)])
@@ -199,6 +203,7 @@ def nested_ratios(grid, walls, backend="numpy", smoother="red-black"):
     return np.linalg.norm(left) / np.linalg.norm(error), np.abs(left).max() / np.abs(error).max()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("n", [256, 512, 1024, pytest.param(4096, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_full_multigrid_finds_the_solution_in_one_pass(kind, n):
@@ -226,6 +231,7 @@ def test_sweeps_of_a_case(sweeps, steps, smoother):
     assert len(found.before) == len(found.after) == steps
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("walls", ["vvvv", "gvrv", "gggv", "rrrr"])
 @pytest.mark.parametrize("size", [(129, 129), (128, 128), (200, 131), (97, 333)])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
@@ -264,6 +270,7 @@ PLANES = [
 """Grids both of whose axes are halved, even and odd, with all kinds of walls."""
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize(
     ("method", "wide"), [("V", 2000), ("mixed", 2000), ("FMG", 2000), ("FMG", 0)]
 )
@@ -300,6 +307,7 @@ def test_both_axes_at_once_have_the_bits_of_one_after_the_other(
     assert fields[0].tobytes() == fields[1].tobytes()
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "torus"])
 def test_full_multigrid_has_the_same_bits_on_backends(problem, backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]
@@ -313,6 +321,7 @@ def test_full_multigrid_has_the_same_bits_on_backends(problem, backend, tmp_path
 # ---- what they find ----------------------------------------------------------------------------
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_agrees_with_conjugate_gradients(problem, method, tmp_path):
@@ -396,6 +405,7 @@ def test_a_cycle_is_symmetric_and_positive(name, conductivity):
     assert abs(cross[0] - cross[1]) < 1e-12 * max(own)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("conductivity", ["1", "where(x < 0.3, 1, 1000)"])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_tiny_grids(kind, conductivity, last_level):
@@ -413,6 +423,7 @@ def test_tiny_grids(kind, conductivity, last_level):
 # ---- bits, restarts, refusals ------------------------------------------------------------------
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "1D cells"])
 def test_backends_give_the_same_bits(problem, backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]
@@ -430,6 +441,7 @@ def test_backends_give_the_same_bits(problem, backend, tmp_path, last_level):
             )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("grid", "walls"),
     [

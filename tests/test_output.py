@@ -179,6 +179,7 @@ SMALLER = {
 SHOWN = [name for name in shipped() if load(name, SMALLER.get(name, ())).grid.dimension > 1]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", SHOWN)
 def test_vtk_reads_the_fields_of_every_shipped_case(name, tmp_path):
     case = load(name, SMALLER.get(name, ()))

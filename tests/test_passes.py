@@ -111,6 +111,7 @@ def one_by_one(point, u, region, stages, wraps, kinds, counted, precision):
     return old, norms
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "wraps", "precision"), CASES)
 def test_same_bits_as_single_sweeps(name, wraps, precision):
     """Any number of sweeps of any point function, each with other numbers and its own norm."""
@@ -222,6 +223,7 @@ ALIKE = ("nodes, mixed, jacobi", "cells, no value, jacobi", "3D nodes, jacobi")
 """Runs whose sweeps differ from those of cells or nodes, the others, in their numbers only."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
@@ -240,6 +242,7 @@ def test_a_run_ends_as_with_single_sweeps(name, rule, passes, tmp_path):
     assert_same(tmp_path / "passes.h5", tmp_path / "single.h5", name)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("count", range(1, 13))
 def test_a_fixed_number_of_iterations(count, passes, tmp_path):
     text = JACOBI["cells, mixed, jacobi"].replace("relative = true\ntolerance = 1e-5", "")

@@ -29,6 +29,7 @@ def launch(ranks, *command, timeout=600):
     )  # fmt: skip
 
 
+@pytest.mark.few(1)
 @mpi
 @pytest.mark.parametrize(
     ("ranks", "backend", "what"),

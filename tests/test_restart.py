@@ -63,6 +63,7 @@ def interrupted(case, backend, path, questions, start=RESTART):
     return str(caught.value)
 
 
+@pytest.mark.few(40, among="numpy")
 @pytest.mark.parametrize("name", ALL)
 def test_goes_on_bit_for_bit(name, backend, tmp_path):
     """Interrupted twice, early and later, on every problem with every method and scheme."""

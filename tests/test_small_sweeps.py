@@ -73,6 +73,7 @@ def two_steps(backend, method, grid, walls, options):
     return backend.to_host(iteration.solution(2)).tobytes(), backend.points_updated
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("most", "of_last_level"), [(5000, MOST), (300, 9)])
 @pytest.mark.parametrize("method", [Multigrid, Refinement])
 @pytest.mark.parametrize("name", PROBLEMS)

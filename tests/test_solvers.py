@@ -62,6 +62,7 @@ PROBLEMS = {
 TIGHT = "relative = true\ntolerance = 1e-11\n"
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_methods_agree(problem, tmp_path):
     grid, walls, source = PROBLEMS[problem]
@@ -110,6 +111,7 @@ def test_solution_satisfies_the_equation(problem, tmp_path):
     assert np.abs(result.fields["temperature"] - expected).max() < 1e-8
 
 
+@pytest.mark.few(1)
 def test_backends_give_the_same_bits(backend, tmp_path):
     grid, walls, source = PROBLEMS["3D nodes"]
     for method in ("cg", "jacobi", "sor", "chebyshev"):
@@ -137,6 +139,7 @@ conductivity = 1e-6
 """In SI units, in which residuals are small numbers: 1 km, 1e-6 W/m/K."""
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("scheme", ["crank-nicolson", "backward-euler"])
 def test_implicit_steps_of_small_numbers_move(scheme, backend, tmp_path):
     """With the default tolerance, as with a tight one."""
@@ -158,6 +161,7 @@ def test_steady_solutions_of_small_numbers(tmp_path):
     assert np.abs(1e10 * weak - strong).max() < 1e-7 * strong.max()
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("monitor", ["residual", "update"])
 @pytest.mark.parametrize("walls", ["0000", "ggg0"])
 def test_without_a_right_side_the_first_norm_is_the_scale(walls, monitor, backend, tmp_path):
@@ -212,6 +216,7 @@ def of_size(power, solver, march=""):
                      "steady = false" if march else "", boundary=walls, **tables)  # fmt: skip
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("power", SIZES)
 @pytest.mark.parametrize("solver", CRITERIA.values(), ids=CRITERIA)
 def test_numbers_whose_squares_no_number_holds(solver, power, backend, tmp_path):
@@ -225,6 +230,7 @@ def test_numbers_whose_squares_no_number_holds(solver, power, backend, tmp_path)
     assert norms == usual.outcome.history["residual"]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("power", SIZES)
 @pytest.mark.parametrize("scheme", ["explicit", "crank-nicolson"])
 def test_steps_of_numbers_whose_squares_no_number_holds(scheme, power, backend, tmp_path):
@@ -241,12 +247,14 @@ SIZES_OF_SINGLE = [-83, 66]
 """Powers of two, about 1e-25 and 1e20, whose squares float32 does not hold."""
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("power", SIZES_OF_SINGLE)
 @pytest.mark.parametrize("name", [name for name in CRITERIA if name != "mixed"])
 def test_numbers_whose_squares_float32_does_not_hold(name, power, backend, tmp_path):
     test_numbers_whose_squares_no_number_holds(SINGLE + CRITERIA[name], power, backend, tmp_path)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("power", SIZES_OF_SINGLE)
 def test_steps_of_numbers_whose_squares_float32_does_not_hold(power, backend, tmp_path):
     march = "end = 0.01\nstep = 0.002\nscheme = 'backward-euler'"
@@ -264,6 +272,7 @@ def between_walls(left, model="", extent="", precision="float32", source="0"):
                      boundary=walls + sides)  # fmt: skip
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("left", "model", "extent", "source"),
     [
@@ -304,6 +313,7 @@ def test_what_float32_does_not_hold_is_told(left, model, source, error, backend,
         solve(between_walls(left, model, source=source), tmp_path, backend)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("method", ["multigrid", "cg", "jacobi"])
 def test_every_implicit_step_makes_an_iteration(method, backend, tmp_path):
     """A step whose start meets the tolerance is not left out: the field still moves."""
@@ -428,6 +438,7 @@ def test_compatible_problem_has_zero_mean(tmp_path):
     assert abs(np.einsum("ij,i,j", field, weights, weights)) < 1e-12
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("grid", "walls", "solver", "warned"),
     [

@@ -157,6 +157,7 @@ HARMS = {
 }
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("name", ["temperature", "x", "history/residual"])
 def test_harm_is_told(harm, name, copies, monkeypatch):

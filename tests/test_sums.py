@@ -166,6 +166,7 @@ def machine(name, threads, monkeypatch):
     return make(name, threads=threads)
 
 
+@pytest.mark.few(24)
 @backends
 @fields
 def test_backends(name, threads, values, monkeypatch):
