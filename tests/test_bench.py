@@ -14,11 +14,9 @@ from heatsolve.errors import InputError
 from heatsolve.linear.stationary.jacobi import Jacobi
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.language import copy
-from heatsolve.tools.bench import bench, measure, rivals, sweeps
-from heatsolve.tools.bench.measure import Bench
-from heatsolve.tools.bench.noise import noise, noise_inside
-from heatsolve.tools.bench.solvers import Poisson, Solution, solving
-from heatsolve.tools.scaling import processes
+from heatsolve.tools.bench import bench, measure, processes, sweeps
+from heatsolve.tools.bench.measure import Bench, noise, noise_inside
+from heatsolve.tools.bench.sweeps import Poisson, Solution, solving
 from heatsolve_post.speed import bench_figure
 
 TINY = {
@@ -27,7 +25,7 @@ TINY = {
 KEYS = {"name", "backend", "shape", "dtype", "seconds", "glups", "fraction_of_copy",
         "unknowns_per_second", "copies", "machine"}  # fmt: skip
 STEPS = ("collocated2d", "collocated2d-slices", "flow2d", "flow2d-numpy", "flow3d")
-SOLVERS = {"multigrid2d", "multigrid2d-mixed", "multigrid2d-pyamg", "multigrid3d",
+SOLVERS = {"multigrid2d", "multigrid2d-mixed", "multigrid3d",
            "multigrid3d-mixed", "fmg2d", "fft3d"}  # fmt: skip
 
 
@@ -132,9 +130,9 @@ def test_rivals_take_turns():
 
 
 def test_a_rival_says_how_much_faster_the_program_is(monkeypatch):
-    monkeypatch.setattr(rivals, "in_turn", lambda own, other: (list(other()), 2.5))
+    monkeypatch.setattr(sweeps, "in_turn", lambda own, other: (list(other()), 2.5))
     bench_of = Bench(NumpyBackend(), bandwidth=16e9)
-    row = rivals.sweep_row("jacobi3d-slices", bench_of, (6, 7, 8), lambda: [1e-6], "slices")
+    row = sweeps.other_row("jacobi3d-slices", bench_of, (6, 7, 8), lambda: [1e-6], "slices")
     assert (row.rival_of, row.speedup) == ("jacobi3d", 2.5)
     assert row.fraction_of_copy == pytest.approx(0.12)
     assert str(row).endswith("jacobi3d is 2.5 times as fast")
@@ -169,7 +167,7 @@ def test_every_row(backend):
     rows = list(bench.bench(backend, shapes=TINY))
     names = [row.name for row in rows]
     optional = {"jacobi2d-blocked", "jacobi3d-blocked", "jacobi2d-slices", "jacobi3d-slices",
-                "jacobi2d-c", "multigrid2d-pyamg", "collocated2d-slices"}  # fmt: skip
+                "collocated2d-slices"}  # fmt: skip
     assert set(bench.NAMES) - optional <= set(names)
     assert (names[0], names[-1]) == ("copy", "copy-again")
     for row in rows:
@@ -228,7 +226,7 @@ def test_a_torus_has_all_points_as_unknowns():
 
 
 def test_what_is_not_solved_has_no_rate(monkeypatch):
-    monkeypatch.setattr("heatsolve.tools.bench.solvers.MOST_ITERATIONS", 2)
+    monkeypatch.setattr("heatsolve.tools.bench.sweeps.MOST_ITERATIONS", 2)
     (row,) = solving(method="multigrid")("multigrid2d", Bench(NumpyBackend(), 1e9), (33, 33))
     assert row.note == "NOT solved in 2 iterations"
     assert row.unknowns_per_second is row.copies is None
@@ -286,15 +284,11 @@ def test_the_source_row_is_a_run_of_jacobi(monkeypatch):
     assert row.fraction_of_copy == pytest.approx(row.glups * 24)  # 1 GB/s: 24 ns a point
 
 
-def test_rivals_that_are_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyamg", None)
-    monkeypatch.setenv("PATH", "")
+def test_slices_without_cupy(monkeypatch):
     tiny_bench = Bench(NumpyBackend(), 1e9)
-    assert list(rivals.algebraic("a", tiny_bench, (9, 9))) == []
-    assert list(rivals.plain_c("c", tiny_bench, (9, 9))) == []
     monkeypatch.setattr(tiny_bench.machine, "on_device", True, raising=False)
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert list(rivals.slices("s", tiny_bench, (9, 9))) == []
+    assert list(sweeps.slices("s", tiny_bench, (9, 9))) == []
 
 
 # ---- the command -------------------------------------------------------------------------------

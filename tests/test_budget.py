@@ -20,10 +20,10 @@ from heatsolve.models.registry import make_model
 from heatsolve.runner import run
 from heatsolve.stencil.grid import make_grid, sampled
 from heatsolve.time.step_size import pace_of
+from heatsolve.tools import timing as predict
 from heatsolve.tools.budget import Budget, budget_of
 from heatsolve.tools.preview import preview
-from heatsolve.tools.scaling import predict
-from heatsolve.tools.scaling.predict import Speed, speed_of, timing
+from heatsolve.tools.timing import Speed, speed_of, timing
 
 
 class Tracked(NumpyBackend):

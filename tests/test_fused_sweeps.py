@@ -22,7 +22,7 @@ from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.report import Report
 from heatsolve.stencil.language import fill, shifted
-from heatsolve.tools.bench.noise import noise_inside
+from heatsolve.tools.bench.measure import noise_inside
 from heatsolve.tools.budget import budget_of
 
 COMPILER = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")

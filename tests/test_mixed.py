@@ -20,7 +20,7 @@ from heatsolve.linear.iterate import make_method
 from heatsolve.linear.multigrid.mixed import corrected
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.runner import run
-from heatsolve.tools.bench.noise import noise_inside
+from heatsolve.tools.bench.measure import noise_inside
 from heatsolve.tools.preview import preview
 
 MIXED = "precision = 'mixed'\nmethod = 'multigrid'\n"

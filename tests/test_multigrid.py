@@ -23,7 +23,7 @@ from heatsolve.linear.multigrid.smoothers import smoother_of
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.runner import run
 from heatsolve.stencil.language import ONE
-from heatsolve.tools.bench.noise import noise_inside
+from heatsolve.tools.bench.measure import noise_inside
 
 METHODS = {"multigrid": Multigrid, "mgcg": MultigridCG}
 MOST = 60

@@ -21,7 +21,7 @@ from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.parallel.ranks import Ranks, World
 from heatsolve.time.step_size import step_length, substeps
-from heatsolve.tools.bench.noise import noise_inside
+from heatsolve.tools.bench.measure import noise_inside
 
 GRIDS = {
     "nodes": ("nodes = [66, 259]\nupper = [65, 258]", "vvvv", ""),

@@ -49,7 +49,7 @@ LEFT = {
     "tools.doctor": "backends.cache backends.host.numba backends.host.numpy backends.machine",
     "tools.preview_heat": "backends.host.numpy",
     "tools.preview_rows": "backends.host.numpy",
-    "tools.scaling.predict": "backends.cache",
+    "tools.timing": "backends.cache",
 }
 """Imports that still point the wrong way: no row may be added, and each one is to go."""
 

@@ -32,7 +32,7 @@ from heatsolve.io.checkpoints import MANIFEST
 from heatsolve.io.output import read
 from heatsolve.parallel import ranks
 from heatsolve.runner import run
-from heatsolve.tools.scaling.scaling import Study
+from heatsolve.tools.scaling.study import Study
 
 SOLVER = Path(cli.__file__).parent
 SOURCES = [*SOLVER.rglob("*.py"), *Path(heatsolve_post.__file__).parent.rglob("*.py")]

@@ -146,7 +146,7 @@ def check(
     from heatsolve.case.load import load, locating
     from heatsolve.report import Report
     from heatsolve.tools.preview import preview
-    from heatsolve.tools.scaling.predict import timing
+    from heatsolve.tools.timing import timing
 
     times = timing(ranks, machine)
     loaded = load(case, overrides or [])
@@ -463,7 +463,7 @@ def scale(
     sizes are jobs, and `heatsolve scale collect DIR` gathers what they measured.
     """
     from heatsolve.report import Report
-    from heatsolve.tools.scaling import scaling
+    from heatsolve.tools.scaling import study as scaling
 
     choices = (*scaling.KINDS, "collect")
     if kind not in choices:

@@ -21,7 +21,7 @@ from heatsolve.io.disk import write_text
 from heatsolve.io.output import read
 from heatsolve.runner import run
 from heatsolve.stencil.expressions import suggestion
-from heatsolve.tools.bench.expected import (
+from heatsolve.tools.references import (
     CAVITIES,
     CONVECTION,
     CYLINDER,

@@ -22,10 +22,18 @@ from heatsolve.io.disk import write_text
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.tools.bench.flows import collocated, collocated_slices, marching, marching_numpy
 from heatsolve.tools.bench.measure import Bench, Row
-from heatsolve.tools.bench.rivals import algebraic, numpy_backend, plain_c, slices
-from heatsolve.tools.bench.solvers import Measure, solving
-from heatsolve.tools.bench.sweeps import blocked, launch, seconds_of_copy, source, sweep
-from heatsolve.tools.scaling.processes import COMPARISONS, Comparison, compare
+from heatsolve.tools.bench.processes import COMPARISONS, Comparison, compare
+from heatsolve.tools.bench.sweeps import (
+    Measure,
+    blocked,
+    launch,
+    numpy_backend,
+    seconds_of_copy,
+    slices,
+    solving,
+    source,
+    sweep,
+)
 
 Shape = tuple[int, ...]
 
@@ -50,7 +58,6 @@ BENCHMARKS = {
     "jacobi2d-source": Benchmark(source, PLANE, LARGE_PLANE),
     "jacobi2d-numpy": Benchmark(numpy_backend, PLANE, (4096, 4096)),
     "jacobi2d-slices": Benchmark(slices, PLANE, LARGE_PLANE),
-    "jacobi2d-c": Benchmark(plain_c, PLANE, LARGE_PLANE),
     "jacobi3d": Benchmark(sweep, SPACE, LARGE_SPACE),
     "jacobi3d-blocked": Benchmark(blocked, SPACE, LARGE_SPACE),
     "jacobi3d-slices": Benchmark(slices, SPACE, LARGE_SPACE),
@@ -58,7 +65,6 @@ BENCHMARKS = {
     "multigrid2d-mixed": Benchmark(
         solving(method="multigrid", precision="mixed"), SOLVED, LARGE_SOLVED
     ),
-    "multigrid2d-pyamg": Benchmark(algebraic, SOLVED, SOLVED),
     "multigrid3d": Benchmark(solving(method="multigrid"), SOLVED_SPACE, LARGE_SOLVED_SPACE),
     "multigrid3d-mixed": Benchmark(
         solving(method="multigrid", precision="mixed"), SOLVED_SPACE, LARGE_SOLVED_SPACE

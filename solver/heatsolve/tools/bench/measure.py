@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from heatsolve.backends import Backend
 from heatsolve.streams import count
 
@@ -153,3 +155,28 @@ def in_turn(own: Repeat, other: Repeat) -> tuple[list[float], float]:
 def count_of(seconds: float) -> int:
     """How many repeats of so long a work are made."""
     return REPEATS if seconds < LONG else FEW_REPEATS
+
+
+# ---- white noise for right sides ------------------------------------------------------------
+#
+# Every frequency at once, the same numbers everywhere. A smooth right side would flatter a solver:
+# its residual is at rounding level long before 1e-10.
+
+
+def noise(count: int) -> np.ndarray:
+    """White noise in (-0.5, 0.5) by hashing the number of the point.
+
+    The hash is splitmix64 (G. Steele, D. Lea and C. Flood, OOPSLA 2014, figure 17).
+    """
+    bits = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return (bits ^ (bits >> np.uint64(31))) / 2.0**64 - 0.5
+
+
+def noise_inside(shape: Sequence[int]) -> np.ndarray:
+    """An array of noise within a ring of zeros."""
+    field = np.zeros(shape)
+    inside = field[(slice(1, -1),) * len(shape)]
+    inside[...] = noise(inside.size).reshape(inside.shape)
+    return field

@@ -1,17 +1,39 @@
-"""Benchmarks of sweeps: generic kernels, several sweeps in one pass, and a run's own iteration."""
+"""Benchmarks of sweeps, by generic kernels and in a run's own ways, and of linear solvers."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.backends.registry import machine_name, make
-from heatsolve.errors import HeatsolveError
-from heatsolve.stencil.language import copy
-from heatsolve.tools.bench.measure import Bench, Row, inner_points, seconds_of
-from heatsolve.tools.bench.solvers import Poisson
+from heatsolve.case.load import parse
+from heatsolve.errors import HeatsolveError, InputError
+from heatsolve.linear import Method
+from heatsolve.linear.iterate import Criterion, Outcome, iterate, make_method
+from heatsolve.models.heat.conduction import Conduction
+from heatsolve.report import Report
+from heatsolve.stencil.grid import WALLS
+from heatsolve.stencil.language import copy, fill
+from heatsolve.tools.bench.measure import (
+    Bench,
+    Repeat,
+    Row,
+    in_turn,
+    inner_points,
+    medians_of,
+    noise_inside,
+    repeat_of,
+    seconds_of,
+)
 
+TOLERANCE = 1e-10
+"""Of the l2 norm of b - A u, relative to that of b."""
+MOST_ITERATIONS = 100
+
+Measure = Callable[[str, Bench, Sequence[int]], Iterator[Row]]
 COPIED = 1 << 24
 """Doubles of the copy that measures the bandwidth of a run's machine, beyond the caches."""
 MOST_SWEEPS = 31
@@ -136,3 +158,142 @@ def source(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
     method = problem.method()
     seconds = seconds_of(lambda: problem.iterate(method), bench.machine) / sweeps
     yield bench.sweep_row(name, shape, seconds, inner_points(shape), arrays=3)
+
+
+def other_row(
+    name: str, bench: Bench, shape: Sequence[int], other: Repeat, backend: str
+) -> Row:  # fmt: skip
+    """The row of another way to make one sweep."""
+    own = repeat_of(one_sweep(bench.machine, shape), bench.machine)
+    (seconds,), speedup = in_turn(own, other)
+    row = bench.sweep_row(name, shape, seconds, inner_points(shape), backend=backend)
+    return replace(row, rival_of=f"jacobi{len(shape)}d", speedup=speedup)
+
+
+def numpy_backend(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
+    """The same sweep on the numpy backend."""
+    machine = make("numpy", bench.machine.precision)
+    yield other_row(name, bench, shape, repeat_of(one_sweep(machine, shape), machine), "numpy")
+
+
+def slices(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
+    """The same sweep with slices of NumPy arrays, or of CuPy arrays on a GPU that has CuPy."""
+    try:
+        machine = make("cupy" if bench.machine.on_device else "numpy", bench.machine.precision)
+    except InputError:
+        return
+    u, v = fields(machine, shape)
+
+    def plane() -> None:
+        v[1:-1, 1:-1] = 0.25 * (u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:])
+
+    def space() -> None:
+        v[1:-1, 1:-1, 1:-1] = (1.0 / 6.0) * (
+            u[:-2, 1:-1, 1:-1] + u[2:, 1:-1, 1:-1] + u[1:-1, :-2, 1:-1]
+            + u[1:-1, 2:, 1:-1] + u[1:-1, 1:-1, :-2] + u[1:-1, 1:-1, 2:]
+        )  # fmt: skip
+
+    other = repeat_of({2: plane, 3: space}[len(shape)], machine)
+    yield other_row(name, bench, shape, other, f"{machine.name} slices")
+
+
+# ---- linear solvers: Poisson's equation with white noise on its right side ------------------
+
+
+class Poisson:
+    """-div grad u = noise on nodes 1 apart, from u = 0; 0 on the walls, or no walls at all.
+
+    `shape` is that of the arrays, but has no ghosts of a periodic grid; `settings` are keys of
+    `[solver]`.
+    """
+
+    def __init__(
+        self, machine: Backend, shape: Sequence[int], settings: Mapping[str, Any],
+        periodic: bool = False,
+    ):  # fmt: skip
+        self.case = parse(case_text(shape, settings, periodic), "bench")
+        self.problem = Conduction(self.case, machine)
+        self.u = self.problem.temperature
+        b = noise_inside(self.problem.grid.shape)
+        self.system = self.problem.system(machine.to_device(b))
+        if self.system.singular:
+            self.system.remove_mean(self.system.b)
+
+    @property
+    def unknowns(self) -> int:
+        return self.problem.whole.all_unknowns
+
+    def method(self) -> Method:
+        return make_method(self.case, self.system, self.u)
+
+    def iterate(self, method: Method) -> Outcome:
+        """Iterate as a run does, from what stands in u."""
+        criterion = Criterion(self.case, self.system, self.u)
+        return iterate(method, criterion, Report(quiet=True, mute=True))
+
+    def begin_anew(self) -> None:
+        """u = 0, which is also the value of its walls."""
+        grid = self.system.grid
+        self.system.backend.sweep(fill, self.u, grid.everything, 0.0)
+
+
+def case_text(shape: Sequence[int], settings: Mapping[str, Any], periodic: bool = False) -> str:
+    """The case of so many nodes, slowest axis first."""
+    axes = list("xyz"[: len(shape)])
+    nodes = list(reversed(shape))
+    upper = nodes if periodic else [n - 1 for n in nodes]
+    lines = ["[grid]", f"nodes = {nodes}", f"upper = {upper}", "[solver]"]
+    # What JSON writes of numbers and strings is TOML, too.
+    lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    if periodic:
+        lines.insert(1, f"periodic = {json.dumps(axes)}")
+    else:
+        walls = [wall for axis in axes for wall in WALLS[axis]]
+        lines += [f"[boundary.{wall}]\ntemperature.value = 0" for wall in walls]
+    return "\n".join(lines)
+
+
+class Solution:
+    """A solver at work: `repeat` solves anew and returns the seconds of the set-up and after it."""
+
+    def __init__(
+        self, machine: Backend, shape: Sequence[int], settings: Mapping[str, Any],
+        periodic: bool = False,
+    ):  # fmt: skip
+        until: dict[str, Any] = {}
+        if "iterations" not in settings:
+            until = {"tolerance": TOLERANCE, "relative": True, "max_iterations": MOST_ITERATIONS}
+        self.problem = Poisson(machine, shape, {**settings, **until}, periodic)
+        self.outcome: Outcome | None = None
+
+    def repeat(self) -> tuple[float, float]:
+        problem, machine = self.problem, self.problem.system.backend
+        problem.begin_anew()
+        seconds = machine.stopwatch()
+        method = problem.method()
+        setup = seconds()
+        seconds = machine.stopwatch()
+        self.outcome = problem.iterate(method)
+        return setup, seconds()
+
+
+def solving(periodic: bool = False, **settings: Any) -> Measure:
+    """The benchmark of a method of `[solver]`, with its other keys."""
+
+    def measure(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
+        solution = Solution(bench.machine, shape, settings, periodic)
+        setup, seconds = medians_of(solution.repeat)
+        outcome = solution.outcome
+        assert outcome is not None
+        dtype = settings.get("precision", bench.machine.precision)
+        if not (outcome.converged or "iterations" in settings):
+            note = f"NOT solved in {outcome.count} iterations"
+            yield Row(name, bench.machine.name, tuple(shape), dtype, seconds, note=note)
+            return
+        plural = "" if outcome.count == 1 else "s"
+        yield bench.solver_row(
+            name, shape, setup, seconds, solution.problem.unknowns, dtype=dtype,
+            note=f"{outcome.count} iteration{plural}",
+        )  # fmt: skip
+
+    return measure

@@ -1,6 +1,6 @@
 """One size of a scaling study: a case on the processes that were launched together.
 
-python -m heatsolve.tools.bench.one_size CASE KIND PER_RANK BACKEND FILE [KEY=VALUE ...]
+python -m heatsolve.tools.scaling.one_size CASE KIND PER_RANK BACKEND FILE [KEY=VALUE ...]
 
 measures its sweeps, cycles or steps and writes a record of them to a file of JSON.
 """
@@ -28,7 +28,7 @@ from heatsolve.parallel.transport import ring
 from heatsolve.report import Report
 from heatsolve.runner import machine_of, set_up, shares
 from heatsolve.time.step_size import MOST_STEPS, step_length, substeps
-from heatsolve.tools.scaling.processes import time_of
+from heatsolve.tools.bench.processes import time_of
 
 REPEATS = 7
 SECONDS_A_REPEAT = 0.5

@@ -40,7 +40,7 @@ from heatsolve.parallel.ranks import python
 from heatsolve.stencil.grid import AXIS_NAMES, make_grid
 from heatsolve.streams import count as number
 from heatsolve.streams import printable, shown
-from heatsolve.tools.bench.one_size import growth, of_kind
+from heatsolve.tools.scaling.one_size import growth, of_kind
 from heatsolve.tools.submit import directives, pmi, wall_seconds
 
 KINDS = ("weak", "strong")
@@ -137,7 +137,7 @@ class Study:
         per_rank = "-" if self.per_rank is None else repr(self.per_rank)
         path = str(self.folder / f"{ranks}.json")
         given = [self.case, self.kind, per_rank, self.backend or "-", path, *self.overrides]
-        return python("-m", "heatsolve.tools.bench.one_size", *given)
+        return python("-m", "heatsolve.tools.scaling.one_size", *given)
 
 
 def plan(
