@@ -47,16 +47,16 @@ EAST_ASIAN = (
 )  # fmt: skip
 """Fonts of Linux, macOS and Windows with letters that matplotlib's own font lacks, best first."""
 EQUAL_UP_TO = 8  # a longer box than this is not drawn to scale
-NOTHING = "0.8"
-"""The grey of points that have no number."""
+MISSING = "0.8"
+"""The grey of points without a value."""
 SOLID, OUTLINE = "0.7", "0.15"
 """The grey of obstacles, and the one around them."""
 ABOVE = 2.8
 """Obstacles are drawn over the field, arrows and streamlines, and below labels."""
 ACROSS, UP = 0.65, 0.32
-"""Inches from one number of an axis to the next, at least about."""
-MOST = 5
-"""Steps from number to number."""
+"""Least distance between two numbers of an axis, inches, along x and along y."""
+MOST_TICKS = 5
+"""Intervals between the numbers of an axis."""
 
 
 @cache
@@ -154,7 +154,7 @@ def set_up_plane(ax: Axes, view: View, box: tuple[float, float]) -> None:
     """
     if 1 / EQUAL_UP_TO <= _ratio(view) <= EQUAL_UP_TO:
         ax.set_aspect("equal")
-    ax.set_facecolor(NOTHING)
+    ax.set_facecolor(MISSING)
     up, across = view.ends
     ax.set(xlim=across, ylim=up)
     mark_ends(ax.xaxis, across, round(box[0] / ACROSS))
@@ -188,7 +188,9 @@ def draw_obstacles(ax: Axes, view: View) -> None:
 def mark_ends(axis: Axis, ends: tuple[float, float], most: int) -> None:
     """Numbers on an axis: at both ends, and round ones between them, with `most` steps at most."""
     low, high = ends
-    steps = MaxNLocator(min(max(1, most), MOST), steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    steps = MaxNLocator(min(max(1, most), MOST_TICKS), steps=[1, 2, 2.5, 5, 10]).tick_values(
+        low, high
+    )
     room = 0.5 * (steps[1] - steps[0])
     inner = [step for step in steps if low + room < step < high - room] if most > 1 else []
     ticks = [low, *inner, high]

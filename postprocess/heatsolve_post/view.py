@@ -18,15 +18,15 @@ DRAWN_POINTS = 1000
 LARGEST, SMALLEST_SPAN = 1e100, 1e-100
 """Of the limits of a figure."""
 MOMENTS = 6
-"""So many of the frames of a march are drawn as lines in one figure."""
+"""Frames of a march that are drawn as lines in one figure."""
 LETTERS_OF_UNIT = 30
 """More of them are cut off."""
 FINE, PARTS = 600, 3
 """Along the longer side of a plane: squares for which it is said how much of them is solid, and
 points along each side of a square at which that is asked."""
 
-MOST = 10**8
-"""Points times obstacles that are looked at: with many obstacles the squares are larger."""
+MOST_TESTS = 10**8
+"""Tests of points against obstacles: with many obstacles the squares are larger."""
 
 Place = tuple[tuple[str, float], ...]
 """Where a plane or a line lies: axes across which it is cut, with the positions."""
@@ -109,21 +109,21 @@ class View:
         bounds = finite.min(initial=np.inf), finite.max(initial=-np.inf)
         for number, (axis, (lower, upper)) in enumerate(zip(self.axes, self.ends, strict=True)):
             x = lines[number]
-            before, behind = x[0] - lower, upper - x[-1]
+            low_gap, high_gap = x[0] - lower, upper - x[-1]
             first, second, last_but_one, last = (
                 np.take(values, [n], axis=number) for n in (0, 1, -2, -1)
             )
             with np.errstate(invalid="ignore"):  # of infinite values
                 if axis in self.domain.periodic:
-                    at_low = at_high = (behind * first + before * last) / (before + behind)
+                    at_low = at_high = (high_gap * first + low_gap * last) / (low_gap + high_gap)
                 else:
-                    at_low = first + (first - second) * (before / (x[1] - x[0]))
-                    at_high = last + (last - last_but_one) * (behind / (x[-1] - x[-2]))
+                    at_low = first + (first - second) * (low_gap / (x[1] - x[0]))
+                    at_high = last + (last - last_but_one) * (high_gap / (x[-1] - x[-2]))
             pieces = [(x, values)]
             tiny = 1e-9 * (upper - lower)
-            if before > tiny:
+            if low_gap > tiny:
                 pieces.insert(0, (np.array([lower]), np.clip(at_low, *bounds)))
-            if behind > tiny:
+            if high_gap > tiny:
                 pieces.append((np.array([upper]), np.clip(at_high, *bounds)))
             lines[number] = np.concatenate([line for line, _ in pieces])
             values = np.concatenate([piece for _, piece in pieces], axis=number)
@@ -279,7 +279,7 @@ def solid(
     """
     if not domain.obstacles:
         return None
-    squares = min(FINE, round((MOST / len(domain.obstacles)) ** 0.5 / PARTS))
+    squares = min(FINE, round((MOST_TESTS / len(domain.obstacles)) ** 0.5 / PARTS))
     spans = [high - low for low, high in (domain.ends[axis] for axis in axes)]
     counts = [max(FINE // 10, round(squares * span / max(spans))) for span in spans]
     points: dict[str, np.ndarray] = {axis: np.array(position) for axis, position in at}

@@ -41,7 +41,11 @@ LimitsOption = Annotated[
 BackendOption = Annotated[
     str | None, typer.Option(help="auto, numpy, numba, cupy or cuda.", show_default="the case's")
 ]
-
+MeasuredBackendOption = Annotated[str, typer.Option(help="auto, numpy, numba, cupy or cuda.")]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="The file to write.", show_default="./CASE.h5"),
+]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse keys of the case that have no effect.")
 ]
@@ -59,7 +63,9 @@ def _version(wanted: bool) -> None:
 def program(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Say which one this is."),
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Stencil, heat and flow solver: one case file, any machine, the same bits."""
@@ -70,10 +76,7 @@ def run(
     case: CaseArgument,
     backend: BackendOption = None,
     overrides: SetOption = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The file to write.", show_default="./CASE.h5"),
-    ] = None,
+    output: OutputOption = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Go on from the newest checkpoint, if there is one.")
     ] = False,
@@ -137,9 +140,10 @@ def check(
     overrides: SetOption = None,
     ranks: Annotated[int, typer.Option(min=1, help="Processes of the run.")] = 1,
     machine: Annotated[
-        str | None, typer.Option(help="Of the time: h200.", show_default="this one")
+        str | None,
+        typer.Option(help="The machine whose speed is used: h200.", show_default="this one"),
     ] = None,
-    untimed: Annotated[bool, typer.Option("--untimed", help="Say nothing of the time.")] = False,
+    untimed: Annotated[bool, typer.Option("--untimed", help="Leave out the time.")] = False,
     strict: StrictOption = False,
 ) -> None:
     """Say what a run of a case would do, and how long it takes at least."""
@@ -151,14 +155,13 @@ def check(
     times = timing(ranks, machine)
     loaded = load(case, overrides or [])
     with locating(loaded):
-        given = Report(), strict, None if untimed else times
-        for line in preview(loaded, backend, ranks, *given):
+        for line in preview(loaded, backend, ranks, Report(), strict, None if untimed else times):
             print(line)
 
 
 @app.command()
 def cases(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One to print.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The case to print.")] = None,
 ) -> None:
     """List the shipped cases, or print one of them."""
     from heatsolve.case.load import shipped, text_of
@@ -222,10 +225,7 @@ def submit(
     gpus_per_node: Annotated[int, typer.Option(help="GPUs on each node.")] = 0,
     backend: BackendOption = None,
     overrides: SetOption = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The file to write.", show_default="./CASE.h5"),
-    ] = None,
+    output: OutputOption = None,
     partition: Annotated[str | None, typer.Option(help="Partition of the cluster.")] = None,
     account: Annotated[str | None, typer.Option(help="Account to charge.")] = None,
     dry_run: Annotated[
@@ -259,16 +259,18 @@ def plot(
     ] = None,
     slices: SliceOption = None,
     at_time: Annotated[
-        float | None, typer.Option(help="The moment of a march.", show_default="its end")
+        float | None, typer.Option(help="The time of the frame to draw.", show_default="its end")
     ] = None,
-    vectors: Annotated[bool, typer.Option("--vectors", help="And arrows of the velocity.")] = False,
-    streamlines: Annotated[
-        bool, typer.Option("--streamlines", help="And lines along the velocity.")
+    vectors: Annotated[
+        bool, typer.Option("--vectors", help="Draw arrows of the velocity, too.")
     ] = False,
-    log: Annotated[bool, typer.Option("--log", help="On a logarithmic scale.")] = False,
+    streamlines: Annotated[
+        bool, typer.Option("--streamlines", help="Draw streamlines, too.")
+    ] = False,
+    log: Annotated[bool, typer.Option("--log", help="Use a logarithmic scale.")] = False,
     limits: LimitsOption = None,
     compare: Annotated[
-        Path | None, typer.Option(metavar="OTHER", help="Beside another file's, and less it.")
+        Path | None, typer.Option(metavar="OTHER", help="Draw OTHER and the difference, too.")
     ] = None,
 ) -> None:
     """Draw a field, or a column of the history: a line, a plane, or three planes in space."""
@@ -330,10 +332,13 @@ def report(
 @app.command()
 def compare(
     file: FileArgument,
-    other: Annotated[Path, typer.Argument(metavar="OTHER", help="Another one.")],
+    other: Annotated[Path, typer.Argument(metavar="OTHER", help="Another file of results.")],
     field: Annotated[list[str] | None, typer.Option(help="One field; repeatable.")] = None,
     tolerance: Annotated[
-        float, typer.Option(help="Of the largest value.", show_default="bit for bit")
+        float,
+        typer.Option(
+            help="Largest difference, relative to the largest value.", show_default="bit for bit"
+        ),
     ] = 0.0,
 ) -> None:
     """Say how far apart the fields of two files are, and where first; exit code 5 if they are."""
@@ -363,10 +368,10 @@ def doctor() -> None:
 
 @app.command()
 def bench(
-    backend: Annotated[str, typer.Option(help="auto, numpy, numba, cupy or cuda.")] = "auto",
+    backend: MeasuredBackendOption = "auto",
     only: Annotated[list[str] | None, typer.Option(help="One benchmark; repeatable.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the rows to this file, too.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw them as bars, to this image.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the rows to this file as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the rows as bars in this image.")] = None,
 ) -> None:
     """Measure sweeps and solvers in units of this machine's copy bandwidth.
 
@@ -402,10 +407,12 @@ def bench(
 @app.command()
 def verify(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
-    backend: Annotated[str, typer.Option(help="auto, numpy, numba, cupy or cuda.")] = "auto",
+    backend: MeasuredBackendOption = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller runs.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Write the lines to this file, too.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="And as a table to this one.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the lines to this file as JSON.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write them to this file as a table.")
+    ] = None,
 ) -> None:
     """Run shipped cases against exact solutions and the literature; exit code 5 if one fails."""
     from heatsolve.io.disk import target_of
@@ -454,8 +461,10 @@ def scale(
     sbatch: Annotated[
         bool, typer.Option("--sbatch", help="Write job scripts of Slurm instead of running.")
     ] = False,
-    ranks_per_node: Annotated[int, typer.Option(help="Of --sbatch: processes on a node.")] = 1,
-    time: Annotated[str, typer.Option(metavar="H:M:S", help="Of --sbatch: wall time.")] = "0:20:00",
+    ranks_per_node: Annotated[int, typer.Option(help="With --sbatch: processes on each node.")] = 1,
+    time: Annotated[
+        str, typer.Option(metavar="H:M:S", help="With --sbatch: wall time of each job.")
+    ] = "0:20:00",
 ) -> None:  # fmt: skip
     """Measure a case on more and more processes: a table, and a figure with the ideal line.
 

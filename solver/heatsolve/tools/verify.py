@@ -253,8 +253,8 @@ def flux_in_the_middle(temperature: np.ndarray, u: np.ndarray, alpha: float) -> 
     face = np.zeros(len(u))
     for column in u.T[: n // 2]:
         face = 2.0 * column - face
-    before, behind = temperature[:, n // 2 - 1], temperature[:, n // 2]
-    return float(np.mean(face * 0.5 * (before + behind) - alpha * n * (behind - before)))
+    left, right = temperature[:, n // 2 - 1], temperature[:, n // 2]
+    return float(np.mean(face * 0.5 * (left + right) - alpha * n * (right - left)))
 
 
 def natural_convection(solve: Runs) -> Iterator[Line]:

@@ -195,9 +195,9 @@ def sliced_step(machine: Backend, shape: Sequence[int], channel: Channel) -> Cal
     dt, nu = channel.dt, VISCOSITY
     dx, dy = channel.problem.spacings
     p[:] = 1.0
-    inner, before, behind = slice(1, -1), slice(-2), slice(2, None)
-    here, west, east = (inner, inner), (inner, before), (inner, behind)
-    south, north = (before, inner), (behind, inner)
+    inner, lower, upper = slice(1, -1), slice(-2), slice(2, None)
+    here, west, east = (inner, inner), (inner, lower), (inner, upper)
+    south, north = (lower, inner), (upper, inner)
 
     def wrap(a: Any) -> None:
         a[:, 0] = a[:, -2]
