@@ -38,8 +38,7 @@ from heatsolve.parallel.halo import Halo
 from heatsolve.stencil import language as points
 from heatsolve.stencil.grid import make_grid
 from heatsolve.stencil.language import Point, evaluate
-from heatsolve.stencil.signature import describe
-from heatsolve.stencil.trace import INTEGER, REAL
+from heatsolve.stencil.trace import INTEGER, REAL, describe
 
 DIMENSIONS = (1, 2, 3)
 PRECISIONS = ("float64", "float32")

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from heatsolve.backends import cache
 from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.compilation import cache_folder, digest
 from heatsolve.backends.gpu.backend import DeviceBackend
 from heatsolve.backends.gpu.device import CARDS
 from heatsolve.backends.gpu.emit import cuda_text
@@ -51,8 +51,8 @@ OPTIONS += ["-U_FORTIFY_SOURCE", f"-I{HERE}"]
 def compiled(kind, source, *options):
     """The file that g++ makes of a text, kept in the cache."""
     path = (
-        cache.folder() or Path(tempfile.mkdtemp())
-    ) / f"emulated_{cache.digest(header(), source, *options)}.{kind}"
+        cache_folder() or Path(tempfile.mkdtemp())
+    ) / f"emulated_{digest(header(), source, *options)}.{kind}"
     if not path.exists():
         # Another process may want the same file: it sees all of it or nothing.
         own = path.with_suffix(f".{os.getpid()}.{kind}")
@@ -128,9 +128,9 @@ class Emulated(NumpyBackend):
         """Whether the gate is."""
 
     padded = DeviceBackend.padded
-    most_sweeps = DeviceBackend.most_sweeps
+    most_fused = DeviceBackend.most_fused
     cycle_leg = DeviceBackend.cycle_leg
-    _compile_pass = DeviceBackend._compile_pass
+    _compile_fused = DeviceBackend._compile_fused
 
     def replayed(self, work):
         return work  # NumPy's own way plays back the sweeps of NumPy alone

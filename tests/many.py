@@ -14,7 +14,7 @@ from test_solvers import PROBLEMS, case_text
 
 import heatsolve.backends.host.numba
 import heatsolve.runner
-from heatsolve.backends.host.tiles import Tiling
+from heatsolve.backends.host.time_tiling import Tiling
 from heatsolve.backends.registry import choose
 from heatsolve.case.load import parse
 from heatsolve.control.restart import Start

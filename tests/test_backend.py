@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from heatsolve.backends import LONGEST_PASS, CycleLeg
+from heatsolve.backends import MOST_FUSED, CycleLeg
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.models.heat import equations as heat
@@ -16,13 +16,13 @@ def machine():
 
 
 def test_without_passes_it_makes_one_sweep_at_a_time(machine):
-    u, inner, stages = np.ones((6, 7)), ((1, 5), (1, 6)), [(np.zeros((1, 1)), 1.0)] * LONGEST_PASS
-    wraps, changes = (False, False), [None] * LONGEST_PASS
-    assert machine.most_sweeps(heat.laplace, u, inner, stages, wraps, changes) == 1
+    u, inner, stages = np.ones((6, 7)), ((1, 5), (1, 6)), [(np.zeros((1, 1)), 1.0)] * MOST_FUSED
+    wraps, changes = (False, False), [None] * MOST_FUSED
+    assert machine.most_fused(heat.laplace, u, inner, stages, wraps, changes) == 1
     new = np.zeros_like(u)
     for count in (1, 3):
         with pytest.raises(ValueError, match="numpy makes one sweep at a time"):
-            machine.sweeps(
+            machine.fused_sweeps(
                 heat.laplace, new, u, inner, stages[:count], wraps, changes[:count], inner
             )
     assert not new.any()
@@ -53,7 +53,9 @@ def test_work_is_played_back(name):
             machine.sweep(heat.laplace, u, inner, other, b, 0.5)
             if name == "numba":
                 stages, alone = [(b, 0.5)] * 3, (False, False)
-                machine.sweeps(heat.laplace, other, u, inner, stages, alone, [None] * 3, inner)
+                machine.fused_sweeps(
+                    heat.laplace, other, u, inner, stages, alone, [None] * 3, inner
+                )
             machine.sweep(copy, total, inner, u)
 
         return u, other, total, work

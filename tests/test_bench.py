@@ -237,12 +237,12 @@ class Passing(NumpyBackend):
 
     most = 6
 
-    def most_sweeps(self, point, u, region, stages, wraps, changes):
+    def most_fused(self, point, u, region, stages, wraps, changes):
         assert len(stages) == len(changes)
         assert wraps == (False,) * u.ndim
         return min(self.most, len(stages))
 
-    def sweeps(self, point, new, u, region, stages, wraps, changes, counted):
+    def fused_sweeps(self, point, new, u, region, stages, wraps, changes, counted):
         assert len(stages) == len(changes)
         old = u
         for stage in stages:

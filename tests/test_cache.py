@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_faults import STEADY
 
-from heatsolve.backends import cache
+from heatsolve.backends import compilation
 from heatsolve.backends.host.numba import NumbaBackend
 from heatsolve.case.load import parse
 from heatsolve.runner import run
@@ -72,16 +72,16 @@ def homeless(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", no_home)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(cache, "_troubles", [])
+    monkeypatch.setattr(compilation, "_troubles", [])
     return tmp_path / f"heatsolve-{os.getuid()}"
 
 
 def test_without_a_home_a_temporary_folder_of_our_own_is_used(homeless):
-    assert cache.folder() == homeless
+    assert compilation.cache_folder() == homeless
     assert homeless.stat().st_mode & 0o777 == 0o700
-    assert cache.kept("name", lambda: b"made") == b"made"
-    assert cache.kept("name", lambda: b"made anew") == b"made"
-    assert not cache.trouble()
+    assert compilation.kept("name", lambda: b"made") == b"made"
+    assert compilation.kept("name", lambda: b"made anew") == b"made"
+    assert not compilation.trouble()
 
 
 def a_link(path):
@@ -98,9 +98,11 @@ def open_to_others(path):
 @pytest.mark.parametrize("make", [a_link, open_to_others, Path.touch])
 def test_a_temporary_folder_that_is_not_our_own_is_not_used(homeless, make):
     make(homeless)
-    assert cache.folder() is None
-    assert cache.kept("name", lambda: b"made") == b"made"
-    assert cache.trouble().startswith("compiled code is not kept from run to run (there is no")
+    assert compilation.cache_folder() is None
+    assert compilation.kept("name", lambda: b"made") == b"made"
+    assert compilation.trouble().startswith(
+        "compiled code is not kept from run to run (there is no"
+    )
     assert not list(homeless.parent.glob("*/*"))
 
 
@@ -108,7 +110,7 @@ def test_a_temporary_folder_of_another_user_is_not_used(homeless, monkeypatch):
     uid = os.getuid()
     homeless.with_name(f"heatsolve-{uid + 1}").mkdir(mode=0o700)
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-    assert cache.folder() is None
+    assert compilation.cache_folder() is None
 
 
 def test_a_full_folder(homeless, monkeypatch):
@@ -116,13 +118,13 @@ def test_a_full_folder(homeless, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    assert cache.kept("name", lambda: b"made") == b"made"
-    assert "No space left on device" in cache.trouble()
+    assert compilation.kept("name", lambda: b"made") == b"made"
+    assert "No space left on device" in compilation.trouble()
     assert not list(homeless.iterdir())
 
 
 def test_a_run_says_that_nothing_is_kept(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cache, "_troubles", ["no room"])
+    monkeypatch.setattr(compilation, "_troubles", ["no room"])
     run(parse(STEADY, "case"), "numpy", tmp_path / "case.h5")
     assert "warning: compiled code is not kept from run to run (no room)" in capsys.readouterr().err
 
@@ -169,4 +171,4 @@ def test_damaged_machine_code_is_compiled_anew(damage, tmp_path, monkeypatch):
 def test_loops_are_compiled_without_any_folder(homeless):
     a_link(homeless)
     assert np.array_equal(swept(), np.full((3, 4), 1.0 / 3.0))
-    assert cache.trouble()
+    assert compilation.trouble()

@@ -117,10 +117,10 @@ def make_pass(backend, point: Point, shape, arguments) -> int:
     """Queue as many sweeps as one pass makes; how many."""
     u, new = np.zeros(shape, backend.dtype), np.zeros(shape, backend.dtype)
     region, wraps = tuple((1, extent - 1) for extent in shape), (False,) * len(shape)
-    sweeps = backend.most_sweeps(point, u, region, [arguments] * 7, wraps, [None] * 7)
+    sweeps = backend.most_fused(point, u, region, [arguments] * 7, wraps, [None] * 7)
     if sweeps > 1:
         changes = [*[None] * (sweeps - 1), backend.accumulator("sum")]
-        backend.sweeps(point, new, u, region, [arguments] * sweeps, wraps, changes, region)
+        backend.fused_sweeps(point, new, u, region, [arguments] * sweeps, wraps, changes, region)
     return sweeps
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_ranks import launch, mpi
 
-from heatsolve.backends import cache, machine
+from heatsolve.backends import compilation, machine
 from heatsolve.backends import registry as choice
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.errors import InputError
@@ -292,7 +292,7 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     assert finding.level == "warning" and finding.cure.startswith("set HEATSOLVE_CACHE")
     monkeypatch.setenv("HEATSOLVE_CACHE", str(tmp_path / "cache"))
     assert levels(found_by(environment.compiled)) == ["ok"]
-    assert cache.folder() == tmp_path / "cache"
+    assert compilation.cache_folder() == tmp_path / "cache"
 
 
 def test_what_is_not_installed(monkeypatch):

@@ -9,9 +9,9 @@ import scipy.fft
 from many import Impatient
 from test_solvers import TIGHT, case_text, solve
 
+from heatsolve.backends import ArrayLibrary
 from heatsolve.backends.gpu.numba_device import Device
 from heatsolve.backends.host.numpy import NumpyBackend
-from heatsolve.backends.library import ArrayLibrary
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
 from heatsolve.control.restart import Start

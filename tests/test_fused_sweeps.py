@@ -114,8 +114,8 @@ def test_fused_sweeps_have_the_bits_of_single_sweeps(precision, case, walls, nam
     old, new, got = (backend.to_device(backend.to_host(u)) for _ in range(3))
     kinds = ["max", None, *["max"] * (sweeps - 3), "sum"]
     changes = [kind and backend.accumulator(kind) for kind in kinds]
-    assert backend.most_sweeps(point, u, region, stages, wraps, changes) == sweeps
-    backend.sweeps(point, got, u, region, stages, wraps, changes, counted)
+    assert backend.most_fused(point, u, region, stages, wraps, changes) == sweeps
+    backend.fused_sweeps(point, got, u, region, stages, wraps, changes, counted)
     for kind, change, stage in zip(kinds, changes, stages, strict=True):
         wrap(backend, old, wraps)
         if kind is not None:
@@ -135,7 +135,7 @@ def test_a_sum_ends_a_pass():
     u, region = np.zeros((20, 20)), ((1, 19),) * 2
     changes = [None, None, backend.accumulator("sum"), None, None]
     given = (heat.four_point_mean, u, region, [(0.0, 0.0)] * 5, (False, False), changes)
-    assert backend.most_sweeps(*given) == 3
+    assert backend.most_fused(*given) == 3
     assert max(SHAPES_2D) == 7
 
 

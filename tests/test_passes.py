@@ -12,10 +12,10 @@ from many import SMALL_TILES, Impatient, assert_same, texts
 from test_ranks import launch, mpi
 
 import heatsolve.backends.host.numba
-from heatsolve.backends import LONGEST_PASS
+from heatsolve.backends import MOST_FUSED
 from heatsolve.backends.host.numba import NumbaBackend
 from heatsolve.backends.host.numpy import NumpyBackend
-from heatsolve.backends.host.tiles import Tiling
+from heatsolve.backends.host.time_tiling import Tiling
 from heatsolve.case.load import parse
 from heatsolve.control.restart import Start
 from heatsolve.errors import Diverged, Interrupted
@@ -135,12 +135,12 @@ def test_same_bits_as_single_sweeps(name, wraps, precision):
         ]
         kinds = ["sum", None, "max", "sum", "max"][:count]
         changes = [None if kind is None else backend.accumulator(kind) for kind in kinds]
-        most = backend.most_sweeps(point, u, region, stages, wraps, changes)
+        most = backend.most_fused(point, u, region, stages, wraps, changes)
         assert most == min(count, SMALL_TILES().depth[d - 1])
         given_stages, given_changes = stages[:most], changes[:most]
         before, new = u.copy(), u.copy()
         for _ in range(2):  # an accumulator goes on where it was: norms twice
-            backend.sweeps(point, new, u, region, given_stages, wraps, given_changes, counted)
+            backend.fused_sweeps(point, new, u, region, given_stages, wraps, given_changes, counted)
         inside = tuple(slice(*pair) for pair in region)
         expected, norms = one_by_one(
             point, u, region, given_stages, wraps, kinds[:most], counted, precision
@@ -160,9 +160,9 @@ def test_refuses_arrays_that_do_not_fit():
     region, stages = ((1, 8), (1, 8)), [(u, 1.0)] * 3
     given = (region, stages, (False, False), [None] * 3, region)
     with pytest.raises(ValueError, match="does not write what it reads"):
-        backend.sweeps(heat.laplace, u, np.ones((9, 9)), *given)
+        backend.fused_sweeps(heat.laplace, u, np.ones((9, 9)), *given)
     with pytest.raises(ValueError, match="does not fit"):
-        backend.sweeps(heat.laplace, np.zeros((7, 9)), u, *given)
+        backend.fused_sweeps(heat.laplace, np.zeros((7, 9)), u, *given)
 
 
 def test_only_fields_beyond_the_cache_gain():
@@ -171,15 +171,15 @@ def test_only_fields_beyond_the_cache_gain():
     backend.tiling = Tiling(worth=8 * 40 * 40)
     for n, most in ((40, 1), (41, 11)):
         u, inner = np.zeros((n, n)), ((1, n - 1),) * 2
-        stages = [(np.zeros((1, 1)), 1.0)] * LONGEST_PASS
-        given = (inner, stages, (False, False), [None] * LONGEST_PASS)
-        assert backend.most_sweeps(heat.laplace, u, *given) == most
+        stages = [(np.zeros((1, 1)), 1.0)] * MOST_FUSED
+        given = (inner, stages, (False, False), [None] * MOST_FUSED)
+        assert backend.most_fused(heat.laplace, u, *given) == most
 
     def moved(at, u, distance):
         return u[(at[0] + distance, at[1])]
 
     given = (((5, 20),) * 2, [(1,)] * 9, (False, False), [None] * 9)
-    assert backend.most_sweeps(moved, np.zeros((50, 50)), *given) == 1
+    assert backend.most_fused(moved, np.zeros((50, 50)), *given) == 1
 
 
 def test_a_tile_fits_the_cache_and_there_is_one_for_each_chunk():

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from heatsolve import __version__
-from heatsolve.backends import Backend, cache
-from heatsolve.backends.compilation import told
-from heatsolve.backends.host.numpy import NumpyBackend
-from heatsolve.backends.registry import choose, machine_name
+from heatsolve.backends import Backend, told, trouble
+from heatsolve.backends.registry import choose, machine_name, make
 from heatsolve.case.changes import refuse_another
 from heatsolve.case.load import Case, locating, recorded
 from heatsolve.case.schema import IMPLICIT
@@ -129,7 +127,7 @@ def _run(
         compiled = report.compiled
         outcome, seconds = solve(problem, pace, results, report, controller, resumed)
         elapsed = seconds + report.compiled - compiled
-        if said := cache.trouble():
+        if said := trouble():
             report.warn(said)
         fields = problem.stored()
         done_before = resumed is not None and resumed.number == outcome.count
@@ -335,7 +333,7 @@ def error_norms(problem: Model, fields: dict[str, np.ndarray]) -> dict[str, floa
         for name, values in problem.grid.positions().items()
     }
     # Summed exactly, so that it does not depend on the number of processes.
-    reference = NumpyBackend()
+    reference = make("numpy")
     reference.join(problem.ranks.combine)
     points = math.prod(axis.points for axis in problem.whole.axes)
     errors = {}

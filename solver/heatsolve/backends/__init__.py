@@ -9,46 +9,143 @@ slowest axis first.
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy as duplicate
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from heatsolve.backends.accumulator import Accumulator
+from heatsolve.backends.compilation import cache_folder, digest, kept, told, trouble, wanted_folder
 from heatsolve.backends.cycle_leg import CycleLeg
+from heatsolve.backends.exact_sums import Accumulator, exact_sum, from_message, to_message
 from heatsolve.backends.gpu.nccl import Nccl
-from heatsolve.backends.library import ArrayLibrary
-from heatsolve.backends.machine import Converts, converted
-from heatsolve.backends.message import Message
-from heatsolve.backends.passes import LONGEST_PASS, Passes
+from heatsolve.backends.machine import cores, host_memory
+from heatsolve.stencil.grid import Region
 from heatsolve.stencil.language import ONE, Point
-from heatsolve.stencil.signature import Region, Signature, describe, place_of
-from heatsolve.stencil.trace import Tape
+from heatsolve.stencil.trace import INTEGER, Signature, Tape, describe, place_of
+
+MOST_FUSED = 15
+"""Sweeps that one pass through memory makes at most."""
+SINGLE = np.dtype("float32")
+
+Converts = tuple[Callable[[Any], Any] | None, ...]
+"""For each argument of a compiled sweep the type it is converted to; None for an array."""
+FusedSweeps = Callable[[Any, Any, Region, Sequence[Sequence[Any]], Sequence[Any], Region], None]
+"""Takes new, u, the region, the stages, a register or None for each sweep, the region counted."""
 
 
 class Prepared(NamedTuple):
-    """A compiled sweep, and the bytes of full arrays that it moves for each point."""
+    """Compiled sweeps, and the bytes of full arrays that they move for each point."""
 
-    run: Callable[[Region, Sequence[Any], Sequence[Any]], None]
+    run: Callable[..., None]
     converts: Converts
-    bytes_touched: int
+    bytes_moved: int
 
 
-class Backend(Passes, ABC):
-    """A machine that sweeps point functions over regions of arrays.
+@dataclass
+class Progress:
+    """What the sweeps of a machine have done, and whether they now obey its gate."""
 
-    Its precision and the count of its work are those of a `Machine`. What is not abstract has a
-    meaning for every machine; `Passes` are a gain that only some have.
+    points_updated: int = 0
+    bytes_moved: int = 0
+    gated: bool = False
+    recorded: list[Any] | None = None
+    """What is queued while it is only recorded."""
+
+
+class Message:
+    """An array on its way between processes: packed by a sweep, moved by MPI, unpacked by a sweep.
+
+    `array` is what sweeps write and read, `buffer` is what MPI sends or receives. On a host they
+    are the same, and nothing is to be done between packing and sending.
     """
 
+    def __init__(self, array: Any, buffer: Any):
+        self.array, self.buffer = array, buffer
+
+    def to_buffer(self) -> None:
+        """Bring the packed array into the buffer; once this returns, MPI may send it."""
+
+    def from_buffer(self) -> None:
+        """Bring what MPI has received into the array, for the sweeps that follow.
+
+        A device does so in its own time: MPI may receive into the buffer again only after a later
+        `to_buffer`, of any message of the backend, has returned.
+        """
+
+
+class ArrayLibrary:
+    """NumPy, which shares the memory of a host backend; `threads` are those that it may use.
+
+    `namespace` has NumPy's functions. `fft` has the real FFTs of `scipy.fft`, or is None on a
+    host, where whoever wants them may take SciPy itself. `transforms` are ready ones, if any.
+    """
+
+    namespace: Any = np
+    fft: Any = None
+    transforms: Any = None
+
+    def __init__(self, threads: int = 1):
+        self.threads = threads
+
+    @contextmanager
+    def queue(self) -> Iterator[None]:
+        """Inside, what the library does comes in turn with the sweeps of the backend."""
+        yield
+
+    def view(self, array: Any) -> Any:
+        """An array of the backend as one of the library, in the same memory."""
+        return array
+
+    def lend(self, array: Any) -> Any:
+        """A contiguous array of the library as one of the backend, in the same memory."""
+        return array
+
+
+class Backend(ABC):
+    """A machine that sweeps point functions over regions of arrays, in one precision.
+
+    `points_updated` and `bytes_moved` count what its sweeps have done: a point once for each
+    sweep, a byte for each array element that a sweep, or a pass of several sweeps, must read or
+    write at least once. What is not abstract has a meaning for every machine; fused sweeps and
+    legs of cycles are a gain that only some have.
+    """
+
+    name: str
+    integer: Callable[[Any], Any] = int
+    """The type in which compiled sweeps take an integer argument."""
     lookahead = 1
     """How many steps it pays to queue before the host looks at a result."""
+    threads = 1
+    """Threads of the host that run its sweeps."""
     on_device = False
     """Whether arrays lie in the memory of a device, which not every MPI can read."""
 
     def __init__(self, precision: str = "float64"):
-        super().__init__(precision)
+        self.precision = precision
+        self.dtype = np.dtype(precision)
         self.combine: Callable[[np.ndarray], np.ndarray] = _alone
+        self._progress = Progress()
+        # Sweeps, fused sweeps, and what was found of sweeps, each by all that it depends on; their
+        # keys differ in length.
+        self._compiled: dict[Any, Any] = {}
+        self._single: Self | None = None
+
+    def single(self) -> Self:
+        """The same machine in single precision.
+
+        Its sweeps come in turn with those of this one, obey the same gate and count as the same
+        work. Sweeps of this one take its arrays, too: they read them exactly, compute in double
+        precision, and round what they write.
+        """
+        if self._single is None:
+            single = duplicate(self)  # it shares the progress
+            single.precision, single.dtype = "float32", np.dtype("float32")
+            single._compiled = {}
+            self._single = single
+        return self._single
 
     def join(self, combine: Callable[[np.ndarray], np.ndarray], nccl: Nccl | None = None) -> None:
         """From now on `combine` makes the registers of all processes one.
@@ -63,12 +160,48 @@ class Backend(Passes, ABC):
         """NCCL among the devices of these processes, or why there is none; all ask together."""
         return None, "there is no GPU"
 
+    @property
+    def points_updated(self) -> int:
+        return self._progress.points_updated
+
+    @points_updated.setter
+    def points_updated(self, points: int) -> None:
+        self._progress.points_updated = points
+
+    @property
+    def bytes_moved(self) -> int:
+        return self._progress.bytes_moved
+
+    @bytes_moved.setter
+    def bytes_moved(self, moved: int) -> None:
+        self._progress.bytes_moved = moved
+
+    @property
+    def gated(self) -> bool:
+        """Whether sweeps now obey the gate; only devices that queue work have one."""
+        return self._progress.gated
+
+    @gated.setter
+    def gated(self, gated: bool) -> None:
+        self._progress.gated = gated
+
+    # ---- arrays ----------------------------------------------------------------------------------
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free, and all that there are, where its arrays lie."""
+        return host_memory()
+
+    @property
+    def threading(self) -> str:
+        """The threads of the host that run its sweeps, in words."""
+        return "one thread"
+
     @abstractmethod
     def zeros(self, shape: Sequence[int]) -> Any:
         """A new array of zeros in the backend's precision."""
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The extents of an array of a shape in whose memory the backend's passes are fastest.
+        """The extents of an array of a shape in which the backend's fused sweeps are fastest.
 
         Rows may have room for more elements. Those stay 0, and count nowhere.
         """
@@ -103,6 +236,8 @@ class Backend(Passes, ABC):
         """The array library of the backend's memory. Raises InputError where there is none."""
         return ArrayLibrary()
 
+    # ---- the queue -------------------------------------------------------------------------------
+
     @abstractmethod
     def sync(self) -> None:
         """Wait until all sweeps are done."""
@@ -110,7 +245,7 @@ class Backend(Passes, ABC):
     def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
         """What does `work`: sweeps of the same arrays with the same numbers at each call.
 
-        A backend may note them down once and play them back, without the host's part in each. It
+        A backend may record them once and play them back, without the host's part in each. It
         calls `work` for that ahead of time, without effect: so it only sweeps, and reads no result.
         """
         return work
@@ -130,28 +265,7 @@ class Backend(Passes, ABC):
 
         return seconds
 
-    @abstractmethod
-    def new_register(self) -> Any:
-        """An empty register for an Accumulator."""
-
-    @abstractmethod
-    def read_register(self, register: Any) -> np.ndarray:
-        """The integers of a register, on the host (waits)."""
-
-    @abstractmethod
-    def clear_register(self, register: Any) -> None:
-        """Empty a register."""
-
-    @abstractmethod
-    def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
-        """A callable (region, targets, arguments) that runs the point function.
-
-        The targets are arrays and registers; numbers have the types of `dtype` and `integer`.
-        """
-
-    def accumulator(self, kind: str) -> Accumulator:
-        """A new, empty accumulator: kind "sum" or "max" (of magnitudes)."""
-        return Accumulator(kind, self.new_register(), self)
+    # ---- sweeps ----------------------------------------------------------------------------------
 
     def sweep(self, point: Point, out: Any, region: Region, *arguments: Any) -> None:
         """out[p] = point(p, *arguments) for every p of the region.
@@ -166,13 +280,13 @@ class Backend(Passes, ABC):
         kinds = tuple([o.kind if isinstance(o, Accumulator) else "array" for o in outputs])
         in_place = tuple([place_of(o, arguments) for o in outputs])
         described = tuple([describe(a) for a in arguments])
-        course = self._course
+        progress = self._progress
         narrow = () if self._single is None else _narrow(outputs, arguments)
-        key = (point, described, kinds, in_place, len(region), course.gated, narrow)
+        key = (point, described, kinds, in_place, len(region), progress.gated, narrow)
         known = self._compiled.get(key)
         if known is None:
             known = self._compiled[key] = self._prepare(*key)
-        run, converts, bytes_touched = known
+        run, converts, bytes_moved = known
         targets = []
         for output, kind in zip(outputs, kinds, strict=True):
             if kind != "array":
@@ -184,8 +298,58 @@ class Backend(Passes, ABC):
                     raise ValueError(f"region {region} does not fit an output of {output.shape}")
             targets.append(output)
         run(region, targets, converted(arguments, converts))
-        course.points_updated += points
-        course.bytes_moved += points * bytes_touched
+        progress.points_updated += points
+        progress.bytes_moved += points * bytes_moved
+
+    def _prepare(
+        self,
+        point: Point,
+        described: Any,
+        kinds: Any,
+        in_place: Any,
+        axes: int,
+        gated: bool,
+        narrow: tuple[str, ...],
+    ) -> Prepared:
+        signature = Signature(
+            described, kinds, in_place, self.precision, axes, gated, narrow=narrow
+        )
+        tape = signature.tape(point)
+        if any(tape.read_at_a_shift(number) for number in in_place if number is not None):
+            raise ValueError(f"{point.__name__} reads its output at a shift")
+        run = self._compile(point, signature, tape)
+        return Prepared(run, self._converts(described), signature.bytes_moved(tape))
+
+    def _converts(self, described: Sequence[Any]) -> Converts:
+        """What makes numbers what compiled sweeps take; arrays stay as they are."""
+        return tuple(
+            None if not isinstance(argument, str)
+            else self.integer if argument == INTEGER else self.dtype.type
+            for argument in described
+        )  # fmt: skip
+
+    @abstractmethod
+    def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
+        """A callable (region, targets, arguments) that runs the point function.
+
+        The targets are arrays and registers; numbers have the types of `dtype` and `integer`.
+        """
+
+    # ---- sums and largest magnitudes, the gate ---------------------------------------------------
+
+    def accumulator(self, kind: str) -> Accumulator:
+        """A new, empty accumulator: kind "sum" or "max" (of magnitudes)."""
+        return Accumulator(kind, self.new_register(), self)
+
+    def reduce(self, kind: str, point: Point, region: Region, *arguments: Any) -> float:
+        """The sum, or the largest magnitude, of a point function over a region.
+
+        The sum does not depend on the order of its terms (see `exact_sums`); either is NaN when a
+        value is not finite.
+        """
+        accumulator = self.accumulator(kind)
+        self.sweep(point, accumulator, region, *arguments)
+        return accumulator.value
 
     def open_gate(self) -> None:
         """Begin a ledger of checks.
@@ -209,37 +373,136 @@ class Backend(Passes, ABC):
         """The values of several accumulators, which then begin anew: one wait for all (waits)."""
         return [accumulator.take() for accumulator in accumulators]
 
-    def _prepare(
+    @abstractmethod
+    def new_register(self) -> Any:
+        """An empty register for an Accumulator."""
+
+    @abstractmethod
+    def read_register(self, register: Any) -> np.ndarray:
+        """The integers of a register, on the host (waits)."""
+
+    @abstractmethod
+    def clear_register(self, register: Any) -> None:
+        """Empty a register."""
+
+    # ---- several sweeps in one pass through memory: optional, the same bits ----------------------
+
+    def most_fused(
         self,
         point: Point,
-        described: Any,
-        kinds: Any,
-        in_place: Any,
-        axes: int,
-        gated: bool,
-        narrow: tuple[str, ...],
-    ) -> Prepared:
-        signature = Signature(
-            described, kinds, in_place, self.precision, axes, gated, narrow=narrow
-        )
-        tape = signature.tape(point)
-        if any(tape.read_at_a_shift(number) for number in in_place if number is not None):
-            raise ValueError(f"{point.__name__} reads its output at a shift")
-        run = self._compile(point, signature, tape)
-        return Prepared(run, self._converts(described), signature.bytes_touched(tape))
+        u: Any,
+        region: Region,
+        stages: Sequence[Sequence[Any]],
+        wraps: Sequence[bool],
+        changes: Sequence[Accumulator | None],
+    ) -> int:
+        """How many of these sweeps it pays to make in one pass through memory; 1: none is gained.
 
-    def reduce(self, kind: str, point: Point, region: Region, *arguments: Any) -> float:
-        """The sum, or the largest magnitude, of a point function over a region.
-
-        The sum does not depend on the order of its terms (see `sums`); either is NaN when a value
-        is not finite.
+        The arguments are those of `fused_sweeps`. The answer changes no bits.
         """
-        accumulator = self.accumulator(kind)
-        self.sweep(point, accumulator, region, *arguments)
-        return accumulator.value
+        return 1
+
+    def fused_sweeps(
+        self,
+        point: Point,
+        new: Any,
+        u: Any,
+        region: Region,
+        stages: Sequence[Sequence[Any]],
+        wraps: Sequence[bool],
+        changes: Sequence[Accumulator | None],
+        counted: Region,
+    ) -> None:
+        """new = the result of several sweeps in turn, each from the one before; u is left alone.
+
+        Sweep n is point(p, u_n, *stages[n]) at the points p of `region`; the stages differ in
+        numbers only. Outside the region every u_n keeps the values of u, but along an axis in
+        `wraps` (a bool for each axis) u_n is periodic: index 0 is the image of index n, and index
+        n + 1 that of index 1. The ghosts of u are up to date; `new` is written inside the region
+        only. changes[n], an Accumulator or None, takes the norm of u_{n+1} - u_n (the sum of its
+        squares, or its largest magnitude) over the region `counted`. Called for at most as many
+        sweeps as `most_fused` says, if more than 1. Raises ValueError when `new` is read, too, or
+        is too small, and where a machine makes one sweep at a time.
+        """
+        if any(high <= low for low, high in region):
+            return
+        for (_, high), extent in zip(region, new.shape, strict=True):
+            if high > extent:
+                raise ValueError(f"region {region} does not fit an output of {new.shape}")
+        if place_of(new, (u, *stages[0])) is not None:
+            raise ValueError(f"{point.__name__}: fused sweeps do not write what they read")
+        described = tuple([describe(a) for a in (u, *stages[0])])
+        kinds = tuple([None if change is None else change.kind for change in changes])
+        key = (point, described, kinds, tuple(wraps), self.gated)
+        known = self._compiled.get(key)
+        if known is None:
+            known = self._compiled[key] = self._prepare_fused(*key)
+        run, converts, bytes_moved = known
+        args = [converted(stage, converts) for stage in stages]
+        registers = [None if change is None else change.register for change in changes]
+        run(new, u, region, args, registers, counted)
+        points = math.prod([high - low for low, high in region])
+        self.points_updated += points * len(stages)
+        self.bytes_moved += points * bytes_moved
+
+    def _analysed(
+        self,
+        find: Callable[[Tape, Signature], Any],
+        point: Point,
+        u: Any,
+        stages: Sequence[Sequence[Any]],
+    ) -> Any:
+        """What `find` tells of a sweep, for `most_fused`: it is asked once for each kind."""
+        described = tuple([describe(a) for a in (u, *stages[0])])
+        key = point, described
+        if key not in self._compiled:
+            axes = len(u.shape)
+            signature = Signature(described, ("array",), (None,), self.precision, axes)
+            self._compiled[key] = find(signature.tape(point), signature)
+        return self._compiled[key]
+
+    def cycle_leg(self, leg: CycleLeg) -> Callable[[Any, Any], None] | None:
+        """A callable (new, u) that does half a cycle in a pass or two; None where there is none.
+
+        It writes the result to `new` and leaves u alone; the ghosts of u, and those of the coarse
+        array, are up to date, and at walls those of `new` are as those of u (0 for `from_zero`).
+        Without sweeps there is nothing to write, and `new` is u.
+        """
+        return None
+
+    def _prepare_fused(
+        self, point: Point, described: Any, kinds: Any, wraps: tuple[bool, ...], gated: bool
+    ) -> Prepared:
+        axes = len(wraps)
+        signature = Signature(described, ("array",), (None,), self.precision, axes, gated)
+        tape = signature.tape(point)
+        run = self._compile_fused(point, signature, tape, wraps, kinds)
+        if run is None:
+            raise ValueError(f"{self.name} makes one sweep at a time")
+        converts = self._converts(described[1:])
+        return Prepared(run, converts, signature.bytes_moved(tape))
+
+    def _compile_fused(
+        self,
+        point: Point,
+        signature: Signature,
+        tape: Tape,
+        wraps: tuple[bool, ...],
+        kinds: tuple[str | None, ...],
+    ) -> FusedSweeps | None:
+        """Fused sweeps, compiled; None where a machine makes one sweep at a time.
+
+        `kinds` tells for each sweep which norm of its change is taken, if any; its register is
+        None where it is not.
+        """
+        return None
 
 
-SINGLE = np.dtype("float32")
+def converted(arguments: Sequence[Any], converts: Converts) -> list[Any]:
+    """The arguments as a compiled sweep takes them."""
+    return [
+        a if convert is None else convert(a) for a, convert in zip(arguments, converts, strict=True)
+    ]
 
 
 def _narrow(outputs: Sequence[Any], arguments: Sequence[Any]) -> tuple[str, ...]:
@@ -259,13 +522,25 @@ def _alone(register: np.ndarray) -> np.ndarray:
 
 
 __all__ = [
-    "LONGEST_PASS",
+    "MOST_FUSED",
     "Accumulator",
     "ArrayLibrary",
     "Backend",
     "CycleLeg",
+    "FusedSweeps",
     "Message",
     "Nccl",
     "Region",
     "Signature",
+    "cache_folder",
+    "cores",
+    "digest",
+    "exact_sum",
+    "from_message",
+    "host_memory",
+    "kept",
+    "to_message",
+    "told",
+    "trouble",
+    "wanted_folder",
 ]

@@ -14,10 +14,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from heatsolve.backends import Accumulator, Backend, CycleLeg, Region, Signature
+from heatsolve.backends import (
+    Accumulator,
+    ArrayLibrary,
+    Backend,
+    CycleLeg,
+    FusedSweeps,
+    Region,
+    Signature,
+)
 from heatsolve.backends.host.numpy import CONDITIONS, NumpyBackend, plan, slabs
-from heatsolve.backends.library import ArrayLibrary
-from heatsolve.backends.passes import Pass
 from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import Tape
 
@@ -172,7 +178,7 @@ class CountingBackend(NumpyBackend):
     def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
         return work
 
-    def most_sweeps(
+    def most_fused(
         self,
         point: Point,
         u: Any,
@@ -183,16 +189,16 @@ class CountingBackend(NumpyBackend):
     ) -> int:
         real = Counted([round(extent * self._stretch) for extent in u.shape], u.dtype)
         stretched = tuple((low, round(high * self._stretch)) for low, high in region)
-        return self.machine.most_sweeps(point, real, stretched, stages, wraps, changes)
+        return self.machine.most_fused(point, real, stretched, stages, wraps, changes)
 
-    def _compile_pass(
+    def _compile_fused(
         self,
         point: Point,
         signature: Signature,
         tape: Tape,
         wraps: tuple[bool, ...],
         kinds: tuple[str | None, ...],
-    ) -> Pass | None:
+    ) -> FusedSweeps | None:
         def run(*given: Any) -> None:
             self.tally.calls += 1
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from heatsolve.stencil.grid import Region
 from heatsolve.stencil.language import Point
-from heatsolve.stencil.signature import Region
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,9 +19,13 @@ which order like integers).
 """
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from heatsolve.backends import Backend
 
 SLICE_BITS = 28
 SLICES = 4
@@ -29,6 +33,8 @@ LOWEST = -1000  # binary exponent of the unit of slice number 0
 BINS = 76  # slices -3 ... 72
 TOP, NOT_FINITE, LARGEST = BINS, BINS + 1, BINS + 2
 WIDTH = 80
+MOST_TERMS = 1 << 24
+"""Terms that `add_block` takes at once."""
 _sum, _maximum, _minimum = np.add.reduce, np.maximum.reduce, np.minimum.reduce
 
 # Adding and subtracting 1.5 * 2^(52 - 28 k) rounds to a multiple of 2^(-28 k), ties to even.
@@ -47,7 +53,7 @@ def scale_of(top: int) -> float:
 
 
 def add_block(values: np.ndarray, register: np.ndarray) -> None:
-    """Add the terms of an array (float64, at most 2^24 of them) to a register."""
+    """Add the terms of an array (float64, at most MOST_TERMS) to a register."""
     if not add_largest(values, register):
         return
     largest = float(max(_maximum(values, None), -_minimum(values, None)))
@@ -110,3 +116,54 @@ def max_of(register: Any) -> float:
 
 VALUE_OF = {"sum": sum_of, "max": max_of}
 """How each kind of reduction reads its register."""
+
+
+def exact_sum(arrays: Sequence[np.ndarray], combine: Callable[[np.ndarray], np.ndarray]) -> float:
+    """The sum of arrays (float64) of all processes, whose registers `combine` makes one."""
+    register = np.zeros(WIDTH, np.int64)
+    for values in arrays:
+        for part in np.array_split(values.ravel(), values.size // MOST_TERMS + 1):
+            add_block(part, register)
+    return sum_of(combine(register))
+
+
+def to_message(register: np.ndarray, rank: int, size: int) -> np.ndarray:
+    """The integers of a process whose sum over all processes holds the register of all terms.
+
+    Bins add up; the top slices and the largest values of all processes stand side by side.
+    """
+    tops = np.zeros((size, 2), np.int64)
+    tops[rank] = register[[TOP, LARGEST]]
+    return np.concatenate([register, tops.ravel()])
+
+
+def from_message(total: np.ndarray) -> np.ndarray:
+    """The register of all processes' terms, from the sum of their messages."""
+    register = total[:WIDTH]
+    register[[TOP, LARGEST]] = total[WIDTH:].reshape(-1, 2).max(axis=0)
+    return register
+
+
+class Accumulator:
+    """Where a sweep puts the sum, or the largest magnitude, of a value over its region.
+
+    A device keeps it without telling the host; `value` waits for it.
+    """
+
+    def __init__(self, kind: str, register: Any, backend: "Backend"):
+        self.kind, self.register, self._backend = kind, register, backend
+
+    @property
+    def value(self) -> float:
+        register = self._backend.read_register(self.register)
+        return VALUE_OF[self.kind](self._backend.combine(register))
+
+    def take(self) -> float:
+        """The value; what comes next begins anew."""
+        value = self.value
+        self.clear()
+        return value
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._backend.clear_register(self.register)

@@ -1,19 +1,10 @@
-"""A machine in one precision: what it has compiled, what it has done, its twin in single."""
+"""What this computer has for a process: cores of its processors, and memory."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from copy import copy as duplicate
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
-import numpy as np
-
-from heatsolve.stencil.trace import INTEGER
-
-Converts = tuple[Callable[[Any], Any] | None, ...]
-"""For each argument of a compiled sweep the type it is converted to; None for an array."""
 PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 OF_GROUP = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -21,90 +12,6 @@ OF_GROUP = {
 }
 """By the version of control groups: the files of the limit and of what is in use, and the line of
 memory.stat with what of that are copies of files."""
-
-
-@dataclass
-class Course:
-    """What the sweeps of a machine have done, and whether they now obey its gate."""
-
-    points_updated: int = 0
-    bytes_moved: int = 0
-    gated: bool = False
-    notes: list[Any] | None = None
-    """What is queued while it is only noted down."""
-
-
-class Machine:
-    """What every backend keeps, whatever it runs on.
-
-    `points_updated` and `bytes_moved` count what its sweeps have done: a point once for each
-    sweep, a byte for each array element that a sweep, or a pass of several sweeps, must read or
-    write at least once.
-    """
-
-    name: str
-    integer: Callable[[Any], Any] = int
-    """The type in which compiled sweeps take an integer argument."""
-
-    def __init__(self, precision: str = "float64"):
-        self.precision = precision
-        self.dtype = np.dtype(precision)
-        self._course = Course()
-        # Sweeps, passes, and what was told of sweeps, each by all that it depends on; their keys
-        # differ in length.
-        self._compiled: dict[Any, Any] = {}
-        self._single: Self | None = None
-
-    def single(self) -> Self:
-        """The same machine in single precision.
-
-        Its sweeps come in turn with those of this one, obey the same gate and count as the same
-        work. Sweeps of this one take its arrays, too: they read them exactly, compute in double
-        precision, and round what they write.
-        """
-        if self._single is None:
-            single = duplicate(self)  # it shares the course
-            single.precision, single.dtype = "float32", np.dtype("float32")
-            single._compiled = {}
-            self._single = single
-        return self._single
-
-    def memory(self) -> tuple[int, int]:
-        """Bytes that are free, and all that there are, where its arrays lie."""
-        return host_memory()
-
-    @property
-    def points_updated(self) -> int:
-        return self._course.points_updated
-
-    @points_updated.setter
-    def points_updated(self, points: int) -> None:
-        self._course.points_updated = points
-
-    @property
-    def bytes_moved(self) -> int:
-        return self._course.bytes_moved
-
-    @bytes_moved.setter
-    def bytes_moved(self, moved: int) -> None:
-        self._course.bytes_moved = moved
-
-    @property
-    def gated(self) -> bool:
-        """Whether sweeps now obey the gate; only devices that queue work have one."""
-        return self._course.gated
-
-    @gated.setter
-    def gated(self, gated: bool) -> None:
-        self._course.gated = gated
-
-    def _converts(self, described: Sequence[Any]) -> Converts:
-        """What makes numbers what compiled sweeps take; arrays stay as they are."""
-        return tuple(
-            None if not isinstance(argument, str)
-            else self.integer if argument == INTEGER else self.dtype.type
-            for argument in described
-        )  # fmt: skip
 
 
 def cores() -> set[int]:
@@ -151,10 +58,3 @@ def _group(folder: Path, limit: str, used: str, cached: str) -> tuple[int, int]:
     files = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     current = int((folder / used).read_text()) - int(files.get(cached, 0))
     return int((folder / limit).read_text()), current
-
-
-def converted(arguments: Sequence[Any], converts: Converts) -> list[Any]:
-    """The arguments as a compiled sweep takes them."""
-    return [
-        a if convert is None else convert(a) for a, convert in zip(arguments, converts, strict=True)
-    ]

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from heatsolve.backends import Backend
-from heatsolve.backends.machine import cores
+from heatsolve.backends import Backend, cores
+from heatsolve.backends.counting import CountingBackend as CountingBackend
 from heatsolve.errors import InputError
 from heatsolve.streams import printable
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from heatsolve.backends import LONGEST_PASS, Accumulator, Backend
+from heatsolve.backends import MOST_FUSED, Accumulator, Backend
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import Point, copy, evaluate, fill, magnitude
@@ -82,7 +82,7 @@ class Sweeps:
         else:
             halo.wrap(u)
         region, given = halo.around(since_exchange), (stages[:most], halo.wraps, changes[:most])
-        self.backend.sweeps(point, new, u, region, *given, grid.interior)
+        self.backend.fused_sweeps(point, new, u, region, *given, grid.interior)
         return most
 
     def longest_pass(self, point: Point, u: Any, arguments: Sequence[Any]) -> int:
@@ -91,19 +91,19 @@ class Sweeps:
         All processes ask, and hear the same, though the blocks of some could take longer passes:
         when they look at a norm, and what they save, depends on it.
         """
-        stages = [arguments] * LONGEST_PASS
-        own = self._most(point, u, stages, [None] * LONGEST_PASS, 0)
+        stages = [arguments] * MOST_FUSED
+        own = self._most(point, u, stages, [None] * MOST_FUSED, 0)
         return min(self.halo.ranks.gather(own))
 
     def _most(self, point: Point, u: Any, stages: Any, changes: Any, number: int) -> int:
         """How many of these updates one pass makes, an odd number."""
         halo = self.halo
-        most = _odd(int(min(len(stages), LONGEST_PASS, halo.sweeps_left(number))))
+        most = _odd(int(min(len(stages), MOST_FUSED, halo.sweeps_left(number))))
         if most == 1:
             return 1
         region = halo.around(number % halo.depth)
         given = (stages[:most], halo.wraps, changes[:most])
-        return _odd(min(most, self.backend.most_sweeps(point, u, region, *given)))
+        return _odd(min(most, self.backend.most_fused(point, u, region, *given)))
 
     def reduce(self, kind: str, point: Point, u: Any, *arguments: Any) -> float:
         """The sum, or largest magnitude, of point(p, u, *arguments) over all unknowns."""

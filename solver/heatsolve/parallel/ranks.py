@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import exact_sums as sums
-from heatsolve.backends.machine import cores
+from heatsolve.backends import cores, exact_sum, from_message, to_message
 from heatsolve.errors import HeatsolveError, InputError, Interrupted, sentence
 from heatsolve.streams import complain, printable, shown
 
@@ -34,9 +33,6 @@ SECONDS_TO_BE_HEARD = 0.25
 read yet when a process aborts (2 of 160 were lost without a wait, none of 160 after 0.2 s).
 """
 
-
-MOST_TERMS = 1 << 24
-"""Of a block that a sum takes in at once."""
 
 SECONDS_OF_YIELDING = 1e-4
 """So long a process of a crowd asks for a message before it sleeps: processes that are awake
@@ -65,11 +61,7 @@ class Ranks:
 
     def exact_sum(self, terms: Sequence[np.ndarray]) -> float:
         """The sum of arrays (float64) of all processes, to the same bits whoever has which."""
-        register = np.zeros(sums.WIDTH, np.int64)
-        for values in terms:
-            for part in np.array_split(values.ravel(), values.size // MOST_TERMS + 1):
-                sums.add_block(part, register)
-        return sums.sum_of(self.combine(register))
+        return exact_sum(terms, self.combine)
 
     def smallest(self, values: np.ndarray) -> np.ndarray:
         """The smallest of all processes' values, element by element."""
@@ -119,16 +111,11 @@ class World(Ranks):
         self.crowd = max(self.comm.allgather(self.crowd))
 
     def combine(self, register: np.ndarray) -> np.ndarray:
-        # One message: bins add up; the top slices and largest values of all are looked through.
-        tops = np.zeros((self.size, 2), np.int64)
-        tops[self.rank] = register[[sums.TOP, sums.LARGEST]]
-        message = np.concatenate([register, tops.ravel()])
+        message = to_message(register, self.rank, self.size)
         began = time.perf_counter()
         self.collective("Allreduce", self._mpi.IN_PLACE, message)
         self.summing += time.perf_counter() - began
-        total = message[: sums.WIDTH]
-        total[[sums.TOP, sums.LARGEST]] = message[sums.WIDTH :].reshape(-1, 2).max(axis=0)
-        return total
+        return from_message(message)
 
     def smallest(self, values: np.ndarray) -> np.ndarray:
         result = np.array(values, float)

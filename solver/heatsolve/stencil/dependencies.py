@@ -7,7 +7,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from heatsolve.stencil.signature import Region
+from heatsolve.stencil.grid import Region
 
 
 class Place(NamedTuple):

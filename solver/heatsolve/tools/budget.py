@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Backend
-from heatsolve.backends.counting import CountingBackend
+from heatsolve.backends.registry import CountingBackend
 from heatsolve.case.load import Case
 from heatsolve.case.schema import IMPLICIT, Section
 from heatsolve.linear.criterion import Criterion

@@ -21,10 +21,8 @@ from typing import Any
 import numpy as np
 
 from heatsolve import __version__
-from heatsolve.backends import Backend, cache
+from heatsolve.backends import Backend, cache_folder, cores, host_memory, wanted_folder
 from heatsolve.backends import registry as choice
-from heatsolve.backends.host.numpy import NumpyBackend
-from heatsolve.backends.machine import cores, host_memory
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.io.fieldfile import versions
 from heatsolve.parallel import transport as transports
@@ -152,12 +150,9 @@ def memory(ranks: Ranks) -> Findings:
 def threads(ranks: Ranks) -> Findings:
     """Numba's threads, proved by a sweep, and what they do while they wait."""
     choice.refuse_settings()
-    from heatsolve.backends.host.numba import NumbaBackend
-
-    machine = NumbaBackend(threads=1 if ranks.size > 1 else None)
+    machine = choice.make("numba", threads=1 if ranks.size > 1 else None)
     demand_same_bits(machine)
-    count = f"{machine.threads} threads ({machine.layer})" if machine.threads > 1 else "one thread"
-    yield Finding("ok", "numba", f"has the bits of NumPy on {count}")
+    yield Finding("ok", "numba", f"has the bits of NumPy on {machine.threading}")
     policy = os.environ.get("OMP_WAIT_POLICY", "").lower()
     if policy == "active":
         said = "OMP_WAIT_POLICY is active: threads that wait take the cores of those that work"
@@ -174,7 +169,7 @@ def demand_same_bits(machine: Backend) -> None:
     values = np.random.default_rng(1).random(PROOF)
     inside = tuple((1, extent - 1) for extent in PROOF)
     results = []
-    for each in (NumpyBackend(), machine):
+    for each in (choice.make("numpy"), machine):
         out = each.zeros(PROOF)
         each.sweep(circle, out, inside, each.to_device(values))
         results.append(each.to_host(out))
@@ -291,7 +286,7 @@ def folder(ranks: Ranks) -> Findings:
 
 def compiled(ranks: Ranks) -> Findings:
     """The folder of compiled loops."""
-    wanted, used = cache.wanted(), cache.folder()
+    wanted, used = wanted_folder(), cache_folder()
     if used is not None and wanted == used:
         yield Finding("ok", "cache", "compiled loops are kept from run to run")
     else:

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 import numpy as np
 
 from heatsolve.backends import Backend
-from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.registry import make
 from heatsolve.case.load import Case
 from heatsolve.errors import InputError
 from heatsolve.linear.fft.modes import ALONE, modes_of
@@ -51,7 +51,7 @@ def heat_rows(case: Case, machine: Backend, ranks: int) -> Generator[str, None, 
     grid, one = grid_of(case), alone(case)
     # The same precision as the run's, so that the limit of stability has the same bits.
     with np.errstate(all="ignore"):
-        backend = NumpyBackend(case.solver.field_precision)
+        backend = make("numpy", case.solver.field_precision)
         problem = Conduction(one, backend, thinned(case, grid))
         rehearse(one, grid)
     yield row("equation", _equation(case))
@@ -91,7 +91,7 @@ def thinned(case: Case, grid: Grid) -> Grid:
 
 def rehearse(case: Case, grid: Grid) -> None:
     """Evaluate what a run evaluates before its first step, so that its refusals come now."""
-    backend, sample, points = NumpyBackend(case.solver.field_precision), sample_of(grid), True
+    backend, sample, points = make("numpy", case.solver.field_precision), sample_of(grid), True
     if sample is not grid:
         volumes = Volumes(case, grid, thinned(case, grid), backend.dtype)
         for point in case.source.points:  # whether it is an unknown; the sample may lack it

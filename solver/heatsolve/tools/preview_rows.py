@@ -6,7 +6,7 @@ from collections.abc import Collection, Generator, Iterator, Sequence
 import numpy as np
 
 from heatsolve.backends import Backend
-from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.registry import make
 from heatsolve.case.load import Case
 from heatsolve.case.schema import IMPLICIT
 from heatsolve.models.base import Model, dims_of, grid_of
@@ -80,7 +80,7 @@ def walled_rows(
     if sample is not grid:  # which may miss an obstacle
         one = one.model_copy(update={"obstacles": ()})
     with np.errstate(all="ignore"):
-        problem = kind(one, NumpyBackend(case.solver.field_precision), sample)
+        problem = kind(one, make("numpy", case.solver.field_precision), sample)
         assert problem.fields and problem.sources(0.0)
     equation, scheme = texts
     yield row("equation", equation)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve import __version__
-from heatsolve.backends import Backend, cache
+from heatsolve.backends import Backend, digest, kept
 from heatsolve.backends.registry import machine_name
 from heatsolve.case.load import Case
 from heatsolve.errors import InputError
@@ -126,10 +126,8 @@ def _words(seconds: float) -> str:
 
 def speed_of(machine: Backend) -> Speed:
     """That of a machine here, measured once and kept in the cache folder."""
-    name = cache.digest(
-        "speed", __version__, machine.name, machine_name(machine), _threads(machine)
-    )
-    found = cache.kept(f"{name}.json", lambda: json.dumps(asdict(measured(machine))).encode())
+    name = digest("speed", __version__, machine.name, machine_name(machine), _threads(machine))
+    found = kept(f"{name}.json", lambda: json.dumps(asdict(measured(machine))).encode())
     return Speed(**json.loads(found))
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import (
-    LONGEST_PASS,
+    MOST_FUSED,
     Accumulator,
+    ArrayLibrary,
     Backend,
     CycleLeg,
     Message,
@@ -40,11 +41,10 @@ from heatsolve.backends.gpu.launch import (
 )
 from heatsolve.backends.gpu.nccl import Nccl, connect
 from heatsolve.backends.gpu.small_sweeps import SmallSweep, may_share
-from heatsolve.backends.message import DirectMessage, StagedMessage
 from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import Tape
 
-BEYOND = LONGEST_PASS
+BEYOND = MOST_FUSED
 """Checks that the last fused sweeps of a queue may bring beyond those that were asked for."""
 MOST_WITH_NORMS = 7
 """Sweeps fused where most of them have norms: these need registers, too."""
@@ -86,11 +86,11 @@ class DeviceBackend(Backend):
     @property
     def recorded(self) -> list[RecordedLaunch] | None:
         """The launches that are only recorded now, by this machine or its twin in single."""
-        return self._course.notes
+        return self._progress.recorded
 
     @recorded.setter
     def recorded(self, launches: list[RecordedLaunch] | None) -> None:
-        self._course.notes = launches
+        self._progress.recorded = launches
 
     @abstractmethod
     def integers(self, count: int) -> Any:
@@ -214,7 +214,7 @@ class DeviceBackend(Backend):
     def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
         """The same, compiled and loaded anew."""
 
-    def most_sweeps(
+    def most_fused(
         self,
         point: Point,
         u: Any,
@@ -225,7 +225,7 @@ class DeviceBackend(Backend):
     ) -> int:
         if not self.has_fused_sweeps or max(u.shape) > LARGEST:
             return 1
-        most = self._told(partial(deepest, limits=self.limits), point, u, stages)
+        most = self._analysed(partial(deepest, limits=self.limits), point, u, stages)
         most = min(most, len(stages))
         if sum(change is not None for change in changes[:most]) > 2:
             most = min(most, MOST_WITH_NORMS)
@@ -233,7 +233,7 @@ class DeviceBackend(Backend):
         sums_at = [n for n, change in enumerate(changes) if change and change.kind == "sum"]
         return min([most, *[n + 1 for n in sums_at]])
 
-    def _compile_pass(
+    def _compile_fused(
         self,
         point: Point,
         signature: Signature,
@@ -365,3 +365,37 @@ class DeviceBackend(Backend):
             self.check(accumulator, -1.0)
         values = self.ledger()
         return values + super().values(accumulators[len(values) :])
+
+
+class StagedMessage(Message):
+    """A message through pinned memory of the host, for any MPI."""
+
+    def __init__(self, array: Any, buffer: np.ndarray, backend: "DeviceBackend"):
+        super().__init__(array, buffer)
+        self._backend = backend
+
+    def to_buffer(self) -> None:
+        self._backend.queue_to_host(self.buffer, self.array)
+        self._backend.sync()
+
+    def from_buffer(self) -> None:
+        self._backend.queue_to_device(self.array, self.buffer)
+
+
+class DirectMessage(Message):
+    """A message that MPI reads from, and writes to, the memory of the device."""
+
+    def __init__(self, array: Any, buffer: Any, backend: "DeviceBackend"):
+        super().__init__(array, buffer)
+        self._backend = backend
+
+    def to_buffer(self) -> None:
+        self._backend.sync()
+
+
+class CupyLibrary(ArrayLibrary):
+    """CuPy on arrays of its own, in its current stream; it keeps the plans of its FFTs."""
+
+    def __init__(self, cupy: Any, fft: Any):
+        super().__init__()
+        self.namespace, self.fft = cupy, fft

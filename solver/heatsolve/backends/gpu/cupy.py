@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Signature, cache
-from heatsolve.backends.compilation import compiling
-from heatsolve.backends.gpu.backend import DeviceBackend, Kernel
+from heatsolve.backends import ArrayLibrary, Signature
+from heatsolve.backends.compilation import compiling, digest, kept
+from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend, Kernel
 from heatsolve.backends.gpu.device import limits_of
 from heatsolve.backends.gpu.emit import OPTIONS, check_source, kernel_source
 from heatsolve.backends.gpu.fused_kernel import FUSED_OPTIONS
 from heatsolve.backends.gpu.fused_sweeps import Compiled
 from heatsolve.backends.gpu.launch import SPREAD, Launch
 from heatsolve.backends.gpu.nccl import PRIORITY
-from heatsolve.backends.library import ArrayLibrary, CupyLibrary
 from heatsolve.errors import InputError
 from heatsolve.stencil.trace import Tape
 
@@ -53,14 +52,14 @@ class CupyBackend(DeviceBackend):
     def _load(self, source: str, name: str, options: tuple[str, ...] = OPTIONS) -> Any:
         """A kernel, compiled by NVRTC or read from the cache."""
         options = (*options, f"--gpu-architecture={self.limits.architecture}")
-        digest = cache.digest(source, options, self._cupy.cuda.nvrtc.getVersion())
+        key = digest(source, options, self._cupy.cuda.nvrtc.getVersion())
 
         def make() -> bytes:
             with compiling():
                 return self._compiled_by_nvrtc(source, options)
 
         module = self._cupy.cuda.function.Module()
-        module.load(cache.kept(f"heatsolve_{name}_{digest}.cubin", make))
+        module.load(kept(f"heatsolve_{name}_{key}.cubin", make))
         return module.get_function(name)
 
     def _compiled_by_nvrtc(self, source: str, options: tuple[str, ...]) -> bytes:

@@ -45,7 +45,7 @@ from heatsolve.backends.gpu.fused_sweeps import (
     work_of,
 )
 from heatsolve.backends.gpu.launch import Launch
-from heatsolve.stencil.signature import Signature, describe
+from heatsolve.stencil.trace import Signature, describe
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ class CycleLegKernels:
         points = math.prod(high - low for low, high in leg.region)
         # The kernels read and write the field; one coarse array is read or written, too.
         arrays = sum(
-            work.signature.arrays_touched(work.tape) - work.from_zero - (work.sweeps == 0)
+            work.signature.arrays_moved(work.tape) - work.from_zero - (work.sweeps == 0)
             for work in works
         )
         coarse = 0 if leg.coarse is None else math.prod(leg.coarse_shape)

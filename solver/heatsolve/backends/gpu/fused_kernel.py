@@ -15,8 +15,7 @@ from heatsolve.backends.gpu.emit import (
     cuda_text,
     macro,
 )
-from heatsolve.stencil.signature import BYTES_OF, Signature
-from heatsolve.stencil.trace import Tape, spelled
+from heatsolve.stencil.trace import BYTES_OF, Signature, Tape, spelled
 
 FUSED_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
 """Lambdas in kernels count as functions of the host otherwise."""

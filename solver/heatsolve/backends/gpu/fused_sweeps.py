@@ -11,8 +11,7 @@ from heatsolve.backends.gpu import fused_2d, fused_3d
 from heatsolve.backends.gpu.device import Limits
 from heatsolve.backends.gpu.fused_kernel import FusedSweeps
 from heatsolve.backends.gpu.launch import MOST_BLOCKS, Launch
-from heatsolve.stencil.signature import Signature
-from heatsolve.stencil.trace import Tape
+from heatsolve.stencil.trace import Signature, Tape
 
 LIGHT, HEAVY = 12, 30
 """Operations of a point up to which it is light, and from which it is heavy; a division is ten."""

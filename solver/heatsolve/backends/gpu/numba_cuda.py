@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Signature
+from heatsolve.backends import ArrayLibrary, Signature
 from heatsolve.backends.gpu.backend import DeviceBackend, Kernel
 from heatsolve.backends.gpu.emit import Dialect, body, extent_names, thread_indices
 from heatsolve.backends.gpu.fused_kernel import FUSED_OPTIONS
 from heatsolve.backends.gpu.fused_sweeps import Compiled
 from heatsolve.backends.gpu.launch import SPREAD, Launch, shape_of
 from heatsolve.backends.gpu.numba_device import AsArray, Device, DeviceArray, Simulator, simulated
-from heatsolve.backends.library import ArrayLibrary
 from heatsolve.errors import InputError
 from heatsolve.stencil.language import INDEX_NAMES
 from heatsolve.stencil.trace import INTEGER, Tape

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import cache
+from heatsolve.backends import ArrayLibrary
 from heatsolve.backends import exact_sums as sums
-from heatsolve.backends.compilation import compiling
+from heatsolve.backends.compilation import compiling, digest, kept
+from heatsolve.backends.gpu.backend import CupyLibrary
 from heatsolve.backends.gpu.device import CARDS, limits_of
 from heatsolve.backends.gpu.launch import Launch
 from heatsolve.backends.gpu.nccl import PRIORITY
-from heatsolve.backends.library import ArrayLibrary, CupyLibrary
 from heatsolve.errors import InputError
 
 
@@ -295,13 +295,13 @@ class Device:
         from cuda.bindings import nvrtc
 
         driver, target = self._driver, self.limits.architecture
-        digest = cache.digest(source, options, target, nvrtc.nvrtcVersion())
+        key = digest(source, options, target, nvrtc.nvrtcVersion())
 
         def make() -> bytes:
             with compiling():
                 return compiled_c(source, options, target)
 
-        code = cache.kept(f"heatsolve_{name}_{digest}.cubin", make)
+        code = kept(f"heatsolve_{name}_{key}.cubin", make)
         module = self._core.ObjectCode
         loaded = module.from_ptx if self.limits.pretended else module.from_cubin
         kernel = loaded(code).get_kernel(name)
@@ -355,13 +355,13 @@ class Device:
         from heatsolve.backends.gpu import reductions
 
         parts = (source, types, capability, version, np.__version__)
-        digest = cache.digest(*parts, inspect.getsource(reductions), inspect.getsource(sums))
+        key = digest(*parts, inspect.getsource(reductions), inspect.getsource(sums))
 
         def make() -> bytes:
             with compiling():
                 return ptx_of(function, types, capability).encode()
 
-        return cache.kept(f"heatsolve_kernel_{digest}.ptx", make).decode()
+        return kept(f"heatsolve_kernel_{key}.ptx", make).decode()
 
 
 class Simulator:

@@ -29,9 +29,9 @@ from heatsolve.backends.gpu.emit import (
 )
 from heatsolve.backends.gpu.launch import Launch
 from heatsolve.stencil.dependencies import Place, Touched, place_at
+from heatsolve.stencil.grid import Region
 from heatsolve.stencil.language import INDEX_NAMES
-from heatsolve.stencil.signature import Region, Signature
-from heatsolve.stencil.trace import INTEGER, Tape
+from heatsolve.stencil.trace import INTEGER, Signature, Tape
 
 MOST_POINTS = 1300
 """Points up to which a sweep is small: with more, one block takes longer than many do (H200)."""

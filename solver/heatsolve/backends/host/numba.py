@@ -22,13 +22,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numba
 from numba.core import event
 
-from heatsolve.backends import Accumulator, Backend, Region, Signature, cache
+from heatsolve.backends import Accumulator, ArrayLibrary, Backend, Region, Signature
 from heatsolve.backends import exact_sums as sums
-from heatsolve.backends.compilation import WATCH
+from heatsolve.backends.compilation import WATCH, digest
 from heatsolve.backends.host.numba_loops import KEY, SEGMENT, loop_nest
-from heatsolve.backends.host.tiles import Tiling
-from heatsolve.backends.host.time_tiling import KINDS, pass_source, radii
-from heatsolve.backends.library import ArrayLibrary
+from heatsolve.backends.host.time_tiling import KINDS, Tiling, pass_source, radii
 from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import INTEGER, Tape
 
@@ -66,9 +64,11 @@ class NumbaBackend(Backend):
         self.tiling = Tiling()
 
     @property
-    def layer(self) -> str:
-        """What its threads are of, once some have run: omp, tbb or workqueue."""
-        return numba.threading_layer() if self._threads_set else "no threads"
+    def threading(self) -> str:
+        if self.threads == 1:
+            return "one thread"
+        layer = numba.threading_layer() if self._threads_set else "no threads"
+        return f"{self.threads} threads ({layer})"
 
     def zeros(self, shape: Sequence[int]) -> np.ndarray:
         return np.zeros(shape, self.dtype)
@@ -116,7 +116,7 @@ class NumbaBackend(Backend):
 
     def _call(self, loops: Callable[..., Any], *given: Any) -> None:
         """Run something compiled, now or when it is played back."""
-        notes = self._course.notes
+        notes = self._progress.recorded
         if notes is None:
             loops(*given)
         else:
@@ -124,21 +124,21 @@ class NumbaBackend(Backend):
 
     def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
         """Its loops, one after the other: what each depends on is asked once."""
-        course = self._course
-        before, course.notes = replace(course), []
+        progress = self._progress
+        before, progress.recorded = replace(progress), []
         try:
             work()
         finally:
-            loops, course.notes = course.notes, None
-        points = course.points_updated - before.points_updated
-        moved = course.bytes_moved - before.bytes_moved
-        course.points_updated, course.bytes_moved = before.points_updated, before.bytes_moved
+            loops, progress.recorded = progress.recorded, None
+        points = progress.points_updated - before.points_updated
+        moved = progress.bytes_moved - before.bytes_moved
+        progress.points_updated, progress.bytes_moved = before.points_updated, before.bytes_moved
 
         def play() -> None:
             for run in loops:
                 run()
-            course.points_updated += points
-            course.bytes_moved += moved
+            progress.points_updated += points
+            progress.bytes_moved += moved
 
         return play
 
@@ -147,7 +147,7 @@ class NumbaBackend(Backend):
             numba.set_num_threads(self.threads)
             self._threads_set = True
 
-    def most_sweeps(
+    def most_fused(
         self,
         point: Point,
         u: Any,
@@ -158,11 +158,11 @@ class NumbaBackend(Backend):
     ) -> int:
         if u.nbytes <= self.tiling.worth:
             return 1
-        reach = self._told(_reach, point, u, stages)
+        reach = self._analysed(_reach, point, u, stages)
         extents = [high - low for low, high in region]
         return 1 if reach is None else self.tiling.levels(extents, reach, wraps, len(stages))
 
-    def _compile_pass(
+    def _compile_fused(
         self,
         point: Point,
         signature: Signature,
@@ -237,12 +237,12 @@ def innermost(region: Region) -> int:
 
 def _load(source: str) -> ModuleType:
     """A generated module, whose functions keep their machine code in the cache."""
-    digest = cache.digest(source)
-    name = f"heatsolve_sweep_{digest}"
+    key = digest(source)
+    name = f"heatsolve_sweep_{key}"
     if name in sys.modules:
         return sys.modules[name]
     # Numba looks a function's module up by name when it loads machine code.
     sys.modules[name] = module = ModuleType(name)
-    module.__dict__[KEY] = digest
+    module.__dict__[KEY] = key
     exec(compile(source, f"<{name}>", "exec"), module.__dict__)
     return module

@@ -1,8 +1,35 @@
-"""Loop nests for Numba: the source of a module that sweeps a point function over a region."""
+"""Loop nests for Numba: the source of a module that sweeps a point function over a region.
 
-from heatsolve.backends import Signature
-from heatsolve.backends.host import numba_cache
-from heatsolve.backends.host import numba_reductions as reductions
+Their machine code, and that of the reductions that they call, is kept in files of our own cache:
+Numba's own takes any damaged file for sound, and ends a run whose disk is full.
+"""
+
+import inspect
+import math
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite
+import numba
+from numba import float64, int64
+from numba.core import serialize
+from numba.core.caching import _Cache
+from numba.core.compiler import CompileResult
+
+from heatsolve.backends import Signature, compilation
+from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.exact_sums import (
+    ANCHORS,
+    LARGEST,
+    LOWEST,
+    NOT_FINITE,
+    SLICE_BITS,
+    SLICES,
+    TOP,
+    UNITS,
+)
 from heatsolve.stencil.language import INDEX_NAMES
 from heatsolve.stencil.trace import Tape, spelled
 
@@ -10,6 +37,7 @@ KEY = "DIGEST"
 """What a generated module calls the digest of itself, which it is given."""
 SEGMENT = 2048
 """Points of the innermost axis that one task sweeps: their terms of a sum stay in cache."""
+KEPT = f"from {__name__} import kept"
 
 
 def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool, innermost: int) -> str:
@@ -49,11 +77,9 @@ def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool, inner
         call = f"add_sum(t{n}, {bits})" if signature.outputs[n] == "sum" else f"add_largest({bits})"
         lines.append(f"            {call}")
     imports = ["import numpy as np", "from numba import int64, prange, uint64", ""]
-    imports.append(f"from {numba_cache.__name__} import kept")
+    imports.append(KEPT)
     if terms:
-        imports.append(
-            f"from {reductions.__name__} import add_largest, add_sum  # {reductions.DIGEST}"
-        )
+        imports.append(REDUCTIONS)
     imports.append(f"real = np.{signature.precision}")
     return "\n".join([*imports, "", "", *lines]) + "\n"
 
@@ -95,3 +121,108 @@ def _index(axis: str, shift: int, added: tuple[int, ...]) -> str:
     if shift:
         index += f" {'+' if shift > 0 else '-'} uint64({abs(shift)})"
     return index + "".join(f" + uint64(a{number})" for number in added)
+
+
+# ---- machine code, kept from run to run ----------------------------------------------------------
+
+VERSIONS = (numba.__version__, llvmlite.__version__, sys.version)
+
+
+class Kept(_Cache):
+    """The machine code of one function: a file for each signature.
+
+    digest: of all that the function depends on but its types, the processor and the compiler.
+    """
+
+    def __init__(self, name: str, digest: str):
+        self._name, self._digest = name, digest
+
+    cache_path = ""
+
+    def _file(self, signature: Any, codegen: Any) -> str:
+        parts = (self._digest, self._name, signature, codegen.magic_tuple(), *VERSIONS)
+        return f"heatsolve_{self._name}_{compilation.digest(*parts)}.nbc"
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        target_context.refresh()
+        content = compilation.read(self._file(sig, target_context.codegen()))
+        if content is None:
+            return None
+        return CompileResult._rebuild(target_context, *pickle.loads(content))
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if not data.library.has_dynamic_globals:
+            content = serialize.dumps(data._reduce())
+            compilation.write(self._file(sig, data.codegen), content)
+
+    def enable(self) -> None:
+        """It always is."""
+
+    def disable(self) -> None:
+        """Never."""
+
+    def flush(self) -> None:
+        """Files stay."""
+
+
+def kept(digest: str, *signatures: Any, **options: Any) -> Callable[[Any], Any]:
+    """Numba's `njit`, with the machine code kept in our cache; see `Kept` for the digest."""
+
+    def compiled(function: Any) -> Any:
+        dispatcher = numba.njit(**options)(function)
+        dispatcher._cache = Kept(function.__name__, digest)
+        for signature in signatures:
+            dispatcher.compile(signature)
+        if signatures:
+            dispatcher.disable_compile()
+        return dispatcher
+
+    return compiled
+
+
+# ---- reductions: `exact_sums` as loops over the terms of one segment -----------------------------
+
+DIGEST = compilation.digest(inspect.getsource(sys.modules[__name__]), inspect.getsource(sums))
+"""Of the reductions: a function into which one was inlined changes with it."""
+REDUCTIONS = f"from {__name__} import add_largest, add_sum  # {DIGEST}"
+MAGNITUDE = 0x7FFFFFFFFFFFFFFF
+INFINITE = 0x7FF0000000000000
+PER_UNIT = tuple(1.0 / unit for unit in UNITS)
+
+
+@kept(DIGEST, (int64[::1], int64, int64[::1]))
+def add_largest(bits, count, register):
+    """Take the largest magnitude of `count` terms, given as bits, into a register.
+
+    Doubles without their sign order like integers, Inf and NaN last; integers vectorise.
+    """
+    largest = int64(0)
+    for n in range(count):
+        largest = max(largest, bits[n] & MAGNITUDE)
+    if largest >= INFINITE:
+        for n in range(count):
+            register[NOT_FINITE] += int64(1) if bits[n] & MAGNITUDE >= INFINITE else int64(0)
+        return int64(0)
+    register[LARGEST] = max(register[LARGEST], largest)
+    return largest
+
+
+@kept(DIGEST, (float64[::1], int64[::1], int64, int64[::1]))
+def add_sum(terms, bits, count, register):
+    """Add `count` terms to a register: `sums.add_block` as loops that vectorise."""
+    largest = add_largest(bits, count, register)
+    if largest == 0:
+        return
+    top = max(int64(0), ((largest >> 52) - 1022 - LOWEST) // SLICE_BITS)
+    scale = math.ldexp(1.0, -(SLICE_BITS * top + LOWEST))
+    for n in range(count):
+        terms[n] *= scale
+    for k in range(SLICES):
+        anchor = ANCHORS[k]
+        units = int64(0)
+        for n in range(count):
+            rounded = (terms[n] + anchor) - anchor
+            units += int64(rounded * PER_UNIT[k])
+            terms[n] -= rounded
+        register[top + SLICES - 1 - k] += units
+    register[TOP] = max(register[TOP], top + 1)

@@ -84,23 +84,23 @@ class NumpyBackend(Backend):
 
     def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
         """Its operations, one after the other: views and scratch arrays are found once."""
-        course = self._course
-        before, course.notes = replace(course), []
+        progress = self._progress
+        before, progress.recorded = replace(progress), []
         try:
             work()
         finally:
-            calls, course.notes = course.notes, before.notes
-        points = course.points_updated - before.points_updated
-        moved = course.bytes_moved - before.bytes_moved
-        course.points_updated, course.bytes_moved = before.points_updated, before.bytes_moved
+            calls, progress.recorded = progress.recorded, before.recorded
+        points = progress.points_updated - before.points_updated
+        moved = progress.bytes_moved - before.bytes_moved
+        progress.points_updated, progress.bytes_moved = before.points_updated, before.bytes_moved
 
         def play() -> None:
-            if course.notes is not None:  # a part of work that is noted down itself
-                course.notes += calls
+            if progress.recorded is not None:  # a part of work that is noted down itself
+                progress.recorded += calls
             else:
                 _make(calls)
-            course.points_updated += points
-            course.bytes_moved += moved
+            progress.points_updated += points
+            progress.bytes_moved += moved
 
         return play
 
@@ -111,7 +111,7 @@ class NumpyBackend(Backend):
         reduces = signature.outputs.count("array") < len(signature.outputs)
 
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
-            notes = self._course.notes
+            notes = self._progress.recorded
             for block in slabs(region) if reduces else (region,):
                 calls = self._bound(tape, steps, signature.outputs, block, targets, arguments)
                 if notes is not None:

@@ -130,14 +130,14 @@ def blocked(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
     point, given = MEANS[len(shape)]
     walls = (False,) * len(shape)
     unlooked: list[Accumulator | None] = [None] * MOST_SWEEPS
-    most = machine.most_sweeps(point, u, region, [given] * MOST_SWEEPS, walls, unlooked)
+    most = machine.most_fused(point, u, region, [given] * MOST_SWEEPS, walls, unlooked)
     depth = most - (most + 1) % 2  # an odd number, as the method of Jacobi makes them
     if depth < 3:
         return
     stages, changes = [given] * depth, unlooked[:depth]
 
     def one_pass() -> None:
-        machine.sweeps(point, v, u, region, stages, walls, changes, region)
+        machine.fused_sweeps(point, v, u, region, stages, walls, changes, region)
 
     seconds = seconds_of(one_pass, machine) / depth
     note = f"{depth} sweeps a pass"
