@@ -16,20 +16,17 @@ import numpy as np
 from heatsolve.backends import Accumulator, Backend, Region, Signature
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.host.numpy import NumpyBackend
-from heatsolve.linear import System, weighted_magnitude
-from heatsolve.linear.fft.fft import Fourier
-from heatsolve.linear.krylov.cg import ConjugateGradients
-from heatsolve.linear.krylov.mgcg import MultigridCG
+from heatsolve.linear.fft import Fourier
+from heatsolve.linear.krylov import ConjugateGradients, MultigridCG
 from heatsolve.linear.multigrid import direct, interpolation, plane, transfer
+from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.interpolation import of_one, of_two
 from heatsolve.linear.multigrid.levels import added_from, copied, filled
 from heatsolve.linear.multigrid.mixed import Refinement
-from heatsolve.linear.multigrid.multigrid import Multigrid
 from heatsolve.linear.multigrid.plane import of_plane
 from heatsolve.linear.multigrid.transfer import restricted
-from heatsolve.linear.stationary.chebyshev import Chebyshev
-from heatsolve.linear.stationary.jacobi import Jacobi
-from heatsolve.linear.stationary.sor import Sor
+from heatsolve.linear.stationary import Chebyshev, Jacobi, Sor
+from heatsolve.linear.system import System, weighted_magnitude
 from heatsolve.models import boundary
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat

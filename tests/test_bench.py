@@ -11,7 +11,7 @@ from heatsolve import cli
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.errors import InputError
-from heatsolve.linear.stationary.jacobi import Jacobi
+from heatsolve.linear.stationary import Jacobi
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.language import copy
 from heatsolve.tools.bench import bench, measure, processes, sweeps

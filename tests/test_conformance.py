@@ -12,21 +12,18 @@ import numpy as np
 import pytest
 from conformance import Entry, Field, interior, registry, same, sweep, sweep_plainly
 
-from heatsolve import linear
 from heatsolve.backends import registry as choice
 from heatsolve.errors import InputError
-from heatsolve.linear.fft import fft
-from heatsolve.linear.krylov import cg, mgcg
+from heatsolve.linear import fft, krylov, stationary, system
 from heatsolve.linear.multigrid import (
+    cycle,
     interpolation,
     levels,
     mixed,
-    multigrid,
     plane,
     smoothers,
     transfer,
 )
-from heatsolve.linear.stationary import chebyshev, jacobi, sor
 from heatsolve.models import boundary
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
@@ -37,8 +34,8 @@ from heatsolve.stencil.grid import make_grid
 from heatsolve.stencil.language import INDEX_NAMES, maximum, minimum, shifted, where
 from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, PointRuleError, record
 
-MODULES = (points, heat, transport, flow, boundary, linear, cg, chebyshev, fft, jacobi, sor,
-           multigrid, mgcg, mixed, levels, smoothers, transfer, interpolation, plane)  # fmt: skip
+MODULES = (points, heat, transport, flow, boundary, system, stationary, krylov, fft,
+           cycle, mixed, levels, smoothers, transfer, interpolation, plane)  # fmt: skip
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
 NAMES = ("numba-1", "numba-2", "cupy", "cuda")
 MARKS = {"cupy": [pytest.mark.gpu], "cuda": [pytest.mark.gpu]}
@@ -126,7 +123,7 @@ def test_every_helper_is_registered():
 
 
 def test_every_method_is_registered():
-    methods = {*linear.Method.__subclasses__(), *linear.Pairwise.__subclasses__()}
+    methods = {*system.Method.__subclasses__(), *stationary.Pairwise.__subclasses__()}
     assert {method.__module__ for method in methods} <= {module.__name__ for module in MODULES}
 
 

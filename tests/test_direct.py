@@ -7,9 +7,9 @@ from test_solvers import case_text
 
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
+from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.direct import MOST, Inverse, inverse_of, matrix_of
 from heatsolve.linear.multigrid.mixed import Refinement
-from heatsolve.linear.multigrid.multigrid import Multigrid
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.tools.bench.measure import noise_inside
 

@@ -16,9 +16,7 @@ from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
 from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, InputError, Interrupted
-from heatsolve.linear.fft.fft import Fourier
-from heatsolve.linear.fft.modes import modes_of
-from heatsolve.linear.fft.real_transforms import RealTransforms
+from heatsolve.linear.fft import Fourier, RealTransforms, modes_of
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.runner import run

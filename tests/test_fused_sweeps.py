@@ -13,13 +13,14 @@ from heatsolve.backends.gpu.fused_sweeps import SHAPES_2D
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
-from heatsolve.linear import with_change
-from heatsolve.linear.criterion import Criterion, kind_of
-from heatsolve.linear.iterate import iterate, make_method
+from heatsolve.linear.iterate import iterate
 from heatsolve.linear.multigrid import hierarchy
-from heatsolve.linear.multigrid.multigrid import Multigrid
+from heatsolve.linear.multigrid.cycle import Multigrid
+from heatsolve.linear.stopping import Criterion, kind_of
+from heatsolve.linear.system import with_change
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.heat.solver import make_method
 from heatsolve.report import Report
 from heatsolve.stencil.language import fill, shifted
 from heatsolve.tools.bench.measure import noise_inside
@@ -312,7 +313,7 @@ def test_norms_that_cycles_find_on_their_way(grid, name):
         assert (looks is iteration.accumulator(kind_of(case.solver.norm))) == (
             backend.name != "numpy"
         )
-        criterion = Criterion(case, system, problem.temperature)
+        criterion = Criterion(case.solver, system, problem.temperature)
         return iterate(iteration, criterion, Report(quiet=True, mute=True)).history
 
     assert len(history(NumpyBackend())["residual"]) == 4
@@ -435,7 +436,7 @@ def test_arrays_that_swap(solver, early):
         problem = Conduction(case, backend)
         system = problem.system(backend.to_device(noise_inside(problem.grid.shape)))
         iteration = make_method(case, system, problem.temperature)
-        criterion = Criterion(case, system, problem.temperature)
+        criterion = Criterion(case.solver, system, problem.temperature)
         outcome = iterate(iteration, criterion, Report(quiet=True, mute=True))
         return outcome, np.array(problem.temperature[INSIDE]), iteration
 

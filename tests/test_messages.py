@@ -15,8 +15,8 @@ from heatsolve.backends.gpu import nccl as gpu_nccl
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import parse
 from heatsolve.errors import InputError
-from heatsolve.linear.iterate import make_method
 from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.heat.solver import make_method
 from heatsolve.parallel.ranks import Ranks, World
 from heatsolve.parallel.transport import transport_of
 

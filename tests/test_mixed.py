@@ -16,9 +16,9 @@ from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
 from heatsolve.control.restart import Start
 from heatsolve.errors import InputError, Interrupted
-from heatsolve.linear.iterate import make_method
 from heatsolve.linear.multigrid.mixed import corrected
 from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.heat.solver import make_method
 from heatsolve.runner import run
 from heatsolve.tools.bench.measure import noise_inside
 from heatsolve.tools.preview import preview

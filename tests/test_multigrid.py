@@ -12,15 +12,15 @@ from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
 from heatsolve.control.restart import Start
 from heatsolve.errors import Interrupted
-from heatsolve.linear.iterate import make_method
-from heatsolve.linear.krylov.mgcg import MultigridCG
+from heatsolve.linear.krylov import MultigridCG
 from heatsolve.linear.multigrid import plane, prolongation
+from heatsolve.linear.multigrid.cycle import Multigrid, solve_from_zero
 from heatsolve.linear.multigrid.direct import MOST as MOST_OF_LAST_LEVEL
 from heatsolve.linear.multigrid.hierarchy import hierarchy
 from heatsolve.linear.multigrid.mixed import Refinement
-from heatsolve.linear.multigrid.multigrid import Multigrid, solve_from_zero
 from heatsolve.linear.multigrid.smoothers import smoother_of
 from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.heat.solver import make_method
 from heatsolve.runner import run
 from heatsolve.stencil.language import ONE
 from heatsolve.tools.bench.measure import noise_inside

@@ -15,10 +15,10 @@ from test_solvers import case_text
 from heatsolve.backends.gpu import cycle_legs
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, parse
-from heatsolve.linear.iterate import make_method
 from heatsolve.linear.multigrid import partition
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.heat.solver import make_method
 from heatsolve.parallel.ranks import Ranks, World
 from heatsolve.time.step_size import step_length, substeps
 from heatsolve.tools.bench.measure import noise_inside

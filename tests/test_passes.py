@@ -19,7 +19,7 @@ from heatsolve.backends.host.time_tiling import Tiling
 from heatsolve.case.load import parse
 from heatsolve.control.restart import Start
 from heatsolve.errors import Diverged, Interrupted
-from heatsolve.linear import with_change
+from heatsolve.linear.system import with_change
 from heatsolve.models.heat import equations as heat
 from heatsolve.runner import run
 

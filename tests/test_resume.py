@@ -5,7 +5,7 @@ import pytest
 from heatsolve.case.changes import refuse_another
 from heatsolve.case.load import CaseError, locating, parse
 from heatsolve.errors import InputError
-from heatsolve.linear.iterate import method_name
+from heatsolve.models.heat.solver import method_name
 
 PLATE = """\
 [case]

@@ -40,9 +40,6 @@ LEFT = {
     "case.template": "io.disk",
     "case.unused": "backends models.base",
     "io.output": "case.load case.toml",
-    "linear.criterion": "case.load",
-    "linear.iterate": "case.load control.controller models.evaluate models.heat.equations "
-    "models.base",
     "runner": "tools.memory",
 }
 """Imports that still point the wrong way: no row may be added, and each one is to go."""

@@ -14,9 +14,10 @@ from test_multigrid import noisy_system
 from heatsolve.backends.gpu import cycle_legs, small_sweeps
 from heatsolve.backends.gpu.backend import DeviceBackend
 from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.direct import MOST
-from heatsolve.linear.multigrid.mixed import Refinement, scaled
-from heatsolve.linear.multigrid.multigrid import Multigrid
+from heatsolve.linear.multigrid.mixed import Refinement
+from heatsolve.linear.system import scaled
 from heatsolve.stencil import dependencies as touched
 from heatsolve.stencil.language import shifted
 

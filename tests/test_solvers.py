@@ -8,8 +8,7 @@ from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
 from heatsolve.errors import Diverged, InputError
 from heatsolve.io.output import read
-from heatsolve.linear.diagonal import quotient
-from heatsolve.linear.stationary.sor import Sor
+from heatsolve.linear.stationary import Sor, quotient
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.volumes import Volumes

@@ -27,7 +27,7 @@ from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, InputError
 from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.output import Solution, read, summary
-from heatsolve.linear.iterate import method_name
+from heatsolve.models.heat.solver import method_name
 from heatsolve.models.user import model
 from heatsolve.parallel.ranks import Ranks, failing_together, find_ranks
 from heatsolve.report import Report

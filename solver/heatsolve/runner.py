@@ -27,9 +27,10 @@ from heatsolve.io.disk import folder_beside
 from heatsolve.io.fieldfile import target
 from heatsolve.io.output import read
 from heatsolve.io.writer import Results
-from heatsolve.linear import term_of
-from heatsolve.linear.iterate import Outcome, method_name
+from heatsolve.linear.iterate import Outcome
+from heatsolve.linear.system import term_of
 from heatsolve.models.base import Model, dims_of, grid_of
+from heatsolve.models.heat.solver import method_name
 from heatsolve.models.registry import make_model
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same

@@ -89,6 +89,9 @@ class StopController:
     least = 1
     """Iterations between two questions, however long they take: so many surely do not take long."""
 
+    state = State
+    """Who iterates makes one of these of all that a run needs to go on."""
+
     def __init__(self, ranks: Ranks, request: StopRequest):
         self._ranks, self._request = ranks, request
         self._gap = 1

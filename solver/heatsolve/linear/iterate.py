@@ -1,29 +1,31 @@
-"""The loop to convergence, and the method that a case asks for."""
+"""The loop to convergence, and the methods by name."""
 
 import math
+import sys
 import time as clock
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from heatsolve.backends import Accumulator
-from heatsolve.case.load import Case
-from heatsolve.control.controller import CheckpointController, State, StopController
-from heatsolve.linear import Method, System, two_coloured
-from heatsolve.linear.criterion import Criterion, OutOfRange, kind_of, largest_of, lost_digits
-from heatsolve.linear.fft.fft import Fourier
-from heatsolve.linear.krylov.cg import ConjugateGradients
-from heatsolve.linear.krylov.mgcg import MultigridCG
+from heatsolve.linear.fft import Fourier
+from heatsolve.linear.krylov import ConjugateGradients, MultigridCG
+from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.mixed import Refinement
-from heatsolve.linear.multigrid.multigrid import Multigrid
-from heatsolve.linear.stationary.chebyshev import Chebyshev
-from heatsolve.linear.stationary.jacobi import Jacobi
-from heatsolve.linear.stationary.sor import Sor
-from heatsolve.linear.stopping import ConvergenceTest, IterationState, ResidualCheck
-from heatsolve.models.base import mirrors
-from heatsolve.models.evaluate import walls_of
-from heatsolve.models.heat import equations as heat
-from heatsolve.stencil.grid import Grid, whole
+from heatsolve.linear.stationary import Chebyshev, Jacobi, Sor
+from heatsolve.linear.stopping import (
+    ConvergenceTest,
+    Criterion,
+    IterationState,
+    OutOfRange,
+    ResidualCheck,
+    StoppingOptions,
+    kind_of,
+    largest_of,
+    lost_digits,
+)
+from heatsolve.linear.system import Method, System, scaled
+from heatsolve.stencil.grid import whole
 
 FEWEST_ON_DEVICE = 2
 """Iterations that a device is given at least before the host looks: it waits for each look."""
@@ -39,6 +41,58 @@ class Watcher(Protocol):
     def aim(self, threshold: float, scale: float = ..., said: str = ...) -> None: ...
 
     def progress(self, number: int, norm: float | None, total: int | None = None) -> None: ...
+
+
+class Saved(Protocol):
+    """A state from which an iteration goes on: see `control`."""
+
+    number: int
+    record: dict[str, Any]
+
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def lists(self) -> dict[str, list[Any]]: ...
+
+
+class Controller(Protocol):
+    """Who may save an iteration, or stop it by an exception, on the way; see `control`.
+
+    It checks at iteration `next`. `stride`: iterations that are made in one go; `least`: those
+    between two of its checks at least. `state` makes what it saves of a number, a record of plain
+    numbers and words, a history and arrays.
+    """
+
+    next: int
+    stride: int
+    least: int
+
+    @property
+    def state(self) -> Callable[..., Any]: ...
+
+    def begin(self, number: int, finished: bool = False) -> None: ...
+
+    def check(self, number: int, capture: Callable[[], Any]) -> None: ...
+
+    def finish(self, capture: Callable[[], Any]) -> None: ...
+
+
+class Undisturbed:
+    """A controller that neither saves nor stops."""
+
+    next, stride, least = sys.maxsize, 1, 1
+
+    def state(self, *args: Any) -> Any:
+        return args
+
+    def begin(self, number: int, finished: bool = False) -> None:
+        pass
+
+    def check(self, number: int, capture: Callable[[], Any]) -> None:
+        pass
+
+    def finish(self, capture: Callable[[], Any]) -> None:
+        pass
 
 
 @dataclass
@@ -76,60 +130,38 @@ class Outcome:
         )
 
 
-def method_name(case: Case) -> str:
-    """The method that a case asks for; `auto` is the fastest one for the case.
+class Options(StoppingOptions, Protocol):
+    """What a user says of a method, too: keys of `[solver]`."""
 
-    A literal update is Jacobi's. Multigrid alone is enough where the conductivity is constant.
-    """
-    if case.solver.update is not None:
-        return "jacobi"
-    if case.solver.method != "auto":
-        return case.solver.method
-    return "mgcg" if case.model.conductivity.names or case.obstacles else "multigrid"
-
-
-def stall(case: Case, grid: Grid, singular: bool) -> str:
-    """Why the iteration of a steady case cannot converge, and what helps; empty if it can.
-
-    `singular`: no wall gives a temperature. Then the checkerboard, +1 on red unknowns and -1 on
-    black ones, is an eigenvector of D^-1 A with the eigenvalue 2, so of 1 - D^-1 A with -1.
-    """
-    solver = case.solver
-    unweighted = method_name(case) == "jacobi" and solver.update is None and solver.weight == 1.0
-    if not (unweighted and singular and two_coloured(grid)) or solver.iterations is not None:
-        return ""
-    return (
-        "solver.weight: no wall gives a temperature, and Jacobi's iteration of weight 1 then has "
-        "the eigenvalue -1: a checkerboard changes its sign in each sweep and never fades, so the "
-        "iteration stalls; take a weight below 1, such as solver.weight = 0.9"
-    )
+    @property
+    def cycle(self) -> str: ...
+    @property
+    def smoother(self) -> str: ...
+    @property
+    def sweeps(self) -> int | None: ...
+    @property
+    def weight(self) -> float: ...
+    @property
+    def omega(self) -> float | None: ...
+    @property
+    def precision(self) -> str: ...
 
 
-def make_method(case: Case, system: System, u: Any) -> Method:
-    """The method of a case, ready to begin at u."""
-    solver = case.solver
-    if solver.update is not None:
-        dy, dx = (axis.spacing for axis in system.grid.axes)
-        update, scales = heat.literal_update(solver.update, dx, dy, system.grid.equal_spacings)
-        walls = list(walls_of(case, system.grid))
-        if all(wall.condition.gradient is None for wall in walls):
-            return Jacobi(system, u, update=update, arguments=(system.b, *scales))
-        arguments = (system.b, *scales, *mirrors(walls, system.grid, system.backend))
-        return Jacobi(system, u, update=heat.mirrored(update), arguments=arguments)
-    name = method_name(case)
+def make_method(name: str, options: Options, system: System, u: Any) -> Method:
+    """The method of a name, ready to begin at u."""
     if name == "jacobi":
-        return Jacobi(system, u, solver.weight)
+        return Jacobi(system, u, options.weight)
     if name == "sor":
-        return Sor(system, u, solver.omega)
+        return Sor(system, u, options.omega)
     if name == "chebyshev":
         return Chebyshev(system, u)
-    given = (system, u, solver.cycle, solver.smoother, solver.sweeps)
-    if name == "multigrid" and solver.precision != "mixed":
-        every = solver.check_every == 1 and solver.iterations in (None, 1)
-        tested = solver.monitor == "residual" and every
-        return Multigrid(*given, kind_of(solver.norm) if tested else None)
+    args = (system, u, options.cycle, options.smoother, options.sweeps)
+    if name == "multigrid" and options.precision != "mixed":
+        every = options.check_interval == 1 and options.iterations in (None, 1)
+        tested = options.monitor == "residual" and every
+        return Multigrid(*args, kind_of(options.norm) if tested else None)
     if name in ("multigrid", "mgcg"):
-        return (MultigridCG if name == "mgcg" else Refinement)(*given)
+        return (MultigridCG if name == "mgcg" else Refinement)(*args)
     return (Fourier if name == "fft" else ConjugateGradients)(system, u)
 
 
@@ -143,8 +175,8 @@ def solve(
     begin: Beginning,
     reset: Callable[[], None],
     watcher: Watcher,
-    controller: StopController | None = None,
-    resumed: State | None = None,
+    controller: Controller | None = None,
+    resumed: Saved | None = None,
 ) -> Outcome:
     """Solve A u = b by `iterate`, for numbers of any size.
 
@@ -156,33 +188,28 @@ def solve(
     if exponent == 0:
         try:
             return iterate(*begin(system, 0), watcher, controller, resumed)
-        except OutOfRange as found:
-            exponent = found.exponent
+        except OutOfRange as error:
+            exponent = error.exponent
             reset()
     backend, everything = system.backend, system.grid.everything
     factor, back = math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent)
     b = backend.zeros(system.b.shape)
-    backend.sweep(multiplied, b, whole(b.shape), system.b, factor)
-    backend.sweep(multiplied, u, everything, u, factor)
+    backend.sweep(scaled, b, whole(b.shape), system.b, factor)
+    backend.sweep(scaled, u, everything, u, factor)
     outcome = iterate(*begin(replace(system, b=b), exponent), watcher, controller, resumed)
     largest = largest_of(system, u) * back
-    backend.sweep(multiplied, u, everything, u, back)
+    backend.sweep(scaled, u, everything, u, back)
     if lost := lost_digits(system, u, largest):
         watcher.warn(lost)
     return outcome.times(back)
-
-
-def multiplied(at, u, factor):
-    """factor u."""
-    return factor * u[at]
 
 
 def iterate(
     method: Method,
     criterion: Criterion,
     watcher: Watcher,
-    controller: StopController | None = None,
-    resumed: State | None = None,
+    controller: Controller | None = None,
+    resumed: Saved | None = None,
 ) -> Outcome:
     """Iterate to the first check that meets the criterion, or to the limit.
 
@@ -194,16 +221,16 @@ def iterate(
     backend, ranks = method.system.backend, method.system.halo.ranks
     test = ConvergenceTest(method, criterion)
     queue = Queue(method, criterion)
-    controller = controller or CheckpointController()
+    controller = controller if controller is not None else Undisturbed()
     controller.stride = method.longest
     if backend.on_device:
         controller.least = max(FEWEST_ON_DEVICE, method.longest)
     done, ahead = 0, min(controller.least, backend.lookahead)
 
-    def capture() -> State:
+    def capture() -> Any:
         record: dict[str, Any] = {"unit": "iterations", "judge": asdict(test.state)}
         record |= {"method": method.scalars, "exponent": criterion.exponent or 0}
-        return State(done, record, test.history, method.memory(done))
+        return controller.state(done, record, test.history, method.memory(done))
 
     if resumed is not None:
         done = resumed.number

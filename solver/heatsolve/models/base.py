@@ -14,7 +14,7 @@ import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.load import Case
-from heatsolve.linear import System
+from heatsolve.linear.system import System
 from heatsolve.models.evaluate import Wall, evaluate
 from heatsolve.parallel.decomposition import block_of_rank, process_grid
 from heatsolve.parallel.halo import Halo

@@ -10,11 +10,11 @@ import numpy as np
 from heatsolve.case.load import Case
 from heatsolve.control.controller import CheckpointController, State, Stopped
 from heatsolve.errors import Diverged, NotConverged
-from heatsolve.linear import Method, System
-from heatsolve.linear.criterion import Criterion
-from heatsolve.linear.iterate import Outcome, Watcher, make_method, solve, stall
-from heatsolve.linear.stopping import GROWTH, first_not_finite, largest_place
+from heatsolve.linear.iterate import Outcome, Watcher, solve
+from heatsolve.linear.stopping import GROWTH, Criterion, first_not_finite, largest_place
+from heatsolve.linear.system import Method, System
 from heatsolve.models.base import FUZZ, Model, Stepper
+from heatsolve.models.heat.solver import make_method, stall
 from heatsolve.stencil.language import copy
 from heatsolve.time.probes import LINE_TIME, Probes
 from heatsolve.time.step_size import Pace, Stride
@@ -44,7 +44,7 @@ def steady(
 
     def begin(system: System, exponent: int) -> tuple[Method, Criterion]:
         # The criterion first: the array that it needs is free again when the method makes its own.
-        criterion = Criterion(problem.case, system, field, total=total, exponent=exponent)
+        criterion = Criterion(problem.case.solver, system, field, total=total, exponent=exponent)
         method = make_method(problem.case, system, field)
         if resumed is not None:
             for name, array in method.memory(resumed.number).items():

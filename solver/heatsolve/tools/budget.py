@@ -15,9 +15,10 @@ from heatsolve.backends import Backend
 from heatsolve.backends.registry import CountingBackend
 from heatsolve.case.load import Case
 from heatsolve.case.schema import IMPLICIT, Section
-from heatsolve.linear.criterion import Criterion
-from heatsolve.linear.iterate import Queue, make_method, method_name
+from heatsolve.linear.iterate import Queue
+from heatsolve.linear.stopping import Criterion
 from heatsolve.models.base import Model, Substep, dims_of, grid_of
+from heatsolve.models.heat.solver import make_method, method_name
 from heatsolve.models.registry import make_model
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.stencil.grid import Grid, Outline
@@ -155,7 +156,7 @@ def _iteration(problem: Model) -> Work:
     with backend.only_counting():
         system = problem.steady_system()
         total = problem.add_magnitudes
-        criterion = Criterion(problem.case, system, field, total=total)
+        criterion = Criterion(problem.case.solver, system, field, total=total)
     method = make_method(problem.case, system, field)
     criterion.limit = 1 << 60
     queue = Queue(method, criterion)

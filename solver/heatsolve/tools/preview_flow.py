@@ -4,9 +4,9 @@ from collections.abc import Generator
 
 from heatsolve.backends import Backend
 from heatsolve.case.load import Case
-from heatsolve.linear.iterate import method_name
 from heatsolve.models.flow.collocated import Collocated
 from heatsolve.models.flow.staggered import Staggered
+from heatsolve.models.heat.solver import method_name
 from heatsolve.time.step_size import Pace
 from heatsolve.tools.preview_rows import walled_rows, words
 from heatsolve.tools.preview_transport import SCHEMES

@@ -12,11 +12,11 @@ from heatsolve.backends import Backend
 from heatsolve.backends.registry import make
 from heatsolve.case.load import Case
 from heatsolve.errors import InputError
-from heatsolve.linear.fft.modes import ALONE, modes_of
-from heatsolve.linear.iterate import method_name, stall
+from heatsolve.linear.fft import ALONE, modes_of
 from heatsolve.models.base import grid_of
 from heatsolve.models.evaluate import Wall
 from heatsolve.models.heat.conduction import Conduction, make_compatible
+from heatsolve.models.heat.solver import method_name, stall
 from heatsolve.models.heat.volumes import Volumes
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import ZERO

@@ -18,7 +18,7 @@ from heatsolve.backends import Backend, digest, kept
 from heatsolve.backends.registry import machine_name
 from heatsolve.case.load import Case
 from heatsolve.errors import InputError
-from heatsolve.linear.iterate import method_name
+from heatsolve.models.heat.solver import method_name
 from heatsolve.stencil.language import copy
 from heatsolve.streams import duration
 from heatsolve.time.step_size import Pace

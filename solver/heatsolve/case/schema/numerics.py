@@ -144,6 +144,13 @@ class Solver(Section):
         return self.monitor == "residual" if self.relative is None else self.relative
 
     @property
+    def check_interval(self) -> int:
+        """Iterations from one check to the next; of a fixed number the last, if nothing is said."""
+        if self.iterations is None or "check_every" in self.model_fields_set:
+            return self.check_every
+        return self.iterations
+
+    @property
     def field_precision(self) -> str:
         """That of fields and of the residual; only a solver's own arrays may have another."""
         return "float64" if self.precision == "mixed" else self.precision

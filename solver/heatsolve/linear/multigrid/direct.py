@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.linear import System, added
+from heatsolve.linear.system import System, added
 from heatsolve.stencil.grid import Grid, whole
 from heatsolve.stencil.language import copy
 

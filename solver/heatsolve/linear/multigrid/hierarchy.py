@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any
 
 from heatsolve.backends import Backend
-from heatsolve.linear import System
 from heatsolve.linear.assembly import Assembly
 from heatsolve.linear.coefficients import (
     Coefficient,
@@ -46,6 +45,7 @@ from heatsolve.linear.multigrid.overlap import (
 from heatsolve.linear.multigrid.partition import Partition, partition_of
 from heatsolve.linear.multigrid.smoothers import Smoother
 from heatsolve.linear.multigrid.transfer import AxisTransfer, Transfer
+from heatsolve.linear.system import System
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil.grid import Grid
 

@@ -5,13 +5,13 @@ from functools import cached_property
 from typing import Any
 
 from heatsolve.backends import Accumulator, CycleLeg
-from heatsolve.linear import System, added
 from heatsolve.linear.assembly import Assembly
 from heatsolve.linear.multigrid.direct import Inverse
 from heatsolve.linear.multigrid.overlap import Overlap, Passage
 from heatsolve.linear.multigrid.prolongation import Prolongation
 from heatsolve.linear.multigrid.smoothers import Relaxation, Smoother, Sweep
 from heatsolve.linear.multigrid.transfer import Transfer, takes_rows
+from heatsolve.linear.system import System, added
 from heatsolve.stencil.language import copy, fill, shifted
 
 LONGEST_ASCENT = {"float64": 4, "float32": 2}

@@ -8,9 +8,9 @@ from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.errors import InputError
-from heatsolve.linear import Method, System, term, with_change
-from heatsolve.linear.multigrid.multigrid import Correction
+from heatsolve.linear.multigrid.cycle import Correction
 from heatsolve.linear.multigrid.smoothers import first_of, smoother_of
+from heatsolve.linear.system import Method, System, scaled, term, with_change
 from heatsolve.stencil.grid import whole
 from heatsolve.stencil.language import ONE, ZERO, Point, where
 
@@ -158,11 +158,6 @@ def in_single(system: System) -> tuple[System, int]:
         ratios=ratios,
     )
     return errors, exponent
-
-
-def scaled(at, a, factor):
-    """factor a."""
-    return factor * a[at]
 
 
 def corrected(at, u, e, factor):

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Backend, Region
-from heatsolve.linear import System
 from heatsolve.linear.coefficients import Coefficient, widened
 from heatsolve.linear.multigrid.coarsening import AxisCoarsening
 from heatsolve.linear.multigrid.partition import Partition
 from heatsolve.linear.multigrid.smoothers import Smoother
 from heatsolve.linear.multigrid.transfer import AxisTransfer, Exchange
+from heatsolve.linear.system import System
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil.grid import Axis, Grid
 from heatsolve.stencil.language import shifted

@@ -6,9 +6,8 @@ from functools import cache
 from math import cos, pi
 from typing import Any, NamedTuple
 
-from heatsolve.linear import System
-from heatsolve.linear.colours import of_colour, signs
-from heatsolve.linear.diagonal import inverse, inverse_of, variation
+from heatsolve.linear.stationary import inverse, inverse_of, of_colour, signs, variation
+from heatsolve.linear.system import System
 from heatsolve.stencil.language import ONE, Point
 
 WEIGHTS = {1: 1.0, 2: 1.15, 3: 1.2}

@@ -5,7 +5,7 @@ from typing import Any
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.load import Case
-from heatsolve.linear import Sweeps
+from heatsolve.linear.system import Sweeps
 from heatsolve.models.base import Stepper, StopController, Substep, mirrors
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.multifield import Walled

@@ -13,12 +13,13 @@ import numpy as np
 
 from heatsolve.case.load import Case
 from heatsolve.errors import NotConverged
-from heatsolve.linear import Method, System, added
-from heatsolve.linear.criterion import Criterion
-from heatsolve.linear.iterate import iterate, make_method
+from heatsolve.linear.iterate import iterate
+from heatsolve.linear.stopping import Criterion
+from heatsolve.linear.system import Method, System, added
 from heatsolve.models.base import Silent
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat.solver import make_method
 from heatsolve.stencil.grid import WALLS
 from heatsolve.stencil.language import ONE, copy, fill
 
@@ -66,7 +67,7 @@ class ImplicitDiffusion:
         sizes = [backend.reduce("max", copy, interior, array) for array in (now, self._right)]
         scale = max(sizes[0] / dt, sizes[1])
         criterion = Criterion(
-            self._case, solver.system, self._added, scale=scale, looks_first=False
+            self._case.solver, solver.system, self._added, scale=scale, looks_first=False
         )
         solver.method.restart()
         outcome = iterate(solver.method, criterion, Silent())

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from heatsolve.case.load import Case
 from heatsolve.errors import NotConverged
-from heatsolve.linear import Method, Sweeps, System
-from heatsolve.linear.criterion import Criterion
-from heatsolve.linear.iterate import iterate, make_method
+from heatsolve.linear.iterate import iterate
+from heatsolve.linear.stopping import Criterion
+from heatsolve.linear.system import Method, Sweeps, System
 from heatsolve.models.base import Silent
 from heatsolve.models.flow import equations as flow
+from heatsolve.models.heat.solver import make_method
 from heatsolve.models.transport.equations import Stage
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Pressure:
         scale = speed / (min(self._problem.steps_along_axes) * dt)
         # An iteration in any case: a pressure that is good enough would otherwise stay as it is,
         # and a march never come to rest.
-        criterion = Criterion(self._case, system, self.now, scale=scale, looks_first=False)
+        criterion = Criterion(self._case.solver, system, self.now, scale=scale, looks_first=False)
         method.restart()
         outcome = iterate(method, criterion, Silent())
         self.norm = outcome.norm

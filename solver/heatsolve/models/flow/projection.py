@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.errors import Diverged, NotConverged
-from heatsolve.linear import Sweeps
+from heatsolve.linear.system import Sweeps
 from heatsolve.models.base import Stepper, StopController, Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion

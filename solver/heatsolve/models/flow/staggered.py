@@ -12,8 +12,8 @@ from heatsolve.case.load import Case
 from heatsolve.case.schema import ZERO as ZERO_EXPRESSION
 from heatsolve.case.schema import Condition
 from heatsolve.errors import InputError
-from heatsolve.linear import System
 from heatsolve.linear.spectrum import lowest_eigenvalue
+from heatsolve.linear.system import System
 from heatsolve.models import stability
 from heatsolve.models.base import Carrier, Stepper
 from heatsolve.models.evaluate import Wall

@@ -8,12 +8,12 @@ import numpy as np
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.load import Case
 from heatsolve.errors import InputError
-from heatsolve.linear import System, weighted, weighted_magnitude
-from heatsolve.linear.iterate import make_method
 from heatsolve.linear.spectrum import lowest_eigenvalue
+from heatsolve.linear.system import System, weighted, weighted_magnitude
 from heatsolve.models.base import Model, Stepper
 from heatsolve.models.evaluate import Wall, walls_of
 from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat.solver import make_method
 from heatsolve.models.heat.steps import Explicit, Implicit
 from heatsolve.models.heat.volumes import Volumes, ratio_line
 from heatsolve.parallel.ranks import Ranks

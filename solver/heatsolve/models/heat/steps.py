@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.errors import NotConverged
-from heatsolve.linear import Method, System
-from heatsolve.linear.criterion import Criterion
-from heatsolve.linear.iterate import make_method, solve
+from heatsolve.linear.iterate import solve
+from heatsolve.linear.stopping import Criterion
+from heatsolve.linear.system import Method, System
 from heatsolve.models.base import Silent, Stepper, StopController, Substep
 from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat.solver import make_method
 from heatsolve.stencil.language import copy
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Implicit(Stepper):
             method = usual if exponent == 0 else make_method(problem.case, system, t)
             method.restart()
             scratch = self._scratch
-            return method, Criterion(problem.case, system, t, scratch, exponent=exponent)
+            return method, Criterion(problem.case.solver, system, t, scratch, exponent=exponent)
 
         def reset() -> None:
             self._restore(t, self._old)

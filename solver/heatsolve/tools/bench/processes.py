@@ -24,9 +24,9 @@ from heatsolve.control.controller import State
 from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.output import FieldFile
 from heatsolve.io.writer import Results
-from heatsolve.linear.iterate import make_method
-from heatsolve.linear.stationary.jacobi import Jacobi
+from heatsolve.linear.stationary import Jacobi
 from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.heat.solver import make_method
 from heatsolve.parallel.ranks import Ranks
 
 REPEATS = 9
@@ -136,7 +136,7 @@ def _halo(machine: Backend, ranks: Ranks) -> list[float]:
     def sweep() -> None:
         number = next(sweeps)
         old, new = method.solution(number), method.solution(number + 1)
-        machine.sweep(method.point, new, problem.grid.interior, old, *method.given)
+        machine.sweep(method.point, new, problem.grid.interior, old, *method.args)
         machine.sync()
 
     return together(ranks, [step, sweep], SECONDS_A_REPEAT)

@@ -11,9 +11,11 @@ from heatsolve.backends import Accumulator, Backend
 from heatsolve.backends.registry import machine_name, make
 from heatsolve.case.load import parse
 from heatsolve.errors import HeatsolveError, InputError
-from heatsolve.linear import Method
-from heatsolve.linear.iterate import Criterion, Outcome, iterate, make_method
+from heatsolve.linear.iterate import Outcome, iterate
+from heatsolve.linear.stopping import Criterion
+from heatsolve.linear.system import Method
 from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.heat.solver import make_method
 from heatsolve.report import Report
 from heatsolve.stencil.grid import WALLS
 from heatsolve.stencil.language import copy, fill
@@ -228,7 +230,7 @@ class Poisson:
 
     def iterate(self, method: Method) -> Outcome:
         """Iterate as a run does, from what stands in u."""
-        criterion = Criterion(self.case, self.system, self.u)
+        criterion = Criterion(self.case.solver, self.system, self.u)
         return iterate(method, criterion, Report(quiet=True, mute=True))
 
     def begin_anew(self) -> None:

@@ -20,8 +20,8 @@ from heatsolve.backends.registry import ON_GPU, count_gpus, gpu_name
 from heatsolve.case.load import Case, load, locating
 from heatsolve.errors import CaseError, HeatsolveError
 from heatsolve.io.disk import write_text
-from heatsolve.linear.iterate import make_method, method_name
 from heatsolve.models.base import THICK_SLAB, Model, grid_of
+from heatsolve.models.heat.solver import make_method, method_name
 from heatsolve.parallel.decomposition import factorisations
 from heatsolve.parallel.ranks import Ranks, find_ranks
 from heatsolve.parallel.transport import ring

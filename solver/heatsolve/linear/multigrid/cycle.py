@@ -6,10 +6,11 @@ from functools import partial
 from typing import Any
 
 from heatsolve.backends import Accumulator
-from heatsolve.linear import Pairwise, System, term_of
 from heatsolve.linear.multigrid.hierarchy import hierarchy
 from heatsolve.linear.multigrid.levels import Level
 from heatsolve.linear.multigrid.smoothers import Smoother, first_of, smoother_of
+from heatsolve.linear.stationary import Pairwise
+from heatsolve.linear.system import System, term_of
 from heatsolve.stencil.language import copy
 
 

@@ -1,0 +1,422 @@
+"""The direct solver of constant coefficients on a box: fast sine, cosine and Fourier transforms.
+
+With one conductivity everywhere A = m s + the sum over the axes of -k d2/dx2, each a matrix with
+the conductance c = k / h^2 beside its diagonal, whose eigenvectors are sines or cosines
+
+    v_j = sin or cos(theta_k (j + a)),  theta_k = pi (k + values / 2) / intervals,
+
+sines where the low wall has a given value, else cosines, `values` the number of such walls at both
+ends; all with the eigenvalue 2 c (1 - cos theta_k). a is the distance of the first unknown from
+the low wall in spacings: 0, 1/2 or 1. Source: U. Schumann and R. A. Sweet, J. Comput. Phys. 75
+(1988), 123, table I; G. Strang, SIAM Review 41 (1999), 135.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Accumulator, ArrayLibrary
+from heatsolve.errors import InputError
+from heatsolve.linear.system import Method, System, term, with_change
+from heatsolve.stencil.grid import WALLS, Axis, whole
+from heatsolve.stencil.language import Point, where
+
+AHEAD = "ahead"
+"""The scalar that says that the next step is made already."""
+ALONE = "solver.method: fft runs on one process, not on several"
+INVERSE = {1: 1, 2: 3, 3: 2, 4: 4}
+"""Types of the sine and cosine transforms, and of those that undo them but for a factor."""
+
+
+# ---- the eigenvectors along each axis ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Modes:
+    """The eigenvectors along one axis.
+
+    `transform`: "dst" or "dct" as in scipy.fft, or "" for the Fourier transform of a periodic
+    axis; `kind`: its type. Without norms, the transform and its inverse multiply by `factor`.
+    """
+
+    transform: str
+    kind: int
+    eigenvalues: np.ndarray
+    factor: float
+
+    @property
+    def periodic(self) -> bool:
+        return not self.transform
+
+    @property
+    def free(self) -> bool:
+        """Whether no wall of the axis has a given value."""
+        return self.periodic or (self.transform == "dct" and self.kind <= 2)
+
+    @property
+    def inverse(self) -> int:
+        """The type of the transform that undoes this one."""
+        return INVERSE[self.kind]
+
+
+def modes_of(system: System) -> tuple[Modes, ...]:
+    """The eigenvectors of a system along each axis of its grid, slowest first.
+
+    The coefficients of the system are those of `heat`: a capacity, its factor, and conductances
+    and ratios for x, y, z. Raises InputError on several processes, where a coefficient varies in
+    space, and for a Robin condition, whose eigenvectors no fast transform knows.
+    """
+    if system.halo.ranks.size > 1:
+        raise InputError(ALONE)
+    backend = system.backend
+    capacity, s, *pairs = system.coefficients
+    if s != 0.0 and not _even(backend.to_host(capacity)):
+        raise InputError("solver.method: fft needs the same density * specific_heat everywhere")
+    faces = [backend.to_host(array) for array in reversed(pairs[0::2])]
+    along = [np.moveaxis(array, number, 0) for number, array in enumerate(faces)]
+    return tuple(_of_axis(*args) for args in zip(system.grid.axes, along, strict=True))
+
+
+def _of_axis(axis: Axis, faces: np.ndarray) -> Modes:
+    """The eigenvectors along an axis, from the conductances of its faces; that axis first."""
+    faces = np.broadcast_to(faces, (axis.unknowns + 2, *faces.shape[1:]))
+    # A node on a wall of given value is a neighbour like any other.
+    inside = [axis.periodic or fixed for fixed in axis.fixed]
+    within = faces[1 if inside[0] else 2 : faces.shape[0] - (0 if inside[1] else 1)]
+    if not _even(within):
+        raise InputError("solver.method: fft needs the same conductivity everywhere")
+    conductance = float(within.flat[0])
+    if axis.periodic:
+        angles = 2.0 * np.pi * np.arange(axis.all_unknowns) / axis.intervals
+        return Modes("", 0, _eigenvalues(conductance, angles), axis.intervals)
+    ends = zip(axis.fixed, faces[[1, -1]], WALLS[axis.name], strict=True)
+    values = [fixed or _gives_value(axis, end, conductance, name) for fixed, end, name in ends]
+    mixed = values[0] != values[1]
+    kind = (3 if mixed else 1) if axis.on_nodes else (4 if mixed else 2)
+    angles = np.pi * (np.arange(axis.all_unknowns) + 0.5 * sum(values)) / axis.intervals
+    eigenvalues = _eigenvalues(conductance, angles)
+    return Modes("dst" if values[0] else "dct", kind, eigenvalues, 2.0 * axis.intervals)
+
+
+def _gives_value(axis: Axis, end: np.ndarray, conductance: float, name: str) -> bool:
+    """Whether a wall has a given value, told by the conductance to it, rather than none at all."""
+    if np.all(end == 0.0):
+        return False
+    if not axis.on_nodes and np.all(end == 2.0 * conductance):
+        return True
+    raise InputError(f"solver.method: fft cannot solve the Robin condition of the {name} wall")
+
+
+def _eigenvalues(conductance: float, angles: np.ndarray) -> np.ndarray:
+    """2 c (1 - cos theta), without its cancellation at small angles."""
+    halves = np.sin(0.5 * angles)
+    return 4.0 * conductance * halves * halves
+
+
+def _even(array: Any) -> bool:
+    return bool(np.all(array == array.flat[0]))
+
+
+# ---- the solver ----------------------------------------------------------------------------------
+
+
+class Fourier(Method):
+    """u += A^-1 (b - A u): expand in the eigenvectors of A, divide by its eigenvalues, sum up.
+
+    R. W. Hockney, J. ACM 12 (1965), 95, for every axis. One step solves the system, another one
+    refines what rounding left. Where A is singular the mode of its null space keeps its place. The
+    residual carries the walls' values, so that the transforms know of none; where no wall has one,
+    and the residual's norm is wanted relative to that of b, the first step is u = A^-1 b instead,
+    and that norm the one of b: what u was before plays no part. Nor does the host's look at the
+    norm, so a device need not wait for it. Two libraries of FFTs round in different ways: the bits
+    are those of one backend only.
+
+    Raises InputError where A has other eigenvectors, see `modes_of`, or the backend has no FFT.
+    """
+
+    queues = False
+    direct = True
+    checks_without_fall = 1
+    fall = 0.1
+
+    def __init__(self, system: System, u: Any):
+        super().__init__(system, u)
+        self._modes = modes_of(system)
+        self._periodic = tuple(n for n, modes in enumerate(self._modes) if modes.periodic)
+        self._lengths = tuple(axis.all_unknowns for axis in system.grid.axes)
+        backend = system.backend
+        self._library = backend.library()
+        self._transforms = transforms_of(self._library)
+        self._everywhere = whole(self._lengths)
+        self._free = all(modes.free for modes in self._modes)
+        self._right = backend.zeros(self._lengths)
+        self._is_packed = False
+        self._share = 1.0 / math.prod(modes.factor for modes in self._modes)
+        self._lines = [
+            backend.to_device(system.grid.along(number, line))
+            for number, line in enumerate(self._eigenvalues())
+        ]
+
+    def step(self, number: int, change: Accumulator | None) -> None:
+        system, sweep = self.system, self.system.backend.sweep
+        if self.scalars.pop(AHEAD, 0.0) > 0.0:
+            assert change is None
+            return
+        if not self._is_packed:
+            self._pack()
+        self._is_packed = False
+        with self._library.queue():
+            correction = self._solve(self._library.view(self._right))
+            out = self.u if change is None else (self.u, change)
+            point = CORRECTED[change.kind if change else None]
+            sweep(point, out, system.grid.interior, self.u, correction)
+
+    def _solve_ahead(self, norm: Accumulator) -> None:
+        """u = A^-1 b, and the terms of a norm of b."""
+        system, sweep = self.system, self.system.backend.sweep
+        sweep(taken_in(norm.kind), (self._right, norm), self._everywhere, system.b)
+        with self._library.queue():
+            solution = self._solve(self._library.view(self._right))
+            sweep(placed, self.u, system.grid.interior, solution)
+        self.scalars[AHEAD] = 1.0
+
+    def _pack(self, *norms: Accumulator) -> None:
+        """The residual into the array of the transforms; terms of norms of it, and of b."""
+        system = self.system
+        system.halo.exchange(self.u)
+        args = (self.u, system.b, *system.coefficients)
+        point = packed(system.residual, tuple(norm.kind for norm in norms))
+        system.backend.sweep(point, (self._right, *norms), self._everywhere, *args)
+        self._is_packed = True
+
+    def residual_norm(self, steps: int, into: Accumulator) -> None:
+        """Before the first step the residual stays for it; `restart` forgets it."""
+        if steps > 0:
+            super().residual_norm(steps, into)
+            return
+        self._pack(into)
+
+    def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
+        backend = self.system.backend
+        if self._free and of_b:
+            self._solve_ahead(into)
+            return backend.values([into]) * 2
+        self._pack(into, *of_b)
+        return backend.values([into, *of_b])
+
+    def restart(self) -> None:
+        self.scalars.clear()
+        self._is_packed = False
+
+    def solution(self, steps: int) -> Any:
+        return self.u
+
+    def _solve(self, x: Any) -> Any:
+        """A^-1 of an array of all unknowns without ghosts, which is overwritten."""
+        transforms, walls = self._transforms, self._between_walls()
+        for axis, modes in walls:
+            x = transforms.real(x, modes.transform, modes.kind, axis)
+        if self._periodic:
+            x = transforms.spectrum(x, self._periodic)
+        # Real and imaginary parts are divided alike, as neighbours along the fastest axis.
+        parts = self._library.lend(x.view(self.system.backend.dtype))
+        args = (parts, self._share, *self._lines)
+        self.system.backend.sweep(divided, parts, whole(parts.shape), *args)
+        if self._periodic:
+            lengths = tuple(self._lengths[axis] for axis in self._periodic)
+            x = transforms.values(x, lengths, self._periodic)
+        for axis, modes in reversed(walls):
+            x = transforms.real(x, modes.transform, modes.inverse, axis)
+        return self._library.lend(x)
+
+    def _between_walls(self) -> list[tuple[int, Modes]]:
+        return [(axis, modes) for axis, modes in enumerate(self._modes) if not modes.periodic]
+
+    def _eigenvalues(self) -> list[Any]:
+        """What each axis adds to the eigenvalues of A; the first one also the capacity."""
+        capacity, s, *_ = self.system.coefficients
+        lines = [modes.eigenvalues for modes in self._modes]
+        if self._periodic:  # of conjugate modes one is enough
+            halved = self._periodic[-1]
+            lines[halved] = lines[halved][: self._lengths[halved] // 2 + 1]
+            lines[-1] = lines[-1].repeat(2)
+        if s != 0.0:
+            lines[0] = lines[0] + s * float(self.system.backend.to_host(capacity).flat[0])
+        return lines
+
+
+@cache
+def packed(residual: Point, kinds: tuple[str, ...]) -> Point:
+    """The residual for an array without ghosts: one point further on along each axis.
+
+    With the terms of a norm of it, and of one of b, for kinds that are given. Made once for each
+    system, as backends know a sweep by its function.
+    """
+
+    def residual_inside(at, u, b, *coefficients):
+        there = tuple([index + 1 for index in at])
+        value = residual(there, u, b, *coefficients)
+        terms = zip((value, b[there]), kinds, strict=False)
+        return (value, *[term(one, kind) for one, kind in terms])
+
+    return residual_inside
+
+
+def divided(at, parts, share, *lines):
+    """A share of it, divided by the sum of one number for each axis; 0 where that is 0."""
+    total = lines[0][at]
+    for line in lines[1:]:
+        total = total + line[at]
+    return where(total > 0.0, share * parts[at] / total, 0.0)
+
+
+@cache
+def taken_in(kind: str) -> Point:
+    """An array for one without ghosts, with the terms of a norm of it."""
+
+    def taken(at, b):
+        value = b[tuple([index + 1 for index in at])]
+        return value, term(value, kind)
+
+    return taken
+
+
+def placed(at, inside):
+    """An array without ghosts: one point further on along each axis."""
+    return inside[tuple([index - 1 for index in at])]
+
+
+def corrected(at, u, correction):
+    """u plus a correction without ghosts."""
+    return u[at] + placed(at, correction)
+
+
+CORRECTED: dict[str | None, Point] = {
+    None: corrected,
+    "max": with_change(corrected, "max"),
+    "sum": with_change(corrected, "sum"),
+}
+
+
+# ---- transforms ----------------------------------------------------------------------------------
+
+
+def transforms_of(library: ArrayLibrary) -> Any:
+    """SciPy's transforms on a host, on a device those that its FFT allows."""
+    if library.transforms is not None:
+        return library.transforms
+    if library.fft is None:
+        return SciPyTransforms(library.threads)
+    return RealTransforms(library.namespace, library.fft)
+
+
+class SciPyTransforms:
+    """The transforms of SciPy, on threads; see `RealTransforms`."""
+
+    def __init__(self, threads: int):
+        import scipy.fft  # here: it takes a moment to load, and no other method needs it
+
+        self._fft, self._threads = scipy.fft, threads
+
+    def real(self, x: Any, transform: str, kind: int, axis: int) -> Any:
+        args = {"axis": axis, "overwrite_x": True, "workers": self._threads}
+        return getattr(self._fft, transform)(x, kind, **args)
+
+    def spectrum(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return self._fft.rfftn(x, axes=axes, workers=self._threads)
+
+    def values(self, z: Any, lengths: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+        args = {"norm": "forward", "overwrite_x": True, "workers": self._threads}
+        return self._fft.irfftn(z, lengths, axes, **args)
+
+
+class RealTransforms:
+    """Sine and cosine transforms by real FFTs alone, for array libraries that have no others.
+
+    `fft` has rfft, irfft, rfftn and irfftn. The transforms and their missing norms are those of
+    scipy.fft. Only three are computed: type 1 by the FFT of the line continued to its period, types
+    2 and 3 by that of the line itself, reordered (J. Makhoul, IEEE Trans. Acoust. Speech Signal
+    Process. 28 (1980), 27); the others follow by turning a line round, by alternating signs, and by
+    continuing it beyond a wall.
+    """
+
+    def __init__(self, namespace: Any, fft: Any):
+        self._xp, self._fft = namespace, fft
+
+    def real(self, x: Any, transform: str, kind: int, axis: int) -> Any:
+        """The "dst" or "dct" of a type along an axis; x may be overwritten."""
+        names = {"dst": "sine", "dct": "cosine"}
+        along = getattr(self, f"_{names[transform]}_{kind}")
+        lines = self._xp.moveaxis(x, axis, -1)
+        return self._xp.ascontiguousarray(self._xp.moveaxis(along(lines), -1, axis))
+
+    def spectrum(self, x: Any, axes: tuple[int, ...]) -> Any:
+        """The Fourier transform of reals over some axes, of which the last keeps one half."""
+        return self._xp.ascontiguousarray(self._fft.rfftn(x, axes=axes))
+
+    def values(self, z: Any, lengths: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+        """The reverse of `spectrum`, times the product of the lengths; z may be overwritten."""
+        args = {"s": lengths, "axes": axes, "norm": "forward", "overwrite_x": True}
+        return self._xp.ascontiguousarray(self._fft.irfftn(z, **args))
+
+    def _cosine_1(self, x: Any) -> Any:
+        """x_0 + (-1)^k x_N-1 + 2 sum x_n cos(pi k n / (N - 1))."""
+        whole = self._xp.concatenate([x, x[..., -2:0:-1]], axis=-1)
+        return self._fft.rfft(whole).real
+
+    def _sine_1(self, x: Any) -> Any:
+        """2 sum x_n sin(pi (k + 1) (n + 1) / (N + 1))."""
+        zero = self._xp.zeros_like(x[..., :1])
+        whole = self._xp.concatenate([zero, x, zero, -x[..., ::-1]], axis=-1)
+        return -self._fft.rfft(whole).imag[..., 1:-1]
+
+    def _cosine_2(self, x: Any) -> Any:
+        """2 sum x_n cos(pi k (2 n + 1) / (2 N))."""
+        n = x.shape[-1]
+        line = self._xp.concatenate([x[..., 0::2], x[..., 1::2][..., ::-1]], axis=-1)
+        half = self._fft.rfft(line)
+        half *= 2.0 * self._turns(n, half.dtype, -1.0)
+        ahead = half.imag[..., (n - 1) // 2 : 0 : -1]
+        return self._xp.concatenate([half.real, -ahead], axis=-1)
+
+    def _cosine_3(self, x: Any) -> Any:
+        """x_0 + 2 sum x_n cos(pi (2 k + 1) n / (2 N))."""
+        xp, n = self._xp, x.shape[-1]
+        # The point N - k beside each k, of which there is none for k = 0.
+        beside = xp.concatenate([xp.zeros_like(x[..., :1]), x[..., : (n - 1) // 2 : -1]], axis=-1)
+        half = x[..., : n // 2 + 1] - 1j * beside[..., : n // 2 + 1]
+        half *= self._turns(n, half.dtype, 1.0)
+        line = self._fft.irfft(half, n=n, norm="forward")
+        result = xp.empty_like(line)
+        result[..., 0::2] = line[..., : (n + 1) // 2]
+        result[..., 1::2] = line[..., (n + 1) // 2 :][..., ::-1]
+        return result
+
+    def _cosine_4(self, x: Any) -> Any:
+        """2 sum x_n cos(pi (2 k + 1) (2 n + 1) / (4 N)): every second mode of a line twice as long.
+
+        Beyond the wall of value 0 it goes on with the opposite sign, to a second insulated wall.
+        """
+        whole = self._xp.concatenate([x, -x[..., ::-1]], axis=-1)
+        return 0.5 * self._cosine_2(whole)[..., 1::2]
+
+    def _sine_2(self, x: Any) -> Any:
+        return self._cosine_2(x * self._signs(x))[..., ::-1]
+
+    def _sine_3(self, x: Any) -> Any:
+        return self._cosine_3(x[..., ::-1]) * self._signs(x)
+
+    def _sine_4(self, x: Any) -> Any:
+        return self._cosine_4(x[..., ::-1]) * self._signs(x)
+
+    def _turns(self, n: int, dtype: Any, sign: float) -> Any:
+        """exp(+- i pi k / (2 N)) for the frequencies of a real line of N points."""
+        xp = self._xp
+        return xp.exp(sign * 0.5j * xp.pi / n * xp.arange(n // 2 + 1)).astype(dtype)
+
+    def _signs(self, x: Any) -> Any:
+        """1, -1, 1, ... along a line."""
+        return (1 - 2 * (self._xp.arange(x.shape[-1]) % 2)).astype(x.dtype)

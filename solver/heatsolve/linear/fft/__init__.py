@@ -1,1 +1,0 @@
-"""Direct solution of constant-coefficient systems by fast Fourier transforms."""

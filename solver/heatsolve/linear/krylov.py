@@ -1,0 +1,200 @@
+"""Conjugate gradients, preconditioned with the diagonal of A or with a multigrid cycle."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from heatsolve.backends import Accumulator
+from heatsolve.linear.multigrid.cycle import Correction
+from heatsolve.linear.multigrid.smoothers import smoother_of
+from heatsolve.linear.stationary import quotient
+from heatsolve.linear.system import TERMS, Method, System, scaled, term_of
+from heatsolve.stencil.language import copy
+
+
+class ConjugateGradients(Method):
+    """Conjugate gradients, preconditioned with the diagonal D, in the volume-weighted product.
+
+    alpha = <r, z> / <p, A p>, u += alpha p, r -= alpha A p, z = D^-1 r, beta = <r, z>_new /
+    <r, z>, p = z + beta p (Hestenes and Stiefel 1952; Y. Saad, "Iterative Methods for Sparse
+    Linear Systems", 2003, algorithm 9.1). The sums are exact, so alpha and beta, and with them
+    every bit, do not depend on the order in which they are added.
+    """
+
+    queues = False
+    recurrent = True
+
+    def __init__(self, system: System, u: Any):
+        super().__init__(system, u)
+        backend, shape = system.backend, system.grid.shape
+        self._r, self._p, self._ap = (backend.zeros(shape) for _ in range(3))
+        self._zero = backend.zeros((1,) * system.grid.dimension)
+        self._pap, self._rz = (backend.accumulator("sum") for _ in range(2))
+        self._weights = (*system.ratios, *system.coefficients)
+        self._prepare()
+        self.confirm(0)
+
+    def _prepare(self) -> None:
+        residual = self.system.residual
+        divided, self._scale = quotient(self.system)
+        axes = self.system.grid.dimension
+
+        def first(at, u, b, scale, *more):
+            """r, z = p and the term of <r, z>."""
+            ratios, coefficients = more[:axes], more[axes:]
+            r = residual(at, u, b, *coefficients)
+            z = divided(r, at, scale, *coefficients)
+            return r, z, weighted_product(r, z, at, ratios)
+
+        def apply(at, p, zero, *more):
+            """A p and the term of <p, A p>."""
+            ratios, coefficients = more[:axes], more[axes:]
+            ap = -residual(at, p, zero, *coefficients)
+            return ap, weighted_product(p[at], ap, at, ratios)
+
+        def advance(at, u, r, p, ap, alpha, scale, *more):
+            """u, r, and the term of <r, z>."""
+            ratios, coefficients = more[:axes], more[axes:]
+            new = r[at] - alpha * ap[at]
+            z = divided(new, at, scale, *coefficients)
+            return u[at] + alpha * p[at], new, weighted_product(new, z, at, ratios)
+
+        def turn(at, p, r, beta, scale, *coefficients):
+            """z + beta p."""
+            return divided(r[at], at, scale, *coefficients) + beta * p[at]
+
+        self._first, self._apply, self._advance, self._turn = first, apply, advance, turn
+
+    def step(self, number: int, change: Accumulator | None) -> None:
+        system, old = self.system, self.scalars["rz"]
+        self._pap.clear()
+        system.sweep(self._apply, (self._ap, self._pap), self._p, self._zero, *self._weights)
+        curvature = self._pap.value
+        alpha = old / curvature if curvature > 0.0 else 0.0
+        self._move(alpha)
+        if change is not None:
+            point = SCALED[change.kind]
+            system.backend.sweep(point, change, system.grid.interior, self._p, alpha)
+        new = self._product()
+        self.scalars["rz"] = new
+        self._redirect(new / old if old > 0.0 else 0.0)
+
+    def confirm(self, steps: int) -> None:
+        """Begin anew from the true residual, from which the recurrence slowly departs."""
+        value = self._begin()
+        # The norm of the residual tells the caller of a NaN.
+        self.scalars["rz"] = 0.0 if math.isnan(value) else value
+
+    def restart(self) -> None:
+        self.confirm(0)
+
+    # ---- what another preconditioner does in its own sweeps; here z is never stored ----
+
+    def _begin(self) -> float:
+        """r = b - A u, p = z; <r, z>."""
+        system = self.system
+        self._rz.clear()
+        out = (self._r, self._p, self._rz)
+        system.sweep(self._first, out, self.u, system.b, self._scale, *self._weights)
+        return self._rz.value
+
+    def _move(self, alpha: float) -> None:
+        """u += alpha p, r -= alpha A p."""
+        arrays = (self.u, self._r, self._p, self._ap)
+        self._rz.clear()
+        self.system.backend.sweep(
+            self._advance, (self.u, self._r, self._rz), self.system.grid.interior,
+            *arrays, alpha, self._scale, *self._weights,
+        )  # fmt: skip
+
+    def _product(self) -> float:
+        """<r, z>."""
+        return self._rz.value
+
+    def _redirect(self, beta: float) -> None:
+        """p = z + beta p."""
+        system = self.system
+        args = (self._p, self._r, beta, self._scale, *system.coefficients)
+        system.backend.sweep(self._turn, self._p, system.grid.interior, *args)
+
+    def solution(self, steps: int) -> Any:
+        return self.u
+
+    def memory(self, steps: int) -> dict[str, Any]:
+        return {"u": self.u, "r": self._r, "p": self._p}
+
+    def residual_norm(self, steps: int, into: Accumulator) -> None:
+        self.system.backend.sweep(TERMS[into.kind], into, self.system.grid.interior, self._r)
+
+
+class MultigridCG(ConjugateGradients):
+    """Conjugate gradients with one symmetric V cycle for z = B r in place of z = D^-1 r.
+
+    Jumps of the conductivity leave a few errors that a cycle hardly reduces; conjugate gradients
+    take these out one by one (O. Tatebe, Copper Mountain Conf. on Multigrid Methods 6 (1993), 621).
+    """
+
+    def __init__(
+        self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black",
+        sweeps: int | None = None,
+    ):  # fmt: skip
+        self._cycle = cycle
+        self._smoother = smoother_of(smoother, system.grid.dimension, True, sweeps)
+        super().__init__(system, u)
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        errors = replace(self.system, b=self._r)
+        self._correction = Correction(errors, self._smoother, self._smoother, self._cycle)
+
+    def _begin(self) -> float:
+        system = self.system
+        system.sweep(system.residual, self._r, self.u, system.b, *system.coefficients)
+        value = self._product()
+        system.backend.sweep(copy, self._p, system.grid.interior, self._z)
+        return value
+
+    def _move(self, alpha: float) -> None:
+        arrays = (self.u, self._r, self._p, self._ap)
+        interior = self.system.grid.interior
+        self.system.backend.sweep(_moved, (self.u, self._r), interior, *arrays, alpha)
+
+    def _product(self) -> float:
+        system = self.system
+        self._z = self._correction()
+        self._rz.clear()
+        args = (self._r, self._z, *system.ratios)
+        system.backend.sweep(_product, self._rz, system.grid.interior, *args)
+        return self._rz.value
+
+    def _redirect(self, beta: float) -> None:
+        self.system.backend.sweep(
+            _redirected, self._p, self.system.grid.interior, self._p, self._z, beta
+        )
+
+
+def weighted_product(a, b, at, ratios):
+    """a b times the point's share of a full cell: a term of <a, b>."""
+    product = a * b
+    for ratio in ratios:
+        product = product / ratio[at]
+    return product
+
+
+SCALED = {kind: term_of(scaled, kind) for kind in TERMS}
+"""The terms of the norms of alpha p, the change of a step."""
+
+
+def _moved(at, u, r, p, ap, alpha):
+    """u and r."""
+    return u[at] + alpha * p[at], r[at] - alpha * ap[at]
+
+
+def _redirected(at, p, z, beta):
+    """z + beta p."""
+    return z[at] + beta * p[at]
+
+
+def _product(at, r, z, *ratios):
+    """The term of <r, z>."""
+    return weighted_product(r[at], z[at], at, ratios)

@@ -1,1 +1,0 @@
-"""Conjugate gradients, plain and preconditioned by multigrid."""

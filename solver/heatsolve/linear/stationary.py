@@ -1,0 +1,264 @@
+"""Stationary iterations: Jacobi's, red-black over-relaxation, the Chebyshev semi-iteration.
+
+With them what they share with the smoothers of multigrid: division by the diagonal D of A, and the
+red and the black points of a grid, as on a chessboard.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from heatsolve.backends import Accumulator, Backend, Region
+from heatsolve.linear.system import Method, System
+from heatsolve.stencil.grid import Axis, Grid
+from heatsolve.stencil.language import ONE, Point, copy, where
+
+SWEEPS_PLAYED_BACK = 16
+"""Sweeps that are played back together, at least: so often the host has something to do."""
+
+
+class Pairwise(Method):
+    """A method that computes each iterate into a second array, and then back."""
+
+    def __init__(self, system: System, u: Any):
+        super().__init__(system, u)
+        self._pair = (u, system.like(u))
+
+    def _work_in(self, first: Any, second: Any) -> None:
+        """Use these two arrays; begin in the first of them."""
+        self._pair = (first, second)
+
+    def solution(self, steps: int) -> Any:
+        return self._pair[steps % 2]
+
+    def restart(self) -> None:
+        system = self.system
+        for array in self._pair:
+            if array is not self.u:
+                system.backend.sweep(copy, array, system.grid.everything, self.u)
+
+    def finish(self, steps: int) -> None:
+        newest = self.solution(steps)
+        if newest is not self.u:
+            self.system.backend.sweep(copy, self.u, self.system.grid.everything, newest)
+
+
+class Jacobi(Pairwise):
+    """u <- u + weight D^-1 (b - A u).
+
+    `update` replaces that formula by a literal one, `update(at, u, *arguments)`.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        u: Any,
+        weight: float = 1.0,
+        update: Point | None = None,
+        arguments: Sequence[Any] = (),
+    ):
+        super().__init__(system, u)
+        residual = system.residual
+        divided, scale = quotient(system, weight)
+
+        def jacobi(at, u, b, scale, *coefficients):
+            r = residual(at, u, b, *coefficients)
+            return u[at] + divided(r, at, scale, *coefficients)
+
+        self.point = update or jacobi
+        self.args = tuple(arguments) if update else (system.b, scale, *system.coefficients)
+        self.longest = system.longest_pass(self.point, u, self.args)
+        # After so many sweeps the arrays have their places again, and the next exchange is due.
+        period = math.lcm(2, system.halo.depth, self.longest)
+        self._at_once = period * -(-SWEEPS_PLAYED_BACK // period)
+        self._many: Callable[[], None] | None = None
+
+    def step(self, number: int, change: Accumulator | None) -> None:
+        old, new = self.solution(number), self.solution(number + 1)
+        self.system.update(self.point, new, old, *self.args, change=change, number=number)
+
+    def advance(self, number: int, changes: Sequence[Accumulator | None]) -> int:
+        old, new = self.solution(number), self.solution(number + 1)
+        stages = [self.args] * len(changes)
+        return self.system.updates(self.point, new, old, stages, changes, number)
+
+    def march(self, number: int, until: int) -> int:
+        while until - number >= 2 * self._at_once:
+            number = super().march(number, number + -number % self._at_once)
+            if self._many is None:
+                self._many = self.system.replayed(self._march_at_once)
+            self._many()
+            number += self._at_once
+        return super().march(number, until)
+
+    def _march_at_once(self) -> None:
+        super().march(0, self._at_once)
+
+
+class Sor(Pairwise):
+    """u <- u + omega D^-1 (b - A u), first at the red points of a chessboard, then at the black.
+
+    Points of one colour are no neighbours, so each half is one sweep whose points may be updated
+    in any order. Without `omega`: Young's optimum 2 / (1 + sqrt(1 - rho^2)), rho the spectral
+    radius of Jacobi's iteration (D. M. Young, "Iterative Solution of Large Linear Systems", 1971,
+    chapter 6).
+    """
+
+    def __init__(self, system: System, u: Any, omega: float | None = None):
+        super().__init__(system, u)
+        if omega is None:
+            rho = 1.0 - system.spectrum()[0]
+            omega = 2.0 / (1.0 + math.sqrt(1.0 - rho * rho))
+        self.omega = omega
+        residual = system.residual
+        divided, self._scale = quotient(system, omega)
+
+        def one_colour(at, u, b, scale, colour, *more):
+            signs, coefficients = more[: len(at)], more[len(at) :]
+            r = residual(at, u, b, *coefficients)
+            value = u[at] + divided(r, at, scale, *coefficients)
+            return of_colour(at, colour, signs, value, u[at])
+
+        self._point = one_colour
+        self._signs = signs(system.grid, system.backend)
+
+    def step(self, number: int, change: Accumulator | None) -> None:
+        first, second = self._pair
+        halves = ((first, second, 1.0), (second, first, -1.0))
+        for half, (old, new, colour) in enumerate(halves):
+            args = (self.system.b, self._scale, colour, *self._signs, *self.system.coefficients)
+            self.system.update(
+                self._point, new, old, *args, change=change, number=2 * number + half
+            )
+
+    def solution(self, steps: int) -> Any:
+        return self.u
+
+
+class Chebyshev(Pairwise):
+    """u_{k+1} = omega_{k+1} (u_k + gamma D^-1 (b - A u_k) - u_{k-1}) + u_{k-1}.
+
+    For eigenvalues of D^-1 A in [low, high]: gamma = 2 / (low + high), mu = (high - low) /
+    (high + low), omega_1 = 1, omega_2 = 1 / (1 - mu^2 / 2), omega_{k+1} = 1 / (1 - mu^2
+    omega_k / 4) (G. H. Golub and R. S. Varga, Numer. Math. 3 (1961), 147). It needs no inner
+    product, so a device can run ahead of its host.
+    """
+
+    def __init__(self, system: System, u: Any):
+        super().__init__(system, u)
+        low, high = system.spectrum()
+        self._mu2 = ((high - low) / (high + low)) ** 2
+        self._omegas = [1.0]
+        residual = system.residual
+        divided, self._scale = quotient(system, 2.0 / (low + high))
+
+        def chebyshev(at, u, previous, b, omega, scale, *coefficients):
+            step = divided(residual(at, u, b, *coefficients), at, scale, *coefficients)
+            return omega * (u[at] + step - previous[at]) + previous[at]
+
+        self._point = chebyshev
+
+    def step(self, number: int, change: Accumulator | None) -> None:
+        old, new = self.solution(number), self.solution(number + 1)
+        halo = self.system.halo
+        if halo.depth > 1 and number % halo.depth == 0:
+            halo.exchange(new)  # the iterate before the last is read in the margin, too
+        args = (new, self.system.b, self._omega(number), self._scale, *self.system.coefficients)
+        self.system.update(self._point, new, old, *args, change=change, number=number)
+
+    def memory(self, steps: int) -> dict[str, Any]:
+        return {"u": self.solution(steps), "previous": self.solution(steps + 1)}
+
+    def _omega(self, number: int) -> float:
+        while len(self._omegas) <= number:
+            last = self._omegas[-1]
+            divisor = 2.0 if len(self._omegas) == 1 else 4.0
+            self._omegas.append(1.0 / (1.0 - self._mu2 * last / divisor))
+        return self._omegas[number]
+
+
+# ---- division by the diagonal: a multiplication where the inverse costs no memory traffic --------
+#
+# Where D is constant along an axis, its inverse is a line at most that stays in a cache; a division
+# at every point takes several times as long as all the rest of a sweep that is made in passes.
+
+
+def variation(system: System) -> list[bool]:
+    """Along which axes the coefficients of a system vary, on this process."""
+    shapes = [array.shape for array in system.coefficients if not isinstance(array, float)]
+    return [any(shape[n] > 1 for shape in shapes) for n in range(system.grid.dimension)]
+
+
+def inverse(
+    system: System, weight: float, varies: Sequence[bool], extents: Sequence[int], region: Region
+) -> Any:
+    """The array weight / D in a region, of these extents along the axes along which it `varies`."""
+    axes = list(zip(varies, extents, region, strict=True))
+    array = system.backend.zeros([extent if vary else 1 for vary, extent, _ in axes])
+    bounds = tuple(pair if vary else (0, 1) for vary, _, pair in axes)
+    system.backend.sweep(inverse_of(system.diagonal, weight), array, bounds, *system.coefficients)
+    return array
+
+
+@cache
+def inverse_of(diagonal: Point, weight: float) -> Point:
+    """The point function weight / D."""
+
+    def inverse(at, *coefficients):
+        return weight / diagonal(at, *coefficients)
+
+    return inverse
+
+
+def quotient(system: System, weight: float = 1.0) -> tuple[Point, Any]:
+    """`divided` and `scale`, with divided(value, at, scale, *coefficients) = weight value / D.
+
+    All processes ask, and divide alike: a block in the middle may know less variation than others.
+    """
+    varies = variation(system)
+    if all(map(any, zip(*system.halo.ranks.gather(varies), strict=True))):
+        return _by_division(system.diagonal), ONE if weight == 1.0 else weight
+    return by_inverse, inverse(system, weight, varies, system.grid.shape, system.halo.around(0))
+
+
+def by_inverse(value, at, scale, *coefficients):
+    """weight value / D, from the array `scale` = weight / D."""
+    return value * scale[at]
+
+
+@cache
+def _by_division(diagonal: Point) -> Point:
+    """The same from the number `scale` = weight."""
+
+    def by_division(value, at, scale, *coefficients):
+        return scale * value / diagonal(at, *coefficients)
+
+    return by_division
+
+
+# ---- colours ------------------------------------------------------------------------------------
+
+
+def signs(grid: Grid, backend: Backend) -> tuple[Any, ...]:
+    """For each axis a line of 1 and -1 in turn; a point is red where their product is 1."""
+    return tuple(
+        backend.to_device(grid.along(n, line_of_signs(axis))) for n, axis in enumerate(grid.axes)
+    )
+
+
+def line_of_signs(axis: Axis) -> np.ndarray:
+    """1 and -1 in turn, by the number of the unknown among those of all processes."""
+    numbers = np.arange(axis.unknowns + 2) + axis.start
+    if axis.periodic:  # a margin may reach around
+        numbers = (numbers - 1) % axis.all_unknowns + 1
+    return 1.0 - 2.0 * (numbers % 2)
+
+
+def of_colour(at, colour, signs, value, other):
+    """`value` at the points of one colour (1 red, -1 black), `other` at those of the other."""
+    for sign in signs:
+        colour = colour * sign[at]
+    return where(colour > 0.0, value, other)

@@ -1,1 +1,0 @@
-"""Stationary iterations: Jacobi, successive over-relaxation, Chebyshev."""

@@ -1,0 +1,337 @@
+"""A linear system A u = b on a grid, the sweeps that it is made of, and what a method is."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from heatsolve.backends import MOST_FUSED, Accumulator, Backend
+from heatsolve.parallel.halo import Halo
+from heatsolve.stencil.grid import Grid
+from heatsolve.stencil.language import Point, copy, evaluate, fill, magnitude
+
+
+@dataclass
+class Sweeps:
+    """Sweeps of point functions over the unknowns of a grid, ghosts brought where they are read."""
+
+    grid: Grid
+    backend: Backend
+    halo: Halo
+
+    def sweep(self, point: Point, out: Any, u: Any, *arguments: Any) -> None:
+        """out[p] = point(p, u, *arguments) at all unknowns, the ghosts of u up to date."""
+        self.halo.start(u)  # hidden by the points that need no ghost of another process
+        self.backend.sweep(point, out, self.halo.inner, u, *arguments)
+        self.halo.finish(u)
+        for slab in self.halo.rim:
+            self.backend.sweep(point, out, slab, u, *arguments)
+
+    def update(
+        self,
+        point: Point,
+        new: Any,
+        u: Any,
+        *arguments: Any,
+        change: Accumulator | None = None,
+        number: int = 0,
+    ) -> None:
+        """One of a sequence of sweeps, new[p] = point(p, u, *arguments), each from the last one's.
+
+        `number` counts them: only every `halo.depth`-th brings ghosts, because those between also
+        update the part of the margin that the next ones read. A norm of new - u goes into `change`.
+        """
+        halo, sweep = self.halo, self.backend.sweep
+        changed = point if change is None else with_change(point, change.kind)
+        out = new if change is None else (new, change)
+        since_exchange = number % halo.depth
+        if since_exchange == 0:
+            self.sweep(changed, out, u, *arguments)
+        else:
+            halo.wrap(u)
+            sweep(changed, out, self.grid.interior, u, *arguments)
+        for slab in halo.margin(since_exchange):
+            sweep(point, new, slab, u, *arguments)
+
+    def updates(
+        self,
+        point: Point,
+        new: Any,
+        u: Any,
+        stages: Sequence[Sequence[Any]],
+        changes: Sequence[Accumulator | None],
+        number: int = 0,
+    ) -> int:
+        """As many of a sequence of updates as pay in one pass through memory; how many were made.
+
+        Update n takes the arguments stages[n] after u, and puts a norm of its change into
+        changes[n]; those of the last one made are in `new`. Their number is odd, so that this is
+        the array in which single updates, back and forth, would have left it; u is left alone.
+        """
+        halo, grid = self.halo, self.grid
+        since_exchange = number % halo.depth
+        most = self._most(point, u, stages, changes, number)
+        if most == 1:
+            self.update(point, new, u, *stages[0], change=changes[0], number=number)
+            return 1
+        # A stale ghost spoils one layer a sweep: a margin, and after all of them nothing more.
+        if since_exchange == 0:
+            halo.exchange(u)
+        else:
+            halo.wrap(u)
+        region, args = halo.around(since_exchange), (stages[:most], halo.wraps, changes[:most])
+        self.backend.fused_sweeps(point, new, u, region, *args, grid.interior)
+        return most
+
+    def longest_pass(self, point: Point, u: Any, arguments: Sequence[Any]) -> int:
+        """The most updates that one call of `updates` makes, where no norm is wanted.
+
+        All processes ask, and hear the same, though the blocks of some could take longer passes:
+        when they look at a norm, and what they save, depends on it.
+        """
+        stages = [arguments] * MOST_FUSED
+        own = self._most(point, u, stages, [None] * MOST_FUSED, 0)
+        return min(self.halo.ranks.gather(own))
+
+    def _most(self, point: Point, u: Any, stages: Any, changes: Any, number: int) -> int:
+        """How many of these updates one pass makes, an odd number."""
+        halo = self.halo
+        most = _odd(int(min(len(stages), MOST_FUSED, halo.sweeps_left(number))))
+        if most == 1:
+            return 1
+        region = halo.around(number % halo.depth)
+        args = (stages[:most], halo.wraps, changes[:most])
+        return _odd(min(most, self.backend.most_fused(point, u, region, *args)))
+
+    def reduce(self, kind: str, point: Point, u: Any, *arguments: Any) -> float:
+        """The sum, or largest magnitude, of point(p, u, *arguments) over all unknowns."""
+        accumulator = self.backend.accumulator(kind)
+        self.sweep(point, accumulator, u, *arguments)
+        return accumulator.value
+
+    def like(self, u: Any, array: Any = None) -> Any:
+        """A copy of an array, ghosts included; in `array`, if one is given."""
+        if array is None:
+            array = self.backend.zeros(self.grid.shape)
+        self.backend.sweep(copy, array, self.grid.everything, u)
+        return array
+
+    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
+        """What does `work`, played back where the backend can, and the way to other processes."""
+        alone = self.halo.ranks.size == 1
+        return self.backend.replayed(work) if alone or self.halo.transport.replays else work
+
+
+@dataclass
+class System(Sweeps):
+    """A u = b as its solvers see it: point functions, and the arrays they take.
+
+    `residual(at, u, b, *coefficients)` is b - A u and `diagonal(at, *coefficients)` that of A.
+    A is symmetric in the inner product weighted with `1 / ratios`, positive definite, or semi-
+    definite with the constants as its null space (`singular`). `rounding(at, u, b, *coefficients)`
+    is |A| |u| + |b|. `lowest` returns a lower bound of the smallest eigenvalue of A that is not 0.
+    """
+
+    residual: Point
+    diagonal: Point
+    rounding: Point
+    coefficients: tuple[Any, ...]
+    b: Any
+    ratios: tuple[Any, ...]
+    lowest: Callable[[], float]
+    singular: bool = False
+    homogeneous: bool = False
+    """Whether the values of all walls are known to be 0."""
+
+    def residual_norm(self, u: Any, into: Accumulator) -> None:
+        """Add the terms of a norm of b - A u: squares for a sum, values for a maximum."""
+        self.sweep(term_of(self.residual, into.kind), into, u, self.b, *self.coefficients)
+
+    def norm_of_b(self, into: Accumulator) -> None:
+        """Add the terms of a norm of b alone."""
+        self.backend.sweep(TERMS[into.kind], into, self.grid.interior, self.b)
+
+    def residual_floor(self, u: Any, kind: str) -> float:
+        """2 eps times the norm of |A| |u| + |b|: what rounding leaves of the residual's norm."""
+        value = self.reduce(kind, term_of(self.rounding, kind), u, self.b, *self.coefficients)
+        epsilon = {"float64": 2.0**-52, "float32": 2.0**-23}[self.backend.precision]
+        return 2.0 * epsilon * (math.sqrt(value) if kind == "sum" else value)
+
+    def remove_mean(self, u: Any) -> None:
+        """Subtract the volume-weighted mean of all unknowns."""
+        volume = self.backend.accumulator("sum")
+        one = self.backend.zeros((1,) * self.grid.dimension)
+        self.backend.sweep(fill, one, tuple((0, 1) for _ in self.grid.axes), 1.0)
+        # No exchange: no neighbour is read, and `one` has no ghosts to fill.
+        self.backend.sweep(weighted, volume, self.grid.interior, one, *self.ratios)
+        total = self.backend.reduce("sum", weighted, self.grid.interior, u, *self.ratios)
+        mean = total / volume.value
+        self.backend.sweep(lowered, u, self.grid.interior, u, mean)
+
+    def spectrum(self) -> tuple[float, float]:
+        """Bounds of the eigenvalues of D^-1 A: Gershgorin's 2, and `lowest` over the diagonal.
+
+        On a grid whose neighbours can be coloured red and black the spectrum is symmetric about 1
+        (D. M. Young, "Iterative Solution of Large Linear Systems", 1971), which sharpens the 2.
+        """
+        largest = self.backend.reduce("max", self.diagonal, self.grid.interior, *self.coefficients)
+        low = min(0.999999, self.lowest() / largest)
+        return low, (2.0 - low if two_coloured(self.grid) and not self.singular else 2.0)
+
+
+def two_coloured(grid: Grid) -> bool:
+    """Whether unknowns can be coloured red and black so that neighbours differ."""
+    return all(axis.all_unknowns % 2 == 0 for axis in grid.axes if axis.periodic)
+
+
+def _odd(number: int) -> int:
+    """The largest odd number that is not larger."""
+    return number - 1 + number % 2
+
+
+def term(value: Any, kind: str) -> Any:
+    """The term of a norm: a square for the sum of an l2 norm, the value itself for a maximum."""
+    return value * value if kind == "sum" else value
+
+
+@lru_cache(1 << 8)
+def term_of(point: Point, kind: str) -> Point:
+    """The point function whose sum is the square of the l2 norm, or whose maximum the max norm.
+
+    Made once for each: backends know a compiled sweep by its point function.
+    """
+
+    def squared(at, *arguments):
+        return term(evaluate(point, at, *arguments), kind)
+
+    return squared if kind == "sum" else point
+
+
+TERMS = {kind: term_of(copy, kind) for kind in ("sum", "max")}
+"""The terms of the norms of an array."""
+
+
+@lru_cache(1 << 8)
+def with_change(point: Point, kind: str) -> Point:
+    """An update of u together with the term of a norm of its change."""
+
+    def updated(at, u, *arguments):
+        value = evaluate(point, at, u, *arguments)
+        return value, term(value - u[at], kind)
+
+    return updated
+
+
+def weighted(at, u, *ratios):
+    """u times the point's share of a full cell."""
+    value = u[at]
+    for ratio in ratios:
+        value = value / ratio[at]
+    return value
+
+
+def weighted_magnitude(at, u, *ratios):
+    """|u| times the point's share of a full cell."""
+    return magnitude(weighted(at, u, *ratios))
+
+
+def scaled(at, u, factor):
+    """factor u."""
+    return factor * u[at]
+
+
+def added(at, u, correction):
+    """u + correction."""
+    return u[at] + correction[at]
+
+
+def lowered(at, u, amount):
+    """u - amount."""
+    return u[at] - amount
+
+
+class Method(ABC):
+    """An iteration for A u = b, from the `u` it is given; it works in that array and its own.
+
+    `queues`: whether steps need nothing from the host, so that a device can run ahead of it.
+    `recurrent`: whether the residual is updated by a recurrence, which `confirm` corrects.
+    `direct`: whether a single step solves the system, so that others only refine its rounding.
+    `checks_per_floor`: checks after which the rounding level of the residual is computed anew.
+    `checks_without_fall`: checks below that level without a new lowest residual that end it all;
+    `fall`: a residual is a new lowest one if it is less than so much of the lowest before.
+    """
+
+    queues = True
+    recurrent = False
+    longest = 1
+    """Iterations that one `advance` makes at most."""
+    direct = False
+    checks_per_floor = 50
+    checks_without_fall = 10
+    fall = 1.0
+
+    def __init__(self, system: System, u: Any):
+        self.system = system
+        self.u = u
+        self.scalars: dict[str, float] = {}
+        """Numbers that a step leaves for the next one."""
+
+    @abstractmethod
+    def step(self, number: int, change: Accumulator | None) -> None:
+        """Iteration `number` (from 0); a norm of its change goes into `change`."""
+
+    def advance(self, number: int, changes: Sequence[Accumulator | None]) -> int:
+        """One or more iterations from `number` on, as far as `changes` goes; how many were made.
+
+        A norm of the change of each goes into its accumulator. If there were several, the array
+        that held the solution before them still does: `step` can make some of them once more.
+        """
+        self.step(number, changes[0])
+        return 1
+
+    def march(self, number: int, until: int) -> int:
+        """The iterations from `number` to before `until`, if any; the number of the next one."""
+        while number < until:
+            number += self.advance(number, [None] * min(self.longest, until - number))
+        return number
+
+    @abstractmethod
+    def solution(self, steps: int) -> Any:
+        """The array that holds u after so many steps."""
+
+    def memory(self, steps: int) -> dict[str, Any]:
+        """The arrays in which stands, after so many steps, all that the next one reads."""
+        return {"u": self.solution(steps)}
+
+    def recall(self, scalars: dict[str, float]) -> None:
+        """Go on with these numbers, and with what was put into the arrays of `memory`."""
+        self.scalars = dict(scalars)
+
+    def accumulator(self, kind: str) -> Accumulator:
+        """One for the norms of changes or residuals that will be asked for."""
+        return self.system.backend.accumulator(kind)
+
+    def residual_norm(self, steps: int, into: Accumulator) -> None:
+        """Add the terms of a norm of the residual after so many steps."""
+        self.system.residual_norm(self.solution(steps), into)
+
+    def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
+        """The values of accumulators for norms of the residual before the first step, and of b.
+
+        The latter is asked for by giving an accumulator for it.
+        """
+        self.residual_norm(0, into)
+        for norm in of_b:
+            self.system.norm_of_b(norm)
+        return self.system.backend.values([into, *of_b])
+
+    def confirm(self, steps: int) -> None:
+        """Go on from the true residual, for methods that update it by recurrence."""
+
+    def restart(self) -> None:
+        """Begin anew from what stands in `u` and b."""
+
+    def finish(self, steps: int) -> None:
+        """Leave the solution after so many steps in `u`."""
