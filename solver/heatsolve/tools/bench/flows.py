@@ -67,16 +67,23 @@ class Channel:
         self._stepper.step([Substep(0.0, self.dt, 0.0)], None, None)
 
 
+def step_row(
+    name: str, bench: Bench, shape: Sequence[int], points: int, seconds: float, note: str,
+    backend: str = "",
+) -> Row:  # fmt: skip
+    """The row of one time step."""
+    return Row(
+        name, backend or bench.machine.name, tuple(shape), bench.machine.precision, seconds,
+        glups=points / seconds / 1e9, note=note,
+    )  # fmt: skip
+
+
 def collocated(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
     """A step of the collocated channel."""
-    machine = bench.machine
-    channel = Channel(machine, shape)
-    seconds = seconds_of(channel.step, machine)
+    channel = Channel(bench.machine, shape)
+    seconds = seconds_of(channel.step, bench.machine)
     points = channel.problem.whole.all_unknowns
-    yield Row(
-        name, machine.name, tuple(shape), machine.precision, seconds,
-        glups=points / seconds / 1e9, note=f"a step of {SWEEPS} sweeps",
-    )  # fmt: skip
+    yield step_row(name, bench, shape, points, seconds, f"a step of {SWEEPS} sweeps")
 
 
 CAVITY = """
@@ -147,14 +154,10 @@ class Marching:
 
 def marching(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
     """A step of the staggered flow, with three projections."""
-    machine = bench.machine
-    flow = Marching(machine, shape)
-    seconds = seconds_of(flow.step, machine)
-    points = flow.problem.whole.all_unknowns
-    yield Row(
-        name, machine.name, tuple(shape), machine.precision, seconds,
-        glups=points / seconds / 1e9, note=f"divergence {flow.divergence:.1e}",
-    )  # fmt: skip
+    flow = Marching(bench.machine, shape)
+    seconds = seconds_of(flow.step, bench.machine)
+    points, note = flow.problem.whole.all_unknowns, f"divergence {flow.divergence:.1e}"
+    yield step_row(name, bench, shape, points, seconds, note)
 
 
 def marching_numpy(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
@@ -164,11 +167,8 @@ def marching_numpy(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Ro
     (seconds,), speedup = in_turn(
         repeat_of(own.step, bench.machine), repeat_of(other.step, machine)
     )
-    points = own.problem.whole.all_unknowns
-    row = Row(
-        name, machine.name, tuple(shape), machine.precision, seconds,
-        glups=points / seconds / 1e9, note=f"divergence {other.divergence:.1e}",
-    )  # fmt: skip
+    points, note = own.problem.whole.all_unknowns, f"divergence {other.divergence:.1e}"
+    row = step_row(name, bench, shape, points, seconds, note, "numpy")
     yield replace(row, rival_of=f"flow{len(shape)}d", speedup=speedup)
 
 
@@ -182,10 +182,7 @@ def collocated_slices(name: str, bench: Bench, shape: Sequence[int]) -> Iterator
     other = repeat_of(sliced_step(machine, shape, channel), machine)
     (seconds,), speedup = in_turn(repeat_of(channel.step, bench.machine), other)
     points = channel.problem.whole.all_unknowns
-    row = Row(
-        name, f"{machine.name} slices", tuple(shape), machine.precision, seconds,
-        glups=points / seconds / 1e9,
-    )  # fmt: skip
+    row = step_row(name, bench, shape, points, seconds, "", f"{machine.name} slices")
     yield replace(row, rival_of="collocated2d", speedup=speedup)
 
 
