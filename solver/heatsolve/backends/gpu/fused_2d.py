@@ -45,7 +45,7 @@ class Shape:
 
         A power of two, so that the place of a row is a matter of bits.
         """
-        rows = self.ahead + work.sweeps + work.looks + 1
+        rows = self.ahead + work.sweeps + work.has_residual + 1
         return 1 << (rows - 1).bit_length()
 
     def bytes_shared(self, work: FusedSweeps) -> int:
@@ -61,7 +61,7 @@ class Shape:
 
 def reach(work: FusedSweeps) -> int:
     """Points around a piece of the result on which it depends."""
-    return work.sweeps + (3 if work.restricts else work.looks)
+    return work.sweeps + (3 if work.restricts else work.has_residual)
 
 
 def even(work: FusedSweeps) -> bool:
@@ -83,12 +83,12 @@ def kept(work: FusedSweeps) -> list[int]:
     """The arguments that all sweeps read point by point: their rows are fetched once, and kept.
 
     Rows are fetched where a periodic field has them; a ghost row of the array itself is another.
-    Those that are even are read at the edges only.
+    Uniform ones are read at the edges only.
     """
     arguments, wraps = work.signature.arguments, work.wraps[0]
     result: dict[int, bool] = {}
     for number, ((di, _), (dj, _)) in work.tape.loads():
-        if number > 0 and not any(arguments[number]) and dj == 0 and not work.is_even(number):
+        if number > 0 and not any(arguments[number]) and dj == 0 and not work.is_uniform(number):
             result[number] = result.get(number, True) and (di == 0 or not wraps)
     return sorted(number for number, all_rows in result.items() if all_rows)
 
@@ -100,8 +100,8 @@ def source(work: FusedSweeps, shape: Shape) -> str:
     state, each, last = _norms(work)
     keeps, lines = reads.keeps, [*work.numbers(), *reads.lines]
     defines = {
-        "T": work.sweeps, "LEVELS": work.sweeps + work.looks, "LEAD": lead(work),
-        "TAIL": work.sweeps + work.looks, "EVEN": even(work), "C": shape.columns,
+        "T": work.sweeps, "LEVELS": work.sweeps + work.has_residual, "LEAD": lead(work),
+        "TAIL": work.sweeps + work.has_residual, "EVEN": even(work), "C": shape.columns,
         "RING": shape.ahead, "PAIRS": shape.ahead // PAIR, "WARPS": shape.warps,
         "BLOCKS": shape.blocks, "MARGIN": work.margin or 0, "HALO": shape.halo(work),
         "STRIP": shape.width(work),
@@ -129,7 +129,7 @@ class Reads:
     """What the point function of a level reads, as statements before it and as its arguments.
 
     `arguments` are the numbers of the kernel's arguments that it takes; `level` is the level;
-    `letter` begins its names. `on_any_row`: it is far from the ends, and even arguments are asked.
+    `letter` begins its names. `on_any_row`: it is far from the ends, and asks uniform arguments.
     """
 
     def __init__(
@@ -155,9 +155,9 @@ class Reads:
 
     def _of_array(self, name: str, number: int, di: int, dj: int) -> str:
         array, constant = f"a{number}", self._work.signature.arguments[number]
-        even = self._work.is_even(number)
+        uniform = self._work.is_uniform(number)
         inside = f"{name}_inside"
-        if even and not all(constant):
+        if uniform and not all(constant):
             middle = place_of(constant, ["extent_i / 2", "extent_j / 2"])
             self.lines.append(f"const real {inside} = {array}[{middle}];")
         if constant == (True, True):
@@ -166,7 +166,7 @@ class Reads:
         if constant == (True, False):
             self.lines.append(f"real {name}[C];")
             value = f"{array}[inner[k] + {dj}]"
-            if even:
+            if uniform:
                 value = f"SIDES ? {value} : {inside}"
             self.lines.append(f"for (int k = 0; k < C; k++) {name}[k] = {value};")
             return f"{name}[k]"
@@ -174,11 +174,11 @@ class Reads:
             value = f"{array}[inner_row(row) + {di}]"
             if self._on_any_row:
                 return inside
-            if even:
+            if uniform:
                 value = f"ENDS ? {value} : {inside}"
             self.rows.append(f"const real {name} = {value};")
             return name
-        if self._work.is_made(number):
+        if self._work.is_recomputed(number):
             assert self._work.inverse is not None
             args = self._work, self._work.inverse, self._work.made_of, self._level
             made, beside = Reads(*args, f"{name}_"), Reads(*args, f"{name}s_", True)
@@ -197,7 +197,7 @@ class Reads:
         row = f"(size_t)(inner_row(row) + {di}) * pitch + {dj}"
         self.rows.append(f"const real* {name} = {array} + {row};")
         value = f"{name}[inner[k]]"
-        return f"(SIDES ? {value} : {inside})" if even else value
+        return f"(SIDES ? {value} : {inside})" if uniform else value
 
     def _of_field(self, di: int, dj: int) -> str:
         """An element of the field: of the own columns, or by a shuffle of those beside them."""

@@ -101,7 +101,7 @@ class Reads:
     `numbers`: for each argument that it takes after the field, its number among the kernel's;
     `field`: the field at a point and at its neighbours. `letter` begins its names. `along`: the
     number of an array that is fetched with the field and read at the point itself; `across`: rows
-    and columns of a thread; `on_any_plane`: it is far from the first and the last one, and even
+    and columns of a thread; `on_any_plane`: it is far from the first and the last one, and uniform
     arguments are asked.
     """
 
@@ -141,7 +141,7 @@ class Reads:
 
         def inside(value: str) -> str:
             """The value, or what stands everywhere far from the walls."""
-            if not work.is_even(number):
+            if not work.is_uniform(number):
                 return value
             middle = place_of(constant, [f"extent_{axis} / 2" for axis in "ijk"])
             self.lines.append(f"const real {name}_inside = {array}[{middle}];")
@@ -150,7 +150,7 @@ class Reads:
         if all(constant):
             self.lines.append(f"const real {name} = {array}[0];")
             return name
-        if work.is_made(number) and not any(constant):
+        if work.is_recomputed(number) and not any(constant):
             assert work.inverse is not None
             taken = dict(enumerate(work.made_of))
             args = (work, work.inverse, taken, dict[tuple[int, ...], str]())

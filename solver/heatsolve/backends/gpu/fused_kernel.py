@@ -51,7 +51,7 @@ class FusedSweeps:
     `odd`: whether the first plane that is read is odd. `from_zero`: whether the sweeps begin at 0
     wherever they read. `margin`: layers beside the walls beyond which all arrays but the field and
     b hold one value each, if they do. `inverse`: what makes the argument of number INVERSE of those
-    behind it, if it is made of them. `transfer`: see `Transfer`.
+    behind it, if it is made of them. `transfer`: what a leg of a multigrid cycle does besides.
     """
 
     tape: Tape
@@ -67,13 +67,13 @@ class FusedSweeps:
     inverse: Tape | None = None
     transfer: Transfer | None = None
 
-    def is_even(self, number: int) -> bool:
+    def is_uniform(self, number: int) -> bool:
         """Whether an argument has the same value at all points far from walls."""
         return self.margin is not None and number > 1
 
-    def is_made(self, number: int) -> bool:
-        """Whether an even argument is made anew near walls: it lies in no cache there."""
-        return self.is_even(number) and number == INVERSE and self.inverse is not None
+    def is_recomputed(self, number: int) -> bool:
+        """Whether a uniform argument is made anew near walls: it lies in no cache there."""
+        return self.is_uniform(number) and number == INVERSE and self.inverse is not None
 
     @property
     def made_of(self) -> range:
@@ -95,7 +95,7 @@ class FusedSweeps:
         return self.transfer is not None and not self.transfer.restricts
 
     @property
-    def looks(self) -> bool:
+    def has_residual(self) -> bool:
         """Whether the residual of the result is computed, to be restricted or for its norm."""
         return self.transfer is not None and self.transfer.residual is not None
 

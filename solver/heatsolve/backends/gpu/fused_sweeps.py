@@ -148,10 +148,10 @@ class FusedKernel:
             extent = high - (low // 2 * 2 if fused_2d.even(self.work) else low)
             strips = _pieces(last[1] - last[0] // 2 * 2, shape.width(self.work))
             across = _pieces(strips, shape.warps)
-            more = fused_2d.lead(self.work) + self.work.sweeps + self.work.looks
+            more = fused_2d.lead(self.work) + self.work.sweeps + self.work.has_residual
             blocks = min(shape.blocks, self._limits.blocks(block[0], self.bytes_shared))
             # With fewer rows in the first or the last piece the one beside it is an edge, too.
-            beyond = self.work.sweeps + self.work.looks + 2 + (self.work.margin or 0)
+            beyond = self.work.sweeps + self.work.has_residual + 2 + (self.work.margin or 0)
             least_first = fused_2d.lead(self.work) + beyond
             edges = max(EDGE_ROWS, least_first + least_first % 2), beyond
             rows, fewer = cut(extent, across, more, blocks, processors, edges)
