@@ -120,7 +120,7 @@ class Sor(Pairwise):
             signs, coefficients = more[: len(at)], more[len(at) :]
             r = residual(at, u, b, *coefficients)
             value = u[at] + divided(r, at, scale, *coefficients)
-            return of_colour(at, colour, signs, value, u[at])
+            return of_colour(value, u[at], at, colour, signs)
 
         self._point = one_colour
         self._signs = signs(system.grid, system.backend)
@@ -257,7 +257,7 @@ def line_of_signs(axis: Axis) -> np.ndarray:
     return 1.0 - 2.0 * (numbers % 2)
 
 
-def of_colour(at, colour, signs, value, other):
+def of_colour(value, other, at, colour, signs):
     """`value` at the points of one colour (1 red, -1 black), `other` at those of the other."""
     for sign in signs:
         colour = colour * sign[at]

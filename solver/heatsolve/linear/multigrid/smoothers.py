@@ -209,7 +209,7 @@ def points_of(residual: Point, diagonal: Point, coloured: bool) -> dict[str, Poi
 
     def moved(old, new, at, which):
         """The new value, at the points of one colour if there is one."""
-        return of_colour(at, which[0], which[1:], new, old) if coloured else new
+        return of_colour(new, old, at, which[0], which[1:]) if coloured else new
 
     def relaxed(at, u, b, weight, *more):
         which, coefficients = divided(more, at)
