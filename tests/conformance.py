@@ -234,7 +234,7 @@ def _of_transport(d: int) -> list[Entry]:
     u, constant = _mixed(d), _along(d)
     along = _along(d, d - 1, positive=False)
     entries = [
-        Entry(f"{d}d-against", transport.against, d, (along,)),
+        Entry(f"{d}d-against", transport.negative_part, d, (along,)),
         Entry(f"{d}d-about-value", transport.about_value, d, (u, along, *(1, -1, 0)[:d])),
         Entry(f"{d}d-with-rise", transport.with_rise, d, (u, along, *(1, -1, 0)[:d])),
     ]
@@ -247,7 +247,13 @@ def _of_transport(d: int) -> list[Entry]:
             entries.append(Entry(name, point, d, (u,), ("array",) * each))
     for axis in range(d):
         entries += [
-            Entry(f"{d}d-against-faces-{axis}", transport.against_faces(axis), d, (u,), ("max",)),
+            Entry(
+                f"{d}d-against-faces-{axis}",
+                transport.negative_part_at_faces(axis),
+                d,
+                (u,),
+                ("max",),
+            ),
             Entry(f"{d}d-speed-out-{axis}", transport.speed_out(axis), d, (u,), ("max",)),
         ]
     for convection, form in product(transport.CONVECTIONS, ("flux", "advective")):

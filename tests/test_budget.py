@@ -19,7 +19,7 @@ from heatsolve.io.output import read
 from heatsolve.models.registry import make_model
 from heatsolve.runner import run
 from heatsolve.stencil.grid import make_grid, sampled
-from heatsolve.time.step_size import pace_of
+from heatsolve.time.step_size import time_step_controller
 from heatsolve.tools import timing as predict
 from heatsolve.tools.budget import Budget, budget_of
 from heatsolve.tools.preview import preview
@@ -83,7 +83,7 @@ def test_memory_is_that_of_the_arrays_of_a_run(name, monkeypatch, tmp_path):
     monkeypatch.setattr("heatsolve.runner.choose", lambda *_: (machine, "as asked for"))
     run(case, None, tmp_path / "a.h5")
     reference = Tracked(case.solver.field_precision)
-    pace = None if case.model.steady else pace_of(make_model(case, reference))
+    pace = None if case.model.steady else time_step_controller(make_model(case, reference))
     assert budget_of(case, reference, pace=pace).arrays == pytest.approx(machine.most[0], rel=0.03)
 
 

@@ -8,7 +8,7 @@ import heatsolve
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load
 from heatsolve.models.registry import make_model
-from heatsolve.time.step_size import pace_of
+from heatsolve.time.step_size import time_step_controller
 
 MOST_CALLS = 1750
 """Python functions that a step of the cavity enters, NumPy's wrappers and generated code included:
@@ -23,14 +23,14 @@ def test_a_step_of_flow_is_played_back():
     """The cavity of 16 x 16 cells; 31,000 calls and 27 files before steps were played back."""
     case = load("cavity-re100", overrides=["constants.n=16", "time.end=50"])
     problem = make_model(case, NumpyBackend())
-    pace = pace_of(problem)
+    pace = time_step_controller(problem)
     stepper = problem.stepper(0.0, pace.step)
     stepper.prepare()
 
     def march(first, count):
         for number in range(first, first + count):
-            stride = pace.stride(number, stepper.time, stepper.fields)
-            stepper.step(stride.parts, None, None)
+            step = pace.next_step(number, stepper.time, stepper.fields)
+            stepper.step(step.parts, None, None)
 
     calls = Counter()
 

@@ -38,7 +38,7 @@ from heatsolve.report import Report, Shares, speed, together
 from heatsolve.stencil.language import copy
 from heatsolve.streams import duration, shown
 from heatsolve.time import loop as march
-from heatsolve.time.step_size import Pace, pace_of
+from heatsolve.time.step_size import TimeStepController, time_step_controller
 from heatsolve.tools.memory import explained
 
 EXIT_NOT_CONVERGED = 3
@@ -115,7 +115,7 @@ def _run(
 ) -> Result:
     began = clock.perf_counter()
     problem = set_up(case, machine, report, ranks)
-    pace = None if case.model.steady else pace_of(problem)
+    pace = None if case.model.steady else time_step_controller(problem)
     if pace is not None and pace.warning:
         report.warn(pace.warning)
     store = store_of(problem, path)
@@ -232,7 +232,11 @@ def store_of(problem: Model, path: Path) -> CheckpointStore:
 
 
 def restarted(
-    problem: Model, store: CheckpointStore, start: Start, pace: Pace | None, report: Report
+    problem: Model,
+    store: CheckpointStore,
+    start: Start,
+    pace: TimeStepController | None,
+    report: Report,
 ) -> State | None:
     """The state that a run begins from, None for a fresh start; raises as `find_state`."""
     case = problem.case
@@ -269,7 +273,7 @@ def controller_of(
 
 def solve(
     problem: Model,
-    pace: Pace | None,
+    pace: TimeStepController | None,
     results: Results,
     report: Report,
     controller: CheckpointController,

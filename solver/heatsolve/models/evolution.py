@@ -6,7 +6,7 @@ from typing import Any
 from heatsolve.errors import InputError
 from heatsolve.models import stability
 from heatsolve.models.base import Stepper
-from heatsolve.models.multifield import Walled
+from heatsolve.models.multifield import MultiFieldModel
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.runge_kutta import RungeKutta
 from heatsolve.models.user import Equations
@@ -14,7 +14,7 @@ from heatsolve.stencil import language as points
 from heatsolve.stencil.language import Point
 
 
-class Evolution(Walled):
+class Evolution(MultiFieldModel):
     """Fields whose rates of change are a point function of a user's own; see `models`."""
 
     velocities: tuple[Any, ...] = ()

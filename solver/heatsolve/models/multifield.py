@@ -18,7 +18,7 @@ from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import copy
 
 
-class Walled(Model):
+class MultiFieldModel(Model):
     """The quantities of a case on a backend, and the ghosts that its walls ask for.
 
     `names` are the quantities.
@@ -89,7 +89,7 @@ class Walled(Model):
             for wall in self.walls[name]:
                 slope = wall.condition.gradient is not None
                 # As the case gives it: what a flow balances is asked by all processes together.
-                values = Walled.wall_value(self, name, wall, time)
+                values = MultiFieldModel.wall_value(self, name, wall, time)
                 given.append(values * (self.grid.axes[wall.number].spacing if slope else 1.0))
         mine = [max(float(np.abs(values).max()) for values in each) for each in (given, rates)]
         at_walls, of_sources = zip(*self.ranks.gather(mine), strict=True)
@@ -165,7 +165,7 @@ class Walled(Model):
         for name in names:
             low, high = self.given_at_walls(name)
             given = self.grid.interior, self.fields[name]
-            below = self.backend.reduce("max", transport.against, *given)
+            below = self.backend.reduce("max", transport.negative_part, *given)
             largest = self.backend.reduce("max", copy, *given)
             found.append((max(below, -low), max(largest, -low, high)))
         return found

@@ -17,7 +17,7 @@ from heatsolve.models.base import FUZZ, Model, Stepper
 from heatsolve.models.heat.solver import make_method, stall
 from heatsolve.stencil.language import copy
 from heatsolve.time.probes import LINE_TIME, Probes
-from heatsolve.time.step_size import Pace, Stride
+from heatsolve.time.step_size import TimeStep, TimeStepController
 
 LOOKS_AT_START = 10
 """Looks at a march whose largest change is what later ones are compared with."""
@@ -65,7 +65,7 @@ Frame = Callable[[float], None]
 
 
 @dataclass
-class Course:
+class TimeLoopState:
     """How a march went so far: the time, the norm of the last change that was looked at, how many
     of the first ones were not 0, the largest of their norms, the largest magnitude of the fields at
     the start and of what drove them since, and whether the last step was shorter than the others.
@@ -79,7 +79,7 @@ class Course:
     shortened: bool = False
 
 
-def passed_by(case: Case, pace: Pace | None, state: State) -> str:
+def passed_by(case: Case, pace: TimeStepController | None, state: State) -> str:
     """Why the march, or the iteration, of a case does not come through a state of an earlier one.
 
     Nothing if it does.
@@ -88,7 +88,7 @@ def passed_by(case: Case, pace: Pace | None, state: State) -> str:
         most = case.solver.iterations
         over = most is not None and state.number > most
         return f"it lies beyond the end of this run, solver.iterations = {most}" if over else ""
-    course = Course(**state.record["march"])
+    course = TimeLoopState(**state.record["march"])
     if pace.passes(state.number, course.time, course.shortened):
         return ""
     assert case.time is not None
@@ -104,7 +104,7 @@ def passed_by(case: Case, pace: Pace | None, state: State) -> str:
 
 def transient(
     problem: Model,
-    pace: Pace,
+    pace: TimeStepController,
     watcher: Watcher,
     frame: Frame,
     controller: CheckpointController | None = None,
@@ -137,13 +137,13 @@ def transient(
         if number >= controller.next:
             problem.backend.sync()
             controller.check(number, capture)
-        stride = pace.stride(number, log.course.time, stepper.fields)
-        sampled = stride.last or log.samples(number + 1, stride)
+        time_step = pace.next_step(number, log.course.time, stepper.fields)
+        sampled = time_step.last or log.samples(number + 1, time_step)
         looks = sampled or (number + 1) % look == 0
         if looks:
             log.begin(stepper)
         try:
-            stepper.step(stride.parts, log.change if looks else None, controller.inside)
+            stepper.step(time_step.parts, log.change if looks else None, controller.inside)
         except Stopped as stopped:
             stepper.undo()
             controller.interrupt(capture, stopped.exit_code)
@@ -156,13 +156,13 @@ def transient(
             log.read_lines(stepper.time)
             return Outcome("limit", number + 1, stepper.norm, history=log.history)
         number += 1
-        log.course.time, log.course.shortened = stepper.time, stride.shortened
+        log.course.time, log.course.shortened = stepper.time, time_step.shortened
         if looks:
-            log.look(stepper, number, stride, sampled)
+            log.look(stepper, number, time_step, sampled)
             in_all = pace.steps_in_all(number, stepper.time)
             watcher.progress(number, log.course.norm, in_all)
         if every and number % every == 0:
-            write(case.time.end if stride.last else stepper.time)
+            write(case.time.end if time_step.last else stepper.time)
     # A last frame that a march to a later end would not have is not kept for one.
     controller.finish(capture)
     if not (every and number % every == 0):
@@ -187,7 +187,9 @@ def steps_to_look(case: Case, count: int) -> int:
     return max(1, count // FEW_LOOKS)
 
 
-def begin(problem: Model, pace: Pace, resumed: State | None) -> tuple[int, "Log", Stepper]:
+def begin(
+    problem: Model, pace: TimeStepController, resumed: State | None
+) -> tuple[int, "Log", Stepper]:
     """The number of steps that are done, the log of them, and who makes the others."""
     log = Log(problem)
     if resumed is not None:
@@ -219,7 +221,7 @@ class Log:
         self._total = 0.0
         self._output = problem.case.output
         self._probes, self._lines = Probes(problem), Probes(problem, lines=True)
-        self.course = Course()
+        self.course = TimeLoopState()
         self._drive_at_end: tuple[int, tuple[float, float]] | None = None
         """The last step that was judged by what drives it, and what does at its end."""
         self.history: dict[str, list[Any]]
@@ -232,13 +234,13 @@ class Log:
         """Whether the march has come to the steady state that it was to reach."""
         return self._tolerance is not None and self.course.norm <= self._tolerance
 
-    def samples(self, number: int, stride: Stride) -> bool:
+    def samples(self, number: int, time_step: TimeStep) -> bool:
         """Whether `output.sample` asks for a row of the history after step `number`."""
         if (seconds := self._output.sample_seconds) is None:
             return number % (self._output.sample_steps or math.inf) == 0
         # A time that rounding leaves before a moment counts as that moment.
-        slack = FUZZ * stride.length
-        begin, end = (stride.parts[n] for n in (0, -1))
+        slack = FUZZ * time_step.length
+        begin, end = (time_step.parts[n] for n in (0, -1))
         return (end.end + slack) // seconds > (begin.start + slack) // seconds
 
     def read_lines(self, time: float) -> None:
@@ -297,7 +299,7 @@ class Log:
 
     def recall(self, state: State) -> None:
         """Go on from an earlier march."""
-        self.course, self.history = Course(**state.record["march"]), state.lists
+        self.course, self.history = TimeLoopState(**state.record["march"]), state.lists
         if "looks" not in state.record["march"]:  # an earlier version: norms were those of changes
             self.course.looks = len(self.history["residual"])
             if self._norm == "l2":
@@ -306,17 +308,17 @@ class Log:
         if self._lines and LINE_TIME not in self.history:  # an earlier version read them in rows
             self.history[LINE_TIME] = list(self.history["time"])
 
-    def look(self, stepper: Stepper, number: int, stride: Stride, sampled: bool) -> None:
+    def look(self, stepper: Stepper, number: int, time_step: TimeStep, sampled: bool) -> None:
         """Take the change in step `number`; the history has a row of each such step, but where the
         case says of which: of those that are `sampled`, and of the last.
 
         Raises Diverged where the change grew without bound.
         """
-        course, dt = self.course, stride.length
+        course, dt = self.course, time_step.length
         course.norm = self._norm_of(stepper, dt)
-        self._judge(stepper, number, stride)
+        self._judge(stepper, number, time_step)
         if self._norm == "l2":  # which is kept per time: a short last step does not bend it
-            course.norm /= dt * math.sqrt(len(stride.parts))
+            course.norm /= dt * math.sqrt(len(time_step.parts))
         if not (sampled or self.steady or self._output.sample is None):
             return
         row: dict[str, Any]
@@ -327,7 +329,7 @@ class Log:
             row |= self._probes.read(stepper.fields)
         self._add(row)
 
-    def _judge(self, stepper: Stepper, number: int, stride: Stride) -> None:
+    def _judge(self, stepper: Stepper, number: int, time_step: TimeStep) -> None:
         """Demand that a change is no blow-up, by all that drives the march, and the changes before.
 
         That is the largest magnitude of the fields at the start, or that walls gave and sources
@@ -337,10 +339,10 @@ class Log:
         """
         course, problem = self.course, self._problem
         if not course.looks or problem.driven_in_time:
-            course.size = max(course.size, self._drive_in(number, stride))
+            course.size = max(course.size, self._drive_in(number, time_step))
         driven = {
             "l2": course.size * math.sqrt(problem.whole.all_unknowns),
-            "max": course.size / stride.length,
+            "max": course.size / time_step.length,
         }
         known = max(course.largest, driven.get(self._norm, 0.0))
         if not course.looks and problem.driven_by_rates:
@@ -351,20 +353,20 @@ class Log:
             course.largest = max(course.largest, min(course.norm, RISE * known or math.inf))
             course.looks += 1
 
-    def _drive_in(self, number: int, stride: Stride) -> float:
+    def _drive_in(self, number: int, time_step: TimeStep) -> float:
         """The largest magnitude that walls give the fields in step `number`, or that sources add
         to them in a part of it: at the ends of its parts. The end of a step before is known."""
-        times = [part.end for part in stride.parts]
+        times = [part.end for part in time_step.parts]
         drives = []
         if self._problem.driven_in_time:
             known = self._drive_at_end
             if known is not None and known[0] == number - 1:
                 drives.append(known[1])
             else:
-                times.insert(0, stride.parts[0].start)
+                times.insert(0, time_step.parts[0].start)
         drives += [self._problem.drive(time) for time in times]
         self._drive_at_end = number, drives[-1]
-        return max(max(at_walls, stride.length * rate) for at_walls, rate in drives)
+        return max(max(at_walls, time_step.length * rate) for at_walls, rate in drives)
 
     def divergence(self, stepper: Stepper, number: int, norm: float = math.nan) -> Diverged:
         """What to say of a march that has grown without bound by step `number`, by a change of

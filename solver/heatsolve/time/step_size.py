@@ -37,7 +37,7 @@ DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Stride:
+class TimeStep:
     """One step of a march, in its parts; whether it ends the march, and is shorter for that."""
 
     parts: tuple[Substep, ...]
@@ -50,7 +50,7 @@ class Stride:
         return self.parts[-1].length
 
 
-class Pace(ABC):
+class TimeStepController(ABC):
     """Chooses the steps of a march of `problem`; `warning` says if one is unstable, but allowed.
 
     Raises InputError where the case's explicit scheme would be unstable.
@@ -81,7 +81,7 @@ class Pace(ABC):
         """Whether a march that has made so many steps is at its end."""
 
     @abstractmethod
-    def stride(self, number: int, time: float, fields: Mapping[str, Any]) -> Stride:
+    def next_step(self, number: int, time: float, fields: Mapping[str, Any]) -> TimeStep:
         """Step `number` (from 0), from a time and its fields."""
 
     @abstractmethod
@@ -93,7 +93,7 @@ class Pace(ABC):
         return self.count
 
 
-class EvenPace(Pace):
+class EvenTimeSteps(TimeStepController):
     """Steps of one length, the last one shortened where it does not divide the end time."""
 
     def __init__(self, problem: Model):
@@ -104,10 +104,10 @@ class EvenPace(Pace):
     def over(self, number: int, time: float) -> bool:
         return number >= self.count
 
-    def stride(self, number: int, time: float, fields: Mapping[str, Any]) -> Stride:
+    def next_step(self, number: int, time: float, fields: Mapping[str, Any]) -> TimeStep:
         parts = tuple(substeps(self.time, number, self.step, self.count))
         last = number == self.count - 1
-        return Stride(parts, last, last and parts[-1].length < self.step * (1.0 - FUZZ))
+        return TimeStep(parts, last, last and parts[-1].length < self.step * (1.0 - FUZZ))
 
     def passes(self, number: int, time: float, shortened: bool) -> bool:
         if number == self.count:
@@ -115,7 +115,7 @@ class EvenPace(Pace):
         return number < self.count and not shortened
 
 
-class FollowingPace(Pace):
+class FollowingTimeSteps(TimeStepController):
     """Steps that `time.cfl` allows for the velocities of the moment, and of walls until their end.
 
     A step stays as long as it is while they allow it and no much longer one, so that there are
@@ -153,14 +153,14 @@ class FollowingPace(Pace):
     def over(self, number: int, time: float) -> bool:
         return self.time.end - time <= FUZZ * self.step
 
-    def stride(self, number: int, time: float, fields: Mapping[str, Any]) -> Stride:
+    def next_step(self, number: int, time: float, fields: Mapping[str, Any]) -> TimeStep:
         self._follow(time, fields)
         left = self.time.end - time
         length = left if left < self.step * (1.0 - FUZZ) else self.step
         last = left <= self.step * (1.0 + FUZZ)
         # A step that only the end keeps from being longer is not one of a march to a later end.
         shortened = length < self.step or (last and self._ends_all)
-        return Stride((Substep(time, length, 0.0),), last, shortened)
+        return TimeStep((Substep(time, length, 0.0),), last, shortened)
 
     def _follow(self, time: float, fields: Mapping[str, Any]) -> None:
         speeds = self._problem.speeds(fields, *self._times(time, self.step, ENDS))
@@ -243,11 +243,11 @@ class FollowingPace(Pace):
         return number + math.ceil((self.time.end - time) / self.step - FUZZ)
 
 
-def pace_of(problem: Model) -> Pace:
+def time_step_controller(problem: Model) -> TimeStepController:
     """Steps that follow velocities, or even ones."""
     if problem.carrier is not None and follows(problem.case):
-        return FollowingPace(problem.carrier)
-    return EvenPace(problem)
+        return FollowingTimeSteps(problem.carrier)
+    return EvenTimeSteps(problem)
 
 
 def follows(case: Case) -> bool:

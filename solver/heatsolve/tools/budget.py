@@ -22,7 +22,7 @@ from heatsolve.models.heat.solver import make_method, method_name
 from heatsolve.models.registry import make_model
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.stencil.grid import Grid, Outline
-from heatsolve.time.step_size import Pace, substeps
+from heatsolve.time.step_size import TimeStepController, substeps
 
 WIDE_LEVELS = 2
 """Arrays of grid shape that multigrid has besides where the blocks of several GPUs overlap."""
@@ -49,7 +49,9 @@ class Budget:
         return self.arrays if on_device else self.arrays + self.host
 
 
-def budget_of(case: Case, machine: Backend, processes: int = 1, pace: Pace | None = None) -> Budget:
+def budget_of(
+    case: Case, machine: Backend, processes: int = 1, pace: TimeStepController | None = None
+) -> Budget:
     """The needs of the process with the largest block, where `processes` share a case.
 
     `pace` tells the length and the number of the steps; without it they count as one of length 1.
@@ -173,7 +175,7 @@ def _iteration(problem: Model) -> Work:
         return _work(backend, lambda: some(first) - first)
 
 
-def _step(problem: Model, pace: Pace | None) -> Work:
+def _step(problem: Model, pace: TimeStepController | None) -> Work:
     """Work of a step: one iteration of each system that it solves.
 
     A frame, a check, and steps of other parts or lengths may need arrays of their own.

@@ -9,20 +9,20 @@ from heatsolve.case.unused import warn_of_unused
 from heatsolve.models.base import grid_of
 from heatsolve.report import Report
 from heatsolve.streams import shown
-from heatsolve.time.step_size import Pace
+from heatsolve.time.step_size import TimeStepController
 from heatsolve.tools.budget import Budget, budget_of
 from heatsolve.tools.preview_flow import flow_rows
 from heatsolve.tools.preview_heat import heat_rows
 from heatsolve.tools.preview_rows import files, memory_row, process_rows, row, sample_of
 from heatsolve.tools.preview_transport import evolution_rows, transport_rows
 
-ROWS: dict[str, Callable[[Case, Backend, int], Generator[str, None, Pace | None]]] = {
+ROWS: dict[str, Callable[[Case, Backend, int], Generator[str, None, TimeStepController | None]]] = {
     "heat": heat_rows,
     "transport": transport_rows,
     "flow": flow_rows,
 }
 """By the kind of model: what is solved, and how; they return the pace of a march."""
-Timing = Callable[[Case, Backend, Budget, Pace | None], Iterator[str]]
+Timing = Callable[[Case, Backend, Budget, TimeStepController | None], Iterator[str]]
 """The rows of the time that a run takes at least."""
 
 

@@ -7,7 +7,7 @@ from heatsolve.case.load import Case
 from heatsolve.models.flow.collocated import Collocated
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat.solver import method_name
-from heatsolve.time.step_size import Pace
+from heatsolve.time.step_size import TimeStepController
 from heatsolve.tools.preview_rows import walled_rows, words
 from heatsolve.tools.preview_transport import SCHEMES
 
@@ -20,7 +20,9 @@ CONVECTIONS = {
 STEPS = {**SCHEMES, "adams-bashforth": "Adams and Bashforth's steps of second order"}
 
 
-def flow_rows(case: Case, machine: Backend, ranks: int) -> Generator[str, None, Pace | None]:
+def flow_rows(
+    case: Case, machine: Backend, ranks: int
+) -> Generator[str, None, TimeStepController | None]:
     """Equation, grid, walls, scheme and steps, as `preview` promises them."""
     assert case.time is not None
     if case.model.scheme == "collocated":

@@ -20,7 +20,7 @@ from heatsolve.models.heat.solver import method_name, stall
 from heatsolve.models.heat.volumes import Volumes
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import ZERO
-from heatsolve.time.step_size import Pace
+from heatsolve.time.step_size import TimeStepController
 from heatsolve.tools.preview_rows import alone, grid_words, row, sample_of, steps, words
 
 METHODS = {
@@ -46,7 +46,9 @@ SCHEMES = {
 }
 
 
-def heat_rows(case: Case, machine: Backend, ranks: int) -> Generator[str, None, Pace | None]:
+def heat_rows(
+    case: Case, machine: Backend, ranks: int
+) -> Generator[str, None, TimeStepController | None]:
     """Equation, grid, walls, method and steps, as `preview` promises them."""
     grid, one = grid_of(case), alone(case)
     # The same precision as the run's, so that the limit of stability has the same bits.

@@ -10,12 +10,12 @@ from heatsolve.backends.registry import make
 from heatsolve.case.load import Case
 from heatsolve.case.schema import IMPLICIT
 from heatsolve.models.base import Model, dims_of, grid_of
-from heatsolve.models.multifield import Walled
+from heatsolve.models.multifield import MultiFieldModel
 from heatsolve.parallel.decomposition import largest_block, most_neighbours
 from heatsolve.stencil.expressions import Expression
 from heatsolve.stencil.grid import WALLS, Grid, sampled
 from heatsolve.time.loop import steps_to_look
-from heatsolve.time.step_size import Pace, follows, pace_of
+from heatsolve.time.step_size import TimeStepController, follows, time_step_controller
 from heatsolve.tools.budget import Budget
 
 EVALUATED_UP_TO = 1 << 20
@@ -69,8 +69,8 @@ def alone(case: Case) -> Case:
 
 
 def walled_rows(
-    case: Case, kind: type[Walled], texts: tuple[str, str]
-) -> Generator[str, None, Pace | None]:
+    case: Case, kind: type[MultiFieldModel], texts: tuple[str, str]
+) -> Generator[str, None, TimeStepController | None]:
     """The rows of a model of quantities with walls; `texts` are its equation and its scheme.
 
     Returns the pace of the march.
@@ -91,7 +91,7 @@ def walled_rows(
     return (yield from steps(problem))
 
 
-def places(problem: Walled, grid: Grid) -> Iterator[str]:
+def places(problem: MultiFieldModel, grid: Grid) -> Iterator[str]:
     """The grid and what holds at each of its ends."""
     yield row("grid", grid_words(problem.case, grid))
     for axis in reversed(grid.axes):
@@ -110,14 +110,14 @@ def places(problem: Walled, grid: Grid) -> Iterator[str]:
             yield row(name, ", ".join(said))
 
 
-def steps(problem: Model) -> Generator[str, None, Pace]:
+def steps(problem: Model) -> Generator[str, None, TimeStepController]:
     """The limit of stability and the steps; returns their pace."""
     time = problem.case.time
     assert time is not None
     limit = math.inf if time.scheme in IMPLICIT else problem.largest_step()
     if limit < math.inf:
         yield row("stability", f"a step of at most {limit:.6g}")
-    pace = pace_of(problem)
+    pace = time_step_controller(problem)
     warning = ", UNSTABLE but allowed" if pace.warning else ""
     at_first = ", at first: they follow the flow" if pace.follows else ""
     yield row("steps", f"{pace.count} of {pace.step:.6g} to t = {time.end:g}{at_first}{warning}")

@@ -11,7 +11,7 @@ from heatsolve.backends import Backend
 from heatsolve.case.load import Case
 from heatsolve.models.evolution import Evolution
 from heatsolve.models.transport.convection import Convection
-from heatsolve.time.step_size import Pace
+from heatsolve.time.step_size import TimeStepController
 from heatsolve.tools.preview_rows import row, walled_rows, words
 
 SAMPLES = 16
@@ -32,7 +32,9 @@ CONVECTIONS = {
 }
 
 
-def transport_rows(case: Case, machine: Backend, ranks: int) -> Generator[str, None, Pace | None]:
+def transport_rows(
+    case: Case, machine: Backend, ranks: int
+) -> Generator[str, None, TimeStepController | None]:
     """Equation, grid, walls, scheme and steps, as `preview` promises them."""
     assert case.time is not None
     scheme = f"{CONVECTIONS[case.model.convection]}, {SCHEMES[case.time.scheme]}"
@@ -47,7 +49,9 @@ def transport_rows(case: Case, machine: Backend, ranks: int) -> Generator[str, N
     return pace
 
 
-def evolution_rows(case: Case, machine: Backend, ranks: int) -> Generator[str, None, Pace | None]:
+def evolution_rows(
+    case: Case, machine: Backend, ranks: int
+) -> Generator[str, None, TimeStepController | None]:
     """The same of a user's own model."""
     equations = case.model.equations
     assert case.time is not None and equations is not None

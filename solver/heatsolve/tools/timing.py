@@ -21,7 +21,7 @@ from heatsolve.errors import InputError
 from heatsolve.models.heat.solver import method_name
 from heatsolve.stencil.language import copy
 from heatsolve.streams import duration
-from heatsolve.time.step_size import Pace
+from heatsolve.time.step_size import TimeStepController
 from heatsolve.tools.budget import Budget
 from heatsolve.tools.preview import Timing
 from heatsolve.tools.preview_rows import row, size
@@ -69,7 +69,7 @@ def timing(processes: int, known: str | None = None) -> Timing:
 
 def _rows(
     processes: int, known: str | None, case: Case, machine: Backend, budget: Budget,
-    pace: Pace | None,
+    pace: TimeStepController | None,
 ) -> Iterator[str]:  # fmt: skip
     if known is None:
         speed, where = speed_of(machine), "here"
@@ -89,7 +89,7 @@ def _rows(
         yield row("in all", f"at least {_words(count * seconds)}: {said}")
 
 
-def _units(case: Case, pace: Pace | None) -> tuple[int | None, str]:
+def _units(case: Case, pace: TimeStepController | None) -> tuple[int | None, str]:
     """How many iterations or steps there are, if that is known, and how it is."""
     if pace is None:
         if method_name(case) == "fft":

@@ -8,14 +8,14 @@ from heatsolve.case.load import Case
 from heatsolve.linear.system import Sweeps
 from heatsolve.models.base import Stepper, StopController, Substep, mirrors
 from heatsolve.models.flow import equations as flow
-from heatsolve.models.multifield import Walled
+from heatsolve.models.multifield import MultiFieldModel
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import copy
 
 
-class Collocated(Walled):
+class Collocated(MultiFieldModel):
     """Velocity and pressure on the same nodes; a wall's nodes hold a value, or copy what is inside.
 
     `density` is rho (kg/m3).

@@ -89,27 +89,27 @@ def face_before(at, axis):
 
 
 WIDE = ("central4", "upwind3")
-"""Forms of convection whose fluxes take `bends`."""
+"""Forms of convection whose fluxes take `second_differences`."""
 
 
-def wide_flux(form, speed, w, before, behind, bend):
-    """The mean of both sides, less a sixth of the bend: of both, for fourth order, or upwind."""
+def wide_flux(form, speed, w, lower, upper, second):
+    """The mean of both sides, less a sixth of the second difference: of both, or upwind."""
     if form == "upwind3":
-        here = where(speed > 0.0, bend[before], bend[behind])
+        here = where(speed > 0.0, second[lower], second[upper])
     else:
-        here = 0.5 * (bend[before] + bend[behind])
-    return speed * (0.5 * (w[before] + w[behind]) - here / 6.0)
+        here = 0.5 * (second[lower] + second[upper])
+    return speed * (0.5 * (w[lower] + w[upper]) - here / 6.0)
 
 
 @cache
-def bends(dimension: int) -> Point:
+def second_differences(dimension: int) -> Point:
     """The second differences of a quantity along each axis, slowest first."""
 
     def bent(at, w):
         found = []
         for axis in range(dimension):
-            before, behind = w[neighbour(at, axis, -1)], w[neighbour(at, axis, 1)]
-            found.append(behind - 2.0 * w[at] + before)
+            lower, upper = w[neighbour(at, axis, -1)], w[neighbour(at, axis, 1)]
+            found.append(upper - 2.0 * w[at] + lower)
         return tuple(found)
 
     return bent
@@ -119,20 +119,20 @@ def convection(form, component, velocities, at, spacings, bent=()):
     """div (u u_c) at a face of axis c: from the fluxes through the sides of its volume."""
     w, total = velocities[component], 0.0
     for axis, (v, h) in enumerate(zip(velocities, spacings, strict=True)):
-        before, behind = neighbour(at, axis, -1), neighbour(at, axis, 1)
+        lower, upper = neighbour(at, axis, -1), neighbour(at, axis, 1)
         if axis == component:
-            low, high = 0.5 * (w[before] + w[at]), 0.5 * (w[at] + w[behind])
+            low, high = 0.5 * (w[lower] + w[at]), 0.5 * (w[at] + w[upper])
         else:
             across = face_after(at, component)
-            low = 0.5 * (v[before] + v[face_before(across, axis)])
+            low = 0.5 * (v[lower] + v[face_before(across, axis)])
             high = 0.5 * (v[at] + v[across])
         if form == "skew":
-            total = total + (high * w[behind] - low * w[before]) / (2.0 * h)
+            total = total + (high * w[upper] - low * w[lower]) / (2.0 * h)
         elif form in WIDE:
-            out = wide_flux(form, high, w, at, behind, bent[axis])
-            total = total + (out - wide_flux(form, low, w, before, at, bent[axis])) / h
+            out = wide_flux(form, high, w, at, upper, bent[axis])
+            total = total + (out - wide_flux(form, low, w, lower, at, bent[axis])) / h
         else:
-            out, into = high * (w[at] + w[behind]), low * (w[before] + w[at])
+            out, into = high * (w[at] + w[upper]), low * (w[lower] + w[at])
             total = total + (out - into) / (2.0 * h)
     return total
 
@@ -141,12 +141,12 @@ def laplacian(w, at, spacings, weights=()):
     """div grad w, central; beside obstacles with `weights` of the differences along each axis."""
     total = 0.0
     for axis, h in enumerate(spacings):
-        behind, before = w[neighbour(at, axis, 1)], w[neighbour(at, axis, -1)]
+        upper, lower = w[neighbour(at, axis, 1)], w[neighbour(at, axis, -1)]
         if weights:
             low, high = weights[2 * axis : 2 * axis + 2]
-            total = total + (high[at] * (behind - w[at]) - low[at] * (w[at] - before)) / (h * h)
+            total = total + (high[at] * (upper - w[at]) - low[at] * (w[at] - lower)) / (h * h)
         else:
-            total = total + (behind - 2.0 * w[at] + before) / (h * h)
+            total = total + (upper - 2.0 * w[at] + lower) / (h * h)
     return total
 
 
@@ -154,10 +154,10 @@ def laplacian(w, at, spacings, weights=()):
 def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
     """du/dt along an axis (counted as arrays are), but for the pressure.
 
-    Arguments: all components (slowest axis first); the `bends` of this one for `WIDE` forms; the
-    force; the temperature, the acceleration for each of its units and the temperature at which
-    there is none, if `buoyant`; nu (`ZERO` for all but diffusion) and the spacings (slowest axis
-    first); beside obstacles the weights of `laplacian`.
+    Arguments: all components (slowest axis first); the `second_differences` of this one for `WIDE`
+    forms; the force; the temperature, the acceleration for each of its units and the temperature
+    at which there is none, if `buoyant`; nu (`ZERO` for all but diffusion) and the spacings
+    (slowest axis first); beside obstacles the weights of `laplacian`.
     """
 
     def rate(at, *given):
@@ -178,12 +178,12 @@ def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
 def outflow_of(c, at, form, velocities, spacings, bent=()):
     """div (u c) of a cell, terms to be subtracted one by one."""
     for axis, (v, h) in enumerate(zip(velocities, spacings, strict=True)):
-        before, behind = neighbour(at, axis, -1), neighbour(at, axis, 1)
+        lower, upper = neighbour(at, axis, -1), neighbour(at, axis, 1)
         if form in WIDE:
-            out = wide_flux(form, v[at], c, at, behind, bent[axis])
-            yield (out - wide_flux(form, v[before], c, before, at, bent[axis])) / h
+            out = wide_flux(form, v[at], c, at, upper, bent[axis])
+            yield (out - wide_flux(form, v[lower], c, lower, at, bent[axis])) / h
         else:
-            out, into = v[at] * (c[at] + c[behind]), v[before] * (c[before] + c[at])
+            out, into = v[at] * (c[at] + c[upper]), v[lower] * (c[lower] + c[at])
             yield (out - into) / (2.0 * h)
 
 
@@ -191,9 +191,9 @@ def outflow_of(c, at, form, velocities, spacings, bent=()):
 def carried(dimension: int, form: str) -> Point:
     """dc/dt of a quantity at the cells: alpha div grad c + f - div (u c).
 
-    Arguments: the quantity, all components of the velocity, the `bends` of the quantity for
-    `WIDE` forms, the source, alpha (`ZERO` for all but diffusion) and the spacings (slowest axis
-    first); beside obstacles the weights of `laplacian`.
+    Arguments: the quantity, all components of the velocity, the `second_differences` of the
+    quantity for `WIDE` forms, the source, alpha (`ZERO` for all but diffusion) and the spacings
+    (slowest axis first); beside obstacles the weights of `laplacian`.
     """
 
     def rate(at, c, *given):
@@ -442,9 +442,9 @@ def unbalanced(c, at, rest, number, nu, spacings, weights, drag, value, owner):
 def force(dimension: int, component: int, form: str) -> Point:
     """The force of the flow on an obstacle along an axis, over rho and a cell's volume.
 
-    Arguments: the pressure, all components of the velocity, the bends for `WIDE` forms; nu and the
-    spacings; the weights, the drag, the value and the owner of `bodies.Stencil`; the number of the
-    obstacle.
+    Arguments: the pressure, all components of the velocity, the `second_differences` for
+    `WIDE` forms; nu and the spacings; the weights, the drag, the value and the owner of
+    `bodies.Stencil`; the number of the obstacle.
     """
 
     def taken(at, p, *given):

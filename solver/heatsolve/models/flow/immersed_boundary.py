@@ -75,7 +75,7 @@ class Stencil:
         return np.where(self.inside, 0.0, 1.0 / (1.0 + dt * nu * self.drag))
 
 
-class Bodies:
+class ImmersedBoundary:
     """The obstacles of a flow on a backend.
 
     `places` gives the positions of each quantity that the flow moves, `regions` its unknowns,
@@ -165,12 +165,12 @@ class Bodies:
         return found
 
     def measures(
-        self, fields: Mapping[str, Any], bends: Callable[[str], Sequence[Any]]
+        self, fields: Mapping[str, Any], second_differences: Callable[[str], Sequence[Any]]
     ) -> dict[str, float]:
         """By obstacle: the force on it over rho, and what it gives off of what it has a value of.
 
-        For a unit of thickness in a plane; ghosts hold what walls say; `bends` gives those of
-        wide convection (asks all processes).
+        For a unit of thickness in a plane; ghosts hold what walls say; `second_differences` gives
+        those of wide convection (asks all processes).
         """
         dimension, spacings = self._grid.dimension, [axis.spacing for axis in self._grid.axes]
         velocities, form = [fields[name] for name in self._components], self._case.model.convection
@@ -182,7 +182,7 @@ class Bodies:
                 point, first = flow.force(dimension, component, form), fields["pressure"]
             else:
                 point, first = flow.release(dimension, form), fields[name]
-            given = (first, *velocities, *bends(name))
+            given = (first, *velocities, *second_differences(name))
             given = (*given, self._diffusivities[name], *spacings, *held["weights"])
             given = (*given, held["drag"], held["value"], held["owner"])
             key = f"force_{name[-1]}" if across else f"{name}_released"

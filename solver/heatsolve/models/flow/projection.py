@@ -233,7 +233,12 @@ class Projection(Stepper):
             if lift != 0.0:
                 buoyant = (now["temperature"], lift, model.reference_temperature)
             weights, surface = self._beside(name, dt)
-            given = (*velocities, *self._bends(now[name], name), sources[name], *buoyant)
+            given = (
+                *velocities,
+                *self._second_differences(now[name], name),
+                sources[name],
+                *buoyant,
+            )
             given = (*given, self._explicit(name, rates), *spacings, *weights)
             inside = problem.inside(name)
             self._sweep(name, inside, rate, surface, given, fields, stage, rates)
@@ -243,7 +248,12 @@ class Projection(Stepper):
                     self._sweep(name, region, rate, surface, given, fields, stage, rates, True)
         for name in problem.carried:
             weights, surface = self._beside(name, dt)
-            given = (now[name], *velocities, *self._bends(now[name], name), sources[name])
+            given = (
+                now[name],
+                *velocities,
+                *self._second_differences(now[name], name),
+                sources[name],
+            )
             given = (*given, self._explicit(name, rates), *spacings, *weights)
             rate = flow.carried(grid.dimension, model.convection)
             self._sweep(name, grid.interior, rate, surface, given, fields, stage, rates)
@@ -311,16 +321,16 @@ class Projection(Stepper):
         bodies = self.problem.bodies
         return ((), ()) if bodies is None else (bodies.weights(name), bodies.surface(name, dt))
 
-    def _bends(self, array: Any, name: str) -> tuple[Any, ...]:
+    def _second_differences(self, array: Any, name: str) -> tuple[Any, ...]:
         """The second differences that wide convection takes; none beyond walls."""
         problem = self.problem
         if problem.case.model.convection in flow.WIDE:
             sweep, region = problem.backend.sweep, problem.inside(name)
-            sweep(flow.bends(problem.grid.dimension), self._bent, region, array)
-            for bend in self._bent:
+            sweep(flow.second_differences(problem.grid.dimension), self._bent, region, array)
+            for second in self._bent:
                 if region != problem.grid.interior:  # of another quantity
-                    sweep(fill, bend, problem.face_at(problem.components.index(name), 1), 0.0)
-                problem.halo.exchange(bend)
+                    sweep(fill, second, problem.face_at(problem.components.index(name), 1), 0.0)
+                problem.halo.exchange(second)
         return self._bent
 
     def _find_pressure(self, fields: Fields, dt: float, time: float) -> None:
@@ -376,8 +386,11 @@ class Projection(Stepper):
 
     def measures(self) -> dict[str, float]:
         now = {**self._now, "pressure": self._pressure}
-        bends = lambda name: self._bends(now[name], name)  # noqa: E731
-        return self.problem.measures(now, self._length, self._fastest, bends) | self._driving
+        second_differences = lambda name: self._second_differences(now[name], name)  # noqa: E731
+        return (
+            self.problem.measures(now, self._length, self._fastest, second_differences)
+            | self._driving
+        )
 
     def present(self) -> None:
         """With the pressure of this very time; a stage's is that of the stage before.

@@ -18,10 +18,10 @@ from heatsolve.models import stability
 from heatsolve.models.base import Carrier, Stepper
 from heatsolve.models.evaluate import Wall
 from heatsolve.models.flow import equations as flow
-from heatsolve.models.flow.immersed_boundary import Bodies
+from heatsolve.models.flow.immersed_boundary import ImmersedBoundary
 from heatsolve.models.flow.projection import Projection
 from heatsolve.models.heat import equations as heat
-from heatsolve.models.multifield import Walled
+from heatsolve.models.multifield import MultiFieldModel
 from heatsolve.parallel.halo import replaced
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import WALLS, Grid, Region
@@ -60,7 +60,7 @@ class Balance:
         return self.excess / self.area
 
 
-class Staggered(Walled):
+class Staggered(MultiFieldModel):
     """Pressure and what is carried at the centres of cells, velocities on the faces behind them.
 
     `components` are the names of the velocities in the order of the arrays' axes, `carried` those
@@ -90,12 +90,12 @@ class Staggered(Walled):
         """The coefficient of diffusion of each quantity that a stage moves (m2/s)."""
         self._plain_sources: list[Any] | None = None
         self._outside: list[Any] = []
-        self.bodies: Bodies | None = None
+        self.bodies: ImmersedBoundary | None = None
         if case.obstacles:
             places = {name: self.places(name) for name in moved}
             regions = {name: self.inside(name) for name in moved}
             given = (places, regions, self.components, self.moved)
-            self.bodies = Bodies(case, backend, self.halo, *given)
+            self.bodies = ImmersedBoundary(case, backend, self.halo, *given)
             self._demand_fluid(self.bodies)
 
     arrays_of_a_frame = 1
@@ -260,7 +260,7 @@ class Staggered(Walled):
             f"spread as {balance.correction:.3g} m/s outward over the faces that let through"
         )
 
-    def _demand_fluid(self, bodies: Bodies) -> None:
+    def _demand_fluid(self, bodies: ImmersedBoundary) -> None:
         """There is some, and it does not flow into obstacles (asks all processes)."""
         everywhere = self.ranks.gather(bodies.present)
         for number in range(len(self.case.obstacles)):
@@ -468,9 +468,9 @@ class Staggered(Walled):
         fields: Mapping[str, Any],
         dt: float,
         fastest: float,
-        bends: Callable[[str], Sequence[Any]],
+        second_differences: Callable[[str], Sequence[Any]],
     ) -> dict[str, float]:
-        """What the history holds of a step; `bends` gives those of wide convection.
+        """What the history holds of a step; `second_differences` gives those of wide convection.
 
         The divergence is in units of the fastest velocity, now or `fastest` when the step began,
         over a spacing. Asks all processes.
@@ -492,7 +492,7 @@ class Staggered(Walled):
             for wall in self.whole_walls:
                 found[f"{name}_gradient_{wall}"] = self._gradient_at(wall, name, fields[name])
         if self.bodies is not None:
-            taken = self.bodies.measures(fields, bends)
+            taken = self.bodies.measures(fields, second_differences)
             found |= {n: self.density * v if "force" in n else v for n, v in taken.items()}
         return found
 

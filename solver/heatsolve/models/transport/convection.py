@@ -8,7 +8,7 @@ from heatsolve.backends import Backend
 from heatsolve.case.load import Case
 from heatsolve.models.base import Carrier, Stepper
 from heatsolve.models.evaluate import evaluate
-from heatsolve.models.multifield import Walled
+from heatsolve.models.multifield import MultiFieldModel
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.runge_kutta import RungeKutta
 from heatsolve.parallel.ranks import Ranks
@@ -16,7 +16,7 @@ from heatsolve.stencil.grid import Grid, SampledAxis
 from heatsolve.stencil.language import ZERO, Point, copy
 
 
-class Convection(Walled):
+class Convection(MultiFieldModel):
     """The quantities of a transport case on a backend, and what carries them.
 
     `own_velocity` tells whether they are their own velocity.
@@ -99,10 +99,10 @@ class Convection(Walled):
         magnitudes = []
         for n, v in enumerate(self.velocities):
             axis = self.grid.dimension - 1 - n
-            below, speed = transport.against, copy
+            below, speed = transport.negative_part, copy
             # The faces of a sample of points are not those of one cell.
             if self.in_flux_form and not isinstance(self.grid.axes[axis], SampledAxis):
-                below, speed = transport.against_faces(axis), transport.speed_out(axis)
+                below, speed = transport.negative_part_at_faces(axis), transport.speed_out(axis)
             given = self.grid.interior, v
             reduce = self.backend.reduce
             magnitudes.append((reduce("max", below, *given), reduce("max", speed, *given)))

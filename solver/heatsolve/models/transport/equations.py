@@ -311,13 +311,13 @@ def stages_of(scheme: str) -> tuple[Stage, ...]:
     return tuple(Stage(n, a, b, begin, end) for n, ((a, b), begin, end) in enumerate(each))
 
 
-def against(at, v):
+def negative_part(at, v):
     """The part of a velocity that is negative."""
     return where(v[at] < 0.0, v[at], 0.0 * v[at])
 
 
 @cache
-def against_faces(axis: int) -> Point:
+def negative_part_at_faces(axis: int) -> Point:
     """The same at both faces of a cell, of velocities at the face above each point."""
 
     def lowest(at, v):
