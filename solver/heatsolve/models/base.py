@@ -8,12 +8,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.load import Case
+from heatsolve.linear.iterate import Controller
 from heatsolve.linear.system import System
 from heatsolve.models.evaluate import Wall, evaluate
 from heatsolve.parallel.decomposition import block_of_rank, process_grid
@@ -25,8 +26,6 @@ from heatsolve.stencil.language import ZERO, copy
 
 THICK_SLAB = 64
 """Layers of a slab on a device, at least."""
-StopController: TypeAlias = Any
-"""Tells an iteration inside a step whether it shall stop; that of `control.controller`."""
 FUZZ = 1e-6
 """A part of a step that is rounding."""
 
@@ -134,7 +133,7 @@ class Stepper(ABC):
         self,
         parts: Sequence[Substep],
         change: Accumulator | None,
-        controller: StopController | None,
+        controller: Controller | None,
     ) -> None:
         """One step, in its parts; `change` takes the sum of squares of what they change.
 
@@ -150,7 +149,7 @@ class Stepper(ABC):
 
     @abstractmethod
     def _advance(
-        self, part: Substep, change: Accumulator | None, controller: StopController | None
+        self, part: Substep, change: Accumulator | None, controller: Controller | None
     ) -> None:
         """One part of a step."""
 

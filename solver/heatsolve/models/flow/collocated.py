@@ -5,8 +5,9 @@ from typing import Any
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.load import Case
+from heatsolve.linear.iterate import Controller
 from heatsolve.linear.system import Sweeps
-from heatsolve.models.base import Stepper, StopController, Substep, mirrors
+from heatsolve.models.base import Stepper, Substep, mirrors
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.multifield import MultiFieldModel
 from heatsolve.models.transport import equations as transport
@@ -66,7 +67,7 @@ class CollocatedStep(Stepper):
         return {**self._velocity, "pressure": self._p}
 
     def _advance(
-        self, part: Substep, change: Accumulator | None, controller: StopController | None
+        self, part: Substep, change: Accumulator | None, controller: Controller | None
     ) -> None:
         problem, grid, sweep = self.problem, self.problem.grid, self.problem.backend.sweep
         model, spacings = problem.case.model, problem.spacings

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.errors import Diverged, NotConverged
+from heatsolve.linear.iterate import Controller
 from heatsolve.linear.system import Sweeps
-from heatsolve.models.base import Stepper, StopController, Substep
+from heatsolve.models.base import Stepper, Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion
 from heatsolve.models.flow.pressure import Pressure
@@ -121,7 +122,7 @@ class Projection(Stepper):
             self._copy(problem.fields["pressure"], self._pressure)
 
     def _advance(
-        self, part: Substep, change: Accumulator | None, controller: StopController | None
+        self, part: Substep, change: Accumulator | None, controller: Controller | None
     ) -> None:
         dt, start = self._begin_step(part)
         before = start if change is None else self._kept(start)

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.errors import NotConverged
-from heatsolve.linear.iterate import solve
+from heatsolve.linear.iterate import Controller, solve
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method, System
-from heatsolve.models.base import Silent, Stepper, StopController, Substep
+from heatsolve.models.base import Silent, Stepper, Substep
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.solver import make_method
 from heatsolve.stencil.language import copy
@@ -34,7 +34,7 @@ class Explicit(Stepper):
         self._sweeps = 0
 
     def _advance(
-        self, part: Substep, change: Accumulator | None, controller: StopController | None
+        self, part: Substep, change: Accumulator | None, controller: Controller | None
     ) -> None:
         problem = self.problem
         if problem.walls_vary:
@@ -91,7 +91,7 @@ class Implicit(Stepper):
         self._restore(self.field, self._before)
 
     def _advance(
-        self, part: Substep, change: Accumulator | None, controller: StopController | None
+        self, part: Substep, change: Accumulator | None, controller: Controller | None
     ) -> None:
         problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
         t, end = problem.temperature, part.end

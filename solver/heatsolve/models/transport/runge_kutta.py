@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator
-from heatsolve.models.base import Stepper, StopController, Substep
+from heatsolve.linear.iterate import Controller
+from heatsolve.models.base import Stepper, Substep
 from heatsolve.models.transport import equations as transport
 from heatsolve.stencil.language import copy
 
@@ -51,7 +52,7 @@ class RungeKutta(Stepper):
         self._before = scalars.get("step before", self._before)
 
     def _advance(
-        self, part: Substep, change: Accumulator | None, controller: StopController | None
+        self, part: Substep, change: Accumulator | None, controller: Controller | None
     ) -> None:
         problem, backend, start = self.problem, self.problem.backend, self.fields
         interior = problem.grid.interior
