@@ -13,8 +13,9 @@ from pydantic import ValidationError
 import heatsolve
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case import load as case_module
+from heatsolve.case.case import Case
 from heatsolve.case.defaults import with_key
-from heatsolve.case.load import Case, CaseError, load, parse, shipped
+from heatsolve.case.load import CaseError, load, parse, shipped
 from heatsolve.case.template import STARTER
 from heatsolve.case.toml import dump, lines_of
 from heatsolve.case.unused import unused_keys

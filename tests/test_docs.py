@@ -20,11 +20,11 @@ import pytest
 import typer
 
 from heatsolve.case import reference as manual
+from heatsolve.case import registry
+from heatsolve.case.case import Case
 from heatsolve.case.load import parse
-from heatsolve.case.schema import Document
 from heatsolve.cli import app
 from heatsolve.errors import CaseError
-from heatsolve.models import user as models
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -59,7 +59,7 @@ def blocks(page):
 def folder(tmp_path, monkeypatch):
     """Where a page runs, with this Python's programs first, and no model of another page."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(models, "REGISTERED", {})
+    monkeypatch.setattr(registry, "REGISTERED", {})
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     return tmp_path
 
@@ -157,7 +157,7 @@ def test_toml_is_valid(page):
             continue
         table = tomllib.loads(block.text)
         assert table
-        if block.mark == "fragment" and set(table) & set(Document.attributes()):
+        if block.mark == "fragment" and set(table) & set(Case.attributes()):
             with pytest.raises(CaseError) as refused:
                 parse(block.text, page)
             sentences = str(refused.value).splitlines()

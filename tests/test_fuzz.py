@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heatsolve.backends.host.numpy import NumpyBackend
-from heatsolve.case.load import Case, load, parse, shipped
+from heatsolve.case.case import Case
+from heatsolve.case.load import load, parse, shipped
 from heatsolve.case.toml import dump
 from heatsolve.errors import HeatsolveError
 from heatsolve.models.base import grid_of

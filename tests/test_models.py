@@ -13,6 +13,7 @@ from many import Impatient
 from test_ranks import launch, mpi
 
 import heatsolve
+from heatsolve.case import registry
 from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, InputError, Interrupted
 from heatsolve.models import user as models
@@ -52,13 +53,13 @@ def clipped(i, j, concentration, dx, dy):
     return where(c[i, j] > 0.5, 0.0, (c[i, j + 1] - c[i, j - 1]) / dx + 0.0 * c[i + 1, j] / dy)
 
 
-OWN = dict(models.REGISTERED)
-models.REGISTERED.clear()  # other tests, which are collected together with these, know of none
+OWN = dict(registry.REGISTERED)
+registry.REGISTERED.clear()  # other tests, which are collected together with these, know of none
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setattr(models, "REGISTERED", dict(OWN))
+    monkeypatch.setattr(registry, "REGISTERED", dict(OWN))
 
 
 GRAY_SCOTT = {
@@ -261,7 +262,7 @@ def test_a_function_that_takes_other_things():
 
 
 def test_rates_for_other_fields(tmp_path, monkeypatch):
-    monkeypatch.setattr(models, "REGISTERED", {})
+    monkeypatch.setattr(registry, "REGISTERED", {})
 
     @models.model("two", fields=["u", "v"])
     def two(at, u, v, h):
@@ -274,7 +275,7 @@ def test_rates_for_other_fields(tmp_path, monkeypatch):
 
 def test_models_of_installed_packages(monkeypatch):
     """By their name in a case; nothing is imported for other cases."""
-    monkeypatch.setattr(models, "REGISTERED", {})
+    monkeypatch.setattr(registry, "REGISTERED", {})
     loaded = []
 
     class Offered:
@@ -289,7 +290,7 @@ def test_models_of_installed_packages(monkeypatch):
         assert group == "heatsolve.models"
         return [Offered()] if name in (None, "offered") else []
 
-    monkeypatch.setattr(models, "entry_points", offers)
+    monkeypatch.setattr(registry, "entry_points", offers)
     heatsolve.load("hotspot")
     assert not loaded
     assert heatsolve.load(DECAY | {"model": {"kind": "offered"}}).field_names == ("u",)
@@ -308,5 +309,5 @@ def test_check_shows_the_equation(tmp_path, capsys):
 
 
 if __name__ == "__main__":
-    models.REGISTERED.update(OWN)
+    registry.REGISTERED.update(OWN)
     heatsolve.run(GRAY_SCOTT, backend="numpy", output=sys.argv[1])

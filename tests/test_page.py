@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import heatsolve
-from heatsolve.case.schema import Profile
+from heatsolve.case.sections import Profile
 from heatsolve.cli import app
 from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.io.output import read

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from many import Impatient, assert_same, texts
 
-from heatsolve.case.load import Case, parse
+from heatsolve.case.case import Case
+from heatsolve.case.load import parse
 from heatsolve.control.restart import Start
 from heatsolve.errors import FileFailure, InputError, Interrupted
 from heatsolve.io.output import read

@@ -34,9 +34,6 @@ package itself; `runner` and `tools` choose a backend from its registry. `cli` a
 """
 
 LEFT = {
-    "case.load": "models.user",
-    "case.schema": "models.user",
-    "case.schema.physics": "models.user",
     "case.template": "io.disk",
     "case.unused": "backends models.base",
     "io.output": "case.load case.toml",

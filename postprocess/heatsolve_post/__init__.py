@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from heatsolve.case.schema import Output
+from heatsolve.case.sections import Output
 from heatsolve.errors import HeatsolveError
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from heatsolve.case.schema import Profile
+from heatsolve.case.sections import Profile
 from heatsolve.errors import InputError
 from heatsolve.io.fieldfile import LINE_TIME, row_axis
 from heatsolve.io.output import Solution, cuts

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.case.load import Case, parse
+from heatsolve.case.case import Case
+from heatsolve.case.load import parse
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.io.output import Solution, Source, cuts, evenly, read
 from heatsolve.streams import shown

@@ -3,7 +3,12 @@
 from typing import Any
 
 __version__ = "0.1.0"
-
+MODELS = {
+    "heat": "heatsolve.models.heat",
+    "transport": "heatsolve.models.transport",
+    "flow": "heatsolve.models.flow",
+}
+"""The built-in models: the folder of each `model.kind`, the usual one first."""
 
 PUBLIC = ("Result", "load", "model", "open", "run")
 """What Python programs use, from `api`: imported when it is asked for."""

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from heatsolve.case import load as cases
+from heatsolve.case.case import Case
 from heatsolve.case.changes import refuse_another
-from heatsolve.case.load import Case
 from heatsolve.case.toml import dump, inline
 from heatsolve.cli import main
 from heatsolve.control.restart import Start
@@ -158,7 +158,12 @@ def load(case: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Cas
         raise CaseError(f"{TABLE}: {error}") from None
     if text is None:
         return cases.load(case, settings)  # type: ignore[arg-type]
-    return cases.parse(text, TABLE, settings).model_copy(update={"name": "case"})
+    return _named(cases.parse(text, TABLE, settings))
+
+
+def _named(case: Case) -> Case:
+    """A case that was given as a table, under the name of its files."""
+    return case.named("case", case.text, case.origin)
 
 
 def run(

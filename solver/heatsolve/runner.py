@@ -15,8 +15,8 @@ from heatsolve import __version__
 from heatsolve.backends import Backend, told, trouble
 from heatsolve.backends.registry import choose, machine_name, make
 from heatsolve.case.changes import refuse_another
-from heatsolve.case.load import Case, locating, recorded
-from heatsolve.case.schema import IMPLICIT
+from heatsolve.case.load import locating, recorded
+from heatsolve.case.sections import IMPLICIT
 from heatsolve.case.unused import warn_of_unused
 from heatsolve.control.controller import CheckpointController, State
 from heatsolve.control.restart import Start, find_state
@@ -210,7 +210,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     of_block = {
         "grid": case.grid.model_copy(update={case.grid.kind: tuple(reversed(counts))}),
         "parallel": case.parallel.model_copy(update={"ranks": "auto"}),
-        "source": case.source.model_copy(update={"points": ()}),
+        "source": case.source.model_copy(update={"point_sources": ()}),
     }
     try:
         alone = make_model(case.model_copy(update=of_block), machine)

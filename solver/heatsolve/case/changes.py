@@ -9,8 +9,9 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from heatsolve.case.load import Case, parse
-from heatsolve.case.schema import Document, Section
+from heatsolve.case.case import Case
+from heatsolve.case.load import parse
+from heatsolve.case.sections import Section
 from heatsolve.case.toml import KeyPath, dotted
 from heatsolve.errors import CaseError, InputError
 from heatsolve.stencil.expressions import Expression, quoted, show
@@ -86,11 +87,10 @@ def _changes(old: Case, new: Case, method_name: MethodName) -> Iterator[Change]:
 def _differences(old: Any, new: Any, path: KeyPath = ()) -> Iterator[Change]:
     """Yield the keys of two values, sections or tables in arrays that differ in meaning."""
     if isinstance(old, Section) and isinstance(new, Section):
-        kind = Document if isinstance(old, Document) else type(old)
-        for key, name in kind.attributes().items():
+        for key, name in type(old).attributes().items():
             below = (*path, key)
             if below not in MAY_CHANGE:
-                yield from _differences(getattr(old, name), getattr(new, name), below)
+                yield from _differences(getattr(old, name), getattr(new, name, None), below)
     elif _are_tables(old) and _are_tables(new) and len(old) == len(new):
         for number, pair in enumerate(zip(old, new, strict=True)):
             yield from _differences(*pair, (*path, number))

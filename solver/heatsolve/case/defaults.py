@@ -7,65 +7,47 @@ is meant.
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from heatsolve.case.schema import IMPLICIT, Document
 from heatsolve.case.toml import dotted, dump, inline
 from heatsolve.stencil.expressions import show
 
 
 class ChangedDefault(NamedTuple):
-    """A key with another default than before: `before`, and its value in a case (None where the
-    key has no effect there)."""
+    """A key of a case with another default than before, and its value in the case."""
 
     section: str
     key: str
     before: Any
-    value: Callable[[Document], Any]
+    value: Any
 
 
-def _relative(case: Document) -> bool | None:
-    """Of a case that stops at a norm of its residual: whether that norm is a relative one."""
-    solves = case.model.steady or (case.time is not None and case.time.scheme in IMPLICIT)
-    stops = case.solver.monitor == "residual" and case.solver.iterations is None
-    return case.solver.is_relative if case.model.kind == "heat" and solves and stops else None
-
-
-CHANGED_DEFAULTS = (
-    ChangedDefault("solver", "relative", False, _relative),
-    ChangedDefault("model", "form", "advective", lambda case: case.model.form),
-)
-
-
-def resolved(text: str, case: Document) -> str:
+def resolved(text: str, defaults: Iterable[ChangedDefault]) -> str:
     """The text of a case, with the value of each of these keys that it does not name."""
-    for default, value in _unnamed(text, case):
-        text = with_key(text, default.section, default.key, value)
+    for default in _unnamed(text, defaults):
+        text = with_key(text, default.section, default.key, default.value)
     return text
 
 
-def completed(text: str, case: Document) -> tuple[str, tuple[str, ...]]:
+def completed(text: str, defaults: Iterable[ChangedDefault]) -> tuple[str, tuple[str, ...]]:
     """The text of a case from a file as the version meant it that wrote it; and a sentence for each
-    key that had another default then. `case` is what the text means now."""
+    key that had another default then. `defaults` are those of the case that the text means now."""
     notes = []
-    for default, value in _unnamed(text, case):
+    for default in _unnamed(text, defaults):
         text = with_key(text, default.section, default.key, default.before)
-        if value != default.before:
+        if default.value != default.before:
             notes.append(
                 f"an earlier version wrote it, in which {dotted((default.section, default.key))} "
-                f"was {show(default.before)} by default, not {show(value)}"
+                f"was {show(default.before)} by default, not {show(default.value)}"
             )
     return text, tuple(notes)
 
 
-def _unnamed(text: str, case: Document) -> Iterator[tuple[ChangedDefault, Any]]:
-    """The keys that have an effect in a case, but are not in its text; and their values."""
+def _unnamed(text: str, defaults: Iterable[ChangedDefault]) -> Iterator[ChangedDefault]:
+    """The keys that are not in the text of a case."""
     table = tomllib.loads(text)
-    for default in CHANGED_DEFAULTS:
-        value = default.value(case)
-        if value is not None and default.key not in table.get(default.section, {}):
-            yield default, value
+    return (d for d in defaults if d.key not in table.get(d.section, {}))
 
 
 def with_key(text: str, section: str, key: str, value: Any) -> str:

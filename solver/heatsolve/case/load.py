@@ -6,36 +6,30 @@ Every mistake is reported at once, each with the file and line (or the override)
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from heatsolve.case import defaults
-from heatsolve.case.conflicts import conflicts, needed_walls, wall_conflicts
-from heatsolve.case.schema import Condition, Document, Grid, Section, document_for
-from heatsolve.case.toml import KeyPath, dotted, dump, lines_of, loads, unclosed, unheld
+from heatsolve.case import defaults, registry
+from heatsolve.case.case import Case, Origin, needed_walls, wall_mistakes
+from heatsolve.case.sections import FIELDS, Condition, Grid, Section
+from heatsolve.case.toml import KeyPath, dotted, dump, lines_of, loads, place_of, unclosed, unheld
 from heatsolve.case.types import Found, Mistake
 from heatsolve.errors import CaseError, FileFailure, InputError
-from heatsolve.models.user import Equations, find, known
 from heatsolve.stencil.expressions import quoted, show, suggestion
 
-# Keys that exclude each other in the table of this path: setting one drops the others.
-RIVALS = {
-    r"grid": {"nodes", "cells"},
-    r"time": {"step", "cfl"},
-    r"boundary\.\w+\.\w+": {"value", "gradient", "robin"},
-    r"source\.point\.\d+": {"index", "position"},
-}
 # A case is a page or two: what exceeds these is none, or shall not cost more than a moment.
 MOST_BYTES = 8 * 2**20
 MOST_JUDGED, MOST_TOLD = 1000, 20
 """Mistakes that are put into words, and that are told."""
+CONDITION = 4
+"""Parts of the path of a key of a condition, such as boundary.left.temperature.value."""
 UNHELD_WORDS = "holds a NUL or half a character (a surrogate), which no file can hold"
 # Our words for what pydantic reports.
 SENTENCES = {
@@ -54,38 +48,6 @@ SENTENCES = {
 }
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The text and the overrides that a case was read from, to say where a key was given.
-
-    No part of what the case is: two cases may be equal though they were written differently.
-    """
-
-    text: str = field(compare=False)
-    name: str = field(compare=False)
-    overrides: tuple[tuple[KeyPath, str], ...] = field(compare=False)
-    note: str = field(default="", compare=False)
-    """What to say of the file that was taken."""
-
-    def place_of(self, key: str) -> str:
-        """File and line of a dotted key, or the override that gave it."""
-        path = tuple(int(part) if part.isdigit() else part for part in key.split("."))
-        return _place(path, lines_of(self.text), self.name, self.overrides)[2]
-
-
-class Case(Document):
-    """A validated case, its name, and TOML that repeats the run without any override."""
-
-    name: str
-    text: str
-    origin: Any = None
-
-    @property
-    def recorded(self) -> str:
-        """The text for a file: with each default written out that was another one before."""
-        return defaults.resolved(self.text, self)
-
-
 def load(source: str | Path, overrides: Sequence[str] = ()) -> Case:
     """Return the case in a file, or the shipped case of this name, under `KEY=VALUE` overrides.
 
@@ -93,7 +55,8 @@ def load(source: str | Path, overrides: Sequence[str] = ()) -> Case:
     """
     found = read(source)
     case = parse(found.text, found.name, overrides)
-    return case.model_copy(update={"origin": replace(case.origin, note=found.note)})
+    assert case.origin is not None
+    return case.named(case.name, case.text, replace(case.origin, note=found.note))
 
 
 def load_shipped(name: str, overrides: Sequence[str] = ()) -> Case:
@@ -171,11 +134,9 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
     if found := [(path, UNHELD_WORDS) for path in unheld(table)]:
         raise CaseError(_report(found, 0, text, name, origins))
     context: dict[str, Any] = {"constants": {}, "faulty": []}
-    kind = document_for(_equations(table))
-    unseen = 0
+    kind, unseen = registry.case_of(table.get("model")), 0
     try:
-        document = kind.model_validate(table, context=context)
-        found = list(conflicts(document))
+        case = (kind or registry.usual()).model_validate(table, context=context)
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
         found = [row for error in errors[:MOST_JUDGED] for row in _sentences(error, kind)]
@@ -185,14 +146,11 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
             grid = Grid.model_validate(table["grid"], context=context)
             walls, needed = table.get("boundary", {}), needed_walls(grid)
             present = walls if isinstance(walls, dict) else needed
-            found += wall_conflicts(grid, set(needed).intersection(present))
-    if found:
-        raise CaseError(_report(found, unseen, text, name, origins))
+            lacking = wall_mistakes(grid, set(needed).intersection(present))
+            found += [row for row in lacking if row not in found]
+        raise CaseError(_report(found, unseen, text, name, origins)) from None
     repeated = dump(table) if overrides else text
-    origin = Origin(text, name, tuple(origins))
-    return Case.model_construct(
-        **dict(document), name=Path(name).stem, text=repeated, origin=origin
-    )
+    return case.named(Path(name).stem, repeated, Origin(text, name, tuple(origins)))
 
 
 class Recorded(NamedTuple):
@@ -211,7 +169,7 @@ def recorded(text: str) -> Recorded:
     if len(text) > MOST_BYTES:
         return Recorded(None, text)
     try:
-        text, notes = defaults.completed(text, parse(text, "case"))
+        text, notes = defaults.completed(text, parse(text, "case").changed_defaults())
         return Recorded(parse(text, "case"), text, notes)
     except InputError:
         return Recorded(None, text)
@@ -272,19 +230,20 @@ def _override(table: dict[str, Any], setting: str) -> KeyPath:
         raise CaseError(f"{where}: must be KEY=VALUE")
     here: Any = table
     path: KeyPath = ()
+    kind = registry.case_of(table.get("model"))
     for part in parents:
         if isinstance(here, list):
             if part not in map(str, range(len(here))):
                 raise CaseError(f"{where}: {dotted(path)} has {len(here)} items, counted from 0")
             path, here = (*path, int(part)), here[int(part)]
         else:
-            _drop_rivals(here, path, part)
+            _drop_rivals(here, kind, path, part)
             path, here = (*path, part), here.setdefault(part, {})
         if not isinstance(here, dict | list):
             raise CaseError(f"{where}: {dotted(path)} is not a table")
     if isinstance(here, list):
         raise CaseError(f"{where}: {dotted(path)} is a list, and a list is replaced whole")
-    _drop_rivals(here, path, last)
+    _drop_rivals(here, kind, path, last)
     here[last] = _toml_value(text)
     return (*path, last)
 
@@ -298,24 +257,19 @@ def _toml_value(text: str) -> Any:
     return table["v"] if len(table) == 1 else text
 
 
-def _drop_rivals(table: dict[str, Any], path: KeyPath, key: str) -> None:
-    place = dotted(path)
-    for pattern, rivals in RIVALS.items():
-        if key in rivals and re.fullmatch(pattern, place):
-            for rival in rivals - {key}:
-                table.pop(rival, None)
-
-
-def _equations(table: Mapping[str, Any]) -> Equations | None:
-    """Those of the model that a case asks for, if it is a user's own."""
-    model = table.get("model")
-    return find(model.get("kind")) if isinstance(model, dict) else None
+def _drop_rivals(table: dict[str, Any], kind: type[Case] | None, path: KeyPath, key: str) -> None:
+    """Take away the keys of a table whose place one takes."""
+    section = _section(path, kind or registry.usual())
+    for rival in section.rivals(key) if section is not None else ():
+        table.pop(rival, None)
 
 
 def _section(path: KeyPath, section: type[Section]) -> type[Section] | None:
     """The section at this path, below another one; None for a key that is no section."""
     for key in (part for part in path if isinstance(part, str)):
-        kind = section.model_fields[section.attributes()[key]].annotation
+        if key not in section.attributes():
+            return None
+        kind = _annotation(section, key)
         kinds = [k for k in (kind, *get_args(kind)) if isinstance(k, type(Section))]
         if not kinds:
             return None
@@ -323,37 +277,79 @@ def _section(path: KeyPath, section: type[Section]) -> type[Section] | None:
     return section
 
 
-def _form(error: ErrorDetails, document: type[Document]) -> str:
+def _form(path: KeyPath, given: Any, case: type[Case]) -> str:
     """How to write a section that was given as something else; nothing where that is not clear."""
-    path, given = error["loc"], error["input"]
-    section, header = _section(path, document), dotted(path)
-    if error["type"] == "tuple_type" and isinstance(given, dict) and section is not None:
+    section, header = _section(path, case), dotted(path)
+    if section is None:
+        return ""
+    outer = _section(path[:-1], case)
+    assert outer is not None
+    key = path[-1]
+    listed = isinstance(key, str) and get_origin(_annotation(outer, key)) is tuple
+    if listed and isinstance(given, dict):
         return f"must be a list of tables, not a table: write [[{header}]], not [{header}]"
-    if error["type"] != "model_type" or not isinstance(given, str | int | float | list):
+    if listed or not isinstance(given, str | int | float | list):
         return ""
     if isinstance(given, list) and all(isinstance(item, dict) for item in given):
         return f"must be one table, not a list: write [{header}], not [[{header}]]"
-    if section is not None and issubclass(section, Condition) and not isinstance(given, list):
+    if issubclass(section, Condition) and not isinstance(given, list):
         return f"must be a table: write {{ value = {show(given)} }}"
     return ""
 
 
-def _sentences(error: ErrorDetails, document: type[Document]) -> Found:
-    """Yield the mistakes of one error of pydantic in a document, in our own words."""
+def _annotation(section: type[Section], key: str) -> Any:
+    return section.model_fields[section.attributes()[key]].annotation
+
+
+def _keys(path: KeyPath, case: type[Case]) -> list[str]:
+    """The keys of a section of a case."""
+    section = _section(path, case)
+    return list(section.attributes()) if section is not None else []
+
+
+def _unknown(path: KeyPath, given: Any, case: type[Case] | None) -> Found:
+    """Yield why a case does not know a key: other models have it, or it is misspelt.
+
+    Nothing is said of other models' keys where there is no such model.
+    """
+    places = [path]
+    if path[0] == "boundary" and len(path) == CONDITION:  # the fields of models have other names
+        places = [(*path[:2], name, path[-1]) for name in FIELDS]
+    others = [
+        other
+        for other in registry.built_in()
+        if any(place[-1] in _keys(place[:-1], other) for place in places)
+    ]
+    if not others:
+        keys = _keys(path[:-1], case or registry.usual())
+        near = suggestion(str(path[-1]), keys) or f" (known: {', '.join(keys)})"
+        yield path, f"unknown key{near}"
+    elif form := _form(path, given, others[0]):
+        yield path, form
+    elif case is not None and path[0] != "model":
+        yield path, f"only for {' or '.join(dict.fromkeys(each.whose for each in others))}"
+    elif case is not None:
+        word = "scheme" if case.kind in {each.kind for each in others} else "kind"
+        names = dict.fromkeys(show(getattr(each, word)) for each in others)
+        yield path, f"only for {word} = {' or '.join(names)}"
+
+
+def _sentences(error: ErrorDetails, case: type[Case] | None) -> Found:
+    """Yield the mistakes of one error of pydantic in a case, in our own words; the case is None if
+    there is no such model."""
     kind, path, context = error["type"], error["loc"], error.get("ctx", {})
     if kind == "value_error":
         cause = context["error"]
         for below, sentence in getattr(cause, "found", [((), str(cause))]):
             yield (*path, *below), sentence
     elif kind == "extra_forbidden":
-        section = _section(path[:-1], document)
-        keys = list(section.attributes()) if section is not None else []
-        near = suggestion(str(path[-1]), keys) or f" (known: {', '.join(keys)})"
-        yield path, f"unknown key{near}"
+        yield from _unknown(path, error["input"], case)
     elif path == ("model", "kind") and kind == "literal_error":
         given = show(error["input"])
-        yield path, f"must be one of {', '.join(map(show, known()))}, not {given}"
-    elif form := _form(error, document):
+        yield path, f"must be one of {', '.join(map(show, registry.known()))}, not {given}"
+    elif kind in ("model_type", "tuple_type") and (
+        form := _form(path, error["input"], case or registry.usual())
+    ):
         yield path, form
     elif kind in SENTENCES:
         words = {name: show(bound) for name, bound in context.items()}
@@ -375,7 +371,7 @@ def _report(
     lines = lines_of(text)
     rows = []
     for path, sentence in found:
-        from_setting, line, where = _place(path, lines, name, origins)
+        from_setting, line, where = place_of(path, lines, name, origins)
         what = f"{dotted(path)}: {sentence}" if path else sentence
         rows.append((from_setting, line, f"{where}: {what}"))
     told = [row for *_, row in sorted(rows, key=lambda row: row[:2])]
@@ -383,24 +379,8 @@ def _report(
     return "\n".join(told[:MOST_TOLD] + ([f"{name}: and {more} more mistakes"] if more else []))
 
 
-def _place(
-    path: KeyPath, lines: Mapping[KeyPath, int], name: str, origins: Sequence[tuple[KeyPath, str]]
-) -> tuple[bool, int, str]:
-    """Return where a key was given: whether by an override, its line, and both in words."""
-    settings = [
-        setting
-        for origin, setting in origins
-        if path[: len(origin)] == origin or (origin[: len(path)] == path and path not in lines)
-    ]
-    if settings:
-        return True, 0, f"--set {settings[-1]}"
-    around = (path[:length] for length in range(len(path), 0, -1))
-    line = next((lines[p] for p in around if p in lines), 0)
-    return False, line, f"{name}:{line}" if line else name
-
-
 @contextmanager
-def locating(case: "Case") -> Iterator[None]:
+def locating(case: Case) -> Iterator[None]:
     """Say of an InputError that begins with a key, such as `time.step: ...`, where the key is."""
     try:
         yield

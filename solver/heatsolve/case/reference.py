@@ -7,17 +7,16 @@ import ast
 import inspect
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import StrictBool
 from pydantic.fields import FieldInfo
 
-from heatsolve.case.schema import FIELDS, Document, Section
-from heatsolve.case.schema.files import Film
-from heatsolve.case.schema.physics import Boundary
-from heatsolve.case.schema.section import FieldName
+from heatsolve.case import registry
+from heatsolve.case.sections import FIELDS, Boundary, FieldName, Film, Model, Section
 from heatsolve.case.types import (
     Constants,
     Integer,
@@ -69,25 +68,32 @@ class Key(NamedTuple):
     info: FieldInfo
     annotation: Any
     meaning: str
+    inner: list[type[Section]]
+    """The sections that it holds, if it is one: those of all models."""
 
 
 def reference() -> str:
     """The page, in Markdown."""
-    return "\n".join([HEAD, *_section(Document, "")])
+    return "\n".join([HEAD, *_sections(list(registry.built_in()), "")])
 
 
-def keys(section: type[Section]) -> Iterator[Key]:
-    """The keys of a section in their order; names of fields and of walls are one key."""
-    meanings = _attribute_docstrings(section)
-    common = None
-    for name, info in section.model_fields.items():
-        group = _common_name(name)
-        if group is None:
-            key = Key(info.alias or name, info, section.__annotations__[name], meanings[name])
-            yield key
-        elif group != common:
-            yield Key(group, info, section.__annotations__[name], meanings[name])
-        common = group
+def keys(sections: Sequence[type[Section]]) -> Iterator[Key]:
+    """The keys of the sections of all models in one place, in their order; names of fields and of
+    walls are one key."""
+    found: dict[str, Key] = {}
+    for section in sections:
+        meanings = _meanings(section)
+        for name, info in section.model_fields.items():
+            group = _common_name(name) or info.alias or name
+            annotation, meaning = meanings[name]
+            inner = [i for key in (found.get(group),) if key for i in key.inner]
+            if (own := _inner(annotation)) is not None and own not in inner:
+                inner.append(own)
+            if group not in found:
+                found[group] = Key(group, info, annotation, meaning, inner)
+            else:
+                found[group] = found[group]._replace(inner=inner)
+    yield from found.values()
 
 
 def _common_name(name: str) -> str | None:
@@ -98,12 +104,29 @@ def _common_name(name: str) -> str | None:
     return f"{shared[1]}x`, `{shared[1]}y`, `{shared[1]}z" if shared else None
 
 
+def _meanings(section: type[Section]) -> dict[str, tuple[Any, str]]:
+    """The annotation of each attribute, and the text below it; pydantic could read them, but at
+    every start, in 0.1 s. Attributes of a section that a program makes say it themselves."""
+    found: dict[str, tuple[Any, str]] = {}
+    for each in reversed(section.__mro__):
+        if not issubclass(each, Section):
+            continue
+        texts = _attribute_docstrings(each)
+        for name, annotation in inspect.get_annotations(each).items():
+            if name in each.model_fields:
+                said = each.model_fields[name].description or texts.get(name, "")
+                found[name] = annotation, said or found.get(name, (None, ""))[1]
+    return found
+
+
 def _attribute_docstrings(section: type[Section]) -> dict[str, str]:
-    """The text below each attribute; pydantic could read it, but at every start, in 0.1 s."""
-    found = dict.fromkeys(section.model_fields, "")
+    """The text below each attribute of a section; none for one that a program makes."""
+    if section.__name__.startswith("Own"):
+        return {}
     (tree,) = ast.parse(inspect.getsource(section)).body
     assert isinstance(tree, ast.ClassDef)
-    for statement, after in zip(tree.body, tree.body[1:], strict=False):
+    found = {}
+    for statement, after in pairwise(tree.body):
         match statement, after:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),
@@ -113,22 +136,35 @@ def _attribute_docstrings(section: type[Section]) -> dict[str, str]:
     return found
 
 
-def _section(section: type[Section], path: str) -> Iterator[str]:
-    """The table of a section's own keys, then the sections in it."""
-    below = [(key, inner) for key in keys(section) if (inner := _inner(key.annotation))]
+def _sections(sections: Sequence[type[Section]], path: str) -> Iterator[str]:
+    """The table of the keys that sections of one place have, then the sections in them."""
+    below = [key for key in keys(sections) if key.inner]
     # At the top every section has a heading of its own, which says what a row would.
-    rows = [key for key in keys(section) if path or not _inner(key.annotation)]
+    rows = [key for key in keys(sections) if path or not key.inner]
     yield from ("| key | what may stand there | default | meaning |", "|---|---|---|---|")
     for key in rows:
         words = _words(key.annotation)
         yield f"| `{key.name}` | {words} | {_default(key.info)} | {key.meaning} |"
     yield ""
-    for key, inner in below:
+    for key in below:
         repeated = get_origin(key.annotation) is tuple
         inner_path = f"{path}.{key.name}".removeprefix(".")
         heading = f"[[{inner_path}]]" if repeated else f"[{inner_path}]"
-        yield from (f"{'##' if not path else '###'} `{heading}`", "", _about(inner), "")
-        yield from _section(inner, inner_path)
+        level = "##" if not path else "###"
+        if issubclass(key.inner[0], Model):  # each model has one of its own
+            yield from (f"{level} `{heading}`", "", _about(Model), "")
+            for inner in key.inner:
+                yield from (f"### `{heading}` of {_first_words(inner)}", "", _about(inner), "")
+                yield from _sections([inner], inner_path)
+            continue
+        yield from (f"{level} `{heading}`", "", _about(key.inner[0]), "")
+        yield from _sections(key.inner, inner_path)
+
+
+def _first_words(model: type[Section]) -> str:
+    """The name of a model's equation."""
+    first = re.split("[:,]", inspect.getdoc(model) or "")[0]
+    return first[:1].lower() + first[1:]
 
 
 def _about(section: type[Section]) -> str:

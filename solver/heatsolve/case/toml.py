@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, time
 from typing import Any, NamedTuple
 
@@ -152,6 +152,31 @@ def unheld(table: Mapping[str, Any]) -> Iterator[KeyPath]:
 def dotted(path: KeyPath) -> str:
     """Return a key path as a dotted key, such as boundary.left."""
     return ".".join(_key(str(part)) for part in path)
+
+
+class Place(NamedTuple):
+    """Where a key was given: whether by an override, its line, and both in words."""
+
+    overridden: bool
+    line: int
+    words: str
+
+
+def place_of(
+    path: KeyPath, lines: Mapping[KeyPath, int], name: str, origins: Sequence[tuple[KeyPath, str]]
+) -> Place:
+    """The place of a key in a file of such a name, its lines as `lines_of` has them; `origins` are
+    the paths that overrides set, and the overrides."""
+    settings = [
+        setting
+        for origin, setting in origins
+        if path[: len(origin)] == origin or (origin[: len(path)] == path and path not in lines)
+    ]
+    if settings:
+        return Place(True, 0, f"--set {settings[-1]}")
+    around = (path[:length] for length in range(len(path), 0, -1))
+    line = next((lines[p] for p in around if p in lines), 0)
+    return Place(False, line, f"{name}:{line}" if line else name)
 
 
 def dump(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:

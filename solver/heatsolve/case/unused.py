@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from heatsolve.backends import Backend
-from heatsolve.case.load import Case, lines_about
-from heatsolve.case.schema import FIELDS, IMPLICIT
+from heatsolve.case.case import Case
+from heatsolve.case.load import lines_about
+from heatsolve.case.sections import FIELDS, IMPLICIT
 from heatsolve.case.types import Found
 from heatsolve.errors import CaseError
 from heatsolve.models.base import grid_of, region_of
@@ -79,7 +80,7 @@ def _time_and_model(case: Case, given: Mapping[str, Any]) -> Found:
     elif time is not None and time.scheme in IMPLICIT:
         stable = f"{time.scheme} is stable at any step"
         yield from _among(given, "time", {"allow_unstable": stable})
-    if model.buoyancy is None:
+    if getattr(model, "buoyancy", None) is None:
         unmoved = "without model.buoyancy the temperature moves nothing"
         yield from _among(given, "model", {"reference_temperature": unmoved})
 

@@ -13,14 +13,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.linear.iterate import Controller
 from heatsolve.linear.system import System
-from heatsolve.models.evaluate import Wall, evaluate
+from heatsolve.models.walls import Wall
 from heatsolve.parallel.decomposition import block_of_rank, process_grid
 from heatsolve.parallel.halo import Halo
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.parallel.transport import transport_of
+from heatsolve.stencil.evaluate import evaluate
 from heatsolve.stencil.grid import WALLS, Grid, Region, make_grid
 from heatsolve.stencil.language import ZERO, copy
 

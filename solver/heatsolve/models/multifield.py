@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Backend
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.errors import InputError
 from heatsolve.models import stability
 from heatsolve.models.base import Model
-from heatsolve.models.evaluate import Wall, evaluate, walls_of
 from heatsolve.models.transport import equations as transport
+from heatsolve.models.walls import Wall, walls_of
 from heatsolve.parallel.ranks import Ranks
+from heatsolve.stencil.evaluate import evaluate
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import copy
 

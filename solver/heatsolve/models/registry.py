@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from heatsolve.backends import Backend
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.models.base import Model
 from heatsolve.models.evolution import Evolution
 from heatsolve.models.flow import flow

@@ -17,13 +17,27 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from typing import Any, Literal
 
+import heatsolve
+from heatsolve.case import registry
+from heatsolve.case.case import Case, with_keys, with_walls
+from heatsolve.case.sections import (
+    ZERO,
+    Condition,
+    Exact,
+    Model,
+    Reference,
+    Section,
+    Source,
+    Units,
+    Wall,
+)
+from heatsolve.case.types import Found, Real, SpaceField, SpaceTimeField
+from heatsolve.models.transport.case import TransportInitial
 from heatsolve.stencil import language as points
 from heatsolve.stencil.language import Point
 
-GROUP = "heatsolve.models"
-BUILT_IN = ("heat", "transport", "flow")
 TAKEN = frozenset(("x", "y", "z", "t", "time", "kind", "steady", "box", "point", "history"))
 """What neither a field nor a parameter may be called: axes, and keys of the sections."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -50,9 +64,6 @@ class Equations:
         return " ".join(first.split()).removesuffix(".")
 
 
-REGISTERED: dict[str, Equations] = {}
-
-
 def model(
     name: str,
     *,
@@ -71,26 +82,63 @@ def model(
         given = dict(parameters or {})
         _demand_names(name, fields, given, diffusivities)
         _demand_signature(rates, [*fields, *given])
-        REGISTERED[name] = Equations(name, tuple(fields), given, tuple(diffusivities), rates)
+        case = case_with(Equations(name, tuple(fields), given, tuple(diffusivities), rates))
+        registry.REGISTERED[name] = lambda table: [case]
         return rates
 
     return register
 
 
-def find(name: object) -> Equations | None:
-    """The registered model of this name, or the one that an installed package offers."""
-    if not isinstance(name, str) or name in BUILT_IN:
-        return None
-    if name not in REGISTERED:
-        for offered in entry_points(group=GROUP, name=name):
-            offered.load()
-    return REGISTERED.get(name)
+class UserModel(Model):
+    """A user's own model."""
+
+    @property
+    def convection(self) -> str:
+        """The built-in convection that it has: none that needs a slope."""
+        return ""
 
 
-def known() -> list[str]:
-    """Names of all models, the built-in ones first."""
-    offered = {entry.name for entry in entry_points(group=GROUP)}
-    return [*BUILT_IN, *sorted(offered | REGISTERED.keys())]
+class UserCase(Case):
+    """A case of a user's own model."""
+
+    whose = "a model of one's own"
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        return self.model.equations.fields
+
+    def mistakes(self) -> Found:
+        yield from super().mistakes()
+        if self.time and self.time.cfl is not None and not self.model.equations.diffusivities:
+            sentence = f'needs a model with diffusivities, which "{self.model.kind}" has not'
+            yield ("time", "cfl"), sentence
+        yield from self._mistaken_stages()
+
+
+def case_with(equations: Equations) -> type[UserCase]:
+    """The case of a user's own model: its fields and parameters are keys, too."""
+
+    def with_fields(section: type[Section], kind: Any, usual: Any) -> Any:
+        return with_keys(__name__, section, **dict.fromkeys(equations.fields, (kind, usual)))
+
+    numbers = {name: (Real, value) for name, value in equations.parameters.items()}
+    model = with_keys(
+        __name__, UserModel, kind=(Literal[equations.name], equations.name), **numbers
+    )
+    model.equations = equations
+    exact = with_fields(Exact, SpaceTimeField | None, None)
+    sections = {
+        "model": model,
+        "initial": with_fields(TransportInitial, SpaceField, ZERO),
+        "source": with_fields(Source, SpaceTimeField, ZERO),
+        "boundary": with_walls(__name__, with_fields(Wall, Condition | None, None)),
+        "units": with_fields(Units, str, "1"),
+        "reference": with_keys(__name__, Reference, exact=(exact, exact())),
+    }
+    keys = {name: (section, section()) for name, section in sections.items()}
+    case: type[UserCase] = with_keys(__name__, UserCase, **keys)
+    case.kind = equations.name
+    return case
 
 
 def _demand_names(
@@ -98,7 +146,7 @@ def _demand_names(
 ) -> None:
     if isinstance(fields, str):
         raise ValueError(f"model {name!r}: fields must be a sequence of names, not a string")
-    if not NAME.fullmatch(name.replace("-", "_")) or name in BUILT_IN:
+    if not NAME.fullmatch(name.replace("-", "_")) or name in heatsolve.MODELS:
         raise ValueError(f"a model cannot be called {name!r}")
     names = [*fields, *parameters]
     for each in names:

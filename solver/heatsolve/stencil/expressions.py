@@ -161,6 +161,11 @@ class Expression:
         return value if value.ndim else float(value)
 
 
+def words(expression: Expression) -> str:
+    """An expression in a sentence: its text, or its number where it varies with nothing."""
+    return expression.text if expression.names else f"{float(expression()):g}"
+
+
 def compile_expression(
     text: str, variables: Sequence[str], constants: Mapping[str, float]
 ) -> Expression:

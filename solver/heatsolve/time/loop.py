@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.control.controller import CheckpointController, State, Stopped
 from heatsolve.errors import Diverged, NotConverged
 from heatsolve.linear.iterate import Outcome, Watcher, solve

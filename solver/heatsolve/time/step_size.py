@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heatsolve.case.load import Case
-from heatsolve.case.schema import IMPLICIT, Time
+from heatsolve.case.case import Case
+from heatsolve.case.sections import IMPLICIT, Time
 from heatsolve.errors import InputError
 from heatsolve.models.base import Carrier, Model, Substep
 
@@ -252,8 +252,7 @@ def time_step_controller(problem: Model) -> TimeStepController:
 
 def follows(case: Case) -> bool:
     """Whether the steps of a case follow its velocities: by `time.cfl`, where they change."""
-    changing = case.model.scheme == "staggered" or case.model.velocity == "self"
-    return changing and case.time is not None and case.time.cfl is not None
+    return case.velocity_changes and case.time is not None and case.time.cfl is not None
 
 
 def rounded_down(step: float) -> float:

@@ -13,8 +13,8 @@ import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.backends.registry import CountingBackend
-from heatsolve.case.load import Case
-from heatsolve.case.schema import IMPLICIT, Section
+from heatsolve.case.case import Case
+from heatsolve.case.sections import IMPLICIT, Section
 from heatsolve.linear.iterate import Queue
 from heatsolve.linear.stopping import Criterion
 from heatsolve.models.base import Model, Substep, dims_of, grid_of
@@ -100,13 +100,13 @@ def _fills_on_host(case: Case) -> bool:
     """Whether the host may make arrays of conductances point by point: those between the points of
     one axis that also vary along all others."""
     model, dimension = case.model, len(case.grid.counts)
+    if model.kind != "heat":
+        return bool(case.obstacles)
     given = [model.conductivity, model.density, model.specific_heat]
-    for _, wall in case.boundary:
-        condition = getattr(wall, "temperature", None)
-        if condition is not None and condition.robin is not None:
-            given.append(condition.robin.h)
+    for _, _, condition in case.conditions():
+        given += condition.kind.coefficients()
     names = frozenset().union(*(each.names for each in given))
-    return bool(case.obstacles) or len(names) >= max(1, dimension - 1)
+    return len(names) >= max(1, dimension - 1)
 
 
 def _coarser(block: Grid) -> tuple[Outline, float]:
@@ -135,8 +135,8 @@ def _moved(case: Case, grid: Grid) -> Case:
     points = tuple(
         point.model_copy(update={"index": None, "position": middle}) for point in case.source.points
     )
-    source = case.source.model_copy(update={"points": points})
-    return case.model_copy(update={"obstacles": tuple(bodies), "source": source})
+    source = case.source.model_copy(update={"point_sources": points})
+    return case.model_copy(update={"bodies": tuple(bodies), "source": source})
 
 
 Work = tuple[float, float]

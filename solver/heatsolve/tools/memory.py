@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from heatsolve.backends import Backend
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.errors import InputError
 from heatsolve.models.base import grid_of
 from heatsolve.tools.budget import budget_of

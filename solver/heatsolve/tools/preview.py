@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Iterator
 
 from heatsolve.backends import Backend
 from heatsolve.backends.registry import choose
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.case.unused import warn_of_unused
 from heatsolve.models.base import grid_of
 from heatsolve.report import Report

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 
 from heatsolve.backends import Backend
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.models.flow.collocated import Collocated
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat.solver import method_name
@@ -40,10 +40,10 @@ def flow_rows(
 def _equation(case: Case) -> str:
     forces = ", ".join(words(getattr(case.source, name)) for name in case.velocity_names)
     equation = "du/dt + u . grad u = -grad p / rho + nu div grad u + f"
-    model, rho = case.model, float(case.model.density())
+    model, rho = case.model, case.model.density
     given = [f"rho = {rho:g}", f"nu = {model.viscosity:g}", f"f = ({forces})"]
-    if model.buoyancy is not None:
-        lift = ", ".join(f"{component:g}" for component in model.buoyancy)
+    if model.lift is not None:
+        lift = ", ".join(f"{component:g}" for component in model.lift)
         equation += " + (T - T0) g"
         given += [f"g = ({lift})", f"T0 = {model.reference_temperature:g}"]
     if case.obstacles:

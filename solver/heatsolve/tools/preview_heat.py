@@ -10,11 +10,10 @@ import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.backends.registry import make
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.errors import InputError
 from heatsolve.linear.fft import ALONE, modes_of
 from heatsolve.models.base import grid_of
-from heatsolve.models.evaluate import Wall
 from heatsolve.models.heat.conduction import Conduction, make_compatible
 from heatsolve.models.heat.solver import method_name, stall
 from heatsolve.models.heat.volumes import Volumes
@@ -84,10 +83,10 @@ def thinned(case: Case, grid: Grid) -> Grid:
 
     A run's coefficients take the same values there, bit by bit.
     """
-    robins = [wall.temperature.robin for _, wall in case.boundary if wall is not None]
-    transfers = [robin.h for robin in robins if robin is not None]
     model = case.model
-    coefficients = [model.conductivity, model.density, model.specific_heat, *transfers]
+    coefficients = [model.conductivity, model.density, model.specific_heat]
+    for _, _, condition in case.conditions():
+        coefficients += condition.kind.coefficients()
     return sample_of(grid, frozenset().union(*(each.names for each in coefficients)))
 
 
@@ -98,7 +97,9 @@ def rehearse(case: Case, grid: Grid) -> None:
         volumes = Volumes(case, grid, thinned(case, grid), backend.dtype)
         for point in case.source.points:  # whether it is an unknown; the sample may lack it
             volumes.places_of(point)
-        case = case.model_copy(update={"source": case.source.model_copy(update={"points": ()})})
+        case = case.model_copy(
+            update={"source": case.source.model_copy(update={"point_sources": ()})}
+        )
         points = False
     problem = Conduction(case, backend, sample)
     assert np.shape(problem.temperature) == problem.grid.shape
@@ -115,7 +116,7 @@ def _places(problem: Conduction, grid: Grid) -> Iterator[str]:
         if axis.periodic:
             yield row(axis.name, "periodic")
     for wall in sorted(problem.walls, key=lambda wall: -wall.number):
-        yield row(wall.name, _wall(wall))
+        yield row(wall.name, wall.condition.kind.summary())
 
 
 def _equation(case: Case) -> str:
@@ -135,17 +136,6 @@ def _equation(case: Case) -> str:
     if points:
         parts.append(f"{points} point source{'s' * (points > 1)}")
     return f"{equation}, {', '.join(parts)}"
-
-
-def _wall(wall: Wall) -> str:
-    condition = wall.condition
-    if condition.value is not None:
-        return f"temperature {words(condition.value)}"
-    if condition.robin is not None:
-        h, ambient = words(condition.robin.h), words(condition.robin.ambient)
-        return f"exchange with surroundings at {ambient}, -k dT/dn = h (T - {ambient}), h = {h}"
-    gradient = words(condition.gradient)
-    return "insulated" if gradient == "0" else f"outward derivative dT/dn = {gradient}"
 
 
 def _method(case: Case) -> str:

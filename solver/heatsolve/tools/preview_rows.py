@@ -7,12 +7,12 @@ import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.backends.registry import make
-from heatsolve.case.load import Case
-from heatsolve.case.schema import IMPLICIT
+from heatsolve.case.case import Case
+from heatsolve.case.sections import IMPLICIT
 from heatsolve.models.base import Model, dims_of, grid_of
 from heatsolve.models.multifield import MultiFieldModel
 from heatsolve.parallel.decomposition import largest_block, most_neighbours
-from heatsolve.stencil.expressions import Expression
+from heatsolve.stencil.expressions import words
 from heatsolve.stencil.grid import WALLS, Grid, sampled
 from heatsolve.time.loop import steps_to_look
 from heatsolve.time.step_size import TimeStepController, follows, time_step_controller
@@ -38,10 +38,6 @@ def size(count: float) -> str:
 
 def row(label: str, text: str) -> str:
     return f"{label:<12}{text}"
-
-
-def words(expression: Expression) -> str:
-    return expression.text if expression.names else f"{float(expression()):g}"
 
 
 def grid_words(case: Case, grid: Grid) -> str:
@@ -78,7 +74,7 @@ def walled_rows(
     grid = grid_of(case)
     sample, one = sample_of(grid), alone(case)
     if sample is not grid:  # which may miss an obstacle
-        one = one.model_copy(update={"obstacles": ()})
+        one = one.model_copy(update={"bodies": ()})
     with np.errstate(all="ignore"):
         problem = kind(one, make("numpy", case.solver.field_precision), sample)
         assert problem.fields and problem.sources(0.0)
@@ -100,7 +96,8 @@ def places(problem: MultiFieldModel, grid: Grid) -> Iterator[str]:
             continue
         for name in WALLS[axis.name]:
             wall = getattr(problem.case.boundary, name)
-            said = [wall.kind] if wall.kind is not None else []
+            kind = getattr(wall, "kind", None)  # that of a flow
+            said = [kind] if kind is not None else []
             for field in problem.names:
                 condition = getattr(wall, field)
                 if condition is not None and condition.value is not None:

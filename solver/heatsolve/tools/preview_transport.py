@@ -8,7 +8,7 @@ from collections.abc import Generator
 import numpy as np
 
 from heatsolve.backends import Backend
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.models.evolution import Evolution
 from heatsolve.models.transport.convection import Convection
 from heatsolve.time.step_size import TimeStepController

@@ -15,7 +15,8 @@ from shutil import which
 from typing import Any
 
 from heatsolve.backends.registry import NAMES
-from heatsolve.case.load import Case, load, locating
+from heatsolve.case.case import Case
+from heatsolve.case.load import load, locating
 from heatsolve.errors import InputError
 from heatsolve.io.disk import failing, write_text
 from heatsolve.io.fieldfile import target

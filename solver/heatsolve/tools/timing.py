@@ -16,7 +16,7 @@ import numpy as np
 from heatsolve import __version__
 from heatsolve.backends import Backend, digest, kept
 from heatsolve.backends.registry import machine_name
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.errors import InputError
 from heatsolve.models.heat.solver import method_name
 from heatsolve.stencil.language import copy

@@ -1,7 +1,7 @@
 """Incompressible flow, on staggered or on collocated grids."""
 
 from heatsolve.backends import Backend
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.models.base import Model
 from heatsolve.models.flow.collocated import Collocated
 from heatsolve.models.flow.staggered import Staggered

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from heatsolve.backends import Accumulator, Backend
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.linear.iterate import Controller
 from heatsolve.linear.system import Sweeps
 from heatsolve.models.base import Stepper, Substep, mirrors
@@ -26,7 +26,7 @@ class Collocated(MultiFieldModel):
         self, case: Case, backend: Backend, grid: Grid | None = None, ranks: Ranks | None = None
     ):
         super().__init__(case, backend, grid, ranks)
-        self.density = float(case.model.density())
+        self.density = case.model.density
 
     def stepper(self, time: float, step: float) -> Stepper:
         return CollocatedStep(self, time)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Backend
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.obstacles import Obstacles
 from heatsolve.parallel.halo import Halo

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.errors import NotConverged
 from heatsolve.linear.iterate import iterate
 from heatsolve.linear.stopping import Criterion

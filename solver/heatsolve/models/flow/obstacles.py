@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.stencil.grid import Grid
 
 HALVINGS = 40

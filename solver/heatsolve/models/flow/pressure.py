@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.errors import NotConverged
 from heatsolve.linear.iterate import iterate
 from heatsolve.linear.stopping import Criterion

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
-from heatsolve.case.load import Case
-from heatsolve.case.schema import ZERO as ZERO_EXPRESSION
-from heatsolve.case.schema import Condition
+from heatsolve.case.case import Case
+from heatsolve.case.sections import ZERO as ZERO_EXPRESSION
+from heatsolve.case.sections import Condition
 from heatsolve.errors import InputError
 from heatsolve.linear.spectrum import lowest_eigenvalue
 from heatsolve.linear.system import System
 from heatsolve.models import stability
 from heatsolve.models.base import Carrier, Stepper
-from heatsolve.models.evaluate import Wall
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.immersed_boundary import ImmersedBoundary
 from heatsolve.models.flow.projection import Projection
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.multifield import MultiFieldModel
+from heatsolve.models.walls import Wall
 from heatsolve.parallel.halo import replaced
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import WALLS, Grid, Region
@@ -71,7 +71,7 @@ class Staggered(MultiFieldModel):
         self, case: Case, backend: Backend, grid: Grid | None = None, ranks: Ranks | None = None
     ):
         super().__init__(case, backend, grid, ranks)
-        self.density = float(case.model.density())
+        self.density = case.model.density
         self.components = [f"velocity_{axis.name}" for axis in self.grid.axes]
         self.carried = [name for name in self.names if name in case.diffusivities]
         self._faces = {name: self.grid.faces(n) for n, name in enumerate(self.components)}

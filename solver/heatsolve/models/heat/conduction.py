@@ -6,16 +6,17 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.errors import InputError
 from heatsolve.linear.spectrum import lowest_eigenvalue
 from heatsolve.linear.system import System, weighted, weighted_magnitude
 from heatsolve.models.base import Model, Stepper
-from heatsolve.models.evaluate import Wall, walls_of
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.solver import make_method
 from heatsolve.models.heat.steps import Explicit, Implicit
-from heatsolve.models.heat.volumes import Volumes, ratio_line
+from heatsolve.models.heat.volumes import Volumes
+from heatsolve.models.heat.walls import WallKind, ratio_line
+from heatsolve.models.walls import Wall, walls_of
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import ZERO, fill, shifted
@@ -74,14 +75,19 @@ class Conduction(Model):
 
     @cached_property
     def walls_vary(self) -> bool:
-        ghosts = [wall.ghost for wall in walls_of(self.case, self.whole)]
+        ghosts = [kind.ghost for kind in self._wall_kinds]
         return any("t" in expression.names for expression in ghosts if expression is not None)
 
     @cached_property
     def sources_vary(self) -> bool:
-        gradients = [wall.condition.gradient for wall in walls_of(self.case, self.whole)]
-        varying = [self.case.source.temperature, *[g for g in gradients if g is not None]]
+        drives = [kind.drive for kind in self._wall_kinds]
+        varying = [self.case.source.temperature, *[d for d in drives if d is not None]]
         return any("t" in expression.names for expression in varying)
+
+    @property
+    def _wall_kinds(self) -> list[WallKind]:
+        """Of all walls of the case, also those of other processes' blocks."""
+        return [wall.condition.kind for wall in walls_of(self.case, self.whole)]
 
     def drive(self, time: float) -> tuple[float, float]:
         ghosts = [self.volumes.ghost_values(wall, time) for wall in self.walls]
@@ -165,7 +171,7 @@ class Conduction(Model):
     @property
     def homogeneous(self) -> bool:
         """Whether the case has no other number than 0 for the ghosts of any wall."""
-        ghosts = [wall.ghost for wall in walls_of(self.case, self.whole)]
+        ghosts = [kind.ghost for kind in self._wall_kinds]
         given = [ghost for ghost in ghosts if ghost is not None]
         return all(not ghost.names and float(ghost()) == 0.0 for ghost in given)
 
@@ -195,8 +201,7 @@ class Conduction(Model):
 
     def heat_through(self, wall: Wall, temperature: Any, time: float = 0.0) -> float:
         """The heat that enters through a wall (W, or W/m and W/m2 in 2D and 1D)."""
-        volumes, given = self.volumes, wall.condition.gradient is not None
-        flux = volumes.flux(wall, time) if given else volumes.nothing
+        volumes, flux = self.volumes, self.volumes.flux(wall, time)
         region = list(self.grid.interior)
         last = self.grid.shape[wall.number] - 1
         region[wall.number] = ((1, 2), (last - 1, last))[wall.side]

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.linear import iterate
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.linear.system import Method, System, two_coloured
 from heatsolve.models.base import mirrors
-from heatsolve.models.evaluate import walls_of
 from heatsolve.models.heat import equations as heat
+from heatsolve.models.walls import walls_of
 from heatsolve.stencil.grid import Grid
 
 
@@ -21,7 +21,7 @@ def method_name(case: Case) -> str:
         return "jacobi"
     if case.solver.method != "auto":
         return case.solver.method
-    return "mgcg" if case.model.conductivity.names or case.obstacles else "multigrid"
+    return "mgcg" if case.has_jumps else "multigrid"
 
 
 def make_method(case: Case, system: System, u: Any) -> Method:

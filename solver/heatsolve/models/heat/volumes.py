@@ -9,23 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.errors import InputError
-from heatsolve.models import boundary
-from heatsolve.models.evaluate import Wall, demand, evaluate, walls_of
 from heatsolve.models.heat import equations as heat
-from heatsolve.stencil.grid import Axis, Grid, Outline
-
-
-def ratio_line(axis: Axis) -> np.ndarray:
-    """The ratio of a full cell to the points' volumes along an axis; one number if all are full."""
-    if not any(axis.half_volumes):
-        return np.ones(1)
-    ratio = np.ones(axis.unknowns + 2)
-    for half, index in zip(axis.half_volumes, (1, -2), strict=True):
-        if half:
-            ratio[index] = 2.0
-    return ratio
+from heatsolve.models.heat.walls import WallFaces, ratio_line
+from heatsolve.models.walls import Wall, walls_of
+from heatsolve.stencil.evaluate import demand, evaluate
+from heatsolve.stencil.grid import Grid, Outline
 
 
 class Volumes:
@@ -58,8 +48,8 @@ class Volumes:
         """Whether heat is given to pass a wall, also one beside which another process's block lies:
         on all processes the source has one shape, for what they do together depends on it."""
         walls = [wall.temperature for _, wall in self.case.boundary if wall is not None]
-        given = [each.gradient for each in walls if each is not None and each.gradient is not None]
-        return any(gradient.names or gradient() != 0.0 for gradient in given)
+        drives = [condition.kind.drive for condition in walls if condition is not None]
+        return any(d.names or d() != 0.0 for d in drives if d is not None)
 
     def source(self, time: float) -> np.ndarray:
         """q, point sources and fluxes through walls of given gradient (W/m3)."""
@@ -67,7 +57,7 @@ class Volumes:
         fluxes = [
             (wall, self.flux(wall, time))
             for wall in self.walls
-            if wall.condition.gradient is not None
+            if wall.condition.kind.drive is not None
         ]
         if not self.heated_through_walls and not self.case.source.points:
             return density
@@ -87,54 +77,28 @@ class Volumes:
         return total
 
     def ghost_values(self, wall: Wall, time: float) -> np.ndarray | None:
-        """What a wall's ghosts hold at a time; None for a gradient."""
-        if wall.ghost is None:
+        """The values that a wall's ghosts hold at a time; None for a wall without any."""
+        ghost = wall.condition.kind.ghost
+        if ghost is None:
             return None
-        path = f"boundary.{wall.name}.temperature"
-        return self.evaluate(path, time, wall=wall, expression=wall.ghost)
+        return evaluate(self.grid, f"boundary.{wall.name}.temperature", ghost, time, wall=wall)
 
     def wall_conductance(self, wall: Wall) -> np.ndarray:
         """Conductance of the faces at a wall (W/(m3 K)); 0 where a gradient gives the flux."""
-        condition, h = wall.condition, self.grid.axes[wall.number].spacing
-        on_nodes = self.grid.axes[wall.number].on_nodes
-        k = wall.beside(self.conductivity)
-        if condition.value is not None:
-            mean = heat.harmonic_mean(wall.beside(self.conductivity, ghosts=True), k)
-            return boundary.value_on_nodes(mean, h) if on_nodes else boundary.value_on_cells(k, h)
-        if condition.robin is None:
-            return self.nothing
-        path = f"boundary.{wall.name}.temperature.robin.h"
-        transfer = self.evaluate(path, wall=wall, expression=condition.robin.h)
-        demand(self.grid, transfer >= 0.0, transfer, path, "not be negative")
-        if on_nodes:
-            return boundary.robin_on_nodes(h, transfer)
-        return boundary.robin_on_cells(k, h, transfer)
+        return wall.condition.kind.conductance(self._faces_at(wall))
 
     def flux(self, wall: Wall, time: float) -> np.ndarray:
-        """The flux through a wall of given gradient, for a unit of the volume beside it (W/m3)."""
-        gradient = self.evaluate(
-            f"boundary.{wall.name}.temperature.gradient", time, wall=wall,
-            expression=wall.condition.gradient,
-        )  # fmt: skip
-        # k at the wall itself: half a cell away it would cost an order.
-        conductivity = self.case.model.conductivity
-        k = self.evaluate("model.conductivity", positive=True, wall=wall, expression=conductivity)
-        ratio = wall.beside(self.ratios[wall.number])
-        return boundary.gradient_flux(k, self.grid.axes[wall.number].spacing, ratio, gradient)
+        """The flux that a wall gives besides, for a unit of the volume beside it (W/m3)."""
+        return wall.condition.kind.flux(self._faces_at(wall), time)
 
-    def evaluate(
-        self,
-        path: str,
-        time: float = 0.0,
-        positive: bool = False,
-        wall: Wall | None = None,
-        expression: Any = None,
-    ) -> np.ndarray:
-        """An expression of the case at all points, or along a wall; finite, or InputError."""
-        if expression is None:
-            section, key = path.split(".")
-            expression = getattr(getattr(self.case, section), key)
-        return evaluate(self.grid, path, expression, time, positive, wall)
+    def _faces_at(self, wall: Wall) -> WallFaces:
+        return WallFaces(wall, self.grid, self.case.model.conductivity, self.conductivity)
+
+    def evaluate(self, path: str, time: float = 0.0, positive: bool = False) -> np.ndarray:
+        """The expression of a key of the case at all points; finite, or InputError."""
+        section, key = path.split(".")
+        expression = getattr(getattr(self.case, section), key)
+        return evaluate(self.grid, path, expression, time, positive)
 
     def _conductances(self, number: int) -> np.ndarray:
         """Conductances of the faces below each point along one axis (W/(m3 K))."""

@@ -5,13 +5,13 @@ from functools import cached_property
 from typing import Any
 
 from heatsolve.backends import Backend
-from heatsolve.case.load import Case
+from heatsolve.case.case import Case
 from heatsolve.models.base import Carrier, Stepper
-from heatsolve.models.evaluate import evaluate
 from heatsolve.models.multifield import MultiFieldModel
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.runge_kutta import RungeKutta
 from heatsolve.parallel.ranks import Ranks
+from heatsolve.stencil.evaluate import evaluate
 from heatsolve.stencil.grid import Grid, SampledAxis
 from heatsolve.stencil.language import ZERO, Point, copy
 

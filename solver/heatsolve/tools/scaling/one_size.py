@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from heatsolve.backends.registry import ON_GPU, count_gpus, gpu_name
-from heatsolve.case.load import Case, load, locating
+from heatsolve.case.case import Case
+from heatsolve.case.load import load, locating
 from heatsolve.errors import CaseError, HeatsolveError
 from heatsolve.io.disk import write_text
 from heatsolve.models.base import THICK_SLAB, Model, grid_of

@@ -1,60 +1,36 @@
-"""Expressions of a case, at the points of a grid and along its walls.
+"""Expressions at the points of a grid, and along its walls.
 
 They are evaluated on the host and with NumPy, so that their bits do not depend on the backend. A
 quantity that does not vary along an axis stays an array of extent 1 along it: constants need no
 memory.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from heatsolve.case.load import Case
 from heatsolve.errors import InputError
-from heatsolve.stencil.grid import WALLS, Grid
+from heatsolve.stencil.expressions import Expression
+from heatsolve.stencil.grid import Grid
 
 
-@dataclass(frozen=True)
-class Wall:
-    """One wall: its place, its name in the case, and its condition there."""
-
-    number: int
-    side: int
-    name: str
-    condition: Any
-
-    def beside(self, array: np.ndarray, ghosts: bool = False) -> np.ndarray:
-        """The layer of an array beside the wall (or of its ghosts), of extent 1 across it."""
-        if array.shape[self.number] == 1:
-            return array
-        place = (0, -1)[self.side] if ghosts else (1, -2)[self.side]
-        return np.take(array, [place], axis=self.number)
+class End(Protocol):
+    """An end of the grid: an axis, slowest first, and its low (0) or high (1) side."""
 
     @property
-    def ghost(self) -> Any:
-        """What its ghosts hold, an expression: its value, or the ambient; None for a gradient."""
-        condition = self.condition
-        return condition.robin.ambient if condition.robin is not None else condition.value
-
-
-def walls_of(case: Case, grid: Grid, field: str = "temperature") -> Iterator[Wall]:
-    """The walls of a case at which a grid, or a block of one, ends, with the conditions there."""
-    for number, axis in enumerate(grid.axes):
-        for side, name in enumerate(WALLS[axis.name]):
-            if not axis.periodic and axis.at_ends[side]:
-                yield Wall(number, side, name, getattr(getattr(case.boundary, name), field))
+    def number(self) -> int: ...
+    @property
+    def side(self) -> int: ...
 
 
 def evaluate(
     grid: Grid,
     path: str,
-    expression: Any,
+    expression: Expression,
     time: float = 0.0,
     positive: bool = False,
-    wall: Wall | None = None,
+    wall: End | None = None,
 ) -> np.ndarray:
     """An expression at all points of a grid, or along a wall; finite, or InputError.
 

@@ -1,0 +1,606 @@
+"""The sections of a case file that all models have, one class a section.
+
+An attribute is a key (`alias` where the key would be a poor attribute name), and the sentence
+behind it is its meaning. `types` says what a value is made of. A model adds its own `[model]`, and
+narrows or extends other sections, in its folder.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import pydantic
+from annotated_types import Ge, Le, Lt
+from pydantic import Field, PlainValidator, Strict, StrictBool
+
+from heatsolve.case.types import (
+    Found,
+    Integer,
+    Interval,
+    Mistakes,
+    PositiveInteger,
+    PositiveReal,
+    Real,
+    SpaceField,
+    SpaceTimeField,
+    seconds_of,
+)
+from heatsolve.stencil.expressions import compile_expression, show
+from heatsolve.stencil.grid import AXIS_NAMES
+
+ZERO, ONE = (compile_expression(text, (), {}) for text in ("0.0", "1.0"))
+
+FIELDS = ("temperature", "concentration", "velocity_x", "velocity_y", "velocity_z", "pressure")
+"""Of the built-in models."""
+FieldName = Annotated[str, Strict()]
+"""Of the model, whose case knows the fields that it has."""
+
+
+class Section(pydantic.BaseModel):
+    """A table of the case file: frozen, and without any key but its own."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    one_of: ClassVar[tuple[str, ...]] = ()
+    """Keys of which one must be given, and only one."""
+
+    @classmethod
+    def attributes(cls) -> dict[str, str]:
+        """The attribute of each key."""
+        return {info.alias or name: name for name, info in cls.model_fields.items()}
+
+    @classmethod
+    def rivals(cls, key: str) -> set[str]:
+        """The keys whose place one takes."""
+        return set(cls.one_of) - {key} if key in cls.one_of else set()
+
+    def mistakes(self) -> Found:
+        """Yield mistakes that no single value shows: key path below this section, sentence."""
+        if self.one_of and sum(getattr(self, key) is not None for key in self.one_of) != 1:
+            yield (), f"give exactly one of {', '.join(self.one_of)}"
+
+    @pydantic.model_validator(mode="after")
+    def _refuse_mistakes(self) -> "Section":
+        if found := tuple(self.mistakes()):
+            raise Mistakes(*found)
+        return self
+
+
+class About(Section):
+    """`[case]`: what the case is."""
+
+    title: str = ""
+    """One line, shown by `heatsolve cases`, at the start of a run and above pictures."""
+    description: str = ""
+    """What the case is about."""
+    reference: str = ""
+    """Where it, or the result to expect, comes from."""
+
+
+class Model(Section):
+    """`[model]`: the equation and its coefficients.
+
+    Its `kind` is `"heat"` if not given, `"transport"`, `"flow"`, or the name of [a model of your
+    own](extending.md#a-model); each has its own keys.
+    """
+
+    equations: ClassVar[Any] = None
+    """Those of a user's own model."""
+
+    kind: str
+    """The name of the model."""
+    steady: StrictBool = False
+    """Must be false: it always marches in time."""
+
+    if TYPE_CHECKING:  # the keys of each model are its own
+
+        def __getattr__(self, key: str) -> Any: ...
+
+    @property
+    def scheme(self) -> str | None:
+        """Of a flow: where velocities and pressure stand."""
+        return None
+
+    def mistakes(self) -> Found:
+        if self.steady:
+            yield ("steady",), f'must be false with kind = "{self.kind}"'
+
+
+MAX_POINTS = 2**40
+OPTIONS = {
+    "weight": ("jacobi",),
+    "omega": ("sor",),
+    "cycle": ("multigrid", "mgcg"),
+    "smoother": ("multigrid", "mgcg"),
+    "sweeps": ("multigrid", "mgcg"),
+}
+"""Keys of `[solver]` that only some methods have."""
+IMPLICIT = ("crank-nicolson", "backward-euler")
+"""The schemes that solve a system in each step."""
+
+
+class Grid(Section):
+    """`[grid]`: the box and its points; lists run x, y, z."""
+
+    one_of = ("nodes", "cells")
+
+    nodes: tuple[Integer, ...] | None = None
+    """Points along x, y, z, those on the walls included; this or `cells`."""
+    cells: tuple[Integer, ...] | None = None
+    """Cells along x, y, z: unknowns at their centres, walls on faces."""
+    lower: tuple[Real, ...] = ()
+    """The low corner of the box; all 0 if not given."""
+    upper: tuple[Real, ...] = ()
+    """The high corner; all 1 if not given."""
+    periodic: tuple[Literal["x", "y", "z"], ...] = ()
+    """Axes that are periodic; nodes there do not repeat the end point."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _unit_box(cls, table: Any) -> Any:
+        counts = isinstance(table, Mapping) and (table.get("nodes") or table.get("cells"))
+        if not isinstance(counts, list):
+            return table
+        return {"lower": [0.0] * len(counts), "upper": [1.0] * len(counts), **table}
+
+    @property
+    def kind(self) -> Literal["nodes", "cells"]:
+        return "cells" if self.nodes is None else "nodes"
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Points along x, y, z."""
+        return self.nodes or self.cells or ()
+
+    @property
+    def dimension(self) -> int:
+        return len(self.counts)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the case, such as ("x", "y")."""
+        return AXIS_NAMES[: self.dimension]
+
+    def mistakes(self) -> Found:
+        yield from super().mistakes()
+        if (self.nodes is None) == (self.cells is None):
+            return
+        if not 1 <= self.dimension <= 3:
+            yield (self.kind,), f"must have length 1 to 3, not {self.dimension}"
+            return
+        least = 2 if self.cells else 3
+        for axis, count in zip(self.axes, self.counts, strict=True):
+            if count < least:
+                yield (self.kind,), f"{axis} needs at least {least} {self.kind}, not {count}"
+        if math.prod(self.counts) > MAX_POINTS:
+            yield (self.kind,), "more than 2**40 points in total"
+        for key, corner in (("lower", self.lower), ("upper", self.upper)):
+            if len(corner) != self.dimension:
+                yield (key,), f"must have length {self.dimension}, not {len(corner)}"
+        for axis, low, high in zip(self.axes, self.lower, self.upper, strict=False):
+            if not 0 < high - low < math.inf:
+                yield ("upper",), f"must be above lower along {axis}: {show(low)} to {show(high)}"
+        for n, axis in enumerate(self.periodic):
+            if axis not in self.axes:
+                yield ("periodic", n), f"the case has no {axis} axis"
+            if axis in self.periodic[:n]:
+                yield ("periodic", n), f"{axis} is listed twice"
+
+
+class Box(Section):
+    """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included."""
+
+    field: FieldName
+    """The field that it is set in."""
+    value: SpaceField
+    """The value inside."""
+    first: tuple[Integer, ...] | None = None
+    """The low corner as indices from 0."""
+    last: tuple[Integer, ...] | None = None
+    """The high corner as indices."""
+    lower: tuple[Real, ...] | None = None
+    """The low corner as coordinates."""
+    upper: tuple[Real, ...] | None = None
+    """The high corner as coordinates."""
+
+    @property
+    def again(self) -> tuple[float, ...]:
+        """Times at which the box is set once more."""
+        return ()
+
+    @property
+    def by_index(self) -> bool:
+        return self.first is not None
+
+    @property
+    def corners(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Of indices or coordinates, along x, y, z."""
+        low, high = (self.first, self.last) if self.by_index else (self.lower, self.upper)
+        return low or (), high or ()
+
+    def mistakes(self) -> Found:
+        given = {key for key in ("first", "last", "lower", "upper") if getattr(self, key)}
+        if given not in ({"first", "last"}, {"lower", "upper"}):
+            yield (), "give first and last, or lower and upper"
+
+
+class Initial(Section):
+    """`[initial]`: where a march in time or an iteration starts."""
+
+    temperature: SpaceField = ZERO
+    """Where the march or the iteration starts."""
+    concentration: SpaceField = ZERO
+    velocity_x: SpaceField = ZERO
+    velocity_y: SpaceField = ZERO
+    velocity_z: SpaceField = ZERO
+    pressure: SpaceField = ZERO
+    boxes: tuple[Box, ...] = Field(default=(), alias="box")
+    """Other values inside boxes, the last one on top."""
+
+
+class Source(Section):
+    """`[source]`: the density f of the equation."""
+
+    temperature: SpaceTimeField = ZERO
+    """f of the field's equation: of heat q (W/m3), of a velocity a force on each unit of mass."""
+    concentration: SpaceTimeField = ZERO
+    velocity_x: SpaceTimeField = ZERO
+    velocity_y: SpaceTimeField = ZERO
+    velocity_z: SpaceTimeField = ZERO
+    pressure: SpaceTimeField = ZERO
+
+    @property
+    def points(self) -> tuple[Any, ...]:
+        """Densities that are added at single unknowns."""
+        return ()
+
+
+class Condition(Section):
+    """One field at one wall: its value, or its outward normal derivative."""
+
+    value: SpaceTimeField | None = None
+    """The field at the wall."""
+    gradient: SpaceTimeField | None = None
+    """Its outward normal derivative."""
+
+    @classmethod
+    def rivals(cls, key: str) -> set[str]:
+        return set(cls.model_fields) - {key}
+
+    def mistakes(self) -> Found:
+        if len(self.model_fields_set) != 1:
+            yield (), f"give exactly one of {', '.join(type(self).model_fields)}"
+
+
+class Wall(Section):
+    """`[boundary.left]` and its like: a condition for every field of the model."""
+
+    temperature: Condition | None = None
+    """The condition of a field: of every one where the wall has no kind, else where it is not
+    0."""
+    concentration: Condition | None = None
+    velocity_x: Condition | None = None
+    velocity_y: Condition | None = None
+    velocity_z: Condition | None = None
+    pressure: Condition | None = None
+
+
+class Boundary(Section):
+    """`[boundary]`: the walls of the box."""
+
+    left: Wall | None = None
+    """`left` and `right` are the low and the high x wall, `bottom` and `top` those of y, `back`
+    and `front` those of z."""
+    right: Wall | None = None
+    bottom: Wall | None = None
+    top: Wall | None = None
+    back: Wall | None = None
+    front: Wall | None = None
+
+
+class Solver(Section):
+    """`[solver]`: how a steady case, or one implicit step, is solved."""
+
+    method: Literal["auto", "jacobi", "sor", "chebyshev", "cg", "multigrid", "mgcg", "fft"] = "auto"
+    """See [what `auto` chooses](cases.md#what-auto-chooses). `sor` is red-black, `mgcg` conjugate
+    gradients with a multigrid cycle, `fft` [the direct solver](cases.md#the-direct-solver)."""
+    update: Literal["laplace", "five-point-mean", "four-point-mean"] | None = None
+    """Of jacobi: a literal teaching update in place of the general operator; a wall of gradient 0
+    then copies the row inside after each sweep. `laplace` takes different spacings, too."""
+    cycle: Literal["V", "W", "FMG"] = "V"
+    """Of multigrid and mgcg. `FMG`, of multigrid only: full multigrid from the coarsest grid up in
+    place of the initial field, then V cycles. Its first iteration leaves less than half the error
+    of the discretisation where the solution is smooth, so `iterations = 1` is often enough."""
+    smoother: Literal["red-black", "chebyshev"] = "red-black"
+    """Of multigrid and mgcg: Gauss-Seidel in red-black order, or weighted Jacobi."""
+    sweeps: Annotated[PositiveInteger, Le(8)] | None = None
+    """Of multigrid and mgcg: smoothing sweeps before and after each correction (one is both
+    colours, or two weighted Jacobi steps). Without it 2, but 1 of red-black multigrid in 3D and
+    with FMG. There, and with FMG in 2D, the finest level makes all of them after the
+    correction."""
+    weight: Annotated[PositiveReal, Le(2)] = 1.0
+    """Of jacobi: the weight of an update."""
+    omega: Annotated[PositiveReal, Lt(2)] | None = None
+    """Of sor: over-relaxation; without it Young's optimum."""
+    tolerance: PositiveReal = 1e-8
+    """The norm to get below; of a step, see [Flow](cases.md#flow)."""
+    relative: StrictBool | None = None
+    """Whether the tolerance is relative: to the norm of b with the walls' values in it or, if that
+    is 0, to the norm at the first check. If not given, true with `monitor = "residual"`, false with
+    `"update"`."""
+    norm: Literal["l2", "max", "sum-abs-change"] = "l2"
+    """`l2` is the root of the sum of squares, `max` the largest magnitude, `sum-abs-change` the
+    change of the sum of magnitudes at all points relative to itself (with `monitor =
+    "update"`)."""
+    monitor: Literal["update", "residual"] = "residual"
+    """What the norm is of: the residual b - A u, or new - old."""
+    max_iterations: PositiveInteger = 1_000_000
+    """Beyond it the run ends with exit code 3."""
+    iterations: PositiveInteger | None = None
+    """Exactly so many, in place of a tolerance."""
+    check_every: PositiveInteger = 1
+    """Iterations from one check to the next."""
+    precision: Literal["float64", "float32", "mixed"] = "float64"
+    """Of fields and arithmetic. `mixed`, of multigrid: see [mixed
+    precision](cases.md#mixed-precision)."""
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether the tolerance is relative, as given or by default."""
+        return self.monitor == "residual" if self.relative is None else self.relative
+
+    @property
+    def check_interval(self) -> int:
+        """Iterations from one check to the next; of a fixed number the last, if nothing is said."""
+        if self.iterations is None or "check_every" in self.model_fields_set:
+            return self.check_every
+        return self.iterations
+
+    @property
+    def field_precision(self) -> str:
+        """That of fields and of the residual; only a solver's own arrays may have another."""
+        return "float64" if self.precision == "mixed" else self.precision
+
+    def mistakes(self) -> Found:
+        if self.update and self.method not in ("auto", "jacobi"):
+            yield ("update",), f'only for method = "jacobi", not "{self.method}"'
+        if self.update and self.monitor != "update" and self.iterations is None:
+            yield ("monitor",), 'must be "update" with solver.update, which defines no residual'
+        if self.norm == "sum-abs-change" and self.monitor != "update":
+            yield ("monitor",), 'must be "update" with norm = "sum-abs-change"'
+        if self.update and "weight" in self.model_fields_set:
+            yield ("weight",), "has no effect with solver.update"
+        for key, methods in OPTIONS.items():
+            if key in self.model_fields_set and self.method not in methods:
+                names = " or ".join(f'"{method}"' for method in methods)
+                yield (key,), f'only for method = {names}, not "{self.method}"'
+        if self.cycle == "FMG" and self.method == "mgcg":
+            yield ("cycle",), '"FMG" is only for method = "multigrid", not "mgcg"'
+        if self.precision == "mixed":
+            if self.method not in ("auto", "multigrid") or self.update:
+                method = "jacobi" if self.update else self.method
+                yield ("precision",), f'"mixed" is only for method = "multigrid", not "{method}"'
+            if self.cycle == "FMG":
+                yield ("cycle",), 'must be "V" or "W" with precision = "mixed"'
+
+
+class Time(Section):
+    """`[time]`: the march of a transient case from t = 0."""
+
+    one_of = ("step", "cfl")
+
+    end: PositiveReal
+    """The march goes from t = 0 to here."""
+    step: PositiveReal | None = None
+    """The length of a step; this or `cfl`."""
+    cfl: PositiveReal | None = None
+    """Of explicit schemes: a share of the largest stable step, that at t = 0; of flow, and of a
+    velocity that carries itself, that of the moment."""
+    scheme: Literal[
+        "explicit", "rk2", "rk3", "adams-bashforth", "crank-nicolson", "backward-euler"
+    ] = "explicit"
+    """`explicit` (Euler) of all; of heat also `crank-nicolson` and `backward-euler`; of transport
+    and flow `rk2` and `rk3` (strong-stability-preserving Runge-Kutta); of flow `adams-bashforth`
+    (second order)."""
+    allow_unstable: StrictBool = False
+    """Do not refuse an unstable explicit step, warn only."""
+    tolerance: PositiveReal | None = None
+    """The march ends when it is steady, when the norm of its change is at most this; not before
+    `end` means exit code 3."""
+    norm: Literal["max", "sum-change"] = "max"
+    """`max`: the largest rate of change. `sum-change`: the change in a step of the sum of the
+    first field, relative to itself."""
+
+    @property
+    def diffusion(self) -> str:
+        """How the diffusion of a flow is marched."""
+        return "explicit"
+
+    def mistakes(self) -> Found:
+        yield from super().mistakes()
+        if "norm" in self.model_fields_set and self.tolerance is None:
+            yield ("norm",), "only with time.tolerance"
+        if self.cfl is not None and self.scheme in IMPLICIT:
+            yield ("cfl",), f'only for explicit schemes, not "{self.scheme}"'
+
+
+class Line(Section):
+    """`[[output.line]]`: so many points from one to another, evenly spaced, ends included."""
+
+    start: tuple[Real, ...] = Field(alias="from")
+    """Where it begins."""
+    end: tuple[Real, ...] = Field(alias="to")
+    """Where it ends."""
+    points: Annotated[Integer, Ge(2), Le(1000)]
+    """How many points it has."""
+
+    def positions(self) -> list[tuple[float, ...]]:
+        """Along x, y, z."""
+        shares = [n / (self.points - 1) for n in range(self.points)]
+        ends = list(zip(self.start, self.end, strict=True))
+        return [tuple((1.0 - s) * low + s * high for low, high in ends) for s in shares]
+
+
+def _film(value: Any) -> Any:
+    """Whether there is a film, or of which fields."""
+    if not isinstance(value, bool | list):
+        raise ValueError(f"must be true, false or a list of fields, not {show(value)}")
+    for item in value if isinstance(value, list) else ():
+        if not isinstance(item, str):
+            raise ValueError(f"must be a list of names of fields, not of {show(item)}")
+    return value if isinstance(value, bool) else tuple(value)
+
+
+Film = Annotated[bool | tuple[str, ...], PlainValidator(_film)]
+
+
+class Output(Section):
+    """`[output]`: what is written and drawn, and after how many steps each time."""
+
+    fields: tuple[FieldName, ...] | None = None
+    """Those that are written; all if not given."""
+    every: PositiveInteger | None = None
+    """Steps from one frame to the next; the first and the last one are always written."""
+    plot: tuple[FieldName, ...] = ()
+    """Fields that are drawn when the run is at its end, as `CASE_pressure.png`."""
+    film: Film = False
+    """`true`, or fields of which the frames become a film, as `CASE.mp4` or `CASE_pressure.mp4`; a
+    GIF where there is no encoder. Needs `output.every`."""
+    sample: Interval | None = None
+    """From one row of a march's history to the next (norm, probes, forces, energies): steps, or
+    seconds of its own time such as `"0.01 s"`; see [the history of a
+    march](output.md#the-history-of-a-march)."""
+    probes: tuple[tuple[Real, ...], ...] = ()
+    """Points at which the history of a march holds all fields, as `probe_0_pressure`."""
+    lines: tuple[Line, ...] = Field(default=(), alias="line")
+    """Lines of points that the history holds with each frame, as `line_0_velocity_x`, at the times
+    `line_time`."""
+
+    @property
+    def sample_steps(self) -> int | None:
+        """Steps from one row of the history to the next."""
+        return self.sample if isinstance(self.sample, int) else None
+
+    @property
+    def sample_seconds(self) -> float | None:
+        """Time of the march from one row of the history to the next (s)."""
+        return seconds_of(self.sample)
+
+    @property
+    def films(self) -> tuple[str, ...]:
+        """The fields of films; "" stands for the main one, in a film without its name."""
+        return self.film if isinstance(self.film, tuple) else ("",) * self.film
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is anything to draw."""
+        return bool(self.plot or self.film)
+
+    def mistakes(self) -> Found:
+        if self.fields == ():
+            yield ("fields",), "must name a field"
+
+
+class Checkpoint(Section):
+    """`[checkpoint]`: how often the state of a run is saved, and how many states are kept."""
+
+    every: Interval | None = None
+    """From one checkpoint to the next: iterations or steps, or a wall time such as `"30 min"`, `"2
+    h"`, `"90 s"`; without it none is made at intervals."""
+    keep: PositiveInteger = 2
+    """So many are kept, the newest ones."""
+
+    @property
+    def every_steps(self) -> int | None:
+        """Iterations or steps from one checkpoint to the next."""
+        return self.every if isinstance(self.every, int) else None
+
+    @property
+    def every_seconds(self) -> float | None:
+        """Seconds of wall time from one checkpoint to the next."""
+        return seconds_of(self.every)
+
+
+class Parallel(Section):
+    """`[parallel]`: what the run runs on; it never changes the result."""
+
+    backend: Literal["auto", "numpy", "numba", "cupy", "cuda"] = "auto"
+    """`auto` takes the fastest one that works here: a GPU, else numba."""
+    threads: PositiveInteger | None = None
+    """Of numba: all processors if not given; one for each of many processes."""
+    ranks: Literal["auto"] | tuple[PositiveInteger, ...] = "auto"
+    """Processes along x, y, z; `auto`: the blocks with the least surface."""
+    halo: Literal["auto"] | PositiveInteger = "auto"
+    """Layers of ghosts that are exchanged at once, and so sweeps for each exchange; `auto`: as
+    many as a machine makes in one pass, else 1. See [many processes](cases.md#many-processes)."""
+    transport: Literal["auto", "nccl", "mpi", "host"] = "auto"
+    """What moves ghosts between GPUs: NCCL, MPI of memory of GPUs, MPI through pinned memory of
+    the host, or the first of these that works."""
+
+    @property
+    def layers(self) -> int:
+        """Layers of ghosts to begin with: "auto" may find more, where passes are made of sweeps."""
+        return 1 if self.halo == "auto" else self.halo
+
+
+class Units(Section):
+    """`[units]`: names of units for the output."""
+
+    temperature: str = "1"
+    """The unit of a field, for files and pictures."""
+    concentration: str = "1"
+    velocity_x: str = "1"
+    velocity_y: str = "1"
+    velocity_z: str = "1"
+    pressure: str = "1"
+    length: str = "1"
+    """The unit of x, y, z."""
+    time: str = "1"
+    """The unit of t."""
+
+
+class Exact(Section):
+    """`[reference.exact]`: the exact solution of each field."""
+
+    temperature: SpaceTimeField | None = None
+    """The exact solution; the run then reports its error."""
+    concentration: SpaceTimeField | None = None
+    velocity_x: SpaceTimeField | None = None
+    velocity_y: SpaceTimeField | None = None
+    velocity_z: SpaceTimeField | None = None
+    pressure: SpaceTimeField | None = None
+
+
+class Profile(Section):
+    """`[[reference.profile]]`: values of a field along a line that a report draws beside its own.
+
+    The line goes along an axis, through a point. They may be measured, or of the literature.
+    """
+
+    field: FieldName
+    """Whose values they are."""
+    along: Literal["x", "y", "z"]
+    """The axis of the line."""
+    through: tuple[Real, ...]
+    """A point of it."""
+    positions: tuple[Real, ...]
+    """Coordinates along the axis."""
+    values: tuple[Real, ...]
+    """Of the field there."""
+    source: str = ""
+    """Who says so."""
+
+    def mistakes(self) -> Found:
+        if len(self.values) != len(self.positions):
+            counts = f"{len(self.positions)} positions and {len(self.values)} values"
+            yield ("values",), f"must be as many as positions, not {counts}"
+
+
+class Reference(Section):
+    """`[reference]`: what the result is measured against."""
+
+    exact: Exact = Exact()
+    """The exact solution of each field."""
+    profiles: tuple[Profile, ...] = Field(default=(), alias="profile")
+    """Values along lines, measured or of the literature, that `heatsolve report` draws beside the
+    run's own."""

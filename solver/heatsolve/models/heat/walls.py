@@ -1,0 +1,189 @@
+"""The walls of heat conduction: one class a kind of condition, its keys and its formulas.
+
+Every kind takes one form, a flux c (T_ghost - T) + f into a unit of volume beside the wall: a
+conductance c of the face, a value for the ghost, and a flux f (W/m3) to add to the source. So one
+point function serves inside and at every wall, the matrix stays symmetric, and ghosts change only
+when a wall's value changes with time.
+
+A new kind is a class here: its name is the key of `boundary.WALL.temperature`, its attributes are
+the keys of that table. The case reader, `heatsolve check` and docs/reference.md follow from it.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from heatsolve.case.sections import Section
+from heatsolve.case.types import SpaceField, SpaceTimeField
+from heatsolve.models.heat.equations import harmonic_mean
+from heatsolve.models.walls import Wall
+from heatsolve.stencil.evaluate import demand, evaluate
+from heatsolve.stencil.expressions import Expression, words
+from heatsolve.stencil.grid import Axis, Grid
+from heatsolve.stencil.language import where
+
+
+def ratio_line(axis: Axis) -> np.ndarray:
+    """The ratio of a full cell to the points' volumes along an axis; one number if all are full."""
+    if not any(axis.half_volumes):
+        return np.ones(1)
+    ratio = np.ones(axis.unknowns + 2)
+    for half, index in zip(axis.half_volumes, (1, -2), strict=True):
+        if half:
+            ratio[index] = 2.0
+    return ratio
+
+
+class WallFaces:
+    """The faces at a wall, and the layer of unknowns beside them.
+
+    On a cell grid the wall is half a spacing from the unknown; on a node grid it passes through the
+    ghost (of a given temperature) or through the unknown.
+    """
+
+    def __init__(self, wall: Wall, grid: Grid, k: Expression, values: np.ndarray):
+        self._wall, self._grid, self._k, self._values = wall, grid, k, values
+        self.on_nodes = grid.axes[wall.number].on_nodes
+        self.spacing = grid.axes[wall.number].spacing
+        """h, across the wall (m)."""
+
+    @property
+    def conductivity(self) -> np.ndarray:
+        """k of the unknowns beside the wall (W/(m K))."""
+        return self._wall.beside(self._values)
+
+    @property
+    def mean_conductivity(self) -> np.ndarray:
+        """The mean of k there and at the ghosts."""
+        return harmonic_mean(self._wall.beside(self._values, ghosts=True), self.conductivity)
+
+    @property
+    def conductivity_at_wall(self) -> np.ndarray:
+        """k at the wall itself: half a cell away it would cost an order."""
+        return evaluate(self._grid, "model.conductivity", self._k, positive=True, wall=self._wall)
+
+    @property
+    def ratio(self) -> np.ndarray:
+        """The ratio of a full cell to the volume of an unknown beside the wall."""
+        axis = self._grid.axes[self._wall.number]
+        return self._wall.beside(self._grid.along(self._wall.number, ratio_line(axis)))
+
+    def evaluate(
+        self, key: str, expression: Expression, time: float = 0.0, nonnegative: bool = False
+    ) -> np.ndarray:
+        """The values of an expression along the wall; `key` is that of the wall's condition."""
+        path = f"boundary.{self._wall.name}.temperature.{key}"
+        values = evaluate(self._grid, path, expression, time, wall=self._wall)
+        if nonnegative:
+            demand(self._grid, values >= 0.0, values, path, "not be negative")
+        return values
+
+
+class WallKind(Section):
+    """A kind of condition at a wall, by default one through which no heat goes."""
+
+    name: ClassVar[str]
+    """Its key in a case file."""
+    known: ClassVar[dict[str, type["WallKind"]]] = {}
+    """All kinds, by their names."""
+
+    def __init_subclass__(cls, name: str, **options: Any):
+        super().__init_subclass__(**options)
+        cls.name = name
+        WallKind.known[name] = cls
+
+    @property
+    def ghost(self) -> Expression | None:
+        """The temperature that the ghosts hold; None where they hold none."""
+        return None
+
+    @property
+    def drive(self) -> Expression | None:
+        """The expression that f is a multiple of; None where there is no f."""
+        return None
+
+    def coefficients(self) -> Iterator[Expression]:
+        """Yield the expressions that the conductance depends on."""
+        yield from ()
+
+    def conductance(self, faces: WallFaces) -> np.ndarray:
+        """c, from the unknowns beside the wall to the ghosts (W/(m3 K))."""
+        return np.zeros((1,) * faces.conductivity.ndim)
+
+    def flux(self, faces: WallFaces, time: float) -> np.ndarray:
+        """f, the heat that a unit of volume gains besides (W/m3)."""
+        return np.zeros((1,) * faces.conductivity.ndim)
+
+    def summary(self) -> str:
+        """The words of `heatsolve check` for the wall."""
+        raise NotImplementedError
+
+
+class Value(WallKind, name="value"):
+    """The field at the wall."""
+
+    value: SpaceTimeField
+
+    @property
+    def ghost(self) -> Expression:
+        return self.value
+
+    def conductance(self, faces: WallFaces) -> np.ndarray:
+        """k / h^2 to a node on the wall, k / (h/2) / h to a wall half a cell away."""
+        h = faces.spacing
+        if faces.on_nodes:
+            return faces.mean_conductivity / (h * h)
+        return 2.0 * faces.conductivity / (h * h)
+
+    def summary(self) -> str:
+        return f"temperature {words(self.value)}"
+
+
+class Gradient(WallKind, name="gradient"):
+    """Its outward normal derivative."""
+
+    gradient: SpaceTimeField
+
+    @property
+    def drive(self) -> Expression:
+        return self.gradient
+
+    def flux(self, faces: WallFaces, time: float) -> np.ndarray:
+        """k dT/dn through the wall, for a unit of the volume beside it: k g r / h."""
+        gradient = faces.evaluate("gradient", self.gradient, time)
+        return faces.conductivity_at_wall * gradient * faces.ratio / faces.spacing
+
+    def summary(self) -> str:
+        gradient = words(self.gradient)
+        return "insulated" if gradient == "0" else f"outward derivative dT/dn = {gradient}"
+
+
+class Robin(WallKind, name="robin"):
+    """Exchange of heat with the surroundings: -k dT/dn = h (T - ambient)."""
+
+    h: SpaceField
+    """The surface coefficient (W/m2/K); it may not vary in time."""
+    ambient: SpaceTimeField
+    """The temperature outside."""
+
+    @property
+    def ghost(self) -> Expression:
+        return self.ambient
+
+    def coefficients(self) -> Iterator[Expression]:
+        yield self.h
+
+    def conductance(self, faces: WallFaces) -> np.ndarray:
+        """To the ambient: from a node on the wall H / h, H the surface coefficient and h the
+        spacing; from a cell half a cell and H in series, 2 k H / (h (2 k + h H))."""
+        transfer = faces.evaluate("robin.h", self.h, nonnegative=True)
+        k, h = faces.conductivity, faces.spacing
+        if faces.on_nodes:
+            return transfer / h
+        series = 2.0 * k + h * transfer
+        return where(transfer == 0.0, 0.0 * series, 2.0 * k * transfer / (h * series))
+
+    def summary(self) -> str:
+        h, ambient = words(self.h), words(self.ambient)
+        return f"exchange with surroundings at {ambient}, -k dT/dn = h (T - {ambient}), h = {h}"

@@ -1,0 +1,91 @@
+"""The sections of a case of transport, and its rules."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+import pydantic
+from annotated_types import Ge
+from pydantic import Field
+
+from heatsolve.case.case import Case
+from heatsolve.case.defaults import ChangedDefault
+from heatsolve.case.sections import Box, Initial, Model
+from heatsolve.case.types import Found, PositiveReal, Real, VelocityField
+
+
+class TransportModel(Model):
+    """Transport: du/dt + div(v u) = nu div grad u + f, where u is a concentration, or the velocity
+    itself (`velocity = "self"`)."""
+
+    kind: Literal["transport"] = "transport"
+    """Transport."""
+    velocity: VelocityField = None
+    """v along x, y, z; 0 if not given. `"self"`: the quantities `velocity_x`, `velocity_y`,
+    `velocity_z` carry themselves."""
+    diffusivity: Annotated[Real, Ge(0)] = 0.0
+    """nu (m2/s)."""
+    convection: Literal["upwind", "backward", "central", "upwind3", "tvd"] = "upwind"
+    """How differences of what is carried are taken; see [transport](cases.md#transport)."""
+    form: Literal["flux", "advective"] = "flux"
+    """`flux` has div(v u) and conserves u, `advective` v . grad u. `"flux"` if not given,
+    `"advective"` with `convection = "backward"`."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _usual_form(cls, table: Any) -> Any:
+        if isinstance(table, Mapping) and table.get("convection") == "backward":
+            return {"form": "advective", **table}
+        return table
+
+
+class TransportBox(Box):
+    """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included."""
+
+    times: tuple[PositiveReal, ...] = Field(default=(), alias="again")
+    """Of transport: times; the box is set once more at the first step from each of them on."""
+
+    @property
+    def again(self) -> tuple[float, ...]:
+        return self.times
+
+
+class TransportInitial(Initial):
+    """`[initial]`: where a march in time or an iteration starts."""
+
+    boxes: tuple[TransportBox, ...] = Field(default=(), alias="box")
+    """Other values inside boxes, the last one on top."""
+
+
+class TransportCase(Case):
+    """A case of transport."""
+
+    kind = "transport"
+    whose = 'model.kind = "transport"'
+
+    model: TransportModel
+    initial: TransportInitial = TransportInitial()
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        if self.model.velocity == "self":
+            return tuple(f"velocity_{axis}" for axis in self.grid.axes)
+        return ("concentration",)
+
+    @property
+    def velocity_changes(self) -> bool:
+        return self.model.velocity == "self"
+
+    def changed_defaults(self) -> Iterator[ChangedDefault]:
+        yield ChangedDefault("model", "form", "advective", self.model.form)
+
+    def mistakes(self) -> Found:
+        yield from super().mistakes()
+        velocity, dimension = self.model.velocity, self.grid.dimension
+        if isinstance(velocity, tuple) and len(velocity) != dimension:
+            yield ("model", "velocity"), f"must have length {dimension}, as the grid has axes"
+        yield from self._mistaken_stages()
+
+
+def cases(model: Mapping[str, Any]) -> list[type[Case]]:
+    """The cases that this `[model]` may mean, the one that it does mean first."""
+    return [TransportCase]
