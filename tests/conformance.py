@@ -27,9 +27,9 @@ from heatsolve.linear.multigrid.plane import of_plane
 from heatsolve.linear.multigrid.transfer import restricted
 from heatsolve.linear.stationary import Chebyshev, Jacobi, Sor
 from heatsolve.linear.system import System, weighted_magnitude
-from heatsolve.models import boundary
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat import walls
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil import language as points
@@ -138,11 +138,11 @@ def pointwise(function: Callable[..., Any]) -> Point:
 WORDS = {points.where: 3, points.minimum: 2, points.maximum: 2, points.sqrt: 1, points.magnitude: 1}
 HELPERS = {
     heat.harmonic_mean: 2,
-    boundary.value_on_cells: 2,
-    boundary.value_on_nodes: 2,
-    boundary.robin_on_cells: 3,
-    boundary.robin_on_nodes: 2,
-    boundary.gradient_flux: 4,
+    walls.Value.on_cells: 2,
+    walls.Value.on_nodes: 2,
+    walls.Robin.on_cells: 3,
+    walls.Robin.on_nodes: 2,
+    walls.Gradient.through: 4,
 }
 """Helpers that are no point functions themselves, and how many numbers they take."""
 
@@ -345,7 +345,7 @@ def _of_staggered(d: int) -> list[Entry]:
         ]
     return [
         *entries,
-        Entry(f"{d}d-bends", flow.bends(d), d, (u,), ("array",) * d),
+        Entry(f"{d}d-bends", flow.second_differences(d), d, (u,), ("array",) * d),
         Entry(f"{d}d-carried", flow.carried(d, "central"), d, (u, *around)),
         Entry(f"{d}d-carried-only", flow.carried(d, "central"), d,
               (u, *velocities, u, points.ZERO, *spacings)),
@@ -397,7 +397,7 @@ def _of_collocated() -> list[Entry]:
 def _of_walls(d: int) -> list[Entry]:
     # Host arrays in the solver, but the same rules: the wall's terms once along an axis, once full.
     return [
-        Entry(f"{d}d-{helper.__name__}", pointwise(helper), d,
+        Entry(f"{d}d-{helper.__qualname__}", pointwise(helper), d,
               (*[_along(d, *range(d))] * (count - 1), _mixed(d)))
         for helper, count in HELPERS.items()
     ]  # fmt: skip

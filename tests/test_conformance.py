@@ -24,9 +24,9 @@ from heatsolve.linear.multigrid import (
     smoothers,
     transfer,
 )
-from heatsolve.models import boundary
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat.walls import WallKind
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil import language as points
@@ -34,7 +34,7 @@ from heatsolve.stencil.grid import make_grid
 from heatsolve.stencil.language import INDEX_NAMES, maximum, minimum, shifted, where
 from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, PointRuleError, record
 
-MODULES = (points, heat, transport, flow, boundary, system, stationary, krylov, fft,
+MODULES = (points, heat, transport, flow, system, stationary, krylov, fft,
            cycle, mixed, levels, smoothers, transfer, interpolation, plane)  # fmt: skip
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
 NAMES = ("numba-1", "numba-2", "cupy", "cuda")
@@ -116,8 +116,8 @@ def test_every_point_function_is_registered(module):
 
 
 def test_every_helper_is_registered():
-    public = {f for name, f in inspect.getmembers(boundary, inspect.isfunction)
-              if f.__module__ == boundary.__name__ and not name.startswith("_")}  # fmt: skip
+    public = {getattr(kind, name) for kind in WallKind.known.values()
+              for name, f in vars(kind).items() if isinstance(f, staticmethod)}  # fmt: skip
     assert public <= set(conformance.HELPERS)
     assert set(heat.LITERAL_UPDATES.values()) <= {entry.point for entry in registry()}
 

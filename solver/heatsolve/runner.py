@@ -14,6 +14,7 @@ import numpy as np
 from heatsolve import __version__
 from heatsolve.backends import Backend, told, trouble
 from heatsolve.backends.registry import choose, machine_name, make
+from heatsolve.case.case import Case
 from heatsolve.case.changes import refuse_another
 from heatsolve.case.load import locating, recorded
 from heatsolve.case.sections import IMPLICIT

@@ -129,12 +129,20 @@ class Value(WallKind, name="value"):
     def ghost(self) -> Expression:
         return self.value
 
+    @staticmethod
+    def on_nodes(mean, h):
+        """Conductance to a node on the wall: k / h^2, k the mean of both nodes'."""
+        return mean / (h * h)
+
+    @staticmethod
+    def on_cells(k, h):
+        """Conductance to a wall half a cell away: k / (h/2) / h."""
+        return 2.0 * k / (h * h)
+
     def conductance(self, faces: WallFaces) -> np.ndarray:
-        """k / h^2 to a node on the wall, k / (h/2) / h to a wall half a cell away."""
-        h = faces.spacing
         if faces.on_nodes:
-            return faces.mean_conductivity / (h * h)
-        return 2.0 * faces.conductivity / (h * h)
+            return self.on_nodes(faces.mean_conductivity, faces.spacing)
+        return self.on_cells(faces.conductivity, faces.spacing)
 
     def summary(self) -> str:
         return f"temperature {words(self.value)}"
@@ -149,10 +157,15 @@ class Gradient(WallKind, name="gradient"):
     def drive(self) -> Expression:
         return self.gradient
 
+    @staticmethod
+    def through(k, h, ratio, gradient):
+        """k dT/dn through the wall, for a unit of the volume beside it, of which a full cell is
+        `ratio` times as large."""
+        return k * gradient * ratio / h
+
     def flux(self, faces: WallFaces, time: float) -> np.ndarray:
-        """k dT/dn through the wall, for a unit of the volume beside it: k g r / h."""
         gradient = faces.evaluate("gradient", self.gradient, time)
-        return faces.conductivity_at_wall * gradient * faces.ratio / faces.spacing
+        return self.through(faces.conductivity_at_wall, faces.spacing, faces.ratio, gradient)
 
     def summary(self) -> str:
         gradient = words(self.gradient)
@@ -174,15 +187,25 @@ class Robin(WallKind, name="robin"):
     def coefficients(self) -> Iterator[Expression]:
         yield self.h
 
-    def conductance(self, faces: WallFaces) -> np.ndarray:
-        """To the ambient: from a node on the wall H / h, H the surface coefficient and h the
-        spacing; from a cell half a cell and H in series, 2 k H / (h (2 k + h H))."""
-        transfer = faces.evaluate("robin.h", self.h, nonnegative=True)
-        k, h = faces.conductivity, faces.spacing
-        if faces.on_nodes:
-            return transfer / h
+    @staticmethod
+    def on_nodes(h, transfer):
+        """Conductance from a node on the wall to the ambient."""
+        return transfer / h
+
+    @staticmethod
+    def on_cells(k, h, transfer):
+        """Conductance to the ambient: half a cell and the surface coefficient in series, over h.
+
+        -k dT/dn = transfer (T_wall - ambient), T_wall eliminated.
+        """
         series = 2.0 * k + h * transfer
         return where(transfer == 0.0, 0.0 * series, 2.0 * k * transfer / (h * series))
+
+    def conductance(self, faces: WallFaces) -> np.ndarray:
+        transfer = faces.evaluate("robin.h", self.h, nonnegative=True)
+        if faces.on_nodes:
+            return self.on_nodes(faces.spacing, transfer)
+        return self.on_cells(faces.conductivity, faces.spacing, transfer)
 
     def summary(self) -> str:
         h, ambient = words(self.h), words(self.ambient)
