@@ -20,7 +20,7 @@ from heatsolve.case.load import parse
 from heatsolve.control.restart import Start
 from heatsolve.control.stop import StopRequest
 from heatsolve.errors import InputError, Interrupted
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.linear.multigrid import hierarchy, partition
 from heatsolve.parallel.decomposition import factorisations
 from heatsolve.parallel.ranks import Ranks, World

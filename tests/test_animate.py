@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from heatsolve.case.load import load
 from heatsolve.cli import app
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.runner import run
 from heatsolve_post import animate as room
 from heatsolve_post.animate import animate

@@ -14,7 +14,7 @@ import heatsolve
 from heatsolve import api, cli
 from heatsolve.case.load import parse
 from heatsolve.errors import CaseError, Diverged, FileFailure, InputError
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve_post.plot import figure
 
 WALLS = ("left", "right", "bottom", "top")

@@ -15,7 +15,7 @@ from heatsolve.backends.registry import make
 from heatsolve.case.load import load
 from heatsolve.cli import app
 from heatsolve.errors import InputError
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.models.registry import make_model
 from heatsolve.runner import run
 from heatsolve.stencil.grid import make_grid, sampled

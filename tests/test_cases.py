@@ -8,7 +8,7 @@ import pytest
 
 from heatsolve.backends import registry as choice
 from heatsolve.case.load import load, shipped
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.report import Report
 from heatsolve.runner import run

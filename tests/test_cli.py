@@ -13,7 +13,7 @@ from heatsolve import __version__, cli
 from heatsolve.backends import registry as choice
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, load_shipped, parse, shipped
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.models.base import grid_of
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.time import step_size as pace

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from heatsolve.case.load import load
 from heatsolve.cli import EXIT_FAILED, app
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.io import output
 from heatsolve.runner import run
 from heatsolve_post.compare import compare
 
@@ -72,7 +71,7 @@ def test_norms_and_the_first_place(march):
 def test_blocks_of_rows_find_the_same(march, monkeypatch):
     other = changed(march, "pressure", {(1, 6, 3): 7.0, (1, 7, 0): 8.0})
     whole = list(compare(march, other))
-    monkeypatch.setattr(output, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(reader, "BLOCK_BYTES", 1)
     rows = list(compare(march, other))
     assert [each.first for each in rows] == [each.first for each in whole]
     assert [(each.differing, each.largest) for each in rows] == [

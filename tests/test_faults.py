@@ -25,10 +25,10 @@ from heatsolve.case.template import write_starter
 from heatsolve.control.controller import CheckpointController
 from heatsolve.control.stop import StopRequest
 from heatsolve.errors import Diverged, FileFailure, InputError, Interrupted
-from heatsolve.io import checkpoints, disk, fieldfile
+from heatsolve.io import checkpoints, disk, writer
 from heatsolve.io import subfiles as parts
 from heatsolve.io.disk import write_text
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.runner import run
 from heatsolve.tools.memory import explained
 from heatsolve_post.style import Figure, save
@@ -277,8 +277,8 @@ def test_killed_while_parts_are_removed(tmp_path, monkeypatch):
 
 
 MOMENTS = {
-    "a frame": (fieldfile.FieldFile, "append"),
-    "the name of a frame's file": (fieldfile.FieldFile, "seal"),
+    "a frame": (writer.FieldFile, "append"),
+    "the name of a frame's file": (writer.FieldFile, "seal"),
     "a part of a checkpoint": (checkpoints.CheckpointStore, "_write_part"),
     "the name of a checkpoint": (checkpoints.CheckpointStore, "_finish"),
 }

@@ -10,7 +10,7 @@ from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, parse
 from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, Diverged, InputError
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.models.base import Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.projection import Projection

@@ -12,7 +12,7 @@ from test_ranks import launch, mpi
 
 from heatsolve.backends.registry import count_gpus
 from heatsolve.case.load import load
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.parallel.ranks import find_ranks
 from heatsolve.report import Report
 from heatsolve.runner import run

@@ -14,7 +14,8 @@ from heatsolve.case.load import parse
 from heatsolve.control.controller import State
 from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, InputError
-from heatsolve.io.output import copy, read, summary
+from heatsolve.io.reader import read, summary
+from heatsolve.io.writer import copy
 from heatsolve.models.flow.obstacles import Obstacles
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat.conduction import Conduction

@@ -13,8 +13,9 @@ import xarray
 
 from heatsolve.case.load import load, parse, shipped
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.io import fieldfile, output
-from heatsolve.io.output import FieldFile, cuts, evenly, read, summary
+from heatsolve.io import reader, writer
+from heatsolve.io.reader import cuts, evenly, read, summary
+from heatsolve.io.writer import FieldFile
 from heatsolve.models.base import grid_of
 from heatsolve.runner import run
 
@@ -248,7 +249,7 @@ class TestFormat:
         [(10**6, (1, 5, 7)), (281, (1, 5, 7)), (280, (1, 3, 7)), (60, (1, 1, 7))],
     )
     def test_chunks_are_frames_or_slabs_under_the_bound(self, tmp_path, monkeypatch, limit, chunk):
-        monkeypatch.setattr(fieldfile, "BLOCK_BYTES", limit)
+        monkeypatch.setattr(writer, "BLOCK_BYTES", limit)
         with h5py.File(write(tmp_path / "a.h5", transient=True)) as file:
             assert file["temperature"].chunks == chunk
 
@@ -327,7 +328,7 @@ class TestFailures:
 import pathlib, resource, signal, sys
 import numpy as np
 from heatsolve.errors import FileFailure
-from heatsolve.io.output import FieldFile
+from heatsolve.io.writer import FieldFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 line, time = np.arange(300.0), {0.0 if transient else None}
@@ -419,7 +420,7 @@ class TestRead:
 
 class TestSummary:
     def test_text(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(output, "BLOCK_BYTES", 60)  # so that statistics come in pieces
+        monkeypatch.setattr(reader, "BLOCK_BYTES", 60)  # so that statistics come in pieces
         values = np.array(field(2))
         values[1, 2:4] = np.nan
         attributes = {

@@ -16,7 +16,7 @@ import heatsolve
 from heatsolve.case.sections import Profile
 from heatsolve.cli import app
 from heatsolve.errors import CaseError, FileFailure, InputError
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.tools.bench import sweeps
 from heatsolve_post.history import profile_of, watched, watched_figure
 from heatsolve_post.page import report

@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 from heatsolve.cli import app
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.io import fieldfile, output
+from heatsolve.io import reader, writer
 from heatsolve.io import subfiles as parts
 from heatsolve.io.disk import reserved
-from heatsolve.io.output import cuts, evenly, read, summary
+from heatsolve.io.reader import cuts, evenly, read, summary
 from heatsolve.io.writer import Results, gather
 from heatsolve.parallel.ranks import Ranks, agreed
 
@@ -191,7 +191,7 @@ class TestSameAsPlain:
     def test_gather(self, tmp_path, dimensions, transient, monkeypatch):
         plain = write(tmp_path / "plain.h5", 1, dimensions, transient)
         master = write(tmp_path / "master.h5", 4, dimensions, transient)
-        monkeypatch.setattr(fieldfile, "BLOCK_BYTES", 60)  # so that it goes in pieces
+        monkeypatch.setattr(writer, "BLOCK_BYTES", 60)  # so that it goes in pieces
         before = tree(tmp_path)
         gather(master, tmp_path / "gathered.h5")
         assert before.items() <= tree(tmp_path).items()
@@ -260,8 +260,8 @@ class TestMaster:
 
     def test_memory(self, tmp_path, monkeypatch):
         """Neither the processes nor `gather` hold more than a block beyond what was given."""
-        monkeypatch.setattr(fieldfile, "BLOCK_BYTES", 2**18)
-        monkeypatch.setattr(output, "BLOCK_BYTES", 2**18)
+        monkeypatch.setattr(writer, "BLOCK_BYTES", 2**18)
+        monkeypatch.setattr(reader, "BLOCK_BYTES", 2**18)
         line, values = np.arange(1024.0), np.ones((1024, 1026))[:, 1:-1]
 
         def job(ranks):

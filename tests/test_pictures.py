@@ -10,7 +10,7 @@ from test_ranks import launch, mpi
 
 import heatsolve
 from heatsolve.errors import CaseError
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve_post import animate
 
 COOLING = ("cooling-cube", "--set=grid.nodes=[9, 8, 7]", "--set=output.every=4", "--backend=numpy")

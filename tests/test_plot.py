@@ -12,7 +12,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from heatsolve.errors import FileFailure, InputError
-from heatsolve.io.output import FieldFile
+from heatsolve.io.writer import FieldFile
 from heatsolve_post import style
 from heatsolve_post.colours import colours_of
 from heatsolve_post.plot import figure, plot

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from heatsolve.errors import InputError
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.parallel.decomposition import block_of, process_grid
 from heatsolve.parallel.halo import inner_and_rim
 from heatsolve.parallel.ranks import Ranks, _leaves, demand_same, find_ranks

@@ -19,7 +19,7 @@ from heatsolve.case.case import Case
 from heatsolve.case.load import parse
 from heatsolve.control.restart import Start
 from heatsolve.errors import FileFailure, InputError, Interrupted
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.linear.iterate import FEWEST_ON_DEVICE
 from heatsolve.report import Report
 from heatsolve.runner import run

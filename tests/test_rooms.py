@@ -36,7 +36,7 @@ package itself; `runner` and `tools` choose a backend from its registry. `cli` a
 LEFT = {
     "case.template": "io.disk",
     "case.unused": "backends models.base",
-    "io.output": "case.load case.toml",
+    "io.reader": "case.load case.toml",
     "runner": "tools.memory",
 }
 """Imports that still point the wrong way: no row may be added, and each one is to go."""

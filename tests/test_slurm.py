@@ -16,7 +16,7 @@ import pytest
 
 from heatsolve import cli
 from heatsolve.errors import InputError
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.tools import submit
 from heatsolve.tools.submit import Resources, script, wall_seconds
 

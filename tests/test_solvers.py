@@ -7,7 +7,7 @@ from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
 from heatsolve.errors import Diverged, InputError
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.linear.stationary import Sor, quotient
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.conduction import Conduction

@@ -26,10 +26,10 @@ import heatsolve_post
 from heatsolve import cli
 from heatsolve.case.load import parse
 from heatsolve.errors import FileFailure
-from heatsolve.io import inspection
+from heatsolve.io import layout
 from heatsolve.io.checkpoint_part import checksum_of
 from heatsolve.io.checkpoints import MANIFEST
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.parallel import ranks
 from heatsolve.runner import run
 from heatsolve.tools.scaling.study import Study
@@ -180,11 +180,11 @@ def test_attributes_are_numbers_or_texts(copies, monkeypatch):
     """A known one that is not is told, by its name; and those of a run are all known."""
     for path in copies.glob("*.h5"):
         with h5py.File(path) as file:
-            assert set(file.attrs) <= inspection.TEXTS | inspection.MEASURES
+            assert set(file.attrs) <= layout.TEXTS | layout.MEASURES
             good = dict(file.attrs)
     wrong = [None, "many", b"many", [1.0, 2.0], 1j, np.void(pickle.dumps(print)), h5py.Empty("f8")]
     for name, given in good.items():
-        for value in wrong if name not in inspection.TEXTS else [*wrong[3:], 1.5]:
+        for value in wrong if name not in layout.TEXTS else [*wrong[3:], 1.5]:
             with h5py.File("march.h5", "r+") as file:
                 file.attrs[name] = value if value is not None else file.ref
             with pytest.raises(FileFailure, match=rf"march\.h5 is damaged: '{name}' is an attr"):
@@ -304,11 +304,11 @@ def test_a_file_on_which_the_library_crashes(monkeypatch):
         faulthandler.disable()  # pytest's tale of the crash would look like a failed test
         look()
 
-    monkeypatch.setattr(inspection, "PATIENCE", 1)
+    monkeypatch.setattr(layout, "PATIENCE", 1)
     for look in (os.abort, lambda: os.kill(os.getpid(), signal.SIGSEGV), forever):
         with pytest.raises(FileFailure, match=r"a\.h5 is damaged: the HDF5 library fails on it"):
-            inspection.survives(Path("a.h5"), partial(quietly, look))
-    inspection.survives(Path("a.h5"), lambda: 1 / 0)  # which is raised where it is done in earnest
+            layout.survives(Path("a.h5"), partial(quietly, look))
+    layout.survives(Path("a.h5"), lambda: 1 / 0)  # which is raised where it is done in earnest
 
 
 def test_reading_changes_nothing(copies, monkeypatch):
@@ -347,7 +347,7 @@ def test_files_are_opened_to_be_read():
     """What writes is the field file, the file of many processes, and the part of a checkpoint."""
     modes = {(name, ast.literal_eval(node.args[1])) for name, called, node in calls()
              if called == "h5py.File"}  # fmt: skip
-    assert {name for name, mode in modes if mode != "r"} == {"fieldfile.py", "shared.py", "part.py"}
+    assert {name for name, mode in modes if mode != "r"} == {"writer.py", "checkpoint_part.py"}
     assert {("output.py", "r"), ("subfiles.py", "r"), ("part.py", "r")} <= modes
 
 

@@ -11,7 +11,7 @@ from test_restart import MARCH, STEADY
 from test_strangers import program
 
 from heatsolve.case.load import parse
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.report import Report
 from heatsolve.runner import run
 

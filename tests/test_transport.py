@@ -11,7 +11,7 @@ from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, parse, recorded
 from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, Diverged, InputError, Interrupted
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.models import stability
 from heatsolve.models.transport.convection import Convection
 from heatsolve.runner import run

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from heatsolve.errors import InputError
 from heatsolve.io.disk import aside
-from heatsolve.io.output import evenly, read
+from heatsolve.io.reader import evenly, read
 from heatsolve_post.colours import (
     Colours,
     Limits,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from heatsolve.errors import InputError
-from heatsolve.io.output import Solution, blocks, read
+from heatsolve.io.reader import Solution, blocks, read
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import numpy as np
 
 from heatsolve.case.sections import Profile
 from heatsolve.errors import InputError
-from heatsolve.io.fieldfile import LINE_TIME, row_axis
-from heatsolve.io.output import Solution, cuts
+from heatsolve.io.layout import LINE_TIME, row_axis
+from heatsolve.io.reader import Solution, cuts
 from heatsolve_post.style import Figure, name_axes, set_title
 from heatsolve_post.view import label_of
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from heatsolve.case.load import parse
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.io.disk import write_text
-from heatsolve.io.output import Solution, ranges, read
+from heatsolve.io.reader import Solution, ranges, read
 from heatsolve.streams import count, duration
 from heatsolve_post.history import norm_figure, profile_figure, watched, watched_figure
 from heatsolve_post.plot import figure

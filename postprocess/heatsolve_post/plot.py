@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm, SymLogNorm
 from matplotlib.contour import QuadContourSet
 
 from heatsolve.errors import InputError
-from heatsolve.io.output import Source, read
+from heatsolve.io.reader import Source, read
 from heatsolve_post.colours import (
     DIFFERENCE,
     DIVERGING,

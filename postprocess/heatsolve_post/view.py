@@ -11,7 +11,7 @@ import numpy as np
 from heatsolve.case.case import Case
 from heatsolve.case.load import parse
 from heatsolve.errors import HeatsolveError, InputError
-from heatsolve.io.output import Solution, Source, cuts, evenly, read
+from heatsolve.io.reader import Solution, Source, cuts, evenly, read
 from heatsolve.streams import shown
 
 DRAWN_POINTS = 1000

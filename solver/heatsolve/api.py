@@ -26,7 +26,7 @@ from heatsolve.cli import main
 from heatsolve.control.restart import Start
 from heatsolve.errors import CaseError, InputError
 from heatsolve.io.checkpoints import CheckpointStore
-from heatsolve.io.output import Solution, read, summary
+from heatsolve.io.reader import Solution, read, summary
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.user import model
 from heatsolve.parallel.ranks import Ranks, failing_together, find_ranks

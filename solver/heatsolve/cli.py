@@ -197,7 +197,7 @@ def new(
 @app.command()
 def info(file: FileArgument) -> None:
     """Summarise a file of results."""
-    from heatsolve.io.output import summary
+    from heatsolve.io.reader import summary
 
     print(summary(file))
 

@@ -25,9 +25,8 @@ from heatsolve.control.stop import StopRequest
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.disk import folder_beside
-from heatsolve.io.fieldfile import target
-from heatsolve.io.output import read
-from heatsolve.io.writer import Results
+from heatsolve.io.reader import read
+from heatsolve.io.writer import Results, target
 from heatsolve.linear.iterate import Outcome
 from heatsolve.linear.system import term_of
 from heatsolve.models.base import Model, dims_of, grid_of

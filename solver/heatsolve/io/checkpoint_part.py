@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from heatsolve.io.disk import Disk, reserve
-from heatsolve.io.inspection import damage, demand_group, demand_values, members
+from heatsolve.io.layout import damage, demand_group, demand_values, members
 
 CHUNK_BYTES = 8 * 2**20
 

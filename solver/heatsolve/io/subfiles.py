@@ -24,7 +24,7 @@ import numpy as np
 
 from heatsolve.errors import FileFailure
 from heatsolve.io.disk import failing, folder_beside, sync
-from heatsolve.io.inspection import demand_group, demand_values
+from heatsolve.io.layout import demand_group, demand_values
 
 NAME = re.compile(r"\.?([0-9a-f]{8})-(\d{4,})-\d{4,}\.h5(\.\d+-[0-9a-f]{8}\.part)?")
 """Run, segment and rank, as `part_name` composes them; unfinished ones have more around that."""

@@ -24,7 +24,7 @@ from heatsolve import __version__
 from heatsolve.backends import Backend, cache_folder, cores, host_memory, wanted_folder
 from heatsolve.backends import registry as choice
 from heatsolve.errors import HeatsolveError, InputError
-from heatsolve.io.fieldfile import versions
+from heatsolve.io.layout import versions
 from heatsolve.parallel import transport as transports
 from heatsolve.parallel.ranks import LAUNCHERS, Ranks, find_ranks, mpi_library
 from heatsolve.stencil.language import sqrt

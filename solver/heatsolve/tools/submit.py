@@ -19,7 +19,7 @@ from heatsolve.case.case import Case
 from heatsolve.case.load import load, locating
 from heatsolve.errors import InputError
 from heatsolve.io.disk import failing, write_text
-from heatsolve.io.fieldfile import target
+from heatsolve.io.writer import target
 from heatsolve.parallel.ranks import mpi_library, python
 from heatsolve.streams import shown
 from heatsolve.tools.preview import preview

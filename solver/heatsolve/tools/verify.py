@@ -18,7 +18,7 @@ from heatsolve.backends.registry import ON_GPU
 from heatsolve.case.load import load_shipped, shipped
 from heatsolve.errors import InputError
 from heatsolve.io.disk import write_text
-from heatsolve.io.output import read
+from heatsolve.io.reader import read
 from heatsolve.runner import run
 from heatsolve.stencil.expressions import suggestion
 from heatsolve.tools.references import (

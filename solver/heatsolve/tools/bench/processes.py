@@ -22,8 +22,7 @@ from heatsolve.backends import Backend
 from heatsolve.case.load import parse
 from heatsolve.control.controller import State
 from heatsolve.io.checkpoints import CheckpointStore
-from heatsolve.io.output import FieldFile
-from heatsolve.io.writer import Results
+from heatsolve.io.writer import FieldFile, Results
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method

@@ -1,4 +1,8 @@
-"""Whether a file holds what heatsolve writes: asked before any of it is read.
+"""The layout of a field file, and whether a file has it: asked before any of it is read.
+
+A file holds one dataset per field at its root, axes `(y, x)` or `(z, y, x)` (a transient run has a
+leading `time`), the coordinates as dimension scales, and a group `history`: the subset of netCDF-4
+that xarray, h5py and (through the `.xdmf` beside it) ParaView all open.
 
 A file may come from a stranger or from a disk that fails. What leads out of it (a link, a dataset
 whose values lie in another file) would show the content of other files, or lead the HDF5 library
@@ -9,7 +13,7 @@ import math
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,16 @@ import h5py
 import numpy as np
 
 from heatsolve.errors import FileFailure
+
+BLOCK_BYTES = 64 * 2**20  # bound on a chunk of a file, and on what is held of it in memory
+FORMAT = "v110"
+"""Of HDF5, since 2016: a checksum guards what lies around the values. Where there is none, a
+flipped bit may crash the library, or let it loop without end."""
+
+POINTS = "points_"
+"""What the axes of lines in the history are called, with the number of points."""
+LINES, LINE_TIME = "line_", "line_time"
+"""What the columns of lines begin with, and the axis of the times at which they are read."""
 
 NUMBERS = "fiu"
 """The kinds of NumPy's types that are numbers."""
@@ -146,3 +160,60 @@ def damage(group: h5py.Group, name: str, what: str) -> FileFailure:
     place = f"{group.name.rstrip('/')}/{name}".lstrip("/")
     short = place if len(place) <= MOST_LETTERS else f"{place[:MOST_LETTERS]}..."
     return FileFailure(f"{group.file.filename} is damaged: {short!r} {what}")
+
+
+def row_axis(name: str, axis: str, history: Container[str]) -> str:
+    """The axis of the rows of a column: that of lines, if their times are there, or `axis`."""
+    return LINE_TIME if name.startswith(LINES) and LINE_TIME in history else axis
+
+
+def field_names(file: h5py.File) -> list[str]:
+    """The datasets at the root that are not axes, in alphabetical order."""
+    return [n for n, d in file.items() if isinstance(d, h5py.Dataset) and not d.is_scale]
+
+
+def versions() -> str:
+    """Of h5py and HDF5."""
+    return f"h5py {h5py.version.version}, HDF5 {h5py.version.hdf5_version}"
+
+
+def axes_of(file: h5py.File) -> list[str]:
+    """The axes of space, slowest first."""
+    return [axis for axis in ("z", "y", "x") if axis in file]
+
+
+def inspect(file: h5py.File) -> None:
+    """Raise FileFailure for a file that is not one of ours, or has been damaged."""
+    names = list(members(file))
+    if not ({"history", "x"} <= set(names) and field_names(file)):
+        raise FileFailure(f"{file.filename} is not an output of heatsolve")
+    axes = ["time"] * ("time" in names) + axes_of(file)
+    shape = tuple(_length(file, axis) for axis in axes)
+    for name in field_names(file):
+        field = file[name] if file[name].is_virtual else demand_values(file, name)
+        if field.shape != shape:
+            raise damage(file, name, f"has the shape {field.shape}, its axes have {shape}")
+    for name in (*axes, *field_names(file)):
+        demand_unit(file, name)
+    attributes(file)
+    history = demand_group(file, "history")
+    for name in members(history):
+        demand_values(history, name)
+        demand_unit(history, name)
+    lengths: dict[str, set[int]] = {}
+    for name in history:
+        if not name.startswith(POINTS):
+            axis = row_axis(name, "iteration", history)
+            lengths.setdefault(axis, set()).add(len(history[name]))
+    if any(len(found) > 1 for found in lengths.values()):
+        raise damage(file, "history", "has columns of several lengths")
+
+
+def _length(file: h5py.File, axis: str) -> int:
+    """How many points or times an axis has. Raises FileFailure for what is no axis."""
+    line = demand_values(file, axis)
+    points = line[:] if line.ndim == 1 else np.empty(0)
+    ascends = axis == "time" or (points[1:] > points[:-1]).all()
+    if not (points.size and np.isfinite(points).all() and ascends):
+        raise damage(file, axis, "is no axis")
+    return points.size

@@ -1,4 +1,4 @@
-"""Files of results: read back, copied, summarised, wherever the values of their fields lie."""
+"""Files of results: read back and summarised, wherever the values of their fields lie."""
 
 import math
 import os
@@ -17,14 +17,13 @@ from heatsolve.case.toml import loads
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.io import subfiles as parts
 from heatsolve.io.disk import failing
-from heatsolve.io.fieldfile import BLOCK_BYTES, POINTS, FieldFile, field_names, row_axis
-from heatsolve.io.inspection import (
+from heatsolve.io.layout import (
+    BLOCK_BYTES,
+    POINTS,
     attributes,
-    damage,
-    demand_group,
-    demand_unit,
-    demand_values,
-    members,
+    axes_of,
+    field_names,
+    inspect,
     survives,
 )
 from heatsolve.streams import shown
@@ -110,13 +109,15 @@ def read(source: Source, fields: Sequence[str] | None = None) -> Solution:
         missing = [name for name in wanted if name not in source.fields]
         if not missing:
             return source
-        with _open(source) as file:
-            return replace(source, fields=source.fields | {n: _field(file, n)[:] for n in missing})
+        with opened(source) as file:
+            return replace(
+                source, fields=source.fields | {n: field_of(file, n)[:] for n in missing}
+            )
     path = Path(source)
-    with _open(path) as file:
+    with opened(path) as file:
         names = field_names(file)
         _demand(fields or (), names, path)
-        time, axes = file.get("time"), _axes(file)
+        time, axes = file.get("time"), axes_of(file)
         about = attributes(file)
         notes: tuple[str, ...] = ()
         if "case" in about:
@@ -124,7 +125,7 @@ def read(source: Source, fields: Sequence[str] | None = None) -> Solution:
         return Solution(
             path=path,
             mark=_mark(file),
-            fields={n: _field(file, n)[:] for n in (names if fields is None else fields)},
+            fields={n: field_of(file, n)[:] for n in (names if fields is None else fields)},
             coordinates={axis: file[axis][:] for axis in axes},
             time=time[:] if time else None,
             attributes=about,
@@ -153,8 +154,8 @@ def _values(source: Source, *fields: str) -> Iterator[tuple[Solution, list[Value
     with ExitStack() as stack:
         held: list[Values] = [solution.fields[n] for n in fields if n in solution.fields]
         if len(held) < len(fields):
-            file = stack.enter_context(_open(solution))
-            held = [_field(file, name) for name in fields]
+            file = stack.enter_context(opened(solution))
+            held = [field_of(file, name) for name in fields]
         yield solution, held
 
 
@@ -207,24 +208,6 @@ def blocks(sources: Sequence[Source], field: str) -> Iterator[Block]:
         for frame in np.ndindex(frames):
             for start in range(0, extent, rows):
                 yield frame, start, [each[(*frame, slice(start, start + rows))] for each in held]
-
-
-def copy(path: Path, target: Path) -> None:
-    """Write all that a field file holds, wherever it lies, to one plain file, block by block.
-
-    `target` may be the same as `path`. Raises as `read` and `FieldFile` do.
-    """
-    solution = read(path, fields=())
-    with _open(solution) as file:
-        units = {name: str(d.attrs["units"]) for name, d in file["history"].items()}
-        units |= solution.units | {"length": solution.units["x"]}
-        times = [None] if solution.time is None else solution.time.tolist()
-        transient = solution.time is not None
-        with FieldFile(target, solution.coordinates, units, transient=transient) as plain:
-            plain.copy({name: _field(file, name) for name in field_names(file)}, times)
-            if transient:  # a restart looks here for the frames of parts that are no more
-                plain.record("gathered", "frames", parts.lineage(file, field_names(file)[0]))
-            plain.finish(dict(file.attrs), solution.history)
 
 
 def summary(source: Source) -> str:
@@ -295,18 +278,8 @@ def _columns(rows: list[list[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def _length(file: h5py.File, axis: str) -> int:
-    """How many points or times an axis has. Raises FileFailure for what is no axis."""
-    line = demand_values(file, axis)
-    points = line[:] if line.ndim == 1 else np.empty(0)
-    ascends = axis == "time" or (points[1:] > points[:-1]).all()
-    if not (points.size and np.isfinite(points).all() and ascends):
-        raise damage(file, axis, "is no axis")
-    return points.size
-
-
 @contextmanager
-def _open(source: Path | Solution) -> Iterator[h5py.File]:
+def opened(source: Path | Solution) -> Iterator[h5py.File]:
     """A field file, open for reading: for a Solution the one that it was read from."""
     path = source.path if isinstance(source, Solution) else source
     with failing("read", path):
@@ -317,7 +290,7 @@ def _open(source: Path | Solution) -> Iterator[h5py.File]:
         with h5py.File(path, "r", locking="best-effort") as file:
             if isinstance(source, Solution) and _mark(file) != source.mark:
                 raise FileFailure(f"{path} has been replaced since it was first read")
-            _inspect(file)
+            inspect(file)
             parts.check(path.resolve().parent, parts.recorded(file, "parts", "size"))
             yield file
 
@@ -334,39 +307,12 @@ def _try_out(path: Path, *_: int) -> None:
 
     def look() -> None:
         with h5py.File(path, "r", locking="best-effort") as file:
-            _inspect(file)
+            inspect(file)
             for name in field_names(file):
                 if file[name].is_virtual:
                     parts.Linked(file[name]).look()
 
     survives(path, look)
-
-
-def _inspect(file: h5py.File) -> None:
-    """Raise FileFailure for a file that is not one of ours, or has been damaged."""
-    names = list(members(file))
-    if not ({"history", "x"} <= set(names) and field_names(file)):
-        raise FileFailure(f"{file.filename} is not an output of heatsolve")
-    axes = ["time"] * ("time" in names) + _axes(file)
-    shape = tuple(_length(file, axis) for axis in axes)
-    for name in field_names(file):
-        field = file[name] if file[name].is_virtual else demand_values(file, name)
-        if field.shape != shape:
-            raise damage(file, name, f"has the shape {field.shape}, its axes have {shape}")
-    for name in (*axes, *field_names(file)):
-        demand_unit(file, name)
-    attributes(file)
-    history = demand_group(file, "history")
-    for name in members(history):
-        demand_values(history, name)
-        demand_unit(history, name)
-    lengths: dict[str, set[int]] = {}
-    for name in history:
-        if not name.startswith(POINTS):
-            axis = row_axis(name, "iteration", history)
-            lengths.setdefault(axis, set()).add(len(history[name]))
-    if any(len(found) > 1 for found in lengths.values()):
-        raise damage(file, "history", "has columns of several lengths")
 
 
 def _demand(fields: Sequence[str], names: Sequence[str], path: Path) -> None:
@@ -376,11 +322,6 @@ def _demand(fields: Sequence[str], names: Sequence[str], path: Path) -> None:
             raise InputError(f"{path} has no field {field!r}, only {', '.join(names)}")
 
 
-def _axes(file: h5py.File) -> list[str]:
-    """The axes of space, slowest first."""
-    return [axis for axis in ("z", "y", "x") if axis in file]
-
-
-def _field(file: h5py.File, name: str) -> h5py.Dataset | parts.Linked:
+def field_of(file: h5py.File, name: str) -> h5py.Dataset | parts.Linked:
     """A field to be read, wherever its values lie."""
     return parts.Linked(file[name]) if file[name].is_virtual else file[name]
