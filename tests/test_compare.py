@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from heatsolve.case.load import load
 from heatsolve.cli import EXIT_FAILED, app
 from heatsolve.errors import FileFailure, InputError
+from heatsolve.io import reader
 from heatsolve.runner import run
 from heatsolve_post.compare import compare
 
