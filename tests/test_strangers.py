@@ -344,11 +344,11 @@ def calls():
 
 
 def test_files_are_opened_to_be_read():
-    """What writes is the field file, the file of many processes, and the part of a checkpoint."""
+    """What writes is the field file, and the part of a checkpoint."""
     modes = {(name, ast.literal_eval(node.args[1])) for name, called, node in calls()
              if called == "h5py.File"}  # fmt: skip
     assert {name for name, mode in modes if mode != "r"} == {"writer.py", "checkpoint_part.py"}
-    assert {("output.py", "r"), ("subfiles.py", "r"), ("part.py", "r")} <= modes
+    assert {("reader.py", "r"), ("subfiles.py", "r"), ("checkpoint_part.py", "r")} <= modes
 
 
 def test_nothing_is_evaluated_or_unpickled():
