@@ -199,14 +199,14 @@ def test_a_tile_fits_the_cache_and_there_is_one_for_each_chunk():
 def passes(monkeypatch):
     """Passes of the numba backend on small grids; how many sweeps each pass made."""
     made = []
-    single = NumbaBackend.sweeps
+    single = NumbaBackend.fused_sweeps
 
     def noted(self, point, new, u, region, stages, *rest):
         made.append(len(stages))
         single(self, point, new, u, region, stages, *rest)
 
     monkeypatch.setattr(heatsolve.backends.host.numba, "Tiling", SMALL_TILES)
-    monkeypatch.setattr(NumbaBackend, "sweeps", noted)
+    monkeypatch.setattr(NumbaBackend, "fused_sweeps", noted)
     return made
 
 

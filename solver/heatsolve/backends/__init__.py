@@ -430,7 +430,7 @@ class Backend(ABC):
             if high > extent:
                 raise ValueError(f"region {region} does not fit an output of {new.shape}")
         if place_of(new, (u, *stages[0])) is not None:
-            raise ValueError(f"{point.__name__}: fused sweeps do not write what they read")
+            raise ValueError(f"{point.__name__}: a fused sweep does not write what it reads")
         described = tuple([describe(a) for a in (u, *stages[0])])
         kinds = tuple([None if change is None else change.kind for change in changes])
         key = (point, described, kinds, tuple(wraps), self.gated)

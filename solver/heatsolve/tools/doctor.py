@@ -23,6 +23,7 @@ import numpy as np
 from heatsolve import __version__
 from heatsolve.backends import Backend, cache_folder, cores, host_memory, wanted_folder
 from heatsolve.backends import registry as choice
+from heatsolve.backends.registry import make
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.io.layout import versions
 from heatsolve.parallel import transport as transports
@@ -169,7 +170,7 @@ def demand_same_bits(machine: Backend) -> None:
     values = np.random.default_rng(1).random(PROOF)
     inside = tuple((1, extent - 1) for extent in PROOF)
     results = []
-    for each in (choice.make("numpy"), machine):
+    for each in (make("numpy"), machine):
         out = each.zeros(PROOF)
         each.sweep(circle, out, inside, each.to_device(values))
         results.append(each.to_host(out))
