@@ -85,13 +85,13 @@ def meet(one: range, other: range) -> bool:
     return some.start + ahead * some.step < min(some.stop, whole.stop)
 
 
-class Touched(NamedTuple):
+class Dependencies(NamedTuple):
     """What sweeps write, and the arrays that they read elsewhere than there."""
 
     written: list[Part]
     read: list[Place]
 
-    def depends_on(self, other: "Touched") -> bool:
+    def depends_on(self, other: "Dependencies") -> bool:
         """Whether one of both writes what the other one reads, or both write the same."""
         return (
             any(place.meets(array) for array in other.read for place, _ in self.written)
@@ -99,6 +99,6 @@ class Touched(NamedTuple):
             or any(have_common(part, new) for new in other.written for part in self.written)
         )
 
-    def and_of(self, other: "Touched") -> "Touched":
+    def and_of(self, other: "Dependencies") -> "Dependencies":
         """What both touch together."""
-        return Touched(self.written + other.written, self.read + other.read)
+        return Dependencies(self.written + other.written, self.read + other.read)

@@ -28,7 +28,7 @@ from heatsolve.backends.gpu.emit import (
     places,
 )
 from heatsolve.backends.gpu.launch import Launch
-from heatsolve.stencil.dependencies import Place, Touched, place_at
+from heatsolve.stencil.dependencies import Dependencies, Place, place_at
 from heatsolve.stencil.grid import Region
 from heatsolve.stencil.language import INDEX_NAMES
 from heatsolve.stencil.trace import INTEGER, Signature, Tape
@@ -75,7 +75,7 @@ class SmallSweep:
     def points(self) -> int:
         return points_of(self.region)
 
-    def touched(self, address: Callable[[Any], int]) -> Touched:
+    def dependencies(self, address: Callable[[Any], int]) -> Dependencies:
         """What it writes, and the arrays that it reads elsewhere than there."""
         written: list[Place] = []
         read: list[Place] = []
@@ -89,7 +89,7 @@ class SmallSweep:
                 written.append(place)
             elif number in elsewhere or place not in written:
                 read.append(place)
-        return Touched([(place, self.region) for place in written], read)
+        return Dependencies([(place, self.region) for place in written], read)
 
     def row(self, address: Callable[[Any], int]) -> list[int]:
         """What the kernel's table holds of it, after the number of its function."""
@@ -113,15 +113,15 @@ def read_elsewhere(tape: Tape) -> frozenset[int]:
 class Group:
     """Sweeps of which none touches what another one writes; one at first, then up to `most`."""
 
-    def __init__(self, sweep: SmallSweep, touched: Touched, most: int):
-        self.sweeps, self._touched, self._most = [sweep], touched, most
+    def __init__(self, sweep: SmallSweep, dependencies: Dependencies, most: int):
+        self.sweeps, self._dependencies, self._most = [sweep], dependencies, most
 
-    def takes(self, sweep: SmallSweep, touched: Touched) -> bool:
+    def takes(self, sweep: SmallSweep, dependencies: Dependencies) -> bool:
         """Whether it is one of them; it is then added."""
-        if len(self.sweeps) == self._most or self._touched.depends_on(touched):
+        if len(self.sweeps) == self._most or self._dependencies.depends_on(dependencies):
             return False
         self.sweeps.append(sweep)
-        self._touched = self._touched.and_of(touched)
+        self._dependencies = self._dependencies.and_of(dependencies)
         return True
 
     @property
@@ -192,9 +192,9 @@ def together(backend: Any, sweeps: Sequence[SmallSweep]) -> Iterator[Callable[[]
     most = min(MOST_SWEEPS, backend.limits.shared_of_block // (8 * WORDS))
     groups: list[Group] = []
     for sweep in sweeps:
-        touched = sweep.touched(backend.address)
-        if not groups or not groups[-1].takes(sweep, touched):
-            groups.append(Group(sweep, touched, most))
+        dependencies = sweep.dependencies(backend.address)
+        if not groups or not groups[-1].takes(sweep, dependencies):
+            groups.append(Group(sweep, dependencies, most))
     for in_one_block, some in groupby(groups, lambda group: group.fits_a_block):
         if not in_one_block:
             yield from (_in_turn(backend, [group.sweeps]) for group in some)
