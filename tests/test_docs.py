@@ -8,6 +8,7 @@ blocks of `toml` are cases. A comment before a block says that it is for a `gpu`
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -219,3 +220,9 @@ def test_the_site_builds(tmp_path):
 def test_the_site_names_every_page():
     listed = re.findall(r"[\w-]+\.md", (ROOT / "docs" / "site" / "mkdocs.yml").read_text())
     assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_picture_of_the_house():
+    """`python docs/house.py` draws it anew where the imports have changed."""
+    picture = runpy.run_path(str(ROOT / "docs" / "house.py"))["draw"]()
+    assert (ROOT / "docs" / "house.svg").read_text() == picture
