@@ -228,7 +228,7 @@ WALLS = "left.kind = 'no-slip'\nright.kind = 'no-slip'\nbottom.kind = 'no-slip'\
         ({"walls": WALLS.replace("'no-slip'", "'outflow'") + "top.kind = 'no-slip'"}, "high walls"),
         (
             {"grid": "periodic = ['x', 'y']", "form": "upwind"},
-            'model.convection: must be "central"',
+            'model.convection: must be one of "central"',
         ),
         ({"grid": "periodic = ['x', 'y']", "model": "buoyancy = [0, 1]"}, "only with thermal_diff"),
         ({"grid": "periodic = ['x', 'y']", "scheme": "backward-euler"}, "time.scheme"),

@@ -488,7 +488,7 @@ def test_the_form_of_a_case(tmp_path):
         assert case.model.form == form
         result = run(case, "numpy", tmp_path / "a.h5")
         assert f'form = "{form}"' in read(result.path).attributes["case"]
-    assert load("hotspot").model.form is None
+    assert not hasattr(load("hotspot").model, "form")
     with pytest.raises(CaseError, match=r'model\.form: only for kind = "transport"'):
         load("hotspot", ["model.form=flux"])
 

@@ -129,7 +129,7 @@ def _moved(case: Case, grid: Grid) -> Case:
             )
             for n in (0, 1)
         ]
-        box = {"shape": "box", "lower": corners[0], "upper": corners[1]}
+        box = {"shape": "box", "center": None, "lower": corners[0], "upper": corners[1]}
         bodies.append(obstacle.model_copy(update=box))
     middle = tuple(0.5 * (axis.lower + axis.upper) for axis in along)
     points = tuple(
