@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
+from heatsolve.budget import Budget, budget_of
 from heatsolve.case.load import load
 from heatsolve.cli import app
 from heatsolve.errors import InputError
@@ -21,7 +22,6 @@ from heatsolve.runner import run
 from heatsolve.stencil.grid import make_grid, sampled
 from heatsolve.time.step_size import time_step_controller
 from heatsolve.tools import timing as predict
-from heatsolve.tools.budget import Budget, budget_of
 from heatsolve.tools.preview import preview
 from heatsolve.tools.timing import Speed, speed_of, timing
 

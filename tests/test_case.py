@@ -16,10 +16,10 @@ from heatsolve.case import load as case_module
 from heatsolve.case.case import Case
 from heatsolve.case.defaults import with_key
 from heatsolve.case.load import CaseError, load, parse, shipped
-from heatsolve.case.template import STARTER
 from heatsolve.case.toml import dump, lines_of
-from heatsolve.case.unused import unused_keys
 from heatsolve.errors import FileFailure, InputError
+from heatsolve.models.unused import unused_keys
+from heatsolve.tools.template import STARTER
 
 PLATE = """\
 [case]

@@ -16,10 +16,11 @@ from heatsolve.case.load import load, load_shipped, parse, shipped
 from heatsolve.io.reader import read
 from heatsolve.models.base import grid_of
 from heatsolve.models.heat.conduction import Conduction
+from heatsolve.streams import size
 from heatsolve.time import step_size as pace
 from heatsolve.tools.preview import preview
 from heatsolve.tools.preview_heat import thinned
-from heatsolve.tools.preview_rows import SAMPLED, size
+from heatsolve.tools.preview_rows import SAMPLED
 
 PLATE = """\
 [case]

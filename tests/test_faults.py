@@ -20,8 +20,8 @@ from test_ranks import BESIDE, launch, mpi
 from test_restart import MARCH, RESTART, STEADY, _command_of, _folder_of, wait_for
 
 from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.budget import explained
 from heatsolve.case.load import parse
-from heatsolve.case.template import write_starter
 from heatsolve.control.controller import CheckpointController
 from heatsolve.control.stop import StopRequest
 from heatsolve.errors import Diverged, FileFailure, InputError, Interrupted
@@ -30,7 +30,7 @@ from heatsolve.io import subfiles as parts
 from heatsolve.io.disk import write_text
 from heatsolve.io.reader import read
 from heatsolve.runner import run
-from heatsolve.tools.memory import explained
+from heatsolve.tools.template import write_starter
 from heatsolve_post.style import Figure, save
 
 ALL = dict(texts())
@@ -405,7 +405,7 @@ from pathlib import Path
 from heatsolve.case.load import parse
 from heatsolve.io.writer import Results
 from heatsolve.runner import run
-from heatsolve.case.template import write_starter
+from heatsolve.tools.template import write_starter
 
 append, seen = Results.append, []
 

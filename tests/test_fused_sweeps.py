@@ -12,6 +12,7 @@ from heatsolve.backends.gpu import cycle_legs, fused_sweeps
 from heatsolve.backends.gpu.fused_sweeps import SHAPES_2D
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
+from heatsolve.budget import budget_of
 from heatsolve.case.load import parse
 from heatsolve.linear.iterate import iterate
 from heatsolve.linear.multigrid import hierarchy
@@ -24,7 +25,6 @@ from heatsolve.models.heat.solver import make_method
 from heatsolve.report import Report
 from heatsolve.stencil.language import fill, shifted
 from heatsolve.tools.bench.measure import noise_inside
-from heatsolve.tools.budget import budget_of
 
 COMPILER = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
 MACHINES = [

@@ -186,7 +186,7 @@ def new(
     ] = None,
 ) -> None:
     """Write a commented case file to start from, or a copy of a case."""
-    from heatsolve.case.template import write_copy, write_starter
+    from heatsolve.tools.template import write_copy, write_starter
 
     if name is None and source is None:
         raise InputError("heatsolve new needs a name for the case, or --from CASE")

@@ -14,11 +14,11 @@ import numpy as np
 from heatsolve import __version__
 from heatsolve.backends import Backend, told, trouble
 from heatsolve.backends.registry import choose, machine_name, make
+from heatsolve.budget import explained
 from heatsolve.case.case import Case
 from heatsolve.case.changes import refuse_another
 from heatsolve.case.load import locating, recorded
 from heatsolve.case.sections import IMPLICIT
-from heatsolve.case.unused import warn_of_unused
 from heatsolve.control.controller import CheckpointController, State
 from heatsolve.control.restart import Start, find_state
 from heatsolve.control.stop import StopRequest
@@ -32,6 +32,7 @@ from heatsolve.linear.system import term_of
 from heatsolve.models.base import Model, dims_of, grid_of
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.registry import make_model
+from heatsolve.models.unused import warn_of_unused
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, speed, together
@@ -39,7 +40,6 @@ from heatsolve.stencil.language import copy
 from heatsolve.streams import duration, shown
 from heatsolve.time import loop as march
 from heatsolve.time.step_size import TimeStepController, time_step_controller
-from heatsolve.tools.memory import explained
 
 EXIT_NOT_CONVERGED = 3
 TOLD_FROM = 0.1

@@ -117,3 +117,11 @@ def count(number: float) -> str:
         if number >= factor:
             return f"{number / factor:.3g} {prefix}"
     return f"{number:.3g} "
+
+
+def size(count: float) -> str:
+    """A number of bytes as people say it."""
+    for factor, unit in ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} bytes"

@@ -4,13 +4,13 @@ from collections.abc import Callable, Generator, Iterator
 
 from heatsolve.backends import Backend
 from heatsolve.backends.registry import choose
+from heatsolve.budget import Budget, budget_of
 from heatsolve.case.case import Case
-from heatsolve.case.unused import warn_of_unused
 from heatsolve.models.base import grid_of
+from heatsolve.models.unused import warn_of_unused
 from heatsolve.report import Report
 from heatsolve.streams import shown
 from heatsolve.time.step_size import TimeStepController
-from heatsolve.tools.budget import Budget, budget_of
 from heatsolve.tools.preview_flow import flow_rows
 from heatsolve.tools.preview_heat import heat_rows
 from heatsolve.tools.preview_rows import files, memory_row, process_rows, row, sample_of

@@ -7,6 +7,7 @@ import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.backends.registry import make
+from heatsolve.budget import Budget
 from heatsolve.case.case import Case
 from heatsolve.case.sections import IMPLICIT
 from heatsolve.models.base import Model, dims_of, grid_of
@@ -14,9 +15,9 @@ from heatsolve.models.multifield import MultiFieldModel
 from heatsolve.parallel.decomposition import largest_block, most_neighbours
 from heatsolve.stencil.expressions import words
 from heatsolve.stencil.grid import WALLS, Grid, sampled
+from heatsolve.streams import size
 from heatsolve.time.loop import steps_to_look
 from heatsolve.time.step_size import TimeStepController, follows, time_step_controller
-from heatsolve.tools.budget import Budget
 
 EVALUATED_UP_TO = 1 << 20
 """Unknowns up to which expressions are evaluated at all points: a quarter of a second."""
@@ -26,14 +27,6 @@ XDMF_BYTES = 300  # for each frame, and each field in it
 NORMS, OF_FLOW = 4, 4
 """Columns of every history of a march (its steps, times and norms), and those that a flow adds."""
 H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
-
-
-def size(count: float) -> str:
-    """A number of bytes as people say it."""
-    for factor, unit in ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB")):
-        if count >= factor:
-            return f"{count / factor:.3g} {unit}"
-    return f"{count:.0f} bytes"
 
 
 def row(label: str, text: str) -> str:

@@ -16,15 +16,15 @@ import numpy as np
 from heatsolve import __version__
 from heatsolve.backends import Backend, digest, kept
 from heatsolve.backends.registry import machine_name
+from heatsolve.budget import Budget
 from heatsolve.case.case import Case
 from heatsolve.errors import InputError
 from heatsolve.models.heat.solver import method_name
 from heatsolve.stencil.language import copy
-from heatsolve.streams import duration
+from heatsolve.streams import duration, size
 from heatsolve.time.step_size import TimeStepController
-from heatsolve.tools.budget import Budget
 from heatsolve.tools.preview import Timing
-from heatsolve.tools.preview_rows import row, size
+from heatsolve.tools.preview_rows import row
 
 CACHED = 64 << 20
 """Bytes of arrays up to which a cache may hold them."""

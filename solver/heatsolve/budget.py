@@ -1,11 +1,13 @@
 """What a run needs: the memory of its arrays, and the work of one iteration or step.
 
 Both are counted: the problem, its method or stepper, and an iteration or some steps are made on a
-machine that allocates and computes nothing (`CountingBackend`).
+machine that allocates and computes nothing (`CountingBackend`). Where memory does not suffice, a
+sentence says how much the case needs, and what would fit.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +17,7 @@ from heatsolve.backends import Backend
 from heatsolve.backends.registry import CountingBackend
 from heatsolve.case.case import Case
 from heatsolve.case.sections import IMPLICIT, Section
+from heatsolve.errors import InputError
 from heatsolve.linear.iterate import Queue
 from heatsolve.linear.stopping import Criterion
 from heatsolve.models.base import Model, Substep, dims_of, grid_of
@@ -22,6 +25,7 @@ from heatsolve.models.heat.solver import make_method, method_name
 from heatsolve.models.registry import make_model
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.stencil.grid import Grid, Outline
+from heatsolve.streams import size
 from heatsolve.time.step_size import TimeStepController, substeps
 
 WIDE_LEVELS = 2
@@ -32,6 +36,10 @@ EXACT_ARRAYS = 3
 """Arrays in double precision that a comparison with an exact solution takes on the host."""
 COARSENED_TO = 1 << 18
 """Unknowns of the grid that is counted in place of a larger one whose arrays the host fills."""
+SIGNS = ("OUT_OF_MEMORY", "MemoryAllocation", "ALLOC_FAILED", "Out of memory")
+"""How the driver, the runtime and the libraries of CUDA say that memory is short."""
+LARGE = 20
+"""Arrays for each field beyond which a run hardly needs any."""
 
 
 @dataclass(frozen=True)
@@ -221,3 +229,60 @@ def _held(problem: Model) -> int:
     values = [value for keeper in keepers if keeper is not None for value in vars(keeper).values()]
     lists = [value if isinstance(value, list | tuple) else [value] for value in values]
     return sum(array.nbytes for each in lists for array in each if isinstance(array, np.ndarray))
+
+
+# ---- where memory does not suffice ---------------------------------------------------------------
+
+
+@contextmanager
+def explained(case: Case, machine: Backend, processes: int) -> Iterator[None]:
+    """Make an InputError of memory that is short, on the host or on a GPU.
+
+    A system that kills a process which takes too much says nothing: so a run that cannot fit is
+    refused before it begins.
+    """
+    free, total = machine.memory()
+    grid = grid_of(case)
+    fields = len(case.field_names) * grid.all_unknowns * machine.dtype.itemsize / processes
+    if LARGE * fields > total and budget_of(case, machine, processes).arrays > total:
+        where = "on the GPU" if machine.on_device else "on the host"
+        raise InputError(_told(where, case, machine, processes, free, total))
+    try:
+        yield
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        on_device = machine.on_device and any(sign in said for sign in SIGNS)
+        if not (on_device or isinstance(error, MemoryError)):
+            raise
+        where = "on the GPU" if on_device else "on the host"
+        if machine.on_device and not on_device:
+            raise InputError(f"not enough memory {where} ({error})") from error
+        raise InputError(_told(where, case, machine, processes, free, total)) from error
+
+
+def _told(
+    where: str, case: Case, machine: Backend, processes: int, free: int, total: int
+) -> str:  # fmt: skip
+    told = f"not enough memory {where}, where {size(free)} of {size(total)} were free"
+    with suppress(Exception):  # an estimate needs memory, too
+        told += _what_would_fit(case, machine, processes, free)
+    return told
+
+
+def needed(case: Case, machine: Backend, processes: int = 1) -> int:
+    """Bytes of the arrays of each process, where they lie; about."""
+    return budget_of(case, machine, processes).needed(machine.on_device)
+
+
+def _what_would_fit(case: Case, machine: Backend, processes: int, free: int) -> str:
+    wanted = needed(case, machine, processes)
+    each = " in each process" if processes > 1 else ""
+    said = f": the case needs about {size(wanted)}{each}"
+    if wanted <= free:
+        return said
+    unknowns, many = grid_of(case).all_unknowns, math.ceil(processes * wanted / free)
+    whose = "a GPU" if machine.on_device else "as much memory"
+    return (
+        f"{said}; {unknowns * free / wanted:.2g} of its {unknowns:.2g} unknowns would fit, "
+        f"or all of them on {many} processes with {whose} each"
+    )
