@@ -359,7 +359,7 @@ def test_nothing_is_evaluated_or_unpickled():
     assert {name for name, called, _ in calls() if called == "exec"} == generated
     unpickling = re.compile(r"^\s*(import|from) (pickle|marshal|shelve|dill|yaml)", re.M)
     # Machine code of its own cache folder, which is trusted as a program is.
-    own = {"numba_cache.py"}
+    own = {"numba_loops.py"}
     assert {path.name for path in SOURCES if unpickling.search(path.read_text())} == own
 
 
