@@ -47,7 +47,7 @@ FAMILIES = {
         "test_cycle_legs_have_the_bits_of_single_sweeps[three sweeps-multigrid-{0}]",
         "test_cycle_legs_have_the_bits_of_single_sweeps[odd torus-mgcg-{0}]",
         "test_norms_that_cycles_find_on_their_way[cells-{0}]",
-        "test_norms_that_cycles_find_on_their_way[space-{0}]",
+        "test_norms_that_cycles_find_on_their_way[3D-{0}]",
         "test_cycle_legs_in_3d_have_the_bits_of_single_sweeps[small-{0}]",
         "test_cycle_legs_in_3d_have_the_bits_of_single_sweeps[nodes-{0}]",
         "test_cycle_legs_in_3d_have_the_bits_of_single_sweeps[torus-{0}]",
@@ -56,6 +56,14 @@ FAMILIES = {
 }  # fmt: skip
 """Generic sweeps with and without reductions, of arrays alike and apart; passes of several sweeps;
 half cycles of multigrid, with the small sweeps that share a kernel on its coarse levels; checks."""
+
+
+HERE = Path(__file__).parent
+
+
+def family_tests(backend):
+    """The tests of `FAMILIES` on one backend, as pytest names them."""
+    return [f"{file}::{name.format(backend)}" for file, names in FAMILIES.items() for name in names]
 
 
 @contextmanager
@@ -74,12 +82,7 @@ def test_kernels_are_clean(tool, backend):
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         pytest.skip("compute-sanitizer, which comes with CUDA's toolkit, is not on the path")
-    here = Path(__file__).parent
-    tests = [
-        f"{here / file}::{name.format(backend)}"
-        for file, names in FAMILIES.items()
-        for name in names
-    ]
+    tests = family_tests(backend)
     for options in TOOLS[tool]:
         command = [
             sanitizer, "--tool", tool, *options, "--error-exitcode", "86", "--print-limit", "5",
@@ -87,9 +90,19 @@ def test_kernels_are_clean(tool, backend):
             *tests,
         ]  # fmt: skip
         with card(alone=tool == "synccheck"):
-            done = subprocess.run(command, capture_output=True, text=True, cwd=here)
+            done = subprocess.run(command, capture_output=True, text=True, cwd=HERE)
         said = done.stdout + done.stderr
         if done.returncode == 0 or FOUND in said or not OVERFLOWED.search(said):
             break
     assert done.returncode == 0, said[:3000] + "\n...\n" + said[-2000:]
     assert f"{len(tests)} passed" in said
+
+
+def test_every_family_has_a_test_of_its_name():
+    """A renamed test would leave its kernels unwatched until somebody has a GPU."""
+    for backend in ("cupy", "cuda"):
+        tests = family_tests(backend)
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "gpu", *tests]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=HERE)
+        found = [line.partition("tests/")[2] for line in done.stdout.splitlines() if "::" in line]
+        assert sorted(found) == sorted(tests), done.stdout + done.stderr
