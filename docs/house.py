@@ -11,7 +11,7 @@ from textwrap import wrap
 
 HERE = Path(__file__).parent
 ROOTS = (HERE.parent / "solver", HERE.parent / "postprocess")
-EVERYWHERE = {"errors", "streams"}
+EVERYWHERE = {"errors", "report"}
 """Rooms that all others import: they are drawn without arrows."""
 WIDTH, HEIGHT, GAP, RISE = 180, 66, 24, 120
 LETTERS = 31

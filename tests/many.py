@@ -17,7 +17,7 @@ import heatsolve.runner
 from heatsolve.backends.host.time_tiling import Tiling
 from heatsolve.backends.registry import choose
 from heatsolve.case.load import parse
-from heatsolve.control.restart import Start
+from heatsolve.control.controller import Start
 from heatsolve.control.stop import StopRequest
 from heatsolve.errors import InputError, Interrupted
 from heatsolve.io.reader import read

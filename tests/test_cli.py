@@ -16,7 +16,7 @@ from heatsolve.case.load import load, load_shipped, parse, shipped
 from heatsolve.io.reader import read
 from heatsolve.models.base import grid_of
 from heatsolve.models.heat.conduction import Conduction
-from heatsolve.streams import size
+from heatsolve.report import size
 from heatsolve.time import step_size as pace
 from heatsolve.tools.preview import preview
 from heatsolve.tools.preview_heat import thinned
@@ -634,5 +634,5 @@ def test_the_command_line_imports_lazily():
     assert "heatsolve.cli" in loaded
     assert not heavy & {name.split(".")[0] for name in loaded}
     assert {n for n in loaded if n.split(".")[0] == "heatsolve"} <= {
-        "heatsolve", "heatsolve.cli", "heatsolve.errors", "heatsolve.streams",
+        "heatsolve", "heatsolve.cli", "heatsolve.errors", "heatsolve.report",
     }  # fmt: skip

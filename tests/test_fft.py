@@ -14,7 +14,7 @@ from heatsolve.backends.gpu.numba_device import Device
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
-from heatsolve.control.restart import Start
+from heatsolve.control.controller import Start
 from heatsolve.errors import CaseError, InputError, Interrupted
 from heatsolve.linear.fft import Fourier, RealTransforms, modes_of
 from heatsolve.models.heat.conduction import Conduction

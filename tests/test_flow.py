@@ -8,7 +8,7 @@ import pytest
 
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, parse
-from heatsolve.control.restart import Start
+from heatsolve.control.controller import Start
 from heatsolve.errors import CaseError, Diverged, InputError
 from heatsolve.io.reader import read
 from heatsolve.models.base import Substep

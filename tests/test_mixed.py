@@ -14,7 +14,7 @@ from heatsolve.backends.gpu import cycle_legs
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
-from heatsolve.control.restart import Start
+from heatsolve.control.controller import Start
 from heatsolve.errors import InputError, Interrupted
 from heatsolve.linear.multigrid.mixed import corrected
 from heatsolve.models.heat.conduction import Conduction

@@ -14,7 +14,7 @@ from test_ranks import launch, mpi
 
 import heatsolve
 from heatsolve.case import registry
-from heatsolve.control.restart import Start
+from heatsolve.control.controller import Start
 from heatsolve.errors import CaseError, InputError, Interrupted
 from heatsolve.models import user as models
 from heatsolve.models.stability import amplification

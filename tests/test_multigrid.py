@@ -10,7 +10,7 @@ from test_solvers import PROBLEMS, TIGHT, case_text, solve
 from heatsolve.backends.host import numba
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
-from heatsolve.control.restart import Start
+from heatsolve.control.controller import Start
 from heatsolve.errors import Interrupted
 from heatsolve.linear.krylov import MultigridCG
 from heatsolve.linear.multigrid import plane, prolongation

@@ -11,8 +11,7 @@ from tests.test_flow import text
 
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import parse
-from heatsolve.control.controller import State
-from heatsolve.control.restart import Start
+from heatsolve.control.controller import Start, State
 from heatsolve.errors import CaseError, InputError
 from heatsolve.io.reader import read, summary
 from heatsolve.io.writer import copy

@@ -17,7 +17,7 @@ from heatsolve.backends.host.numba import NumbaBackend
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.host.time_tiling import Tiling
 from heatsolve.case.load import parse
-from heatsolve.control.restart import Start
+from heatsolve.control.controller import Start
 from heatsolve.errors import Diverged, Interrupted
 from heatsolve.linear.system import with_change
 from heatsolve.models.heat import equations as heat

@@ -11,8 +11,7 @@ import pytest
 
 from heatsolve import report
 from heatsolve.backends import compilation
-from heatsolve.report import Report, Shares, speed, together
-from heatsolve.streams import count, duration
+from heatsolve.report import Report, Shares, count, duration, speed, together
 
 
 @pytest.fixture

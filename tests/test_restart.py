@@ -17,7 +17,7 @@ from many import Impatient, assert_same, texts
 
 from heatsolve.case.case import Case
 from heatsolve.case.load import parse
-from heatsolve.control.restart import Start
+from heatsolve.control.controller import Start
 from heatsolve.errors import FileFailure, InputError, Interrupted
 from heatsolve.io.reader import read
 from heatsolve.linear.iterate import FEWEST_ON_DEVICE

@@ -10,7 +10,6 @@ import heatsolve_post
 
 ROOMS = {
     "errors": "",
-    "streams": "",
     "report": "",
     "stencil": "",
     "backends": "stencil",
@@ -23,14 +22,14 @@ ROOMS = {
     "io": "parallel control case",
     "budget": "stencil backends backends.registry parallel linear case models time",
     "runner": "stencil backends backends.registry parallel linear case models time control io "
-    "report budget",
+    "budget",
     "tools": "stencil backends backends.registry parallel linear case models time control io "
-    "report budget runner",
+    "budget runner",
     "heatsolve_post": "io case",
 }
 """The rooms, and which others the modules of each may import.
 
-All may import `errors` and `streams`. Of `backends` the others see the interface, which is the
+All may import `errors` and `report`. Of `backends` the others see the interface, which is the
 package itself; `runner`, `budget` and `tools` choose a backend from its registry. `cli` and `api`
 see all.
 """
@@ -88,7 +87,7 @@ def forbidden(name):
     room = next((room for room in ROOMS if inside(short(name), room)), None)
     if room is None:  # __init__, __main__, api, cli
         return set()
-    allowed = {"errors", "streams", "heatsolve", *ROOMS[room].split()}
+    allowed = {"errors", "report", "heatsolve", *ROOMS[room].split()}
     found = {short(n) for n in imports(name) if n in MODULES}
     return {n for n in found if not inside(n, room) and n not in allowed
             and not any(inside(n, other) for other in allowed - {"backends"})}  # fmt: skip

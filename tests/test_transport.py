@@ -9,7 +9,7 @@ from many import Impatient
 
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, parse, recorded
-from heatsolve.control.restart import Start
+from heatsolve.control.controller import Start
 from heatsolve.errors import CaseError, Diverged, InputError, Interrupted
 from heatsolve.io.reader import read
 from heatsolve.models import stability

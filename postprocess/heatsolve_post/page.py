@@ -16,7 +16,7 @@ from heatsolve.case.load import parse
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.io.disk import write_text
 from heatsolve.io.reader import Solution, ranges, read
-from heatsolve.streams import count, duration
+from heatsolve.report import count, duration
 from heatsolve_post.history import norm_figure, profile_figure, watched, watched_figure
 from heatsolve_post.plot import figure
 from heatsolve_post.speed import roofline_figure

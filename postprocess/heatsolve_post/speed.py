@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
 from heatsolve.errors import InputError
-from heatsolve.streams import count
+from heatsolve.report import count
 from heatsolve_post.style import drawing_style, name_axes, save
 
 OWN, OTHER = "#2a6f97", "#b8b8b8"

@@ -12,7 +12,7 @@ from heatsolve.case.case import Case
 from heatsolve.case.load import parse
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.io.reader import Solution, Source, cuts, evenly, read
-from heatsolve.streams import shown
+from heatsolve.report import shown
 
 DRAWN_POINTS = 1000
 """An axis of a figure shows no more than this."""

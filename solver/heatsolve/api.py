@@ -23,7 +23,7 @@ from heatsolve.case.case import Case
 from heatsolve.case.changes import refuse_another
 from heatsolve.case.toml import dump, inline
 from heatsolve.cli import main
-from heatsolve.control.restart import Start
+from heatsolve.control.controller import Start
 from heatsolve.errors import CaseError, InputError
 from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.reader import Solution, read, summary

@@ -24,8 +24,8 @@ from heatsolve.models.base import Model, Substep, dims_of, grid_of
 from heatsolve.models.heat.solver import make_method, method_name
 from heatsolve.models.registry import make_model
 from heatsolve.parallel.decomposition import largest_block
+from heatsolve.report import size
 from heatsolve.stencil.grid import Grid, Outline
-from heatsolve.streams import size
 from heatsolve.time.step_size import TimeStepController, substeps
 
 WIDE_LEVELS = 2

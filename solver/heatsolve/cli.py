@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from heatsolve.errors import FileFailure, HeatsolveError, InputError, Interrupted, sentence
-from heatsolve.streams import complain, emit, prepare
+from heatsolve.report import complain, emit, prepare
 
 EXIT_FAILED = 5
 """Of a comparison or a verification."""
@@ -98,7 +98,7 @@ def run(
     request = StopRequest()
     request.listen()
     from heatsolve.case.load import load
-    from heatsolve.control.restart import Start
+    from heatsolve.control.controller import Start
     from heatsolve.parallel.ranks import failing_together, find_ranks
     from heatsolve.report import Report
     from heatsolve.runner import run as run_case

@@ -1,12 +1,13 @@
-"""A run that talks: a progress bar on a terminal, plain lines in a batch job, one summary."""
+"""How the program speaks: the report of a run, streams that it outlives, numbers in words."""
 
+import io
 import math
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
-
-from heatsolve import streams
-from heatsolve.streams import count, duration
 
 SECONDS_BETWEEN_LINES = 5.0
 SECONDS_BETWEEN_FRAMES = 0.1
@@ -16,10 +17,10 @@ COMPILING = "compiling, once: later runs find the machine code"
 
 
 class Report:
-    """Writes to `stream`; quiet, only warnings; mute (one of many processes), not even those.
+    """What a run says on `stream`: a bar on a terminal, lines elsewhere.
 
-    `begin` says what is counted ("iteration" or "step") and its greatest number, `aim` the norm to
-    reach, if one ends the run.
+    A quiet run gives only warnings; a mute one (of many processes) not even these. `begin` names
+    the unit ("iteration" or "step") and its greatest number, `aim` the norm that ends the run.
     """
 
     def __init__(self, quiet: bool = False, stream: IO[str] | None = None, mute: bool = False):
@@ -35,24 +36,24 @@ class Report:
         self._compiles = False
 
     def line(self, text: str = "") -> None:
-        """Say something. Where nobody reads any more, or the disk is full, the run goes on."""
+        """Print a line. Where nobody reads any more, or the disk is full, the run goes on."""
         if self._quiet:
             return
         try:
             print(text, file=self._stream, flush=True)
         except OSError as error:
             self._quiet = True
-            streams.silence(self._stream)
+            silence(self._stream)
             if not isinstance(error, BrokenPipeError):
                 self.warn(f"the run goes on without its report: {error.strerror}")
 
     def warn(self, sentence: str) -> None:
-        """A warning goes to standard error, also from a quiet run."""
+        """Print a warning on standard error, also from a quiet run."""
         if not self._mute:
-            streams.complain(f"heatsolve: warning: {sentence}")
+            complain(f"heatsolve: warning: {sentence}")
 
     def aim(self, threshold: float, scale: float = 1.0, said: str = NORM) -> None:
-        """The norm to reach, where one ends the run; how a norm over `scale` is said."""
+        """Set the norm to reach, where one ends the run, and the words for a norm over `scale`."""
         self._threshold, self._scale, self._said = threshold, scale, said
 
     def begin(self, unit: str, total: int) -> None:
@@ -66,13 +67,13 @@ class Report:
 
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"),
-            console=Console(file=streams.terminal(self._stream)), transient=True,
+            console=Console(file=terminal(self._stream)), transient=True,
         )  # fmt: skip
         self._bar.start()
         self._task = self._bar.add_task(unit, total=1.0, state="")
 
     def compiles(self) -> None:
-        """A compiler is at work: said once."""
+        """Say, once, that a compiler is at work."""
         if self._bar is not None:
             self._bar.update(self._task, state=COMPILING)
         elif not self._compiles:
@@ -80,14 +81,14 @@ class Report:
         self._compiles = True
 
     def has_compiled(self, seconds: float) -> None:
-        """So many seconds were no part of solving."""
+        """Leave the seconds of a compilation out of the time of solving."""
         self.compiled += seconds
         self.began += seconds
         self._shown += seconds
         self._recent = [(moment + seconds, number, norm) for moment, number, norm in self._recent]
 
     def progress(self, number: int, norm: float | None, total: int | None = None) -> None:
-        """Say how far the run is, if it is time to say something; of how many, if that changes."""
+        """Say how far the run is, if it is time to; `total` replaces the greatest number."""
         if total is not None:
             self._total = total
         now = time.perf_counter()
@@ -137,10 +138,10 @@ class Report:
 
 
 class Shares(NamedTuple):
-    """What it cost to be several processes: shares of the time of the mean one, compilation too.
+    """The cost of several processes, in shares of the time of the mean one, compilation included.
 
-    `waited`: for ghosts of others, None where GPUs do so in their own queues; `hidden`: work while
-    ghosts were under way; `sums`: of all processes. `balance`: the mean block over the largest.
+    `waited`: for ghosts of others, None where GPUs wait in their own queues; `hidden`: work while
+    ghosts were under way; `sums`: sums over all processes; `balance`: mean block over largest.
     """
 
     waited: float | None
@@ -150,7 +151,7 @@ class Shares(NamedTuple):
 
 
 def together(shares: Shares) -> str:
-    """These shares as a report says them."""
+    """The sentence on these shares."""
     said = "ghosts travelled in the GPUs' queues"
     if shares.waited is not None:
         said = (
@@ -164,10 +165,10 @@ def together(shares: Shares) -> str:
 
 
 def speed(seconds: float, points: float, moved: float, solved: float = 0) -> str:
-    """How long a run took, and how fast its sweeps were.
+    """The duration of a run and the speed of its sweeps, in words.
 
-    `points` are lattice updates, one for each point in each sweep; `moved` the bytes that these
-    sweeps had to read and write at least; `solved` the unknowns of the systems that were solved.
+    `points` counts lattice updates, one for each point in each sweep; `moved` the fewest bytes that
+    these sweeps read and write; `solved` the unknowns of all linear systems that were solved.
     """
     if not seconds > 0.0:
         return duration(seconds)
@@ -175,3 +176,124 @@ def speed(seconds: float, points: float, moved: float, solved: float = 0) -> str
     if solved:
         rates.append(f"{count(solved / seconds).rstrip()} unknowns solved per second")
     return ", ".join([duration(seconds), *rates])
+
+
+# ---- the standard streams -----------------------------------------------------------------------
+
+
+@contextmanager
+def outliving(stream: IO[str]) -> Iterator[None]:
+    """Write to a stream in the context; where nobody reads any more, all of it is dropped."""
+    try:
+        yield
+    except BrokenPipeError:
+        silence(stream)
+
+
+class Plain:
+    """A stream of text that makes a terminal print and nothing else, and outlives its reader.
+
+    An unprintable character, such as an escape sequence in the name of a stranger's file, becomes
+    an escape. Where nobody reads any more, the rest is dropped without a word.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):  # which is how some find out what a stream takes
+            raise TypeError(f"a stream of text takes no {type(text).__name__}")
+        with outliving(self.stream):
+            self.stream.write("".join(c if c in "\n\t" else printable(c) for c in text))
+        return len(text)
+
+    def flush(self) -> None:
+        with outliving(self.stream):
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def prepare() -> None:
+    """Give the program three standard streams that take every text, and print it as it is.
+
+    Without them the C library would take the next file that is opened for the output. A character
+    that the encoding lacks becomes an escape.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            stream = open(os.devnull, "w")  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+        setattr(sys, name, stream if isinstance(stream, Plain) else Plain(stream))
+
+
+def terminal(stream: IO[str]) -> IO[str]:
+    """The stream below `Plain`, for a progress bar, which moves the cursor of a terminal."""
+    return stream.stream if isinstance(stream, Plain) else stream
+
+
+def emit(text: str) -> None:
+    """Print the text of a file on standard output; unless that is a terminal, byte by byte."""
+    stream = terminal(sys.stdout)
+    if stream.isatty() or not isinstance(stream, io.TextIOWrapper):
+        print(text, end="")
+        return
+    stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+    with outliving(stream):
+        print(text, end="", file=stream, flush=True)
+
+
+def complain(text: str) -> None:
+    """Print a line on standard error, if it can be written."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def silence(stream: IO[str]) -> None:
+    """Send the rest of a stream that has failed to nowhere, also what Python still buffers."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def printable(text: str) -> str:
+    """A text of somebody's file, in which unprintable characters are escapes."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shown(text: str, most: int = 200) -> str:
+    """A text of somebody's file in one line, of at most `most` letters."""
+    return printable(text if len(text) <= most else f"{text[:most]}...")
+
+
+def duration(seconds: float) -> str:
+    """A time in words: 0.4 s, 12 s, 3 min 20 s, 5 h 12 min."""
+    if not 10.0 <= seconds < math.inf:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def count(number: float) -> str:
+    """A large number with its prefix: 1.2 G, 512 k."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= factor:
+            return f"{number / factor:.3g} {prefix}"
+    return f"{number:.3g} "
+
+
+def size(count: float) -> str:
+    """A number of bytes in words: 1.5 GiB, 300 bytes."""
+    for factor, unit in ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} bytes"

@@ -19,8 +19,7 @@ from heatsolve.case.case import Case
 from heatsolve.case.changes import refuse_another
 from heatsolve.case.load import locating, recorded
 from heatsolve.case.sections import IMPLICIT
-from heatsolve.control.controller import CheckpointController, State
-from heatsolve.control.restart import Start, find_state
+from heatsolve.control.controller import CheckpointController, Start, State, find_state
 from heatsolve.control.stop import StopRequest
 from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.io.checkpoints import CheckpointStore
@@ -35,9 +34,8 @@ from heatsolve.models.registry import make_model
 from heatsolve.models.unused import warn_of_unused
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same
-from heatsolve.report import Report, Shares, speed, together
+from heatsolve.report import Report, Shares, duration, shown, speed, together
 from heatsolve.stencil.language import copy
-from heatsolve.streams import duration, shown
 from heatsolve.time import loop as march
 from heatsolve.time.step_size import TimeStepController, time_step_controller
 

@@ -12,7 +12,7 @@ from typing import Any
 from heatsolve.backends import Backend, cores
 from heatsolve.backends.counting import CountingBackend as CountingBackend
 from heatsolve.errors import InputError
-from heatsolve.streams import printable
+from heatsolve.report import printable
 
 NAMES = ("numpy", "numba", "cupy", "cuda")
 ON_GPU = ("cuda", "cupy")

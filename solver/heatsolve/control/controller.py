@@ -1,4 +1,4 @@
-"""When a running solution is saved and when it stops: decided by all processes together.
+"""When a run begins from a checkpoint, saves its state and stops: all processes decide together.
 
 A signal reaches some processes at some moment, clocks differ, and a checkpoint needs all
 processes at the same iteration. So they ask each other, at iterations that all know: often enough
@@ -6,7 +6,7 @@ that a request is heard within half a second of computing, and seldom enough to 
 """
 
 import time as clock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from heatsolve.control.stop import StopRequest
-from heatsolve.errors import Interrupted
+from heatsolve.errors import FileFailure, HeatsolveError, InputError, Interrupted
 from heatsolve.parallel.ranks import Ranks
+from heatsolve.report import Report
 
 PAUSE = 0.25
 """Seconds of computing between two questions."""
@@ -50,19 +51,16 @@ class State:
 
 Capture = Callable[[], State]
 Agree = Callable[[State], None]
-"""Raises what there is against going on from a state, of which it sees number and record."""
+"""Sees number and record of a state, and raises an error if the run cannot go on from it."""
 
 
 class Store(Protocol):
     """Where the states of a run are kept; all processes call each method together."""
 
-    @property
-    def folder(self) -> Path:
-        """The place of all of them."""
-
-    @property
-    def damaged(self) -> Sequence[str]:
-        """The states that `newest` had to skip and why, one sentence each."""
+    folder: Path
+    """The place of all of them."""
+    damaged: list[str]
+    """The states that `newest` had to skip and why, one sentence each."""
 
     def newest(self, agree: Agree | None = None) -> State | None:
         """The newest valid state, None if there is none."""
@@ -75,22 +73,21 @@ class Store(Protocol):
 
 
 class Stopped(Exception):
-    """All processes leave an iteration inside a time step, to end with this exit code."""
+    """Raised by all processes, to leave an iteration inside a time step with this exit code."""
 
     def __init__(self, exit_code: int):
         self.exit_code = exit_code
 
 
 class StopController:
-    """When to ask next, and what all answer."""
+    """Asks all processes from time to time whether one of them has a request to stop."""
 
     stride = 1
-    """Iterations that are made in one go: questions stand so many apart, if that is not long."""
+    """Iterations of one pass: questions are a multiple of it apart, unless that takes too long."""
     least = 1
-    """Iterations between two questions, however long they take: so many surely do not take long."""
-
+    """The fewest iterations between two questions, however long they take."""
     state = State
-    """Who iterates makes one of these of all that a run needs to go on."""
+    """The class of the states that an iteration captures."""
 
     def __init__(self, ranks: Ranks, request: StopRequest):
         self._ranks, self._request = ranks, request
@@ -98,19 +95,19 @@ class StopController:
         self.begin(0)
 
     def begin(self, number: int, finished: bool = False) -> None:
-        """Numbers begin at `number`, or end there if it is the end of a `finished` run."""
+        """Begin at the iteration or step `number`, the last one of a `finished` run."""
         self.next = self._asked_at = number
         self._asked = clock.perf_counter()
 
     def poll(self, number: int, due: bool = False) -> tuple[int, bool]:
         """The exit code of a request to stop, 0 for none; whether a process has a checkpoint due.
 
-        Sets the number of the next question by the pace of the slowest.
+        Sets the number of the next question by the speed of the slowest process.
         """
         now = clock.perf_counter()
-        pace = (number - self._asked_at) / max(now - self._asked, 1e-9)
-        gap = max(self.least, min(2 * self._gap, int(pace * PAUSE)))
-        if gap < self.stride <= pace * PATIENCE:
+        speed = (number - self._asked_at) / max(now - self._asked, 1e-9)
+        gap = max(self.least, min(2 * self._gap, int(speed * PAUSE)))
+        if gap < self.stride <= speed * PATIENCE:
             gap = self.stride
         answers = np.array([-self._request.code, not due, gap], float)
         code, not_due, gap_of_all = self._ranks.smallest(answers)
@@ -122,21 +119,20 @@ class StopController:
         return -int(code), not not_due
 
     def check(self, number: int, capture: Capture | None = None) -> None:
-        """Ask; raise Stopped if there is a request."""
+        """Ask all processes; raise Stopped if there is a request."""
         code, _ = self.poll(number)
         if code:
             raise Stopped(code)
 
     def finish(self, capture: Capture) -> None:
-        """The numbers are at their end."""
+        """End the run; nothing is saved."""
 
 
 class CheckpointController(StopController):
-    """Saves a run every so many iterations or steps, every so many seconds, and before it stops.
+    """Saves a run every `every` iterations or steps, every `seconds`, and before it stops.
 
-    `save` writes a state and returns the name of the checkpoint; `every` counts iterations or
-    steps, `seconds` wall time; `at_end`: whether the end is saved, too, so that it can be gone on
-    from with another end time or tolerance.
+    `save` writes a state and returns the name of the checkpoint. With `at_end` the end is saved,
+    too, so that a later run goes on from it with another end time or tolerance.
     """
 
     def __init__(
@@ -153,7 +149,7 @@ class CheckpointController(StopController):
         self._saved = clock.monotonic()
         super().__init__(ranks or Ranks(), request or StopRequest())
         self.inside = StopController(self._ranks, self._request)
-        """For an iteration inside a step: it only stops, and its step is done anew."""
+        """For an iteration inside a step: it only stops, and its step is repeated."""
 
     def begin(self, number: int, finished: bool = False) -> None:
         super().begin(number)
@@ -162,7 +158,7 @@ class CheckpointController(StopController):
         self._finished_at = number if finished else -1
 
     def check(self, number: int, capture: Capture | None = None) -> None:
-        """Save the state, if it is time to; save it and raise Interrupted, if somebody wants it."""
+        """Save the state if it is time to; on a request to stop save it and raise Interrupted."""
         assert capture is not None
         if number > self._begun:
             self._request.hold()
@@ -186,7 +182,7 @@ class CheckpointController(StopController):
         )
 
     def finish(self, capture: Capture) -> None:
-        """Save the end of a run, unless it is what the run began with."""
+        """Save the end of a run, unless the run began with it."""
         self._request.hold()
         state = capture()
         if self._at_end and state.number != self._finished_at:
@@ -197,3 +193,77 @@ class CheckpointController(StopController):
         path = self._save(state) if self._save is not None else None
         self._saved_at, self._saved = state.number, clock.monotonic()
         return path
+
+
+# ---- where a run begins -------------------------------------------------------------------------
+
+RECORD = {"case": str, "unit": str, "frames": list}
+"""The keys in the record of every checkpoint, and their types."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the user wants a run to begin.
+
+    `restart`: at the newest checkpoint, if there is one; `checkpoint`: at this one; `overwrite`:
+    anew, also if that removes the checkpoints of an unfinished run.
+    """
+
+    restart: bool = False
+    checkpoint: Path | None = None
+    overwrite: bool = False
+
+
+def find_state(
+    store: Store, start: Start, obstacle: Callable[[State], str], report: Report
+) -> State | None:
+    """The state to begin from, None for a fresh start; asks all processes.
+
+    `obstacle` gives the reason why this run cannot go on from a state, nothing if it can, and
+    raises InputError for a state of another case. Raises InputError where the case has changed too
+    much since, or where a fresh start would remove the checkpoints of an unfinished run;
+    FileFailure for a damaged `start.checkpoint`.
+    """
+    passed_by: list[str] = []
+
+    def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
+        if not all(isinstance(state.record.get(key), kind) for key, kind in RECORD.items()):
+            raise FileFailure(f"the checkpoint after {state.number} is not one of a run")
+        reason = obstacle(state)
+        if reason:
+            passed_by.append(
+                f"this run cannot go on from the checkpoint after {state.number} "
+                f"{state.record['unit']} in {store.folder}: {reason}"
+            )
+            raise error(passed_by[-1])
+
+    state = None
+    if start.checkpoint is not None:
+        state = store.load(start.checkpoint, lambda state: agree(state, InputError))
+        if state.record["frames"] and start.checkpoint.parent.resolve() != store.folder.resolve():
+            raise InputError(
+                "--restart-from: a march goes on only in the file of its first frames, "
+                f"the one beside {start.checkpoint.parent}"
+            )
+    elif start.restart:
+        state = store.newest(agree)
+        for sentence in store.damaged:
+            report.warn(sentence)
+        if state is None and passed_by:
+            raise InputError(f"{passed_by[0]} (--overwrite starts anew)")
+        if state is None:
+            report.line(f"no checkpoint in {store.folder}, a fresh start")
+    elif not start.overwrite:
+        _refuse_unfinished(store)
+    if state is not None:
+        report.line(f"goes on after {state.number} {state.record['unit']}")
+    return state
+
+
+def _refuse_unfinished(store: Store) -> None:
+    latest = store.latest()
+    if latest is not None and not latest.finished:
+        raise InputError(
+            f"{store.folder} holds an unfinished run, stopped after {latest.number} "
+            f"{latest.record['unit']}: go on with --restart, or begin anew with --overwrite"
+        )

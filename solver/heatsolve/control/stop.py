@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from heatsolve.streams import complain
+from heatsolve.report import complain
 
 STOPPED = 75
 """The exit code after SIGTERM or SIGUSR1."""

@@ -26,7 +26,7 @@ from heatsolve.io.layout import (
     inspect,
     survives,
 )
-from heatsolve.streams import shown
+from heatsolve.report import shown
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ import numpy as np
 
 from heatsolve.backends import cores, exact_sum, from_message, to_message
 from heatsolve.errors import HeatsolveError, InputError, Interrupted, sentence
-from heatsolve.streams import complain, printable, shown
+from heatsolve.report import complain, printable, shown
 
 LAUNCHERS = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 """Variables by which the launchers of MPI tell a process that it is one of several."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heatsolve.errors import InputError
-from heatsolve.streams import printable
+from heatsolve.report import printable
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 60

@@ -8,8 +8,7 @@ from heatsolve.budget import Budget, budget_of
 from heatsolve.case.case import Case
 from heatsolve.models.base import grid_of
 from heatsolve.models.unused import warn_of_unused
-from heatsolve.report import Report
-from heatsolve.streams import shown
+from heatsolve.report import Report, shown
 from heatsolve.time.step_size import TimeStepController
 from heatsolve.tools.preview_flow import flow_rows
 from heatsolve.tools.preview_heat import heat_rows

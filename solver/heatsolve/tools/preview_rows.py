@@ -13,9 +13,9 @@ from heatsolve.case.sections import IMPLICIT
 from heatsolve.models.base import Model, dims_of, grid_of
 from heatsolve.models.multifield import MultiFieldModel
 from heatsolve.parallel.decomposition import largest_block, most_neighbours
+from heatsolve.report import size
 from heatsolve.stencil.expressions import words
 from heatsolve.stencil.grid import WALLS, Grid, sampled
-from heatsolve.streams import size
 from heatsolve.time.loop import steps_to_look
 from heatsolve.time.step_size import TimeStepController, follows, time_step_controller
 

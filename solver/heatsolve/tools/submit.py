@@ -21,7 +21,7 @@ from heatsolve.errors import InputError
 from heatsolve.io.disk import failing, write_text
 from heatsolve.io.writer import target
 from heatsolve.parallel.ranks import mpi_library, python
-from heatsolve.streams import shown
+from heatsolve.report import shown
 from heatsolve.tools.preview import preview
 
 WARNING_SECONDS = 120

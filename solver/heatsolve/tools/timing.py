@@ -20,8 +20,8 @@ from heatsolve.budget import Budget
 from heatsolve.case.case import Case
 from heatsolve.errors import InputError
 from heatsolve.models.heat.solver import method_name
+from heatsolve.report import duration, size
 from heatsolve.stencil.language import copy
-from heatsolve.streams import duration, size
 from heatsolve.time.step_size import TimeStepController
 from heatsolve.tools.preview import Timing
 from heatsolve.tools.preview_rows import row

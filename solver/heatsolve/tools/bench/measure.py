@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Backend
-from heatsolve.streams import count
+from heatsolve.report import count
 
 REPEATS = 7
 FEW_REPEATS = 3

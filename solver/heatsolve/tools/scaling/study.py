@@ -37,9 +37,9 @@ from heatsolve.errors import FileFailure, InputError
 from heatsolve.io.disk import write_text
 from heatsolve.parallel.decomposition import process_grid, surface
 from heatsolve.parallel.ranks import python
+from heatsolve.report import count as number
+from heatsolve.report import printable, shown
 from heatsolve.stencil.grid import AXIS_NAMES, make_grid
-from heatsolve.streams import count as number
-from heatsolve.streams import printable, shown
 from heatsolve.tools.scaling.one_size import growth, of_kind
 from heatsolve.tools.submit import directives, pmi, wall_seconds
 
