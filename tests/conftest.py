@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(config, items):
     """Without a word on markers, tests that need a GPU or much time are left out.
 
     Without `--thorough` tests marked `thorough` are left out, too, and of those marked `few(n)` all
-    but n variants. A run that names nothing else has them all.
+    but n variants. A run that names nothing else has them all, or says why it cannot.
     """
     wanted = config.getoption("-m").split()
     variants = defaultdict(list)
@@ -54,12 +54,13 @@ def pytest_collection_modifyitems(config, items):
         absent = [m for m in NAMED if m not in wanted and item.get_closest_marker(m)]
         if absent:  # a marker, as a folder of that name is a keyword, too
             item.add_marker(pytest.mark.skip(reason=f"run with: pytest -m {absent[0]}"))
+            left_out.add(item)
+        elif config.getoption("--thorough"):
+            continue
         elif item.get_closest_marker("thorough"):
             left_out.add(item)
         elif item.get_closest_marker("few") and not any(map(item.get_closest_marker, NAMED)):
             variants[item.parent.nodeid, item.originalname].append(item)
-    if config.getoption("--thorough"):
-        return
     for each in variants.values():
         left_out.update(set(each) - set(some_of(each)))
     if left_out != set(items):

@@ -15,7 +15,7 @@ from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case import load as case_module
 from heatsolve.case.case import Case
 from heatsolve.case.defaults import with_key
-from heatsolve.case.load import CaseError, load, parse, shipped
+from heatsolve.case.load import CaseError, load, parse, shipped, title
 from heatsolve.case.toml import dump, lines_of
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.models.unused import unused_keys
@@ -775,7 +775,8 @@ def test_shipped_cases(tmp_path, monkeypatch):
     (tmp_path / "plain.toml").write_text(TORUS)
     (tmp_path / "notes.txt").write_text("no case")
     monkeypatch.setattr(case_module, "_folder", lambda: tmp_path)
-    assert shipped() == {"hot-plate": "Hot", "plain": ""}
+    assert shipped() == ["hot-plate", "plain"]
+    assert (title("hot-plate"), title("plain")) == ("Hot", "")
     assert load("hot-plate").about.title == "Hot"
     with pytest.raises(InputError) as error:
         load("hot-plat")

@@ -472,7 +472,7 @@ def test_sizes():
 def test_cases(heatsolve):
     code, said, complaint = heatsolve("cases")
     assert (code, complaint) == (0, "")
-    assert [line.split()[0] for line in said.splitlines()] == list(shipped())
+    assert [line.split()[0] for line in said.splitlines()] == shipped()
 
 
 def test_new_case_runs(heatsolve, folder):

@@ -164,15 +164,15 @@ def cases(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The case to print.")] = None,
 ) -> None:
     """List the shipped cases, or print one of them."""
-    from heatsolve.case.load import shipped, text_of
+    from heatsolve.case.load import shipped, text_of, title
 
     if name is not None:
         print(text_of(name), end="")
         return
-    titles = shipped()
-    width = max(map(len, titles))
-    for name, title in titles.items():
-        print(f"{name:{width}}  {title}")
+    names = shipped()
+    width = max(map(len, names))
+    for name in names:
+        print(f"{name:{width}}  {title(name)}")
 
 
 @app.command()

@@ -182,13 +182,14 @@ def lines_about(case: Case, found: Iterable[Mistake]) -> list[str]:
     return told.split("\n") if rows else []
 
 
-def shipped() -> dict[str, str]:
-    """Return the title of every shipped case by its name."""
-    titles = {}
-    for file in sorted(_folder().glob("*.toml")):
-        about = tomllib.loads(file.read_text("utf-8")).get("case", {})
-        titles[file.stem] = about.get("title", "")
-    return titles
+def shipped() -> list[str]:
+    """The names of the shipped cases."""
+    return sorted(file.stem for file in _folder().glob("*.toml"))
+
+
+def title(name: str) -> str:
+    """The title of a shipped case. Raises as `text_of`."""
+    return tomllib.loads(text_of(name)).get("case", {}).get("title", "")
 
 
 def _toml(text: str, name: str) -> dict[str, Any]:
