@@ -17,12 +17,12 @@ from heatsolve.case.load import load
 from heatsolve.cli import app
 from heatsolve.errors import InputError
 from heatsolve.io.reader import read
-from heatsolve.models.registry import make_model
+from heatsolve.models.base import make_model
 from heatsolve.runner import run
 from heatsolve.stencil.grid import make_grid, sampled
 from heatsolve.time.step_size import time_step_controller
 from heatsolve.tools import timing as predict
-from heatsolve.tools.preview import preview
+from heatsolve.tools.check import preview
 from heatsolve.tools.timing import Speed, speed_of, timing
 
 

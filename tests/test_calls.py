@@ -7,7 +7,7 @@ from pathlib import Path
 import heatsolve
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load
-from heatsolve.models.registry import make_model
+from heatsolve.models.base import make_model
 from heatsolve.time.step_size import time_step_controller
 
 MOST_CALLS = 1750

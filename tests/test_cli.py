@@ -14,13 +14,11 @@ from heatsolve.backends import registry as choice
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, load_shipped, parse, shipped
 from heatsolve.io.reader import read
-from heatsolve.models.base import grid_of
-from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.base import SAMPLED, grid_of
+from heatsolve.models.heat.conduction import Conduction, thinned
 from heatsolve.report import size
 from heatsolve.time import step_size as pace
-from heatsolve.tools.preview import preview
-from heatsolve.tools.preview_heat import thinned
-from heatsolve.tools.preview_rows import SAMPLED
+from heatsolve.tools.check import preview
 
 PLATE = """\
 [case]

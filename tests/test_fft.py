@@ -21,7 +21,7 @@ from heatsolve.models.heat.conduction import Conduction
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.runner import run
 from heatsolve.stencil.language import ONE, fill
-from heatsolve.tools.preview import preview
+from heatsolve.tools.check import preview
 
 PAIRS = ("vv", "vg", "gv", "gg", "--")
 """What the two ends of an axis may be: a given value, insulated, or periodic."""

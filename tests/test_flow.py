@@ -18,7 +18,7 @@ from heatsolve.models.flow.staggered import Staggered
 from heatsolve.report import Report
 from heatsolve.runner import run
 from heatsolve.time.step_size import step_length
-from heatsolve.tools.preview import preview
+from heatsolve.tools.check import preview
 
 BOX = """
 [model]

@@ -21,7 +21,7 @@ from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
 from heatsolve.runner import run
 from heatsolve.tools.bench.measure import noise_inside
-from heatsolve.tools.preview import preview
+from heatsolve.tools.check import preview
 
 MIXED = "precision = 'mixed'\nmethod = 'multigrid'\n"
 MARCH = "end = 0.35\nstep = 0.05\nscheme = '{}'"

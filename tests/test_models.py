@@ -300,7 +300,7 @@ def test_models_of_installed_packages(monkeypatch):
 
 
 def test_check_shows_the_equation(tmp_path, capsys):
-    from heatsolve.tools.preview import preview
+    from heatsolve.tools.check import preview
 
     lines = "\n".join(preview(heatsolve.load(GRAY_SCOTT), "numba"))
     assert "du/dt = du lap u - u v^2 + feed (1 - u); feed = 0.03; kill = 0.06; du = 2e-05" in lines

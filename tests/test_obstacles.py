@@ -22,7 +22,7 @@ from heatsolve.runner import run
 from heatsolve.stencil.grid import make_grid
 from heatsolve.time import loop as march
 from heatsolve.time.loop import Log
-from heatsolve.tools.preview import preview
+from heatsolve.tools.check import preview
 
 CIRCLE = "[[obstacle]]\nshape = 'circle'\ncenter = [0.52, 0.47]\nradius = 0.23\n"
 RING = "[[obstacle]]\nshape = 'x**2 + y**2 <= 0.16 or x**2 + y**2 >= 1'\n"

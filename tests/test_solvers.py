@@ -14,7 +14,7 @@ from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.volumes import Volumes
 from heatsolve.parallel.decomposition import block_of_rank
 from heatsolve.runner import run
-from heatsolve.tools.preview import preview
+from heatsolve.tools.check import preview
 
 WALL_NAMES = ("left", "right", "bottom", "top", "back", "front")
 CONDITIONS = {

@@ -15,7 +15,7 @@ from heatsolve.io.reader import read
 from heatsolve.models import stability
 from heatsolve.models.transport.convection import Convection
 from heatsolve.runner import run
-from heatsolve.tools.preview_transport import transport_rows
+from heatsolve.tools.check import preview
 
 CASE = """
 [model]
@@ -509,7 +509,7 @@ def test_check_tells_of_a_velocity_with_divergence(v, form, told):
         model=f"velocity = [{v}]\nform = '{form}'", grid="cells = [8, 8]", walls=CLOSED,
         initial="concentration = 1", end=1, time="cfl = 0.5",
     )  # fmt: skip
-    rows = "\n".join(transport_rows(parse(text, "case"), NumpyBackend(), 1))
+    rows = "\n".join(preview(parse(text, "case"), "numpy"))
     assert ("div v is not 0" in rows) == told
     assert ("div(v u)" in rows) == (form == "flux")
 

@@ -149,7 +149,7 @@ def check(
     """Say what a run of a case would do, and how long it takes at least."""
     from heatsolve.case.load import load, locating
     from heatsolve.report import Report
-    from heatsolve.tools.preview import preview
+    from heatsolve.tools.check import preview
     from heatsolve.tools.timing import timing
 
     times = timing(ranks, machine)

@@ -28,9 +28,8 @@ from heatsolve.io.reader import read
 from heatsolve.io.writer import Results, target
 from heatsolve.linear.iterate import Outcome
 from heatsolve.linear.system import term_of
-from heatsolve.models.base import Model, dims_of, grid_of
+from heatsolve.models.base import Model, dims_of, grid_of, make_model
 from heatsolve.models.heat.solver import method_name
-from heatsolve.models.registry import make_model
 from heatsolve.models.unused import warn_of_unused
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same

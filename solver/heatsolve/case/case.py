@@ -70,6 +70,8 @@ class Case(Section):
     """Its `model.scheme`, of a flow."""
     whose: ClassVar[str]
     """The words that say which cases have a key: `only for` these."""
+    model_class: ClassVar[str]
+    """Where the class of its model is, as `package.module:Class`."""
 
     constants: Constants = Field(default_factory=dict)
     """Names for numbers in expressions, each in terms of those before it."""

@@ -6,29 +6,63 @@ what makes a step of it (a `Stepper`) or the system of its steady state.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from pkgutil import resolve_name
+from typing import Any, Self
 
 import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
+from heatsolve.errors import InputError
 from heatsolve.linear.iterate import Controller
 from heatsolve.linear.system import System
-from heatsolve.models.walls import Wall
+from heatsolve.models import stability
+from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.decomposition import block_of_rank, process_grid
 from heatsolve.parallel.halo import Halo
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.parallel.transport import transport_of
 from heatsolve.stencil.evaluate import evaluate
-from heatsolve.stencil.grid import WALLS, Grid, Region, make_grid
+from heatsolve.stencil.expressions import words
+from heatsolve.stencil.grid import WALLS, Grid, Region, make_grid, sampled
 from heatsolve.stencil.language import ZERO, copy
 
 THICK_SLAB = 64
 """Layers of a slab on a device, at least."""
 FUZZ = 1e-6
 """A part of a step that is rounding."""
+EVALUATED_UP_TO = 1 << 20
+"""Unknowns up to which `check` evaluates expressions at all points: a quarter of a second."""
+SAMPLED = 1 << 18
+"""Unknowns at which it evaluates them where there are more."""
+
+
+@dataclass(frozen=True)
+class Wall:
+    """One wall: its place, its name in the case, and its condition there."""
+
+    number: int
+    side: int
+    name: str
+    condition: Any
+
+    def beside(self, array: np.ndarray, ghosts: bool = False) -> np.ndarray:
+        """The layer of an array beside the wall (or of its ghosts), of extent 1 across it."""
+        if array.shape[self.number] == 1:
+            return array
+        place = (0, -1)[self.side] if ghosts else (1, -2)[self.side]
+        return np.take(array, [place], axis=self.number)
+
+
+def walls_of(case: Case, grid: Grid, field: str = "temperature") -> Iterator[Wall]:
+    """The walls of a case at which a grid, or a block of one, ends, with the conditions there."""
+    for number, axis in enumerate(grid.axes):
+        for side, name in enumerate(WALLS[axis.name]):
+            if not axis.periodic and axis.at_ends[side]:
+                yield Wall(number, side, name, getattr(getattr(case.boundary, name), field))
 
 
 def mirrors(walls: Sequence[Wall], grid: Grid, backend: Backend) -> tuple[Any, ...]:
@@ -60,6 +94,17 @@ def grid_of(case: Case) -> Grid:
     ends = {axis: (fixed(low), fixed(high)) for axis, (low, high) in WALLS.items()}
     grid = case.grid
     return make_grid(grid.counts, grid.lower, grid.upper, grid.kind == "nodes", grid.periodic, ends)
+
+
+def sample_of(grid: Grid, names: Collection[str] | None = None) -> Grid:
+    """The points at which `check` evaluates expressions: all, or a sample of many.
+
+    Along axes that are not among the `names` a few points stand for all.
+    """
+    if names is None and grid.all_unknowns <= EVALUATED_UP_TO:
+        return grid
+    most = EVALUATED_UP_TO if grid.all_unknowns <= EVALUATED_UP_TO else SAMPLED
+    return sampled(grid, most, names)
 
 
 def dims_of(case: Case, grid: Grid, size: int, on_device: bool) -> tuple[int, ...]:
@@ -182,35 +227,8 @@ class Silent:
         pass
 
 
-class Carrier(Protocol):
-    """A model whose fields carry themselves: its time steps follow their velocities.
-
-    Speeds and accelerations are given along each axis, slowest first.
-    """
-
-    case: Case
-    grid: Grid
-    moved: dict[str, float]
-    """The coefficient of diffusion of each quantity that a step moves (m2/s)."""
-
-    @property
-    def fields(self) -> dict[str, Any]: ...
-
-    @property
-    def walls_vary(self) -> bool: ...
-
-    @property
-    def steps_along_axes(self) -> tuple[float, ...]: ...
-
-    def courant_rate(self, speeds: Sequence[float]) -> float: ...
-
-    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]: ...
-
-    def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]: ...
-
-    def stable_step_at(self, speeds: Sequence[float]) -> float: ...
-
-    def demand_scheme(self) -> None: ...
+Row = tuple[str, str]
+"""A line of `heatsolve check`: its label and its text."""
 
 
 class Model(ABC):
@@ -235,6 +253,10 @@ class Model(ABC):
             transport = transport_of(self.ranks, backend, case.parallel.transport)
             backend.join(self.ranks.combine, transport.nccl)
         self.halo = Halo(self.grid, backend, self.ranks, dims, depth, transport)
+        self.steps_along_axes = tuple(axis.spacing for axis in self.grid.axes)
+        """The spacings, slowest axis first (m)."""
+        self.spacings = self.steps_along_axes[::-1]
+        """The spacings along x, y, z (m)."""
 
     @property
     @abstractmethod
@@ -264,11 +286,6 @@ class Model(ABC):
         """The most sweeps of Jacobi's iteration, for the field or the pressure, of one pass."""
         return self.stepper(0.0, 0.0).longest
 
-    @property
-    def carrier(self) -> Carrier | None:
-        """This model, if its fields carry themselves."""
-        return None
-
     @abstractmethod
     def set_walls(self, time: float) -> None:
         """Write what the walls say at a time into the ghosts of the fields."""
@@ -276,6 +293,28 @@ class Model(ABC):
     @abstractmethod
     def largest_step(self) -> float:
         """The largest stable step of the case's explicit scheme (s)."""
+
+    # ---- where steps follow the velocities of the moment; one number an axis, slowest first ----
+
+    moved: dict[str, float]
+    """The coefficient of diffusion of each quantity that a step moves (m2/s)."""
+
+    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
+        """The largest speeds of fields, and of walls at these times (m/s; asks all processes)."""
+        raise NotImplementedError
+
+    def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
+        """The largest accelerations by forces at these times (m/s2; asks all processes)."""
+        raise NotImplementedError
+
+    def stable_step_at(self, speeds: Sequence[float]) -> float:
+        """The largest stable step for these speeds (s). Raises InputError where none is stable."""
+        raise NotImplementedError
+
+    def demand_scheme(self) -> None:
+        """Refuse a scheme that is unstable for the initial velocities, whatever the step."""
+
+    # ---- what drives the fields ----
 
     @property
     @abstractmethod
@@ -301,6 +340,52 @@ class Model(ABC):
     def driven_by_rates(self) -> bool:
         """Whether rates that `drive` does not know may change the fields, too."""
         return False
+
+    # ---- what `heatsolve check` says ----
+
+    @classmethod
+    @abstractmethod
+    def rehearsed(cls, case: Case, backend: Backend) -> Self:
+        """The model at a sample of the points, after it evaluated all that a run evaluates before
+        its first step: the refusals of a run come here, too, but not its memory."""
+
+    def demand_machine(self, machine: Backend, ranks: int) -> None:
+        """Refuse a machine, or a number of processes, with which a run could not begin."""
+
+    def summary(self) -> Iterator[Row]:
+        """Equation, grid, walls and methods: a label and a text each."""
+        case, grid = self.case, grid_of(self.case)
+        yield "equation", self.equation
+        axes = grid.axes[::-1]
+        points = " x ".join(str(axis.points) for axis in axes)
+        spacing = " x ".join(f"{axis.spacing:g}" for axis in axes)
+        text = f"{points} {case.grid.kind}, {grid.all_unknowns} unknowns, spacing {spacing}"
+        yield "grid", text
+        for axis in axes:
+            if axis.periodic:
+                yield axis.name, "periodic"
+            for name in () if axis.periodic else WALLS[axis.name]:
+                yield name, self.wall_text(getattr(case.boundary, name))
+        if self.remark:
+            yield "walls", self.remark
+        yield from self.methods()
+
+    @property
+    @abstractmethod
+    def equation(self) -> str:
+        """The equation and its coefficients."""
+
+    @abstractmethod
+    def wall_text(self, wall: Any) -> str:
+        """The conditions at a wall of the case."""
+
+    @abstractmethod
+    def methods(self) -> Iterator[Row]:
+        """The schemes and solvers."""
+
+    def cautions(self) -> Iterator[Row]:
+        """What a user may not expect of the result."""
+        yield from ()
 
     @property
     def remark(self) -> str:
@@ -361,3 +446,221 @@ class Model(ABC):
     def place(self, array: Any, region: Region, values: np.ndarray) -> None:
         """Copy host values into a region; an extent of 1 spreads along its axis."""
         self.backend.sweep(copy, array, region, self.backend.to_device(values))
+
+
+class MultiFieldModel(Model):
+    """The quantities of a case on a backend, and the ghosts that its walls ask for.
+
+    `names` are the quantities.
+    """
+
+    def __init__(
+        self, case: Case, backend: Backend, grid: Grid | None = None, ranks: Ranks | None = None
+    ):
+        super().__init__(case, backend, grid, ranks)
+        self.names = case.field_names
+        self.walls = {name: tuple(walls_of(case, self.grid, name)) for name in self.names}
+        self._at_walls: dict[tuple[str, Wall], Any] = {}
+        self._sources: list[Any] | None = None
+        self._largest_at_walls: dict[str, float] = {}
+
+    @classmethod
+    def rehearsed(cls, case: Case, backend: Backend) -> Self:
+        sampled_case, grid = case, grid_of(case)
+        sample = sample_of(grid)
+        if sample is not grid:  # which may miss an obstacle
+            sampled_case = case.model_copy(update={"bodies": ()})
+        problem = cls(sampled_case, backend, sample)
+        assert problem.fields and problem.sources(0.0)
+        problem.case = case
+        return problem
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return self._fields
+
+    @cached_property
+    def _fields(self) -> dict[str, Any]:
+        fields = {}
+        for name in self.names:
+            fields[name] = self.backend.zeros(self.grid.shape)
+            expression = getattr(self.case.initial, name)
+            values = evaluate(self.places(name), f"initial.{name}", expression)
+            self.place(fields[name], self.grid.interior, values)
+        self.stamp(fields, None)
+        self.write_walls(fields, 0.0)
+        return fields
+
+    # ---- walls and sources -------------------------------------------------------------------
+
+    @cached_property
+    def walls_vary(self) -> bool:
+        """Whether any wall's condition depends on time, also a wall of another process's block."""
+        walls = [wall for _, wall in self.case.boundary if wall is not None]
+        conditions = [getattr(wall, name) for wall in walls for name in self.names]
+        given = [c.gradient if c.value is None else c.value for c in conditions if c is not None]
+        return any("t" in expression.names for expression in given)
+
+    @cached_property
+    def sources_vary(self) -> bool:
+        """Whether a source depends on time."""
+        return any("t" in getattr(self.case.source, name).names for name in self.names)
+
+    def drive(self, time: float) -> tuple[float, float]:
+        given, rates = [np.zeros(1)], [np.zeros(1)]
+        for name in self.names:
+            if name == "pressure":  # of which only differences count
+                continue
+            places, source = self.places(name), getattr(self.case.source, name)
+            rates.append(evaluate(places, f"source.{name}", source, time))
+            for wall in self.walls[name]:
+                slope = wall.condition.gradient is not None
+                # As the case gives it: what a flow balances is asked by all processes together.
+                values = MultiFieldModel.wall_value(self, name, wall, time)
+                given.append(values * (self.grid.axes[wall.number].spacing if slope else 1.0))
+        mine = [max(float(np.abs(values).max()) for values in each) for each in (given, rates)]
+        at_walls, of_sources = zip(*self.ranks.gather(mine), strict=True)
+        return max(at_walls), max(of_sources)
+
+    def set_walls(self, time: float) -> None:
+        self.write_walls(self.fields, time)
+
+    def write_walls(self, fields: dict[str, Any], time: float) -> None:
+        """Fill the ghosts of all fields: from neighbours, and from what walls say at a time."""
+        for name, array in fields.items():
+            self.halo.exchange(array)
+            # The walls of slower axes own the corners: they come later.
+            for wall in reversed(self.walls[name]):
+                self.write_wall(array, name, wall, time)
+
+    def write_wall(self, array: Any, name: str, wall: Wall, time: float) -> None:
+        axis = self.grid.axes[wall.number]
+        region = self.grid.ghost(wall.number, wall.side)
+        values = self._wall_values(name, wall, time)
+        sweep = self.backend.sweep
+        gradient = wall.condition.gradient is not None
+        if axis.on_nodes and not gradient:
+            sweep(copy, array, region, values)
+            return
+        distances = [0] * self.grid.dimension
+        distances[wall.number] = (-1 if wall.side else 1) * self._reach(wall)
+        point = transport.with_rise if gradient else transport.about_value
+        sweep(point, array, region, array, values, *distances)
+
+    def _reach(self, wall: Wall) -> int:
+        """How far from a ghost lies its mirror image: two points, about a node on the wall.
+
+        A ghost beyond a face, or one that is the wall's own node, has the point beside it.
+        """
+        axis = self.grid.axes[wall.number]
+        return 2 if axis.on_nodes and not axis.fixed[wall.side] else 1
+
+    def _wall_values(self, name: str, wall: Wall, time: float) -> Any:
+        """What stands at a wall, or for a gradient the rise from inside to its ghost."""
+        condition = wall.condition
+        kind = "value" if condition.value is not None else "gradient"
+        expression = getattr(condition, kind)
+        if (name, wall) not in self._at_walls or "t" in expression.names:
+            values = self.wall_value(name, wall, time)
+            if kind == "gradient":
+                values = values * (self._reach(wall) * self.grid.axes[wall.number].spacing)
+            self._at_walls[name, wall] = self.backend.to_device(values)
+        return self._at_walls[name, wall]
+
+    def wall_value(self, name: str, wall: Wall, time: float) -> np.ndarray:
+        """The value, or the gradient, that a wall gives a quantity at a time."""
+        condition = wall.condition
+        kind = "value" if condition.value is not None else "gradient"
+        path, expression = f"boundary.{wall.name}.{name}.{kind}", getattr(condition, kind)
+        return evaluate(self.places(name), path, expression, time, wall=wall)
+
+    def sources(self, time: float) -> list[Any]:
+        """f of each quantity at a time."""
+        expressions = [getattr(self.case.source, name) for name in self.names]
+        if self._sources is None or self.sources_vary:
+            self._sources = [
+                self.backend.to_device(
+                    evaluate(self.places(name), f"source.{name}", expression, time)
+                )
+                for name, expression in zip(self.names, expressions, strict=True)
+            ]
+        return self._sources
+
+    def largest_magnitudes(self, names: Sequence[str]) -> list[tuple[float, float]]:
+        """How far each quantity is below 0 and above, walls included, at t = 0 (asks all)."""
+        found = []
+        for name in names:
+            low, high = self.given_at_walls(name)
+            given = self.grid.interior, self.fields[name]
+            below = self.backend.reduce("max", transport.negative_part, *given)
+            largest = self.backend.reduce("max", copy, *given)
+            found.append((max(below, -low), max(largest, -low, high)))
+        return found
+
+    def stable_step(self, magnitudes: Sequence[tuple[float, float]]) -> float:
+        """The largest stable step for velocities so far below 0, and so large, along x, y, z.
+
+        Raises InputError where no step is stable for the scheme.
+        """
+        model, time = self.case.model, self.case.time
+        assert time is not None
+        speeds = [speed for _, speed in magnitudes]
+        nu = model.viscosity if model.kind == "flow" else model.diffusivity
+        limit = stability.largest_step(model.convection, time.scheme, speeds, nu, self.spacings)
+        if time.allow_unstable:
+            return limit
+        if model.convection == "backward" and any(below for below, _ in magnitudes):
+            raise InputError(
+                'model.convection: "backward" is unstable where a velocity is negative '
+                '(use "upwind", or set time.allow_unstable = true)'
+            )
+        if limit == 0.0:
+            raise InputError(
+                f'time.scheme: no step is stable with scheme = "{time.scheme}" and '
+                f'convection = "{model.convection}" here (try "rk3", or "upwind")'
+            )
+        return limit
+
+    def given_at_walls(
+        self, name: str, time: float = 0.0, besides: float = 0.0
+    ) -> tuple[float, float]:
+        """The lowest and the highest value that walls give a field, or `besides` (asks all)."""
+        given = [besides]
+        for wall in self.walls[name]:
+            if wall.condition.value is not None:
+                path = f"boundary.{wall.name}.{name}.value"
+                values = evaluate(self.places(name), path, wall.condition.value, time, wall=wall)
+                given += [float(values.min()), float(values.max())]
+        found = self.ranks.gather((min(given), max(given)))
+        return min(low for low, _ in found), max(high for _, high in found)
+
+    def largest_at_walls(self, name: str, *times: float) -> float:
+        """The largest magnitude that walls give a field at these times (asks all processes)."""
+        if name not in self._largest_at_walls or self.walls_vary:
+            given = [value for time in times for value in self.given_at_walls(name, time)]
+            self._largest_at_walls[name] = max(map(abs, given))
+        return self._largest_at_walls[name]
+
+    def wall_text(self, wall: Any) -> str:
+        kind = getattr(wall, "kind", None)  # that of a flow
+        said = [kind] if kind is not None else []
+        for name in self.names:
+            condition = getattr(wall, name)
+            if condition is not None and condition.value is not None:
+                said.append(f"{name} {words(condition.value)}")
+            elif condition is not None:
+                said.append(f"outward derivative of {name} {words(condition.gradient)}")
+        return ", ".join(said)
+
+
+def model_class(case: Case) -> type[Model]:
+    """The class of the model of a case, imported when it is asked for."""
+    found: type[Model] = resolve_name(case.model_class)
+    return found
+
+
+def make_model(
+    case: Case, machine: Backend, ranks: Ranks | None = None, grid: Grid | None = None
+) -> Model:
+    """A case on a machine; on another grid than its own, if one is given."""
+    return model_class(case)(case, machine, grid, ranks)

@@ -15,8 +15,9 @@ Installed packages offer theirs as entry points of the group "heatsolve.models",
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import heatsolve
@@ -34,7 +35,12 @@ from heatsolve.case.sections import (
     Wall,
 )
 from heatsolve.case.types import Found, Real, SpaceField, SpaceTimeField
+from heatsolve.errors import InputError
+from heatsolve.models import stability
+from heatsolve.models.base import MultiFieldModel, Row, Stepper
+from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.case import TransportInitial
+from heatsolve.models.transport.runge_kutta import SCHEMES, RungeKutta
 from heatsolve.stencil import language as points
 from heatsolve.stencil.language import Point
 
@@ -102,6 +108,7 @@ class UserCase(Case):
     """A case of a user's own model."""
 
     whose = "a model of one's own"
+    model_class = "heatsolve.models.user:Evolution"
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -139,6 +146,81 @@ def case_with(equations: Equations) -> type[UserCase]:
     case: type[UserCase] = with_keys(__name__, UserCase, **keys)
     case.kind = equations.name
     return case
+
+
+class Evolution(MultiFieldModel):
+    """A case of a user's own model put on its grid."""
+
+    velocities: tuple[Any, ...] = ()
+    wall_lines: tuple[Any, ...] = ()
+    """Both are the affair of the point function."""
+
+    def stepper(self, time: float, step: float) -> Stepper:
+        return RungeKutta(self, time, step)
+
+    @property
+    def equations(self) -> Equations:
+        equations: Equations = self.case.model.equations
+        return equations
+
+    @property
+    def driven_by_rates(self) -> bool:
+        return True
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The parameters, in their order, and the spacings."""
+        given = tuple(getattr(self.case.model, name) for name in self.equations.parameters)
+        return (*given, *self.spacings)
+
+    def stage(self) -> Point:
+        """The point function of a Runge-Kutta stage."""
+        return stage(self.equations)
+
+    @property
+    def equation(self) -> str:
+        equations, model = self.equations, self.case.model
+        numbers = [f"{name} = {getattr(model, name):g}" for name in equations.parameters]
+        return "; ".join([equations.text or f"rates of {', '.join(equations.fields)}", *numbers])
+
+    def methods(self) -> Iterator[Row]:
+        assert self.case.time is not None
+        yield "scheme", SCHEMES[self.case.time.scheme]
+
+    def largest_step(self) -> float:
+        """The largest step that is stable for the largest diffusivity alone (s)."""
+        time, model = self.case.time, self.case.model
+        assert time is not None
+        largest = max((getattr(model, name) for name in self.equations.diffusivities), default=0.0)
+        still = [0.0] * self.grid.dimension
+        return stability.largest_step("central", time.scheme, still, largest, self.spacings)
+
+
+@cache
+def stage(equations: Equations) -> Point:
+    """The point function of one stage: a f_0 + b (f + dt (rates + source)) for each field f.
+
+    Its arguments: the fields at the start of the step, those now, the sources, then a, b, dt, the
+    parameters and the spacings along x, y, z.
+    """
+    count = len(equations.fields)
+
+    def advanced(at, *given):
+        start, now, sources = (given[n * count : (n + 1) * count] for n in range(3))
+        a, b, dt, *numbers = given[3 * count :]
+        rates = points.evaluate(equations.rates, at, *now, *numbers)
+        rates = rates if isinstance(rates, tuple) else (rates,)
+        if len(rates) != count:
+            raise InputError(
+                f"the model {equations.name} gives {len(rates)} rates for {count} fields"
+            )
+        each = zip(start, now, sources, rates, strict=True)
+        return tuple(
+            transport.advanced(f, at, f_0, f_rate + source[at], a, b, dt)
+            for f_0, f, source, f_rate in each
+        )
+
+    return advanced
 
 
 def _demand_names(

@@ -9,7 +9,7 @@ from typing import Any
 from heatsolve.case.case import Case
 from heatsolve.case.sections import IMPLICIT, Time
 from heatsolve.errors import InputError
-from heatsolve.models.base import Carrier, Model, Substep
+from heatsolve.models.base import Model, Substep
 
 MOST_STEPS = 2.0**53
 SHORTEST_STEP = 1e-290
@@ -124,7 +124,7 @@ class FollowingTimeSteps(TimeStepController):
 
     follows = True
 
-    def __init__(self, problem: Carrier):
+    def __init__(self, problem: Model):
         super().__init__(problem.case)
         self._problem, self.step = problem, 0.0
         self._chosen_for: list[float] = []
@@ -164,7 +164,7 @@ class FollowingTimeSteps(TimeStepController):
 
     def _follow(self, time: float, fields: Mapping[str, Any]) -> None:
         speeds = self._problem.speeds(fields, *self._times(time, self.step, ENDS))
-        rate = self._problem.courant_rate(speeds)
+        rate = self._courant_rate(speeds)
         if not math.isfinite(rate):
             return
         if any(now > known for now, known in zip(speeds, self._chosen_for, strict=True)):
@@ -185,7 +185,7 @@ class FollowingTimeSteps(TimeStepController):
         while True:
             times = self._times(time, step, ENDS + WITHIN)
             now = problem.speeds(fields, *times)
-            floor = FLOOR * problem.courant_rate(now) if spare > 1.0 else 0.0
+            floor = FLOOR * self._courant_rate(now) if spare > 1.0 else 0.0
             speeds = [
                 max(spare * speed, floor * h)
                 for speed, h in zip(now, problem.steps_along_axes, strict=True)
@@ -206,9 +206,13 @@ class FollowingTimeSteps(TimeStepController):
         short = step == longest
         self._chosen_for = speeds
         # A step that only the one before it keeps from being longer is chosen anew next time.
-        self._rate = LARGEST_RATE if short else problem.courant_rate(speeds)
+        self._rate = LARGEST_RATE if short else self._courant_rate(speeds)
         count_steps(end, step)  # refuses what is too short, to be rounded, too
         self.step = rounded_down(step)
+
+    def _courant_rate(self, speeds: Sequence[float]) -> float:
+        """The sum over the axes of speed / h (1/s); of accelerations, in 1/s2."""
+        return sum(u / h for u, h in zip(speeds, self._problem.steps_along_axes, strict=True))
 
     def _times(self, time: float, step: float, shares: Sequence[float]) -> list[float]:
         """The times after so large shares of a step, not beyond the end."""
@@ -228,7 +232,7 @@ class FollowingTimeSteps(TimeStepController):
 
         From rest there is no velocity yet that tells how fast it will be.
         """
-        rate = self._problem.courant_rate(self._problem.accelerations(fields, *times))
+        rate = self._courant_rate(self._problem.accelerations(fields, *times))
         assert self.time.cfl is not None
         if not math.isfinite(rate):
             raise InputError("source: forces are too large for any step")
@@ -245,8 +249,8 @@ class FollowingTimeSteps(TimeStepController):
 
 def time_step_controller(problem: Model) -> TimeStepController:
     """Steps that follow velocities, or even ones."""
-    if problem.carrier is not None and follows(problem.case):
-        return FollowingTimeSteps(problem.carrier)
+    if follows(problem.case):
+        return FollowingTimeSteps(problem)
     return EvenTimeSteps(problem)
 
 

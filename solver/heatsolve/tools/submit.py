@@ -22,7 +22,7 @@ from heatsolve.io.disk import failing, write_text
 from heatsolve.io.writer import target
 from heatsolve.parallel.ranks import mpi_library, python
 from heatsolve.report import shown
-from heatsolve.tools.preview import preview
+from heatsolve.tools.check import preview
 
 WARNING_SECONDS = 120
 """So long before the limit of wall time the run is asked to stop; Slurm may be a minute early."""

@@ -23,8 +23,7 @@ from heatsolve.models.heat.solver import method_name
 from heatsolve.report import duration, size
 from heatsolve.stencil.language import copy
 from heatsolve.time.step_size import TimeStepController
-from heatsolve.tools.preview import Timing
-from heatsolve.tools.preview_rows import row
+from heatsolve.tools.check import Timing, row
 
 CACHED = 64 << 20
 """Bytes of arrays up to which a cache may hold them."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from heatsolve.case.case import SIDES, Case
 from heatsolve.case.sections import IMPLICIT, Boundary, Model, Section, Source, Time, Wall
 from heatsolve.case.types import Found, PositiveReal, Real, Shape
-from heatsolve.stencil.expressions import show
+from heatsolve.stencil.expressions import show, words
 from heatsolve.stencil.grid import WALLS
 
 SHAPES = {"circle": ("center", "radius"), "box": ("lower", "upper")}
@@ -79,6 +79,7 @@ class CollocatedCase(Case):
 
     kind, scheme = "flow", "collocated"
     whose = 'model.scheme = "collocated"'
+    model_class = "heatsolve.models.flow.collocated:Collocated"
 
     model: CollocatedModel
 
@@ -224,6 +225,7 @@ class StaggeredCase(Case):
 
     kind, scheme = "flow", "staggered"
     whose = "a flow on the staggered grid"
+    model_class = "heatsolve.models.flow.staggered:Staggered"
 
     model: StaggeredModel
     source: StaggeredSource = StaggeredSource()
@@ -344,6 +346,23 @@ class StaggeredCase(Case):
             for name in ("temperature", "concentration"):
                 if getattr(obstacle, name) is not None and name not in self.diffusivities:
                     yield ("obstacle", n, name), "the flow carries none"
+
+
+def equation(case: Case) -> str:
+    """The equation of a flow and its coefficients, for `heatsolve check`."""
+    forces = ", ".join(words(getattr(case.source, name)) for name in case.velocity_names)
+    equation = "du/dt + u . grad u = -grad p / rho + nu div grad u + f"
+    model, rho = case.model, case.model.density
+    given = [f"rho = {rho:g}", f"nu = {model.viscosity:g}", f"f = ({forces})"]
+    if model.lift is not None:
+        lift = ", ".join(f"{component:g}" for component in model.lift)
+        equation += " + (T - T0) g"
+        given += [f"g = ({lift})", f"T0 = {model.reference_temperature:g}"]
+    if case.obstacles:
+        given.append(f"{len(case.obstacles)} obstacle{'s' * (len(case.obstacles) > 1)}")
+    for name, alpha in case.diffusivities.items():
+        given.append(f"{name} carried along, its diffusivity {alpha:g}")
+    return f"{equation}, div u = 0, {', '.join(given)}"
 
 
 def cases(model: Mapping[str, Any]) -> list[type[Case]]:

@@ -1,15 +1,15 @@
 """A case of the collocated teaching scheme of flow: its fields, and the steps of its march."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
 from heatsolve.linear.iterate import Controller
 from heatsolve.linear.system import Sweeps
-from heatsolve.models.base import Stepper, Substep, mirrors
+from heatsolve.models.base import MultiFieldModel, Row, Stepper, Substep, mirrors
 from heatsolve.models.flow import equations as flow
-from heatsolve.models.multifield import MultiFieldModel
+from heatsolve.models.flow.case import equation
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid
@@ -30,6 +30,15 @@ class Collocated(MultiFieldModel):
 
     def stepper(self, time: float, step: float) -> Stepper:
         return CollocatedStep(self, time)
+
+    @property
+    def equation(self) -> str:
+        return equation(self.case)
+
+    def methods(self) -> Iterator[Row]:
+        sweeps = self.case.solver.iterations
+        text = f"collocated, backward convection, explicit Euler, {sweeps} sweeps for p"
+        yield "scheme", text
 
     def largest_step(self) -> float:
         """The largest stable step of convection and diffusion (s), for the speeds at t = 0.

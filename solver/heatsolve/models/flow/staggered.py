@@ -1,6 +1,6 @@
 """A case of flow on the staggered grid: its fields, its walls, and the pressure's linear system."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,18 +15,26 @@ from heatsolve.errors import InputError
 from heatsolve.linear.spectrum import lowest_eigenvalue
 from heatsolve.linear.system import System
 from heatsolve.models import stability
-from heatsolve.models.base import Carrier, Stepper
+from heatsolve.models.base import MultiFieldModel, Row, Stepper, Wall
 from heatsolve.models.flow import equations as flow
+from heatsolve.models.flow.case import equation
 from heatsolve.models.flow.immersed_boundary import ImmersedBoundary
 from heatsolve.models.flow.projection import Projection
 from heatsolve.models.heat import equations as heat
-from heatsolve.models.multifield import MultiFieldModel
-from heatsolve.models.walls import Wall
+from heatsolve.models.heat.solver import method_name
+from heatsolve.models.transport.runge_kutta import SCHEMES
 from heatsolve.parallel.halo import replaced
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import WALLS, Grid, Region
 from heatsolve.stencil.language import ONE, ZERO, copy
 
+CONVECTIONS = {
+    "central": "central convection",
+    "skew": "skew-symmetric convection",
+    "central4": "central convection of fourth order",
+    "upwind3": "upwind-biased convection",
+}
+STEPS = {**SCHEMES, "adams-bashforth": "Adams and Bashforth's steps of second order"}
 STILL = Condition.model_construct(value=ZERO_EXPRESSION)
 LEVEL = Condition.model_construct(gradient=ZERO_EXPRESSION)
 SLIGHT = 1e-2
@@ -103,13 +111,6 @@ class Staggered(MultiFieldModel):
 
     def stepper(self, time: float, step: float) -> Stepper:
         return Projection(self, time, step)
-
-    @property
-    def carrier(self) -> Carrier | None:
-        return self
-
-    def demand_scheme(self) -> None:
-        """All schemes of flow go with all of convection; `stable_step_at` refuses the rest."""
 
     def places(self, name: str) -> Grid:
         return self._faces.get(name, self.grid)
@@ -515,6 +516,20 @@ class Staggered(MultiFieldModel):
                 self.backend.sweep(point, total, region, array, spacing)
         number = next(n for n, axis in enumerate(self.whole.axes) if name in WALLS[axis.name])
         return total.value * self.whole.axes[number].unknowns / self.whole.all_unknowns
+
+    @property
+    def equation(self) -> str:
+        return equation(self.case)
+
+    def methods(self) -> Iterator[Row]:
+        case = self.case
+        assert case.time is not None
+        steps = STEPS[case.time.scheme]
+        if case.time.diffusion != "explicit":
+            steps += ", Crank and Nicolson's diffusion"
+        pressure = f"{method_name(case)} to a divergence of {case.solver.tolerance:g}"
+        convection = CONVECTIONS[case.model.convection]
+        yield "scheme", f"staggered, {convection}, {steps}, pressure by {pressure}"
 
     def largest_step(self) -> float:
         return self.stable_step_at(self.speeds(self.fields, 0.0))

@@ -97,6 +97,7 @@ class HeatCase(Case):
 
     kind = "heat"
     whose = 'model.kind = "heat"'
+    model_class = "heatsolve.models.heat.conduction:Conduction"
 
     model: HeatModel = HeatModel()
     source: HeatSource = HeatSource()

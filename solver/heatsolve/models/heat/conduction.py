@@ -1,26 +1,49 @@
 """A heat case put on its grid: the arrays that the point functions of `heat` take."""
 
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
 from heatsolve.errors import InputError
+from heatsolve.linear.fft import ALONE, modes_of
 from heatsolve.linear.spectrum import lowest_eigenvalue
 from heatsolve.linear.system import System, weighted, weighted_magnitude
-from heatsolve.models.base import Model, Stepper
+from heatsolve.models.base import Model, Row, Stepper, Wall, grid_of, sample_of, walls_of
 from heatsolve.models.heat import equations as heat
-from heatsolve.models.heat.solver import make_method
+from heatsolve.models.heat.solver import make_method, method_name, stall
 from heatsolve.models.heat.steps import Explicit, Implicit
 from heatsolve.models.heat.volumes import Volumes
 from heatsolve.models.heat.walls import WallKind, ratio_line
-from heatsolve.models.walls import Wall, walls_of
 from heatsolve.parallel.ranks import Ranks
+from heatsolve.stencil.expressions import words
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import ZERO, fill, shifted
 
+METHODS = {
+    "jacobi": "Jacobi's iteration",
+    "sor": "red-black successive over-relaxation",
+    "chebyshev": "the Chebyshev semi-iteration",
+    "cg": "conjugate gradients, preconditioned with the diagonal",
+    "multigrid": "geometric multigrid",
+    "mgcg": "conjugate gradients, preconditioned with a multigrid cycle",
+    "fft": "a direct solver by fast sine, cosine and Fourier transforms",
+}
+UPDATES = {
+    "laplace": "T <- 0.25 (its four neighbours + h^2 q)",
+    "laplace-unequal": "T <- (dy^2 (both neighbours along x) + dx^2 (both along y) + dx^2 dy^2 q) "
+    "/ (2 (dx^2 + dy^2))",
+    "five-point-mean": "T <- 0.2 (T + its four neighbours)",
+    "four-point-mean": "T <- 0.25 (its four neighbours)",
+}
+SCHEMES = {
+    "explicit": "explicit Euler",
+    "crank-nicolson": "Crank-Nicolson, begun with four half-steps of backward Euler",
+    "backward-euler": "backward Euler",
+}
 COMPATIBLE = 1e-10
 """Relative imbalance of sources up to which a problem without given values has a solution."""
 
@@ -126,6 +149,102 @@ class Conduction(Model):
         """The right side of the equation at a time (W/m3), on the host; see `Volumes`."""
         return self.volumes.source(time)
 
+    # ---- what `heatsolve check` says ----
+
+    @classmethod
+    def rehearsed(cls, case: Case, backend: Backend) -> Self:
+        """With few points along axes along which no coefficient varies: so its largest stable step
+        has the same bits as that of a run."""
+        grid = grid_of(case)
+        sample, few = sample_of(grid), thinned(case, grid)
+        problem, sources, evaluated = cls(case, backend, few), case.source, case
+        if sample is not grid:
+            volumes = Volumes(case, grid, few, backend.dtype)
+            for point in sources.points:  # whether it is an unknown; the sample may lack it
+                volumes.places_of(point)
+            without = sources.model_copy(update={"point_sources": ()})
+            evaluated = case.model_copy(update={"source": without})
+        whole = cls(evaluated, backend, sample)
+        assert np.shape(whole.temperature) == sample.shape
+        source = np.broadcast_to(whole.source(0.0), sample.shape)
+        system = whole.system(backend.to_device(source))
+        if sample is grid and case.model.steady and system.singular:
+            make_compatible(system)
+        return problem
+
+    @property
+    def _solves(self) -> bool:
+        """Whether there is a linear system."""
+        return self.case.time is None or self.case.time.scheme != "explicit"
+
+    def demand_machine(self, machine: Backend, ranks: int) -> None:
+        if not (self._solves and method_name(self.case) == "fft"):
+            return
+        if ranks > 1:
+            raise InputError(ALONE)
+        machine.library()
+        b = self.backend.zeros((1,) * self.grid.dimension)
+        modes_of(self.system(b, ZERO if self.case.model.steady else 1.0))
+
+    @property
+    def equation(self) -> str:
+        case, model, points = self.case, self.case.model, len(self.case.source.points)
+        if case.solver.update is not None:
+            equal = "" if grid_of(case).equal_spacings else "-unequal"
+            equation = UPDATES[case.solver.update + equal]
+        elif model.steady:
+            equation = "div(k grad T) + q = 0"
+        else:
+            equation = "rho c dT/dt = div(k grad T) + q"
+        coefficients = {"k": model.conductivity, "q": case.source.temperature}
+        if not model.steady:
+            coefficients |= {"rho": model.density, "c": model.specific_heat}
+            coefficients["T(0)"] = case.initial.temperature
+        parts = [f"{name} = {words(expression)}" for name, expression in coefficients.items()]
+        if points:
+            parts.append(f"{points} point source{'s' * (points > 1)}")
+        return f"{equation}, {', '.join(parts)}"
+
+    def wall_text(self, wall: Any) -> str:
+        kind: WallKind = wall.temperature.kind
+        return kind.summary()
+
+    def methods(self) -> Iterator[Row]:
+        if self.case.time is not None:
+            yield "scheme", SCHEMES[self.case.time.scheme]
+        if self._solves:
+            yield "method", self._method
+            yield "criterion", self._criterion
+
+    @property
+    def _method(self) -> str:
+        solver, name = self.case.solver, method_name(self.case)
+        chosen = "auto chooses " if solver.method == "auto" else ""
+        kind = ""
+        if name in ("multigrid", "mgcg"):
+            kind = f", {solver.cycle} cycles with {solver.smoother} smoothing"
+        if solver.precision == "mixed":
+            kind += " in single precision, corrections in double"
+        update = f', the literal update "{solver.update}"' if solver.update else ""
+        return f"{chosen}{name}: {METHODS[name]}{kind}{update}"
+
+    @property
+    def _criterion(self) -> str:
+        solver = self.case.solver
+        each = "" if self.case.model.steady else " in each step"
+        if solver.iterations is not None:
+            return f"exactly {solver.iterations} iterations{each}"
+        relative = " times that of the right side, walls included" if solver.is_relative else ""
+        every = f", looked at every {solver.check_every}" if solver.check_every > 1 else ""
+        return (
+            f"{solver.norm} norm of the {solver.monitor} below {solver.tolerance:g}{relative}"
+            f"{every}, at most {solver.max_iterations} iterations{each}"
+        )
+
+    def cautions(self) -> Iterator[Row]:
+        if self.case.time is None and (reason := stall(self.case, self.whole, self.singular)):
+            yield "warning", reason
+
     # ---- linear systems ----
 
     def system(self, b: Any, s: float = ZERO) -> System:
@@ -212,6 +331,18 @@ class Conduction(Model):
             self.backend.to_device(volumes.ratios[wall.number]), *self.ratios,
         )  # fmt: skip
         return total * float(np.prod([axis.spacing for axis in self.grid.axes]))
+
+
+def thinned(case: Case, grid: Grid) -> Grid:
+    """The grid with few points along every axis along which no coefficient varies.
+
+    A run's coefficients take the same values there, bit by bit.
+    """
+    model = case.model
+    coefficients = [model.conductivity, model.density, model.specific_heat]
+    for _, _, condition in case.conditions():
+        coefficients += condition.kind.coefficients()
+    return sample_of(grid, frozenset().union(*(each.names for each in coefficients)))
 
 
 def shortened(faces: np.ndarray, number: int) -> np.ndarray:

@@ -6,9 +6,8 @@ from heatsolve.case.case import Case
 from heatsolve.linear import iterate
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.linear.system import Method, System, two_coloured
-from heatsolve.models.base import mirrors
+from heatsolve.models.base import mirrors, walls_of
 from heatsolve.models.heat import equations as heat
-from heatsolve.models.walls import walls_of
 from heatsolve.stencil.grid import Grid
 
 

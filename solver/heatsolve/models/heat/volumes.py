@@ -11,9 +11,9 @@ import numpy as np
 
 from heatsolve.case.case import Case
 from heatsolve.errors import InputError
+from heatsolve.models.base import Wall, walls_of
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.walls import WallFaces, ratio_line
-from heatsolve.models.walls import Wall, walls_of
 from heatsolve.stencil.evaluate import demand, evaluate
 from heatsolve.stencil.grid import Grid, Outline
 

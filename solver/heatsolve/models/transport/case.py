@@ -61,6 +61,7 @@ class TransportCase(Case):
 
     kind = "transport"
     whose = 'model.kind = "transport"'
+    model_class = "heatsolve.models.transport.convection:Convection"
 
     model: TransportModel
     initial: TransportInitial = TransportInitial()

@@ -1,19 +1,33 @@
 """A transport case put on its grid: the arrays that the point functions of `transport` take."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from heatsolve.backends import Backend
 from heatsolve.case.case import Case
-from heatsolve.models.base import Carrier, Stepper
-from heatsolve.models.multifield import MultiFieldModel
+from heatsolve.models.base import MultiFieldModel, Row, Stepper
 from heatsolve.models.transport import equations as transport
-from heatsolve.models.transport.runge_kutta import RungeKutta
+from heatsolve.models.transport.runge_kutta import SCHEMES, RungeKutta
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.evaluate import evaluate
+from heatsolve.stencil.expressions import words
 from heatsolve.stencil.grid import Grid, SampledAxis
 from heatsolve.stencil.language import ZERO, Point, copy
+
+SAMPLES = 16
+"""Points along each axis at which a velocity's divergence is looked for."""
+STEP = 1e-4
+"""Half the distance of its differences there, as a share of the axis."""
+CONVECTIONS = {
+    "backward": "backward differences",
+    "upwind": "first-order upwind differences",
+    "central": "central differences",
+    "upwind3": "third-order upwind-biased differences",
+    "tvd": "van Leer's limited slopes",
+}
 
 
 class Convection(MultiFieldModel):
@@ -33,10 +47,6 @@ class Convection(MultiFieldModel):
 
     def stepper(self, time: float, step: float) -> Stepper:
         return RungeKutta(self, time, step)
-
-    @property
-    def carrier(self) -> Carrier | None:
-        return self if self.own_velocity else None
 
     def demand_scheme(self) -> None:
         self.largest_step()  # refuses backward differences where a velocity is negative
@@ -108,6 +118,35 @@ class Convection(MultiFieldModel):
             magnitudes.append((reduce("max", below, *given), reduce("max", speed, *given)))
         return self.stable_step(magnitudes)
 
+    # ---- what `heatsolve check` says ---------------------------------------------------------
+
+    @property
+    def equation(self) -> str:
+        case, model, names = self.case, self.case.model, self.names
+        if model.velocity == "self":
+            u, carried = "u", "u = (" + ", ".join(names) + ")"
+        else:
+            given = model.velocity if isinstance(model.velocity, tuple) else ()
+            u, carried = "v", "v = (" + (", ".join(map(words, given)) or "0") + ")"
+        sources = [words(getattr(case.source, name)) for name in names]
+        convected = f"{u} . grad u"
+        if model.form == "flux" and u == "v":
+            convected = "div(v u)"
+        elif model.form == "flux":
+            convected = "d(u^2/2)/dx" if len(names) == 1 else f"{convected} (own axis: d(u^2/2))"
+        equation = f"du/dt + {convected} = nu div grad u + f"
+        return f"{equation}, {carried}, nu = {model.diffusivity:g}, f = {', '.join(sources)}"
+
+    def methods(self) -> Iterator[Row]:
+        assert self.case.time is not None
+        convection = CONVECTIONS[self.case.model.convection]
+        yield "scheme", f"{convection}, {SCHEMES[self.case.time.scheme]}"
+
+    def cautions(self) -> Iterator[Row]:
+        if self.in_flux_form and (largest := divergence_of_velocity(self.case)) > 0.0:
+            text = f"div v is not 0 (up to {largest:.3g} /s): u is compressed and thinned, "
+            yield "velocity", text + 'as div(v u) has it; form = "advective" carries it unchanged'
+
     # ---- steps that follow velocities which carry themselves ---------------------------------
 
     def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
@@ -132,3 +171,27 @@ class Convection(MultiFieldModel):
     def stable_step_at(self, speeds: Sequence[float]) -> float:
         """The largest stable step (s) for these speeds along the axes, slowest first."""
         return self.stable_step([(0.0, speed) for speed in reversed(speeds)])
+
+
+def divergence_of_velocity(case: Case) -> float:
+    """The largest |div v| of a given velocity at some points; 0 if it is no more than rounding."""
+    given, grid = case.model.velocity, case.grid
+    if not isinstance(given, tuple):
+        return 0.0
+    lengths = [high - low for low, high in zip(grid.lower, grid.upper, strict=True)]
+    shares = (np.arange(SAMPLES) + 0.5) / SAMPLES
+    lines = [low + length * shares for low, length in zip(grid.lower, lengths, strict=True)]
+    positions = dict(zip(grid.axes, np.meshgrid(*lines, indexing="ij"), strict=True))
+    slopes, rounding = [], 0.0
+    with np.errstate(all="ignore"):
+        for axis, length, expression in zip(grid.axes, lengths, given, strict=True):
+            ends = []
+            for distance in (-STEP * length, STEP * length):
+                at = positions | {axis: positions[axis] + distance}
+                ends.append(expression(**{name: at[name] for name in expression.names}))
+            slopes.append((ends[1] - ends[0]) / (2.0 * STEP * length))
+            at_ends = max(float(np.max(np.abs(end))) for end in ends)
+            rounding = max(rounding, 1e-9 * at_ends / length)
+        largest = float(np.max(np.abs(sum(slopes))))
+        terms = float(np.max(sum(map(np.abs, slopes))))
+    return largest if largest > max(rounding, 1e-3 * terms) else 0.0

@@ -10,8 +10,15 @@ from heatsolve.models.transport import equations as transport
 from heatsolve.stencil.language import copy
 
 if TYPE_CHECKING:
-    from heatsolve.models.evolution import Evolution
     from heatsolve.models.transport.convection import Convection
+    from heatsolve.models.user import Evolution
+
+
+SCHEMES = {
+    "explicit": "explicit Euler",
+    "rk2": "Runge-Kutta of second order, strong-stability-preserving",
+    "rk3": "Runge-Kutta of third order, strong-stability-preserving",
+}
 
 
 class RungeKutta(Stepper):

@@ -1,103 +1,84 @@
-"""The rows of `heatsolve check` that all models have, and the words in them."""
+"""What a run would do, in words: the answer of `heatsolve check`."""
 
+import itertools
 import math
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import numpy as np
 
 from heatsolve.backends import Backend
-from heatsolve.backends.registry import make
-from heatsolve.budget import Budget
+from heatsolve.backends.registry import choose, make
+from heatsolve.budget import Budget, budget_of
 from heatsolve.case.case import Case
 from heatsolve.case.sections import IMPLICIT
-from heatsolve.models.base import Model, dims_of, grid_of
-from heatsolve.models.multifield import MultiFieldModel
+from heatsolve.models.base import Model, dims_of, grid_of, model_class, sample_of
+from heatsolve.models.unused import warn_of_unused
 from heatsolve.parallel.decomposition import largest_block, most_neighbours
-from heatsolve.report import size
-from heatsolve.stencil.expressions import words
-from heatsolve.stencil.grid import WALLS, Grid, sampled
+from heatsolve.report import Report, shown, size
+from heatsolve.stencil.grid import Grid
 from heatsolve.time.loop import steps_to_look
 from heatsolve.time.step_size import TimeStepController, follows, time_step_controller
 
-EVALUATED_UP_TO = 1 << 20
-"""Unknowns up to which expressions are evaluated at all points: a quarter of a second."""
-SAMPLED = 1 << 18
-"""Unknowns at which they are evaluated where there are more."""
 XDMF_BYTES = 300  # for each frame, and each field in it
 NORMS, OF_FLOW = 4, 4
 """Columns of every history of a march (its steps, times and norms), and those that a flow adds."""
 H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
+Timing = Callable[[Case, Backend, Budget, TimeStepController | None], Iterator[str]]
+"""The rows of the time that a run takes at least."""
+
+
+def preview(
+    case: Case,
+    backend: str | None = None,
+    ranks: int = 1,
+    report: Report | None = None,
+    strict: bool = False,
+    timing: Timing | None = None,
+) -> Iterator[str]:
+    """The lines of `heatsolve check`: equation, grid, walls, method, machine, memory and files.
+
+    `ranks`: the processes of the run. Keys that have no effect are warned of, or refused if
+    `strict`, as a run does. `timing` adds rows on time.
+
+    Raises InputError for what a run refuses before its first step, such as an unstable step, as far
+    as the case, the options, the machine and a sample of the points tell.
+    """
+    wanted, precision = backend or case.parallel.backend, case.solver.field_precision
+    machine, reason = choose(wanted, precision, case.parallel.threads)
+    warn_of_unused(case, machine, ranks, (report or Report(mute=True)).warn, strict)
+    grid = grid_of(case)
+    if case.origin is not None and case.origin.note:
+        yield case.origin.note
+    yield f"{case.name}: {shown(case.about.title) or 'untitled'}"
+    # The same precision as the run's, so that the limit of stability has the same bits.
+    with np.errstate(all="ignore"):
+        problem = model_class(case).rehearsed(alone(case), make("numpy", precision))
+    yield from itertools.starmap(row, problem.summary())
+    problem.demand_machine(machine, ranks)
+    pace = None
+    if case.time is not None:
+        pace = yield from steps(problem)
+    yield from itertools.starmap(row, problem.cautions())
+    yield row("backend", f"{machine.name} ({reason}), {case.solver.precision}")
+    yield from process_rows(case, machine, grid, ranks)
+    budget = budget_of(case, machine, ranks, pace)
+    yield memory_row(budget, machine, ranks)
+    yield row("files", files(case, grid, pace.count if pace is not None else 1))
+    if timing is not None:
+        yield from timing(case, machine, budget, pace)
+    if (sample := sample_of(grid)) is not grid:
+        said = "initial values and sources, but at a sample of "
+        yield row("not checked", f"{said}{sample.all_unknowns} of the unknowns")
 
 
 def row(label: str, text: str) -> str:
     return f"{label:<12}{text}"
 
 
-def grid_words(case: Case, grid: Grid) -> str:
-    axes = grid.axes[::-1]
-    points = " x ".join(str(axis.points) for axis in axes)
-    spacing = " x ".join(f"{axis.spacing:g}" for axis in axes)
-    return f"{points} {case.grid.kind}, {grid.all_unknowns} unknowns, spacing {spacing}"
-
-
-def sample_of(grid: Grid, names: Collection[str] | None = None) -> Grid:
-    """The points at which expressions are evaluated: all, or a sample.
-
-    Along axes that are not among the `names` a few points stand for all.
-    """
-    if names is None and grid.all_unknowns <= EVALUATED_UP_TO:
-        return grid
-    most = EVALUATED_UP_TO if grid.all_unknowns <= EVALUATED_UP_TO else SAMPLED
-    return sampled(grid, most, names)
-
-
 def alone(case: Case) -> Case:
     """The case for one process, which stands for all, whatever process grid the case wants."""
     parallel = case.parallel.model_copy(update={"ranks": "auto"})
     return case.model_copy(update={"parallel": parallel})
-
-
-def walled_rows(
-    case: Case, kind: type[MultiFieldModel], texts: tuple[str, str]
-) -> Generator[str, None, TimeStepController | None]:
-    """The rows of a model of quantities with walls; `texts` are its equation and its scheme.
-
-    Returns the pace of the march.
-    """
-    grid = grid_of(case)
-    sample, one = sample_of(grid), alone(case)
-    if sample is not grid:  # which may miss an obstacle
-        one = one.model_copy(update={"bodies": ()})
-    with np.errstate(all="ignore"):
-        problem = kind(one, make("numpy", case.solver.field_precision), sample)
-        assert problem.fields and problem.sources(0.0)
-    equation, scheme = texts
-    yield row("equation", equation)
-    yield from places(problem, grid)
-    if problem.remark:
-        yield row("walls", problem.remark)
-    yield row("scheme", scheme)
-    return (yield from steps(problem))
-
-
-def places(problem: MultiFieldModel, grid: Grid) -> Iterator[str]:
-    """The grid and what holds at each of its ends."""
-    yield row("grid", grid_words(problem.case, grid))
-    for axis in reversed(grid.axes):
-        if axis.periodic:
-            yield row(axis.name, "periodic")
-            continue
-        for name in WALLS[axis.name]:
-            wall = getattr(problem.case.boundary, name)
-            kind = getattr(wall, "kind", None)  # that of a flow
-            said = [kind] if kind is not None else []
-            for field in problem.names:
-                condition = getattr(wall, field)
-                if condition is not None and condition.value is not None:
-                    said.append(f"{field} {words(condition.value)}")
-                elif condition is not None:
-                    said.append(f"outward derivative of {field} {words(condition.gradient)}")
-            yield row(name, ", ".join(said))
 
 
 def steps(problem: Model) -> Generator[str, None, TimeStepController]:
