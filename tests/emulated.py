@@ -113,10 +113,8 @@ class Emulated(NumpyBackend):
 
     name = "emulated"
     on_device = True
-    compiles_c = True
     vectors = False
     limits = replace(CARDS["H100"], processors=2)
-    has_fused_sweeps = True
     integer = int
     lookahead = 1
 
@@ -168,8 +166,6 @@ class Collecting(Emulated):
         super().__init__(precision)
         self.limits = CARDS[card]
         self.kernels = {}
-
-    has_fused_sweeps = DeviceBackend.has_fused_sweeps
 
     def c_kernel(self, source, bytes_shared):
         def queue(launch, operands):

@@ -11,8 +11,9 @@ import sys
 import numpy as np
 from conformance import compare_packing, registry, same, sweep
 
-from heatsolve.backends.gpu import numba_cuda as cuda
+from heatsolve.backends.gpu.simulator import SimulatedBackend
 from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.registry import make
 from heatsolve.linear.multigrid.mixed import CORRECTED
 from heatsolve.stencil.language import copy
 
@@ -105,13 +106,13 @@ def compare_both_precisions(host, device):
 
 
 def main():
-    assert cuda.simulated()
+    assert isinstance(make("cuda"), SimulatedBackend)
     entries = {entry.name: entry for entry in registry()}
     for precision, names in CHOSEN.items():
-        host, device = NumpyBackend(precision), cuda.CudaBackend(precision)
+        host, device = NumpyBackend(precision), SimulatedBackend(precision)
         for name in names:
             compare(entries[name], precision, host, device)
-    host, device = NumpyBackend(), cuda.CudaBackend()
+    host, device = NumpyBackend(), SimulatedBackend()
     compare_blocks(host, device)
     compare_gate(device)
     compare_both_precisions(host, device)

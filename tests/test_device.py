@@ -19,7 +19,7 @@ class Notes(type("Nothing", (DeviceBackend,), EMPTY)):  # type: ignore[misc]
 
     def __init__(self):
         super().__init__()
-        self.done = []
+        self.done, self._gate = [], None
 
     def zeros(self, shape):
         return np.zeros(shape)
@@ -38,7 +38,12 @@ class Notes(type("Nothing", (DeviceBackend,), EMPTY)):  # type: ignore[misc]
 
     def _kernel(self, name, signature, tape):
         self.done.append(("compile", signature.apart))
-        return lambda launch, extents, operands: self.done.append(("launch", extents))
+        count = len(signature.outputs) + len(signature.arguments)
+
+        def launched(launch, args):
+            self.done.append(("launch", args[1 + len(launch.bounds) : -count]))
+
+        return launched
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cubin import takes
 from emulated import Collecting, Emulated
+from test_cuda_source import nvrtc
 from test_fused_sweeps import INSIDE, two_plain_steps, two_steps
 
 from heatsolve.backends import Signature
@@ -19,7 +20,6 @@ from heatsolve.backends.gpu import cycle_legs, small_sweeps
 from heatsolve.backends.gpu import device as device_limits
 from heatsolve.backends.gpu import emit as cuda_c
 from heatsolve.backends.gpu.device import CARDS, KIB, Limits, limits_of
-from heatsolve.backends.gpu.fused_kernel import FUSED_OPTIONS
 from heatsolve.errors import InputError
 from heatsolve.linear.multigrid import hierarchy
 from heatsolve.models.heat import equations as heat
@@ -237,21 +237,6 @@ FULL, ONE = (False, False), (True, True)
 LAPLACE = Signature((FULL, FULL, REAL), ("array",), (None,), "float64", 2)
 
 
-def machine_code(source, limits):
-    """That of NVRTC for a card; skips the test where there is no NVRTC, or it is too new."""
-    numba_device = pytest.importorskip("heatsolve.backends.gpu.numba_device")
-    try:
-        return numba_device.compiled_c(source, FUSED_OPTIONS, limits.architecture)
-    except ImportError as error:
-        pytest.skip(f"no NVRTC here ({error})")
-    except RuntimeError as error:
-        if "not found" in str(error).lower() or type(error).__name__.endswith("NotFoundError"):
-            pytest.skip(f"no NVRTC here ({str(error).splitlines()[0]})")
-        if "--gpu-architecture" in str(error):
-            pytest.skip(f"NVRTC knows no {limits.architecture}")
-        raise
-
-
 def generic_kernels():
     """Names, sources, threads and shared memory of generic kernels: each kind of sweep, checks."""
     space = (False,) * 3
@@ -305,7 +290,7 @@ def test_one_card_of_each_capability():
 def test_generic_kernels_compile_for_every_capability(card):
     limits = CARDS[card]
     for name, source, threads, bytes_shared in generic_kernels():
-        hold(limits, machine_code(source, limits), name, threads, bytes_shared)
+        hold(limits, nvrtc(source, limits.architecture), name, threads, bytes_shared)
 
 
 @pytest.mark.parametrize("card", [card for card in ONE_OF_EACH if card in WITH_PASSES])
@@ -316,4 +301,4 @@ def test_fused_sweeps_compile_for_every_capability(card):
     assert len(families(kernels)) >= 7
     for source, bytes_shared, threads, _ in families(kernels):
         blocks = defined(source, "BLOCKS") or 1
-        hold(limits, machine_code(source, limits), "sweeps", threads, bytes_shared, blocks)
+        hold(limits, nvrtc(source, limits.architecture), "sweeps", threads, bytes_shared, blocks)

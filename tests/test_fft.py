@@ -10,7 +10,7 @@ from many import Impatient
 from test_solvers import TIGHT, case_text, solve
 
 from heatsolve.backends import ArrayLibrary
-from heatsolve.backends.gpu.numba_device import Device
+from heatsolve.backends.gpu.numba_cuda import CudaBackend
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
@@ -374,7 +374,7 @@ def test_several_processes_are_refused():
 def test_numba_cuda_without_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(InputError, match="FFTs on the cuda backend need CuPy"):
-        Device.library(object.__new__(Device))
+        CudaBackend.library(object.__new__(CudaBackend))
 
 
 def test_a_library_shares_the_memory_of_its_backend(backend):

@@ -28,6 +28,7 @@ class Replaying(Emulated):
     """Notes down what it plays back, as a GPU does; other sweeps are NumPy's."""
 
     recorded = None
+    _gate = None
     enqueue = DeviceBackend.enqueue
     replayed = DeviceBackend.replayed
     _compile = DeviceBackend._compile
@@ -36,7 +37,8 @@ class Replaying(Emulated):
         run = NumpyBackend._compile(self, None, signature, tape)
         count = len(signature.outputs)
 
-        def kernel(launch, extents, operands):
+        def kernel(launch, args):
+            operands = args[-count - len(signature.arguments) :]
             region = tuple(zip(launch.bounds[::2], launch.bounds[1::2], strict=True))
             run(region, operands[:count], operands[count:])
 
@@ -161,7 +163,7 @@ def test_tables_fit_into_shared_memory():
 
 
 def test_a_kernel_is_known_by_its_shared_memory_too():
-    backend = SimpleNamespace(_c_kernels={}, _compile_c=lambda source, size: size)
+    backend = SimpleNamespace(_c_kernels={}, compiled=lambda source, name, size: size)
     for size in (8, 16, 8):
         DeviceBackend.c_kernel(backend, "text", size)
     assert list(backend._c_kernels.values()) == [8, 16]

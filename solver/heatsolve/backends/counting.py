@@ -154,14 +154,13 @@ class CountingBackend(NumpyBackend):
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         computed = super()._compile(point, signature, tape)
         steps = plan(tape, signature.outputs == ("array",)) if self.name == "numpy" else []
-        reduces = signature.outputs.count("array") < len(signature.outputs)
 
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
             self.tally.calls += 1
             if self._computes and not any(isinstance(a, Counted) for a in (*targets, *arguments)):
                 computed(region, targets, arguments)
             if steps:
-                block = next(slabs(region)) if reduces else region
+                block = next(slabs(region)) if signature.reduces else region
                 extents = tuple([high - low for low, high in block])
                 for step in steps:
                     if step.scratch is not None:

@@ -72,6 +72,10 @@ def make(
 
         return CupyBackend(precision, device)
     if name == "cuda":
+        if simulating():
+            from heatsolve.backends.gpu.simulator import SimulatedBackend
+
+            return SimulatedBackend(precision)
         from heatsolve.backends.gpu.numba_cuda import CudaBackend
 
         return CudaBackend(precision, device)
@@ -112,11 +116,15 @@ def choose(
     return backend, "; ".join(reasons)
 
 
+def simulating() -> bool:
+    """Whether Numba runs kernels of the cuda backend in its simulator."""
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
+
+
 def fastest(precision: str, threads: int | None, device: int | None) -> tuple[Backend, list[str]]:
     """The first backend that works here, and why it is none that would be faster."""
     failures = []
-    simulating = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
-    use_gpu = device is not None and not simulating
+    use_gpu = device is not None and not simulating()
     for candidate in (*(ON_GPU if use_gpu else ()), "numba", "numpy"):
         try:
             backend = make(candidate, precision, threads, device)

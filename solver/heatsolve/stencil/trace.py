@@ -316,6 +316,11 @@ class Signature:
             )
         return tape
 
+    @property
+    def reduces(self) -> bool:
+        """Whether an output is a sum or a largest magnitude."""
+        return any(kind != "array" for kind in self.outputs)
+
     def target(self, output: int) -> str:
         """The name by which generated code writes an array output: one name for one array."""
         argument = self.in_place[output]

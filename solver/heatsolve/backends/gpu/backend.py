@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -17,19 +17,23 @@ from heatsolve.backends import (
     Message,
     Region,
     Signature,
+    digest,
+    kept,
 )
 from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.compilation import compiling
 from heatsolve.backends.gpu.cycle_legs import CycleLegKernels, makes_leg, padded
 from heatsolve.backends.gpu.device import Limits
+from heatsolve.backends.gpu.emit import OPTIONS, check_source, kernel_source
 from heatsolve.backends.gpu.fused_sweeps import (
     LARGEST,
-    Compiled,
     FusedLauncher,
     deepest,
 )
 from heatsolve.backends.gpu.graphs import RecordedLaunch, Replay
 from heatsolve.backends.gpu.launch import (
     SPREAD,
+    Compiled,
     Launch,
     Shape,
     arrays_of,
@@ -51,8 +55,7 @@ MOST_WITH_NORMS = 7
 GATE_MARGIN = 1e-6
 """The gate closes this much (relative) above a threshold; the host decides with exact sums."""
 
-Kernel = Callable[[Launch, tuple[int, ...], tuple[Any, ...]], None]
-"""Takes a launch, the extents in the order of `emit.extent_names`, and the operands."""
+ONE_BLOCK = Launch((1, 1, 1), (128, 1, 1), ())
 
 
 class DeviceBackend(Backend):
@@ -64,8 +67,6 @@ class DeviceBackend(Backend):
 
     lookahead = 64
     on_device = True
-    compiles_c = True
-    """Whether there is a compiler of CUDA C, in which fused sweeps are written."""
     vectors = False
     """Whether generated kernels may load and store pairs of elements."""
     limits: Limits
@@ -77,11 +78,6 @@ class DeviceBackend(Backend):
     _rows: Any
     _kinds: list[str]
     _work: list[tuple[int, int]]
-
-    @property
-    def has_fused_sweeps(self) -> bool:
-        """Whether it fuses sweeps, or makes generic sweeps alone."""
-        return self.compiles_c and self.limits.has_fused_sweeps
 
     @property
     def recorded(self) -> list[RecordedLaunch] | None:
@@ -119,17 +115,22 @@ class DeviceBackend(Backend):
     def _copy(self, target: Any, source: Any) -> None:
         """Queue it now."""
 
-    @abstractmethod
-    def read_integers(self, array: Any) -> np.ndarray:
-        """A device array of integers, on the host (waits)."""
-
-    @abstractmethod
     def _queue_merge(self, register: Any, row: Any) -> None:
         """Queue the kernel that merges the copies of a register into a row and clears them."""
+        self._merge(ONE_BLOCK, (register, self.integer(SPREAD), self._gate, row))
 
-    @abstractmethod
-    def _queue_check(self, register: Any, copies: int, is_sum: bool, limit: float) -> None:
+    def _queue_check(self, register: Any, copies: int, kind: str, limit: float) -> None:
         """Queue the kernel of a check."""
+        numbers = self.integer(copies), self.integer(kind == "sum"), np.float64(limit)
+        self._check(ONE_BLOCK, (register, *numbers, self._gate, self._rows))
+
+    @cached_property
+    def _merge(self) -> Compiled:
+        return self.compiled(check_source(), "merge")
+
+    @cached_property
+    def _check(self) -> Compiled:
+        return self.compiled(check_source(), "check")
 
     @abstractmethod
     def pinned(self, shape: Sequence[int]) -> np.ndarray:
@@ -143,20 +144,43 @@ class DeviceBackend(Backend):
     def queue_to_device(self, array: Any, host: np.ndarray) -> None:
         """Queue a copy of pinned memory into an array."""
 
-    def exposed(self, array: Any) -> Any:
-        """An array as others may read it, by the CUDA array interface."""
-        return array
+    def compiled(self, source: str, name: str, bytes_shared: int = 0) -> Compiled:
+        """A kernel of CUDA C, by NVRTC or from the cache; blocks have so much shared memory."""
+        version, compile_c = self._nvrtc()
+        options = (*OPTIONS, f"--gpu-architecture={self.limits.architecture}")
+        key = digest(source, options, version)
+
+        def make() -> bytes:
+            with compiling():
+                return compile_c(source, options)
+
+        return self._loaded(kept(f"heatsolve_{name}_{key}.cubin", make), name, bytes_shared)
 
     @abstractmethod
-    def _kernel(self, name: str, signature: Signature, tape: Tape) -> Kernel:
-        """The compiled kernel of a point function."""
+    def _nvrtc(self) -> tuple[Any, Callable[[str, tuple[str, ...]], bytes]]:
+        """The version of the compiler, and what compiles a source with some options.
+
+        It gives machine code, or PTX, which any newer device compiles, for limits that are
+        pretended.
+        """
+
+    @abstractmethod
+    def _loaded(self, code: bytes, name: str, bytes_shared: int) -> Compiled:
+        """The kernel of this name in compiled code."""
+
+    def _kernel(self, name: str, signature: Signature, tape: Tape) -> Compiled:
+        """The compiled kernel of a point function.
+
+        It takes the gate, bounds, extents in the order of `emit.extent_names`, and operands.
+        """
+        return self.compiled(kernel_source(name, signature, tape), "sweep")
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         arrays = arrays_of(signature)
-        kernels: dict[tuple[tuple[str, ...], bool], tuple[Kernel, Shape]] = {}
+        kernels: dict[tuple[tuple[str, ...], bool], tuple[Compiled, Shape]] = {}
         known: dict[tuple[tuple[int, ...], ...], tuple[Signature, tuple[int, ...], bool]] = {}
 
-        def kernel_of(here: Signature, pairs: bool) -> tuple[Kernel, Shape]:
+        def kernel_of(here: Signature, pairs: bool) -> tuple[Compiled, Shape]:
             key = here.apart, pairs
             if key not in kernels:
                 here = replace(here, pairs=pairs)
@@ -170,6 +194,7 @@ class DeviceBackend(Backend):
             if shapes not in known:
                 apart, extents = layout(arrays, shapes)
                 here = replace(signature, apart=apart)
+                extents = tuple(map(self.integer, extents))
                 known[shapes] = here, extents, self.vectors and may_pair(tape, here, extents)
             here, extents, pairs = known[shapes]
 
@@ -180,7 +205,8 @@ class DeviceBackend(Backend):
 
                 def queue() -> None:
                     for launch in launches(region, cut):
-                        kernel(launch, extents, operands)
+                        bounds = map(self.integer, launch.bounds)
+                        kernel(launch, (self._gate, *bounds, *extents, *operands))
 
                 return queue
 
@@ -199,20 +225,17 @@ class DeviceBackend(Backend):
             self.recorded.append(work)
 
     def c_kernel(self, source: str, bytes_shared: int) -> Compiled:
-        """The kernel `sweeps` of a CUDA C source, where a block needs so much shared memory."""
+        """The kernel `sweeps` of a CUDA C source, which takes the gate, operands, and bounds."""
         key = source, bytes_shared
         if key not in self._c_kernels:
-            self._c_kernels[key] = self._compile_c(source, bytes_shared)
+            self._c_kernels[key] = self.compiled(source, "sweeps", bytes_shared)
         compiled = self._c_kernels[key]
 
         def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
-            self.enqueue(lambda: compiled(launch, operands))
+            args = (self._gate, *operands, *map(self.integer, launch.bounds))
+            self.enqueue(lambda: compiled(launch, args))
 
         return queue
-
-    @abstractmethod
-    def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
-        """The same, compiled and loaded anew."""
 
     def most_fused(
         self,
@@ -223,7 +246,7 @@ class DeviceBackend(Backend):
         wraps: Sequence[bool],
         changes: Sequence[Accumulator | None],
     ) -> int:
-        if not self.has_fused_sweeps or max(u.shape) > LARGEST:
+        if not self.limits.has_fused_sweeps or max(u.shape) > LARGEST:
             return 1
         most = self._analysed(partial(deepest, limits=self.limits), point, u, stages)
         most = min(most, len(stages))
@@ -244,10 +267,10 @@ class DeviceBackend(Backend):
         return FusedLauncher(self.c_kernel, tape, signature, kinds, wraps, self.limits)
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
-        return padded(shape) if self.has_fused_sweeps else tuple(shape)
+        return padded(shape) if self.limits.has_fused_sweeps else tuple(shape)
 
     def cycle_leg(self, leg: CycleLeg) -> Callable[[Any, Any], None] | None:
-        if not self.has_fused_sweeps or not makes_leg(leg, self.precision, self.limits):
+        if not self.limits.has_fused_sweeps or not makes_leg(leg, self.precision, self.limits):
             return None
         kernels: dict[bool, CycleLegKernels] = {}
 
@@ -262,10 +285,10 @@ class DeviceBackend(Backend):
 
     @abstractmethod
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
-        """A graph of what `work` queues; asked only where C is compiled."""
+        """A graph of what `work` queues."""
 
     def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
-        return Replay(self, work) if self.compiles_c else work
+        return Replay(self, work)
 
     def connect(self, ranks: Any) -> tuple[Nccl | None, str]:
         return connect(self, ranks)
@@ -300,7 +323,7 @@ class DeviceBackend(Backend):
     def message(self, shape: Sequence[int], direct: bool = False) -> Message:
         array = self.zeros(shape)
         if direct:
-            return DirectMessage(array, self.exposed(array), self)
+            return DirectMessage(array, array, self)
         return StagedMessage(array, self.pinned(shape), self)
 
     def _make_gate(self) -> None:
@@ -318,7 +341,7 @@ class DeviceBackend(Backend):
         self.zero(register)
 
     def read_register(self, register: Any) -> np.ndarray:
-        return sums.merge(self.read_integers(register).reshape(SPREAD, sums.WIDTH))
+        return sums.merge(self.to_host(register).reshape(SPREAD, sums.WIDTH))
 
     def open_gate(self) -> None:
         if self.lookahead == 1:
@@ -342,7 +365,7 @@ class DeviceBackend(Backend):
             self._queue_merge(register, self._found)
             self.nccl.gather(self._found, self._found_by_all)
             register, copies = self._found_by_all, self.nccl.size
-        self._queue_check(register, copies, accumulator.kind == "sum", limit)
+        self._queue_check(register, copies, accumulator.kind, limit)
 
     def ledger(self) -> list[float]:
         if self.lookahead == 1:
@@ -350,7 +373,7 @@ class DeviceBackend(Backend):
         self.gated = False
         # The gate and the rows lie together: each copy to the host makes it wait.
         queued = self.part(self._state, (2 + len(self._work) * sums.WIDTH,))
-        (_, passed), rows = np.split(self.read_integers(queued), [2])
+        (_, passed), rows = np.split(self.to_host(queued), [2])
         if 0 < passed < len(self._work):  # the sweeps behind a closed gate have done nothing
             self.points_updated, self.bytes_moved = self._work[passed - 1]
         rows = rows.reshape(-1, sums.WIDTH)[:passed]

@@ -1,22 +1,16 @@
 """The cupy backend: generated CUDA C, compiled by NVRTC, memory and launches by CuPy."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import ArrayLibrary, Signature
-from heatsolve.backends.compilation import compiling, digest, kept
-from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend, Kernel
+from heatsolve.backends import ArrayLibrary
+from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend
 from heatsolve.backends.gpu.device import limits_of
-from heatsolve.backends.gpu.emit import OPTIONS, check_source, kernel_source
-from heatsolve.backends.gpu.fused_kernel import FUSED_OPTIONS
-from heatsolve.backends.gpu.fused_sweeps import Compiled
-from heatsolve.backends.gpu.launch import SPREAD, Launch
+from heatsolve.backends.gpu.launch import Compiled, Launch
 from heatsolve.backends.gpu.nccl import PRIORITY
 from heatsolve.errors import InputError
-from heatsolve.stencil.trace import Tape
 
 
 class CupyBackend(DeviceBackend):
@@ -44,36 +38,38 @@ class CupyBackend(DeviceBackend):
             raise InputError(f"the cupy backend found no usable CUDA GPU ({reason})") from None
         self._cupy, self._cupyx = cupy, cupyx
         self.limits = limits_of(cupy.cuda.Device().id)
-        self._check = self._load(check_source(), "check")
         self._side = cupy.cuda.Stream(non_blocking=True, priority=PRIORITY)
         self._forked, self._joined = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
         self._make_gate()
 
-    def _load(self, source: str, name: str, options: tuple[str, ...] = OPTIONS) -> Any:
-        """A kernel, compiled by NVRTC or read from the cache."""
-        options = (*options, f"--gpu-architecture={self.limits.architecture}")
-        key = digest(source, options, self._cupy.cuda.nvrtc.getVersion())
-
-        def make() -> bytes:
-            with compiling():
-                return self._compiled_by_nvrtc(source, options)
-
-        module = self._cupy.cuda.function.Module()
-        module.load(kept(f"heatsolve_{name}_{key}.cubin", make))
-        return module.get_function(name)
-
-    def _compiled_by_nvrtc(self, source: str, options: tuple[str, ...]) -> bytes:
-        """Machine code; PTX, which any newer device compiles, for limits that are pretended."""
+    def _nvrtc(self) -> tuple[Any, Callable[[str, tuple[str, ...]], bytes]]:
         nvrtc = self._cupy.cuda.nvrtc
-        program = nvrtc.createProgram(source, "heatsolve.cu", (), ())
-        try:
-            nvrtc.compileProgram(program, options)
-            code = (nvrtc.getPTX if self.limits.pretended else nvrtc.getCUBIN)(program)
-        except nvrtc.NVRTCError as error:
-            raise RuntimeError(f"NVRTC: {nvrtc.getProgramLog(program)}") from error
-        finally:
-            nvrtc.destroyProgram(program)
-        return code if isinstance(code, bytes) else code.encode()
+
+        def compile_c(source: str, options: tuple[str, ...]) -> bytes:
+            program = nvrtc.createProgram(source, "heatsolve.cu", (), ())
+            try:
+                nvrtc.compileProgram(program, options)
+                code = (nvrtc.getPTX if self.limits.pretended else nvrtc.getCUBIN)(program)
+            except nvrtc.NVRTCError as error:
+                raise RuntimeError(f"NVRTC: {nvrtc.getProgramLog(program)}") from error
+            finally:
+                nvrtc.destroyProgram(program)
+            return code if isinstance(code, bytes) else code.encode()
+
+        return nvrtc.getVersion(), compile_c
+
+    def _loaded(self, code: bytes, name: str, bytes_shared: int) -> Compiled:
+        module, driver = self._cupy.cuda.function.Module(), self._cupy.cuda.driver
+        module.load(code)
+        kernel = module.get_function(name)
+        if bytes_shared:
+            largest = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            driver.funcSetAttribute(kernel.ptr, largest, bytes_shared)
+
+        def queue(launch: Launch, args: tuple[Any, ...]) -> None:
+            kernel(launch.grid, launch.block, args, shared_mem=bytes_shared)
+
+        return queue
 
     def zeros(self, shape: Sequence[int]) -> Any:
         return self._cupy.zeros(tuple(shape), self.dtype)
@@ -131,20 +127,6 @@ class CupyBackend(DeviceBackend):
     def address(self, array: Any) -> int:
         return array.data.ptr
 
-    def read_integers(self, array: Any) -> np.ndarray:
-        return array.get()
-
-    @cached_property
-    def _merge(self) -> Any:
-        return self._load(check_source(), "merge")
-
-    def _queue_merge(self, register: Any, row: Any) -> None:
-        self._merge((1,), (128,), (register, np.int32(SPREAD), self._gate, row))
-
-    def _queue_check(self, register: Any, copies: int, is_sum: bool, limit: float) -> None:
-        args = (register, np.int32(copies), np.int32(is_sum), np.float64(limit))
-        self._check((1,), (128,), (*args, self._gate, self._rows))
-
     def _aside(self, work: Callable[[int], None]) -> None:
         self._forked.record()
         self._side.wait_event(self._forked)
@@ -153,28 +135,6 @@ class CupyBackend(DeviceBackend):
 
     def _rejoin(self) -> None:
         self._cupy.cuda.get_current_stream().wait_event(self._joined)
-
-    def _kernel(self, name: str, signature: Signature, tape: Tape) -> Kernel:
-        kernel = self._load(kernel_source(name, signature, tape), "sweep")
-
-        def queue(launch: Launch, extents: tuple[int, ...], operands: tuple[Any, ...]) -> None:
-            numbers = [np.int64(number) for number in (*launch.bounds, *extents)]
-            kernel(launch.grid, launch.block, (self._gate, *numbers, *operands))
-
-        return queue
-
-    def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
-        kernel = self._load(source, "sweeps", FUSED_OPTIONS)
-        driver = self._cupy.cuda.driver
-        largest = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        driver.funcSetAttribute(kernel.ptr, largest, bytes_shared)
-
-        def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
-            numbers = [np.int64(number) for number in launch.bounds]
-            args = (self._gate, *operands, *numbers)
-            kernel(launch.grid, launch.block, args, shared_mem=bytes_shared)
-
-        return queue
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
         stream = self._cupy.cuda.Stream(non_blocking=True)  # the default one cannot be captured

@@ -37,14 +37,13 @@ from heatsolve.backends.gpu.fused_kernel import INVERSE, FusedSweeps, Transfer, 
 from heatsolve.backends.gpu.fused_sweeps import (
     LARGEST,
     STRIPS,
-    Compiled,
     FusedKernel,
     affordable,
     fitting_shape,
     reads_neighbours,
     work_of,
 )
-from heatsolve.backends.gpu.launch import Launch
+from heatsolve.backends.gpu.launch import Compiled, Launch
 from heatsolve.stencil.trace import Signature, describe
 
 

@@ -388,8 +388,12 @@ def _insides(wide: Tape, signature: Signature, axis: str) -> Iterator[str]:
 # ---- kernels of CUDA C --------------------------------------------------------------------------
 
 # CuPy's RawKernel is of no use: it adds -ftz=true to its options, which loses denormals.
-OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
-"""As on a CPU: a * b + c rounds twice, denormals are kept, division and root are exact."""
+OPTIONS = (
+    "--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true",
+    "--device-as-default-execution-space",
+)  # fmt: skip
+"""As on a CPU: a * b + c rounds twice, denormals are kept, division and root are exact. Lambdas in
+kernels are functions of the device."""
 
 REAL_OF = {"float64": "double", "float32": "float"}
 

@@ -9,17 +9,12 @@ from dataclasses import dataclass
 
 from heatsolve.backends.gpu.emit import (
     C_DIALECT,
-    OPTIONS,
     REAL_OF,
     constants,
     cuda_text,
     macro,
 )
 from heatsolve.stencil.trace import BYTES_OF, Signature, Tape, spelled
-
-FUSED_OPTIONS = (*OPTIONS, "--device-as-default-execution-space")
-"""Lambdas in kernels count as functions of the host otherwise."""
-
 
 INVERSE = 3
 """The number of the inverse of the diagonal: behind the field, b, and the weight."""

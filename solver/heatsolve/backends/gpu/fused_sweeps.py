@@ -10,7 +10,7 @@ from heatsolve.backends import Region
 from heatsolve.backends.gpu import fused_2d, fused_3d
 from heatsolve.backends.gpu.device import Limits
 from heatsolve.backends.gpu.fused_kernel import FusedSweeps
-from heatsolve.backends.gpu.launch import MOST_BLOCKS, Launch
+from heatsolve.backends.gpu.launch import MOST_BLOCKS, Compiled, Launch
 from heatsolve.stencil.trace import Signature, Tape
 
 LIGHT, HEAVY = 12, 30
@@ -224,10 +224,6 @@ def cut(
         best = min(best, (time, -length, length - first))
     _, length, fewer = best
     return -length, fewer
-
-
-Compiled = Callable[[Launch, tuple[Any, ...]], None]
-"""Takes a launch and all that the kernel takes after the gate."""
 
 
 class FusedLauncher:

@@ -6,9 +6,10 @@ axis.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from heatsolve.backends import Region, Signature
 from heatsolve.stencil.trace import Tape
@@ -52,8 +53,7 @@ def shape_of(signature: Signature) -> Shape:
     """How the threads of a sweep are cut."""
     if signature.pairs:
         return PAIRS[signature.dimension]
-    reduces = signature.outputs.count("array") < len(signature.outputs)
-    return (REDUCING if reduces else SHAPES)[signature.dimension]
+    return (REDUCING if signature.reduces else SHAPES)[signature.dimension]
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,10 @@ class Launch:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     bounds: tuple[int, ...]
+
+
+Compiled = Callable[[Launch, tuple[Any, ...]], None]
+"""Queues a kernel: takes its launch, and its arguments."""
 
 
 @lru_cache(1 << 12)
@@ -159,7 +163,7 @@ def may_pair(tape: Tape, signature: Signature, extents: tuple[int, ...]) -> bool
     loads = tape.loads()
     return (
         signature.dimension in PAIRS
-        and signature.outputs.count("array") == len(signature.outputs)
+        and not signature.reduces
         and not signature.apart
         and not signature.narrow
         and extents[-1] % 2 == 0

@@ -1,21 +1,32 @@
-"""The cuda backend: generated Python, compiled by Numba-CUDA, launched by cuda.core."""
+"""The cuda backend: sweeps compiled by Numba-CUDA, and CUDA C; launched by cuda.core.
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
+Numba only compiles, and holds memory: its kernels take plain pointers, its launches cost five times
+those of cuda.core, and its copies some 20 us more than calls of the driver. Sweeps that reduce, and
+fused ones, are the CUDA C of the cupy backend.
+"""
+
+import math
+import re
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import ArrayLibrary, Signature
-from heatsolve.backends.gpu.backend import DeviceBackend, Kernel
+from heatsolve.backends import ArrayLibrary, Signature, digest, kept
+from heatsolve.backends.compilation import compiling
+from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend
+from heatsolve.backends.gpu.device import limits_of
 from heatsolve.backends.gpu.emit import Dialect, body, extent_names, thread_indices
-from heatsolve.backends.gpu.fused_kernel import FUSED_OPTIONS
-from heatsolve.backends.gpu.fused_sweeps import Compiled
-from heatsolve.backends.gpu.launch import SPREAD, Launch, shape_of
-from heatsolve.backends.gpu.numba_device import AsArray, Device, DeviceArray, Simulator, simulated
+from heatsolve.backends.gpu.launch import Compiled, Launch, shape_of
+from heatsolve.backends.gpu.nccl import PRIORITY
 from heatsolve.errors import InputError
 from heatsolve.stencil.language import INDEX_NAMES
 from heatsolve.stencil.trace import INTEGER, Tape
+
+# ---- sweeps in Python for Numba-CUDA -------------------------------------------------------------
 
 PYTHON_DIALECT = Dialect(
     where="{1} if {0} else {2}",
@@ -32,45 +43,29 @@ import math
 
 import numpy as np
 from numba import cuda, float64, int64
-
-from heatsolve.backends.gpu.reductions import WIDTH, add_largest, add_sum
-from heatsolve.backends.gpu.launch import SPREAD
 """
 
 
-def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
-    """Python of the kernel `kernel` for a point function."""
-    axes = INDEX_NAMES[: tape.dimension]
-    shape = shape_of(signature)
-    rows = shape.rows
+def python_source(signature: Signature, tape: Tape) -> str:
+    """Python of the kernel `kernel` for a point function, whose outputs are arrays."""
+    axes, shape = INDEX_NAMES[: tape.dimension], shape_of(signature)
     parameters = ["gate"]
     parameters += [f"{end}_{axis}" for axis in axes for end in ("low", "high")]
     parameters += extent_names(signature)
     parameters += [f"o{n}" for n in range(len(signature.outputs))]
     parameters += [f"a{n}" for n in range(len(signature.arguments))]
-    reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
-    zero = PYTHON_DIALECT.constant(0.0, signature.precision)
     lines = ["    if gate[0] != 0:", "        return"] if signature.gated else []
     lines += [f"    {line}" for line in thread_indices(signature, PYTHON_DIALECT, shape)]
-    lines += [f"    t{n}_{row} = {zero}" for n in reductions for row in range(rows)]
-    inside = " and ".join(
-        [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
-    )
-    lines += [f"    if {inside}:", f"        if i + {rows - 1} < high_i:"]
-    lines += [f"            {line}" for line in body(tape, signature, PYTHON_DIALECT, 0, rows)]
-    if rows > 1:
+    inside = [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
+    lines += [f"    if {' and '.join(inside)}:", f"        if i + {shape.rows - 1} < high_i:"]
+    lines += [
+        f"            {line}" for line in body(tape, signature, PYTHON_DIALECT, 0, shape.rows)
+    ]
+    if shape.rows > 1:
         lines.append("        else:")
-    for row in range(rows - 1):
+    for row in range(shape.rows - 1):
         lines.append(f"            if i + {row} < high_i:")
         lines += [f"                {s}" for s in body(tape, signature, PYTHON_DIALECT, row, 1)]
-    if reductions:
-        thread = "cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x"
-        block = "cuda.blockIdx.x * 3 + cuda.blockIdx.y * 7 + cuda.blockIdx.z * 13"
-        lines.append(f"    first = int64((({thread}) // 32 + {block}) % SPREAD) * WIDTH")
-    for n in reductions:
-        terms = "".join(f"float(t{n}_{row}), " for row in range(rows))
-        call = {"sum": "add_sum", "max": "add_largest"}[signature.outputs[n]]
-        lines.append(f"    {call}(({terms}), o{n}, first)")
     return f"{PREAMBLE}\n\ndef kernel({', '.join(parameters)}):\n" + "\n".join(lines) + "\n"
 
 
@@ -81,56 +76,164 @@ def kernel_function(source: str) -> Any:
     return namespace["kernel"]
 
 
-def check_types() -> tuple[Any, ...]:
-    """Numba types of the parameters of `reductions.check`."""
-    from numba import types
-
-    pointer = types.CPointer(types.int64)
-    return (pointer, types.int64, types.int64, types.float64, pointer, pointer)
-
-
-def merge_types() -> tuple[Any, ...]:
-    """Numba types of the parameters of `reductions.merge`."""
-    from numba import types
-
-    pointer = types.CPointer(types.int64)
-    return (pointer, types.int64, pointer, pointer)
-
-
 def parameter_types(signature: Signature) -> tuple[Any, ...]:
-    """Numba types of a kernel's parameters: pointers, but registers as arrays for their atomics."""
+    """Numba types of a kernel's parameters: arrays are pointers."""
     from numba import types
 
-    real = getattr(types, signature.precision)
-
-    def pointer(name: str) -> Any:
-        return types.CPointer(getattr(types, signature.real_of(name)))
+    def type_of(name: str, kind: Any) -> Any:
+        if kind == INTEGER:
+            return types.int64
+        real = getattr(types, signature.real_of(name))
+        return real if isinstance(kind, str) and kind != "array" else types.CPointer(real)
 
     return (
         types.CPointer(types.int64),
         *[types.int64] * (2 * signature.dimension + len(extent_names(signature))),
-        *[
-            pointer(f"o{n}") if kind == "array" else types.int64[::1]
-            for n, kind in enumerate(signature.outputs)
-        ],
-        *[
-            pointer(f"a{n}")
-            if not isinstance(kind, str)
-            else types.int64
-            if kind == INTEGER
-            else real
-            for n, kind in enumerate(signature.arguments)
-        ],
+        *[type_of(f"o{n}", kind) for n, kind in enumerate(signature.outputs)],
+        *[type_of(f"a{n}", kind) for n, kind in enumerate(signature.arguments)],
     )
 
 
-ONE_BLOCK = Launch((1, 1, 1), (128, 1, 1), ())
+@contextmanager
+def uncontracted() -> Iterator[None]:
+    """Numba-CUDA compiles without fused multiply-add inside this block.
+
+    a * b + c must round twice, as on a CPU. Numba has no keyword for it, NVVM has an option.
+    """
+    from numba.cuda.cudadrv import nvvm
+
+    original = nvvm.compile_ir
+
+    def compile_ir(ir: Any, **options: Any) -> Any:
+        return original(ir, **{**options, "fma": False})
+
+    nvvm.compile_ir = compile_ir  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        nvvm.compile_ir = original
+
+
+def ptx_of(source: str, signature: Signature, capability: tuple[int, int]) -> str:
+    """PTX of a generated kernel."""
+    from numba import cuda
+
+    function, types = kernel_function(source), parameter_types(signature)
+    with uncontracted():
+        ptx, _ = cuda.compile(
+            function, types, device=False, abi="numba", output="ptx", cc=capability
+        )
+    return ptx
+
+
+def entry_of(ptx: str) -> str:
+    """The name of the kernel in a PTX text."""
+    entry = re.search(r"\.entry\s+([\w$]+)", ptx)
+    assert entry, "PTX without a kernel"
+    return entry.group(1)
+
+
+# ---- CUDA C --------------------------------------------------------------------------------------
+
+
+def checked(result: Any) -> Any:
+    """The value of a call of CUDA's driver or of NVRTC. Raises RuntimeError where it failed."""
+    error, *values = result
+    if int(error):
+        raise RuntimeError(f"CUDA: {error.name}")
+    return values[0] if values else None
+
+
+def compiled_c(source: str, options: tuple[str, ...]) -> bytes:
+    """Machine code of CUDA C by NVRTC; PTX for an architecture "compute_80"."""
+    from cuda.bindings import nvrtc
+
+    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"heatsolve.cu", 0, [], []))
+    args = [option.encode() for option in options]
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(args), args)
+    if int(error):
+        log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
+        checked(nvrtc.nvrtcGetProgramLog(program, log))
+        raise RuntimeError(f"NVRTC: {log.decode()}")
+    ptx = "=compute" in options[-1]
+    size, get = (
+        (nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+        if ptx
+        else (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    )
+    code = b" " * checked(size(program))
+    checked(get(program, code))
+    return code
+
+
+# ---- arrays --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DeviceArray:
+    """An array on the device: all or a part of the memory that its `owner` holds."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    pointer: int
+    owner: Any
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        data = self.pointer, False
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": data, "version": 3,
+                "strides": None}  # fmt: skip
+
+    def reshape(self, shape: tuple[int, ...]) -> "DeviceArray":
+        """The same memory, seen as an array of another shape."""
+        return replace(self, shape=shape)
+
+    def part(self, shape: tuple[int, ...], first: int) -> "DeviceArray":
+        """So much of the memory, from an element on."""
+        if first + math.prod(shape) > self.size:
+            raise ValueError(f"{shape} elements from {first} on are not in {self.size}")
+        return replace(self, shape=shape, pointer=self.pointer + first * self.dtype.itemsize)
+
+
+class Borrowing(CupyLibrary):
+    """CuPy on memory of Numba's, in the stream of the sweeps."""
+
+    def __init__(self, cupy: Any, fft: Any, stream: int):
+        super().__init__(cupy, fft)
+        self._stream = cupy.cuda.ExternalStream(stream)
+
+    @contextmanager
+    def queue(self) -> Iterator[None]:
+        with self._stream:
+            yield
+
+    def view(self, array: DeviceArray) -> Any:
+        # CuPy copies an array before a transform if it is a view of another: this one is not.
+        cupy = self.namespace
+        owned = cupy.cuda.UnownedMemory(array.pointer, array.nbytes, array)
+        pointer = cupy.cuda.MemoryPointer(owned, 0)
+        return cupy.ndarray(array.shape, array.dtype, memptr=pointer)
+
+    def lend(self, array: Any) -> DeviceArray:
+        return DeviceArray(array.shape, array.dtype, array.data.ptr, array)
+
+
+# ---- the backends --------------------------------------------------------------------------------
 
 
 class CudaBackend(DeviceBackend):
-    """Runs generated Numba-CUDA kernels on a CUDA device (of a number, or the current one).
+    """Runs on a CUDA device: the one of a number, or the current one.
 
-    Under NUMBA_ENABLE_CUDASIM=1 they run on the simulator.
+    Memory by Numba, launches by cuda.core, one stream for both; Numba follows whichever device
+    cuda.core makes current.
     """
 
     name = "cuda"
@@ -138,120 +241,178 @@ class CudaBackend(DeviceBackend):
     def __init__(self, precision: str = "float64", device: int | None = None):
         super().__init__(precision)
         try:
+            import cuda.core as core
+            from cuda.bindings import driver
             from numba import cuda
+
+            self._core, self._driver, self._cuda = core, driver, cuda
+            self._device = core.Device(device)
+            self._device.set_current()
+            self.limits = limits_of(self._device.device_id)
+            self._stream = self._device.create_stream()
+            self._handle = driver.CUstream(int(self._stream.handle))
+            self._numba_stream = cuda.external_stream(int(self._stream.handle))
+            flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+            self._side = checked(driver.cuStreamCreateWithPriority(flags, PRIORITY))
+            untimed = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
+            self._forked, self._joined = (checked(driver.cuEventCreate(untimed)) for _ in range(2))
+            cuda.current_context()
         except ImportError:
             raise InputError(
                 "the cuda backend needs Numba-CUDA: install heatsolve[cuda12] or heatsolve[cuda13]"
             ) from None
-        self._machine: Device | Simulator
-        self._machine = Simulator() if simulated() else Device(cuda, device)
-        self.limits = self._machine.limits
-        from heatsolve.backends.gpu.reductions import check
-
-        self._check = self._machine.compile(check, check_types(), "check")
+        except InputError:
+            raise
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise InputError(f"the cuda backend found no usable CUDA GPU ({reason})") from None
         self._make_gate()
 
-    def integers(self, count: int) -> DeviceArray:
-        return self._machine.zeros((count,), np.dtype(np.int64))
+    def _zeros(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:
+        memory = self._cuda.device_array(math.prod(shape), dtype, stream=self._numba_stream)
+        array = DeviceArray(tuple(shape), dtype, memory.device_ctypes_pointer.value, memory)
+        self._zero(array)
+        return array
 
     def zeros(self, shape: Sequence[int]) -> DeviceArray:
-        return self._machine.zeros(tuple(shape), self.dtype)
+        return self._zeros(shape, self.dtype)
+
+    def integers(self, count: int) -> DeviceArray:
+        return self._zeros((count,), np.dtype(np.int64))
 
     def to_device(self, host: np.ndarray) -> DeviceArray:
-        return self._machine.copy_in(np.array(host, self.dtype, order="C"))
+        return self.stored(np.array(host, self.dtype, order="C"))
+
+    def stored(self, values: np.ndarray) -> DeviceArray:
+        memory = self._cuda.to_device(values.reshape(-1), stream=self._numba_stream)
+        self.sync()
+        pointer = memory.device_ctypes_pointer.value
+        return DeviceArray(values.shape, values.dtype, pointer, memory)
 
     def to_host(self, array: DeviceArray) -> np.ndarray:
-        return self._machine.copy_out(array)
+        host = np.empty(array.shape, array.dtype)
+        self.queue_to_host(host, array)
+        self.sync()
+        return host
 
     def part(self, array: DeviceArray, shape: Sequence[int], first: int = 0) -> DeviceArray:
         return array.part(tuple(shape), first)
 
     def memory(self) -> tuple[int, int]:
-        return self._machine.memory() if isinstance(self._machine, Device) else super().memory()
-
-    def _copy(self, target: DeviceArray, source: DeviceArray) -> None:
-        self._machine.copy(target, source)
-
-    def pinned(self, shape: Sequence[int]) -> np.ndarray:
-        return self._machine.pinned(tuple(shape), self.dtype)
-
-    def queue_to_host(self, host: np.ndarray, array: DeviceArray) -> None:
-        self._machine.queue_to_host(host, array)
-
-    def queue_to_device(self, array: DeviceArray, host: np.ndarray) -> None:
-        self._machine.queue_to_device(array, host)
-
-    def exposed(self, array: DeviceArray) -> Any:
-        return array.memory
-
-    def library(self) -> ArrayLibrary:
-        return self._machine.library()
-
-    def sync(self) -> None:
-        self._machine.sync()
-
-    def stopwatch(self) -> Callable[[], float]:
-        return self._machine.stopwatch()
-
-    def _zero(self, array: DeviceArray) -> None:
-        self._machine.zero(array)
-
-    def stored(self, values: np.ndarray) -> DeviceArray:
-        return self._machine.copy_in(values)
+        error, free, total = self._driver.cuMemGetInfo()
+        checked((error,))
+        return free, total
 
     def address(self, array: DeviceArray) -> int:
         return array.pointer
 
-    def read_integers(self, array: DeviceArray) -> np.ndarray:
-        return self._machine.copy_out(array)
+    def _zero(self, array: DeviceArray) -> None:
+        checked(self._driver.cuMemsetD8Async(array.pointer, 0, array.nbytes, self._handle))
 
-    @cached_property
-    def _merge(self) -> Any:
-        from heatsolve.backends.gpu.reductions import merge
+    def _copy(self, target: DeviceArray, source: DeviceArray) -> None:
+        copy = self._driver.cuMemcpyDtoDAsync
+        checked(copy(target.pointer, source.pointer, source.nbytes, self._handle))
 
-        return self._machine.compile(merge, merge_types(), "merge")
+    def pinned(self, shape: Sequence[int]) -> np.ndarray:
+        return self._cuda.pinned_array(tuple(shape), self.dtype)
 
-    def _queue_merge(self, register: DeviceArray, row: DeviceArray) -> None:
-        self._merge(ONE_BLOCK, (register, SPREAD, self._gate, row))
+    def queue_to_host(self, host: np.ndarray, array: DeviceArray) -> None:
+        copy = self._driver.cuMemcpyDtoHAsync
+        checked(copy(host.ctypes.data, array.pointer, host.nbytes, self._handle))
 
-    def _queue_check(self, register: DeviceArray, copies: int, is_sum: bool, limit: float) -> None:
-        args = (register, copies, int(is_sum), float(limit), self._gate, self._rows)
-        self._check(ONE_BLOCK, args)
+    def queue_to_device(self, array: DeviceArray, host: np.ndarray) -> None:
+        copy = self._driver.cuMemcpyHtoDAsync
+        checked(copy(array.pointer, host.ctypes.data, host.nbytes, self._handle))
+
+    def library(self) -> ArrayLibrary:
+        try:
+            import cupy
+            import cupyx.scipy.fft
+        except ImportError:
+            raise InputError(
+                "FFTs on the cuda backend need CuPy: install heatsolve[cuda12] or heatsolve[cuda13]"
+            ) from None
+        return Borrowing(cupy, cupyx.scipy.fft, int(self._stream.handle))
+
+    def sync(self) -> None:
+        self._stream.sync()
+
+    def stopwatch(self) -> Callable[[], float]:
+        began, ended = self._cuda.event(), self._cuda.event()
+        began.record(self._numba_stream)
+
+        def seconds() -> float:
+            ended.record(self._numba_stream)
+            ended.synchronize()
+            return began.elapsed_time(ended) / 1e3
+
+        return seconds
+
+    def _kernel(self, name: str, signature: Signature, tape: Tape) -> Compiled:
+        if signature.reduces:
+            return super()._kernel(name, signature, tape)
+        from numba_cuda import __version__ as version
+
+        source, target = python_source(signature, tape), self.limits.target
+        key = digest(source, parameter_types(signature), target, version, np.__version__)
+
+        def make() -> bytes:
+            with compiling():
+                return ptx_of(source, signature, target).encode()
+
+        ptx = kept(f"heatsolve_kernel_{key}.ptx", make)
+        code = self._core.ObjectCode.from_ptx(ptx)
+        return self._launching(code.get_kernel(entry_of(ptx.decode())), 0)
+
+    def _nvrtc(self) -> tuple[Any, Callable[[str, tuple[str, ...]], bytes]]:
+        from cuda.bindings import nvrtc
+
+        return nvrtc.nvrtcVersion(), compiled_c
+
+    def _loaded(self, code: bytes, name: str, bytes_shared: int) -> Compiled:
+        driver, module = self._driver, self._core.ObjectCode
+        loaded = module.from_ptx if self.limits.pretended else module.from_cubin
+        kernel = loaded(code).get_kernel(name)
+        largest = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        handle = driver.CUkernel(int(kernel.handle))
+        checked(driver.cuKernelSetAttribute(largest, bytes_shared, handle, self._device.device_id))
+        return self._launching(kernel, bytes_shared)
+
+    def _launching(self, kernel: Any, bytes_shared: int) -> Compiled:
+        def queue(launch: Launch, args: tuple[Any, ...]) -> None:
+            config = self._core.LaunchConfig(
+                grid=launch.grid, block=launch.block, shmem_size=bytes_shared
+            )
+            plain = [a.pointer if isinstance(a, DeviceArray) else a for a in args]
+            self._core.launch(self._stream, config, kernel, *plain)
+
+        return queue
 
     def _aside(self, work: Callable[[int], None]) -> None:
-        assert isinstance(self._machine, Device)
-        self._machine.aside(work)
+        driver = self._driver
+        checked(driver.cuEventRecord(self._forked, self._handle))
+        checked(driver.cuStreamWaitEvent(self._side, self._forked, 0))
+        work(int(self._side))
+        checked(driver.cuEventRecord(self._joined, self._side))
 
     def _rejoin(self) -> None:
-        assert isinstance(self._machine, Device)
-        self._machine.rejoin()
-
-    def _kernel(self, name: str, signature: Signature, tape: Tape) -> Kernel:
-        source = kernel_source(name, signature, tape)
-        kernel = self._machine.compile(kernel_function(source), parameter_types(signature), source)
-        registers = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
-
-        def queue(launch: Launch, extents: tuple[int, ...], operands: tuple[Any, ...]) -> None:
-            args = list(operands)
-            for n in registers:
-                args[n] = AsArray(args[n])
-            kernel(launch, (self._gate, *launch.bounds, *extents, *args))
-
-        return queue
-
-    @property
-    def compiles_c(self) -> bool:  # type: ignore[override]
-        return isinstance(self._machine, Device)
-
-    def _compile_c(self, source: str, bytes_shared: int) -> Compiled:
-        assert isinstance(self._machine, Device)
-        kernel = self._machine.compile_c(source, "sweeps", FUSED_OPTIONS, bytes_shared)
-
-        def queue(launch: Launch, operands: tuple[Any, ...]) -> None:
-            kernel(launch, (self._gate, *operands, *launch.bounds))
-
-        return queue
+        checked(self._driver.cuStreamWaitEvent(self._handle, self._joined, 0))
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
-        assert isinstance(self._machine, Device)
-        return self._machine.captured(work)
+        driver, stream = self._driver, self._handle
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        checked(driver.cuStreamBeginCapture(stream, mode))
+        try:
+            work()
+        finally:
+            graph = checked(driver.cuStreamEndCapture(stream))
+        executable = checked(driver.cuGraphInstantiate(graph, 0))
+        checked(driver.cuGraphDestroy(graph))
+        checked(driver.cuGraphUpload(executable, stream))  # now, not at the first launch
+
+        def play() -> None:
+            checked(driver.cuGraphLaunch(executable, stream))
+
+        # While it is being played the driver waits with it.
+        weakref.finalize(play, driver.cuGraphExecDestroy, executable).atexit = False
+        return play

@@ -108,11 +108,10 @@ class NumpyBackend(Backend):
         # `where` writes its target twice, and must not do that to an array that it also reads.
         in_place_where = signature.in_place[0] is not None and tape.operations[-1].name == "where"
         steps = plan(tape, signature.outputs == ("array",) and not in_place_where)
-        reduces = signature.outputs.count("array") < len(signature.outputs)
 
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
             notes = self._progress.recorded
-            for block in slabs(region) if reduces else (region,):
+            for block in slabs(region) if signature.reduces else (region,):
                 calls = self._bound(tape, steps, signature.outputs, block, targets, arguments)
                 if notes is not None:
                     notes += calls

@@ -15,12 +15,12 @@ __device__ void merge_into(integer* row, integer* reg, int copies) {
 }
 
 // Merges a register into a row, and clears it; one block.
-extern "C" __global__ void merge(integer* reg, int copies, integer* gate, integer* row) {
+extern "C" __global__ void merge(integer* reg, integer copies, integer* gate, integer* row) {
     if (!gate[0]) merge_into(row, reg, copies);
 }
 
 // Merges a register into a row of the ledger, clears it, and closes the gate; one block.
-extern "C" __global__ void check(integer* reg, int copies, int sum, double limit, integer* gate,
+extern "C" __global__ void check(integer* reg, integer copies, integer sum, double limit, integer* gate,
                                  integer* rows) {
     if (gate[0]) return;
     integer* merged = rows + gate[1] * WIDTH;
