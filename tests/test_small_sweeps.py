@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ com
 class Replaying(Emulated):
     """Notes down what it plays back, as a GPU does; other sweeps are NumPy's."""
 
-    recorded = None
+    recorded = DeviceBackend.recorded
     _gate = None
     enqueue = DeviceBackend.enqueue
     replayed = DeviceBackend.replayed

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy as duplicate
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -249,6 +249,19 @@ class Backend(ABC):
         calls `work` for that ahead of time, without effect: so it only sweeps, and reads no result.
         """
         return work
+
+    def record(self, work: Callable[[], None]) -> tuple[list[Any], int, int]:
+        """What `work` would call or queue, the points it updates, and the bytes it moves."""
+        progress = self._progress
+        before, progress.recorded = replace(progress), []
+        try:
+            work()
+        finally:
+            recorded, progress.recorded = progress.recorded, before.recorded
+        points = progress.points_updated - before.points_updated
+        moved = progress.bytes_moved - before.bytes_moved
+        progress.points_updated, progress.bytes_moved = before.points_updated, before.bytes_moved
+        return recorded, points, moved
 
     def stopwatch(self) -> Callable[[], float]:
         """Begin to measure time; what is returned gives the seconds since, and may be called once.

@@ -28,14 +28,11 @@ class Replay:
 
     def _prepare(self, gated: bool) -> None:
         backend, before = self._backend, self._backend.gated
-        points, moved = backend.points_updated, backend.bytes_moved
-        backend.gated, backend.recorded = gated, []
+        backend.gated = gated
         try:
-            self._work()
+            launches, points, moved = backend.record(self._work)
         finally:
-            launches, backend.recorded, backend.gated = backend.recorded, None, before
-        counts = backend.points_updated - points, backend.bytes_moved - moved
-        backend.points_updated, backend.bytes_moved = points, moved
+            backend.gated = before
         queued = list(joined(backend, launches))
         self._kept += queued
 
@@ -43,7 +40,7 @@ class Replay:
             for queue in queued:
                 queue()
 
-        self._graphs[gated] = (backend.captured(queue_all), *counts)
+        self._graphs[gated] = backend.captured(queue_all), points, moved
 
     def __call__(self) -> None:
         backend = self._backend

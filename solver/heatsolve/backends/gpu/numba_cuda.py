@@ -373,6 +373,8 @@ class CudaBackend(DeviceBackend):
         driver, module = self._driver, self._core.ObjectCode
         loaded = module.from_ptx if self.limits.pretended else module.from_cubin
         kernel = loaded(code).get_kernel(name)
+        if not bytes_shared:
+            return self._launching(kernel, 0)
         largest = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         handle = driver.CUkernel(int(kernel.handle))
         checked(driver.cuKernelSetAttribute(largest, bytes_shared, handle, self._device.device_id))

@@ -15,13 +15,13 @@ from heatsolve.backends.gpu.backend import DeviceBackend
 from heatsolve.backends.gpu.device import CARDS
 from heatsolve.backends.gpu.launch import Compiled, Launch
 from heatsolve.backends.gpu.numba_cuda import kernel_function, python_source
-from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.host import HostBackend
 from heatsolve.errors import InputError
 from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import Tape
 
 
-class SimulatedBackend(DeviceBackend, NumpyBackend):
+class SimulatedBackend(DeviceBackend, HostBackend):
     """A GPU without fused sweeps, graphs and a compiler of CUDA C."""
 
     name = "cuda"

@@ -1,1 +1,49 @@
-"""Point functions on processors, by NumPy and by Numba."""
+"""Backends on the processor's cores, whose arrays are NumPy's."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from heatsolve.backends import Backend
+
+Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function and what it is called with: a ufunc or a compiled loop, and its operands."""
+
+
+class HostBackend(Backend):
+    """Holds its arrays in the memory of the host, and calls functions on them."""
+
+    def zeros(self, shape: Sequence[int]) -> np.ndarray:
+        return np.zeros(shape, self.dtype)
+
+    def to_device(self, host: np.ndarray) -> np.ndarray:
+        return np.array(host, self.dtype, order="C")
+
+    def to_host(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    def sync(self) -> None:
+        pass
+
+    def clear_register(self, register: np.ndarray) -> None:
+        register[:] = 0
+
+    def _make(self, calls: Iterable[Call]) -> None:
+        """Make calls now, or record them."""
+        if self._progress.recorded is not None:
+            self._progress.recorded += calls
+            return
+        for function, operands in calls:
+            function(*operands)
+
+    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Its calls, one after the other: what each depends on is found once."""
+        calls, points, moved = self.record(work)
+
+        def play() -> None:
+            self._make(calls)
+            self.points_updated += points
+            self.bytes_moved += moved
+
+        return play

@@ -7,9 +7,7 @@ is kept in the user's cache folder, so that a second run compiles nothing.
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -22,9 +20,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numba
 from numba.core import event
 
-from heatsolve.backends import Accumulator, ArrayLibrary, Backend, Region, Signature
+from heatsolve.backends import Accumulator, ArrayLibrary, Region, Signature
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import WATCH, digest
+from heatsolve.backends.host import HostBackend
 from heatsolve.backends.host.numba_loops import KEY, SEGMENT, loop_nest
 from heatsolve.backends.host.time_tiling import KINDS, Tiling, pass_source, radii
 from heatsolve.stencil.language import Point
@@ -50,7 +49,7 @@ class _Compilation(event.Listener):
 event.register("numba:compile", _Compilation())
 
 
-class NumbaBackend(Backend):
+class NumbaBackend(HostBackend):
     """Runs generated loop nests; `threads` defaults to all that Numba sees (NUMBA_NUM_THREADS)."""
 
     name = "numba"
@@ -70,29 +69,14 @@ class NumbaBackend(Backend):
         layer = numba.threading_layer() if self._threads_set else "no threads"
         return f"{self.threads} threads ({layer})"
 
-    def zeros(self, shape: Sequence[int]) -> np.ndarray:
-        return np.zeros(shape, self.dtype)
-
-    def to_device(self, host: np.ndarray) -> np.ndarray:
-        return np.array(host, self.dtype, order="C")
-
-    def to_host(self, array: np.ndarray) -> np.ndarray:
-        return array.copy()
-
     def library(self) -> ArrayLibrary:
         return ArrayLibrary(self.threads)
-
-    def sync(self) -> None:
-        pass
 
     def new_register(self) -> np.ndarray:
         return np.zeros((self._chunks, sums.WIDTH), np.int64)
 
     def read_register(self, register: np.ndarray) -> np.ndarray:
         return sums.merge(register)
-
-    def clear_register(self, register: np.ndarray) -> None:
-        register[:] = 0
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         terms = sum(kind != "array" for kind in signature.outputs)
@@ -110,37 +94,10 @@ class NumbaBackend(Backend):
             self._wake(threaded)
             bounds = [bound for pair in region for bound in pair]
             chunks = self._chunks if threaded else 1
-            self._call(compiled[threaded, inner], chunks, scratch, *bounds, *targets, *arguments)
+            args = (chunks, scratch, *bounds, *targets, *arguments)
+            self._make([(compiled[threaded, inner], args)])
 
         return run
-
-    def _call(self, loops: Callable[..., Any], *given: Any) -> None:
-        """Run something compiled, now or when it is played back."""
-        notes = self._progress.recorded
-        if notes is None:
-            loops(*given)
-        else:
-            notes.append(partial(loops, *given))
-
-    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Its loops, one after the other: what each depends on is asked once."""
-        progress = self._progress
-        before, progress.recorded = replace(progress), []
-        try:
-            work()
-        finally:
-            loops, progress.recorded = progress.recorded, None
-        points = progress.points_updated - before.points_updated
-        moved = progress.bytes_moved - before.bytes_moved
-        progress.points_updated, progress.bytes_moved = before.points_updated, before.bytes_moved
-
-        def play() -> None:
-            for run in loops:
-                run()
-            progress.points_updated += points
-            progress.bytes_moved += moved
-
-        return play
 
     def _wake(self, threaded: bool) -> None:
         if threaded and not self._threads_set:
@@ -181,7 +138,7 @@ class NumbaBackend(Backend):
         room: dict[Any, Any] = {}
 
         def run(*given: Any) -> None:
-            self._call(sweep, *given)
+            self._make([(sweep, given)])
 
         def sweep(
             new: Any,

@@ -1,18 +1,16 @@
 """The numpy backend: whole-array operations on views, in place; it is the reference for bits."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Backend, Region, Signature
+from heatsolve.backends import Region, Signature
 from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.host import Call, HostBackend
 from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import Operation, Tape
-
-Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A function and what it is called with: a ufunc, its operands and the array that it writes."""
 
 UFUNCS: dict[str, Any] = {
     "+": np.add,
@@ -52,7 +50,7 @@ class Step:
     scratch: int | None
 
 
-class NumpyBackend(Backend):
+class NumpyBackend(HostBackend):
     """Runs a tape as ufuncs that write into reused scratch arrays and, last, into the output."""
 
     name = "numpy"
@@ -61,48 +59,15 @@ class NumpyBackend(Backend):
         super().__init__(precision)
         self._scratch: dict[Any, np.ndarray] = {}
 
-    def zeros(self, shape: Sequence[int]) -> np.ndarray:
-        return np.zeros(shape, self.dtype)
-
-    def to_device(self, host: np.ndarray) -> np.ndarray:
-        return np.array(host, self.dtype, order="C")
-
-    def to_host(self, array: np.ndarray) -> np.ndarray:
-        return array.copy()
-
-    def sync(self) -> None:
-        pass
-
     def new_register(self) -> np.ndarray:
         return np.zeros(sums.WIDTH, np.int64)
 
     def read_register(self, register: np.ndarray) -> np.ndarray:
         return register
 
-    def clear_register(self, register: np.ndarray) -> None:
-        register[:] = 0
-
-    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Its operations, one after the other: views and scratch arrays are found once."""
-        progress = self._progress
-        before, progress.recorded = replace(progress), []
-        try:
-            work()
-        finally:
-            calls, progress.recorded = progress.recorded, before.recorded
-        points = progress.points_updated - before.points_updated
-        moved = progress.bytes_moved - before.bytes_moved
-        progress.points_updated, progress.bytes_moved = before.points_updated, before.bytes_moved
-
-        def play() -> None:
-            if progress.recorded is not None:  # a part of work that is noted down itself
-                progress.recorded += calls
-            else:
-                _make(calls)
-            progress.points_updated += points
-            progress.bytes_moved += moved
-
-        return play
+    def _make(self, calls: Iterable[Call]) -> None:
+        with np.errstate(all="ignore"):
+            super()._make(calls)
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         # `where` writes its target twice, and must not do that to an array that it also reads.
@@ -110,13 +75,8 @@ class NumpyBackend(Backend):
         steps = plan(tape, signature.outputs == ("array",) and not in_place_where)
 
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
-            notes = self._progress.recorded
             for block in slabs(region) if signature.reduces else (region,):
-                calls = self._bound(tape, steps, signature.outputs, block, targets, arguments)
-                if notes is not None:
-                    notes += calls
-                else:
-                    _make(calls)
+                self._make(self._bound(tape, steps, signature.outputs, block, targets, arguments))
 
         return run
 
@@ -187,12 +147,6 @@ class NumpyBackend(Backend):
         if array is None:
             array = self._scratch[key] = np.empty(shape, dtype)
         return array
-
-
-def _make(calls: Iterable[Call]) -> None:
-    with np.errstate(all="ignore"):
-        for function, operands in calls:
-            function(*operands)
 
 
 def _chosen(target: np.ndarray, condition: np.ndarray, values: Any) -> Call:
