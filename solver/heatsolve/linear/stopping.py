@@ -44,6 +44,8 @@ class StoppingOptions(Protocol):
     @property
     def max_iterations(self) -> int: ...
     @property
+    def check_every(self) -> int: ...
+    @property
     def check_interval(self) -> int: ...
 
 
@@ -90,9 +92,9 @@ class Criterion:
         self.monitor = options.monitor
         self.fixed = options.iterations is not None
         self.limit = options.iterations or options.max_iterations
-        self.every = options.check_interval
+        self.every = options.check_interval if self.fixed else options.check_every
         self._system, self._tolerance = system, 0.0 if self.fixed else options.tolerance
-        relative = options.is_relative and not self.fixed and scale is None
+        relative = scale is None and not self.fixed and options.is_relative
         self.relative_to = "the right side" if relative else ""
         self._scale: float | None = math.ldexp(1.0, exponent or 0) if scale is None else scale
         if relative:

@@ -198,7 +198,7 @@ class Grid:
     def dimension(self) -> int:
         return len(self.axes)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Extents of an array, ghosts included."""
         return tuple(axis.unknowns + 2 for axis in self.axes)
@@ -232,7 +232,7 @@ class Grid:
         """All unknowns of this process."""
         return tuple(axis.own for axis in self.axes)
 
-    @property
+    @cached_property
     def everything(self) -> Region:
         """All unknowns and all ghosts."""
         return whole(self.shape)

@@ -91,6 +91,11 @@ class Staggered(MultiFieldModel):
         ]
         """Axis and side of the walls through which fluid leaves as it likes, of the whole grid."""
         self.walls = {name: tuple(self._walls_of(name)) for name in self.names}
+        self._low_faces = {
+            name: [self.face_at(n, 0) for w in self.walls[name] if (w.number, w.side) == (n, 0)]
+            for n, name in enumerate(self.components)
+        }
+        """The faces of each velocity at the low wall across it, which are no unknowns."""
         self._balance: Balance | None = None
         self.demand_balance(0.0)
         moved = (*self.components, *self.carried)
@@ -425,9 +430,8 @@ class Staggered(MultiFieldModel):
     def _add_faces(self, largest: Accumulator, name: str, array: Any) -> None:
         """Take in the velocities at all faces along an axis."""
         self.backend.sweep(copy, largest, self.grid.interior, array)
-        for wall in self.walls[name]:
-            if wall.side == 0 and self.components[wall.number] == name:
-                self.backend.sweep(copy, largest, self.face_at(wall.number, 0), array)
+        for region in self._low_faces[name]:
+            self.backend.sweep(copy, largest, region, array)
 
     def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         """The largest along each axis, slowest first: at any face, of walls, and meant to be.
