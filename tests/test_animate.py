@@ -17,7 +17,7 @@ from heatsolve.io.reader import read
 from heatsolve.runner import run
 from heatsolve_post import animate as room
 from heatsolve_post.animate import animate
-from heatsolve_post.colours import colours_of
+from heatsolve_post.style import colours_of
 
 CASES = {
     "line": ("cfdpython-04", "output.every=20"),

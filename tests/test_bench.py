@@ -14,10 +14,11 @@ from heatsolve.errors import InputError
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.language import copy
-from heatsolve.tools.bench import bench, measure, processes, sweeps
+from heatsolve.tools.bench import bench, measure
+from heatsolve.tools.bench import rows as sweeps
 from heatsolve.tools.bench.measure import Bench, noise, noise_inside
-from heatsolve.tools.bench.sweeps import Poisson, Solution, solving
-from heatsolve_post.speed import bench_figure
+from heatsolve.tools.bench.rows import Poisson, Solution, solving
+from heatsolve_post.curves import bench_figure
 
 TINY = {
     name: (17, 17, 17) if "3d" in name else (33, 33) for name in bench.BENCHMARKS
@@ -85,19 +86,21 @@ def test_noise_leaves_the_ring():
 
 def test_a_sweep_is_compared_with_the_copy_of_its_bytes():
     bench_of = Bench(NumpyBackend(), bandwidth=16e9)  # a double copied each nanosecond
-    row = bench_of.sweep_row("jacobi2d", (102, 52), 1e-5, points=5000)
+    row = bench_of.row("jacobi2d", (102, 52), 1e-5, points=5000, arrays=2)
     assert (row.glups, row.fraction_of_copy) == (pytest.approx(0.5), pytest.approx(0.5))
     assert row.unknowns_per_second is row.copies is None
-    three = bench_of.sweep_row("jacobi2d-source", (102, 52), 1e-5, points=5000, arrays=3)
+    three = bench_of.row("jacobi2d-source", (102, 52), 1e-5, points=5000, arrays=3)
     assert three.fraction_of_copy == pytest.approx(0.75)
     single = Bench(NumpyBackend("float32"), bandwidth=16e9)
-    row = single.sweep_row("jacobi2d", (102, 52), 1e-5, points=5000)
+    row = single.row("jacobi2d", (102, 52), 1e-5, points=5000, arrays=2)
     assert row.fraction_of_copy == pytest.approx(0.25)
 
 
 def test_a_solver_is_compared_with_the_copy_of_one_field():
     bench_of = Bench(NumpyBackend(), bandwidth=16e9)
-    row = bench_of.solver_row("multigrid2d", (102, 52), 0.5, 1e-3, unknowns=5000, note="8 cycles")
+    row = bench_of.row(
+        "multigrid2d", (102, 52), 1e-3, unknowns=5000, setup_seconds=0.5, note="8 cycles"
+    )
     assert row.unknowns_per_second == pytest.approx(5e6)
     assert row.copies == pytest.approx(200.0)
     assert row.glups is row.fraction_of_copy is None
@@ -130,7 +133,7 @@ def test_rivals_take_turns():
 
 
 def test_a_rival_says_how_much_faster_the_program_is(monkeypatch):
-    monkeypatch.setattr(sweeps, "in_turn", lambda own, other: (list(other()), 2.5))
+    monkeypatch.setattr(measure, "in_turn", lambda own, other: (list(other()), 2.5))
     bench_of = Bench(NumpyBackend(), bandwidth=16e9)
     row = sweeps.other_row("jacobi3d-slices", bench_of, (6, 7, 8), lambda: [1e-6], "slices")
     assert (row.rival_of, row.speedup) == ("jacobi3d", 2.5)
@@ -226,7 +229,7 @@ def test_a_torus_has_all_points_as_unknowns():
 
 
 def test_what_is_not_solved_has_no_rate(monkeypatch):
-    monkeypatch.setattr("heatsolve.tools.bench.sweeps.MOST_ITERATIONS", 2)
+    monkeypatch.setattr("heatsolve.tools.bench.rows.MOST_ITERATIONS", 2)
     (row,) = solving(method="multigrid")("multigrid2d", Bench(NumpyBackend(), 1e9), (33, 33))
     assert row.note == "NOT solved in 2 iterations"
     assert row.unknowns_per_second is row.copies is None
@@ -368,10 +371,10 @@ def test_bars():
 
 def test_comparisons(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(processes, "POINTS", 20)
-    monkeypatch.setattr(processes, "FIELD", 40)
-    monkeypatch.setattr(processes, "SECONDS_A_REPEAT", 1e-3)
-    rows = list(processes.compare(make("numpy"), Ranks(), list(processes.COMPARISONS)))
+    monkeypatch.setattr(bench, "POINTS", 20)
+    monkeypatch.setattr(bench, "FIELD", 40)
+    monkeypatch.setattr(bench, "SECONDS_A_REPEAT", 1e-3)
+    rows = list(bench.bench("numpy", list(bench.COMPARISONS), ranks=Ranks()))
     assert [row.name for row in rows] == ["halo", "output", "checkpoint"]
     for row in rows:
         assert row.seconds > 0.0 and row.plain > 0.0

@@ -181,7 +181,7 @@ def test_without_history_and_fields_that_are_views(tmp_path):
 
 
 def test_a_long_history_and_many_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("heatsolve.io.checkpoint_part.CHUNK_BYTES", 100)
+    monkeypatch.setattr("heatsolve.io.checkpoints.CHUNK_BYTES", 100)
     snapshot = State(1, {}, {"residual": np.random.default_rng(0).random(5000)}, {})
     snapshot.fields["t"] = awkward((6, 7), np.float64)
     store_of(tmp_path).save(snapshot)

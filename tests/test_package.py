@@ -15,7 +15,10 @@ import pytest
 HERE = Path(__file__).parents[1]
 ROOTS = {"heatsolve": "solver", "heatsolve_post": "postprocess"}
 CASES = {path.name for path in (HERE / "cases").glob("*.toml")}
-DATA = {"heatsolve_post/page.html", "heatsolve/py.typed", "heatsolve_post/py.typed"}
+DATA = {
+    "heatsolve_post/page.html", "heatsolve/py.typed", "heatsolve_post/py.typed",
+    "heatsolve/tools/starter.toml",
+}  # fmt: skip
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 

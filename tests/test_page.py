@@ -17,10 +17,9 @@ from heatsolve.case.sections import Profile
 from heatsolve.cli import app
 from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.io.reader import read
-from heatsolve.tools.bench import sweeps
-from heatsolve_post.history import profile_of, watched, watched_figure
+from heatsolve.tools.bench import measure
+from heatsolve_post.curves import profile_of, roofline_figure, watched, watched_figure
 from heatsolve_post.page import report
-from heatsolve_post.speed import roofline_figure
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -154,12 +153,12 @@ def test_a_run_notes_what_it_did(results):
 
 def test_the_roof_is_that_of_this_machine_only(results, monkeypatch):
     given = read(results / "plane.h5").attributes
-    monkeypatch.setattr(sweeps, "COPIED", 1 << 20)
-    measured = sweeps.copy_bandwidth(given)
+    monkeypatch.setattr(measure, "COPIED", 1 << 20)
+    measured = measure.copy_bandwidth(given)
     assert 1e8 < measured < 1e13
-    assert sweeps.copy_bandwidth(given | {"machine": "another"}) is None
-    assert sweeps.copy_bandwidth(given | {"ranks": 2}) is None
-    assert sweeps.copy_bandwidth(given | {"backend": "cupy"}) is None
+    assert measure.copy_bandwidth(given | {"machine": "another"}) is None
+    assert measure.copy_bandwidth(given | {"ranks": 2}) is None
+    assert measure.copy_bandwidth(given | {"backend": "cupy"}) is None
     point, *_ = [line for line in roofline_figure(given, 1e10).axes[0].lines
                  if len(line.get_xdata()) == 1]  # fmt: skip
     assert point.get_ydata()[0] == pytest.approx(given["points_updated"] / given["solve_seconds"])
@@ -169,7 +168,7 @@ def test_another_machine_is_said(results, tmp_path):
     path = shutil.copy(results / "plane.h5", tmp_path / "a.h5")
     with h5py.File(path, "r+") as file:
         file.attrs["machine"] = "another"
-    found = read_page(path, bandwidth=sweeps.copy_bandwidth)
+    found = read_page(path, bandwidth=measure.copy_bandwidth)
     assert "Without a roofline" in found.text
     assert "roofline" not in {given.get("alt") for _, given in found.tags}
 

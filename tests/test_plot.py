@@ -14,8 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.io.writer import FieldFile
 from heatsolve_post import style
-from heatsolve_post.colours import colours_of
 from heatsolve_post.plot import figure, plot
+from heatsolve_post.style import colours_of
 from heatsolve_post.view import look, parse_limits, parse_slices
 
 CASE = '[case]\ntitle = "Hot plate, $5 & $6"\n[solver]\ntolerance = 1e-6\n'

@@ -20,7 +20,7 @@ from heatsolve.models.base import grid_of
 from heatsolve.parallel.decomposition import block_of_rank
 from heatsolve.tools.scaling import study as scaling
 from heatsolve.tools.scaling.one_size import even, growth, of_kind, sized
-from heatsolve_post.speed import scaling_figure
+from heatsolve_post.curves import scaling_figure
 
 ROOT = Path(__file__).parents[1]
 

@@ -27,8 +27,7 @@ from heatsolve import cli
 from heatsolve.case.load import parse
 from heatsolve.errors import FileFailure
 from heatsolve.io import layout
-from heatsolve.io.checkpoint_part import checksum_of
-from heatsolve.io.checkpoints import MANIFEST
+from heatsolve.io.checkpoints import MANIFEST, checksum_of
 from heatsolve.io.reader import read
 from heatsolve.parallel import ranks
 from heatsolve.runner import run
@@ -347,8 +346,8 @@ def test_files_are_opened_to_be_read():
     """What writes is the field file, and the part of a checkpoint."""
     modes = {(name, ast.literal_eval(node.args[1])) for name, called, node in calls()
              if called == "h5py.File"}  # fmt: skip
-    assert {name for name, mode in modes if mode != "r"} == {"writer.py", "checkpoint_part.py"}
-    assert {("reader.py", "r"), ("subfiles.py", "r"), ("checkpoint_part.py", "r")} <= modes
+    assert {name for name, mode in modes if mode != "r"} == {"writer.py", "checkpoints.py"}
+    assert {("reader.py", "r"), ("subfiles.py", "r"), ("checkpoints.py", "r")} <= modes
 
 
 def test_nothing_is_evaluated_or_unpickled():

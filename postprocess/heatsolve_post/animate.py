@@ -12,22 +12,20 @@ from matplotlib.figure import Figure
 from heatsolve.errors import InputError
 from heatsolve.io.disk import aside
 from heatsolve.io.reader import evenly, read
-from heatsolve_post.colours import (
+from heatsolve_post.style import (
     Colours,
     Limits,
     add_bar_beside,
     bar_lies_below,
-    colours_of,
-    span_of,
-)
-from heatsolve_post.style import (
     box_of,
+    colours_of,
     draw_obstacles,
     drawing_style,
     name_axes,
     set_title,
     set_up_line,
     set_up_plane,
+    span_of,
 )
 from heatsolve_post.view import View, look
 
@@ -39,7 +37,7 @@ DOTS = 130
 BRIEF = 0.2
 """The largest share of the frames, at least one of them, that is taken for the unsettled start."""
 FAR = 1.5
-"""Of what the second half of a film spans: frames of the start that reach further do not count. A
+"""Of the range of a film's second half: frames of the start that reach further do not count. A
 quantity that decays steadily loses no more than a seventh of its range by both."""
 
 
@@ -103,7 +101,7 @@ def _view(path: Path, field: str | None, slices: Mapping[str, float] | None) -> 
 
 
 def usual_format() -> str:
-    """That of a film of which nothing else is said."""
+    """The format of a film by default."""
     return "mp4" if _encoder() else "gif"
 
 
@@ -130,7 +128,7 @@ def frames(view: View) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _ranges(view: View) -> tuple[np.ndarray, Limits]:
-    """The lowest and highest value of each frame, and what they span once the run has settled.
+    """The lowest and highest value of each frame, and their range once the run has settled.
 
     Without the first frames, if they are few and reach far beyond the second half: the pressure of
     a flow that is set off suddenly would leave no colours for the rest.
@@ -173,7 +171,7 @@ def _line(view: View, colours: Colours) -> tuple[Figure, Show]:
     (curve,) = ax.plot(x, np.full(x.shape, np.nan))
     room = 0.05 * (colours.high - colours.low)
     ax.set_ylim(colours.low - room, colours.high + room)
-    ax.grid(color="0.88", linewidth=0.5)
+    ax.grid()
     set_up_line(ax, view, width)
 
     def show(frame: int, values: np.ndarray) -> None:
@@ -199,7 +197,7 @@ def _plane(view: View, colours: Colours) -> tuple[Figure, Show]:
 
     def show(frame: int, values: np.ndarray) -> None:
         _, values = view.up_to_the_walls(values.astype(float))
-        # A centred scale reaches further than the limits to one side: those have the end's colour.
+        # A centred scale reaches further than the limits on one side; there the end's colour stays.
         mesh.set_array(np.ma.masked_invalid(np.clip(values, colours.low, colours.high)))
         set_title(drawing, replace(view, frames=(frame,)).title, ax)
 

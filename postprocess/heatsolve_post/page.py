@@ -1,4 +1,4 @@
-"""A run on one page: what was solved, how it went, what came out; HTML that needs nothing else."""
+"""A run on one page: the problem, the convergence, the results; HTML that needs nothing else."""
 
 import base64
 import html
@@ -17,14 +17,19 @@ from heatsolve.errors import HeatsolveError, InputError
 from heatsolve.io.disk import write_text
 from heatsolve.io.reader import Solution, ranges, read
 from heatsolve.report import count, duration
-from heatsolve_post.history import norm_figure, profile_figure, watched, watched_figure
+from heatsolve_post.curves import (
+    norm_figure,
+    profile_figure,
+    roofline_figure,
+    watched,
+    watched_figure,
+)
 from heatsolve_post.plot import figure
-from heatsolve_post.speed import roofline_figure
 from heatsolve_post.style import drawing_style
 
 Roof = float | Callable[[dict[str, Any]], float | None] | None
-"""Copy bandwidth of the machine of a run (bytes a second, read plus written), or what finds it from
-the attributes of a file of results."""
+"""Copy bandwidth of the machine of a run (bytes a second, read plus written), or a function of
+the attributes of its file."""
 
 FACTS = {
     "heatsolve_version": "heatsolve",
@@ -33,7 +38,7 @@ FACTS = {
     "ranks": "processes",
     "precision": "precision",
 }
-"""Attributes of the environment, and what they are called."""
+"""Attributes of the environment, and their names on the page."""
 NO_ROOF = (
     "Without a roofline: the run was made on another machine than this page, or on several "
     "processes. The option --bandwidth gives the copy bandwidth of its machine."
@@ -123,7 +128,7 @@ def _table(rows: list[list[Any]], kind: str = "") -> str:
 
 
 def _fields(solution: Solution) -> Iterator[str]:
-    """A picture of each field, and a table of what they span."""
+    """A picture of each field, and a table of their ranges."""
     yield '<h2>Fields</h2>\n<div class="figures">'
     wide = len(solution.coordinates) == 3
     found = ranges(solution)
@@ -146,7 +151,7 @@ def _fields(solution: Solution) -> Iterator[str]:
 
 
 def _profiles(solution: Solution) -> Iterator[str]:
-    """What the case compares itself with."""
+    """Profiles of the run beside the reference of its case."""
     wanted: Any = ()
     with suppress(HeatsolveError):  # a model that is not registered here
         wanted = parse(str(solution.attributes.get("case", "")), "case").reference.profiles

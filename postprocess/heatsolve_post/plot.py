@@ -13,24 +13,24 @@ from matplotlib.contour import QuadContourSet
 
 from heatsolve.errors import InputError
 from heatsolve.io.reader import Source, read
-from heatsolve_post.colours import (
+from heatsolve_post.curves import column_figure, norm_figure
+from heatsolve_post.style import (
+    CURVE,
     DIFFERENCE,
     DIVERGING,
     Colours,
+    Figure,
     Limits,
     add_bar_beside,
     add_colourbar,
     bar_lies_below,
-    colours_of,
-    logarithmic,
-)
-from heatsolve_post.history import column_figure, norm_figure
-from heatsolve_post.style import (
-    Figure,
     box_of,
+    colours_of,
     draw_obstacles,
     drawing_style,
+    logarithmic,
     name_axes,
+    one_curve,
     save,
     set_title,
     set_up_line,
@@ -38,8 +38,6 @@ from heatsolve_post.style import (
 )
 from heatsolve_post.view import View, limits_of, look, quantity
 
-LINE = (4.2, 3.0)
-"""Width and height of the figure of a line, inches."""
 ARROWS = 22
 """Along the longer side of a plane."""
 DENSITY, SPARSE = 1.1, 0.35
@@ -125,27 +123,21 @@ def figure(
 
 def _lines(view: View, how: Look) -> Figure:
     """A profile; of a march at up to six times, evenly spread."""
-    drawing = Figure(figsize=LINE)
-    ax = drawing.add_subplot()
     ((axis, x),) = view.axes.items()
-    name_axes(ax, view.label(axis), view.label(view.field))
-    for frame, values, colour in zip(view.frames, view.values, _moments(view), strict=True):
+    drawing, ax = one_curve(view.label(axis), view.label(view.field), view.title)
+    shades: list[Any] = ["C0"]
+    if len(view.frames) > 1:
+        shades = list(matplotlib.colormaps["viridis"](np.linspace(0.05, 0.8, len(view.frames))))
+    for frame, values, colour in zip(view.frames, view.values, shades, strict=True):
         ax.plot(x, values, color=colour, label=view.moment(frame))
     if len(view.frames) > 1:
         drawing.legend(loc="outside right center")
     _finish_lines(ax, view, how, view.values)
-    set_title(drawing, view.title, ax)
     return drawing
 
 
-def _moments(view: View) -> list[str]:
-    """A colour for each of the times."""
-    if len(view.frames) == 1:
-        return ["C0"]
-    return list(matplotlib.colormaps["viridis"](np.linspace(0.05, 0.8, len(view.frames))))
-
-
 def _finish_lines(ax: Axes, view: View, how: Look, values: list[np.ndarray]) -> None:
+    """Scale, limits and walls of the axes of lines."""
     if how.log:
         norm = logarithmic(np.concatenate([each[np.isfinite(each)] for each in values]))
         if isinstance(norm, SymLogNorm):
@@ -154,8 +146,8 @@ def _finish_lines(ax: Axes, view: View, how: Look, values: list[np.ndarray]) -> 
             ax.set_yscale("log")
     if how.limits:
         ax.set_ylim(how.limits)
-    ax.grid(color="0.88", linewidth=0.5)
-    set_up_line(ax, view, LINE[0] - 1.0)
+    ax.grid()
+    set_up_line(ax, view, CURVE[0] - 1.0)
 
 
 # ---- planes ----------------------------------------------------------------------------------
@@ -218,7 +210,7 @@ def _fill(
     (y, x), plane = view.up_to_the_walls(view.values[-1] if values is None else values)
     plane, levels = np.ma.masked_invalid(plane), colours.levels
     if isinstance(colours.norm, LogNorm):
-        # Half of the lowest level is drawn as what is below the scale.
+        # Half of the lowest level lies below the scale.
         below = colours.extend in ("min", "both")
         plane = np.ma.maximum(plane, (0.5 if below else 1.0) * levels[0])
     filled = ax.contourf(
@@ -317,7 +309,7 @@ def velocity_in(view: View) -> tuple[np.ndarray, np.ndarray]:
 
 
 def vectors(ax: Axes, view: View, _: Colours) -> str:
-    """Arrows of the velocity at evenly spread points; what the longest one says."""
+    """Draw arrows of the velocity at evenly spread points; the caption of the longest one."""
     u, v = velocity_in(view)
     y, x = view.axes.values()
     apart = max(np.ptp(x), np.ptp(y)) / ARROWS

@@ -3,11 +3,12 @@
 import io
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import matplotlib.figure
@@ -15,14 +16,16 @@ import numpy as np
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import MaxNLocator
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import CenteredNorm, Colormap, LogNorm, Normalize, SymLogNorm
+from matplotlib.ticker import LogFormatterMathtext, LogLocator, MaxNLocator, SymmetricalLogLocator
 
 from heatsolve.errors import InputError
 from heatsolve.io.disk import aside
 from heatsolve_post.view import View
 
 DOTS = {"png": 250, "pdf": 400, "svg": 400}
-"""An inch, by format: those of all of a PNG, and of the fields within a PDF or SVG."""
+"""Dots an inch, by format: of a whole PNG, of the fields within a PDF or SVG."""
 STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -32,6 +35,8 @@ STYLE: Any = {
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "lines.linewidth": 1.2,
+    "grid.color": "0.88",
+    "grid.linewidth": 0.5,
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
     "savefig.bbox": "tight",
@@ -46,6 +51,8 @@ EAST_ASIAN = (
     "Arial Unicode MS",
 )  # fmt: skip
 """Fonts of Linux, macOS and Windows with letters that matplotlib's own font lacks, best first."""
+CURVE = (4.2, 3.0)
+"""Width and height of the figure of a curve, inches."""
 EQUAL_UP_TO = 8  # a longer box than this is not drawn to scale
 MISSING = "0.8"
 """The grey of points without a value."""
@@ -61,7 +68,7 @@ MOST_TICKS = 5
 
 @cache
 def families() -> list[str]:
-    """The fonts of figures: matplotlib's own, and behind it one for what that lacks, if there is
+    """The fonts of figures: matplotlib's own, and behind it one with more letters, if there is
     one on this machine."""
     known = {font.name for font in font_manager.fontManager.ttflist}
     return ["sans-serif", *[name for name in EAST_ASIAN if name in known][:1]]
@@ -90,6 +97,16 @@ class Figure(matplotlib.figure.Figure):
         return image.getvalue()
 
 
+def one_curve(x: str, y: str, title: str = "", **scales: str) -> tuple[Figure, Axes]:
+    """A figure of one curve, its axes named, with a light grid."""
+    drawing = Figure(figsize=CURVE)
+    ax = drawing.add_subplot(**scales)
+    name_axes(ax, x, y)
+    ax.grid()
+    set_title(drawing, title, ax)
+    return drawing, ax
+
+
 def image_format(output: Path) -> str:
     """The format that the suffix of a path asks for. Raises InputError if it is none of DOTS."""
     kind = output.suffix[1:].lower() or "png"
@@ -109,10 +126,8 @@ def save(drawing: matplotlib.figure.Figure, output: Path) -> Path:
     return output
 
 
-# Names, units and titles are the user's: a `$` in them is no mathematics.
-
-
 def name_axes(ax: Axes, x: str, y: str) -> None:
+    """Name both axes; a `$` in the name of a user's field is no mathematics."""
     ax.set_xlabel(x, parse_math=False)
     ax.set_ylabel(y, parse_math=False)
 
@@ -206,3 +221,170 @@ def _short(ticks: list[float]) -> list[str] | None:
         if off <= room and not any("e" in text for text in texts):
             return [text.replace("-", "\N{MINUS SIGN}") for text in texts]
     return None
+
+
+# ---- colours: maps, scales and bars -------------------------------------------------------------
+
+LEVELS = 41
+"""Bands of colour: an odd number, so that 0 lies within a white one between equal limits."""
+ROUNDING = 1e-9
+"""Of a range: values beyond it by less count as inside."""
+DECADES = 1e-8
+"""Of the largest value: a logarithmic scale shows nothing smaller."""
+SIGNED_DECADES = 1e-3
+"""The same where there are values of both signs; smaller ones are drawn on a linear scale."""
+FEW_DECADES = 100.0  # a shorter range may have no power of ten to be marked
+DIVERGING = "RdBu_r"
+"""Blue for values below 0, white for 0, red for values above."""
+DIFFERENCE = "difference"
+
+Limits = tuple[float, float]
+Extend = Literal["neither", "min", "max", "both"]
+EXTENDS: dict[tuple[bool, bool], Extend] = {
+    (False, False): "neither",
+    (True, False): "min",
+    (False, True): "max",
+    (True, True): "both",
+}
+"""Matplotlib's word for values below a range, above it, or both."""
+
+
+@dataclass(frozen=True)
+class Colours:
+    """The colours of values from `low` to `high`, by a scale `norm` and a map.
+
+    `extend` says whether there are values below or above, which have the colours of the ends.
+    """
+
+    map: Colormap
+    norm: Normalize
+    low: float
+    high: float
+    extend: Extend
+
+    @property
+    def levels(self) -> np.ndarray:
+        """Of contours, evenly spread on the scale."""
+        low, high = np.asarray(self.norm([self.low, self.high]))
+        return np.unique(self.norm.inverse(np.linspace(low, high, LEVELS + 1)))
+
+    def ticks(self, most: int) -> np.ndarray:
+        """Round numbers from the lowest value to the highest."""
+        steps = np.asarray(MaxNLocator(most).tick_values(self.low, self.high))
+        room = ROUNDING * (self.high - self.low)
+        return steps[(steps >= self.low - room) & (steps <= self.high + room)]
+
+
+def colours_of(
+    field: str, values: Sequence[np.ndarray], log: bool = False, limits: Limits | None = None
+) -> Colours:
+    """The colours of a field for all finite values of some arrays, or from one limit to another.
+
+    Velocities, pressures and differences have a diverging map that is centred at 0, unless 0 lies
+    further from their values than these from each other. Raises InputError for a logarithmic
+    scale where nothing has a logarithm.
+    """
+    every = np.concatenate([array[np.isfinite(array)] for array in values]).astype(float)
+    norm = logarithmic(every, limits) if log else Normalize(*(limits or span_of(every)))
+    assert norm.vmin is not None and norm.vmax is not None
+    low, high = float(norm.vmin), float(norm.vmax)
+    chosen, largest = matplotlib.colormaps[_map_of(field, low, high)], max(abs(low), abs(high))
+    if chosen.name == DIVERGING and isinstance(norm, SymLogNorm):
+        norm = SymLogNorm(norm.linthresh, vmin=-largest, vmax=largest)
+    elif chosen.name == DIVERGING and not isinstance(norm, LogNorm):
+        norm = CenteredNorm(0.0, largest)
+    room = ROUNDING * (high - low)
+    beyond = bool((every < low - room).any()), bool((every > high + room).any())
+    under, over = (tuple(colour) for colour in chosen(np.asarray(norm([low, high]))))
+    chosen = chosen.with_extremes(under=under, over=over)
+    return Colours(chosen, norm, low, high, EXTENDS[beyond])
+
+
+def _map_of(field: str, low: float, high: float) -> str:
+    """The name of a perceptually uniform map, or of a diverging one."""
+    signed = field in ("pressure", DIFFERENCE) or field.startswith("velocity_")
+    if signed and max(low, -high) <= high - low:
+        return DIVERGING
+    return "inferno" if field == "temperature" else "viridis"
+
+
+def span_of(values: np.ndarray) -> Limits:
+    """The range of finite values; around a constant field a narrow one."""
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
+    size = max(abs(low), abs(high))
+    if high - low <= 1e-12 * size:
+        margin = 0.01 * size or 1.0
+        low, high = low - margin, high + margin
+    return low, high
+
+
+def logarithmic(values: np.ndarray, limits: Limits | None = None) -> LogNorm | SymLogNorm:
+    """A logarithmic scale for finite values; where they have both signs it is linear about 0.
+
+    Raises InputError where there is nothing that has a logarithm.
+    """
+    largest = float(np.abs(limits if limits else values).max(initial=0.0))
+    if largest == 0.0:
+        raise InputError("a field that is 0 everywhere has no logarithm")
+    if values.min(initial=0.0) < 0.0:
+        linear = 10.0 ** np.ceil(np.log10(largest * SIGNED_DECADES))
+        ends = (min(values.min(), -linear), max(values.max(), linear))
+        low, high = limits or map(float, ends)
+        return SymLogNorm(linear, vmin=low, vmax=high)
+    if limits:
+        if limits[0] <= 0.0:
+            raise InputError("--limits of a logarithmic scale must be greater than 0")
+        return LogNorm(*limits)
+    lowest = max(float(values[values > 0.0].min()), largest * DECADES)
+    return LogNorm(min(lowest, 0.5 * largest), largest)
+
+
+def add_colourbar(
+    drawing: matplotlib.figure.Figure,
+    filled: ScalarMappable,
+    colours: Colours,
+    label: str,
+    most: int = 6,
+    **place: Any,
+) -> None:
+    """A bar of the colours from the lowest to the highest value, with at most `most` numbers."""
+    norm = colours.norm
+    if isinstance(norm, SymLogNorm):
+        place["ticks"] = SymmetricalLogLocator(base=10, linthresh=norm.linthresh)
+        place["format"] = LogFormatterMathtext(linthresh=norm.linthresh)
+    elif isinstance(norm, LogNorm):
+        if colours.high >= FEW_DECADES * colours.low:
+            place["ticks"] = LogLocator(base=10)
+        else:
+            place["ticks"], place["format"] = colours.ticks(most), "%g"
+    else:
+        place["ticks"] = colours.ticks(most)
+    bar = drawing.colorbar(filled, extend=colours.extend, **place)
+    # A map that is centred at 0 may reach further to one side than the values.
+    along = bar.ax.set_xlim if bar.orientation == "horizontal" else bar.ax.set_ylim
+    along(colours.low, colours.high)
+    if bar.solids is not None:
+        bar.solids.set_edgecolor("face")  # else viewers of PDF show seams between the colours
+    bar.ax.minorticks_off()
+    bar.set_label(label, parse_math=False)
+
+
+def bar_lies_below(width: float, height: float) -> bool:
+    """Whether the bar of a plane lies below it."""
+    return width > 2.5 * height
+
+
+def add_bar_beside(
+    ax: Axes, box: tuple[float, float], filled: ScalarMappable, colours: Colours, label: str
+) -> None:
+    """A colour bar as long as a plane of the width and height `box` (inches)."""
+    width, height = box
+    below = bar_lies_below(width, height)
+    # As an inset the bar follows the plane, whatever its shape; its bounds here are in inches.
+    left, bottom, across, up = (0, -0.58, width, 0.12) if below else (width + 0.12, 0, 0.12, height)
+    bar = ax.inset_axes((left / width, bottom / height, across / width, up / height))
+    way = "horizontal" if below else "vertical"
+    drawing = ax.get_figure(root=True)
+    assert drawing is not None
+    most = 6 if max(width, height) > 2.5 else 4  # or their numbers would touch
+    add_colourbar(drawing, filled, colours, label, most, cax=bar, orientation=way)

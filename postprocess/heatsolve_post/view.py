@@ -35,7 +35,7 @@ Place = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """The ends of each axis, those axes that are periodic, and the obstacles.
+    """The ends of each axis, the periodic axes, and the obstacles.
 
     Fields on cells end half a cell before the walls, and periodic ones before they repeat.
     """
@@ -94,13 +94,13 @@ class View:
         return [self.domain.ends[axis] for axis in self.axes]
 
     def solid(self) -> tuple[list[np.ndarray], np.ndarray] | None:
-        """How much of what is shown is solid, as `domain.solid` says it."""
+        """The solid share of the line or plane, see `solid`."""
         lines = self.solution.coordinates
         place = tuple((axis, float(lines[axis][n])) for axis, n in self.at.items())
         return solid(self.domain, tuple(self.axes), place)
 
     def up_to_the_walls(self, values: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """Positions and values with those at the walls, where cells end half a cell before them.
+        """Positions and values with the walls, where cells end half a cell before them.
 
         They are extrapolated linearly, within the range of the values, or on a periodic axis
         interpolated between its two ends.
@@ -179,7 +179,7 @@ def look(
         for axis, line in lines.items()
         if axis not in at
     }
-    field = field or main_field(solution)
+    field = field or ("temperature" if "temperature" in solution.names else solution.names[0])
     return View(solution, field, axes, at, _frames(solution, time, several=len(axes) == 1))
 
 
@@ -233,7 +233,7 @@ def parse_limits(text: str | None) -> tuple[float, float] | None:
 
 
 def limits_of(given: Any) -> tuple[float, float]:
-    """The lowest and the highest value to show. Raises InputError for what cannot be shown."""
+    """The lowest and the highest value to show. Raises InputError for others."""
     try:
         low, high = map(float, given)
     except (TypeError, ValueError):
@@ -260,11 +260,6 @@ def label_of(solution: Solution, name: str) -> str:
 def quantity(name: str, value: float, unit: str) -> str:
     """Name, value and unit, as `t = 0.5 s`."""
     return f"{name} = {value:.4g}" + (f" {shown(unit, LETTERS_OF_UNIT)}" if unit != "1" else "")
-
-
-def main_field(solution: Solution) -> str:
-    """The temperature, or else the first field of a file."""
-    return "temperature" if "temperature" in solution.names else solution.names[0]
 
 
 # ---- the domain behind a file: its walls, and the obstacles in it ----------------------------
@@ -333,7 +328,7 @@ def continued(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
 
 
 def domain_of(solution: Solution) -> Domain:
-    """That of the case in a file; of a file without one the points alone, between their ends."""
+    """The domain of the case in a file; without a case, between the first and last points."""
     case = _of_text(str(solution.attributes.get("case", "")))
     lines = solution.coordinates
     if case is not None and _is_grid_of(case, lines):

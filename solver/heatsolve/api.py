@@ -1,4 +1,4 @@
-"""heatsolve from Python: run a case, look at what it left, register a model.
+"""heatsolve from Python: run a case, look at its results, register a model.
 
 import heatsolve
 result = heatsolve.run("hotspot", backend="numba")
@@ -36,7 +36,7 @@ from heatsolve.runner import run as run_case
 __all__ = ["Result", "load", "main", "model", "open", "run"]
 
 Overrides = Mapping[str, Any] | Sequence[str]
-"""Keys of a case and their values, `{"grid.cells": [64, 64]}`, or texts as those of `--set`."""
+"""Keys of a case and their values, `{"grid.cells": [64, 64]}`, or texts as for `--set`."""
 
 
 KEPT_BYTES = 256 * 2**20
@@ -138,7 +138,7 @@ class Result(Mapping[str, Any]):
         return f'<img src="data:image/png;base64,{picture}"><pre>{text}</pre>'
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the main field, and what `heatsolve info` says."""
+        """The page in a notebook: the main field, and the text of `heatsolve info`."""
         return self._html
 
 
@@ -211,7 +211,7 @@ def run(
 
 
 def _name_of(case: Case, restart: bool) -> str:
-    """The name of a case given as a table: that of the same one before, or else a new one."""
+    """The name of a case given as a table: the name of the same case before, or else a new one."""
     here = Path.cwd()
     given = {name: text for (folder, name), text in WRITTEN.items() if folder == here}
     names = (f"case-{n}" if n > 1 else "case" for n in itertools.count(1))
@@ -225,7 +225,7 @@ def _name_of(case: Case, restart: bool) -> str:
 
 
 def _name_to_go_on(case: Case) -> str | None:
-    """That of the table whose checkpoints in the current folder are of this case."""
+    """The name of the table whose checkpoints in the current folder belong to this case."""
     found = {}
     for folder in Path().glob("case*.checkpoints"):
         if number := re.fullmatch(r"case(?:-(\d+))?", folder.stem):
@@ -237,5 +237,5 @@ def _name_to_go_on(case: Case) -> str | None:
 
 
 def open(path: str | Path) -> Result:
-    """What an earlier run left in a file."""
+    """The results of an earlier run, in a file."""
     return Result(path)

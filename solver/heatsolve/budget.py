@@ -1,4 +1,4 @@
-"""What a run needs: the memory of its arrays, and the work of one iteration or step.
+"""The needs of a run: the memory of its arrays, and the work of one iteration or step.
 
 Both are counted: the problem, its method or stepper, and an iteration or some steps are made on a
 machine that allocates and computes nothing (`CountingBackend`). Where memory does not suffice, a
@@ -43,7 +43,7 @@ LARGE = 20
 
 @dataclass(frozen=True)
 class Budget:
-    """What one process of a run needs: bytes of arrays where they lie, and on the host besides;
+    """The needs of one process: bytes of arrays where they lie, and on the host besides;
     bytes that one iteration or step reads and writes, and the calls of kernels in it."""
 
     arrays: int
@@ -151,7 +151,7 @@ Work = tuple[float, float]
 
 
 def _work(backend: CountingBackend, units: Callable[[], int]) -> Work:
-    """That of each of the units that are made."""
+    """The work of one of the units that `units` makes and counts."""
     moved, calls = backend.bytes_moved, backend.tally.calls
     count = units()
     return (backend.bytes_moved - moved) / count, (backend.tally.calls - calls) / count

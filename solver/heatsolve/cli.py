@@ -1,4 +1,4 @@
-"""The command line: one function a command, each of which imports only what it needs."""
+"""The command line: one function a command, which imports the rooms that it needs."""
 
 import os
 import re
@@ -321,7 +321,7 @@ def report(
     ] = None,
 ) -> None:
     """Write a page about a run: fields, profiles, convergence, speed, environment, the case."""
-    from heatsolve.tools.bench.sweeps import copy_bandwidth
+    from heatsolve.tools.bench.measure import copy_bandwidth
     from heatsolve_post.page import report as write
 
     if bandwidth is not None and not 0 < bandwidth < 1e9:
@@ -385,8 +385,8 @@ def bench(
     for path in filter(None, (json, plot)):
         target_of(path)
     if plot is not None:
-        from heatsolve_post.speed import plot_bench
-        from heatsolve_post.style import image_format
+        from heatsolve_post.curves import bench_figure
+        from heatsolve_post.style import image_format, save
 
         image_format(plot)  # a mistake is told before the minutes of measuring
     ranks = find_ranks()
@@ -401,7 +401,7 @@ def bench(
             if json is not None:
                 write_json(table, json)
             if plot is not None:
-                print(f"wrote {plot_bench(table, plot)}")
+                print(f"wrote {save(bench_figure(table), plot)}")
 
 
 @app.command()
@@ -496,7 +496,8 @@ def scale(
         for number, count in enumerate(counts, 1):
             scaling.launch(study, count, launcher)
             print(f"launch {number} of {len(counts)} measured: {count} processes", flush=True)
-    from heatsolve_post.speed import plot_scaling
+    from heatsolve_post.curves import scaling_figure
+    from heatsolve_post.style import save
 
     found = scaling.records(folder, Report().warn)
     predicted = list(scaling.prediction(found)) if model else []
@@ -507,7 +508,8 @@ def scale(
               f"efficiency {rate / sizes[0].throughput:.3f}")  # fmt: skip
     for path in scaling.write(folder, found):
         print(f"wrote {path}")
-    print(f"wrote {plot_scaling(sizes, folder / 'scaling.png', predicted, scaling.title(found))}")
+    drawing = scaling_figure(sizes, predicted, scaling.title(found))
+    print(f"wrote {save(drawing, folder / 'scaling.png')}")
 
 
 def refuse_empty(words: Sequence[str]) -> None:
@@ -521,10 +523,10 @@ def refuse_empty(words: Sequence[str]) -> None:
 def main() -> None:
     """The program: an error that a user can cause is one sentence and its exit code."""
     prepare()
-    # Pictures go to files: what would show windows, or a notebook's cells, is not needed here.
+    # Pictures go to files: no windows, no cells of a notebook.
     os.environ["MPLBACKEND"] = "agg"
     try:
-        import heatsolve.io.disk  # noqa: F401  which refuses systems that lack what all commands need
+        import heatsolve.io.disk  # noqa: F401  refuses systems without file locks
 
         refuse_empty(sys.argv[1:])
         app()

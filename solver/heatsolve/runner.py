@@ -3,7 +3,6 @@
 import math
 import time as clock
 import tomllib
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,22 +39,36 @@ from heatsolve.time.step_size import TimeStepController, time_step_controller
 
 EXIT_NOT_CONVERGED = 3
 TOLD_FROM = 0.1
-"""Seconds of compilation that are worth a word."""
+"""Seconds of compilation from which on a report names them."""
 THICK = 16
-"""Times its layers a block is thick at least: else what two processes compute costs too much."""
+"""The least thickness of a block, in layers of ghosts: two processes compute the points there."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run left: its file, this process's part of the fields in it, and how it ended."""
+    """The results of a run: its file, this process's part of the fields in it, how it ended."""
 
     path: Path
     fields: dict[str, np.ndarray]
     outcome: Outcome
-    exit_code: int
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_NOT_CONVERGED if self.outcome.ending == "limit" else 0
 
 
-# What overflows shows in a norm, which ends the run with a sentence; a warning adds nothing.
+@dataclass(frozen=True)
+class Work:
+    """The cost of a solution: seconds without compilation, seconds that elapsed, and of all
+    processes together the points updated and the bytes moved."""
+
+    seconds: float
+    elapsed: float
+    points: int
+    moved: int
+
+
+# An overflow shows in a norm, which ends the run with a sentence; a warning adds nothing.
 @np.errstate(all="ignore")
 def run(
     case: Case,
@@ -77,7 +90,7 @@ def run(
         path = target(output or Path(f"{case.name}.h5"))
         report, ranks = report or Report(quiet=True), ranks or Ranks()
         start = start or Start()
-        demand_same(ranks, everything_given(case, backend, path, start, strict))
+        demand_same(ranks, options_of(case, backend, path, start, strict))
         with told(report.compiles, report.has_compiled):
             machine = machine_of(case, backend, report, ranks)
             warn_of_unused(case, machine, ranks.size, report.warn, strict)
@@ -85,10 +98,10 @@ def run(
                 return _run(case, machine, path, report, ranks, start, request or StopRequest())
 
 
-def everything_given(
+def options_of(
     case: Case, backend: str | None, path: Path, start: Start, strict: bool
 ) -> dict[str, Any]:
-    """The case and the options of a run, which all of its processes must share."""
+    """The case and the options of a run: all of its processes must have the same."""
     return {
         "heatsolve": __version__,
         **tomllib.loads(case.text),
@@ -110,49 +123,41 @@ def _run(
     start: Start,
     request: StopRequest,
 ) -> Result:
+    """The run, from the case to its file."""
     began = clock.perf_counter()
     problem = set_up(case, machine, report, ranks)
-    pace = None if case.model.steady else time_step_controller(problem)
-    if pace is not None and pace.warning:
-        report.warn(pace.warning)
+    time_steps = None if case.model.steady else time_step_controller(problem)
+    if time_steps is not None and time_steps.warning:
+        report.warn(time_steps.warning)
     store = store_of(problem, path)
-    resumed = restarted(problem, store, start, pace, report)
-    frames = resumed.record["frames"] if resumed is not None else []
-    with results_of(problem, path, frames) as results:
+    resumed = restarted(problem, store, start, time_steps, report)
+    with results_of(problem, path, resumed) as results:
         if resumed is None:
             store.clear()
         controller = controller_of(problem, store, results, start, request)
-        compiled = report.compiled
-        outcome, seconds = solve(problem, pace, results, report, controller, resumed)
-        elapsed = seconds + report.compiled - compiled
-        if said := trouble():
-            report.warn(said)
-        fields = problem.stored()
-        done_before = resumed is not None and resumed.number == outcome.count
-        if done_before and holds(path, case, outcome, ranks):
+        outcome, work = solve(problem, time_steps, results, report, controller, resumed)
+        result = Result(path, problem.stored(), outcome)
+        made = outcome.count - (resumed.number if resumed is not None else 0)
+        if resumed is not None and made == 0 and holds(path, case, outcome, ranks):
             report.line(f"{path} holds this already, nothing to do")
-            return Result(path, fields, outcome, exit_code(outcome))
-        errors = error_norms(problem, fields)
-        work = ranks.gather((machine.points_updated, machine.bytes_moved))
-        points, moved = map(int, np.sum(work, axis=0))
-        attributes = attributes_of(problem, outcome) | errors
-        attributes |= {"machine": machine_name(machine, ranks.local_rank), "solve_seconds": seconds}
-        attributes |= {"points_updated": points, "bytes_moved": moved}
+            return result
+        errors = error_norms(problem, result.fields)
+        attributes = attributes_of(problem, outcome, work) | errors
         attributes["wall_seconds"] = clock.perf_counter() - began
         results.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
-    solved = systems_solved(case, outcome, resumed) * problem.whole.all_unknowns
     summarise(report, case, outcome, errors)
-    report.line(speed(seconds, points, moved, solved))
+    solved = systems_solved(case, outcome, made) * problem.whole.all_unknowns
+    report.line(speed(work.seconds, work.points, work.moved, solved))
     if report.compiled >= TOLD_FROM:
         report.line(f"{duration(report.compiled)} more of compiling, once")
     if ranks.size > 1:
-        report.line(together(shares(problem, elapsed)))
+        report.line(together(shares(problem, work.elapsed)))
     report.line(f"wrote {path}")
-    return Result(path, fields, outcome, exit_code(outcome))
+    return result
 
 
 def machine_of(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Backend:
-    """The machine that a case asks for, or that is best for it; says which, and why."""
+    """The backend that a case asks for, or the best one for it; says which, and why."""
     threads = case.parallel.threads or (1 if ranks.size > 1 else None)
     machine, reason = choose(
         backend or case.parallel.backend,
@@ -169,7 +174,7 @@ def machine_of(case: Case, backend: str | None, report: Report, ranks: Ranks) ->
 
 
 def set_up(case: Case, machine: Backend, report: Report, ranks: Ranks) -> Model:
-    """The case on a machine; says what it is."""
+    """The model of the case on a backend; says how large it is."""
     problem = make_model(with_layers(case, machine, ranks), machine, ranks)
     points = " x ".join(str(axis.points) for axis in reversed(problem.whole.axes))
     report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")
@@ -201,8 +206,8 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     most = min(n for n, parts in zip(extents, dims, strict=True) if parts > 1) // THICK
     if most < 3:
         return case
-    # What a pass makes is asked of a grid of the size of a block, which has no other processes,
-    # nor all points by number of the case's own grid.
+    # The length of a pass is asked of a model on a grid as large as a block, without neighbours;
+    # point sources given by index may lie outside it.
     counts = [n + sum(axis.fixed) for n, axis in zip(extents, block.axes, strict=True)]
     of_block = {
         "grid": case.grid.model_copy(update={case.grid.kind: tuple(reversed(counts))}),
@@ -214,7 +219,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
         layers = min(most, *ranks.gather(alone.longest_pass()))
     except InputError:  # an expression that has no value at points of another grid
         return case
-    layers -= 1 - layers % 2  # as the sweeps of a pass, which are odd
+    layers -= 1 - layers % 2  # odd, as the number of sweeps of a pass
     parallel = case.parallel.model_copy(update={"halo": layers})
     return case.model_copy(update={"parallel": parallel})
 
@@ -232,7 +237,7 @@ def restarted(
     problem: Model,
     store: CheckpointStore,
     start: Start,
-    pace: TimeStepController | None,
+    time_steps: TimeStepController | None,
     report: Report,
 ) -> State | None:
     """The state that a run begins from, None for a fresh start; raises as `find_state`."""
@@ -240,7 +245,7 @@ def restarted(
 
     def obstacle(state: State) -> str:
         refuse_another(recorded(state.record["case"]).text, case, method_name)
-        return march.passed_by(case, pace, state)
+        return march.passed_by(case, time_steps, state)
 
     state = find_state(store, start, obstacle, report)
     for note in recorded(state.record["case"]).notes if state is not None else ():
@@ -251,7 +256,10 @@ def restarted(
 def controller_of(
     problem: Model, store: CheckpointStore, results: Results, start: Start, request: StopRequest
 ) -> CheckpointController:
-    """Who saves the run as the case plans it; with each state goes what the file holds by then."""
+    """The controller that saves the run as the case plans it.
+
+    A state includes the parts that hold the frames so far.
+    """
     case, plan = problem.case, problem.case.checkpoint
 
     def save(state: State) -> Path:
@@ -270,13 +278,13 @@ def controller_of(
 
 def solve(
     problem: Model,
-    pace: TimeStepController | None,
+    time_steps: TimeStepController | None,
     results: Results,
     report: Report,
     controller: CheckpointController,
     resumed: State | None,
-) -> tuple[Outcome, float]:
-    """Iterate, or march in steps, to the end; the fields go to `results`. How, and how long."""
+) -> tuple[Outcome, Work]:
+    """Iterate, or march in steps, to the end; the fields go to `results`."""
     case, machine = problem.case, problem.backend
 
     def frame(time: float | None) -> None:
@@ -285,43 +293,47 @@ def solve(
     machine.points_updated = machine.bytes_moved = 0  # by the set-up
     problem.halo.transport.restart_clocks()
     problem.ranks.summing = 0.0
-    if pace is None:
+    compiled = report.compiled
+    if time_steps is None:
         report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
         outcome = march.steady(problem, report, controller, resumed)
     else:
-        report.begin("step", pace.count)
-        outcome = march.transient(problem, pace, report, frame, controller, resumed)
+        report.begin("step", time_steps.count)
+        outcome = march.transient(problem, time_steps, report, frame, controller, resumed)
     machine.sync()
     seconds = report.end()
+    elapsed = seconds + report.compiled - compiled
     if case.model.steady:
         frame(None)
-    return outcome, seconds
+    if said := trouble():
+        report.warn(said)
+    work = problem.ranks.gather((machine.points_updated, machine.bytes_moved))
+    points, moved = map(int, np.sum(work, axis=0))
+    return outcome, Work(seconds, elapsed, points, moved)
 
 
-def exit_code(outcome: Outcome) -> int:
-    return EXIT_NOT_CONVERGED if outcome.ending == "limit" else 0
-
-
-def results_of(problem: Model, path: Path, secured: Sequence[Any]) -> Results:
-    """The file of a run, with the coordinates of all its points, behind earlier frames."""
+def results_of(problem: Model, path: Path, resumed: State | None) -> Results:
+    """The file of a run, after the frames of the run that it goes on from."""
     case, axes = problem.case, problem.whole.axes
-    coordinates = {axis.name: axis.coordinates[slice(*axis.stored)] for axis in axes}
-    window = tuple(axis.stored_at for axis in problem.grid.axes)
-    transient = not case.model.steady
-    units = case.units.model_dump()
     return Results(
-        path, coordinates, units, window, problem.ranks, transient=transient, secured=secured
+        path,
+        {axis.name: axis.coordinates[slice(*axis.stored)] for axis in axes},
+        case.units.model_dump(),
+        tuple(axis.stored_at for axis in problem.grid.axes),
+        problem.ranks,
+        transient=not case.model.steady,
+        secured=resumed.record["frames"] if resumed is not None else [],
     )
 
 
 def holds(path: Path, case: Case, outcome: Outcome, ranks: Ranks) -> bool:
-    """Whether a file holds the results of this case, as far as it has gone (asks all)."""
+    """Whether a file holds the results of this case up to this iteration or step (asks all)."""
     same = False
     if ranks.rank == 0:
         with suppress(HeatsolveError):
-            found = read(path, fields=()).attributes
-            count = found.get("iterations" if case.model.steady else "steps")
-            same = (found.get("case"), count) == (case.recorded, outcome.count)
+            attributes = read(path, fields=()).attributes
+            count = attributes.get("iterations" if case.model.steady else "steps")
+            same = (attributes.get("case"), count) == (case.recorded, outcome.count)
     return ranks.gather(same)[0]
 
 
@@ -351,7 +363,8 @@ def error_norms(problem: Model, fields: dict[str, np.ndarray]) -> dict[str, floa
     return errors
 
 
-def attributes_of(problem: Model, outcome: Outcome) -> dict[str, Any]:
+def attributes_of(problem: Model, outcome: Outcome, work: Work) -> dict[str, Any]:
+    """The attributes of the file of a run; None is left out."""
     case = problem.case
     return {
         "case": case.recorded,
@@ -367,13 +380,17 @@ def attributes_of(problem: Model, outcome: Outcome) -> dict[str, Any]:
         "norm_of": case.norm_words,
         "scale": outcome.scale if outcome.relative_to else None,
         "relative_to": outcome.relative_to or None,
+        "machine": machine_name(problem.backend, problem.ranks.local_rank),
+        "solve_seconds": work.seconds,
+        "points_updated": work.points,
+        "bytes_moved": work.moved,
     }
 
 
 def shares(problem: Model, elapsed: float) -> Shares:
-    """What it cost to be several processes (asks all).
+    """The cost of several processes (asks all).
 
-    The time is that which elapsed, compilation included: others wait while one process compiles.
+    The time that elapsed includes compilation: others wait while one process compiles.
     """
     transport, ranks = problem.halo.transport, problem.ranks
     own = math.prod(high - low for low, high in problem.grid.interior)
@@ -385,16 +402,15 @@ def shares(problem: Model, elapsed: float) -> Shares:
     return Shares(ghosts, sum(hidden) / whole, sum(summing) / whole, balance)
 
 
-def systems_solved(case: Case, outcome: Outcome, resumed: State | None) -> int:
-    """How many linear systems this run has solved from beginning to end."""
+def systems_solved(case: Case, outcome: Outcome, made: int) -> int:
+    """The number of linear systems solved from beginning to end, in `made` iterations or steps."""
     if case.time is None:
-        return int(outcome.converged and resumed is None)
-    done_before = resumed.number if resumed is not None else 0
-    return outcome.count - done_before if case.time.scheme in IMPLICIT else 0
+        return int(outcome.converged and made == outcome.count)
+    return made if case.time.scheme in IMPLICIT else 0
 
 
 def summarise(report: Report, case: Case, outcome: Outcome, errors: dict[str, float]) -> None:
-    """How it ended, and how far from the exact solution."""
+    """Say how a run ended, and how far from the exact solution."""
     unit = "iterations" if case.model.steady else "steps"
     number, scale = f"in {outcome.count} {unit}", outcome.scale or 1.0
     norm, floor = outcome.norm / scale, outcome.floor / scale
@@ -415,7 +431,7 @@ def summarise(report: Report, case: Case, outcome: Outcome, errors: dict[str, fl
 
 
 def what_to_try(case: Case, outcome: Outcome) -> str:
-    """After a run that has not converged: keys that may help."""
+    """The keys that may help a run that has not converged."""
     solver, march = case.solver, case.time
     if march is not None and outcome.threshold:  # it came to its end, but was not steady
         tries = [f"a later time.end (it is {march.end:g})"]

@@ -50,7 +50,7 @@ class Origin:
     name: str = field(compare=False)
     overrides: tuple[tuple[KeyPath, str], ...] = field(compare=False)
     note: str = field(default="", compare=False)
-    """What to say of the file that was taken."""
+    """A sentence on the file that was taken."""
 
     def place_of(self, key: str) -> str:
         """File and line of a dotted key, or the override that gave it."""
@@ -121,7 +121,7 @@ class Case(Section):
         case._name, case._text, case._origin = name, text, origin
         return case
 
-    # ---- what models say of themselves ----
+    # ---- properties of a model ----
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ class Case(Section):
         """Yield the keys that have an effect here, and had another default in earlier versions."""
         yield from ()
 
-    # ---- and what follows from it ----
+    # ---- and their consequences ----
 
     @property
     def norm_words(self) -> str:
@@ -346,7 +346,7 @@ def needed_walls(grid: Grid) -> list[str]:
 
 
 def wall_mistakes(grid: Grid, given: Collection[str]) -> Found:
-    """Yield the walls that lack a condition, and those with one that have no use for it."""
+    """Yield the walls that lack a condition, and the walls that have one without need."""
     needed = needed_walls(grid)
     for side, axis in SIDES.items():
         path = ("boundary", side)
@@ -370,7 +370,7 @@ def outside_grid(
 
 
 def _expressions(section: Section, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Expression]]:
-    """Yield every expression of a section and of those inside it, with its key path."""
+    """Yield every expression of a section and of the sections inside it, with its key path."""
     for key, name in type(section).attributes().items():
         value = getattr(section, name)
         if isinstance(value, Expression):

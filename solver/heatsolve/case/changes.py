@@ -34,9 +34,9 @@ MAY_CHANGE = {
     ("time", "allow_unstable"),
 }
 NAMED = 3
-"""So many keys are told of in one message."""
+"""Keys in one message, at most."""
 
-Change = tuple[KeyPath, Any, Any]  # a key, what it was, what it is
+Change = tuple[KeyPath, Any, Any]  # a key, its value before, its value now
 MethodName = Callable[[Case], str]
 """The method that solves a case: the one that `auto` chooses, too."""
 
@@ -121,7 +121,7 @@ def _causes(change: Change, old: Case, new: Case) -> Iterator[Change]:
 
 
 def _constants(written: Any, old: Case, new: Case) -> Iterator[Change]:
-    """Yield the constants that changed, of those that a value is written in terms of."""
+    """Yield the constants in a value that changed."""
     for name in sorted(_names(written)):
         was, now = old.constants.get(name), new.constants.get(name)
         if was != now:
@@ -129,7 +129,7 @@ def _constants(written: Any, old: Case, new: Case) -> Iterator[Change]:
 
 
 def _item(table: Any, path: KeyPath) -> Any:
-    """What stands at a path of a TOML document, None for nothing."""
+    """The value at a path of a TOML document, None for nothing."""
     for key in path:
         inside = isinstance(table, Mapping) and key in table
         if not inside and not (isinstance(table, list) and isinstance(key, int)):

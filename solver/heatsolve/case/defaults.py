@@ -32,7 +32,7 @@ def resolved(text: str, defaults: Iterable[ChangedDefault]) -> str:
 
 def completed(text: str, defaults: Iterable[ChangedDefault]) -> tuple[str, tuple[str, ...]]:
     """The text of a case from a file as the version meant it that wrote it; and a sentence for each
-    key that had another default then. `defaults` are those of the case that the text means now."""
+    key that had another default then. `defaults`: of the case that the text means now."""
     notes = []
     for default in _unnamed(text, defaults):
         text = with_key(text, default.section, default.key, default.before)
@@ -67,7 +67,7 @@ def with_key(text: str, section: str, key: str, value: Any) -> str:
 
 
 def _means(text: str, table: Mapping[str, Any]) -> bool:
-    """Whether a text is this table: what looks like a header may stand in a string."""
+    """Whether a text is this table: a line in a string may look like a header."""
     try:
         return tomllib.loads(text) == table
     except ValueError:

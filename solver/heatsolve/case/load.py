@@ -24,7 +24,7 @@ from heatsolve.case.types import Found, Mistake
 from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.stencil.expressions import quoted, show, suggestion
 
-# A case is a page or two: what exceeds these is none, or shall not cost more than a moment.
+# A case is a page or two: a longer text is no case, or shall not cost more than a moment.
 MOST_BYTES = 8 * 2**20
 MOST_JUDGED, MOST_TOLD = 1000, 20
 """Mistakes that are put into words, and that are told."""
@@ -65,7 +65,7 @@ def load_shipped(name: str, overrides: Sequence[str] = ()) -> Case:
 
 
 class Source(NamedTuple):
-    """The text of a case, the file or the shipped case that it is, and what to say of that."""
+    """The text of a case, the name of its file or shipped case, and a note on the choice."""
 
     text: str
     name: str
@@ -198,7 +198,7 @@ def _toml(text: str, name: str) -> dict[str, Any]:
     except RecursionError:
         raise CaseError(f"{name}: nested too deeply") from None
     except ValueError as error:
-        # What Python says of too many digits ends with advice to programmers.
+        # Python's message on too many digits ends with advice to programmers.
         reason, _, place = str(error).partition("; use sys.")[0].partition(" (at ")
         number = re.search(r"\d+", place)
         line = int(number[0]) if number else text.count("\n") + 1
@@ -365,7 +365,7 @@ def _sentences(error: ErrorDetails, case: type[Case] | None) -> Found:
 def _report(
     found: list[Mistake], unseen: int, text: str, name: str, origins: list[tuple[KeyPath, str]]
 ) -> str:
-    """Return one line for each mistake: those of the file in its order, then the overrides'.
+    """Return one line for each mistake: first of the file in its order, then of the overrides.
 
     Of many only the first, and how many more there are, with those that nobody put into words.
     """

@@ -69,7 +69,7 @@ class Key(NamedTuple):
     annotation: Any
     meaning: str
     inner: list[type[Section]]
-    """The sections that it holds, if it is one: those of all models."""
+    """The sections of all models below this key, if it is a section."""
 
 
 def reference() -> str:
@@ -139,7 +139,7 @@ def _attribute_docstrings(section: type[Section]) -> dict[str, str]:
 def _sections(sections: Sequence[type[Section]], path: str) -> Iterator[str]:
     """The table of the keys that sections of one place have, then the sections in them."""
     below = [key for key in keys(sections) if key.inner]
-    # At the top every section has a heading of its own, which says what a row would.
+    # At the top every section has a heading of its own in place of a row.
     rows = [key for key in keys(sections) if path or not key.inner]
     yield from ("| key | what may stand there | default | meaning |", "|---|---|---|---|")
     for key in rows:
@@ -168,7 +168,7 @@ def _first_words(model: type[Section]) -> str:
 
 
 def _about(section: type[Section]) -> str:
-    """What the docstring says behind the name of the section."""
+    """The docstring of a section, without the name at its begin."""
     text = re.sub(r"^`\[.*?\]+`( and its like)?: ", "", inspect.getdoc(section) or "")
     return text[:1].upper() + text[1:]
 
@@ -181,7 +181,7 @@ def _inner(annotation: Any) -> type[Section] | None:
 
 
 def _words(annotation: Any) -> str:
-    """What a type means to somebody who writes a case."""
+    """A type in words, for the author of a case."""
     if annotation in WORDS:
         return WORDS[annotation]
     kind, parts = get_origin(annotation), get_args(annotation)
@@ -197,7 +197,7 @@ def _words(annotation: Any) -> str:
 
 
 def _bounded(base: Any, *metadata: Any) -> str:
-    """A type with bounds: the longest known beginning of its metadata, and what follows."""
+    """A type with bounds: the longest known beginning of its metadata, and the rest."""
     for count in range(len(metadata), 0, -1):
         known = WORDS.get(Annotated[base, *metadata[:count]])
         if known:

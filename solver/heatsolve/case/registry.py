@@ -14,7 +14,7 @@ from heatsolve.case.case import Case
 
 GROUP = "heatsolve.models"
 Cases = Callable[[Mapping[str, Any]], list[type[Case]]]
-"""From a `[model]` to the cases that it may mean, first the one that it does mean."""
+"""From a `[model]` to the classes of its cases, first the class that it means."""
 REGISTERED: dict[str, Cases] = {}
 """Models of users' programs."""
 
@@ -33,7 +33,7 @@ def find(name: object) -> Cases | None:
 
 
 def case_of(model: Any) -> type[Case] | None:
-    """The case that a `[model]` means, that of heat conduction where it says nothing of its kind;
+    """The class of case that a `[model]` means, by default heat conduction;
     None if there is no such model."""
     table = model if isinstance(model, Mapping) else {}
     cases = find(table.get("kind", next(iter(heatsolve.MODELS))))

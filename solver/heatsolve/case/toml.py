@@ -48,7 +48,7 @@ class Unclosed(NamedTuple):
 
 
 def unclosed(text: str) -> Unclosed | None:
-    """What is left open in a text that is no TOML, or None where nothing is."""
+    """The bracket or quote left open in a text that is no TOML, or None."""
     line, stack = 1, list[Unclosed]()
     for token in TOKENS.findall(text[:MOST_SCANNED]):
         top = stack[-1] if stack else None

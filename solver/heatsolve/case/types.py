@@ -116,7 +116,7 @@ def _interval(value: Any, info: ValidationInfo) -> int | str:
 
 
 def _constants(table: Any, info: ValidationInfo) -> dict[str, float]:
-    """Evaluate the constants in their order, each in terms of those before it."""
+    """Evaluate the constants in their order; each may use earlier ones."""
     if not isinstance(table, dict):
         raise Mistakes(((), f"must be a table, not {show(table)}"))
     context: Any = info.context

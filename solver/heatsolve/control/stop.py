@@ -35,7 +35,7 @@ class StopRequest:
     """Whether Ctrl-C made it."""
     held = False
     mute = False
-    """Whether another process says what there is to say."""
+    """Whether another process speaks for all."""
     answered = False
     """Whether the program has said how it ends."""
     _heard = 0.0

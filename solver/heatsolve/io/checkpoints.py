@@ -17,40 +17,73 @@ import re
 import secrets
 import threading
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import h5py
 import numpy as np
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from heatsolve import __version__
 from heatsolve.control.controller import Agree, State
 from heatsolve.errors import Diverged, FileFailure, HeatsolveError, InputError
-from heatsolve.io.checkpoint_part import (
-    Window,
-    checksum_of,
-    chunks,
-    read_fields,
-    read_history,
-    write_part,
-)
-from heatsolve.io.disk import failing, sync
+from heatsolve.io.disk import Disk, failing, reserve, sync
+from heatsolve.io.layout import damage, demand_group, demand_values, members
 from heatsolve.parallel.ranks import Ranks
 
 T = TypeVar("T")
+CHUNK_BYTES = 8 * 2**20
+
+Arrays = Mapping[str, np.ndarray]
+Window = Sequence[tuple[int, int]]
+"""The part of the whole grid that an array holds, as (low, high) of each axis."""
+Places = Sequence[tuple[int, np.ndarray]]
+
+
+class PartRecord(BaseModel, strict=True):
+    """What the manifest says of a part: the seal guards against accidents, this against intent."""
+
+    name: Annotated[str, Field(pattern=r"^part-\d{4,}\.h5$")]
+    window: list[tuple[int, int]]
+    bytes: int
+    crc32: int
+
+
+class Manifest(BaseModel, strict=True):
+    """What a checkpoint says of itself; `fields` are the types of the fields, by name."""
+
+    heatsolve: str
+    number: int
+    shape: list[int]
+    fields: dict[str, Annotated[str, Field(pattern=r"^[<>|]?[fiu]\d$")]]
+    parts: list[PartRecord]
+    record: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _windows_have_the_axes_of_the_grid(self) -> "Manifest":
+        if any(len(part.window) != len(self.shape) for part in self.parts):
+            raise ValueError("a window has other axes than the grid")
+        return self
+
+    @property
+    def state(self) -> State:
+        """Number and record of the checkpoint."""
+        return State(self.number, self.record)
 
 
 class CheckpointStore:
     """The checkpoints of one run; all processes call each method together.
 
-    folder: where they are; made when the first is saved.
+    folder: the folder of all checkpoints; made when the first one is saved.
     shape: of the whole grid of unknowns, slowest axis first.
-    window: what of it this process has, as ((low, high), ...). It may differ from that of the
-        process which wrote the checkpoint, and so may the number of processes.
-    keep: so many are kept, the newest ones.
+    window: the part of the grid that this process has, as ((low, high), ...). The process that
+        wrote a checkpoint may have had another window, and there may have been more processes.
+    keep: the number of checkpoints that are kept, the newest ones.
 
-    A failure of one process is raised by all of them.
+    All processes raise the failure of one.
     """
 
     def __init__(
@@ -58,16 +91,16 @@ class CheckpointStore:
     ):
         self.folder = Path(folder)
         self.damaged: list[str] = []
-        """What `newest` had to skip and why, one sentence each."""
+        """The checkpoints that `newest` had to skip and why, one sentence each."""
         self._shape, self._window = tuple(shape), tuple(window)
         self._extent = tuple(high - low for low, high in window)
         self._ranks, self._keep = ranks, keep
         self._deleting: threading.Thread | None = None
 
     def save(self, snapshot: State) -> Path:
-        """Write a checkpoint and remove those that it makes needless; return its folder.
+        """Write a checkpoint, remove older ones beyond `keep`, and return its folder.
 
-        Those of a higher number go, too: they are of a course that was given up.
+        Checkpoints of a higher number go, too: they belong to a run that was given up.
 
         Raises Diverged for a field with NaN or Inf, FileFailure if the disk fails; earlier
         checkpoints are then untouched. Raises ValueError for a block that does not fit the window,
@@ -75,7 +108,7 @@ class CheckpointStore:
         """
         if any(values.shape != self._extent for values in snapshot.fields.values()):
             raise ValueError(f"every field has the shape {self._extent} of the window")
-        json.dumps(snapshot.record)  # what it cannot say, all processes raise here
+        json.dumps(snapshot.record)  # all processes raise a TypeError here
         self._refuse_not_finite(snapshot)
         place = self.folder / f"{snapshot.number:012d}"
         aside = self._on_first(lambda: self._begin(place))
@@ -108,8 +141,7 @@ class CheckpointStore:
         def look() -> State | None:
             for path in self._newest_first():
                 with suppress(HeatsolveError):
-                    manifest = read_manifest(path)
-                    return State(manifest["number"], manifest["record"])
+                    return read_manifest(path).state
             return None
 
         return self._on_first(look)
@@ -117,8 +149,8 @@ class CheckpointStore:
     def load(self, path: Path, agree: Agree | None = None) -> State:
         """The checkpoint in this folder, with the blocks of this process's window.
 
-        agree: is called with number and record before any field is read, to raise what it has
-            against going on from it.
+        agree: is called with number and record before any field is read, to raise an error if
+            the run cannot go on from them.
 
         Raises FileFailure for a damaged one, InputError where there is none or where it is of
         another grid.
@@ -126,13 +158,13 @@ class CheckpointStore:
         path = Path(path)
         manifest = self._on_first(lambda: read_manifest(path))
         if agree is not None:
-            agree(State(manifest["number"], manifest["record"]))
-        if tuple(manifest["shape"]) != self._shape:
-            old, new = (" x ".join(map(str, reversed(s))) for s in (manifest["shape"], self._shape))
+            agree(manifest.state)
+        if tuple(manifest.shape) != self._shape:
+            old, new = (" x ".join(map(str, reversed(s))) for s in (manifest.shape, self._shape))
             raise InputError(f"the checkpoint {path} is of {old} unknowns, the case has {new}")
-        mine = manifest["parts"][self._ranks.rank :: self._ranks.size]
+        mine = manifest.parts[self._ranks.rank :: self._ranks.size]
         self._on_all(lambda: verify(path, mine))
-        snapshot = State(manifest["number"], manifest["record"])
+        snapshot = manifest.state
         self._on_all(lambda: self._read(path, manifest, snapshot))
         return snapshot
 
@@ -154,7 +186,7 @@ class CheckpointStore:
     # ---- all processes together --------------------------------------------------------------
 
     def _on_all(self, work: Callable[[], T]) -> list[T]:
-        """What the work gives on each process; what one of them cannot do is raised by all."""
+        """The result of the work on each process; all processes raise the failure of one."""
         result: tuple[Any, HeatsolveError | None]
         try:
             result = work(), None
@@ -167,7 +199,7 @@ class CheckpointStore:
         return [value for value, _ in results]
 
     def _on_first(self, work: Callable[[], T]) -> T:
-        """What the work gives on rank 0, on every process."""
+        """The result of the work on rank 0, on every process."""
         return self._on_all(work if self._ranks.rank == 0 else lambda: None)[0]  # type: ignore
 
     def _refuse_not_finite(self, snapshot: State) -> None:
@@ -186,7 +218,7 @@ class CheckpointStore:
     # ---- writing -----------------------------------------------------------------------------
 
     def _begin(self, place: Path) -> Path:
-        """Clear away what a killed run left; return a new hidden folder."""
+        """Remove the files of a killed run; return a new hidden folder."""
         self._wait()
         if not self.folder.is_dir():
             with failing("write", self.folder):
@@ -205,7 +237,7 @@ class CheckpointStore:
         return aside
 
     def _write_part(self, aside: Path, place: Path, snapshot: State) -> dict[str, Any]:
-        """Write the part of this process; return what the manifest says of it."""
+        """Write the part of this process; return its entry in the manifest."""
         rank = self._ranks.rank
         name = f"part-{rank:04d}.h5"
         history = snapshot.history if rank == 0 else {}
@@ -217,7 +249,7 @@ class CheckpointStore:
     def _finish(
         self, aside: Path, place: Path, snapshot: State, parts: list[dict[str, Any]]
     ) -> None:
-        """Write the manifest, give the folder its name, remove the checkpoints of no more use."""
+        """Write the manifest, give the folder its name, remove checkpoints beyond `keep`."""
         content = {
             "heatsolve": __version__,
             "number": snapshot.number,
@@ -265,24 +297,24 @@ class CheckpointStore:
             reverse=True,
         )
 
-    def _read(self, path: Path, manifest: dict[str, Any], snapshot: State) -> None:
+    def _read(self, path: Path, manifest: Manifest, snapshot: State) -> None:
         """Fill in the history, and the fields from all parts that overlap the window."""
-        for name, kind in manifest["fields"].items():
+        for name, kind in manifest.fields.items():
             snapshot.fields[name] = np.empty(self._extent, kind)
-        for rank, part in enumerate(manifest["parts"]):
-            file = path / part["name"]
+        for rank, part in enumerate(manifest.parts):
+            file = path / part.name
             with failing("read", file):
                 if rank == 0:
                     snapshot.history = read_history(file)
-                read_fields(file, part["window"], snapshot.fields, self._window)
+                read_fields(file, part.window, snapshot.fields, self._window)
 
 
-# ---- folders: what is not ours in them is never removed ----------------------------------------
+# ---- folders: the files of others in them are never removed ------------------------------------
 
 COMPLETE = re.compile(r"(\d{12,})(\.new)?")
 """A checkpoint; `.new` is one that replaces another of its number."""
 ASIDE = re.compile(r"\.\d{12,}(\.new)?\.[0-9a-f]{8}")
-"""What is being written or removed."""
+"""A checkpoint that is being written or removed."""
 OURS = re.compile(r"manifest\.json|part-\d{4,}\.h5")
 
 
@@ -337,11 +369,6 @@ def delete(aside: Path, path: Path | None = None) -> None:
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
-FORM = {
-    "heatsolve": str, "number": int, "shape": list, "fields": dict, "parts": list, "record": dict
-}  # fmt: skip
-FORM_OF_PART = {"name": str, "window": list, "bytes": int, "crc32": int}
-NUMBER_TYPE, PART_NAME = re.compile(r"[<>|]?[fiu]\d"), re.compile(r"part-\d{4,}\.h5")
 
 
 def write_manifest(folder: Path, content: dict[str, Any]) -> None:
@@ -352,7 +379,7 @@ def write_manifest(folder: Path, content: dict[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> Manifest:
     """The content of a checkpoint's manifest.
 
     Raises InputError where there is no checkpoint, FileFailure if the manifest is damaged or of
@@ -376,44 +403,23 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"the checkpoint {path} is in the form {manifest['schema']} of heatsolve "
             f"{manifest.get('heatsolve')}, which is not known here"
         )
-    if not _has_form(manifest):
-        raise _damage(path, f"{MANIFEST} has not the form of one")
-    return manifest
+    try:
+        return Manifest.model_validate_json(content)
+    except ValidationError:
+        raise _damage(path, f"{MANIFEST} has not the form of one") from None
 
 
-def _has_form(manifest: dict[str, Any]) -> bool:
-    """Whether a manifest says what it should: its seal guards against accidents, not intent."""
-
-    def fits(table: Any, form: dict[str, type]) -> bool:
-        given = table if isinstance(table, dict) else {}
-        return all(isinstance(given.get(key), kind) for key, kind in form.items())
-
-    def is_window(pairs: Any) -> bool:
-        return len(pairs) == len(manifest["shape"]) and all(
-            isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, int) for n in pair)
-            for pair in pairs
-        )
-
-    return (
-        fits(manifest, FORM)
-        and all(isinstance(kind, str) and NUMBER_TYPE.fullmatch(kind)
-                for kind in manifest["fields"].values())
-        and all(fits(part, FORM_OF_PART) and PART_NAME.fullmatch(part["name"])
-                and is_window(part["window"]) for part in manifest["parts"])
-    )  # fmt: skip
-
-
-def verify(path: Path, parts: list[dict[str, Any]]) -> None:
-    """Raise FileFailure if one of the parts is not, to the last bit, what was written."""
+def verify(path: Path, parts: list[PartRecord]) -> None:
+    """Raise FileFailure if one of the parts is not, to the last bit, as it was written."""
     for part in parts:
-        file = path / part["name"]
+        file = path / part.name
         if not file.exists():
             raise _damage(path, f"{file.name} is missing")
         with failing("read", file):
             size, checksum = checksum_of(file)
-        if size != part["bytes"]:
-            raise _damage(path, f"{file.name} has {size} bytes in place of {part['bytes']}")
-        if checksum != part["crc32"]:
+        if size != part.bytes:
+            raise _damage(path, f"{file.name} has {size} bytes in place of {part.bytes}")
+        if checksum != part.crc32:
             raise _damage(path, f"{file.name} is not what was written")
 
 
@@ -423,3 +429,115 @@ def _sealed(content: bytes) -> bytes:
 
 def _damage(path: Path, what: str) -> FileFailure:
     return FileFailure(f"the checkpoint {path} is damaged: {what}")
+
+
+# ---- parts: the blocks that one process writes, and their checksum ------------------------------
+
+
+def write_part(path: Path, window: Window, fields: Arrays, history: Arrays) -> tuple[int, int]:
+    """Write a part and force it to the disk; return its bytes and its checksum.
+
+    Raises OSError if the disk fails.
+    """
+    with closing(Disk(path, "x+")) as disk:
+        places = _lay_out(disk, window, {"fields": fields, "history": history})
+        disk.check()
+        if end := max((offset + values.nbytes for offset, values in places), default=0):
+            reserve(disk.fileno(), 0, end)
+        for offset, values in places:
+            for chunk in chunks(values):
+                offset = _write(disk.fileno(), _bytes(chunk), offset)
+        # The checksum is of the memory, not of the bytes on the disk, and done while it writes.
+        with ThreadPoolExecutor(1) as helper:
+            written = helper.submit(os.fsync, disk.fileno())
+            size_and_checksum = _checksum(disk.fileno(), places)
+            written.result()
+        return size_and_checksum
+
+
+def checksum_of(path: Path) -> tuple[int, int]:
+    """Bytes and checksum of a file."""
+    checksum, buffer = 0, bytearray(CHUNK_BYTES)
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            checksum = zlib.crc32(memoryview(buffer)[:count], checksum)
+        return file.tell(), checksum
+
+
+def read_history(path: Path) -> dict[str, np.ndarray]:
+    """The history in a part."""
+    with h5py.File(path, "r", locking="best-effort") as file:
+        history = demand_group(file, "history")
+        return {name: demand_values(history, name)[:] for name in members(history)}
+
+
+def read_fields(path: Path, window: Window, fields: Arrays, wanted: Window) -> None:
+    """Fill arrays of the window `wanted` with the values of a part that holds `window`."""
+    both = [
+        (max(low, first), min(high, last))
+        for (low, high), (first, last) in zip(window, wanted, strict=True)
+    ]
+    if all(low < high for low, high in both):
+        with h5py.File(path, "r", locking="best-effort") as file:
+            for name, values in fields.items():
+                stored = demand_values(demand_group(file, "fields"), name)
+                if stored.shape != tuple(high - low for low, high in window):
+                    raise damage(stored.parent, name, "does not fit its window")
+                stored.read_direct(values, _within(window, both), _within(wanted, both))
+
+
+def chunks(values: np.ndarray) -> Iterator[np.ndarray]:
+    """An array in pieces along its first axis, which stay in a cache while they are worked on."""
+    rows = max(1, CHUNK_BYTES * len(values) // max(1, values.nbytes))
+    for start in range(0, len(values), rows):
+        yield values[start : start + rows]
+
+
+def _lay_out(disk: Disk, window: Window, groups: Mapping[str, Arrays]) -> Places:
+    """Make the file without its values; return the place of each array, in order."""
+    places = []
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    with h5py.File(disk, "w") as file:
+        file.attrs["window"] = np.array(window)
+        for group, arrays in groups.items():
+            parent = file.create_group(group)
+            for name, values in arrays.items():
+                kind, space = h5py.h5t.py_create(values.dtype), h5py.h5s.create_simple(values.shape)
+                dataset = h5py.h5d.create(parent.id, name.encode(), kind, space, plan)
+                if values.nbytes:
+                    places.append((dataset.get_offset(), values))
+    return sorted(places, key=lambda place: place[0])
+
+
+def _checksum(descriptor: int, places: Places) -> tuple[int, int]:
+    """Bytes and checksum of a whole file: the values from memory, the rest as it was laid out."""
+    position = checksum = 0
+    for offset, values in places:
+        checksum = zlib.crc32(os.pread(descriptor, offset - position, position), checksum)
+        for chunk in chunks(values):
+            checksum = zlib.crc32(_bytes(chunk), checksum)
+        position = offset + values.nbytes
+    size = max(position, os.fstat(descriptor).st_size)
+    return size, zlib.crc32(os.pread(descriptor, size - position, position), checksum)
+
+
+def _write(descriptor: int, data: memoryview, offset: int) -> int:
+    """Write all the data at an offset; return the offset behind it."""
+    while len(data):  # the system may take less than all of it
+        count = os.pwrite(descriptor, data, offset)
+        data, offset = data[count:], offset + count
+    return offset
+
+
+def _bytes(values: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+def _within(window: Window, region: Window) -> tuple[slice, ...]:
+    """A region of the grid as slices of an array that holds a window of it."""
+    return tuple(
+        slice(low - first, high - first)
+        for (first, _), (low, high) in zip(window, region, strict=True)
+    )

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: what output and checkpoints share.
+"""Files that are written whole or not at all, for output and checkpoints.
 
 Nothing here knows what the files hold.
 """
@@ -33,7 +33,7 @@ KINDS = {
     "a FIFO": stat.S_ISFIFO,
     "a socket": stat.S_ISSOCK,
 }
-"""What has a name like a file, and must not be replaced by one."""
+"""Things with a name like a file, which no file may replace."""
 
 
 def target_of(path: Path) -> Path:
@@ -61,7 +61,7 @@ def aside(path: Path, new: bool = False) -> Iterator[Path]:
     an earlier file that must not be.
     """
     final = target_of(path)
-    # The suffix stays: some look at it to know what to write.
+    # The suffix stays: libraries choose a format by it.
     part = final.with_name(f".{final.stem}.{os.getpid()}-{secrets.token_hex(4)}.part{final.suffix}")
     try:
         yield part
@@ -100,7 +100,7 @@ def write_text(path: Path, text: str, new: bool = False) -> None:
 
 
 class Disk(io.FileIO):
-    """What HDF5 writes to. It must not see a failure: its close would then crash the process."""
+    """The file below HDF5, which must not see a failure: its close would then crash the process."""
 
     error: OSError | None = None
 
@@ -129,7 +129,7 @@ class Disk(io.FileIO):
 
 @contextmanager
 def failing(verb: str, path: Path) -> Iterator[None]:
-    """Make one sentence of what the system or h5py raises, whose long text buries the cause."""
+    """Make one sentence of an error of the system or of h5py, whose long text buries the cause."""
     try:
         yield
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
@@ -150,7 +150,7 @@ def _failure(verb: str, path: Path, error: Exception) -> FileFailure:
 
 @contextmanager
 def reserved(path: Path) -> Iterator[None]:
-    """Be the only one who writes a file, for the time of the context.
+    """Keep all other processes from writing a file, for the time of the context.
 
     That holds a lock beside the target; the system releases it however the process ends. Raises
     FileFailure while another process holds it, or where the lock cannot be made.
@@ -162,7 +162,7 @@ def reserved(path: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            lock.unlink()  # while still locked: who opened it before finds that it is gone
+            lock.unlink()  # while still locked: a process that has it open finds that it is gone
         os.close(descriptor)
 
 
@@ -179,7 +179,7 @@ def _locked(lock: Path, path: Path) -> int:
             raise FileFailure(f"another run is writing {path}") from error
         except FileNotFoundError:
             pass
-        except OSError:  # a file system without locks: then it is the user who keeps order
+        except OSError:  # a file system without locks: then the user keeps order
             return descriptor
         os.close(descriptor)
 

@@ -22,15 +22,15 @@ import numpy as np
 
 from heatsolve.errors import FileFailure
 
-BLOCK_BYTES = 64 * 2**20  # bound on a chunk of a file, and on what is held of it in memory
+BLOCK_BYTES = 64 * 2**20  # bound on a chunk of a file, and on its part in memory
 FORMAT = "v110"
-"""Of HDF5, since 2016: a checksum guards what lies around the values. Where there is none, a
+"""Of HDF5, since 2016: a checksum guards the bytes around the values. Where there is none, a
 flipped bit may crash the library, or let it loop without end."""
 
 POINTS = "points_"
-"""What the axes of lines in the history are called, with the number of points."""
+"""The name of an axis of lines in the history, before the number of points."""
 LINES, LINE_TIME = "line_", "line_time"
-"""What the columns of lines begin with, and the axis of the times at which they are read."""
+"""The begin of a name of a column of lines, and the axis of the times at which they are read."""
 
 NUMBERS = "fiu"
 """The kinds of NumPy's types that are numbers."""
@@ -60,7 +60,7 @@ def survives(path: Path, look: Callable[[], object]) -> None:
             for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             signal.alarm(PATIENCE)
-            # What the C library says and writes of its own crash is of no use to a user.
+            # The C library's own words and files on its crash are of no use to a user.
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             look()
@@ -156,14 +156,14 @@ def demand_unit(group: h5py.Group, name: str) -> None:
 
 
 def damage(group: h5py.Group, name: str, what: str) -> FileFailure:
-    """What to raise for something in a group that is not as heatsolve writes it."""
+    """The error for an item of a group that is not as heatsolve writes it."""
     place = f"{group.name.rstrip('/')}/{name}".lstrip("/")
     short = place if len(place) <= MOST_LETTERS else f"{place[:MOST_LETTERS]}..."
     return FileFailure(f"{group.file.filename} is damaged: {short!r} {what}")
 
 
 def row_axis(name: str, axis: str, history: Container[str]) -> str:
-    """The axis of the rows of a column: that of lines, if their times are there, or `axis`."""
+    """The axis of the rows of a column: LINE_TIME for lines whose times are there, or `axis`."""
     return LINE_TIME if name.startswith(LINES) and LINE_TIME in history else axis
 
 
@@ -210,7 +210,7 @@ def inspect(file: h5py.File) -> None:
 
 
 def _length(file: h5py.File, axis: str) -> int:
-    """How many points or times an axis has. Raises FileFailure for what is no axis."""
+    """The number of points or times of an axis. Raises FileFailure for others."""
     line = demand_values(file, axis)
     points = line[:] if line.ndim == 1 else np.empty(0)
     ascends = axis == "time" or (points[1:] > points[:-1]).all()

@@ -31,10 +31,10 @@ from heatsolve.report import shown
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What a field file holds, in memory; the file itself is closed.
+    """The content of a field file, in memory; the file itself is closed.
 
-    It can stand for the file wherever one is read: what it has in memory is taken from there, the
-    rest from the file, as long as that is the same.
+    It can stand for the file wherever one is read: fields in memory are taken from there, the
+    others from the file, as long as that is the same.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class Solution:
 
     @property
     def norm(self) -> str:
-        """What the norm in the history is of, as the file or, of earlier ones, its case says."""
+        """The norm in the history in words: from the file or, in earlier ones, from its case."""
         if isinstance(words := self.attributes.get("norm_of"), str):
             return words
         case = recorded(str(self.attributes.get("case", ""))).case
@@ -59,8 +59,8 @@ class Solution:
 
     @property
     def relative(self) -> tuple[float, str]:
-        """By what this norm and the `threshold` are divided, and what that is, in words; 1 and
-        nothing if the tolerance is none relative to something."""
+        """The divisor of this norm and of the `threshold`, and its words; 1 and nothing if the
+        tolerance is absolute."""
         scale, words = (self.attributes.get(key) for key in ("scale", "relative_to"))
         if isinstance(scale, float) and scale > 0.0 and isinstance(words, str):
             return scale, f" relative to {shown(words)}"
@@ -94,7 +94,7 @@ class Solution:
 
 
 Source = Path | str | Solution
-"""A field file, or what has been read of one."""
+"""A field file, or its content that has been read."""
 
 
 def read(source: Source, fields: Sequence[str] | None = None) -> Solution:
@@ -143,50 +143,49 @@ def read(source: Source, fields: Sequence[str] | None = None) -> Solution:
 
 
 Values = Any
-"""What gives the values of a field at an index: an array, a dataset or `parts.Linked`."""
+"""Something whose items are values of a field: an array, a dataset or `parts.Linked`."""
 
 
 @contextmanager
-def _values(source: Source, *fields: str) -> Iterator[tuple[Solution, list[Values]]]:
-    """Some fields of a file to be read piece by piece, with all that it holds besides them."""
+def _values(source: Source, field: str) -> Iterator[tuple[Solution, Values]]:
+    """A field of a file to be read piece by piece, with all that the file holds besides fields."""
     solution = read(source, fields=())
-    _demand(fields, solution.names, solution.path)
-    with ExitStack() as stack:
-        held: list[Values] = [solution.fields[n] for n in fields if n in solution.fields]
-        if len(held) < len(fields):
-            file = stack.enter_context(opened(solution))
-            held = [field_of(file, name) for name in fields]
-        yield solution, held
+    _demand([field], solution.names, solution.path)
+    if field in solution.fields:
+        yield solution, solution.fields[field]
+    else:
+        with opened(solution) as file:
+            yield solution, field_of(file, field)
 
 
 def cuts(
     source: Source, field: str, frames: Sequence[int], at: Mapping[str, int], most: int
 ) -> Iterator[np.ndarray]:
-    """Planes or lines of a field, one for each of some frames (of a steady file there is one, 0).
+    """Planes or lines of a field, one for each of some frames (a steady file has one, 0).
 
-    `at` are numbers of points along axes across which it is cut. Of the others each has at most so
-    many points, as `evenly` picks them: of a large field only those are read. Raises as `read`.
+    `at` are the numbers of the points at which it is cut across some axes. Along the others at most
+    `most` points are taken, as `evenly` picks them: only these are read. Raises as `read`.
     """
-    with _values(source, field) as (solution, (held,)):
+    with _values(source, field) as (solution, values):
         axes = list(solution.coordinates)
         extents = [
-            n for n, axis in zip(held.shape[-len(axes) :], axes, strict=True) if axis not in at
+            n for n, axis in zip(values.shape[-len(axes) :], axes, strict=True) if axis not in at
         ]
         kept = [evenly(n, most) for n in extents]
         rows = kept[0].tolist() if len(kept[0]) < extents[0] else [slice(None)]
         for frame in frames:
-            start = (frame,) if held.ndim > len(axes) else ()
+            start = (frame,) if values.ndim > len(axes) else ()
             pieces = []
             for row in rows:
                 ways = iter([row, *[slice(None)] * (len(extents) - 1)])
                 key = start + tuple(at[axis] if axis in at else next(ways) for axis in axes)
-                piece = held[key].reshape(-1, *extents[1:])
+                piece = values[key].reshape(-1, *extents[1:])
                 pieces.append(piece[np.ix_(np.arange(len(piece)), *kept[1:])])
             yield np.concatenate(pieces)
 
 
 def evenly(count: int, most: int) -> np.ndarray:
-    """At most so many of the numbers below `count`, evenly spread, both ends among them."""
+    """At most `most` of the numbers below `count`, evenly spread, both ends among them."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
@@ -194,24 +193,24 @@ Block = tuple[tuple[int, ...], int, list[np.ndarray]]
 """The frame, if there are several, the first row, and the values in each of some files."""
 
 
-def blocks(sources: Sequence[Source], field: str) -> Iterator[Block]:
+def blocks(sources: Sequence[Source], field: str, last: bool = False) -> Iterator[Block]:
     """A field of files that hold it in one shape, block by block, so that they may exceed memory.
 
-    Raises as `read` does.
+    All frames, or only the `last` one. Raises as `read` does.
     """
     with ExitStack() as stack:
         opened = [stack.enter_context(_values(source, field)) for source in sources]
-        held = [values for _, (values,) in opened]
-        first, axes = held[0], len(opened[0][0].coordinates)
+        first, axes = opened[0][1], len(opened[0][0].coordinates)
         frames, (extent, *rest) = first.shape[:-axes], first.shape[-axes:]
         rows = max(1, BLOCK_BYTES // (math.prod(rest) * first.dtype.itemsize))
-        for frame in np.ndindex(frames):
+        for frame in [tuple(n - 1 for n in frames)] if last else np.ndindex(frames):
             for start in range(0, extent, rows):
-                yield frame, start, [each[(*frame, slice(start, start + rows))] for each in held]
+                place = (*frame, slice(start, start + rows))
+                yield frame, start, [values[place] for _, values in opened]
 
 
 def summary(source: Source) -> str:
-    """What `heatsolve info` prints: the run, its grid and the range of each field, as plain text.
+    """The text of `heatsolve info`: the run, its grid and the range of each field.
 
     Fields are read block by block, so a file may exceed the memory; of a transient file only the
     last frame is. Raises as `read` does.
@@ -245,26 +244,20 @@ def ranges(source: Source) -> dict[str, tuple[float, float, float, int]]:
     Read block by block. Raises as `read` does.
     """
     solution = read(source, fields=())
-    with _values(solution, *solution.names) as (_, held):
-        axes = len(solution.coordinates)
-        found = [_statistics(values, axes) for values in held]
-        return dict(zip(solution.names, found, strict=True))
+    return {name: _statistics(solution, name) for name in solution.names}
 
 
-def _statistics(held: Values, axes: int) -> tuple[float, float, float, int]:
-    frame = (-1,) * (held.ndim - axes)
-    shape = held.shape[-axes:]
-    rows = max(1, BLOCK_BYTES // (math.prod(shape[1:]) * held.dtype.itemsize))
-    low, high, total, valid = math.inf, -math.inf, 0.0, 0
-    for start in range(0, shape[0], rows):
-        block = held[(*frame, slice(start, start + rows))]
-        block = block[~np.isnan(block)]
-        valid += block.size
-        low, high = block.min(initial=low), block.max(initial=high)
+def _statistics(solution: Solution, field: str) -> tuple[float, float, float, int]:
+    low, high, total, valid, missing = math.inf, -math.inf, 0.0, 0, 0
+    for _, _, (block,) in blocks([solution], field, last=True):
+        numbers = block[~np.isnan(block)]
+        valid, missing = valid + numbers.size, missing + block.size - numbers.size
+        low, high = numbers.min(initial=low), numbers.max(initial=high)
         with np.errstate(all="ignore"):  # an infinite field has no mean, and may say so
-            total += block.sum(dtype=float)
-    missing = math.prod(shape) - valid
-    return (low, high, total / valid, missing) if valid else (*[math.nan] * 3, missing)
+            total += numbers.sum(dtype=float)
+    if not valid:
+        return math.nan, math.nan, math.nan, missing
+    return low, high, total / valid, missing
 
 
 def _number(value: object) -> str:
@@ -296,7 +289,7 @@ def opened(source: Path | Solution) -> Iterator[h5py.File]:
 
 
 def _mark(file: h5py.File) -> tuple[int, ...]:
-    """What tells an open file from every other that had or will have its name."""
+    """Numbers that tell an open file from every other that had or will have its name."""
     about = os.fstat(file.id.get_vfd_handle())
     return about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size
 

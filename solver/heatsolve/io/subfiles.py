@@ -164,7 +164,7 @@ def record(file: h5py.File, group: str, column: str, parts: Sequence[tuple[str, 
 
 
 def recorded(file: h5py.File, group: str, column: str) -> list[tuple[str, int]]:
-    """What `record` noted; nothing if there is no such group."""
+    """The parts and numbers of `record`; none if there is no such group."""
     if group not in file:
         return []
     found = demand_group(file, group)

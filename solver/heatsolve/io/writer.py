@@ -75,7 +75,7 @@ class FieldFile:
         self.discard()
 
     def discard(self) -> None:
-        """Remove what has not been given a name."""
+        """Remove the files that have not got their names."""
         with suppress(Exception):  # after a failed write HDF5 may find its own file odd
             self._file.close()
         self._disk.close()
@@ -191,12 +191,12 @@ class FieldFile:
             self.seal(self._path)
             if len(self._coordinates) > 1:
                 os.replace(self._xdmf_part, self._sidecar)
-            else:  # XDMF has no 1D; what lies there described the file that was just replaced
+            else:  # XDMF has no 1D; an old one described the file that was just replaced
                 self._sidecar.unlink(missing_ok=True)
             sync(self._path.parent)
 
     def _points_of_line(self, group: h5py.Group, count: int) -> h5py.Dataset:
-        """The axis that all lines of so many points share: netCDF has none without a name."""
+        """The axis that all lines of `count` points share: netCDF has none without a name."""
         name = f"{POINTS}{count}"
         if name not in group:
             self._describe(group.create_dataset(name, data=np.arange(count)), name, [])
@@ -246,7 +246,7 @@ class FieldFile:
     def _write(
         self, place: tuple[int, ...], fields: Mapping[str, Any], frame: tuple[int, ...] = ()
     ) -> None:
-        """Fill a place of every field with a frame of what can be indexed, block by block."""
+        """Fill a place of every field with a frame of arrays or datasets, block by block."""
         for name, source in fields.items():
             rows = _rows(self._shape, source.dtype)
             for start in range(0, self._shape[0], rows):
@@ -270,7 +270,7 @@ class FieldFile:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what processes that were killed have left beside a target that is reserved."""
+    """Remove the files that killed processes have left beside a target that is reserved."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}\.(part|xdmf-part)")
     with suppress(OSError):
         for name in os.listdir(path.parent):
@@ -291,8 +291,8 @@ def sidecar_of(path: Path) -> Path:
 def target(path: Path) -> Path:
     """The file that a run may write by this name: a link is followed; see `disk.target_of`.
 
-    What cannot be, of it or of its .xdmf, is said now, not by the rename after hours of computing:
-    raises InputError for anything but a file of results, FileFailure for a directory.
+    A name that the file or its .xdmf cannot have is refused now, not by the rename after hours of
+    computing: raises InputError for anything but a file of results, FileFailure for a directory.
     """
     found = target_of(path)
     if found.suffix.lower() in PICTURES:
@@ -314,7 +314,7 @@ def target(path: Path) -> Path:
 
 
 def _rows(shape: tuple[int, ...], dtype: np.dtype) -> int:
-    """How many rows (or planes) a chunk has: all of them, or equal shares under the bound."""
+    """The rows (in 3D planes) of a chunk: all of them, or equal parts of at most BLOCK_BYTES."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     return -(-shape[0] // (size // BLOCK_BYTES + 1))
 
@@ -386,7 +386,7 @@ class Results:
         self._end.close()
 
     def _clean(self) -> None:
-        """Remove what has neither been secured nor finished."""
+        """Remove the files that are neither secured nor finished."""
         if self._writer is not None:
             self._writer.discard()
         if self._ranks.rank == 0 and not self._complete:
@@ -475,7 +475,7 @@ class Results:
         self._times = []
 
     def _write_master(self, attributes: Mapping[str, object], history: Arrays) -> None:
-        """Put the master in place, then remove what it does not need; alone, make it plain."""
+        """Put the master in place, remove needless parts; a process alone makes it plain."""
         with FieldFile(
             self._path, self._coordinates, self._units, transient=self._transient
         ) as master:
@@ -491,7 +491,7 @@ class Results:
 
 
 def gather(path: Path, output: Path) -> None:
-    """Write a field file, and what lies in its parts, to one plain file.
+    """Write a field file and the values in its parts to one plain file.
 
     An output that is the file itself takes its place, and its parts are removed. Raises InputError
     or FileFailure for a file or a part that cannot be read, and for an output that cannot be
@@ -504,23 +504,16 @@ def gather(path: Path, output: Path) -> None:
 
 
 def _gather(path: Path, plain: Path) -> None:
-    copy(path, plain)
-    parts.remove(parts.folder_of(plain))
-
-
-def copy(path: Path, target: Path) -> None:
-    """Write all that a field file holds, wherever it lies, to one plain file, block by block.
-
-    `target` may be the same as `path`. Raises as `read` and `FieldFile` do.
-    """
+    """Write all that a field file holds to one plain file, block by block; remove its parts."""
     solution = read(path, fields=())
     with opened(solution) as file:
         units = {name: str(d.attrs["units"]) for name, d in file["history"].items()}
         units |= solution.units | {"length": solution.units["x"]}
-        times = [None] if solution.time is None else solution.time.tolist()
         transient = solution.time is not None
-        with FieldFile(target, solution.coordinates, units, transient=transient) as plain:
-            plain.copy({name: field_of(file, name) for name in field_names(file)}, times)
+        times = [None] if solution.time is None else solution.time.tolist()
+        with FieldFile(plain, solution.coordinates, units, transient=transient) as writer:
+            writer.copy({name: field_of(file, name) for name in field_names(file)}, times)
             if transient:  # a restart looks here for the frames of parts that are no more
-                plain.record("gathered", "frames", parts.lineage(file, field_names(file)[0]))
-            plain.finish(dict(file.attrs), solution.history)
+                writer.record("gathered", "frames", parts.lineage(file, field_names(file)[0]))
+            writer.finish(dict(file.attrs), solution.history)
+    parts.remove(parts.folder_of(plain))

@@ -60,7 +60,7 @@ def _vectors(fields: Iterable[str], axes: list[str]) -> dict[str, list[str]]:
 
 
 def _item(name: str, data: Any, points: str, frame: int | None) -> str:
-    """Where the values of a field lie, or those of one of its frames."""
+    """The place of the values of a field, or of one of its frames."""
     number = f'NumberType="{KINDS[data.dtype.kind]}" Precision="{data.dtype.itemsize}"'
     place = f"{escape(name)}:{data.name}"
     if frame is None:

@@ -1,4 +1,4 @@
-"""What `heatsolve doctor` finds: whether this machine can do what heatsolve asks of it.
+"""The findings of `heatsolve doctor`: whether heatsolve can run well on this machine.
 
 Each check says what it found, and what to do where that is not well. All processes of a run make
 them together; those that talk to each other stand last.
@@ -29,7 +29,7 @@ from heatsolve.io.layout import versions
 from heatsolve.parallel import transport as transports
 from heatsolve.parallel.ranks import LAUNCHERS, Ranks, find_ranks, mpi_library
 from heatsolve.stencil.language import sqrt
-from heatsolve.tools.bench.sweeps import seconds_of_copy
+from heatsolve.tools.bench.measure import seconds_of_copy
 from heatsolve.tools.submit import pmi
 
 REQUIRED = ("numpy", "numba", "scipy", "h5py", "mpi4py", "typer", "pydantic", "matplotlib")
@@ -37,7 +37,7 @@ EXTRAS = {
     "imageio_ffmpeg": "films as MP4: pip install 'heatsolve[video]'",
     "xarray": "fields with coordinates in Python: pip install 'heatsolve[xarray]'",
 }
-"""Packages that add something, and what."""
+"""Optional packages, and their use."""
 PROOF = (300, 400)
 """Points of the sweep that proves a backend: enough for threads."""
 COPIED = 1 << 23
@@ -48,7 +48,7 @@ LITTLE = 1 << 30
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: how well it is, what was looked at, what was found, and the cure."""
+    """One line: the level (ok, warning, error), the subject, the finding, and the cure."""
 
     level: str
     what: str
@@ -87,7 +87,7 @@ def diagnose() -> Findings:
 
 
 def examined(check: Callable[[Ranks], Findings], ranks: Ranks) -> Findings:
-    """What a check finds; one that fails finds an error."""
+    """The findings of a check; a check that fails finds an error."""
     try:
         yield from check(ranks)
     except Exception as error:
@@ -128,7 +128,7 @@ def cpu(ranks: Ranks) -> Findings:
 
 
 def control_group(name: str) -> str:
-    """What Linux says of a limit of this process's control group; nothing where there is none."""
+    """The text of a limit of this process's control group in Linux; empty where there is none."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/self/cgroup").read_text().splitlines()
         group = next(line[4:] for line in lines if line.startswith("0::/"))
@@ -149,7 +149,7 @@ def memory(ranks: Ranks) -> Findings:
 
 
 def threads(ranks: Ranks) -> Findings:
-    """Numba's threads, proved by a sweep, and what they do while they wait."""
+    """Numba's threads, proved by a sweep, and whether they spin while they wait."""
     choice.refuse_settings()
     machine = choice.make("numba", threads=1 if ranks.size > 1 else None)
     demand_same_bits(machine)
@@ -179,10 +179,10 @@ def demand_same_bits(machine: Backend) -> None:
 
 
 def bandwidth(ranks: Ranks) -> Findings:
-    """How fast memory is copied, read plus written: what bounds every sweep."""
+    """The copy bandwidth of memory, read plus written, which bounds every sweep."""
     machine = choice.make("numba", threads=1 if ranks.size > 1 else None)
     rate = ranks.size * 16 * COPIED / seconds_of_copy(machine, (COPIED,))
-    # That of the slowest of those that copy together.
+    # Of the slowest process: all copy at once.
     rate = min(ranks.gather(rate))
     yield Finding("ok", "bandwidth", f"{rate / 1e9:.3g} GB/s, read plus written")
 
@@ -224,7 +224,7 @@ def gpus(ranks: Ranks) -> Findings:
 
 
 def mpi(ranks: Ranks) -> Findings:
-    """The library of MPI, and what launches its processes."""
+    """The library of MPI, and its launcher."""
     said = mpi_library()
     if not said:
         cure = "load your cluster's module, or pip install 'heatsolve[mpich]'"
@@ -305,7 +305,7 @@ def extras(ranks: Ranks) -> Findings:
 
 
 def processes(ranks: Ranks) -> Findings:
-    """How the processes of a run reach each other, proved by what they send."""
+    """The transport between the processes of a run, proved by messages."""
     if ranks.size == 1:
         alone = not any(name in os.environ for name in LAUNCHERS)
         way = "mpiexec -n 2 heatsolve doctor shows more" if alone else "there is only this one"

@@ -75,7 +75,7 @@ exit 75
 
 @dataclass(frozen=True)
 class Resources:
-    """What a job asks for; `time` in a format of Slurm, such as 4:00:00 or 1-12.
+    """The resources of a job; `time` in a format of Slurm, such as 4:00:00 or 1-12.
 
     Raises InputError, in a sentence, for what cannot be asked for.
     """
@@ -218,7 +218,7 @@ def cores_of(case: Case, resources: Resources, backend: str | None) -> int | Non
 
 
 def check(case: Case, resources: Resources, backend: str | None) -> None:
-    """Raise InputError for what the job would be refused for after its wait in the queue."""
+    """Raise InputError for a job that would be refused after its wait in the queue."""
     chosen = backend or case.parallel.backend
     if chosen not in (*NAMES, "auto"):
         raise InputError(f"no backend {chosen!r}: there are {', '.join(NAMES)}, or auto")

@@ -56,7 +56,7 @@ MACHINES = {"h200": ("one NVIDIA H200", Speed(4.27e12, 1.2e13, 1.2e-6))}
 
 
 def timing(processes: int, known: str | None = None) -> Timing:
-    """What gives the rows on time of `heatsolve check`.
+    """The function that makes the rows on time of `heatsolve check`.
 
     On this machine processes share its memory, unless it is a GPU; `known` names one of MACHINES,
     of which each process has one. Raises InputError for a machine that is not known.
@@ -120,11 +120,11 @@ def _words(seconds: float) -> str:
     return f"{seconds / 1e-6:.3g} us"
 
 
-# ---- what a machine does at its best -------------------------------------------------------------
+# ---- the best of a machine ---------------------------------------------------------------------
 
 
 def speed_of(machine: Backend) -> Speed:
-    """That of a machine here, measured once and kept in the cache folder."""
+    """The speed of a machine here, measured once and kept in the cache folder."""
     name = digest("speed", __version__, machine.name, machine_name(machine), _threads(machine))
     found = kept(f"{name}.json", lambda: json.dumps(asdict(measured(machine))).encode())
     return Speed(**json.loads(found))
@@ -146,7 +146,7 @@ def measured(machine: Backend) -> Speed:
 
 
 def _copied(machine: Backend, count: int) -> float:
-    """Bytes a second of a device's copies of so many elements."""
+    """Bytes a second of a device's copies of `count` elements."""
     u, v = machine.zeros((count,)), machine.zeros((count,))
 
     def copies() -> None:
@@ -169,7 +169,7 @@ def _copied_by(pool: ThreadPoolExecutor, machine: Backend, count: int, times: in
 
 
 def _seconds_of_call(machine: Backend) -> float:
-    """Of a copy of one element; a sweep of NumPy has that of its backend, too."""
+    """Seconds of a copy of one element; with NumPy of a sweep, as it has a cost in Python."""
     u, v = machine.zeros((1,)), machine.zeros((1,))
 
     def calls() -> None:

@@ -1,24 +1,29 @@
-"""How a benchmark measures, and what it says: one row of the table.
+"""The measurement of a benchmark, and its row in the table; the bandwidth of a copy.
 
 Times are medians of repeats, warm-up excluded, by the clock of the device where it has one.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from heatsolve.backends import Backend
+from heatsolve.backends.registry import machine_name, make
+from heatsolve.errors import HeatsolveError
 from heatsolve.report import count
+from heatsolve.stencil.language import copy
 
 REPEATS = 7
 FEW_REPEATS = 3
-"""Repeats of what takes longer than LONG."""
+"""Repeats of a work that takes longer than LONG."""
 LONG = 1.0
 SECONDS_A_REPEAT = 0.1
+COPIED = 1 << 24
+"""Doubles of the copy that measures the bandwidth of a run's machine, beyond the caches."""
 BYTES_OF_COPY = 16
 """Of one copy, for each point: a double is read and written."""
 
@@ -70,6 +75,36 @@ class Row:
         return start + "  ".join(figures)
 
 
+PLAIN = {
+    "halo": "without exchange",
+    "output": "gathered and written by one",
+    "checkpoint": "the same bytes raw",
+}
+"""The plain way of each comparison."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two times of the same work (s), the second of the plain way."""
+
+    name: str
+    backend: str
+    ranks: int
+    seconds: float
+    plain: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as the plain way."""
+        return self.plain / self.seconds
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name:18} {self.backend:12} {self.ranks:3} processes {self.seconds * 1e3:10.3f} "
+            f"ms, {PLAIN[self.name]} {self.plain * 1e3:10.3f} ms, ratio {self.ratio:.3f}"
+        )
+
+
 @dataclass(frozen=True)
 class Bench:
     """The machine under test, and its copy bandwidth (bytes read plus written, a second)."""
@@ -77,28 +112,41 @@ class Bench:
     machine: Backend
     bandwidth: float
 
-    def sweep_row(
-        self, name: str, shape: Sequence[int], seconds: float, points: int, arrays: int = 2,
-        backend: str = "", note: str = "",
-    ) -> Row:  # fmt: skip
-        """The row of a sweep that must move so many arrays, read plus written."""
-        ideal = arrays * points * self.machine.dtype.itemsize / self.bandwidth
-        return Row(
-            name, backend or self.machine.name, tuple(shape), self.machine.precision, seconds,
-            glups=points / seconds / 1e9, fraction_of_copy=ideal / seconds, note=note,
-        )  # fmt: skip
+    def row(
+        self,
+        name: str,
+        shape: Sequence[int],
+        seconds: float,
+        points: int | None = None,
+        arrays: int | None = None,
+        unknowns: int | None = None,
+        **more: Any,
+    ) -> Row:
+        """A row with the figures that follow from its time, and `more` of its attributes.
 
-    def solver_row(
-        self, name: str, shape: Sequence[int], setup: float, seconds: float, unknowns: int,
-        backend: str = "", dtype: str = "", note: str = "",
+        `points` are updated in the time; a sweep over them moves `arrays`, read plus written; a
+        solver has so many `unknowns`.
+        """
+        about = {"backend": self.machine.name, "dtype": self.machine.precision} | more
+        row = Row(name, shape=tuple(shape), seconds=seconds, **about)
+        figures: dict[str, Any] = {}
+        if points is not None:
+            figures["glups"] = points / seconds / 1e9
+            if arrays is not None:
+                ideal = arrays * points * self.machine.dtype.itemsize / self.bandwidth
+                figures["fraction_of_copy"] = ideal / seconds
+        if unknowns is not None:
+            figures["unknowns_per_second"] = unknowns / seconds
+            figures["copies"] = seconds / (BYTES_OF_COPY * unknowns / self.bandwidth)
+        return replace(row, **figures)
+
+    def rival(
+        self, name: str, shape: Sequence[int], rival_of: str, own: "Repeat", other: "Repeat",
+        **more: Any,
     ) -> Row:  # fmt: skip
-        """The row of a linear solver."""
-        one_copy = BYTES_OF_COPY * unknowns / self.bandwidth
-        return Row(
-            name, backend or self.machine.name, tuple(shape), dtype or self.machine.precision,
-            seconds, unknowns_per_second=unknowns / seconds, copies=seconds / one_copy,
-            setup_seconds=setup, note=note,
-        )  # fmt: skip
+        """The row of another way to do the work of a row of the program, measured in turn."""
+        (seconds,), speedup = in_turn(own, other)
+        return self.row(name, shape, seconds, rival_of=rival_of, speedup=speedup, **more)
 
 
 def inner_points(shape: Sequence[int]) -> int:
@@ -107,11 +155,11 @@ def inner_points(shape: Sequence[int]) -> int:
 
 
 Repeat = Callable[[], Sequence[float]]
-"""Does some work once more and returns its times (s), those of its parts one by one."""
+"""Does some work once more and returns the times of its parts (s)."""
 
 
 def repeat_of(work: Callable[[], Any], machine: Backend) -> Repeat:
-    """As many calls as take SECONDS_A_REPEAT; the time is that of one call."""
+    """As many calls as take SECONDS_A_REPEAT, and the time of one call."""
 
     def run(times: int) -> float:
         seconds = machine.stopwatch()
@@ -180,3 +228,38 @@ def noise_inside(shape: Sequence[int]) -> np.ndarray:
     inside = field[(slice(1, -1),) * len(shape)]
     inside[...] = noise(inside.size).reshape(inside.shape)
     return field
+
+
+# ---- copy bandwidth -------------------------------------------------------------------------
+
+
+def noise_and_zeros(machine: Backend, shape: Sequence[int]) -> tuple[Any, Any]:
+    """Two arrays with noise in the first: zeros would be kinder than real data."""
+    u, v = machine.zeros(shape), machine.zeros(shape)
+    line = np.random.default_rng(1).standard_normal((*shape[:-1], 1))
+    machine.sweep(copy, u, tuple((0, extent) for extent in shape), machine.to_device(line))
+    return u, v
+
+
+def seconds_of_copy(machine: Backend, shape: Sequence[int]) -> float:
+    """By the machine's own copy or by a sweep that copies, whichever is faster."""
+    u, v = noise_and_zeros(machine, shape)
+    region = tuple((0, extent) for extent in shape)
+    swept = seconds_of(lambda: machine.sweep(copy, v, region, u), machine)
+    return min(swept, seconds_of(lambda: machine.copy(v, u), machine))
+
+
+def copy_bandwidth(attributes: Mapping[str, Any]) -> float | None:
+    """Bytes that the backend of a run copies a second, read plus written; None on another machine.
+
+    The attributes are those of the run's file.
+    """
+    if attributes.get("ranks", 1) != 1:
+        return None
+    try:
+        backend = make(str(attributes.get("backend")))
+    except HeatsolveError:
+        return None
+    if machine_name(backend) != attributes.get("machine"):
+        return None
+    return 16 * COPIED / seconds_of_copy(backend, (COPIED,))

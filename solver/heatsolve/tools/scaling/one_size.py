@@ -29,7 +29,7 @@ from heatsolve.parallel.transport import ring
 from heatsolve.report import Report
 from heatsolve.runner import machine_of, set_up, shares
 from heatsolve.time.step_size import MOST_STEPS, step_length, substeps
-from heatsolve.tools.bench.processes import time_of
+from heatsolve.tools.bench.bench import time_of
 
 REPEATS = 7
 SECONDS_A_REPEAT = 0.5
@@ -40,13 +40,13 @@ EXCHANGES = 20
 SIZES = ("n", "N")
 """Constants of a case that its grid is a function of."""
 LEAST_EVEN = 24
-"""A count becomes even from twice so many on, and a multiple of 16 from 16 times so many."""
+"""A count becomes even from twice this number on, and a multiple of 16 from 16 times."""
 MOST_AWAY = 50
 """So far from the size that is asked for another one is looked for."""
 
 
 def sized(source: str, overrides: Sequence[str], unknowns: float) -> list[str]:
-    """Overrides with which a case has about so many unknowns; those that are given come first.
+    """Overrides with which a case has about so many `unknowns`; the given ones come first.
 
     Its constant n (or N) is changed if it has one, to the nearest with which there are whole
     numbers of points; else the counts of its grid, which covers what it did, with spacings in the
@@ -71,7 +71,7 @@ def even(count: float) -> int:
 
 
 def _resized(case: Case, intervals: Mapping[str, int], wider: float = 1.0) -> list[str]:
-    """The overrides that give a case so many intervals along its axes, so many times as wide."""
+    """The overrides that give a case these intervals along its axes, `wider` times as wide."""
     axes = list(reversed(grid_of(case).axes))
     counts = [intervals[axis.name] + axis.points - axis.intervals for axis in axes]
     upper = [axis.lower + intervals[axis.name] * (wider * axis.spacing) for axis in axes]
@@ -79,7 +79,7 @@ def _resized(case: Case, intervals: Mapping[str, int], wider: float = 1.0) -> li
 
 
 def _numbered(case: Case, intervals: Mapping[str, int]) -> Iterator[str]:
-    """The overrides that move what a case places by the numbers of points along with these."""
+    """The overrides that keep sources and boxes given by indices at their places."""
     axes = list(reversed(grid_of(case).axes))
     given = {f"source.point.{n}.index": point.index for n, point in enumerate(case.source.points)}
     for n, box in enumerate(case.initial.boxes):
@@ -116,7 +116,7 @@ def of_kind(
     per_rank: float | None,
     backend: str | None = None,
 ) -> Case:
-    """The case of a weak study for so many processes, or that of a strong one for any number.
+    """The case of a weak study for this number of processes; of a strong one for any number.
 
     In a weak study every process has the same block, that of one process alone: counts and extents
     grow along the axes that are divided.
@@ -138,7 +138,7 @@ def of_kind(
 
 
 def growth(block: Sequence[int], ranks: int, on_device: bool) -> tuple[int, ...]:
-    """By how many times the axes of a block grow for so many processes, slowest first.
+    """The factors by which the axes of a block grow with the processes, slowest first.
 
     As evenly as can be, the slowest axis first; devices have slabs, as in a run, if these are
     thick.
@@ -150,7 +150,7 @@ def growth(block: Sequence[int], ranks: int, on_device: bool) -> tuple[int, ...]
 
 
 def worker(problem: Model) -> tuple[Callable[[int], None], str]:
-    """What makes so many sweeps, cycles or steps of a problem, and which of these they are."""
+    """A function that makes a number of iterations, cycles or steps, and the name of the unit."""
     case = problem.case
     if case.time is None:
         (field,) = problem.fields.values()
@@ -220,7 +220,7 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
 
 
 def speed_of(problem: Model) -> tuple[float, float]:
-    """Of one exchange between neighbours in a ring: what a small one takes (s), and bytes a second.
+    """Latency (s) and bandwidth (bytes a second) of an exchange between neighbours in a ring.
 
     An exchange sends to both and receives from both.
     """

@@ -48,7 +48,7 @@ LAUNCHERS = ("mpiexec", "srun")
 PER_RANK = 12_264_004
 """Unknowns of a process, as in the weak-scaling figures that NVIDIA published for cuNumeric."""
 MOST_UNKNOWNS = 1e15
-"""Of a process: no machine holds so many."""
+"""Unknowns of a process, more than any machine holds."""
 MOST_OF_MODEL = 2048
 LARGEST_RECORD = 1 << 20
 """Bytes."""
@@ -56,7 +56,7 @@ LARGEST_RECORD = 1 << 20
 
 @dataclass(frozen=True)
 class Size:
-    """One number of processes: median times of a unit of work (s), and what follows from them.
+    """One number of processes: the median time of a unit of work (s), and rates.
 
     `throughput` counts unknowns a second of one process (of the median, the slowest and the
     fastest repeat), `waited` the share of time spent only on waiting for messages.
@@ -81,7 +81,7 @@ class Size:
 
 
 class Machine(BaseModel):
-    """Where a size was measured, on so many nodes."""
+    """The machine on which a size was measured, and its number of nodes."""
 
     node: str
     nodes: PositiveInt
@@ -90,7 +90,7 @@ class Machine(BaseModel):
 
 
 class Record(BaseModel):
-    """What `one_size` writes, and what is read of a file in a study's folder."""
+    """The record that `one_size` writes to a file in a study's folder."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -123,7 +123,7 @@ class Record(BaseModel):
 
 @dataclass(frozen=True)
 class Study:
-    """What a study is of, and where its records go; `per_rank` of None keeps the case's size."""
+    """A study: its case and the folder of its records; `per_rank` of None keeps the case's size."""
 
     kind: str
     case: str
@@ -133,7 +133,7 @@ class Study:
     folder: Path
 
     def command(self, ranks: int) -> list[str]:
-        """The words that measure one size, behind those of a launcher."""
+        """The command that measures one size, without its launcher."""
         per_rank = "-" if self.per_rank is None else repr(self.per_rank)
         path = str(self.folder / f"{ranks}.json")
         given = [self.case, self.kind, per_rank, self.backend or "-", path, *self.overrides]
@@ -144,7 +144,7 @@ def plan(
     kind: str, case: str, ranks: str, backend: str | None = None, per_rank: float | None = None,
     overrides: Sequence[str] = (), output: Path | None = None,
 ) -> tuple[Study, list[int]]:  # fmt: skip
-    """A study and its numbers of processes; raises InputError for what no launch could do."""
+    """A study and its numbers of processes; raises InputError where every launch would fail."""
     counts = numbers(ranks)
     if per_rank is not None and not 1.0 <= per_rank < MOST_UNKNOWNS:
         raise InputError(
@@ -168,7 +168,7 @@ def numbers(text: str) -> list[int]:
 
 
 def launch(study: Study, ranks: int, launcher: str) -> None:
-    """Measure one size now. Raises InputError where the launch fails, with what it said last."""
+    """Measure one size now. Raises InputError where the launch fails, with its last line."""
     done = subprocess.run([*launched_by(launcher, ranks), *study.command(ranks)],
                           capture_output=True, text=True)  # fmt: skip
     if done.returncode != 0:
@@ -178,7 +178,7 @@ def launch(study: Study, ranks: int, launcher: str) -> None:
 
 
 def launched_by(launcher: str, ranks: int) -> list[str]:
-    """The words that start so many processes. Raises InputError where there is no such launcher."""
+    """The command that starts the processes. Raises InputError where there is no such launcher."""
     beside = Path(sys.executable).with_name(launcher)
     found = str(beside) if beside.exists() else shutil.which(launcher)
     if found is None:
@@ -244,7 +244,7 @@ def differences(sizes: Sequence[Size]) -> Iterator[str]:
 
 
 def table(found: Sequence[dict[str, Any]]) -> list[Size]:
-    """What the records say; the first one is what the others are compared with."""
+    """The sizes of the records; efficiency compares them with the first one."""
     sizes: list[Size] = []
     for record in found:
         ranks, unknowns, times = record["ranks"], record["unknowns"], record["seconds"]
@@ -280,7 +280,7 @@ def write(folder: Path, found: Sequence[dict[str, Any]]) -> list[Path]:
 
 
 def title(found: Sequence[dict[str, Any]]) -> str:
-    """What the records measured, in two lines: the case and its size, the backend and machine."""
+    """The title of the study in two lines: the case and its size, the backend and machine."""
     record = found[0]
     weak = record["kind"] == "weak"
     size = number(record["unknowns"] / (record["ranks"] if weak else 1)).rstrip()
@@ -400,7 +400,7 @@ def _output(folder: Path) -> str:
     name = str(folder)
     if not name.isprintable():
         raise InputError(f"--output {name!r}: a folder of jobs needs a name that can be printed")
-    # In quotes a backslash stands before what would end them; a % begins a pattern.
+    # In quotes a backslash escapes the next character; a % begins a pattern.
     held = name.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{held}/%x-%j.out"'
 

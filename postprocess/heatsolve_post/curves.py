@@ -1,0 +1,287 @@
+"""Curves: the norm and the history of a run, profiles beside measured ones, figures of speed."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from matplotlib.ticker import NullFormatter
+
+from heatsolve.case.sections import Profile
+from heatsolve.errors import InputError
+from heatsolve.io.layout import LINE_TIME, row_axis
+from heatsolve.io.reader import Solution, cuts
+from heatsolve.report import count
+from heatsolve_post.style import Figure, drawing_style, one_curve
+from heatsolve_post.view import label_of
+
+OF_THE_MARCH = ("iteration", "step", "time", "dt", "residual", "divergence", "courant", LINE_TIME)
+"""Columns on the progress of a march, not on its results."""
+AXES = ("time", "step", "iteration")
+"""Columns over which others are drawn, the first of them that there is."""
+SIDE_BY_SIDE = 2
+
+
+def norm_figure(solution: Solution) -> Figure:
+    """The norm against iteration (or step), logarithmic, with the tolerance."""
+    axis = "step" if "step" in solution.history else "iteration"
+    unit = axis if solution.time is None else "step"
+    if "residual" not in solution.history:
+        raise InputError(f"{solution.path} has no residual history")
+    scale, relative = solution.relative
+    norms = solution.history["residual"].astype(float) / scale
+    norms[~(norms > 0)] = np.nan  # an exact zero has no logarithm
+    label = "\n".join(filter(None, (solution.norm, relative.strip())))
+    drawing, ax = one_curve(unit, label, solution.title, yscale="log")
+    few = "." if norms.size < 40 else None
+    ax.plot(solution.history[axis], norms, marker=few)
+    threshold = solution.attributes.get("threshold")
+    if threshold is not None:
+        ax.axhline(
+            float(threshold) / scale, color="0.3", dashes=(4, 3), linewidth=0.8, label="tolerance"
+        )
+        ax.legend(loc="upper right")
+    ax.margins(x=0.01)
+    return drawing
+
+
+def column_figure(solution: Solution, name: str) -> Figure:
+    """One column of the history over time, or over iterations where there is no time.
+
+    Raises InputError for a column that is not there, or that holds more than a number for each.
+    """
+    curves = {k: v for k, v in solution.history.items() if v.ndim == 1 and k not in AXES}
+    if name not in curves:
+        known = ", ".join(curves) or "nothing"
+        raise InputError(f"{solution.path} has no history of {name!r}, only of {known}")
+    axis = next((axis for axis in AXES if axis in solution.history), "")
+    unit = solution.units.get("time", "1") if axis == "time" else "1"
+    label = axis + (f" ({unit})" if unit != "1" else "")
+    drawing, ax = one_curve(label, name.replace("_", " "), solution.title)
+    ax.plot(solution.history[axis], curves[name])
+    ax.margins(x=0.0)
+    return drawing
+
+
+def watched(solution: Solution) -> list[str]:
+    """The columns of forces, energies, probes and the like, which have values along a march."""
+    if "time" not in solution.history:
+        return []
+    found = {k: v for k, v in solution.history.items() if k not in OF_THE_MARCH}
+    return [k for k, v in found.items() if v.dtype.kind == "f" and np.isfinite(v).sum() > 1]
+
+
+def watched_figure(solution: Solution) -> Figure:
+    """A panel for each watched column, over time."""
+    names = watched(solution)
+    columns = min(SIDE_BY_SIDE, len(names))
+    rows = -(-len(names) // columns)
+    drawing = Figure(figsize=(3.6 * columns, 0.5 + 1.3 * rows))
+    panels = drawing.subplots(rows, columns, sharex=True, squeeze=False).ravel()
+    for ax, name in zip(panels, names, strict=False):
+        time = solution.history[row_axis(name, "time", solution.history)]
+        ax.plot(time, solution.history[name], linewidth=1.0)
+        ax.set_title(name.replace("_", " "), loc="left", fontsize=9, parse_math=False)
+        ax.grid()
+        ax.margins(x=0.0)
+    for ax in panels[len(names) :]:
+        ax.remove()
+    for ax in panels[max(0, len(names) - columns) : len(names)]:
+        ax.set_xlabel("time")
+        ax.tick_params(axis="x", labelbottom=True)
+    return drawing
+
+
+# ---- profiles --------------------------------------------------------------------------------
+
+
+def profile_of(solution: Solution, wanted: Profile) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and values of a field along a line, at the end of a march.
+
+    Across the line it is interpolated linearly between the points around.
+    """
+    lines = solution.coordinates
+    through = dict(zip("xyz", wanted.through, strict=False))
+    across = [axis for axis in lines if axis != wanted.along]
+    frame = len(solution.time) - 1 if solution.time is not None else 0
+    line = lines[wanted.along]
+    values = np.zeros(len(line))
+    for corner in itertools.product(*[_around(lines[axis], through[axis]) for axis in across]):
+        at = {axis: number for axis, (number, _) in zip(across, corner, strict=True)}
+        weight = float(np.prod([share for _, share in corner]))
+        (found,) = cuts(solution, wanted.field, [frame], at, len(line))
+        values += weight * found
+    return line, values
+
+
+def _around(line: np.ndarray, place: float) -> Sequence[tuple[int, float]]:
+    """The numbers of the two points around a place, and their weights."""
+    above = int(np.clip(np.searchsorted(line, place), 1, max(1, len(line) - 1)))
+    if len(line) == 1:
+        return [(0, 1.0)]
+    share = float(np.clip((place - line[above - 1]) / (line[above] - line[above - 1]), 0.0, 1.0))
+    return [(n, w) for n, w in ((above - 1, 1.0 - share), (above, share)) if w > 0.0]
+
+
+def profile_figure(solution: Solution, wanted: Profile) -> tuple[Figure, float]:
+    """Both profiles in one Figure, and their largest difference at the positions given."""
+    line, values = profile_of(solution, wanted)
+    positions, reference = np.array(wanted.positions), np.array(wanted.values)
+    inside = (positions >= line[0]) & (positions <= line[-1])
+    difference = np.abs(np.interp(positions, line, values) - reference)[inside]
+    place = ", ".join(f"{axis} = {x:g}" for axis, x in zip("xyz", wanted.through, strict=False)
+                      if axis != wanted.along)  # fmt: skip
+    x, y = label_of(solution, wanted.along), label_of(solution, wanted.field)
+    drawing, ax = one_curve(x, y, place)
+    ax.plot(line, values, label="this run")
+    ax.plot(positions, reference, "o", markersize=3.5, markerfacecolor="none", color="0.2",
+            label=wanted.source or "reference")  # fmt: skip
+    ax.margins(x=0.01)
+    drawing.legend(loc="outside lower center", fontsize=8)
+    return drawing, float(difference.max(initial=0.0))
+
+
+# ---- speed --------------------------------------------------------------------------------------
+
+OWN, OTHER = "#2a6f97", "#b8b8b8"
+BAR_HEIGHT = 0.21  # inches from one bar to the next
+HALF_COLUMN = 3.5
+DECADE = 10.0
+"""From the point of a run to either end of the roof."""
+PREFIXES = ((1e9, "G "), (1e6, "M "), (1e3, "k "))
+
+Row = Mapping[str, Any]
+
+
+@drawing_style()
+def bench_figure(rows: Sequence[Row]) -> Figure:
+    """The rows of a benchmark, as in its JSON: horizontal bars, other ways of the work in grey.
+
+    A panel for each of the two units. Raises InputError where there is nothing to draw.
+    """
+    panels = [(_with(rows, unit), unit) for unit in ("fraction_of_copy", "copies")]
+    panels = [(chosen, unit) for chosen, unit in panels if chosen]
+    if not panels:
+        raise InputError("no bar to draw: none of these benchmarks is compared with copy bandwidth")
+    heights = [len(chosen) + 0.6 for chosen, _ in panels]
+    tall = BAR_HEIGHT * sum(heights) + 0.55 * len(panels) + 0.5
+    drawing = Figure(figsize=(HALF_COLUMN, tall))
+    axes = drawing.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for ax, (chosen, unit) in zip(axes, panels, strict=True):
+        _bars(ax, chosen, unit)
+        if unit == "copies":
+            ax.set_xscale("log")
+            ax.xaxis.set_major_formatter("{x:g}")
+            # Bars begin at one copy; the last label needs room.
+            ax.set_xlim(1.0, 4.0 * max(row[unit] for row in chosen))
+            ax.set_xlabel("time of a solution, in copies of one field", loc="right")
+        else:
+            ax.set_xlim(0.0, 1.22 * max(1.0, *[row[unit] for row in chosen]))
+            ax.axvline(1.0, color="0.25", linewidth=0.8, dashes=(4, 3), zorder=3)
+            ax.set_xlabel("speed of a sweep, as a fraction of copy", loc="right")
+    if any(row.get("rival_of") for chosen, _ in panels for row in chosen):
+        patches = [Patch(color=OWN, label="heatsolve"), Patch(color=OTHER, label="other ways")]
+        drawing.legend(handles=patches, loc="outside upper right", ncols=2, fontsize=8)
+    return drawing
+
+
+def _with(rows: Sequence[Row], unit: str) -> list[Row]:
+    """The rows that have a figure in this unit; the copies themselves are the unit."""
+    return [
+        row for row in rows
+        if row.get(unit) is not None and not row["name"].startswith("copy")
+    ]  # fmt: skip
+
+
+def _bars(ax: Axes, rows: Sequence[Row], unit: str) -> None:
+    places = range(len(rows))
+    values = [row[unit] for row in rows]
+    colours = [OTHER if row.get("rival_of") else OWN for row in rows]
+    bars = ax.barh(places, values, height=0.72, color=colours)
+    labels = [f"{value:.2f}" if value < 10.0 else f"{value:.0f}" for value in values]
+    # White behind a number, where the line of copy would cross it.
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    ax.bar_label(bars, labels, padding=3, fontsize=8, bbox=behind, zorder=4)
+    ax.set_yticks(places, [row["name"] for row in rows])
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+
+
+# ---- scaling ---------------------------------------------------------------------------------
+
+
+@drawing_style()
+def scaling_figure(
+    sizes: Sequence[Any], model: Sequence[tuple[int, float]] = (), title: str = ""
+) -> Figure:
+    """The sizes of a study (`tools.scaling`) and a model of more, over the number of processes.
+
+    Above throughput with its spread, below efficiency.
+    """
+    drawing = Figure(figsize=(HALF_COLUMN, 4.2))
+    above, below = drawing.subplots(2, 1, sharex=True)
+    ranks = [size.ranks for size in sizes]
+    reference = sizes[0].throughput
+    scale, prefix = next((each for each in PREFIXES if reference >= each[0]), (1.0, ""))
+    middle = [size.throughput / scale for size in sizes]
+    errors = [
+        [(size.throughput - size.lowest) / scale for size in sizes],
+        [(size.highest - size.throughput) / scale for size in sizes],
+    ]
+    above.axhline(reference / scale, color=OTHER, linewidth=0.9, label="ideal")
+    above.errorbar(ranks, middle, errors, color=OWN, marker="o", markersize=4, capsize=2,
+                   label="measured")  # fmt: skip
+    below.axhline(1.0, color=OTHER, linewidth=0.9)
+    below.plot(ranks, [size.efficiency for size in sizes], color=OWN, marker="o", markersize=4)
+    highest = max([size.highest for size in sizes] + [rate for _, rate in model]) / scale
+    beyond = [(count, rate) for count, rate in model if count >= ranks[-1]]
+    if beyond:
+        many, rates = zip(*beyond, strict=True)
+        dashed = {"color": "#c1666b", "linestyle": (0, (4, 2))}
+        above.plot(many, [rate / scale for rate in rates], label="model", **dashed)
+        below.plot(many, [rate / reference for rate in rates], **dashed)
+    above.set_ylim(0.0, 1.15 * highest)
+    below.set_ylim(0.0, 1.15 * max(1.0, highest * scale / reference))
+    above.set_ylabel(f"{prefix}unknowns/s a process")
+    below.set_ylabel("efficiency")
+    below.set_xlabel("processes")
+    above.set_title(title, fontsize=8, loc="left", parse_math=False)
+    drawing.legend(loc="outside upper right", ncols=3, fontsize=8)
+    for ax in (above, below):
+        _over_processes(ax, sorted({*ranks, *[count for count, _ in beyond]}))
+    return drawing
+
+
+def _over_processes(ax: Axes, counts: Sequence[int]) -> None:
+    """An axis of powers of two; many of them share the room of eight labels."""
+    ax.set_xscale("log", base=2)
+    shown = counts[:: max(1, -(-len(counts) // 8))]
+    ax.set_xticks(shown, [str(count) for count in shown])
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.tick_params(axis="x", which="minor", length=0)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+# ---- the roofline ----------------------------------------------------------------------------
+
+
+def roofline_figure(attributes: dict[str, Any], bandwidth: float) -> Figure:
+    """Points updated in a second against points for each byte that must move, both logarithmic.
+
+    The roof is bandwidth x points a byte: S. Williams, A. Waterman and D. Patterson, Comm. ACM 52
+    (2009), 65, with updates for operations. Above it is what several sweeps of one pass gain.
+    """
+    points, moved = attributes["points_updated"], attributes["bytes_moved"]
+    intensity, rate = points / moved, points / attributes["solve_seconds"]
+    names = "points updated for each byte", "points updated a second"
+    drawing, ax = one_curve(*names, xscale="log", yscale="log")
+    around = intensity * np.array([1.0 / DECADE, DECADE])
+    ax.plot(around, bandwidth * around, color="0.3", label=f"copy, {count(bandwidth)}B/s")
+    share = rate / (bandwidth * intensity)
+    ax.plot(intensity, rate, "o", label=f"this run, {share:.2g} of the roof")
+    ax.set_ylim(min(rate, bandwidth * intensity) / DECADE, bandwidth * around[1])
+    ax.legend(loc="upper left")
+    return drawing
