@@ -53,7 +53,7 @@ def animate(
 
     By default the field is the temperature, or else the first one, and the film an MP4 beside the
     file, or a GIF where there is no encoder (the `video` extra brings one). In space it shows the
-    plane in the middle of the slowest axis, or that of `slices`; see `view.look`. The colours span
+    plane in the middle of the slowest axis, or at `slices`; see `view.look`. The colours span
     the `limits`, or else what the field has once the run has settled. Raises InputError for a file
     of a single frame, for an unknown field or format, or a missing encoder, FileFailure where a
     file is damaged or cannot be written.

@@ -54,10 +54,10 @@ def compare(
         raise InputError(f"--tolerance must be a number of at least 0, not {tolerance:g}")
     one, two = (read(Path(p), fields=()) for p in (path, other))
     _demand_one_grid(one, two)
-    held = [each.names for each in (one, two)]
-    for name in fields or dict.fromkeys(held[0] + held[1]):
-        missing = [each.path for each, names in zip((one, two), held, strict=True)
-                   if name not in names and not fields]  # fmt: skip
+    names = [each.names for each in (one, two)]
+    for name in fields or dict.fromkeys(names[0] + names[1]):
+        missing = [each.path for each, known in zip((one, two), names, strict=True)
+                   if name not in known and not fields]  # fmt: skip
         yield f"{name}: not in {missing[0]}" if missing else _difference(one, two, name, tolerance)
 
 
@@ -72,9 +72,9 @@ def _demand_one_grid(one: Solution, two: Solution) -> None:
         ]
         if sizes[0] != sizes[1]:
             raise InputError(f"{one.path} has {sizes[0]} {what}, {two.path} has {sizes[1]}")
-    lines = [{**each.coordinates, "time": each.time} for each in (one, two)]
-    for name, line in lines[0].items():
-        other = lines[1][name]
+    axes = [{**each.coordinates, "time": each.time} for each in (one, two)]
+    for name, line in axes[0].items():
+        other = axes[1][name]
         if line is None or other is None:
             continue
         reach = np.abs(line).max(initial=0.0)

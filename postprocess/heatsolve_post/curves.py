@@ -69,8 +69,8 @@ def watched(solution: Solution) -> list[str]:
     """The columns of forces, energies, probes and the like, which have values along a march."""
     if "time" not in solution.history:
         return []
-    found = {k: v for k, v in solution.history.items() if k not in OF_THE_MARCH}
-    return [k for k, v in found.items() if v.dtype.kind == "f" and np.isfinite(v).sum() > 1]
+    columns = {k: v for k, v in solution.history.items() if k not in OF_THE_MARCH}
+    return [k for k, v in columns.items() if v.dtype.kind == "f" and np.isfinite(v).sum() > 1]
 
 
 def watched_figure(solution: Solution) -> Figure:
@@ -111,8 +111,8 @@ def profile_of(solution: Solution, wanted: Profile) -> tuple[np.ndarray, np.ndar
     for corner in itertools.product(*[_around(lines[axis], through[axis]) for axis in across]):
         at = {axis: number for axis, (number, _) in zip(across, corner, strict=True)}
         weight = float(np.prod([share for _, share in corner]))
-        (found,) = cuts(solution, wanted.field, [frame], at, len(line))
-        values += weight * found
+        (profile,) = cuts(solution, wanted.field, [frame], at, len(line))
+        values += weight * profile
     return line, values
 
 
@@ -161,7 +161,11 @@ def bench_figure(rows: Sequence[Row]) -> Figure:
 
     A panel for each of the two units. Raises InputError where there is nothing to draw.
     """
-    panels = [(_with(rows, unit), unit) for unit in ("fraction_of_copy", "copies")]
+    others = [row for row in rows if not row["name"].startswith("copy")]  # which is the unit
+    panels = [
+        ([row for row in others if row.get(unit) is not None], unit)
+        for unit in ("fraction_of_copy", "copies")
+    ]
     panels = [(chosen, unit) for chosen, unit in panels if chosen]
     if not panels:
         raise InputError("no bar to draw: none of these benchmarks is compared with copy bandwidth")
@@ -185,14 +189,6 @@ def bench_figure(rows: Sequence[Row]) -> Figure:
         patches = [Patch(color=OWN, label="heatsolve"), Patch(color=OTHER, label="other ways")]
         drawing.legend(handles=patches, loc="outside upper right", ncols=2, fontsize=8)
     return drawing
-
-
-def _with(rows: Sequence[Row], unit: str) -> list[Row]:
-    """The rows that have a figure in this unit; the copies themselves are the unit."""
-    return [
-        row for row in rows
-        if row.get(unit) is not None and not row["name"].startswith("copy")
-    ]  # fmt: skip
 
 
 def _bars(ax: Axes, rows: Sequence[Row], unit: str) -> None:
@@ -272,7 +268,7 @@ def roofline_figure(attributes: dict[str, Any], bandwidth: float) -> Figure:
     """Points updated in a second against points for each byte that must move, both logarithmic.
 
     The roof is bandwidth x points a byte: S. Williams, A. Waterman and D. Patterson, Comm. ACM 52
-    (2009), 65, with updates for operations. Above it is what several sweeps of one pass gain.
+    (2009), 65, with updates for operations. Above it lies the gain of several sweeps in one pass.
     """
     points, moved = attributes["points_updated"], attributes["bytes_moved"]
     intensity, rate = points / moved, points / attributes["solve_seconds"]

@@ -88,15 +88,15 @@ def page(solution: Solution, bandwidth: Roof) -> str:
 
 def verdict_of(solution: Solution) -> tuple[bool, str]:
     """Whether the run came to its end, and a sentence on it."""
-    given = solution.attributes
+    attributes = solution.attributes
     steady = solution.time is None
-    number = given.get("iterations" if steady else "steps")
+    number = attributes.get("iterations" if steady else "steps")
     counted = f" in {number} {'iterations' if steady else 'steps'}" if number is not None else ""
-    (scale, relative), residual = solution.relative, given.get("residual")
+    (scale, relative), residual = solution.relative, attributes.get("residual")
     norm = ""
     if isinstance(residual, float) and residual == residual:
         norm = f", norm {residual / scale:.3g}{relative}"
-    if not given.get("converged", False):
+    if not attributes.get("converged", False):
         return False, f"Not converged{counted}{norm}."
     if solution.time is not None:
         when = f"t = {solution.time[-1]:g}" if len(solution.time) else "its end"
@@ -105,8 +105,8 @@ def verdict_of(solution: Solution) -> tuple[bool, str]:
     return True, f"Converged{counted}{norm}."
 
 
-def _text(given: Any) -> str:
-    return html.escape(str(given))
+def _text(value: Any) -> str:
+    return html.escape(str(value))
 
 
 def _image(drawing: Figure, said: str, caption: str = "", wide: bool = False) -> str:
@@ -183,12 +183,12 @@ def _convergence(solution: Solution) -> Iterator[str]:
 
 def _timings(solution: Solution, bandwidth: Roof) -> Iterator[str]:
     """Times and rates; the roofline where the roof is known."""
-    given = solution.attributes
+    attributes = solution.attributes
     rows = [["", ""]]
     for name, said in (("wall_seconds", "from start to file"), ("solve_seconds", "solving")):
-        if name in given:
-            rows.append([said, duration(given[name])])
-    work = [given.get(key) for key in ("solve_seconds", "points_updated", "bytes_moved")]
+        if name in attributes:
+            rows.append([said, duration(attributes[name])])
+    work = [attributes.get(key) for key in ("solve_seconds", "points_updated", "bytes_moved")]
     numbers = [each for each in work if isinstance(each, int | float) and each > 0]
     if len(numbers) == len(work):
         seconds, points, moved = numbers
@@ -197,11 +197,11 @@ def _timings(solution: Solution, bandwidth: Roof) -> Iterator[str]:
     yield "<h2>Speed</h2>"
     yield _table(rows)
     if len(rows) == 5:
-        roof = bandwidth(given) if callable(bandwidth) else bandwidth
+        roof = bandwidth(attributes) if callable(bandwidth) else bandwidth
         if roof is None:
             yield f"<p>{NO_ROOF}</p>"
         else:
-            yield _image(roofline_figure(given, roof), "roofline")
+            yield _image(roofline_figure(attributes, roof), "roofline")
 
 
 def _case(solution: Solution) -> Iterator[str]:
@@ -212,6 +212,9 @@ def _case(solution: Solution) -> Iterator[str]:
 
 
 def _environment(solution: Solution) -> str:
-    given = solution.attributes
-    rows = [["", ""], *[[said, given[name]] for name, said in FACTS.items() if name in given]]
+    attributes = solution.attributes
+    rows = [
+        ["", ""],
+        *[[said, attributes[name]] for name, said in FACTS.items() if name in attributes],
+    ]
     return "<h2>Environment</h2>\n" + _table(rows, ' class="facts"')

@@ -66,7 +66,7 @@ def plot(
 ) -> Path:
     """Draw the field file `path` and return the image's path, by default `path` ending in .png.
 
-    What is drawn is said as for `figure`. The suffix of `output` chooses the format (png, pdf,
+    The options are as for `figure`. The suffix of `output` chooses the format (png, pdf,
     svg). Raises InputError for a missing file, field, history or format, FileFailure when the
     field file is damaged or the image cannot be written.
     """
@@ -93,7 +93,7 @@ def figure(
 ) -> Figure:
     """The Figure of one field; with `history` of its norm, or of its column called `field`.
 
-    The options are those of `heatsolve plot`. `field`, `slices` (positions by axis) and `at_time`
+    The options are as in `heatsolve plot`. `field`, `slices` (positions by axis) and `at_time`
     choose what is drawn, as for `view.look`: a line, a plane, or of a field in space its three
     mid-planes. `log`: on a logarithmic scale. `limits`: from this value to that one, in place of
     all values. `vectors` or `streamlines` of the velocity go over a plane. `compare`: another file,
@@ -169,7 +169,7 @@ def _plane(view: View, how: Look) -> Figure:
 
 
 def _midplanes(view: View, how: Look) -> Figure:
-    """The three mid-planes of a field in space on one colour scale."""
+    """The three mid-planes of a 3D field on one colour scale."""
     lines = view.solution.coordinates
     planes = [view.cut(normal, len(lines[normal]) // 2) for normal in "zyx"]
     every = [values for plane in planes for values in plane.values]
@@ -228,18 +228,15 @@ def _comparison(view: View, other: View, how: Look) -> Figure:
     """Two fields and their difference."""
     if len(view.axes) == 3:
         raise InputError("--compare draws planes and lines: cut them out with --slice")
-    if not _same_points(view, other):
+    same = list(view.axes) == list(other.axes) and all(
+        line.shape == other.axes[axis].shape and np.allclose(line, other.axes[axis])
+        for axis, line in view.axes.items()
+    )
+    if not same:
         paths = f"{view.solution.path} and {other.solution.path}"
         raise InputError(f"{paths} have other points: nothing can be subtracted")
     return (_comparison_of_lines if len(view.axes) == 1 else _comparison_of_planes)(
         view, other, how
-    )
-
-
-def _same_points(view: View, other: View) -> bool:
-    return list(view.axes) == list(other.axes) and all(
-        line.shape == other.axes[axis].shape and np.allclose(line, other.axes[axis])
-        for axis, line in view.axes.items()
     )
 
 

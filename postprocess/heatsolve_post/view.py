@@ -50,7 +50,7 @@ class View:
     """A field of a file, on the points that a figure shows.
 
     `axes` are its axes with the positions drawn, slowest first, `at` the numbers of the points
-    along the other axes at which it is cut, `frames` those of the march that are shown.
+    along the other axes at which it is cut, `frames` the numbers of the frames that are shown.
     """
 
     solution: Solution
@@ -71,7 +71,7 @@ class View:
     def every(self, field: str) -> Iterator[np.ndarray]:
         """The values of a field, frame by frame; within obstacles where it says nothing, NaN.
 
-        At the points just inside they are those of the neighbours outside.
+        Points just inside have the values of the neighbours outside.
         """
         lines = self.solution.coordinates
         positions = {axis: np.array(lines[axis][number]) for axis, number in self.at.items()}
@@ -315,7 +315,7 @@ def within(obstacles: Sequence[Any], positions: Mapping[str, np.ndarray]) -> np.
 def continued(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Values outside obstacles, with the mean of the neighbours at points just inside, NaN deeper.
 
-    So the contours beside a surface do not bend towards what is behind it.
+    So the contours beside a surface do not bend towards the values behind it.
     """
     outside = np.pad(np.where(inside, np.nan, values), 1, constant_values=np.nan)
     total, count = np.zeros(values.shape), np.zeros(values.shape)

@@ -72,12 +72,12 @@ class Result(Mapping[str, Any]):
         except ImportError:
             return values
         units = self._about.units
-        lines = self._about.coordinates
+        axes = self._about.coordinates
         if self.time is not None:
-            lines = {"time": self.time, **lines}
-        coordinates = {axis: (axis, line, {"units": units[axis]}) for axis, line in lines.items()}
+            axes = {"time": self.time, **axes}
+        coordinates = {axis: (axis, line, {"units": units[axis]}) for axis, line in axes.items()}
         attributes = {"units": units[name], "long_name": name.replace("_", " ")}
-        return xarray.DataArray(values, coordinates, list(lines), name, attributes)
+        return xarray.DataArray(values, coordinates, list(axes), name, attributes)
 
     def __contains__(self, name: object) -> bool:
         return name in self._about.names
@@ -117,7 +117,7 @@ class Result(Mapping[str, Any]):
     def figure(self, field: str | None = None, history: bool = False, **options: Any) -> Any:
         """A matplotlib Figure of a field, or of how a norm fell, which a notebook shows.
 
-        Options are those of `heatsolve plot`: `slices={"z": 0.5}`, `at_time`, `vectors`,
+        Options are as in `heatsolve plot`: `slices={"z": 0.5}`, `at_time`, `vectors`,
         `streamlines`, `log`, `limits=(-1, 1)`, and `compare` with another file or Result. See
         `postprocess.plot`.
         """
@@ -158,12 +158,8 @@ def load(case: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Cas
         raise CaseError(f"{TABLE}: {error}") from None
     if text is None:
         return cases.load(case, settings)  # type: ignore[arg-type]
-    return _named(cases.parse(text, TABLE, settings))
-
-
-def _named(case: Case) -> Case:
-    """A case that was given as a table, under the name of its files."""
-    return case.named("case", case.text, case.origin)
+    parsed = cases.parse(text, TABLE, settings)
+    return parsed.named("case", parsed.text, parsed.origin)
 
 
 def run(
@@ -191,20 +187,20 @@ def run(
     report = Report(quiet, mute=ranks.rank > 0)
     try:
         with failing_together(ranks):
-            given = case if isinstance(case, Case) else load(case, overrides)
-            if output is None and given.origin is not None and given.origin.name == TABLE:
-                name = _name_of(given, restart) if ranks.rank == 0 else None
+            loaded = case if isinstance(case, Case) else load(case, overrides)
+            if output is None and loaded.origin is not None and loaded.origin.name == TABLE:
+                name = _name_of(loaded, restart) if ranks.rank == 0 else None
                 output = f"{ranks.gather(name)[0]}.h5"
             if output == "":
                 raise InputError("output is given nothing")
             path = Path(output) if output is not None else None
             start = Start(restart, overwrite=overwrite)
-            written = run_case(given, backend, path, report, ranks, start, strict=strict).path
+            written = run_case(loaded, backend, path, report, ranks, start, strict=strict).path
             ranks.gather(None)  # nobody reads before all have written
-            if ranks.rank == 0 and given.output.drawn:
+            if ranks.rank == 0 and loaded.output.drawn:
                 from heatsolve_post import draw
 
-                draw(written, given.output, report.line, report.warn)
+                draw(written, loaded.output, report.line, report.warn)
             return Result(written)
     finally:
         report.end()
@@ -213,12 +209,12 @@ def run(
 def _name_of(case: Case, restart: bool) -> str:
     """The name of a case given as a table: the name of the same case before, or else a new one."""
     here = Path.cwd()
-    given = {name: text for (folder, name), text in WRITTEN.items() if folder == here}
+    earlier = {name: text for (folder, name), text in WRITTEN.items() if folder == here}
     names = (f"case-{n}" if n > 1 else "case" for n in itertools.count(1))
     name = (
         (_name_to_go_on(case) if restart else None)
-        or next((name for name, text in given.items() if text == case.text), None)
-        or next(name for name in names if name not in given)
+        or next((name for name, text in earlier.items() if text == case.text), None)
+        or next(name for name in names if name not in earlier)
     )
     WRITTEN[here, name] = case.text
     return name
@@ -226,14 +222,14 @@ def _name_of(case: Case, restart: bool) -> str:
 
 def _name_to_go_on(case: Case) -> str | None:
     """The name of the table whose checkpoints in the current folder belong to this case."""
-    found = {}
+    names = {}
     for folder in Path().glob("case*.checkpoints"):
         if number := re.fullmatch(r"case(?:-(\d+))?", folder.stem):
             state = CheckpointStore(folder, (), (), Ranks()).latest()
             with suppress(InputError):  # it is of another case
                 refuse_another(str(state.record.get("case")) if state else "", case, method_name)
-                found[int(number[1] or 1)] = folder.stem
-    return found[min(found)] if found else None
+                names[int(number[1] or 1)] = folder.stem
+    return names[min(names)] if names else None
 
 
 def open(path: str | Path) -> Result:

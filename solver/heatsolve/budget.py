@@ -57,11 +57,11 @@ class Budget:
 
 
 def budget_of(
-    case: Case, machine: Backend, processes: int = 1, pace: TimeStepController | None = None
+    case: Case, machine: Backend, processes: int = 1, time_steps: TimeStepController | None = None
 ) -> Budget:
     """The needs of the process with the largest block, where `processes` share a case.
 
-    `pace` tells the length and the number of the steps; without it they count as one of length 1.
+    `time_steps` has the length and the number of the steps; the default is one of length 1.
     """
     changes: dict[str, Section] = {"parallel": case.parallel.model_copy(update={"ranks": "auto"})}
     if case.time is not None and case.solver.iterations is None:
@@ -76,7 +76,7 @@ def budget_of(
     backend = CountingBackend(machine, stretch)
     with np.errstate(all="ignore"):
         problem = make_model(alone, backend, grid=grid)
-        work = _iteration(problem) if case.time is None else _step(problem, pace)
+        work = _iteration(problem) if case.time is None else _step(problem, time_steps)
     times = math.prod(block.shape) / math.prod(grid.shape)
     one = math.prod(block.shape) * machine.dtype.itemsize
     arrays = times * backend.tally.most
@@ -182,17 +182,17 @@ def _iteration(problem: Model) -> Work:
         return _work(backend, lambda: some(first) - first)
 
 
-def _step(problem: Model, pace: TimeStepController | None) -> Work:
+def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
     """Work of a step: one iteration of each system that it solves.
 
     A frame, a check, and steps of other parts or lengths may need arrays of their own.
     """
     backend, time = problem.backend, problem.case.time
     assert isinstance(backend, CountingBackend) and time is not None
-    step, count = (1.0, 1 << 40) if pace is None else (pace.step, pace.count)
+    step, count = (1.0, 1 << 40) if time_steps is None else (time_steps.step, time_steps.count)
 
     def parts(number: int) -> list[Substep]:
-        if pace is None or not pace.follows:
+        if time_steps is None or not time_steps.follows:
             return list(substeps(time, number, step, count))
         # Every second one as if the flow had become twice as fast.
         return [Substep(number * step, step / (1 + number % 2), 0.0)]

@@ -17,7 +17,7 @@ COMPILING = "compiling, once: later runs find the machine code"
 
 
 class Report:
-    """What a run says on `stream`: a bar on a terminal, lines elsewhere.
+    """The report of a run on `stream`: a bar on a terminal, lines elsewhere.
 
     A quiet run gives only warnings; a mute one (of many processes) not even these. `begin` names
     the unit ("iteration" or "step") and its greatest number, `aim` the norm that ends the run.
@@ -129,7 +129,7 @@ class Report:
         return number / self._total
 
     def end(self) -> float:
-        """Take the bar away; the seconds since `begin`, less those of compilation."""
+        """Take the bar away; the seconds since `begin` without compilation."""
         seconds = time.perf_counter() - self.began
         if self._bar is not None:
             self._bar.stop()
@@ -201,7 +201,7 @@ class Plain:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        if not isinstance(text, str):  # which is how some find out what a stream takes
+        if not isinstance(text, str):  # some libraries try which type a stream takes
             raise TypeError(f"a stream of text takes no {type(text).__name__}")
         with outliving(self.stream):
             self.stream.write("".join(c if c in "\n\t" else printable(c) for c in text))
@@ -256,7 +256,7 @@ def complain(text: str) -> None:
 
 
 def silence(stream: IO[str]) -> None:
-    """Send the rest of a stream that has failed to nowhere, also what Python still buffers."""
+    """Send the rest of a stream that has failed to nowhere, also the part in Python's buffer."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

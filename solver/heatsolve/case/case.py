@@ -43,7 +43,7 @@ SIDES = {side: axis for axis, walls in WALLS.items() for side in walls}
 class Origin:
     """The text and the overrides that a case was read from, to say where a key was given.
 
-    No part of what the case is: two cases may be equal though they were written differently.
+    No part of the meaning of a case: two cases may be equal though they are written differently.
     """
 
     text: str = field(compare=False)
@@ -74,7 +74,7 @@ class Case(Section):
     """Where the class of its model is, as `package.module:Class`."""
 
     constants: Constants = Field(default_factory=dict)
-    """Names for numbers in expressions, each in terms of those before it."""
+    """Names for numbers in expressions; each may use earlier ones."""
     schema_version: Annotated[Literal[1], BeforeValidator(real)] = Field(default=1, alias="schema")
     """The version of this format."""
     about: About = Field(default=About(), alias="case")

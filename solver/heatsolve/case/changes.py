@@ -1,6 +1,6 @@
 """Whether a run may go on from a checkpoint: only if the case still asks for the same solution.
 
-Cases are compared by what they mean. How they are written, what is a default and what is given,
+Cases are compared by their meaning. How they are written, what is a default and what is given,
 and constants that are not used make no difference.
 """
 
@@ -24,7 +24,7 @@ MAY_CHANGE = {
     ("parallel",),
     ("reference",),
     ("units",),
-    ("solver", "method"),  # compared by what `auto` chooses
+    ("solver", "method"),  # compared by the choice of `auto`
     ("solver", "tolerance"),
     ("solver", "relative"),
     ("solver", "max_iterations"),
@@ -38,7 +38,7 @@ NAMED = 3
 
 Change = tuple[KeyPath, Any, Any]  # a key, its value before, its value now
 MethodName = Callable[[Case], str]
-"""The method that solves a case: the one that `auto` chooses, too."""
+"""The method that solves a case, also where the case says `auto`."""
 
 
 def refuse_another(text: str, case: Case, method_name: MethodName) -> None:
@@ -116,7 +116,8 @@ def _causes(change: Change, old: Case, new: Case) -> Iterator[Change]:
     """Yield the changed constants that explain a change of a key, or else the change itself."""
     path, *_ = change
     before, after = (_item(tomllib.loads(case.text), path) for case in (old, new))
-    constants = list(_constants(before, old, new)) if _alike(before, after) else []
+    alike = "".join(repr(before).split()) == "".join(repr(after).split())  # but for blanks
+    constants = list(_constants(before, old, new)) if alike else []
     yield from constants or [change]
 
 
@@ -136,11 +137,6 @@ def _item(table: Any, path: KeyPath) -> Any:
             return None
         table = table[key]
     return table
-
-
-def _alike(before: Any, after: Any) -> bool:
-    """Whether two values are written alike, but for blanks."""
-    return "".join(repr(before).split()) == "".join(repr(after).split())
 
 
 def _names(written: Any) -> set[str]:

@@ -1,4 +1,4 @@
-"""Defaults that earlier versions had otherwise: files hold what they are in a case.
+"""Defaults that differed in earlier versions: files hold their values in a case.
 
 The case in a file names these keys, so that it repeats the run whatever the defaults of the
 program that reads it. Where it does not name one, an earlier version wrote it, and its default then

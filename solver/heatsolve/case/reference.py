@@ -1,6 +1,6 @@
 """The reference of case files as a page, made from the schema: every section, key and default.
 
-`python -m heatsolve.case.reference` prints it; `docs/reference.md` is what it printed last.
+`python -m heatsolve.case.reference` prints it; `docs/reference.md` holds its output.
 """
 
 import ast

@@ -67,12 +67,12 @@ class Section(pydantic.BaseModel):
 
 
 class About(Section):
-    """`[case]`: what the case is."""
+    """`[case]`: title and description."""
 
     title: str = ""
     """One line, shown by `heatsolve cases`, at the start of a run and above pictures."""
     description: str = ""
-    """What the case is about."""
+    """The problem, in a few sentences."""
     reference: str = ""
     """Where it, or the result to expect, comes from."""
 
@@ -125,7 +125,7 @@ class Grid(Section):
     one_of = ("nodes", "cells")
 
     nodes: tuple[Integer, ...] | None = None
-    """Points along x, y, z, those on the walls included; this or `cells`."""
+    """Points along x, y, z, points on the walls included; this or `cells`."""
     cells: tuple[Integer, ...] | None = None
     """Cells along x, y, z: unknowns at their centres, walls on faces."""
     lower: tuple[Real, ...] = ()
@@ -333,11 +333,11 @@ class Solver(Section):
     change of the sum of magnitudes at all points relative to itself (with `monitor =
     "update"`)."""
     monitor: Literal["update", "residual"] = "residual"
-    """What the norm is of: the residual b - A u, or new - old."""
+    """The vector of the norm: the residual b - A u, or new - old."""
     max_iterations: PositiveInteger = 1_000_000
     """Beyond it the run ends with exit code 3."""
     iterations: PositiveInteger | None = None
-    """Exactly so many, in place of a tolerance."""
+    """Exactly this number of iterations, in place of a tolerance."""
     check_every: PositiveInteger = 1
     """Iterations from one check to the next."""
     precision: Literal["float64", "float32", "mixed"] = "float64"
@@ -358,7 +358,7 @@ class Solver(Section):
 
     @property
     def field_precision(self) -> str:
-        """That of fields and of the residual; only a solver's own arrays may have another."""
+        """The precision of fields and residual; only a solver's own arrays may have another."""
         return "float64" if self.precision == "mixed" else self.precision
 
     def mistakes(self) -> Found:
@@ -425,7 +425,7 @@ class Time(Section):
 
 
 class Line(Section):
-    """`[[output.line]]`: so many points from one to another, evenly spaced, ends included."""
+    """`[[output.line]]`: points from one place to another, evenly spaced, ends included."""
 
     start: tuple[Real, ...] = Field(alias="from")
     """Where it begins."""
@@ -455,7 +455,7 @@ Film = Annotated[bool | tuple[str, ...], PlainValidator(_film)]
 
 
 class Output(Section):
-    """`[output]`: what is written and drawn, and after how many steps each time."""
+    """`[output]`: fields, frames and pictures of a run."""
 
     fields: tuple[FieldName, ...] | None = None
     """Those that are written; all if not given."""
@@ -508,7 +508,7 @@ class Checkpoint(Section):
     """From one checkpoint to the next: iterations or steps, or a wall time such as `"30 min"`, `"2
     h"`, `"90 s"`; without it none is made at intervals."""
     keep: PositiveInteger = 2
-    """So many are kept, the newest ones."""
+    """The number of checkpoints that are kept, the newest ones."""
 
     @property
     def every_steps(self) -> int | None:
@@ -522,7 +522,7 @@ class Checkpoint(Section):
 
 
 class Parallel(Section):
-    """`[parallel]`: what the run runs on; it never changes the result."""
+    """`[parallel]`: the machine of a run; it never changes the result."""
 
     backend: Literal["auto", "numpy", "numba", "cupy", "cuda"] = "auto"
     """`auto` takes the fastest one that works here: a GPU, else numba."""
@@ -534,7 +534,7 @@ class Parallel(Section):
     """Layers of ghosts that are exchanged at once, and so sweeps for each exchange; `auto`: as
     many as a machine makes in one pass, else 1. See [many processes](cases.md#many-processes)."""
     transport: Literal["auto", "nccl", "mpi", "host"] = "auto"
-    """What moves ghosts between GPUs: NCCL, MPI of memory of GPUs, MPI through pinned memory of
+    """How ghosts move between GPUs: NCCL, MPI of memory of GPUs, MPI through pinned memory of
     the host, or the first of these that works."""
 
     @property
@@ -588,7 +588,7 @@ class Profile(Section):
     values: tuple[Real, ...]
     """Of the field there."""
     source: str = ""
-    """Who says so."""
+    """The source of the values."""
 
     def mistakes(self) -> Found:
         if len(self.values) != len(self.positions):
@@ -597,7 +597,7 @@ class Profile(Section):
 
 
 class Reference(Section):
-    """`[reference]`: what the result is measured against."""
+    """`[reference]`: exact solutions and measured profiles to compare with."""
 
     exact: Exact = Exact()
     """The exact solution of each field."""

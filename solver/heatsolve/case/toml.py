@@ -13,7 +13,7 @@ TOKENS = re.compile(
     "|".join(
         (
             r"#[^\n]*",  # a comment
-            r'"""(?:\\.|[^\\])*?"""',  # texts of many lines, and what begins one without an end
+            r'"""(?:\\.|[^\\])*?"""',  # texts of many lines, and the begin of one without an end
             r"'{3}.*?'{3}",
             r'"""',
             r"'{3}",
@@ -27,11 +27,11 @@ TOKENS = re.compile(
 MOST_PARTS = 100
 """Of a dotted key: the time that tomllib takes grows with their square."""
 ENDS = ("]", "}", "'''", '"""')
-"""What is in the last line of a statement that has several."""
+"""Marks in the last line of a statement that has several."""
 MOST_TRIED = 1 << 22
 """Characters that are read again to find where statements end: a few seconds."""
 MOST_SCANNED = 1 << 20
-"""Characters: in a longer text it takes too long to find what is open."""
+"""Characters: in a longer text the search for open quotes takes too long."""
 
 
 class Unclosed(NamedTuple):
@@ -93,7 +93,7 @@ def lines_of(text: str) -> dict[KeyPath, int]:
     """Return the line where the definition of each key starts, for a text that is valid TOML.
 
     A statement of TOML ends with a line, and it is valid by itself as soon as it is complete. Of
-    one with very many lines, and of what stands below it, nothing is returned.
+    one with very many lines, and of the text below it, nothing is returned.
     """
     left = MOST_TRIED
     lines: dict[KeyPath, int] = {}

@@ -1,4 +1,4 @@
-"""What may stand for a key of a case file: numbers, expressions, times; read from what TOML gives.
+"""The values of keys of a case file: numbers, expressions, times; read from values of TOML.
 
 Wherever a number may stand, an expression in the constants of the case may stand too. Values are
 validated against a context `{"constants": {}, "faulty": []}`, which the `[constants]` section
@@ -30,7 +30,7 @@ MAX_INTEGER = 2**53  # up to here every whole number is a float64 too
 WALL_TIME = re.compile(r"\s*(\d+(?:\.\d+)?(?:e[-+]?\d+)?)\s*(s|min|h)\s*", re.ASCII | re.I)
 UNITS_OF_TIME = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
-Mistake = tuple[KeyPath, str]  # a key path, below what is checked, and a sentence
+Mistake = tuple[KeyPath, str]  # a key path below the checked section, and a sentence
 Found = Iterator[Mistake]
 
 

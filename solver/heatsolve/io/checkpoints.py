@@ -44,7 +44,7 @@ Places = Sequence[tuple[int, np.ndarray]]
 
 
 class PartRecord(BaseModel, strict=True):
-    """What the manifest says of a part: the seal guards against accidents, this against intent."""
+    """The entry of a part: the seal guards against accidents, its types against intent."""
 
     name: Annotated[str, Field(pattern=r"^part-\d{4,}\.h5$")]
     window: list[tuple[int, int]]
@@ -53,7 +53,7 @@ class PartRecord(BaseModel, strict=True):
 
 
 class Manifest(BaseModel, strict=True):
-    """What a checkpoint says of itself; `fields` are the types of the fields, by name."""
+    """The manifest of a checkpoint; `fields` are the types of the fields, by name."""
 
     heatsolve: str
     number: int

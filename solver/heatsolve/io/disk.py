@@ -1,6 +1,6 @@
 """Files that are written whole or not at all, for output and checkpoints.
 
-Nothing here knows what the files hold.
+Nothing here knows the content of the files.
 """
 
 import errno
@@ -45,11 +45,11 @@ def target_of(path: Path) -> Path:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "")
         mode = path.stat().st_mode if path.exists() else 0
-        found = path.resolve() if path.is_symlink() else path
+        final = path.resolve() if path.is_symlink() else path
     for kind, matches in KINDS.items():
         if matches(mode):
             raise InputError(f"{path} is {kind}, and is not replaced: name a file")
-    return found
+    return final
 
 
 @contextmanager

@@ -4,7 +4,7 @@ A file holds one dataset per field at its root, axes `(y, x)` or `(z, y, x)` (a 
 leading `time`), the coordinates as dimension scales, and a group `history`: the subset of netCDF-4
 that xarray, h5py and (through the `.xdmf` beside it) ParaView all open.
 
-A file may come from a stranger or from a disk that fails. What leads out of it (a link, a dataset
+A file may come from a stranger or from a disk that fails. A way out of it (a link, a dataset
 whose values lie in another file) would show the content of other files, or lead the HDF5 library
 in a circle until it crashes; shapes that do not fit would end in a mistake far from the cause.
 """
@@ -39,7 +39,7 @@ MEASURES = {
     "schema", "ranks", "iterations", "steps", "converged", "threshold", "scale", "residual",
     "solve_seconds", "points_updated", "bytes_moved", "wall_seconds",
 }  # fmt: skip
-"""The attributes that a run leaves: texts, and numbers; besides those that begin with error_."""
+"""The attributes of a run: texts, and numbers; others begin with error_."""
 MOST_BYTES = 8 * 2**20
 """Of an attribute: a case, which is the longest of them, has no more."""
 MOST_LETTERS = 100
@@ -76,7 +76,7 @@ def attributes(file: h5py.File) -> dict[str, Any]:
 
     Raises FileFailure for a known one that is neither, and for any that is too large to be ours.
     """
-    found = {}
+    result = {}
     for name in file.attrs:
         about = file.attrs.get_id(name)
         size = math.prod(about.shape or ()) * about.dtype.itemsize
@@ -89,19 +89,19 @@ def attributes(file: h5py.File) -> dict[str, Any]:
         measured = name in MEASURES or name.startswith("error_")
         if measured and not isinstance(value, int | float):
             raise damage(file, name, "is an attribute that is no number")
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 def _plain(value: Any) -> Any:
     """A value of an attribute as Python has it; bytes that are no text as escapes."""
-    held = np.asarray(value)
-    if held.dtype.kind == "V":  # whose item would be bytes, too
-        return held
-    found = held.item() if held.size == 1 else held.tolist()
-    if isinstance(found, str):
-        found = found.encode("utf-8", "surrogateescape")
-    return found.decode("utf-8", "backslashreplace") if isinstance(found, bytes) else found
+    array = np.asarray(value)
+    if array.dtype.kind == "V":  # whose item would be bytes, too
+        return array
+    result = array.item() if array.size == 1 else array.tolist()
+    if isinstance(result, str):
+        result = result.encode("utf-8", "surrogateescape")
+    return result.decode("utf-8", "backslashreplace") if isinstance(result, bytes) else result
 
 
 def members(group: h5py.Group) -> Iterator[str]:
@@ -124,10 +124,10 @@ def _demand_no_link(group: h5py.Group, name: str) -> None:
 def demand_group(group: h5py.Group, name: str) -> h5py.Group:
     """The group of this name. Raises FileFailure for anything else."""
     _demand_no_link(group, name)
-    found = group[name]
-    if not isinstance(found, h5py.Group):
+    result = group[name]
+    if not isinstance(result, h5py.Group):
         raise damage(group, name, "is no group")
-    return found
+    return result
 
 
 def demand_values(group: h5py.Group, name: str, kinds: str = NUMBERS) -> h5py.Dataset:
@@ -136,17 +136,17 @@ def demand_values(group: h5py.Group, name: str, kinds: str = NUMBERS) -> h5py.Da
     Raises FileFailure for anything else.
     """
     _demand_no_link(group, name)
-    found = group[name]
-    if not isinstance(found, h5py.Dataset) or found.shape is None:
+    result = group[name]
+    if not isinstance(result, h5py.Dataset) or result.shape is None:
         raise damage(group, name, "holds no values")
-    if found.dtype.kind not in kinds:
-        raise damage(group, name, f"is of type {found.dtype}")
-    if found.is_virtual or found.external:
+    if result.dtype.kind not in kinds:
+        raise damage(group, name, f"is of type {result.dtype}")
+    if result.is_virtual or result.external:
         raise damage(group, name, "has its values elsewhere")
-    stored, wanted = found.id.get_storage_size(), found.size * found.dtype.itemsize
-    if stored < wanted and not found.id.get_create_plist().get_nfilters():
+    stored, wanted = result.id.get_storage_size(), result.size * result.dtype.itemsize
+    if stored < wanted and not result.id.get_create_plist().get_nfilters():
         raise damage(group, name, f"has {stored} bytes in place of {wanted}")
-    return found
+    return result
 
 
 def demand_unit(group: h5py.Group, name: str) -> None:
@@ -205,7 +205,7 @@ def inspect(file: h5py.File) -> None:
         if not name.startswith(POINTS):
             axis = row_axis(name, "iteration", history)
             lengths.setdefault(axis, set()).add(len(history[name]))
-    if any(len(found) > 1 for found in lengths.values()):
+    if any(len(result) > 1 for result in lengths.values()):
         raise damage(file, "history", "has columns of several lengths")
 
 

@@ -45,7 +45,7 @@ class Solution:
     attributes: dict[str, Any]  # of the root, as plain Python values
     history: dict[str, np.ndarray]
     units: dict[str, str]  # of every field in the file (read or not), every axis, and time
-    notes: tuple[str, ...] = ()  # sentences on what an earlier version meant otherwise
+    notes: tuple[str, ...] = ()  # sentences on keys that an earlier version meant otherwise
 
     @property
     def norm(self) -> str:
@@ -98,7 +98,7 @@ Source = Path | str | Solution
 
 
 def read(source: Source, fields: Sequence[str] | None = None) -> Solution:
-    """Read a field file, or only some of its `fields`; a Solution gets those that it lacks.
+    """Read a field file, or only some of its `fields`; a Solution gets the fields that it lacks.
 
     Raises InputError for a file or field that is not there, FileFailure for one that is damaged,
     locked or not ours, or not the one any more that a Solution was read from.
@@ -273,7 +273,7 @@ def _columns(rows: list[list[str]]) -> list[str]:
 
 @contextmanager
 def opened(source: Path | Solution) -> Iterator[h5py.File]:
-    """A field file, open for reading: for a Solution the one that it was read from."""
+    """A field file, open for reading; for a Solution the file that it was read from."""
     path = source.path if isinstance(source, Solution) else source
     with failing("read", path):
         if not path.exists():

@@ -167,24 +167,24 @@ def recorded(file: h5py.File, group: str, column: str) -> list[tuple[str, int]]:
     """The parts and numbers of `record`; none if there is no such group."""
     if group not in file:
         return []
-    found = demand_group(file, group)
-    names = demand_values(found, "name", "O").asstr()[:]
-    numbers = demand_values(found, column, "iu")[:]
+    result = demand_group(file, group)
+    names = demand_values(result, "name", "O").asstr()[:]
+    numbers = demand_values(result, column, "iu")[:]
     return [(str(name), int(number)) for name, number in zip(names, numbers, strict=True)]
 
 
 def lineage(file: h5py.File, field: str) -> list[tuple[str, int]]:
     """The parts that went into a transient file, and the frame behind the last of each.
 
-    Those are its own, or what a plain file has noted of them, also where it is itself a part.
+    These are its own parts, or the notes of a plain file, also where that is itself a part.
     """
-    found = recorded(file, "gathered", "frames")
+    result = recorded(file, "gathered", "frames")
     for path, _, first, last in Linked(file[field]).sources if file[field].is_virtual else ():
         with failing("read", path), h5py.File(path, "r", locking="best-effort") as part:
             earlier = recorded(part, "gathered", "frames")
-        found += [(name, frames) for name, frames in earlier if frames <= last[0] - first[0]]
-        found.append((path.name, int(last[0])))
-    return found
+        result += [(name, frames) for name, frames in earlier if frames <= last[0] - first[0]]
+        result.append((path.name, int(last[0])))
+    return result
 
 
 def check(folder: Path, parts: Iterable[tuple[str, int]]) -> None:
@@ -194,9 +194,8 @@ def check(folder: Path, parts: Iterable[tuple[str, int]]) -> None:
         with failing("read", path):
             if not path.is_file():
                 raise FileFailure(f"part {path} is missing")
-            if path.stat().st_size != size:
-                found = path.stat().st_size
-                raise FileFailure(f"part {path} is damaged: it has {found} bytes, not {size}")
+            if (actual := path.stat().st_size) != size:
+                raise FileFailure(f"part {path} is damaged: it has {actual} bytes, not {size}")
             if not h5py.is_hdf5(path):
                 raise FileFailure(f"part {path} is damaged: it is no HDF5 file")
 
@@ -218,9 +217,9 @@ def take_over(path: Path, segments: Sequence[Segment], run: str) -> list[Segment
         ends = accumulate(len(segment.times) for segment in segments)
         wanted = {p.name: end for s, end in zip(segments, ends, strict=True) for p in s.parts}
         with failing("read", path), h5py.File(path, "r", locking="best-effort") as file:
-            found = wanted.items() <= set(recorded(file, "gathered", "frames"))
-            shape = file[next(iter(segments[0].fields))].shape[1:] if found else ()
-        if found:
+            result = wanted.items() <= set(recorded(file, "gathered", "frames"))
+            shape = file[next(iter(segments[0].fields))].shape[1:] if result else ()
+        if result:
             with failing("write", whole):
                 folder.mkdir(exist_ok=True)
                 try:

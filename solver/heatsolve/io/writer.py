@@ -146,7 +146,9 @@ class FieldFile:
         Raises FileFailure if the disk fails.
         """
         with failing("write", path):
-            self._close()
+            self._file.close()
+            self._disk.close()
+            self._disk.check()
             sync(self._part)
             size = self._part.stat().st_size
             os.replace(self._part, path)
@@ -161,7 +163,7 @@ class FieldFile:
         """Complete the file, force it to the disk and give it (and its `.xdmf`) the final name.
 
         attributes: of the root; None is left out, a bool stored as 0 or 1 (netCDF has none).
-        history: arrays of one length, on the axis `step` or else `iteration`; those of lines have
+        history: arrays of one length, on the axis `step` or else `iteration`; arrays of lines have
         a second axis, and where `line_time` is given that is the first.
 
         Raises ValueError for want of a frame or of an axis of the history, FileFailure if the disk
@@ -201,11 +203,6 @@ class FieldFile:
         if name not in group:
             self._describe(group.create_dataset(name, data=np.arange(count)), name, [])
         return group[name]
-
-    def _close(self) -> None:
-        self._file.close()
-        self._disk.close()
-        self._disk.check()
 
     def _create(self, fields: Mapping[str, np.dtype | h5py.VirtualLayout]) -> None:
         """The axes, and the fields, still empty: datasets of some type, or laid out over parts."""
@@ -332,7 +329,7 @@ class Results:
     Alone, a process leaves a plain file. Several leave a master over their parts, one of each
     process for each segment.
 
-    Leaving the context without `finish` removes what has not been secured. Raises ValueError for
+    Leaving the context without `finish` removes frames that are not secured. Raises ValueError for
     unusable coordinates, InputError or FileFailure for a target that cannot be written or is being
     written by another run, FileFailure for a secured part that is missing or damaged.
     """
@@ -467,11 +464,11 @@ class Results:
         with agreed(self._ranks):
             size = self._writer.seal(self._folder / name)
         self._writer = None
-        found = self._ranks.gather(Part(name, size, self._window))
+        written = self._ranks.gather(Part(name, size, self._window))
         with agreed(self._ranks), failing("write", self._folder):
             if self._ranks.rank == 0:
                 sync(self._folder)
-        self._segments.append(Segment(self._times, self._fields, found))
+        self._segments.append(Segment(self._times, self._fields, written))
         self._times = []
 
     def _write_master(self, attributes: Mapping[str, object], history: Arrays) -> None:

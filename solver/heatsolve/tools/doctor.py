@@ -1,7 +1,7 @@
 """The findings of `heatsolve doctor`: whether heatsolve can run well on this machine.
 
-Each check says what it found, and what to do where that is not well. All processes of a run make
-them together; those that talk to each other stand last.
+Each check tells its finding, and a cure where something is wrong. All processes of a run make
+them together; checks that need messages stand last.
 """
 
 import fcntl
@@ -67,7 +67,7 @@ Findings = Iterator[Finding]
 def diagnose() -> Findings:
     """The findings of all checks, on rank 0 of several processes; nothing on the others.
 
-    What differs between processes is told with the ranks that it is true of.
+    A finding of some processes only is told with their ranks.
     """
     try:
         ranks = find_ranks()

@@ -68,7 +68,7 @@ def timing(processes: int, known: str | None = None) -> Timing:
 
 def _rows(
     processes: int, known: str | None, case: Case, machine: Backend, budget: Budget,
-    pace: TimeStepController | None,
+    time_steps: TimeStepController | None,
 ) -> Iterator[str]:  # fmt: skip
     if known is None:
         speed, where = speed_of(machine), "here"
@@ -78,19 +78,19 @@ def _rows(
         sharing = 1
         where = f"on {name}" if processes == 1 else f"on {processes} processes, each with {name}"
     seconds = sharing * speed.least(budget)
-    unit = "iteration" if pace is None else "step"
+    unit = "iteration" if time_steps is None else "step"
     work = f"{size(budget.moved)} in {calls_in_words(budget.calls, unit)}"
     yield row("time", f"at least {_words(seconds)} for each {unit} {where}: {work}")
-    count, said = _units(case, pace)
+    count, said = _units(case, time_steps)
     if count is None:
         yield row("in all", said)
     else:
         yield row("in all", f"at least {_words(count * seconds)}: {said}")
 
 
-def _units(case: Case, pace: TimeStepController | None) -> tuple[int | None, str]:
+def _units(case: Case, time_steps: TimeStepController | None) -> tuple[int | None, str]:
     """How many iterations or steps there are, if that is known, and how it is."""
-    if pace is None:
+    if time_steps is None:
         if method_name(case) == "fft":
             return 1, "1 iteration"
         count = case.solver.iterations
@@ -100,9 +100,13 @@ def _units(case: Case, pace: TimeStepController | None) -> tuple[int | None, str
     time = case.time
     assert time is not None
     if time.tolerance is not None:
-        return None, f"not known: it ends when it is steady, or after {pace.count} steps"
-    follows = ", if the flow stays as fast as at t = 0" if pace is not None and pace.follows else ""
-    return pace.count, f"{pace.count} steps{follows}"
+        return None, f"not known: it ends when it is steady, or after {time_steps.count} steps"
+    follows = (
+        ", if the flow stays as fast as at t = 0"
+        if time_steps is not None and time_steps.follows
+        else ""
+    )
+    return time_steps.count, f"{time_steps.count} steps{follows}"
 
 
 def calls_in_words(number: float, unit: str) -> str:
@@ -126,8 +130,8 @@ def _words(seconds: float) -> str:
 def speed_of(machine: Backend) -> Speed:
     """The speed of a machine here, measured once and kept in the cache folder."""
     name = digest("speed", __version__, machine.name, machine_name(machine), _threads(machine))
-    found = kept(f"{name}.json", lambda: json.dumps(asdict(measured(machine))).encode())
-    return Speed(**json.loads(found))
+    text = kept(f"{name}.json", lambda: json.dumps(asdict(measured(machine))).encode())
+    return Speed(**json.loads(text))
 
 
 def _threads(machine: Backend) -> int:

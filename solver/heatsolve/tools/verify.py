@@ -1,6 +1,6 @@
 """`heatsolve verify`: shipped cases against exact solutions and against the literature.
 
-A verification runs cases as any user would and yields what it finds, a line for each quantity:
+A verification runs cases as any user would and yields a line for each quantity:
 computed, reference, its source, and how far apart they may be.
 """
 
@@ -118,7 +118,7 @@ CAVITIES: dict[
     ),
 }  # fmt: skip
 """By Reynolds number: lowest u on x = 1/2, highest and lowest v on y = 1/2; their source; by cells
-the tolerances of u and of v; and whether these are relative. The limits of the scheme are those of
+the tolerances of u and of v; and whether these are relative. The limits of the scheme belong to
 a second-order central staggered scheme on 128 and 256 cells, by Richardson's extrapolation."""
 
 CONVECTION: dict[str, tuple[float, str, dict[int, float]]] = {
@@ -221,8 +221,8 @@ def taylor_green(solve: Runs) -> Iterator[Line]:
     errors: dict[str, list[float]] = {"velocity_x": [], "pressure": []}
     for n in sizes:
         solution = solve(name, f"constants.n={n}")
-        for field, found in errors.items():
-            found.append(float(solution.attributes[f"error_l2_{field}"]))
+        for field, results in errors.items():
+            results.append(float(solution.attributes[f"error_l2_{field}"]))
         nu, h = solution.constants["nu"], 2.0 * math.pi / n
         step = -2.0 * nu * (2.0 * math.sin(h / 2.0) / h) ** 2 * float(solution.history["dt"][0])
         growth = 1.0 + step + step**2 / 2.0 + step**3 / 6.0
@@ -230,8 +230,8 @@ def taylor_green(solve: Runs) -> Iterator[Line]:
         decay, exact = float(energy[-1] / energy[0]), growth ** (2 * (len(energy) - 1))
         source = "exact discrete decay"
         yield Line(name, f"decay of energy, n = {n}", decay, exact, source, 1e-12, exact)
-    for field, found in errors.items():
-        yield order_line(name, field, found, "exact solution")
+    for field, results in errors.items():
+        yield order_line(name, field, results, "exact solution")
 
 
 def breakdown(solve: Runs) -> Iterator[Line]:
@@ -294,10 +294,10 @@ def cavity(reynolds: int) -> Verification:
             half = n // 2
             u = 0.5 * (fields["velocity_x"][:, half - 1] + fields["velocity_x"][:, half])
             v = 0.5 * (fields["velocity_y"][half - 1] + fields["velocity_y"][half])
-            found = extremum(u, 1.0), extremum(v, -1.0), extremum(v, 1.0)
+            results = extremum(u, 1.0), extremum(v, -1.0), extremum(v, 1.0)
             words = ("lowest u", "highest v", "lowest v")
             for number, (what, value, exact) in enumerate(
-                zip(words, found, references, strict=True)
+                zip(words, results, references, strict=True)
             ):
                 tolerance = tolerances[n][min(number, 1)]
                 scale = abs(exact) if relative else 1.0
@@ -331,8 +331,8 @@ def natural_convection(solve: Runs) -> Iterator[Line]:
             wall = float(np.mean((0.5 - temperature[:, 0]) * 2.0 * n))
             cold = float(np.mean((0.5 + temperature[:, -1]) * 2.0 * n))
             label = f"Ra = {rayleigh}, n = {n}"
-            given = (reference, source, tolerances[n], reference)
-            yield Line(name, f"Nu at the wall, {label}", wall, *given)
+            args = (reference, source, tolerances[n], reference)
+            yield Line(name, f"Nu at the wall, {label}", wall, *args)
             yield Line(name, f"Nu at the other wall, {label}", cold, wall, "balance", 1e-8, wall)
             alpha = 1.0 / math.sqrt(solution.constants["Ra"] * solution.constants["Pr"])
             middle = flux_in_the_middle(temperature, solution.fields["velocity_x"], alpha) / alpha
@@ -362,12 +362,12 @@ def cylinder(solve: Runs) -> Iterator[Line]:
         history = solve(name, f"constants.n={n}").history
         drag, lift = (500.0 * float(history[f"force_{axis}"][-1]) for axis in "xy")
         drop = float(history["probe_0_pressure"][-1] - history["probe_1_pressure"][-1])
-        found = {"drag": drag, "lift": lift, "pressure": drop}
-        for what, value in found.items():
+        results = {"drag": drag, "lift": lift, "pressure": drop}
+        for what, value in results.items():
             reference, tolerances = CYLINDER[what]
             label = "difference of pressures" if what == "pressure" else f"coefficient of {what}"
-            given = (reference, "Nabh 1998", tolerances[n], reference)
-            yield Line(name, f"{label}, n = {n}", value, *given)
+            args = (reference, "Nabh 1998", tolerances[n], reference)
+            yield Line(name, f"{label}, n = {n}", value, *args)
 
 
 def peaks(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -399,8 +399,8 @@ def shedding(solve: Runs) -> Iterator[Line]:
     yield Line(name, f"change of successive maxima{label}", change, 0.0, "periodic", 1e-3)
     yield Line(name, f"Strouhal number{label}", 0.1 / period, 0.3, source, 0.005)
     yield Line(name, f"largest coefficient of drag{label}", most, 3.2274, "featflow", 0.03, 3.2274)
-    given = (0.995, source, 0.045 if n > 200 else 0.06)
-    yield Line(name, f"largest coefficient of lift{label}", float(maxima.mean()), *given)
+    args = (0.995, source, 0.045 if n > 200 else 0.06)
+    yield Line(name, f"largest coefficient of lift{label}", float(maxima.mean()), *args)
 
 
 def backward_step(solve: Runs) -> Iterator[Line]:
@@ -415,10 +415,10 @@ def backward_step(solve: Runs) -> Iterator[Line]:
             (at,) = np.nonzero(shear[:-1] * shear[1:] < 0.0)
             ends.append(x[at] - shear[at] * (x[at + 1] - x[at]) / (shear[at + 1] - shear[at]))
         missing = [math.nan] * 2
-        found = ([math.nan, *ends[0]][-1], *[*ends[1], *missing][:2])
-        for (what, reference, tolerances), value in zip(EDDIES, found, strict=True):
-            given = (reference, "Gartling 1990", tolerances[n], reference)
-            yield Line(name, f"{what}, n = {n}", float(value), *given)
+        results = ([math.nan, *ends[0]][-1], *[*ends[1], *missing][:2])
+        for (what, reference, tolerances), value in zip(EDDIES, results, strict=True):
+            args = (reference, "Gartling 1990", tolerances[n], reference)
+            yield Line(name, f"{what}, n = {n}", float(value), *args)
 
 
 def heated_cylinder(solve: Runs) -> Iterator[Line]:

@@ -32,8 +32,8 @@ BYTES_OF_COPY = 16
 class Row:
     """One line of the table; a figure that makes no sense for it is None.
 
-    `seconds` are those of one sweep, copy or solution, `setup_seconds` what comes once before.
-    `shape` is that of the arrays, ghosts included. `glups` counts the points updated (1e9 a
+    `seconds` are the time of one sweep, copy or solution, `setup_seconds` of the set-up before.
+    `shape` is the shape of the arrays, ghosts included. `glups` counts the points updated (1e9 a
     second), `fraction_of_copy` is the time in which the fewest bytes of the sweep could be copied
     over its own time, `copies` the time of a solution over that of the copy of one field of
     doubles. `rival_of` names the program's own row of the same work, and `speedup` tells how many
@@ -252,7 +252,7 @@ def seconds_of_copy(machine: Backend, shape: Sequence[int]) -> float:
 def copy_bandwidth(attributes: Mapping[str, Any]) -> float | None:
     """Bytes that the backend of a run copies a second, read plus written; None on another machine.
 
-    The attributes are those of the run's file.
+    The attributes are from the run's file.
     """
     if attributes.get("ranks", 1) != 1:
         return None

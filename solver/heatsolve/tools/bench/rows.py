@@ -177,7 +177,7 @@ def slices(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
 class Poisson:
     """-div grad u = noise on nodes 1 apart, from u = 0; 0 on the walls, or no walls at all.
 
-    `shape` is that of the arrays, but has no ghosts of a periodic grid; `settings` are keys of
+    `shape` is the shape of the arrays, without ghosts of a periodic grid; `settings` are keys of
     `[solver]`.
     """
 

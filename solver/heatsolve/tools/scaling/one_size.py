@@ -81,10 +81,10 @@ def _resized(case: Case, intervals: Mapping[str, int], wider: float = 1.0) -> li
 def _numbered(case: Case, intervals: Mapping[str, int]) -> Iterator[str]:
     """The overrides that keep sources and boxes given by indices at their places."""
     axes = list(reversed(grid_of(case).axes))
-    given = {f"source.point.{n}.index": point.index for n, point in enumerate(case.source.points)}
+    indices = {f"source.point.{n}.index": point.index for n, point in enumerate(case.source.points)}
     for n, box in enumerate(case.initial.boxes):
-        given |= {f"initial.box.{n}.{end}": getattr(box, end) for end in ("first", "last")}
-    for key, numbers in given.items():
+        indices |= {f"initial.box.{n}.{end}": getattr(box, end) for end in ("first", "last")}
+    for key, numbers in indices.items():
         if numbers is not None:
             pairs = zip(numbers, axes, strict=True)
             moved = [int(i) * intervals[axis.name] // axis.intervals for i, axis in pairs]
@@ -99,9 +99,9 @@ def _with_constant(
         for n in dict.fromkeys((nearest - away, nearest + away)):
             try:
                 if n > 0:
-                    found = [*overrides, f"constants.{name}={n}"]
-                    load(source, found)
-                    return found
+                    changed = [*overrides, f"constants.{name}={n}"]
+                    load(source, changed)
+                    return changed
             except CaseError as error:
                 refusal = refusal or error
     assert refusal is not None
@@ -118,11 +118,11 @@ def of_kind(
 ) -> Case:
     """The case of a weak study for this number of processes; of a strong one for any number.
 
-    In a weak study every process has the same block, that of one process alone: counts and extents
+    In a weak study every process has the block of one process alone: counts and extents
     grow along the axes that are divided.
     """
-    found = list(overrides) if per_rank is None else sized(source, overrides, per_rank)
-    case = load(source, found)
+    changed = list(overrides) if per_rank is None else sized(source, overrides, per_rank)
+    case = load(source, changed)
     if kind == "strong" or ranks == 1:
         return case
     name = backend or case.parallel.backend
@@ -134,7 +134,7 @@ def of_kind(
         for axis, parts in zip(axes, dims, strict=True)
     }
     grown = [*_resized(case, intervals), f"parallel.ranks={list(reversed(dims))}"]
-    return load(source, [*found, *grown])
+    return load(source, [*changed, *grown])
 
 
 def growth(block: Sequence[int], ranks: int, on_device: bool) -> tuple[int, ...]:
@@ -182,7 +182,7 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
     `seconds`: of one unit of work, of the slowest process, of each repeat. `updates` and `bytes`:
     of one unit, of all processes. `waited`: the share of the time in which a process only waited
     for what others send it (None where a device does so). `balance`: unknowns of the mean process
-    over those of the largest. `latency`, `bandwidth`: of an exchange with both neighbours (s, B/s).
+    over the largest. `latency`, `bandwidth`: of an exchange with both neighbours (s, B/s).
     """
     quiet = Report(quiet=True)
     problem = set_up(case, machine_of(case, backend, quiet, ranks), quiet, ranks)

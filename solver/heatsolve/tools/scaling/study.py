@@ -180,12 +180,12 @@ def launch(study: Study, ranks: int, launcher: str) -> None:
 def launched_by(launcher: str, ranks: int) -> list[str]:
     """The command that starts the processes. Raises InputError where there is no such launcher."""
     beside = Path(sys.executable).with_name(launcher)
-    found = str(beside) if beside.exists() else shutil.which(launcher)
-    if found is None:
+    program = str(beside) if beside.exists() else shutil.which(launcher)
+    if program is None:
         hint = "install heatsolve[mpich]" if launcher == "mpiexec" else "that is Slurm's"
         raise InputError(f"there is no {launcher} here: {hint}")
     more = [f"--mpi={pmi()}", "--overlap"] if launcher == "srun" else []
-    return [found, *more, "-n", str(ranks)]
+    return [program, *more, "-n", str(ranks)]
 
 
 # ---- results -----------------------------------------------------------------------------------
@@ -197,23 +197,23 @@ def records(folder: Path, warn: Callable[[str], None]) -> list[dict[str, Any]]:
     Files that are none are left out with a warning. Raises InputError where there is no record, or
     where they are of different studies.
     """
-    found = []
+    measured = []
     for path in sorted(folder.glob("*.json")):
         if not path.stem.isdigit():
             continue
         try:
             if path.stat().st_size > LARGEST_RECORD:
                 raise ValueError("it is too large")
-            found.append(Record.model_validate_json(path.read_bytes()).model_dump())
+            measured.append(Record.model_validate_json(path.read_bytes()).model_dump())
         except (OSError, ValueError) as error:
             why = printable(_first(error))
             warn(f"{printable(str(path))} is no record of a scaling study and is left out: {why}")
-    if not found:
+    if not measured:
         raise InputError(f"{folder} holds no record of a scaling study")
     for key in ("case", "kind", "unit"):
-        if len({record[key] for record in found}) > 1:
+        if len({record[key] for record in measured}) > 1:
             raise InputError(f"{folder} holds records of several studies: they differ in {key}")
-    return sorted(found, key=lambda record: record["ranks"])
+    return sorted(measured, key=lambda record: record["ranks"])
 
 
 def _first(error: Exception) -> str:
@@ -239,14 +239,14 @@ def differences(sizes: Sequence[Size]) -> Iterator[str]:
         for size in sizes:
             ranks.setdefault(getattr(size, what), []).append(str(size.ranks))
         if len(ranks) > 1:
-            each = "; ".join(f"{name} ({', '.join(found)})" for name, found in ranks.items())
+            each = "; ".join(f"{name} ({', '.join(counts)})" for name, counts in ranks.items())
             yield f"The numbers of processes were measured with more than one {what}: {each}"
 
 
-def table(found: Sequence[dict[str, Any]]) -> list[Size]:
+def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
     """The sizes of the records; efficiency compares them with the first one."""
     sizes: list[Size] = []
-    for record in found:
+    for record in measured:
         ranks, unknowns, times = record["ranks"], record["unknowns"], record["seconds"]
         seconds = statistics.median(times)
         share = unknowns / ranks
@@ -261,9 +261,9 @@ def table(found: Sequence[dict[str, Any]]) -> list[Size]:
     return sizes
 
 
-def write(folder: Path, found: Sequence[dict[str, Any]]) -> list[Path]:
+def write(folder: Path, measured: Sequence[dict[str, Any]]) -> list[Path]:
     """The table of a study as CSV, JSON and Markdown. Raises FileFailure."""
-    sizes = table(found)
+    sizes = table(measured)
     rows = [asdict(size) for size in sizes]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -279,19 +279,19 @@ def write(folder: Path, found: Sequence[dict[str, Any]]) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def title(found: Sequence[dict[str, Any]]) -> str:
+def title(measured: Sequence[dict[str, Any]]) -> str:
     """The title of the study in two lines: the case and its size, the backend and machine."""
-    record = found[0]
+    record = measured[0]
     weak = record["kind"] == "weak"
     size = number(record["unknowns"] / (record["ranks"] if weak else 1)).rstrip()
     on = ", ".join(
         next(iter(values)) if len(values) == 1 else f"several {what}"
         for what, values in {
-            "backends": {each["backend"] for each in found},
-            "machines": {machine_of(each) for each in found},
+            "backends": {each["backend"] for each in measured},
+            "machines": {machine_of(each) for each in measured},
         }.items()
     )
-    if len({each["precision"] for each in found}) > 1:
+    if len({each["precision"] for each in measured}) > 1:
         on += ", several precisions"
     return (
         f"{record['case']}, {record['kind']} scaling, {size} unknowns "
@@ -321,7 +321,7 @@ def markdown(sizes: Sequence[Size]) -> str:
 # ---- prediction --------------------------------------------------------------------------------
 
 
-def prediction(found: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]]:
+def prediction(measured: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]]:
     """Throughput of a process (unknowns/s) for 1, 2, 4, ... processes, as a model has it.
 
     A unit of work takes t = c N + e x, where N are the unknowns of a process, and x what one
@@ -329,7 +329,7 @@ def prediction(found: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]]:
     over the bandwidth, both as measured among the most processes. The constants c and e are fitted
     to what was measured, e not below 0. Raises InputError where one number of processes only was.
     """
-    several = [record for record in found if record["latency"] is not None]
+    several = [record for record in measured if record["latency"] is not None]
     if not several:
         raise InputError("--model needs a launch of several processes")
     latency, bandwidth = several[-1]["latency"], several[-1]["bandwidth"]
@@ -342,14 +342,14 @@ def prediction(found: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]]:
 
     terms = np.array([
         [r["unknowns"] / r["ranks"], exchange(r["counts"], r["periodic"], r["dims"])]
-        for r in found
+        for r in measured
     ])  # fmt: skip
-    times = np.array([statistics.median(r["seconds"]) for r in found])
+    times = np.array([statistics.median(r["seconds"]) for r in measured])
     # Relative errors count, so each line is divided by its time.
     (cost, part), *_ = np.linalg.lstsq(terms / times[:, None], np.ones(len(times)), rcond=None)
     if part < 0.0 or cost < 0.0:
         cost, part = float(np.mean(times / terms[:, 0])), 0.0
-    last, ranks = found[-1], 1
+    last, ranks = measured[-1], 1
     on_device = last["backend"] in ON_GPU
     block = [max(1, n // parts) for n, parts in zip(last["counts"], last["dims"], strict=True)]
     while ranks <= MOST_OF_MODEL:
