@@ -83,8 +83,10 @@ def test_memory_is_that_of_the_arrays_of_a_run(name, monkeypatch, tmp_path):
     monkeypatch.setattr("heatsolve.runner.choose", lambda *_: (machine, "as asked for"))
     run(case, None, tmp_path / "a.h5")
     reference = Tracked(case.solver.field_precision)
-    pace = None if case.model.steady else time_step_controller(make_model(case, reference))
-    assert budget_of(case, reference, pace=pace).arrays == pytest.approx(machine.most[0], rel=0.03)
+    steps = None if case.model.steady else time_step_controller(make_model(case, reference))
+    assert budget_of(case, reference, time_steps=steps).arrays == pytest.approx(
+        machine.most[0], rel=0.03
+    )
 
 
 @pytest.mark.parametrize(("method", "arrays"), [("jacobi", 3), ("sor", 6), ("chebyshev", 4)])
