@@ -52,6 +52,7 @@ def test_all_cases_are_tried_here():
     assert set(shipped()) == tried
 
 
+@pytest.mark.few(1)
 def test_hotspot(backend, tmp_path):
     result = solve("hotspot", backend, tmp_path)
     field = result.fields["temperature"]
@@ -68,6 +69,7 @@ def test_hotspot(backend, tmp_path):
     assert norms[10000] == pytest.approx(0.00019855966371232507, rel=1e-14)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("size", "count", "digest"),
     [
@@ -84,6 +86,7 @@ def test_hotspot_at_other_sizes(size, count, digest, tmp_path):
     assert sha256(result.fields["temperature"]) == digest
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("precision", "digest"), [("float64", LEGATE), ("float32", LEGATE_FLOAT32)]
 )
@@ -137,7 +140,7 @@ def exact_discrete(intervals, dimension):
     return field
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("name", "intervals"),
     [("sine-source", 32), ("sine-source", 129), ("sine-source-3d", 16), ("sine-source-3d", 33)],
@@ -202,6 +205,7 @@ def centre(result):
     return float(field[tuple(n // 2 for n in field.shape)])
 
 
+@pytest.mark.few(2)
 def test_cooling_cube(backend, tmp_path):
     sets = ("grid.nodes=[17, 17, 17]", "time.step=0.0025")
     result = solve("cooling-cube", backend, tmp_path, *sets)
@@ -243,6 +247,7 @@ def resistance(problem):
     return (float(layer.mean()) - constants["ambient"]) / heat
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend_name", ["numpy", "numba"])
 def test_heat_sink_balance(backend_name):
     case = load("heat-sink", ["grid.cells=[28, 10, 24]"])
@@ -303,6 +308,7 @@ def test_teaching_case(name, backend, tmp_path):
     assert values.max() == pytest.approx(largest, rel=1e-12)
 
 
+@pytest.mark.few(2)
 def test_teaching_velocities_are_the_same(backend, tmp_path):
     for name in ("cfdpython-06", "cfdpython-08"):
         fields = solve(name, backend, tmp_path).fields
@@ -381,6 +387,7 @@ def test_laplace_as_it_is_stated(backend, tmp_path):
     assert math.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=0.03)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "end, sums, lowest",
     [
@@ -395,6 +402,7 @@ def test_cavity_of_the_lesson(end, sums, lowest, backend, tmp_path):
     assert fields["velocity_x"][:, 20].min() == pytest.approx(lowest, rel=1e-10)
 
 
+@pytest.mark.few(2)
 def test_channel_of_the_lesson(backend, tmp_path, capsys):
     report = Report()
     result = run(load("cfdpython-12"), backend, tmp_path / "case.h5", report)

@@ -168,7 +168,7 @@ def trials():
         yield pytest.param(entry, precision, name, marks=marks, id=identity)
 
 
-@pytest.mark.few(60)
+@pytest.mark.few(40)
 @pytest.mark.parametrize("entry, precision, machine", list(trials()), indirect=["machine"])
 def test_backend_equals_numpy(entry, precision, machine):
     for wild in (False, True):
@@ -195,7 +195,7 @@ AWKWARD = {
 }
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(6)
 @on_others
 @pytest.mark.parametrize("entry", named(
     "1d-residual", "2d-residual", "3d-residual",
@@ -231,6 +231,7 @@ def test_regions(machine, d):
         assert same(outside(got, region), outside(before, region)), region
 
 
+@pytest.mark.few(5)
 @on_every
 @pytest.mark.parametrize("d", conformance.DIMENSIONS)
 def test_periodic_ghosts(machine, d):
@@ -249,7 +250,7 @@ on_one_of_each = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(10)
 @on_one_of_each
 @pytest.mark.parametrize("inset", (0, 1))
 @pytest.mark.parametrize("depth", (1, 3))
@@ -340,6 +341,7 @@ def greatest(at, u, f):
     return maximum(f[at], u[at])
 
 
+@pytest.mark.few(5)
 @on_every
 @pytest.mark.parametrize("entry", [
     Entry("swap", swap, 2, (Field((True, True)),) * 2, (0, 1)),
@@ -355,6 +357,7 @@ def test_an_output_may_be_read_at_the_point(machine, entry):
         assert same(got, wanted)
 
 
+@pytest.mark.few(2)
 @on_every
 def test_accumulators_gather_until_cleared(machine):
     backend = machine("float64")

@@ -52,7 +52,7 @@ def never_cached(monkeypatch):
     monkeypatch.setenv("CUDA_CACHE_DISABLE", "1")
 
 
-@pytest.mark.few(80)
+@pytest.mark.few(30)
 @in_precisions
 @by_name
 def test_cuda_c_compiles(name, precision):
@@ -148,7 +148,7 @@ def ptx_of(python, entry, signature, capability=HOPPER):
     return python.ptx_of(python.python_source(signature, tape), signature, capability)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 @in_precisions
 def test_numba_cuda_compiles_without_contraction(python, name, precision):
@@ -161,6 +161,7 @@ def test_numba_cuda_compiles_without_contraction(python, name, precision):
         assert not re.search(r"\b(add|sub|mul|div|sqrt)\S*\.f64", ptx)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "capability", [(6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
 )

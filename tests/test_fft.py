@@ -134,6 +134,7 @@ ALL_PAIRS = {
 """In 3D every two kinds of axes meet once."""
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("backend", [NumpyBackend, RealOnly])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 @pytest.mark.parametrize("d", [1, 2, 3])
@@ -155,6 +156,7 @@ LARGER = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_a_step_falls_to_rounding_level(precision, kind, backend):
@@ -184,6 +186,7 @@ FREE = [((5, 4, 6), ["--", "gg", "--"]), ((9, 8), ["gg", "gg"]), ((12,), ["--"])
 """Grids without a value at any wall."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_without_values_at_walls_the_start_plays_no_part(kind, backend):
     """If the norm of b is the scale: the first residual is b, and one step solves."""
@@ -244,7 +247,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_agrees_with_conjugate_gradients(problem, backend, tmp_path):
     grid, walls, source = PROBLEMS[problem]

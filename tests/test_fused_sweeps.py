@@ -90,6 +90,7 @@ def wrap(backend, u, wraps):
             backend.sweep(shifted, u, tuple(region), u, *distances)
 
 
+@pytest.mark.few(32)
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("walls", WALLS)
 @pytest.mark.parametrize("case", CASES)
@@ -184,6 +185,7 @@ def two_plain_steps(*given):
     return two_steps(NumpyBackend(), *given)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("method", ["multigrid", "mgcg"])
 @pytest.mark.parametrize("grid", GRIDS)
@@ -216,6 +218,7 @@ ROOMY = {
 }  # fmt: skip
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("grid", ROOMY)
 def test_nothing_depends_on_the_room_in_rows(grid, name):
@@ -256,6 +259,7 @@ class Counting(Emulated):
         return array
 
 
+@pytest.mark.few(3)
 @COMPILER
 @pytest.mark.parametrize(
     "solver", ["", "method = 'multigrid'\ncycle = 'FMG'", "precision = 'mixed'", "method = 'mgcg'"]
@@ -297,6 +301,7 @@ LOOKED_AT = {
 }  # fmt: skip
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("grid", LOOKED_AT)
 def test_norms_that_cycles_find_on_their_way(grid, name):
@@ -353,6 +358,7 @@ SPACES = {
 }  # fmt: skip
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize(
     "grid",
@@ -366,6 +372,7 @@ def test_cycle_legs_in_3d_have_the_bits_of_single_sweeps(grid, name):
     assert got[INSIDE].tobytes() == expected[INSIDE].tobytes()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("solver", ["method = 'multigrid'", "method = 'multigrid'\ncycle = 'FMG'"])
 def test_a_source_that_is_the_same_everywhere(solver, name, monkeypatch):
@@ -424,6 +431,7 @@ AHEAD = [
 ]
 
 
+@pytest.mark.few(4)
 @COMPILER
 @pytest.mark.parametrize("early", [1.0, 1e3, 1e12])
 @pytest.mark.parametrize("solver", AHEAD)
@@ -460,6 +468,7 @@ WIDE = {
 }
 
 
+@pytest.mark.few(1)
 @COMPILER
 @pytest.mark.parametrize("grid", WIDE)
 def test_cycle_legs_in_single_precision(grid):
@@ -470,6 +479,7 @@ def test_cycle_legs_in_single_precision(grid):
     assert backend.launched >= 6
 
 
+@pytest.mark.few(1)
 @COMPILER
 @pytest.mark.parametrize(
     ("grid", "precision"),

@@ -103,6 +103,7 @@ def test_cycles_in_3d(grid, most, of_one_sweep, walls):
     assert cycles("mgcg", grid, walls) <= most
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grid", ["nodes = [1000, 777]", "cells = [1000, 777]"])
 def test_cycles_of_an_awkward_size(grid):
     assert cycles("multigrid", grid, "gvrv") <= (10 if "nodes" in grid else 12)
@@ -203,7 +204,7 @@ def nested_ratios(grid, walls, backend="numpy", smoother="red-black"):
     return np.linalg.norm(left) / np.linalg.norm(error), np.abs(left).max() / np.abs(error).max()
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("n", [256, 512, 1024, pytest.param(4096, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_full_multigrid_finds_the_solution_in_one_pass(kind, n):
@@ -270,7 +271,7 @@ PLANES = [
 """Grids both of whose axes are halved, even and odd, with all kinds of walls."""
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("method", "wide"), [("V", 2000), ("mixed", 2000), ("FMG", 2000), ("FMG", 0)]
 )
@@ -307,7 +308,7 @@ def test_both_axes_at_once_have_the_bits_of_one_after_the_other(
     assert fields[0].tobytes() == fields[1].tobytes()
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "torus"])
 def test_full_multigrid_has_the_same_bits_on_backends(problem, backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]
@@ -405,7 +406,7 @@ def test_a_cycle_is_symmetric_and_positive(name, conductivity):
     assert abs(cross[0] - cross[1]) < 1e-12 * max(own)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("conductivity", ["1", "where(x < 0.3, 1, 1000)"])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_tiny_grids(kind, conductivity, last_level):
@@ -423,7 +424,7 @@ def test_tiny_grids(kind, conductivity, last_level):
 # ---- bits, restarts, refusals ------------------------------------------------------------------
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "1D cells"])
 def test_backends_give_the_same_bits(problem, backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]

@@ -41,6 +41,7 @@ def write(
     return path
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("extents", [(1.0,), (1.0, 2.0), (0.05, 2.0), (2.0, 0.1), (1.0, 1.5, 2.0)])
 @pytest.mark.parametrize("times", [None, (0.0, 0.5)])
 def test_png(tmp_path, extents, times):
@@ -102,6 +103,7 @@ def test_1d_transient_shows_several_times(tmp_path):
     assert (texts[0], texts[-1]) == ("t = 0 s", "t = 1 s")
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("value", [0.0, 300.0, -1e-30, np.nan, np.inf])
 @pytest.mark.parametrize("extents", [(1.0,), (1.0, 1.0), (1.0, 1.0, 1.0)])
 @pytest.mark.filterwarnings("error")
@@ -155,6 +157,7 @@ def test_long_titles_are_broken(tmp_path):
     assert max(map(len, title.splitlines())) < 70 and "\n" in title
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("title", "limits"), [("\u70ed\u4f20\u5bfc", None), ("plate", (0.0, 1e-100))]
 )
@@ -542,6 +545,7 @@ def test_slices_of_texts():
         parse_slices(["z=0.5", "z=1"])
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [

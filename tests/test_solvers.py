@@ -138,7 +138,7 @@ conductivity = 1e-6
 """In SI units, in which residuals are small numbers: 1 km, 1e-6 W/m/K."""
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("scheme", ["crank-nicolson", "backward-euler"])
 def test_implicit_steps_of_small_numbers_move(scheme, backend, tmp_path):
     """With the default tolerance, as with a tight one."""
@@ -160,7 +160,7 @@ def test_steady_solutions_of_small_numbers(tmp_path):
     assert np.abs(1e10 * weak - strong).max() < 1e-7 * strong.max()
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("monitor", ["residual", "update"])
 @pytest.mark.parametrize("walls", ["0000", "ggg0"])
 def test_without_a_right_side_the_first_norm_is_the_scale(walls, monitor, backend, tmp_path):
@@ -175,6 +175,7 @@ def test_without_a_right_side_the_first_norm_is_the_scale(walls, monitor, backen
     assert result.outcome.threshold == pytest.approx(1e-3 * norms[0])
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("method", ["jacobi", "cg", "multigrid", "mgcg"])
 def test_a_solve_makes_an_iteration_unless_it_begins_at_rounding_level(method, backend, tmp_path):
     """T = 1 + x in steps of 1/8 is the solution to the last bit; 1e-9 beside it is not."""
@@ -215,7 +216,7 @@ def of_size(power, solver, march=""):
                      "steady = false" if march else "", boundary=walls, **tables)  # fmt: skip
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("power", SIZES)
 @pytest.mark.parametrize("solver", CRITERIA.values(), ids=CRITERIA)
 def test_numbers_whose_squares_no_number_holds(solver, power, backend, tmp_path):
@@ -229,7 +230,7 @@ def test_numbers_whose_squares_no_number_holds(solver, power, backend, tmp_path)
     assert norms == usual.outcome.history["residual"]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("power", SIZES)
 @pytest.mark.parametrize("scheme", ["explicit", "crank-nicolson"])
 def test_steps_of_numbers_whose_squares_no_number_holds(scheme, power, backend, tmp_path):
@@ -246,14 +247,14 @@ SIZES_OF_SINGLE = [-83, 66]
 """Powers of two, about 1e-25 and 1e20, whose squares float32 does not hold."""
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("power", SIZES_OF_SINGLE)
 @pytest.mark.parametrize("name", [name for name in CRITERIA if name != "mixed"])
 def test_numbers_whose_squares_float32_does_not_hold(name, power, backend, tmp_path):
     test_numbers_whose_squares_no_number_holds(SINGLE + CRITERIA[name], power, backend, tmp_path)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("power", SIZES_OF_SINGLE)
 def test_steps_of_numbers_whose_squares_float32_does_not_hold(power, backend, tmp_path):
     march = "end = 0.01\nstep = 0.002\nscheme = 'backward-euler'"
@@ -271,7 +272,7 @@ def between_walls(left, model="", extent="", precision="float32", source="0"):
                      boundary=walls + sides)  # fmt: skip
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("left", "model", "extent", "source"),
     [
@@ -312,7 +313,7 @@ def test_what_float32_does_not_hold_is_told(left, model, source, error, backend,
         solve(between_walls(left, model, source=source), tmp_path, backend)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("method", ["multigrid", "cg", "jacobi"])
 def test_every_implicit_step_makes_an_iteration(method, backend, tmp_path):
     """A step whose start meets the tolerance is not left out: the field still moves."""

@@ -166,7 +166,7 @@ def machine(name, threads, monkeypatch):
     return make(name, threads=threads)
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(12)
 @backends
 @fields
 def test_backends(name, threads, values, monkeypatch):

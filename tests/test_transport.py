@@ -72,7 +72,7 @@ concentration = "sin(2*pi*(x - {v}*t))"
 """
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("v", [1.0, -1.0])
 @pytest.mark.parametrize(
     "convection, scheme, least, most",
@@ -134,7 +134,7 @@ concentration = "sin(x + 2*y - t)"
 ORDERS = [("central", 1.9, 2.2), ("tvd", 1.7, 3.3), ("upwind3", 1.8, 3.3)]
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("convection, least, most", ORDERS)
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_order_of_a_manufactured_solution(backend, tmp_path, convection, kind, least, most):
@@ -184,7 +184,7 @@ PLANE = {
 FORMS = [(1, "flux"), (2, "flux"), (1, "advective")]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("convection, least, most", [("upwind", 0.85, 1.2), *ORDERS])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 @pytest.mark.parametrize("dimension, form", FORMS)
@@ -202,7 +202,7 @@ def test_order_with_a_velocity_that_diverges(
     assert least < order(errors_of("numpy", tmp_path, sizes, text)) < most
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("convection, least, most", [("upwind", 0.85, 1.2), *ORDERS])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 @pytest.mark.parametrize("direction", [1, -1])
@@ -269,7 +269,7 @@ concentration = "exp(-3*pi**2*t)*sin(pi*x)*sin(pi*y)*cos(pi*z)"
 # ---- what is conserved, what is bounded ----------------------------------------------------------
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("convection", ["upwind", "central", "upwind3", "tvd"])
 def test_constant_velocity_conserves(backend, tmp_path, convection):
     result = solve(
@@ -452,6 +452,7 @@ def test_nothing_becomes_negative_where_velocity_diverges(tmp_path, kind, convec
     assert run(parse(text, "case"), "numpy", tmp_path / "a.h5").fields["concentration"].min() >= 0.0
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("convection", CONVECTIONS)
 @pytest.mark.parametrize("form", ["flux", "advective"])
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -539,6 +540,7 @@ def test_limits_of_stability():
     assert limit("upwind", "explicit", [0.0], 0.0, [h]) == math.inf
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "convection, scheme",
     [("upwind", "explicit"), ("central", "rk3"), ("upwind3", "rk3"), ("upwind3", "rk2")],
