@@ -14,9 +14,8 @@ import heatsolve
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case import load as case_module
 from heatsolve.case.case import Case
-from heatsolve.case.defaults import with_key
 from heatsolve.case.load import CaseError, load, parse, shipped, title
-from heatsolve.case.toml import dump, lines_of
+from heatsolve.case.toml import dump, lines_of, with_key
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.models.unused import unused_keys
 from heatsolve.tools.template import STARTER

@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, create_model
 
-from heatsolve.case.defaults import ChangedDefault, resolved
 from heatsolve.case.sections import (
     FIELDS,
     About,
@@ -27,7 +26,7 @@ from heatsolve.case.sections import (
     Units,
     Wall,
 )
-from heatsolve.case.toml import KeyPath, lines_of, place_of
+from heatsolve.case.toml import ChangedDefault, KeyPath, lines_of, place_of, resolved
 from heatsolve.case.types import Constants, Found, real
 from heatsolve.stencil.expressions import Expression, show, suggestion
 from heatsolve.stencil.grid import WALLS

@@ -16,10 +16,20 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from heatsolve.case import defaults, registry
+from heatsolve.case import registry
 from heatsolve.case.case import Case, Origin, needed_walls, wall_mistakes
 from heatsolve.case.sections import FIELDS, Condition, Grid, Section
-from heatsolve.case.toml import KeyPath, dotted, dump, lines_of, loads, place_of, unclosed, unheld
+from heatsolve.case.toml import (
+    KeyPath,
+    completed,
+    dotted,
+    dump,
+    lines_of,
+    loads,
+    place_of,
+    unclosed,
+    unheld,
+)
 from heatsolve.case.types import Found, Mistake
 from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.stencil.expressions import quoted, show, suggestion
@@ -169,7 +179,7 @@ def recorded(text: str) -> Recorded:
     if len(text) > MOST_BYTES:
         return Recorded(None, text)
     try:
-        text, notes = defaults.completed(text, parse(text, "case").changed_defaults())
+        text, notes = completed(text, parse(text, "case").changed_defaults())
         return Recorded(parse(text, "case"), text, notes)
     except InputError:
         return Recorded(None, text)

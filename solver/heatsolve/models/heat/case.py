@@ -7,7 +7,6 @@ from typing import Any, Literal
 from pydantic import Field, StrictBool
 
 from heatsolve.case.case import Case, outside_grid, with_keys, with_walls
-from heatsolve.case.defaults import ChangedDefault
 from heatsolve.case.sections import (
     IMPLICIT,
     ONE,
@@ -18,6 +17,7 @@ from heatsolve.case.sections import (
     Source,
     Wall,
 )
+from heatsolve.case.toml import ChangedDefault
 from heatsolve.case.types import Found, Integer, Real, SpaceField
 from heatsolve.models.heat.walls import WallKind
 from heatsolve.stencil.expressions import show

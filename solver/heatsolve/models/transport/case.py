@@ -8,8 +8,8 @@ from annotated_types import Ge
 from pydantic import Field
 
 from heatsolve.case.case import Case
-from heatsolve.case.defaults import ChangedDefault
 from heatsolve.case.sections import Box, Initial, Model
+from heatsolve.case.toml import ChangedDefault
 from heatsolve.case.types import Found, PositiveReal, Real, VelocityField
 
 
