@@ -258,9 +258,10 @@ class Counting(Emulated):
         Counting.made += array.nbytes
         return array
 
+    def c_kernel(self, source, bytes_shared):
+        return lambda launch, operands: None  # nothing is computed: g++ would take a minute
 
-@pytest.mark.few(3)
-@COMPILER
+
 @pytest.mark.parametrize(
     "solver", ["", "method = 'multigrid'\ncycle = 'FMG'", "precision = 'mixed'", "method = 'mgcg'"]
 )
