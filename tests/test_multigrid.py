@@ -308,7 +308,7 @@ def test_both_axes_at_once_have_the_bits_of_one_after_the_other(
     assert fields[0].tobytes() == fields[1].tobytes()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(2, among="numba")
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "torus"])
 def test_full_multigrid_has_the_same_bits_on_backends(problem, backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]
@@ -424,7 +424,7 @@ def test_tiny_grids(kind, conductivity, last_level):
 # ---- bits, restarts, refusals ------------------------------------------------------------------
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2, among="numba")
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "1D cells"])
 def test_backends_give_the_same_bits(problem, backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]
