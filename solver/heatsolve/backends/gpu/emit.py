@@ -423,10 +423,11 @@ def macro(name: str, value: str | Sequence[str]) -> str:
 
 
 def constants() -> str:
-    """The layout of a register as preprocessor constants."""
+    """The layout of a register, and what all kernels know of it."""
     names = ("SLICE_BITS", "SLICES", "LOWEST", "TOP", "NOT_FINITE", "LARGEST", "WIDTH")
     values = {name: getattr(sums, name) for name in names} | {"SPREAD": SPREAD}
-    return "\n".join(f"#define {name} {value}" for name, value in values.items()) + "\n"
+    defines = "".join(f"#define {name} {value}\n" for name, value in values.items())
+    return defines + cuda_text("sums.cuh")
 
 
 def indented(lines: Iterable[str]) -> list[str]:

@@ -1,5 +1,4 @@
 // The small kernels of a check: `merge` and `check`.
-typedef long long integer;
 
 __device__ void merge_into(integer* row, integer* reg, int copies) {
     for (int place = threadIdx.x; place < WIDTH; place += blockDim.x) {
@@ -20,8 +19,8 @@ extern "C" __global__ void merge(integer* reg, integer copies, integer* gate, in
 }
 
 // Merges a register into a row of the ledger, clears it, and closes the gate; one block.
-extern "C" __global__ void check(integer* reg, integer copies, integer sum, double limit, integer* gate,
-                                 integer* rows) {
+extern "C" __global__ void check(integer* reg, integer copies, integer sum, double limit,
+                                 integer* gate, integer* rows) {
     if (gate[0]) return;
     integer* merged = rows + gate[1] * WIDTH;
     merge_into(merged, reg, copies);

@@ -1,11 +1,5 @@
 // What all kernels of fused sweeps have in common: indices, shuffles, and norms by a warp.
 
-#define EVERY_LANE 0xffffffffu
-typedef long long integer;
-typedef unsigned long long word;
-#define MAGNITUDE 0x7FFFFFFFFFFFFFFFll
-#define INFINITE 0x7FF0000000000000ll
-
 template <int N> struct Number {
     static constexpr int value = N;
 };
@@ -54,22 +48,19 @@ struct Sum {
 
     __device__ __forceinline__ explicit Sum(integer* reg) : reg(reg) {}
     template <int N> __device__ __forceinline__ void add(double (&terms)[N]) {
-        int mine = 0;  // the upper half of a double holds its exponent
-        for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
-        const int largest = __reduce_max_sync(EVERY_LANE, mine);
+        const int largest = __reduce_max_sync(EVERY_LANE, upper_half(terms));
         if (largest >= too_large) {
             if (largest >= INFINITE >> 32) {
                 if ((threadIdx.x & 31) == 0) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
                 return;
             }
             finish();
-            top = max(0, (largest >> 20) - 1022 - LOWEST) / SLICE_BITS;
-            const int above = SLICE_BITS * top + LOWEST;
-            scale = __longlong_as_double((integer)(1023 - above) << 52);
-            too_large = min(2047, above + SLICE_BITS + 1022) << 20;
+            top = top_slice(largest);
+            scale = scale_of(top);
+            too_large = min(2047, SLICE_BITS * (top + 1) + LOWEST + 1022) << 20;
             for (int k = 0; k < SLICES; k++) slices[k] = 0;
         }
-        double anchor = 6755399441055744.0;  // 1.5 * 2^52
+        double anchor = ANCHOR;
         for (int n = 0; n < N; n++) terms[n] *= scale;
         for (int k = 0; k < SLICES; k++) {
             for (int n = 0; n < N; n++) {
@@ -77,7 +68,7 @@ struct Sum {
                 slices[k] += rounded;
                 terms[n] -= rounded;
             }
-            anchor *= 1.0 / (1 << SLICE_BITS);
+            anchor *= NEXT_ANCHOR;
         }
     }
     __device__ void finish() {

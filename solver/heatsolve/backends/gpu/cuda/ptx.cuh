@@ -52,10 +52,6 @@ template <int N> __device__ __forceinline__ void fetch(unsigned to, const void* 
 __device__ __forceinline__ void fetched() {}
 template <int N> __device__ __forceinline__ void await_all_but() {}
 __device__ __forceinline__ void make_barrier(unsigned, int, int) {}
-__device__ __forceinline__ int __reduce_max_sync(unsigned lanes, int value) {
-    for (int step = 16; step; step >>= 1) value = max(value, __shfl_xor_sync(lanes, value, step));
-    return value;
-}
 #endif
 // Stores where a condition holds, without a branch: behind one that may divide a warp the compiler
 // looks before every shuffle whether it is whole again, and moves nothing across.

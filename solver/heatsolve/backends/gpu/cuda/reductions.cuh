@@ -1,26 +1,15 @@
 // The exact sum and the largest magnitude of terms by a warp, for generic sweeps that reduce.
 
-typedef long long integer;
-typedef unsigned long long word;
-#define MAGNITUDE 0x7FFFFFFFFFFFFFFFll
-#define INFINITE 0x7FF0000000000000ll
-#define EVERY_LANE 0xffffffffu
-
 __device__ int thread() { return threadIdx.y * blockDim.x + threadIdx.x; }
 __device__ int lane() { return thread() & 31; }
 
-// The largest value of a warp, in every lane.
 #if __CUDA_ARCH__ < 800
-template <typename T> __device__ T __reduce_max_sync(unsigned, T value) {
-    for (int step = 16; step; step >>= 1)
-        value = max(value, __shfl_xor_sync(EVERY_LANE, value, step));
-    return value;
-}
 __device__ int __reduce_add_sync(unsigned, int value) {
     for (int step = 16; step; step >>= 1) value += __shfl_xor_sync(EVERY_LANE, value, step);
     return value;
 }
 #endif
+// The largest value of a warp, in every lane.
 __device__ int warp_max(int value) { return __reduce_max_sync(EVERY_LANE, value); }
 __device__ integer warp_max(integer value) {
     const int high = warp_max((int)(value >> 32));  // values are not negative
@@ -43,19 +32,17 @@ template <int N> __device__ void add_largest(const double (&terms)[N], integer* 
 // lower half: that of a term is 2^27 units at most, those of eight fit an int.
 template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
     static_assert(N <= 8, "the terms of a thread");
-    int mine = 0;  // the upper half of a double holds its exponent
-    for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
-    const int largest = warp_max(mine);
-    if (largest >= 0x7FF00000) {
-        if (mine >= 0x7FF00000) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
+    const int mine = upper_half(terms), largest = warp_max(mine);
+    if (largest >= INFINITE >> 32) {
+        if (mine >= INFINITE >> 32) atomicAdd((word*)(reg + NOT_FINITE), 1ull);
         return;
     }
-    const int top = max(0, (largest >> 20) - 1022 - LOWEST) / SLICE_BITS;
-    const double scale = __longlong_as_double((integer)(1023 - (SLICE_BITS * top + LOWEST)) << 52);
+    const int top = top_slice(largest);
+    const double scale = scale_of(top);
     for (int n = 0; n < N; n++) terms[n] *= scale;
-    integer units = 0;                   // a lane takes the slice of its number
-    double anchor = 6755399441055744.0;  // 1.5 * 2^52
-    for (int k = 0; k < SLICES; k++, anchor *= 1.0 / (1 << SLICE_BITS)) {
+    integer units = 0;  // a lane takes the slice of its number
+    double anchor = ANCHOR;
+    for (int k = 0; k < SLICES; k++, anchor *= NEXT_ANCHOR) {
         int sum = 0;
         for (int n = 0; n < N; n++) {
             const double lifted = terms[n] + anchor;
