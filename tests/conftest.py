@@ -19,16 +19,22 @@ NAMED = ("gpu", "multigpu", "sanitize", "slow")
 """Markers of tests that run only where `-m` names them."""
 
 
-@pytest.fixture(
-    params=[
-        "numpy",
-        "numba",
-        pytest.param("cupy", marks=pytest.mark.gpu),
-        pytest.param("cuda", marks=pytest.mark.gpu),
-    ]
+COMPILING = (
+    "numba",
+    pytest.param("cupy", marks=pytest.mark.gpu),
+    pytest.param("cuda", marks=pytest.mark.gpu),
 )
+
+
+@pytest.fixture(params=["numpy", *COMPILING])
 def backend(request):
     """The name of each backend; those of GPUs run with `pytest -m gpu` only."""
+    return request.param
+
+
+@pytest.fixture(params=COMPILING)
+def other_backend(request):
+    """The name of each backend whose bits can be compared with those of numpy."""
     return request.param
 
 

@@ -192,11 +192,11 @@ def test_implicit_steps_with_walls_in_time(scheme, tmp_path):
     ("problem", "monitor"),
     [("3D nodes", "residual"), ("nodes, periodic", "residual"), ("1D cells", "update")],
 )
-def test_backends_give_the_same_bits(problem, monitor, backend, tmp_path):
+def test_backends_give_the_same_bits(problem, monitor, other_backend, tmp_path):
     grid, walls, source = PROBLEMS[problem]
     solver = f"{MIXED}monitor = '{monitor}'\nrelative = true\ntolerance = 1e-9"
     text = case_text(grid, walls, source, solver)
-    reference, other = (solve(text, tmp_path, name) for name in ("numpy", backend))
+    reference, other = (solve(text, tmp_path, name) for name in ("numpy", other_backend))
     assert other.outcome.history == reference.outcome.history
     assert other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()
 

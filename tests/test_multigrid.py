@@ -308,14 +308,14 @@ def test_both_axes_at_once_have_the_bits_of_one_after_the_other(
     assert fields[0].tobytes() == fields[1].tobytes()
 
 
-@pytest.mark.few(2, among="numba")
+@pytest.mark.few(2)
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "torus"])
-def test_full_multigrid_has_the_same_bits_on_backends(problem, backend, tmp_path, last_level):
+def test_full_multigrid_has_the_same_bits_on_backends(problem, other_backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]
     for conductivity in ("1", "where(x < 0.4, 100, 1)") if "3D" not in problem else ("1",):
         solver = "method = 'multigrid'\ncycle = 'FMG'\niterations = 1"
         text = case_text(grid, walls, source, solver, f"conductivity = '{conductivity}'")
-        reference, other = (solve(text, tmp_path, name) for name in ("numpy", backend))
+        reference, other = (solve(text, tmp_path, name) for name in ("numpy", other_backend))
         assert other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()
 
 
@@ -424,9 +424,9 @@ def test_tiny_grids(kind, conductivity, last_level):
 # ---- bits, restarts, refusals ------------------------------------------------------------------
 
 
-@pytest.mark.few(2, among="numba")
+@pytest.mark.few(2)
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "1D cells"])
-def test_backends_give_the_same_bits(problem, backend, tmp_path, last_level):
+def test_backends_give_the_same_bits(problem, other_backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]
     for method in METHODS:
         # Each precision is compiled anew, and conformance tests know every point in both.
@@ -435,7 +435,7 @@ def test_backends_give_the_same_bits(problem, backend, tmp_path, last_level):
             solver = (f"method = '{method}'\nprecision = '{precision}'\nrelative = true\n"
                       f"tolerance = {tolerance}")  # fmt: skip
             text = case_text(grid, walls, source, solver, "conductivity = '1 + 9*x'")
-            reference, other = (solve(text, tmp_path, name) for name in ("numpy", backend))
+            reference, other = (solve(text, tmp_path, name) for name in ("numpy", other_backend))
             assert other.outcome.history == reference.outcome.history
             assert (
                 other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()

@@ -111,14 +111,14 @@ def test_solution_satisfies_the_equation(problem, tmp_path):
 
 
 @pytest.mark.few(1)
-def test_backends_give_the_same_bits(backend, tmp_path):
+def test_backends_give_the_same_bits(other_backend, tmp_path):
     grid, walls, source = PROBLEMS["3D nodes"]
     for method in ("cg", "jacobi", "sor", "chebyshev"):
         for precision, tolerance in (("float64", 1e-9), ("float32", 1e-4)):
             solver = (f"method = '{method}'\nprecision = '{precision}'\nrelative = true\n"
                       f"tolerance = {tolerance}")  # fmt: skip
             text = case_text(grid, walls, source, solver, "conductivity = '1 + x*y'")
-            reference, other = (solve(text, tmp_path, name) for name in ("numpy", backend))
+            reference, other = (solve(text, tmp_path, name) for name in ("numpy", other_backend))
             assert other.outcome.history == reference.outcome.history
             assert (
                 other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()
