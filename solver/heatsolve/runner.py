@@ -145,13 +145,8 @@ def _run(
         attributes = attributes_of(problem, outcome, work) | errors
         attributes["wall_seconds"] = clock.perf_counter() - began
         results.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
-    summarise(report, case, outcome, errors)
-    solved = systems_solved(case, outcome, made) * problem.whole.all_unknowns
-    report.line(speed(work.seconds, work.points, work.moved, solved))
-    if report.compiled >= TOLD_FROM:
-        report.line(f"{duration(report.compiled)} more of compiling, once")
-    if ranks.size > 1:
-        report.line(together(shares(problem, work.elapsed)))
+    say_ending(report, case, outcome, errors)
+    say_speed(report, problem, outcome, work, made)
     report.line(f"wrote {path}")
     return result
 
@@ -402,14 +397,7 @@ def shares(problem: Model, elapsed: float) -> Shares:
     return Shares(ghosts, sum(hidden) / whole, sum(summing) / whole, balance)
 
 
-def systems_solved(case: Case, outcome: Outcome, made: int) -> int:
-    """The number of linear systems solved from beginning to end, in `made` iterations or steps."""
-    if case.time is None:
-        return int(outcome.converged and made == outcome.count)
-    return made if case.time.scheme in IMPLICIT else 0
-
-
-def summarise(report: Report, case: Case, outcome: Outcome, errors: dict[str, float]) -> None:
+def say_ending(report: Report, case: Case, outcome: Outcome, errors: dict[str, float]) -> None:
     """Say how a run ended, and how far from the exact solution."""
     unit = "iterations" if case.model.steady else "steps"
     number, scale = f"in {outcome.count} {unit}", outcome.scale or 1.0
@@ -428,6 +416,24 @@ def summarise(report: Report, case: Case, outcome: Outcome, errors: dict[str, fl
         report.line(what_to_try(case, outcome))
     for name, value in errors.items():
         report.line(f"{name.replace('_', ' ')}: {value:.3e}")
+
+
+def say_speed(report: Report, problem: Model, outcome: Outcome, work: Work, made: int) -> None:
+    """Say how fast `made` iterations or steps were, and the cost of several processes (asks all).
+
+    A linear system counts as solved only if this run solved it from beginning to end.
+    """
+    case = problem.case
+    if case.time is None:
+        systems = int(outcome.converged and made == outcome.count)
+    else:
+        systems = made if case.time.scheme in IMPLICIT else 0
+    solved = systems * problem.whole.all_unknowns
+    report.line(speed(work.seconds, work.points, work.moved, solved))
+    if report.compiled >= TOLD_FROM:
+        report.line(f"{duration(report.compiled)} more of compiling, once")
+    if problem.ranks.size > 1:
+        report.line(together(shares(problem, work.elapsed)))
 
 
 def what_to_try(case: Case, outcome: Outcome) -> str:
