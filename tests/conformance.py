@@ -199,7 +199,7 @@ def _of_points(d: int) -> list[Entry]:
 def _of_heat(d: int) -> list[Entry]:
     t, faces, m = _mixed(d), _faces(d), _along(d, d - 1)
     listed = [
-        (heat.exchange[d], (t, *faces)),
+        (heat.flux_divergence[d], (t, *faces)),
         (heat.conductance[d], faces),
         (heat.residual, (t, t, m, REAL, *faces)),
         (heat.diagonal, (m, REAL, *faces)),

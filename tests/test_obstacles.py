@@ -15,7 +15,7 @@ from heatsolve.control.controller import Start, State
 from heatsolve.errors import CaseError, InputError
 from heatsolve.io.reader import read, summary
 from heatsolve.io.writer import copy
-from heatsolve.models.flow.obstacles import Obstacles
+from heatsolve.models.flow.immersed_boundary import Obstacles
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.runner import run

@@ -27,7 +27,7 @@ ENTRIES = [
     for entry in registry()
     if entry.dimension == 3 and all(kind not in ("sum", "max") for kind in entry.outputs)
 ]
-(EXCHANGE,) = [entry for entry in ENTRIES if entry.point.__name__ == "exchange_3d"]
+(FLUX_DIVERGENCE,) = [entry for entry in ENTRIES if entry.point.__name__ == "flux_divergence_3d"]
 SHAPE = (7, 10, 140)
 REGIONS = [((1, 6), (1, 9), (1, 139)), ((2, 6), (3, 4), (4, 70)), ((1, 2), (1, 9), (33, 98))]
 """Rows that are no multiple of a thread's, and both ends of the columns even, odd, and either."""
@@ -114,8 +114,8 @@ def test_pairs_equal_numpy(entry, precision):
 
 
 def test_what_lies_together_is_loaded_at_once():
-    signature = replace(EXCHANGE.signature("float64"), pairs=True)
-    source = kernel_source(EXCHANGE.name, signature, signature.tape(EXCHANGE.point))
+    signature = replace(FLUX_DIVERGENCE.signature("float64"), pairs=True)
+    source = kernel_source(FLUX_DIVERGENCE.name, signature, signature.tape(FLUX_DIVERGENCE.point))
     (before, first), second, *_ = source.split("for (long"), *source.split("break;")[1:]
     # Of t: two rows before the loop, then in each row its neighbours and the row ahead.
     assert before.count("*(const double2*)&at_a0[") == 2
@@ -131,8 +131,8 @@ def test_what_lies_together_is_loaded_at_once():
      ({"narrow": ("a0",)}, (10, 140)), ({"dimension": 2}, (140,)), ({}, (10, 141))],
 )  # fmt: skip
 def test_sweeps_that_may_not_pair(change, extents):
-    signature = EXCHANGE.signature("float64")
-    tape = signature.tape(EXCHANGE.point)
+    signature = FLUX_DIVERGENCE.signature("float64")
+    tape = signature.tape(FLUX_DIVERGENCE.point)
     assert may_pair(tape, signature, (10, 140))
     assert not may_pair(tape, replace(signature, **change), extents)
 
@@ -143,7 +143,7 @@ def test_lines_of_coefficients_are_not_read_beyond_their_ends():
     signature = Signature(
         ((False,) * 3, line, one, one, one, one, one), ("array",), (None,), "float64", 3, pairs=True
     )
-    source = kernel_source("line", signature, signature.tape(EXCHANGE.point))
+    source = kernel_source("line", signature, signature.tape(FLUX_DIVERGENCE.point))
     assert source.count("a1[(k + 2)]") == 3  # of each row in a period
     assert source.count("inside_2_ahead ? a1[(k + 2)]") == 3
     assert "const bool inside_2_ahead = k + 2 < extent_k;" in source

@@ -37,10 +37,10 @@ from heatsolve.case.sections import (
 from heatsolve.case.types import Found, Real, SpaceField, SpaceTimeField
 from heatsolve.errors import InputError
 from heatsolve.models import stability
-from heatsolve.models.base import MultiFieldModel, Row, Stepper
+from heatsolve.models.base import Row
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.case import TransportInitial
-from heatsolve.models.transport.runge_kutta import SCHEMES, RungeKutta
+from heatsolve.models.transport.convection import SCHEMES, Staged
 from heatsolve.stencil import language as points
 from heatsolve.stencil.language import Point
 
@@ -148,15 +148,8 @@ def case_with(equations: Equations) -> type[UserCase]:
     return case
 
 
-class Evolution(MultiFieldModel):
+class Evolution(Staged):
     """A case of a user's own model put on its grid."""
-
-    velocities: tuple[Any, ...] = ()
-    wall_lines: tuple[Any, ...] = ()
-    """Both are the affair of the point function."""
-
-    def stepper(self, time: float, step: float) -> Stepper:
-        return RungeKutta(self, time, step)
 
     @property
     def equations(self) -> Equations:

@@ -14,7 +14,7 @@ import numpy as np
 
 from heatsolve.errors import InputError
 from heatsolve.models.base import Model
-from heatsolve.models.flow.obstacles import owners
+from heatsolve.models.flow.immersed_boundary import owners
 from heatsolve.stencil.grid import Axis
 
 LINE_TIME = "line_time"

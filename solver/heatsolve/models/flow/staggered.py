@@ -22,7 +22,7 @@ from heatsolve.models.flow.immersed_boundary import ImmersedBoundary
 from heatsolve.models.flow.projection import Projection
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.solver import method_name
-from heatsolve.models.transport.runge_kutta import SCHEMES
+from heatsolve.models.transport.convection import SCHEMES
 from heatsolve.parallel.halo import replaced
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import WALLS, Grid, Region

@@ -31,17 +31,17 @@ def harmonic_mean(a, b):
     return where(a == b, a, 2.0 * (a * b) / (a + b))
 
 
-def exchange_1d(i, t, cx, rx):
+def flux_divergence_1d(i, t, cx, rx):
     return rx[i] * (cx[i + 1] * (t[i + 1] - t[i]) + cx[i] * (t[i - 1] - t[i]))
 
 
-def exchange_2d(i, j, t, cx, rx, cy, ry):
+def flux_divergence_2d(i, j, t, cx, rx, cy, ry):
     return rx[i, j] * (
         cx[i, j + 1] * (t[i, j + 1] - t[i, j]) + cx[i, j] * (t[i, j - 1] - t[i, j])
     ) + ry[i, j] * (cy[i + 1, j] * (t[i + 1, j] - t[i, j]) + cy[i, j] * (t[i - 1, j] - t[i, j]))
 
 
-def exchange_3d(i, j, k, t, cx, rx, cy, ry, cz, rz):
+def flux_divergence_3d(i, j, k, t, cx, rx, cy, ry, cz, rz):
     return (
         rx[i, j, k]
         * (
@@ -77,7 +77,7 @@ def conductance_3d(i, j, k, cx, rx, cy, ry, cz, rz):
     )
 
 
-exchange = by_dimension(exchange_1d, exchange_2d, exchange_3d)
+flux_divergence = by_dimension(flux_divergence_1d, flux_divergence_2d, flux_divergence_3d)
 """div(k grad T): heat that a unit of volume gains from its neighbours (W/m3)."""
 
 conductance = by_dimension(conductance_1d, conductance_2d, conductance_3d)
@@ -86,7 +86,7 @@ conductance = by_dimension(conductance_1d, conductance_2d, conductance_3d)
 
 def residual(at, t, b, m, s, *faces):
     """b - A T = b + div(k grad T) - m s T (W/m3)."""
-    gained = b[at] + exchange[len(at)](*at, t, *faces)
+    gained = b[at] + flux_divergence[len(at)](*at, t, *faces)
     return gained if s is ZERO else gained - m[at] * s * t[at]
 
 
@@ -97,7 +97,10 @@ def diagonal(at, m, s, *faces):
 
 
 class MagnitudesAround:
-    """-|T| at a point and |T| elsewhere: `exchange` then adds magnitudes where it subtracts."""
+    """-|T| at a point and |T| elsewhere.
+
+    So `flux_divergence` adds magnitudes where it subtracts temperatures.
+    """
 
     def __init__(self, array, at):
         self._array, self._here = array, at
@@ -110,7 +113,7 @@ class MagnitudesAround:
 
 def rounding(at, t, b, m, s, *faces):
     """|A| |T| + |b|: its rounding error is the least residual that a computer can reach."""
-    total = magnitude(b[at]) + exchange[len(at)](*at, MagnitudesAround(t, at), *faces)
+    total = magnitude(b[at]) + flux_divergence[len(at)](*at, MagnitudesAround(t, at), *faces)
     return total if s is ZERO else total + m[at] * s * magnitude(t[at])
 
 
@@ -120,7 +123,9 @@ def gershgorin(at, one, m, *faces):
     `one` is 1 at all unknowns and 0 at walls: a row's sum of magnitudes is twice its diagonal
     less what it gives to the walls.
     """
-    return (2.0 * conductance[len(at)](*at, *faces) + exchange[len(at)](*at, one, *faces)) / m[at]
+    return (
+        2.0 * conductance[len(at)](*at, *faces) + flux_divergence[len(at)](*at, one, *faces)
+    ) / m[at]
 
 
 def wall_gain(axis, side):
@@ -139,7 +144,7 @@ def wall_gain(axis, side):
 
 def explicit_step(at, t, b, dt, m, *faces):
     """T + dt (div(k grad T) + q) / (rho c): one step of explicit Euler."""
-    return t[at] + dt * (b[at] + exchange[len(at)](*at, t, *faces)) / m[at]
+    return t[at] + dt * (b[at] + flux_divergence[len(at)](*at, t, *faces)) / m[at]
 
 
 def implicit_source(at, t, b_old, b_new, m, s, old_share, *faces):
@@ -148,7 +153,7 @@ def implicit_source(at, t, b_old, b_new, m, s, old_share, *faces):
     With s = 1 / (theta dt) and old_share = 1/theta - 1 it makes (A T_new = right side) the
     theta scheme: theta = 1 is backward Euler, 1/2 Crank-Nicolson.
     """
-    old = exchange[len(at)](*at, t, *faces) + b_old[at]
+    old = flux_divergence[len(at)](*at, t, *faces) + b_old[at]
     return m[at] * s * t[at] + old_share * old + b_new[at]
 
 
