@@ -66,7 +66,7 @@ def walls_of(case: Case, grid: Grid, field: str = "temperature") -> Iterator[Wal
 
 
 def mirrors(walls: Sequence[Wall], grid: Grid, backend: Backend) -> tuple[Any, ...]:
-    """What `points.Mirrored` takes: lines for those walls that give a gradient."""
+    """The lines that `Mirrored` takes: one for each wall that gives a gradient, ZERO for others."""
     mirroring = {(w.number, w.side) for w in walls if w.condition.gradient is not None}
     return tuple(
         backend.to_device(grid.beside(number, side)) if (number, side) in mirroring else ZERO
@@ -108,10 +108,10 @@ def sample_of(grid: Grid, names: Collection[str] | None = None) -> Grid:
 
 
 def dims_of(case: Case, grid: Grid, size: int, on_device: bool) -> tuple[int, ...]:
-    """So many processes along each axis, as the case wants them.
+    """The number of processes along each axis, slowest first.
 
     Devices have slabs if these are thick: a layer across the slowest axis lies together in memory,
-    and passes reach beyond such blocks only.
+    and fused sweeps reach beyond such blocks only.
     """
     wanted = None if case.parallel.ranks == "auto" else case.parallel.ranks
     if wanted is None and on_device and grid.axes[0].all_unknowns >= THICK_SLAB * size:
@@ -162,18 +162,18 @@ class Stepper(ABC):
 
     @property
     def scalars(self) -> dict[str, float]:
-        """What a state holds besides the fields."""
+        """The numbers that a state holds besides the fields."""
         return {}
 
     def prepare(self) -> None:
-        """What comes before the first step of a march that begins anew."""
+        """Get ready for the first step of a march that begins anew."""
 
     def recall(self, steps: int, scalars: Mapping[str, float], fields: Mapping[str, Any]) -> None:
-        """What comes instead before a march goes on after these steps: take what a state holds
-        besides the fields of the model."""
+        """Get ready for a march that goes on after these steps: take the numbers and the arrays
+        that a state holds besides the fields of the model."""
 
     def make_solvers(self, parts: Sequence[Substep]) -> None:
-        """Make what solves the systems of a step of these parts; a step makes what it lacks."""
+        """Make the solvers of a step of these parts; a step makes those that it lacks."""
 
     def step(
         self,
@@ -191,7 +191,7 @@ class Stepper(ABC):
             self._advance(part, change, controller)
 
     def _begin(self, parts: int) -> None:
-        """A step begins, of so many parts."""
+        """Begin a step of this number of parts."""
 
     @abstractmethod
     def _advance(
@@ -203,7 +203,7 @@ class Stepper(ABC):
         """Go back to the field before the step, if a step can be left half done."""
 
     def measures(self) -> dict[str, float]:
-        """What the history shall hold of a step, besides its change."""
+        """Columns of the history for a step, besides its change."""
         return {}
 
     def finish(self) -> None:
@@ -288,7 +288,7 @@ class Model(ABC):
 
     @abstractmethod
     def set_walls(self, time: float) -> None:
-        """Write what the walls say at a time into the ghosts of the fields."""
+        """Write the walls' values at a time into the ghosts of the fields."""
 
     @abstractmethod
     def largest_step(self) -> float:
@@ -397,7 +397,7 @@ class Model(ABC):
         return self.grid
 
     def scale(self, name: str, fields: Mapping[str, Any]) -> tuple[float, float]:
-        """What is taken off a field, and then multiplied with, for what a file holds of it."""
+        """The offset that a file subtracts from a field, and the factor it then multiplies by."""
         return 0.0, 1.0
 
     def own(self, array: Any) -> np.ndarray:

@@ -21,7 +21,7 @@ HEADROOM = 1.1
 SLOWER = 0.7
 """A step becomes longer when velocities are less than this share of those it was chosen for."""
 GROWTH = 2.0
-"""A step is at most so many times as long as the one before it."""
+"""A step is at most this many times as long as the one before it."""
 SHORTER = 8.0
 ENDS = (0.0, 1.0)
 WITHIN = tuple(n * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0 for n in range(1, 9))
@@ -33,7 +33,7 @@ REACH = 50.0
 """A step of implicit diffusion in units of h^2 / (2 nu) (of the axes together)."""
 LARGEST_RATE = 1e300
 DIGITS = 6
-"""To so many digits a step that follows is rounded down, so that all machines choose the same."""
+"""Digits to which a step that follows is rounded down, so that all machines choose the same."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class TimeStepController(ABC):
 
     @abstractmethod
     def over(self, number: int, time: float) -> bool:
-        """Whether a march that has made so many steps is at its end."""
+        """Whether a march is at its end after this number of steps."""
 
     @abstractmethod
     def next_step(self, number: int, time: float, fields: Mapping[str, Any]) -> TimeStep:
@@ -89,7 +89,7 @@ class TimeStepController(ABC):
         """Whether this march comes through a step of an earlier one."""
 
     def steps_in_all(self, number: int, time: float) -> int:
-        """Steps to the end, as far as is known after so many."""
+        """Steps of the whole march, as far as is known after this number of them."""
         return self.count
 
 
@@ -215,7 +215,7 @@ class FollowingTimeSteps(TimeStepController):
         return sum(u / h for u, h in zip(speeds, self._problem.steps_along_axes, strict=True))
 
     def _times(self, time: float, step: float, shares: Sequence[float]) -> list[float]:
-        """The times after so large shares of a step, not beyond the end."""
+        """The times after these fractions of a step, not beyond the end."""
         return [min(time + share * step, self.time.end) for share in shares]
 
     def _reach(self) -> float:

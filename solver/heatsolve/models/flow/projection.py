@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]
 EULER_STEPS = 2
-"""So many first steps take implicit diffusion by Euler's backward scheme."""
+"""The number of first steps that take implicit diffusion by Euler's backward scheme."""
 BEFORE = "pressure of the stage before"
 """What a state holds besides the fields."""
 REST = 1e-4
@@ -323,7 +323,7 @@ class Projection(Stepper):
         return 1.0 if self._known < EULER_STEPS else 0.5
 
     def _beside(self, name: str, dt: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """What points take of obstacles: the weights of differences, and the surfaces."""
+        """The arrays that describe obstacles: the weights of differences, and the surfaces."""
         bodies = self.problem.bodies
         return ((), ()) if bodies is None else (bodies.weights(name), bodies.surface(name, dt))
 
