@@ -198,23 +198,23 @@ class CountingBackend(NumpyBackend):
         wraps: tuple[bool, ...],
         kinds: tuple[str | None, ...],
     ) -> FusedSweeps | None:
-        def run(*given: Any) -> None:
+        def run(*args: Any) -> None:
             self.tally.calls += 1
 
         return run
 
-    def cycle_leg(self, half: CycleLeg) -> Callable[[Any, Any], None] | None:
-        if self.machine.cycle_leg(half) is None:
+    def cycle_leg(self, leg: CycleLeg) -> Callable[[Any, Any], None] | None:
+        if self.machine.cycle_leg(leg) is None:
             return None
-        points = math.prod(high - low for low, high in half.region)
-        given = {id(a): a for a in (*half.stages[0], *half.operands) if hasattr(a, "shape")}
-        read = sum(1 not in array.shape for array in given.values())
-        arrays = read + (not half.from_zero) + bool(half.colours)
-        coarse = 0 if half.coarse is None else math.prod(half.coarse_shape)
+        points = math.prod(high - low for low, high in leg.region)
+        operands = {id(a): a for a in (*leg.stages[0], *leg.operands) if hasattr(a, "shape")}
+        read = sum(1 not in array.shape for array in operands.values())
+        arrays = read + (not leg.from_zero) + bool(leg.colours)
+        coarse = 0 if leg.coarse is None else math.prod(leg.coarse_shape)
 
         def run(new: Any, u: Any) -> None:
             self.tally.calls += 1
-            self.points_updated += points * len(half.colours)
+            self.points_updated += points * len(leg.colours)
             self.bytes_moved += (points * arrays + coarse) * self.dtype.itemsize
 
         return run

@@ -134,11 +134,11 @@ class NumbaBackend(HostBackend):
         numbered = np.array([KINDS[kind] for kind in kinds], np.int64)
         reals = [n - 1 for n, a in enumerate(signature.arguments) if isinstance(a, str)]
         arrays = [n - 1 for n, a in enumerate(signature.arguments) if n and not isinstance(a, str)]
-        found = np.zeros((chunks, levels, sums.WIDTH), np.int64)
+        accumulated = np.zeros((chunks, levels, sums.WIDTH), np.int64)
         room: dict[Any, Any] = {}
 
-        def run(*given: Any) -> None:
-            self._make([(sweep, given)])
+        def run(*args: Any) -> None:
+            self._make([(sweep, args)])
 
         def sweep(
             new: Any,
@@ -165,15 +165,15 @@ class NumbaBackend(HostBackend):
             bounds = [bound for pair in (*region, *counted) for bound in pair]
             for level, register in enumerate(registers):
                 if register is not None:
-                    found[:, level] = register
-            given = [stages[0][n] for n in arrays]
+                    accumulated[:, level] = register
+            args = [stages[0][n] for n in arrays]
             compiled[threaded](
-                chunks, levels, *tile, rings, terms, found, numbered, numbers, *bounds, new, u,
-                *given,
+                chunks, levels, *tile, rings, terms, accumulated, numbered, numbers, *bounds,
+                new, u, *args,
             )  # fmt: skip
             for level, register in enumerate(registers):
                 if register is not None:
-                    register[:] = found[:, level]
+                    register[:] = accumulated[:, level]
 
         return run
 

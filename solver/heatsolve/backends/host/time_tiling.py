@@ -76,8 +76,8 @@ def _line(
         else f"rings[chunk, level, {_local(here, reach)}]"
     )
     center = f"u[{_global(here, ())}]" if part == "first" else _before(here, reach)
-    given = ["chunk", "level", *_places(tape.dimension), "count", "kind", "begin", "end"]
-    parameters = ["new", "rings", "u", *arrays, "numbers", *given, "all_terms", "found"]
+    parameters = ["new", "rings", "u", *arrays, "numbers", "chunk", "level"]
+    parameters += [*_places(tape.dimension), "count", "kind", "begin", "end", "all_terms", "found"]
     lines = [
         f"@kept({KEY}, nogil=True, error_model='numpy')",
         f"def {part}({', '.join(parameters)}):",
@@ -184,10 +184,10 @@ def _loops(
     bounds = [f"{end}_{a}" for a in axes for end in ("low", "high")]
     counted = [f"{end}_{a}" for a in axes for end in ("from", "to")]
     tiles = [f"tile_{a}" for a in axes]
-    given = ["chunks", "levels", *tiles, "rings", "terms", "found", "kinds", "numbers"]
+    parameters = ["chunks", "levels", *tiles, "rings", "terms", "found", "kinds", "numbers"]
     lines = [
         f"@kept({KEY}, parallel={threaded}, nogil=True, error_model='numpy')",
-        f"def loops({', '.join([*given, *bounds, *counted, 'new', 'u', *arrays])}):",
+        f"def loops({', '.join([*parameters, *bounds, *counted, 'new', 'u', *arrays])}):",
         f'    """{name}"""',
         *[f"    tiles_{a} = (high_{a} - low_{a} + tile_{a} - 1) // tile_{a}" for a in axes],
         f"    tasks = {' * '.join(f'tiles_{a}' for a in axes)}",
@@ -278,10 +278,10 @@ def _row(axes: Sequence[str], reach: Sequence[int], wrap: bool, arrays: Sequence
         return [f"for x in range({low}, {high}):", f"    rings[{ring}] = u[{source}]"]
 
     def make(part: str) -> str:
-        given = ["new", "rings", "u", *arrays, "numbers", "uint64(chunk)"]
-        given += ["uint64(level)", *local, f"uint64(low - ({base}))", *place, "uint64(low - shift)"]
-        given += ["uint64(high - low)", "kind", "uint64(begin - low)", "uint64(end - low)"]
-        return f"{part}({', '.join([*given, 'terms', 'found'])})"
+        args = ["new", "rings", "u", *arrays, "numbers", "uint64(chunk)"]
+        args += ["uint64(level)", *local, f"uint64(low - ({base}))", *place, "uint64(low - shift)"]
+        args += ["uint64(high - low)", "kind", "uint64(begin - low)", "uint64(end - low)"]
+        return f"{part}({', '.join([*args, 'terms', 'found'])})"
 
     lines = [
         f"low, high = max(start, low_{inner} + shift), min(stop, high_{inner} + shift)",
