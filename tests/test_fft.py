@@ -113,7 +113,7 @@ def dense_solution(system, u):
         columns.append(right - residual())
         inside(system, probe)[place] = 0.0
     volume = np.ones(inside(system, probe).shape)
-    for ratio in system.ratios:
+    for ratio in system.coefficients.ratios:
         if ratio is ONE:
             continue
         line = tuple(slice(None) if n == 1 else slice(1, -1) for n in ratio.shape)

@@ -388,7 +388,7 @@ def test_a_cycle_is_symmetric_and_positive(name, conductivity):
     smoother = smoother_of("red-black", system.grid.dimension, symmetric=True)
     levels = hierarchy(system, backend.zeros(shape), backend.zeros(shape), smoother)
     volume = 1.0
-    for ratio in (ratio for ratio in system.ratios if ratio is not ONE):
+    for ratio in (ratio for ratio in system.coefficients.ratios if ratio is not ONE):
         volume = volume / backend.to_host(ratio)
     rng = np.random.default_rng(5)
     inside = tuple(slice(1, -1) for _ in shape)

@@ -65,17 +65,16 @@ class Modes:
 def modes_of(system: System) -> tuple[Modes, ...]:
     """The eigenvectors of a system along each axis of its grid, slowest first.
 
-    The coefficients of the system are those of `heat`: a capacity, its factor, and conductances
-    and ratios for x, y, z. Raises InputError on several processes, where a coefficient varies in
+    Raises InputError on several processes, where a coefficient varies in
     space, and for a Robin condition, whose eigenvectors no fast transform knows.
     """
     if system.halo.ranks.size > 1:
         raise InputError(ALONE)
     backend = system.backend
-    capacity, s, *pairs = system.coefficients
-    if s != 0.0 and not _even(backend.to_host(capacity)):
+    coefficients = system.coefficients
+    if coefficients.s != 0.0 and not _even(backend.to_host(coefficients.capacity)):
         raise InputError("solver.method: fft needs the same density * specific_heat everywhere")
-    faces = [backend.to_host(array) for array in reversed(pairs[0::2])]
+    faces = [backend.to_host(array) for array in reversed(coefficients.conductances)]
     along = [np.moveaxis(array, number, 0) for number, array in enumerate(faces)]
     return tuple(_of_axis(*args) for args in zip(system.grid.axes, along, strict=True))
 
@@ -237,14 +236,15 @@ class Fourier(Method):
 
     def _eigenvalues(self) -> list[Any]:
         """What each axis adds to the eigenvalues of A; the first one also the capacity."""
-        capacity, s, *_ = self.system.coefficients
+        coefficients = self.system.coefficients
         lines = [modes.eigenvalues for modes in self._modes]
         if self._periodic:  # of conjugate modes one is enough
             halved = self._periodic[-1]
             lines[halved] = lines[halved][: self._lengths[halved] // 2 + 1]
             lines[-1] = lines[-1].repeat(2)
-        if s != 0.0:
-            lines[0] = lines[0] + s * float(self.system.backend.to_host(capacity).flat[0])
+        if coefficients.s != 0.0:
+            capacity = float(self.system.backend.to_host(coefficients.capacity).flat[0])
+            lines[0] = lines[0] + coefficients.s * capacity
         return lines
 
 

@@ -30,7 +30,7 @@ class ConjugateGradients(Method):
         self._r, self._p, self._ap = (backend.zeros(shape) for _ in range(3))
         self._zero = backend.zeros((1,) * system.grid.dimension)
         self._pap, self._rz = (backend.accumulator("sum") for _ in range(2))
-        self._weights = (*system.ratios, *system.coefficients)
+        self._weights = (*system.coefficients.ratios, *system.coefficients)
         self._prepare()
         self.confirm(0)
 
@@ -163,7 +163,7 @@ class MultigridCG(ConjugateGradients):
         system = self.system
         self._z = self._correction()
         self._rz.clear()
-        args = (self._r, self._z, *system.ratios)
+        args = (self._r, self._z, *system.coefficients.ratios)
         system.backend.sweep(_product, self._rz, system.grid.interior, *args)
         return self._rz.value
 

@@ -1,16 +1,23 @@
-"""A linear system A u = b on a grid, the sweeps that it is made of, and what a method is."""
+"""A linear system A u = b on a grid, its sweeps and its spectrum, and the interface of a method."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from heatsolve.backends import MOST_FUSED, Accumulator, Backend
 from heatsolve.parallel.halo import Halo
-from heatsolve.stencil.grid import Grid
+from heatsolve.stencil.grid import Axis, Grid
 from heatsolve.stencil.language import Point, copy, evaluate, fill, magnitude
+
+INVERSE_ITERATIONS = 100
+ENOUGH = 1e-3
+"""Relative change at which the inverse iteration stops: a bound needs no more digits."""
 
 
 @dataclass
@@ -124,22 +131,40 @@ class Sweeps:
         return self.backend.replayed(work) if alone or self.halo.transport.replays else work
 
 
+@dataclass(frozen=True)
+class Coefficients:
+    """The coefficients of A u = m s u - div(k grad u), in finite volumes.
+
+    m is the `capacity`, `s` its factor (ZERO: there is no such term). For the axes x, y, z follow
+    the `conductances` k / h^2 of the faces and the `ratios` of a full cell to each control volume.
+    Point functions take them in the order m, s, cx, rx, cy, ry, cz, rz: that of iteration.
+    """
+
+    capacity: Any
+    s: float
+    conductances: tuple[Any, ...]
+    ratios: tuple[Any, ...]
+
+    def __iter__(self) -> Iterator[Any]:
+        pairs = zip(self.conductances, self.ratios, strict=True)
+        return chain((self.capacity, self.s), *pairs)
+
+
 @dataclass
 class System(Sweeps):
-    """A u = b as its solvers see it: point functions, and the arrays they take.
+    """A u = b as its solvers see it: point functions, and the arrays that they take.
 
-    `residual(at, u, b, *coefficients)` is b - A u and `diagonal(at, *coefficients)` that of A.
-    A is symmetric in the inner product weighted with `1 / ratios`, positive definite, or semi-
-    definite with the constants as its null space (`singular`). `rounding(at, u, b, *coefficients)`
-    is |A| |u| + |b|. `lowest` returns a lower bound of the smallest eigenvalue of A that is not 0.
+    `residual(at, u, b, *coefficients)` is b - A u, `diagonal(at, *coefficients)` the diagonal of A
+    and `rounding(at, u, b, *coefficients)` |A| |u| + |b|. A is symmetric in the inner product
+    weighted with the control volumes, positive definite, or semi-definite with the constants as its
+    null space (`singular`). `lowest` returns a lower bound of its smallest eigenvalue above 0.
     """
 
     residual: Point
     diagonal: Point
     rounding: Point
-    coefficients: tuple[Any, ...]
+    coefficients: Coefficients
     b: Any
-    ratios: tuple[Any, ...]
     lowest: Callable[[], float]
     singular: bool = False
     homogeneous: bool = False
@@ -161,12 +186,13 @@ class System(Sweeps):
 
     def remove_mean(self, u: Any) -> None:
         """Subtract the volume-weighted mean of all unknowns."""
+        ratios = self.coefficients.ratios
         volume = self.backend.accumulator("sum")
         one = self.backend.zeros((1,) * self.grid.dimension)
         self.backend.sweep(fill, one, tuple((0, 1) for _ in self.grid.axes), 1.0)
         # No exchange: no neighbour is read, and `one` has no ghosts to fill.
-        self.backend.sweep(weighted, volume, self.grid.interior, one, *self.ratios)
-        total = self.backend.reduce("sum", weighted, self.grid.interior, u, *self.ratios)
+        self.backend.sweep(weighted, volume, self.grid.interior, one, *ratios)
+        total = self.backend.reduce("sum", weighted, self.grid.interior, u, *ratios)
         mean = total / volume.value
         self.backend.sweep(lowered, u, self.grid.interior, u, mean)
 
@@ -250,6 +276,84 @@ def added(at, u, correction):
 def lowered(at, u, amount):
     """u - amount."""
     return u[at] - amount
+
+
+# ---- a bound of the smallest eigenvalue, axis by axis --------------------------------------------
+
+
+def lowest_eigenvalue(
+    grid: Grid, lines: Sequence[np.ndarray], ratios: Sequence[np.ndarray]
+) -> float:
+    """A lower bound of the smallest eigenvalue that is not 0 (1/s for a unit of rho c).
+
+    A grows with every conductance, so replacing each by the smallest of its layer gives a bound,
+    and leaves a sum of operators along the axes, whose smallest eigenvalues add. Without any wall
+    of given value it is the smallest step from the constant field, along the slowest axis.
+    """
+    smallest = [
+        0.0 if axis.periodic or line[1] + line[-1] == 0.0 else _smallest(line, ratio.reshape(-1))
+        for axis, line, ratio in zip(grid.axes, lines, ratios, strict=True)
+    ]
+    if sum(smallest) > 0.0:
+        return sum(smallest)
+    return min(
+        _first_mode(axis, float(line[2:-1].min()) if line.size > 3 else 0.0)
+        for axis, line in zip(grid.axes, lines, strict=True)
+        if axis.unknowns > 1
+    )
+
+
+def _first_mode(axis: Axis, conductance: float) -> float:
+    """The smallest eigenvalue above 0 of an axis without walls, of even conductance."""
+    half_waves = 1.0 if axis.periodic else 0.5
+    return 4.0 * conductance * math.sin(half_waves * math.pi / axis.intervals) ** 2
+
+
+def _smallest(faces: np.ndarray, ratio: np.ndarray) -> float:
+    """The smallest eigenvalue of the operator along one line, by inverse iteration.
+
+    r_i (c_{i+1} (u_i - u_{i+1}) + c_i (u_i - u_{i-1})), made symmetric by the square roots of r.
+    The Rayleigh quotient approaches from above: what it still may fall is taken off.
+    """
+    c = faces[1:]
+    n = c.size - 1
+    r = np.broadcast_to(ratio[1:-1] if ratio.size > 1 else ratio, (n,))
+    diagonal = r * (c[:-1] + c[1:])
+    off = -c[1:-1] * np.sqrt(r[:-1] * r[1:])
+    pivots, factors = _factorise(diagonal.tolist(), off.tolist())
+    u = [1.0] * n
+    value = math.inf
+    for _ in range(INVERSE_ITERATIONS):
+        norm = math.hypot(*u)  # whose squares neither under- nor overflow
+        u = [x / norm for x in u]
+        solved = _solve(pivots, factors, u)
+        estimate = 1.0 / sum(x * y for x, y in zip(u, solved, strict=True))
+        done = abs(value - estimate) <= ENOUGH * estimate
+        value, u = estimate, solved
+        if done:
+            break
+    return value * (1.0 - 2.0 * ENOUGH)
+
+
+def _factorise(diagonal: list[float], off: list[float]) -> tuple[list[float], list[float]]:
+    pivots, factors = [diagonal[0]], []
+    for d, e in zip(diagonal[1:], off, strict=True):
+        factors.append(e / pivots[-1])
+        pivots.append(d - factors[-1] * e)
+    return pivots, factors
+
+
+def _solve(pivots: list[float], factors: list[float], right: list[float]) -> list[float]:
+    u = [right[0]]
+    for factor, value in zip(factors, right[1:], strict=True):
+        u.append(value - factor * u[-1])
+    u = [value / pivot for value, pivot in zip(u, pivots, strict=True)]
+    for n in range(len(u) - 2, -1, -1):
+        u[n] -= factors[n] * u[n + 1]
+    return u
+
+
+# ---- methods -------------------------------------------------------------------------------------
 
 
 class Method(ABC):

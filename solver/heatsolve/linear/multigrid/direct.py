@@ -130,7 +130,7 @@ def matrix_of(system: System) -> np.ndarray:
     if system.singular:
         # The constant is its null space, the points' volumes are that of its transpose.
         volumes = np.ones(grid.shape)
-        for ratio in system.ratios:
+        for ratio in system.coefficients.ratios:
             volumes = volumes / (ratio if isinstance(ratio, float) else backend.to_host(ratio))
         matrix += (matrix.diagonal().max() or 1.0) * (volumes[unknowns] / len(own))
     return matrix

@@ -45,7 +45,7 @@ from heatsolve.linear.multigrid.overlap import (
 from heatsolve.linear.multigrid.partition import Partition, partition_of
 from heatsolve.linear.multigrid.smoothers import Smoother
 from heatsolve.linear.multigrid.transfer import AxisTransfer, Transfer
-from heatsolve.linear.system import System
+from heatsolve.linear.system import Coefficients, System
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil.grid import Grid
 
@@ -69,12 +69,9 @@ def hierarchy(
     `first`: the smoother of the first level, if it is another one. `overlaps`: whether blocks may
     overlap on the levels for whose half cycles the backend has passes; the first level then has
     arrays of its own.
-    The coefficients of the system are those of `heat`: a capacity, its factor, and conductances
-    and ratios for x, y, z.
     """
-    grid, backend = system.grid, system.backend
-    capacity, s, *pairs = system.coefficients
-    arrays = [*reversed(pairs[0::2]), capacity]
+    grid, backend, s = system.grid, system.backend, system.coefficients.s
+    arrays = [*reversed(system.coefficients.conductances), system.coefficients.capacity]
     partition = partition_of(system.halo)
     metrics = [finest(axis) for axis in grid.axes]
     given = [
@@ -83,7 +80,7 @@ def hierarchy(
     ]
     linear = even(given[:-1], partition, grid)
     here = (partition, grid, backend)
-    coefficients = _arguments(given, s, system.ratios, *here, u.shape, arrays)
+    coefficients = _placed(given, s, system.coefficients.ratios, *here, u.shape, arrays)
     finest_system = replace(system, coefficients=coefficients)
     levels = [Level(finest_system, u, other, first or smoother, _margin(given, metrics, grid))]
     plans = []
@@ -185,8 +182,8 @@ def _overlapping(
     else:
         b, other = passage.b, passage.other
     system = replace(
-        level.system, grid=grid, halo=Halo(grid, backend), b=b, ratios=ratios,
-        coefficients=_arguments(given, s, ratios, plan.partition, grid, backend, shape),
+        level.system, grid=grid, halo=Halo(grid, backend), b=b,
+        coefficients=_placed(given, s, ratios, plan.partition, grid, backend, shape),
     )  # fmt: skip
     return Level(system, u, other, level.smoother, _margin(given, plan.metrics, grid))
 
@@ -233,7 +230,7 @@ def _ends(metric: AxisMetrics, strongest: Sequence[tuple[float, float]]) -> tupl
     return low, high
 
 
-def _arguments(
+def _placed(
     given: Sequence[Coefficient],
     s: float,
     ratios: Sequence[Any],
@@ -242,14 +239,13 @@ def _arguments(
     backend: Backend,
     shape: Sequence[int],
     known: Sequence[Any] | None = None,
-) -> tuple[Any, ...]:
-    """The coefficients as point functions take them; those that are `known` are not made anew."""
+) -> Coefficients:
+    """The coefficients as arrays of a block; those that are `known` are not made anew."""
     *faces, capacity = [
         placed(found, partition, grid, backend, shape, known and known[number])
         for number, found in enumerate(given)
     ]
-    pairs = zip(reversed(faces), ratios, strict=True)  # x, y, z
-    return (capacity, s, *(array for pair in pairs for array in pair))
+    return Coefficients(capacity, s, tuple(reversed(faces)), tuple(ratios))
 
 
 def _level(
@@ -276,15 +272,14 @@ def _level(
         fine,
         grid=grid,
         halo=halo.of(grid) if partition.divided else Halo(grid, backend),
-        coefficients=_arguments(given, s, ratios, partition, grid, backend, shape),
+        coefficients=_placed(given, s, ratios, partition, grid, backend, shape),
         b=b,
-        ratios=ratios,
     )
     return Level(system, u, other, smoother, _margin(given, metrics, grid))
 
 
 def _ratios(backend: Backend, grid: Grid, metrics: Sequence[AxisMetrics]) -> tuple[Any, ...]:
-    """Those of full cells to control volumes, in the order of the coefficients: x, y, z."""
+    """Ratios of a full cell to each control volume, for x, y, z."""
     ratios = [
         backend.factor(grid.along(number, metric.ratio_of(grid.axes[number])))
         for number, metric in enumerate(metrics)

@@ -10,7 +10,7 @@ from heatsolve.backends import Accumulator
 from heatsolve.errors import InputError
 from heatsolve.linear.multigrid.cycle import Correction
 from heatsolve.linear.multigrid.smoothers import first_of, smoother_of
-from heatsolve.linear.system import Method, System, scaled, term, with_change
+from heatsolve.linear.system import Coefficients, Method, System, scaled, term, with_change
 from heatsolve.stencil.grid import whole
 from heatsolve.stencil.language import ONE, ZERO, Point, where
 
@@ -127,9 +127,9 @@ def in_single(system: System) -> tuple[System, int]:
     """
     backend, grid = system.backend, system.grid
     single = backend.single()
-    given = (grid.interior, *system.coefficients)
-    largest = backend.reduce("max", system.diagonal, *given)
-    of_smallest = backend.reduce("max", reciprocal(system.diagonal), *given)
+    args = (grid.interior, *system.coefficients)
+    largest = backend.reduce("max", system.diagonal, *args)
+    of_smallest = backend.reduce("max", reciprocal(system.diagonal), *args)
     if not largest * of_smallest <= WIDEST:
         raise InputError(
             f"solver.precision: the coefficients differ by a factor of {largest * of_smallest:.1e},"
@@ -145,17 +145,18 @@ def in_single(system: System) -> tuple[System, int]:
         return result
 
     share = math.ldexp(1.0, -exponent)
-    capacity, s, *pairs = system.coefficients
-    conductances = [rounded(array, share) for array in pairs[0::2]]
-    ratios = tuple(rounded(array, 1.0) for array in system.ratios)
-    faces = (a for pair in zip(conductances, ratios, strict=True) for a in pair)
+    given = system.coefficients
     errors = replace(
         system,
         backend=single,
         halo=system.halo.of(grid, single),
-        coefficients=(rounded(capacity, s * share), s if s is ZERO else 1.0, *faces),
+        coefficients=Coefficients(
+            rounded(given.capacity, given.s * share),
+            ZERO if given.s is ZERO else 1.0,
+            tuple(rounded(array, share) for array in given.conductances),
+            tuple(rounded(array, 1.0) for array in given.ratios),
+        ),
         b=single.zeros(grid.shape),
-        ratios=ratios,
     )
     return errors, exponent
 

@@ -15,7 +15,7 @@ from heatsolve.case.case import Case
 from heatsolve.errors import NotConverged
 from heatsolve.linear.iterate import iterate
 from heatsolve.linear.stopping import Criterion
-from heatsolve.linear.system import Method, System, added
+from heatsolve.linear.system import Coefficients, Method, System, added
 from heatsolve.models.base import Silent
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
@@ -97,7 +97,7 @@ class ImplicitDiffusion:
             between, to_walls = self._lines(name, number)
             lines.append(place(grid.along(number, nu * between)))
             held = held + dt * nu * grid.along(number, to_walls)
-        faces = [entry for line in reversed(lines) for entry in (line, ONE)]
+        ratios = (ONE,) * grid.dimension
         return System(
             grid=grid,
             backend=problem.backend,
@@ -105,9 +105,8 @@ class ImplicitDiffusion:
             residual=heat.residual,
             diagonal=heat.diagonal,
             rounding=heat.rounding,
-            coefficients=(place(held), 1.0 / dt, *faces),
+            coefficients=Coefficients(place(held), 1.0 / dt, tuple(reversed(lines)), ratios),
             b=self._right,
-            ratios=(ONE,) * grid.dimension,
             lowest=lambda: 1.0 / dt,
             homogeneous=True,
         )

@@ -12,8 +12,7 @@ from heatsolve.case.case import Case
 from heatsolve.case.sections import ZERO as ZERO_EXPRESSION
 from heatsolve.case.sections import Condition
 from heatsolve.errors import InputError
-from heatsolve.linear.spectrum import lowest_eigenvalue
-from heatsolve.linear.system import System
+from heatsolve.linear.system import Coefficients, System, lowest_eigenvalue
 from heatsolve.models import stability
 from heatsolve.models.base import MultiFieldModel, Row, Stepper, Wall
 from heatsolve.models.flow import equations as flow
@@ -300,7 +299,7 @@ class Staggered(MultiFieldModel):
         share: float = ZERO
         if self.bodies is not None:
             capacity, share = self._enclosed, SLIGHT / max(self.steps_along_axes) ** 2
-        faces = [entry for line in reversed(lines) for entry in (line, ONE)]
+        ratios = (ONE,) * grid.dimension
         return System(
             grid=grid,
             backend=backend,
@@ -308,9 +307,8 @@ class Staggered(MultiFieldModel):
             residual=heat.residual,
             diagonal=heat.diagonal,
             rounding=heat.rounding,
-            coefficients=(capacity, share, *faces),
+            coefficients=Coefficients(capacity, share, tuple(reversed(lines)), ratios),
             b=b,
-            ratios=(ONE,) * grid.dimension,
             lowest=self._lowest,
             singular=not self.open_ends,
             homogeneous=True,

@@ -10,8 +10,13 @@ from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
 from heatsolve.errors import InputError
 from heatsolve.linear.fft import ALONE, modes_of
-from heatsolve.linear.spectrum import lowest_eigenvalue
-from heatsolve.linear.system import System, weighted, weighted_magnitude
+from heatsolve.linear.system import (
+    Coefficients,
+    System,
+    lowest_eigenvalue,
+    weighted,
+    weighted_magnitude,
+)
 from heatsolve.models.base import Model, Row, Stepper, Wall, grid_of, sample_of, walls_of
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.solver import make_method, method_name, stall
@@ -259,9 +264,8 @@ class Conduction(Model):
             residual=heat.residual,
             diagonal=heat.diagonal,
             rounding=heat.rounding,
-            coefficients=(self.capacity, s, *self.faces),
+            coefficients=Coefficients(self.capacity, s, self.faces[0::2], self.ratios),
             b=b,
-            ratios=self.ratios,
             lowest=lambda: self._lowest(s),
             singular=self.singular and s == 0.0,
             homogeneous=self.homogeneous,
@@ -357,7 +361,7 @@ def shortened(faces: np.ndarray, number: int) -> np.ndarray:
 
 def make_compatible(system: System) -> None:
     """Without any given value, sources and fluxes must cancel: refuse, or remove their rounding."""
-    given = (system.grid.interior, system.b, *system.ratios)
+    given = (system.grid.interior, system.b, *system.coefficients.ratios)
     total = system.backend.reduce("sum", weighted, *given)
     size = system.backend.reduce("sum", weighted_magnitude, *given)
     if abs(total) > COMPATIBLE * size:
