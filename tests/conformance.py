@@ -26,7 +26,7 @@ from heatsolve.linear.multigrid.mixed import Refinement
 from heatsolve.linear.multigrid.plane import of_plane
 from heatsolve.linear.multigrid.transfer import restricted
 from heatsolve.linear.stationary import Chebyshev, Jacobi, Sor
-from heatsolve.linear.system import System, weighted_magnitude
+from heatsolve.linear.system import Coefficients, System, weighted_magnitude
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat import walls
@@ -525,10 +525,12 @@ def _of_methods(d: int) -> list[Entry]:
         return field.make(grid.shape, backend.dtype, rng, wild=False)
 
     faces = [array(field) for field in _faces(d)]
+    conductances, ratios = tuple(faces[0::2]), tuple(faces[1::2])
     u, b = array(_mixed(d)), array(_mixed(d))
+    coefficients = Coefficients(array(_along(d, d - 1)), 1.0, conductances, ratios)
     system = System(
         grid, backend, Halo(grid, backend), heat.residual, heat.diagonal, heat.rounding,
-        (array(_along(d, d - 1)), 1.0, *faces), b, tuple(faces[1::2]), lambda: 1.0,
+        coefficients, b, lambda: 1.0,
     )  # fmt: skip
     literal = [Jacobi(system, u, update=heat.laplace, arguments=(b, 1.0))] if d == 2 else []
     backend.label = "cg"
@@ -556,16 +558,18 @@ def _of_methods(d: int) -> list[Entry]:
                 method.residual_norm(1, change)
                 system.residual_floor(u, change.kind)
     backend.label = "fourier"
-    line = np.array([0.0, 4.0, 2.0, 2.0, 4.0])  # one conductivity, and walls of given value
-    faces[0::2] = [grid.along(number, line) for number in reversed(range(d))]
-    coefficients = (array(_along(d)), 1.0, *faces)
-    direct = Fourier(replace(system, coefficients=coefficients), u)
+
+    def of_line(line: list[float]) -> System:
+        """The system of one capacity, and of these conductances along every axis."""
+        along = tuple(grid.along(axis, np.array(line)) for axis in reversed(range(d)))
+        even = Coefficients(array(_along(d)), 1.0, along, ratios)
+        return replace(system, coefficients=even)
+
+    direct = Fourier(of_line([0.0, 4.0, 2.0, 2.0, 4.0]), u)  # walls of given value
     for change in (None, backend.accumulator("sum"), backend.accumulator("max")):
         direct.step(0, change)
     backend.label = "fourier alone"
-    line = np.array([0.0, 0.0, 2.0, 2.0, 0.0])  # no wall has a value
-    faces[0::2] = [grid.along(number, line) for number in reversed(range(d))]
-    alone = Fourier(replace(system, coefficients=(array(_along(d)), 1.0, *faces)), u)
+    alone = Fourier(of_line([0.0, 0.0, 2.0, 2.0, 0.0]), u)  # no wall has a value
     for kind in ("sum", "max"):
         alone.first_values(backend.accumulator(kind), backend.accumulator(kind))
     backend.label = "system"
@@ -577,7 +581,7 @@ def _of_multigrid(system: System, u: Any, array: Callable[[Field], np.ndarray]) 
     """Arguments of Multigrid: with coefficients that vary, and that are constant."""
     d = system.grid.dimension
     one = array(_along(d))
-    constant = replace(system, coefficients=(one, 1.0, *[one] * (2 * d)), ratios=(one,) * d)
+    constant = replace(system, coefficients=Coefficients(one, 1.0, (one,) * d, (one,) * d))
     for given in (system, constant):
         for smoother in ("red-black", "chebyshev"):
             yield given, u, "V", smoother

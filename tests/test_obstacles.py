@@ -14,7 +14,7 @@ from heatsolve.case.load import parse
 from heatsolve.control.controller import Start, State
 from heatsolve.errors import CaseError, InputError
 from heatsolve.io.reader import read, summary
-from heatsolve.io.writer import copy
+from heatsolve.io.writer import gather
 from heatsolve.models.flow.immersed_boundary import Obstacles
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat.conduction import Conduction
@@ -260,7 +260,7 @@ def test_probes_and_lines_are_exact_for_linear_fields(backend, tmp_path):
     line = history["line_0_pressure"][-1]
     assert np.allclose(np.diff(line), 0.3, atol=1e-6)
     assert line[0] - first == pytest.approx(3.0 * -0.21 - 2.0 * 0.68, abs=1e-6)
-    copy(tmp_path / "case.h5", tmp_path / "copy.h5")
+    gather(tmp_path / "case.h5", tmp_path / "copy.h5")
     with xarray.open_dataset(tmp_path / "copy.h5", engine="h5netcdf", group="history") as found:
         assert found.line_0_pressure.dims == ("line_time", "points_9")
         assert np.array_equal(found.line_0_pressure[-1], line)
