@@ -12,38 +12,12 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import Accumulator, Backend, Region
-from heatsolve.linear.system import Method, System
+from heatsolve.linear.system import Pairwise, System
 from heatsolve.stencil.grid import Axis, Grid
-from heatsolve.stencil.language import ONE, Point, copy, where
+from heatsolve.stencil.language import ONE, Point, where
 
 SWEEPS_PLAYED_BACK = 16
 """Sweeps that are played back together, at least: so often the host has something to do."""
-
-
-class Pairwise(Method):
-    """A method that computes each iterate into a second array, and then back."""
-
-    def __init__(self, system: System, u: Any):
-        super().__init__(system, u)
-        self._pair = (u, system.like(u))
-
-    def _work_in(self, first: Any, second: Any) -> None:
-        """Use these two arrays; begin in the first of them."""
-        self._pair = (first, second)
-
-    def solution(self, steps: int) -> Any:
-        return self._pair[steps % 2]
-
-    def restart(self) -> None:
-        system = self.system
-        for array in self._pair:
-            if array is not self.u:
-                system.backend.sweep(copy, array, system.grid.everything, self.u)
-
-    def finish(self, steps: int) -> None:
-        newest = self.solution(steps)
-        if newest is not self.u:
-            self.system.backend.sweep(copy, self.u, self.system.grid.everything, newest)
 
 
 class Jacobi(Pairwise):

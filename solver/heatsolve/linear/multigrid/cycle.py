@@ -9,8 +9,7 @@ from heatsolve.backends import Accumulator
 from heatsolve.linear.multigrid.hierarchy import hierarchy
 from heatsolve.linear.multigrid.levels import Level
 from heatsolve.linear.multigrid.smoothers import Smoother, first_of, smoother_of
-from heatsolve.linear.stationary import Pairwise
-from heatsolve.linear.system import System, term_of
+from heatsolve.linear.system import Pairwise, System, term_of
 from heatsolve.stencil.language import copy
 
 
