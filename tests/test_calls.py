@@ -23,13 +23,13 @@ def test_a_step_of_flow_is_played_back():
     """The cavity of 16 x 16 cells; 31,000 calls and 27 files before steps were played back."""
     case = load("cavity-re100", overrides=["constants.n=16", "time.end=50"])
     problem = make_model(case, NumpyBackend())
-    pace = time_step_controller(problem)
-    stepper = problem.stepper(0.0, pace.step)
+    time_steps = time_step_controller(problem)
+    stepper = problem.stepper(0.0, time_steps.step)
     stepper.prepare()
 
     def march(first, count):
         for number in range(first, first + count):
-            step = pace.next_step(number, stepper.time, stepper.fields)
+            step = time_steps.next_step(number, stepper.time, stepper.fields)
             stepper.step(step.parts, None, None)
 
     calls = Counter()

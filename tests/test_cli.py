@@ -17,7 +17,7 @@ from heatsolve.io.reader import read
 from heatsolve.models.base import SAMPLED, grid_of
 from heatsolve.models.heat.conduction import Conduction, thinned
 from heatsolve.report import size
-from heatsolve.time import step_size as pace
+from heatsolve.time import step_size
 from heatsolve.tools.check import preview
 
 PLATE = """\
@@ -133,13 +133,13 @@ def test_run_counts_its_own_sweeps(heatsolve, monkeypatch):
     assert 15 * points < moved < 40 * points
     assert solved == 0
     assert run("plate.toml")[2] == unknowns
-    step_length = pace.step_length
+    step_length = step_size.step_length
 
     def laborious(problem):
         problem.backend.points_updated += 1_000_000
         return step_length(problem)
 
-    monkeypatch.setattr(pace, "step_length", laborious)
+    monkeypatch.setattr(step_size, "step_length", laborious)
     assert run("march.toml", *settings("time.end=0.001"))[0] < 1_000_000
     assert run("march.toml", *settings("time.end=0.001"))[2] == 0
     implicit = settings("time.scheme=backward-euler", "time.step=0.005", "checkpoint.every=1")

@@ -365,7 +365,7 @@ def test_samples_and_lines_go_on_behind_a_restart(tmp_path):
     log = Log(Conduction(case, NumpyBackend()))
     log.recall(old)
     assert log.history["line_time"] == [1.0, 2.0]
-    assert log.course.looks == 2
+    assert log.state.looks == 2
 
 
 @pytest.mark.parametrize("scheme", ["explicit", "backward-euler", "crank-nicolson"])

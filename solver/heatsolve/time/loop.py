@@ -79,32 +79,32 @@ class TimeLoopState:
     shortened: bool = False
 
 
-def passed_by(case: Case, pace: TimeStepController | None, state: State) -> str:
+def passed_by(case: Case, time_steps: TimeStepController | None, state: State) -> str:
     """Why the march, or the iteration, of a case does not come through a state of an earlier one.
 
     Nothing if it does.
     """
-    if pace is None:
+    if time_steps is None:
         most = case.solver.iterations
         over = most is not None and state.number > most
         return f"it lies beyond the end of this run, solver.iterations = {most}" if over else ""
-    course = TimeLoopState(**state.record["march"])
-    if pace.passes(state.number, course.time, course.shortened):
+    march = TimeLoopState(**state.record["march"])
+    if time_steps.passes(state.number, march.time, march.shortened):
         return ""
     assert case.time is not None
-    if course.shortened and course.time < case.time.end:
+    if march.shortened and march.time < case.time.end:
         return (
-            f"its last step was shortened to end at t = {course.time:g}, where no step of a run "
+            f"its last step was shortened to end at t = {march.time:g}, where no step of a run "
             f"to time.end = {case.time.end:g} ends"
         )
     return (
-        f"it lies at t = {course.time:g}, beyond the end of this run, time.end = {case.time.end:g}"
+        f"it lies at t = {march.time:g}, beyond the end of this run, time.end = {case.time.end:g}"
     )
 
 
 def transient(
     problem: Model,
-    pace: TimeStepController,
+    time_steps: TimeStepController,
     watcher: Watcher,
     frame: Frame,
     controller: CheckpointController | None = None,
@@ -116,9 +116,9 @@ def transient(
     """
     case = problem.case
     assert case.time is not None
-    every, look = case.output.every, steps_to_look(case, pace.count)
+    every, look = case.output.every, steps_to_look(case, time_steps.count)
     controller = controller or CheckpointController()
-    number, log, stepper = begin(problem, pace, resumed)
+    number, log, stepper = begin(problem, time_steps, resumed)
 
     def write(time: float) -> None:
         stepper.present()
@@ -126,18 +126,18 @@ def transient(
         log.read_lines(time)
 
     def capture() -> State:
-        record: dict[str, Any] = {"unit": "steps", "march": asdict(log.course)}
-        record |= {"pace": pace.state, "stepper": stepper.scalars}
+        record: dict[str, Any] = {"unit": "steps", "march": asdict(log.state)}
+        record |= {"pace": time_steps.state, "stepper": stepper.scalars}
         return State(number, record, log.history, stepper.fields)
 
     if resumed is None:
         write(0.0)
     controller.begin(number, resumed is not None and resumed.finished)
-    while not (pace.over(number, log.course.time) or log.steady):
+    while not (time_steps.over(number, log.state.time) or log.steady):
         if number >= controller.next:
             problem.backend.sync()
             controller.check(number, capture)
-        time_step = pace.next_step(number, log.course.time, stepper.fields)
+        time_step = time_steps.next_step(number, log.state.time, stepper.fields)
         sampled = time_step.last or log.samples(number + 1, time_step)
         looks = sampled or (number + 1) % look == 0
         if looks:
@@ -156,20 +156,20 @@ def transient(
             log.read_lines(stepper.time)
             return Outcome("limit", number + 1, stepper.norm, history=log.history)
         number += 1
-        log.course.time, log.course.shortened = stepper.time, time_step.shortened
+        log.state.time, log.state.shortened = stepper.time, time_step.shortened
         if looks:
             log.look(stepper, number, time_step, sampled)
-            in_all = pace.steps_in_all(number, stepper.time)
-            watcher.progress(number, log.course.norm, in_all)
+            in_all = time_steps.steps_in_all(number, stepper.time)
+            watcher.progress(number, log.state.norm, in_all)
         if every and number % every == 0:
             write(case.time.end if time_step.last else stepper.time)
     # A last frame that a march to a later end would not have is not kept for one.
     controller.finish(capture)
     if not (every and number % every == 0):
-        write(case.time.end if pace.over(number, log.course.time) else stepper.time)
+        write(case.time.end if time_steps.over(number, log.state.time) else stepper.time)
     ending = "count" if case.time.tolerance is None else "tolerance" if log.steady else "limit"
     threshold = case.time.tolerance or 0.0
-    return Outcome(ending, number, log.course.norm, threshold=threshold, history=log.history)
+    return Outcome(ending, number, log.state.norm, threshold=threshold, history=log.history)
 
 
 def steps_to_look(case: Case, count: int) -> int:
@@ -188,15 +188,15 @@ def steps_to_look(case: Case, count: int) -> int:
 
 
 def begin(
-    problem: Model, pace: TimeStepController, resumed: State | None
+    problem: Model, time_steps: TimeStepController, resumed: State | None
 ) -> tuple[int, "Log", Stepper]:
     """The number of steps that are done, the log of them, and who makes the others."""
     log = Log(problem)
     if resumed is not None:
         log.recall(resumed)
-        pace.recall(resumed.record["pace"])
-        problem.recall(resumed.fields, log.course.time)
-    stepper = problem.stepper(log.course.time, pace.step)
+        time_steps.recall(resumed.record["pace"])
+        problem.recall(resumed.fields, log.state.time)
+    stepper = problem.stepper(log.state.time, time_steps.step)
     if resumed is None:
         stepper.prepare()
         log.start()
@@ -206,7 +206,7 @@ def begin(
 
 
 class Log:
-    """Keeps the course of a march and the history of the steps that are looked at.
+    """Keeps the state of a march and the history of the steps that are looked at.
 
     The norm of a step is the l2 norm of the rate of change, and a step is judged by that of its
     change; where the march ends at a steady state, it is the largest rate of change, or the change
@@ -221,7 +221,7 @@ class Log:
         self._total = 0.0
         self._output = problem.case.output
         self._probes, self._lines = Probes(problem), Probes(problem, lines=True)
-        self.course = TimeLoopState()
+        self.state = TimeLoopState()
         self._drive_at_end: tuple[int, tuple[float, float]] | None = None
         """The last step that was judged by what drives it, and what does at its end."""
         self.history: dict[str, list[Any]]
@@ -232,7 +232,7 @@ class Log:
     @property
     def steady(self) -> bool:
         """Whether the march has come to the steady state that it was to reach."""
-        return self._tolerance is not None and self.course.norm <= self._tolerance
+        return self._tolerance is not None and self.state.norm <= self._tolerance
 
     def samples(self, number: int, time_step: TimeStep) -> bool:
         """Whether `output.sample` asks for a row of the history after step `number`."""
@@ -261,7 +261,7 @@ class Log:
             for name, array in problem.fields.items()
             if name != "pressure"  # of which only differences count
         ]
-        self.course.size = max(sizes)
+        self.state.size = max(sizes)
 
     def begin(self, stepper: Stepper) -> None:
         """A step begins that will be looked at."""
@@ -299,9 +299,9 @@ class Log:
 
     def recall(self, state: State) -> None:
         """Go on from an earlier march."""
-        self.course, self.history = TimeLoopState(**state.record["march"]), state.lists
+        self.state, self.history = TimeLoopState(**state.record["march"]), state.lists
         if "looks" not in state.record["march"]:  # an earlier version: norms were those of changes
-            self.course.looks = len(self.history["residual"])
+            self.state.looks = len(self.history["residual"])
             if self._norm == "l2":
                 norms = zip(self.history["residual"], self.history["dt"], strict=True)
                 self.history["residual"] = [norm / dt for norm, dt in norms]
@@ -314,15 +314,15 @@ class Log:
 
         Raises Diverged where the change grew without bound.
         """
-        course, dt = self.course, time_step.length
-        course.norm = self._norm_of(stepper, dt)
+        state, dt = self.state, time_step.length
+        state.norm = self._norm_of(stepper, dt)
         self._judge(stepper, number, time_step)
         if self._norm == "l2":  # which is kept per time: a short last step does not bend it
-            course.norm /= dt * math.sqrt(len(time_step.parts))
+            state.norm /= dt * math.sqrt(len(time_step.parts))
         if not (sampled or self.steady or self._output.sample is None):
             return
         row: dict[str, Any]
-        row = {"iteration": number, "residual": course.norm, "time": course.time, "dt": dt}
+        row = {"iteration": number, "residual": state.norm, "time": state.time, "dt": dt}
         row |= stepper.measures()
         if self._probes:
             stepper.finish()  # walls of this very time
@@ -337,21 +337,21 @@ class Log:
         ones are compared with, each to RISE times of it at most: a blow-up shall not be its own
         measure.
         """
-        course, problem = self.course, self._problem
-        if not course.looks or problem.driven_in_time:
-            course.size = max(course.size, self._drive_in(number, time_step))
+        state, problem = self.state, self._problem
+        if not state.looks or problem.driven_in_time:
+            state.size = max(state.size, self._drive_in(number, time_step))
         driven = {
-            "l2": course.size * math.sqrt(problem.whole.all_unknowns),
-            "max": course.size / time_step.length,
+            "l2": state.size * math.sqrt(problem.whole.all_unknowns),
+            "max": state.size / time_step.length,
         }
-        known = max(course.largest, driven.get(self._norm, 0.0))
-        if not course.looks and problem.driven_by_rates:
-            known = max(known, course.norm)
-        if not (math.isfinite(course.norm) and course.norm <= (GROWTH * known or math.inf)):
-            raise self.divergence(stepper, number, course.norm)
-        if course.norm > 0.0 and course.looks < LOOKS_AT_START:
-            course.largest = max(course.largest, min(course.norm, RISE * known or math.inf))
-            course.looks += 1
+        known = max(state.largest, driven.get(self._norm, 0.0))
+        if not state.looks and problem.driven_by_rates:
+            known = max(known, state.norm)
+        if not (math.isfinite(state.norm) and state.norm <= (GROWTH * known or math.inf)):
+            raise self.divergence(stepper, number, state.norm)
+        if state.norm > 0.0 and state.looks < LOOKS_AT_START:
+            state.largest = max(state.largest, min(state.norm, RISE * known or math.inf))
+            state.looks += 1
 
     def _drive_in(self, number: int, time_step: TimeStep) -> float:
         """The largest magnitude that walls give the fields in step `number`, or that sources add

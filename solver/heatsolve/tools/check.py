@@ -55,17 +55,17 @@ def preview(
         problem = model_class(case).rehearsed(alone(case), make("numpy", precision))
     yield from itertools.starmap(row, problem.summary())
     problem.demand_machine(machine, ranks)
-    pace = None
+    time_steps = None
     if case.time is not None:
-        pace = yield from steps(problem)
+        time_steps = yield from steps(problem)
     yield from itertools.starmap(row, problem.cautions())
     yield row("backend", f"{machine.name} ({reason}), {case.solver.precision}")
     yield from process_rows(case, machine, grid, ranks)
-    budget = budget_of(case, machine, ranks, pace)
+    budget = budget_of(case, machine, ranks, time_steps)
     yield memory_row(budget, machine, ranks)
-    yield row("files", files(case, grid, pace.count if pace is not None else 1))
+    yield row("files", files(case, grid, time_steps.count if time_steps is not None else 1))
     if timing is not None:
-        yield from timing(case, machine, budget, pace)
+        yield from timing(case, machine, budget, time_steps)
     if (sample := sample_of(grid)) is not grid:
         said = "initial values and sources, but at a sample of "
         yield row("not checked", f"{said}{sample.all_unknowns} of the unknowns")
@@ -82,18 +82,21 @@ def alone(case: Case) -> Case:
 
 
 def steps(problem: Model) -> Generator[str, None, TimeStepController]:
-    """The limit of stability and the steps; returns their pace."""
+    """The limit of stability and the steps; returns their controller."""
     time = problem.case.time
     assert time is not None
     limit = math.inf if time.scheme in IMPLICIT else problem.largest_step()
     if limit < math.inf:
         yield row("stability", f"a step of at most {limit:.6g}")
-    pace = time_step_controller(problem)
-    warning = ", UNSTABLE but allowed" if pace.warning else ""
-    at_first = ", at first: they follow the flow" if pace.follows else ""
-    yield row("steps", f"{pace.count} of {pace.step:.6g} to t = {time.end:g}{at_first}{warning}")
-    yield row("history", history(problem.case, pace.count))
-    return pace
+    time_steps = time_step_controller(problem)
+    warning = ", UNSTABLE but allowed" if time_steps.warning else ""
+    at_first = ", at first: they follow the flow" if time_steps.follows else ""
+    yield row(
+        "steps",
+        f"{time_steps.count} of {time_steps.step:.6g} to t = {time.end:g}{at_first}{warning}",
+    )
+    yield row("history", history(problem.case, time_steps.count))
+    return time_steps
 
 
 def history(case: Case, count: int) -> str:
