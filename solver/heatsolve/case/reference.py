@@ -80,20 +80,20 @@ def reference() -> str:
 def keys(sections: Sequence[type[Section]]) -> Iterator[Key]:
     """The keys of the sections of all models in one place, in their order; names of fields and of
     walls are one key."""
-    found: dict[str, Key] = {}
+    result: dict[str, Key] = {}
     for section in sections:
         meanings = _meanings(section)
         for name, info in section.model_fields.items():
             group = _common_name(name) or info.alias or name
             annotation, meaning = meanings[name]
-            inner = [i for key in (found.get(group),) if key for i in key.inner]
+            inner = [i for key in (result.get(group),) if key for i in key.inner]
             if (own := _inner(annotation)) is not None and own not in inner:
                 inner.append(own)
-            if group not in found:
-                found[group] = Key(group, info, annotation, meaning, inner)
+            if group not in result:
+                result[group] = Key(group, info, annotation, meaning, inner)
             else:
-                found[group] = found[group]._replace(inner=inner)
-    yield from found.values()
+                result[group] = result[group]._replace(inner=inner)
+    yield from result.values()
 
 
 def _common_name(name: str) -> str | None:
@@ -107,7 +107,7 @@ def _common_name(name: str) -> str | None:
 def _meanings(section: type[Section]) -> dict[str, tuple[Any, str]]:
     """The annotation of each attribute, and the text below it; pydantic could read them, but at
     every start, in 0.1 s. Attributes of a section that a program makes say it themselves."""
-    found: dict[str, tuple[Any, str]] = {}
+    result: dict[str, tuple[Any, str]] = {}
     for each in reversed(section.__mro__):
         if not issubclass(each, Section):
             continue
@@ -115,8 +115,8 @@ def _meanings(section: type[Section]) -> dict[str, tuple[Any, str]]:
         for name, annotation in inspect.get_annotations(each).items():
             if name in each.model_fields:
                 said = each.model_fields[name].description or texts.get(name, "")
-                found[name] = annotation, said or found.get(name, (None, ""))[1]
-    return found
+                result[name] = annotation, said or result.get(name, (None, ""))[1]
+    return result
 
 
 def _attribute_docstrings(section: type[Section]) -> dict[str, str]:
@@ -125,15 +125,15 @@ def _attribute_docstrings(section: type[Section]) -> dict[str, str]:
         return {}
     (tree,) = ast.parse(inspect.getsource(section)).body
     assert isinstance(tree, ast.ClassDef)
-    found = {}
+    result = {}
     for statement, after in pairwise(tree.body):
         match statement, after:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
-                found[name] = " ".join(text.split())
-    return found
+                result[name] = " ".join(text.split())
+    return result
 
 
 def _sections(sections: Sequence[type[Section]], path: str) -> Iterator[str]:

@@ -24,8 +24,8 @@ def find(name: object) -> Cases | None:
     if not isinstance(name, str):
         return None
     if name in heatsolve.MODELS:
-        found: Cases = import_module(f"{heatsolve.MODELS[name]}.case").cases
-        return found
+        result: Cases = import_module(f"{heatsolve.MODELS[name]}.case").cases
+        return result
     if name not in REGISTERED:
         for offered in entry_points(group=GROUP, name=name):
             offered.load()

@@ -291,23 +291,23 @@ def target(path: Path) -> Path:
     A name that the file or its .xdmf cannot have is refused now, not by the rename after hours of
     computing: raises InputError for anything but a file of results, FileFailure for a directory.
     """
-    found = target_of(path)
-    if found.suffix.lower() in PICTURES:
+    result = target_of(path)
+    if result.suffix.lower() in PICTURES:
         raise InputError(
             f"{path} is the name of a picture: results are HDF5, call them "
             f"{path.with_suffix('.h5').name}, and let heatsolve plot, animate or report draw them"
         )
     try:
-        name = os.fsencode(found.name).decode("utf-8")
+        name = os.fsencode(result.name).decode("utf-8")
     except UnicodeDecodeError:
         name = "\0"
     if NOT_IN_XML.search(name):
         raise InputError(f"{str(path)!r} is not a name for results: the .xdmf cannot hold it")
     with failing("write", path):
-        if found.is_file() and found.stat().st_size and not h5py.is_hdf5(found):
+        if result.is_file() and result.stat().st_size and not h5py.is_hdf5(result):
             raise InputError(f"{path} is no file of results, it is not overwritten")
-    sidecar_of(found)
-    return found
+    sidecar_of(result)
+    return result
 
 
 def _rows(shape: tuple[int, ...], dtype: np.dtype) -> int:

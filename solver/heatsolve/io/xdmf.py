@@ -55,8 +55,8 @@ def _vectors(fields: Iterable[str], axes: list[str]) -> dict[str, list[str]]:
     """The components along x, y, z of each vector that has one along every axis, by its name."""
     known = set(fields)
     stems = [name.removesuffix("_x") for name in known if name.endswith("_x")]
-    found = {stem: [f"{stem}_{axis}" for axis in reversed(axes)] for stem in sorted(stems)}
-    return {k: v for k, v in found.items() if k not in known and known.issuperset(v)}
+    result = {stem: [f"{stem}_{axis}" for axis in reversed(axes)] for stem in sorted(stems)}
+    return {k: v for k, v in result.items() if k not in known and known.issuperset(v)}
 
 
 def _item(name: str, data: Any, points: str, frame: int | None) -> str:

@@ -588,14 +588,14 @@ class MultiFieldModel(Model):
 
     def largest_magnitudes(self, names: Sequence[str]) -> list[tuple[float, float]]:
         """How far each quantity is below 0 and above, walls included, at t = 0 (asks all)."""
-        found = []
+        result = []
         for name in names:
             low, high = self.given_at_walls(name)
-            given = self.grid.interior, self.fields[name]
-            below = self.backend.reduce("max", transport.negative_part, *given)
-            largest = self.backend.reduce("max", copy, *given)
-            found.append((max(below, -low), max(largest, -low, high)))
-        return found
+            args = self.grid.interior, self.fields[name]
+            below = self.backend.reduce("max", transport.negative_part, *args)
+            largest = self.backend.reduce("max", copy, *args)
+            result.append((max(below, -low), max(largest, -low, high)))
+        return result
 
     def stable_step(self, magnitudes: Sequence[tuple[float, float]]) -> float:
         """The largest stable step for velocities so far below 0, and so large, along x, y, z.
@@ -631,8 +631,8 @@ class MultiFieldModel(Model):
                 path = f"boundary.{wall.name}.{name}.value"
                 values = evaluate(self.places(name), path, wall.condition.value, time, wall=wall)
                 given += [float(values.min()), float(values.max())]
-        found = self.ranks.gather((min(given), max(given)))
-        return min(low for low, _ in found), max(high for _, high in found)
+        result = self.ranks.gather((min(given), max(given)))
+        return min(low for low, _ in result), max(high for _, high in result)
 
     def largest_at_walls(self, name: str, *times: float) -> float:
         """The largest magnitude that walls give a field at these times (asks all processes)."""
@@ -655,8 +655,8 @@ class MultiFieldModel(Model):
 
 def model_class(case: Case) -> type[Model]:
     """The class of the model of a case, imported when it is asked for."""
-    found: type[Model] = resolve_name(case.model_class)
-    return found
+    result: type[Model] = resolve_name(case.model_class)
+    return result
 
 
 def make_model(

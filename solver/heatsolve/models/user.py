@@ -85,10 +85,10 @@ def model(
     """
 
     def register(rates: Point) -> Point:
-        given = dict(parameters or {})
-        _demand_names(name, fields, given, diffusivities)
-        _demand_signature(rates, [*fields, *given])
-        case = case_with(Equations(name, tuple(fields), given, tuple(diffusivities), rates))
+        args = dict(parameters or {})
+        _demand_names(name, fields, args, diffusivities)
+        _demand_signature(rates, [*fields, *args])
+        case = case_with(Equations(name, tuple(fields), args, tuple(diffusivities), rates))
         registry.REGISTERED[name] = lambda table: [case]
         return rates
 
@@ -163,8 +163,8 @@ class Evolution(Staged):
     @property
     def numbers(self) -> tuple[float, ...]:
         """The parameters, in their order, and the spacings."""
-        given = tuple(getattr(self.case.model, name) for name in self.equations.parameters)
-        return (*given, *self.spacings)
+        args = tuple(getattr(self.case.model, name) for name in self.equations.parameters)
+        return (*args, *self.spacings)
 
     def stage(self) -> Point:
         """The point function of a Runge-Kutta stage."""

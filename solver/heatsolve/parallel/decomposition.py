@@ -56,7 +56,7 @@ def factorisations(number: int, factors: int) -> Iterator[tuple[int, ...]]:
 def surface(counts: Sequence[int], dims: Sequence[int], periodic: Sequence[bool]) -> float:
     """Faces that the busiest block shares with others."""
     sides = [-(-n // p) for n, p in zip(counts, dims, strict=True)]
-    ends = [most_neighbours(*given) for given in zip(dims, periodic, strict=True)]
+    ends = [most_neighbours(*args) for args in zip(dims, periodic, strict=True)]
     return sum(n * math.prod(sides) / side for n, side in zip(ends, sides, strict=True))
 
 

@@ -66,8 +66,8 @@ class Halo:
         """The exchange along one axis, over `around` along the others; None if there is none."""
         grid, backend = self.grid, self._backend
         if self.dims[number] > 1:
-            given = (self.ranks.rank, self.dims, number, around, layers, self.transport)
-            return Neighbours(grid, backend, *given)
+            args = (self.ranks.rank, self.dims, number, around, layers, self.transport)
+            return Neighbours(grid, backend, *args)
         return PeriodicWrap(grid, backend, number, around) if grid.axes[number].periodic else None
 
     def along(
@@ -104,8 +104,8 @@ class Halo:
         axes = list(self.grid.axes)
         axes[number] = replace(axes[number], margin=(1, 1))
         around = tuple((0, extent) for extent in shape)
-        given = (self.ranks.rank, self.dims, number, around, (2, 2), self.transport)
-        axis = Neighbours(Grid(tuple(axes)), self._backend, *given)
+        args = (self.ranks.rank, self.dims, number, around, (2, 2), self.transport)
+        axis = Neighbours(Grid(tuple(axes)), self._backend, *args)
 
         def exchange(array: Any) -> None:
             axis.start(array)
@@ -256,8 +256,8 @@ class Neighbours:
             if 0 <= other[number] < dims[number]:
                 peer = int(np.ravel_multi_index(other, dims))
                 own = grid.axes[number].own
-                given = (number, side, peer, own, around, layers)
-                self._sides.append(Side(*given))
+                args = (number, side, peer, own, around, layers)
+                self._sides.append(Side(*args))
         for each in self._sides if self._packs else ():
             each.make_messages(backend, transport)
         present = [each.side for each in self._sides]

@@ -153,12 +153,12 @@ class World(Ranks):
         else:
             request.Wait()
 
-    def collective(self, name: str, *given: Any) -> None:
+    def collective(self, name: str, *args: Any) -> None:
         """A call of MPI that all make, such as Allreduce; a crowd makes the one that returns."""
         if self.crowd:
-            idle_until(getattr(self.comm, f"I{name.lower()}")(*given).Test)
+            idle_until(getattr(self.comm, f"I{name.lower()}")(*args).Test)
         else:
-            getattr(self.comm, name)(*given)
+            getattr(self.comm, name)(*args)
 
     def claims_device_memory(self) -> bool:
         library, answer = ctypes.CDLL(self._mpi.__file__), ctypes.c_int(0)
@@ -199,9 +199,9 @@ def agreed(ranks: Ranks) -> Iterator[None]:
         yield
     except Exception as error:
         mine = error
-    found = [error for error in ranks.gather(mine) if error is not None]
-    if found:
-        raise mine or found[0]
+    errors = [error for error in ranks.gather(mine) if error is not None]
+    if errors:
+        raise mine or errors[0]
 
 
 def python(*words: str) -> list[str]:

@@ -160,7 +160,7 @@ def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bo
 
     `played_back`: whether they also do where a device plays the exchange back.
     """
-    found = True
+    result = True
     for count in PROVING:
         sides = ring(transport, backend, count, ranks)
         # What leaves on one side arrives on the other, and is another by a half.
@@ -173,14 +173,14 @@ def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bo
             try:
                 exchange = backend.replayed(exchange)
             except Exception:  # there are libraries whose work no graph can hold
-                found = False
-            if not all(ranks.gather(found)):  # nobody plays what another one has not
+                result = False
+            if not all(ranks.gather(result)):  # nobody plays what another one has not
                 return False
         exchange()
         for side, half in zip(sides, (0.5, 0.0), strict=True):
             arrived = backend.to_host(side.arriving.array)
-            found &= np.array_equal(arrived, values + side.rank + half)
-    return all(ranks.gather(found))
+            result &= np.array_equal(arrived, values + side.rank + half)
+    return all(ranks.gather(result))
 
 
 def exchanged(transport: Transport, peers: Sequence[Peer]) -> None:

@@ -293,8 +293,8 @@ class Log:
     def _largest(self, stepper: Stepper) -> float:
         """The largest magnitude of all fields: it stands for a norm whose squares overflow."""
         problem, fields = self._problem, stepper.fields
-        given = "max", copy, problem.grid.interior
-        largest = [problem.backend.reduce(*given, fields[name]) for name in problem.fields]
+        args = "max", copy, problem.grid.interior
+        largest = [problem.backend.reduce(*args, fields[name]) for name in problem.fields]
         return float(np.max(largest))  # NaN if one is
 
     def recall(self, state: State) -> None:
@@ -373,8 +373,8 @@ class Log:
         this norm if that is what told."""
         stepper.finish()
         problem = stepper.problem
-        found = [first_not_finite(problem, u, name) for name, u in problem.fields.items()]
-        where = next(filter(None, found), "") or largest_place(problem, problem.fields)
-        if not any(found) and math.isfinite(norm):
+        result = [first_not_finite(problem, u, name) for name, u in problem.fields.items()]
+        where = next(filter(None, result), "") or largest_place(problem, problem.fields)
+        if not any(result) and math.isfinite(norm):
             where = f"the field changes by {norm:.3g} in one step, {where}"
         return Diverged(f"diverged by step {number} (t = {stepper.time:g}): {where}")

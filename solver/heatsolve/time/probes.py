@@ -67,13 +67,13 @@ class Probes:
                     region = self._own(place.field, numbers)
                     if region is not None:
                         backend.sweep(scaled, into, region, fields[place.field], weight)
-        values, found = iter(backend.values(self._sums)), {}
+        values, result = iter(backend.values(self._sums)), {}
         scales = {name: self._problem.scale(name, fields) for name in self._names}
         for place in self._places:
             datum, factor = scales[place.field]
             several = [(next(values) - datum) * factor for _ in place.shares]
-            found[place.column] = several[0] if place.single else several
-        return found
+            result[place.column] = several[0] if place.single else several
+        return result
 
     def _own(self, name: str, numbers: Sequence[int]) -> Any:
         """The region of one point, if this process has it."""

@@ -75,11 +75,11 @@ def diagnose() -> Findings:
         yield Finding("error", "processes", str(error))
         ranks = Ranks()
     for check in CHECKS:
-        found = ranks.gather(list(examined(check, ranks)))
+        result = ranks.gather(list(examined(check, ranks)))
         if ranks.rank > 0:
             continue
-        for finding in dict.fromkeys(each for several in found for each in several):
-            where = [n for n, several in enumerate(found) if finding in several]
+        for finding in dict.fromkeys(each for several in result for each in several):
+            where = [n for n, several in enumerate(result) if finding in several]
             if len(where) < ranks.size:
                 said = f"{finding.said} (rank {', '.join(map(str, where))})"
                 finding = Finding(finding.level, finding.what, said, finding.cure)
@@ -108,9 +108,9 @@ def python(ranks: Ranks) -> Findings:
     for name in missing:
         yield Finding("error", "python", f"{name} is not installed", f"pip install {name}")
     with suppress(PackageNotFoundError):
-        found = version("numba-cuda")
+        result = version("numba-cuda")
         if np.lib.NumpyVersion(np.__version__) >= "2.5.0":
-            said = f"numba-cuda {found} does not work with NumPy {np.__version__}"
+            said = f"numba-cuda {result} does not work with NumPy {np.__version__}"
             yield Finding("error", "python", said, "pip install 'numpy<2.5'")
 
 

@@ -26,9 +26,9 @@ def write_copy(source: str, name: str | None = None) -> Path:
 
     Raises as `write_starter`, and as `case.load` for what is no case.
     """
-    found = read(source)
-    parse(found.text, found.name)
-    return _write(_path_for(name or Path(source).stem), found.text)
+    result = read(source)
+    parse(result.text, result.name)
+    return _write(_path_for(name or Path(source).stem), result.text)
 
 
 def _path_for(name: str) -> Path:

@@ -58,8 +58,9 @@ class Multigrid(Pairwise):
         self._begun: int | None = None
         self._begins_next = False
         if norm is not None:
-            found, restricts = system.backend.accumulator(norm), not (first.before or self._nested)
-            self._norm = found if self._levels[0].look_on_the_way(found, restricts) else None
+            total = system.backend.accumulator(norm)
+            restricts = not (first.before or self._nested)
+            self._norm = total if self._levels[0].look_on_the_way(total, restricts) else None
             self._begins_next = self._norm is not None and restricts
         self._swaps = self._levels[0].swaps
         if self._nested and self._swaps:  # a start of its own is made in the other array
@@ -146,8 +147,8 @@ class Multigrid(Pairwise):
         if self._wide is not None and self._behind:
             system, u = self._levels[0].system, self._newest(steps)
             self._wide.exchange(u)
-            given = (u, system.b, *system.coefficients)
-            system.backend.sweep(term_of(system.residual, into.kind), into, self._wide.own, *given)
+            args = (u, system.b, *system.coefficients)
+            system.backend.sweep(term_of(system.residual, into.kind), into, self._wide.own, *args)
             return
         super().residual_norm(steps, into)
 

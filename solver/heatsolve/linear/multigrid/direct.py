@@ -91,9 +91,9 @@ def sums(i, j, k, a):
 
 def inside(grid: Grid) -> np.ndarray:
     """Which elements of an array are unknowns."""
-    found = np.zeros(grid.shape, bool)
-    found[tuple(slice(*own) for own in grid.interior)] = True
-    return found
+    result = np.zeros(grid.shape, bool)
+    result[tuple(slice(*own) for own in grid.interior)] = True
+    return result
 
 
 def numbers_of(grid: Grid) -> np.ndarray:
@@ -120,8 +120,8 @@ def matrix_of(system: System) -> np.ndarray:
     nothing, residual = backend.zeros(grid.shape), backend.zeros(grid.shape)
     for places, pattern in patterns(grid):
         u = backend.to_device(pattern)
-        given = (u, nothing, *system.coefficients)
-        backend.sweep(system.residual, residual, grid.interior, *given)
+        args = (u, nothing, *system.coefficients)
+        backend.sweep(system.residual, residual, grid.interior, *args)
         values = backend.to_host(residual)[unknowns]
         read = own + (places - own + 1) % 3 - 1
         columns = numbers[tuple(read.T)]

@@ -121,17 +121,17 @@ class Interpolation:
             ahead = odd.shift - even.shift - lag
             first = even.shift + lag + min(ahead, 0)
             places = range(first, first + taps + abs(ahead))
-            given = (*even.weights, *odd.weights, *places, *(out if adds else ()))
-            sweep(of_two(taps, lag, ahead, adds), out, region, self._coarse, *given)
+            args = (*even.weights, *odd.weights, *places, *(out if adds else ()))
+            sweep(of_two(taps, lag, ahead, adds), out, region, self._coarse, *args)
         pairs = part(array, (before, layers // 2, 2 * length))
         for half, (start, stop), done in ((even, evens, lag), (odd, odds, 0)):
             first = length if half is odd else 0
             across = (first + ghosts, first + length - ghosts)
             places = range(half.shift, half.shift + taps)
-            given = (*half.weights, *places, -first, *([pairs] if adds else []))
+            args = (*half.weights, *places, -first, *([pairs] if adds else []))
             for rest in ((start, low + done), (high + done, stop)):
                 region = ((0, before), rest, across)
-                sweep(of_one(taps, adds), pairs, region, self._coarse, *given)
+                sweep(of_one(taps, adds), pairs, region, self._coarse, *args)
 
 
 def taken(

@@ -89,21 +89,21 @@ class Level:
         given = self._of_residual | {"restricts": True}
         before, after = smoother.before, smoother.after
         correction = self._up, transfer.weights
-        found = {
+        result = {
             "descend": self._half(before, down, transfer.shares, **given),
             "descend from zero": self._half(before, down, transfer.shares, **given, from_zero=True),
         }
         if before:
-            found["ascend"] = self._half(after, *correction)
+            result["ascend"] = self._half(after, *correction)
         else:
             split = len(after) > LONGEST_ASCENT[self.system.backend.precision]
             half = len(after) // 2 if split and self.system.grid.dimension == 3 else len(after)
             first, rest = after[:half], after[half:]
-            found["ascend"] = self._half(first, *correction)
-            found["ascend from zero"] = self._half(first, *correction, from_zero=True)
+            result["ascend"] = self._half(first, *correction)
+            result["ascend from zero"] = self._half(first, *correction, from_zero=True)
             if rest:
-                found["go on"] = self._half(rest, None, ())
-        return found if all(found.values()) else {}
+                result["go on"] = self._half(rest, None, ())
+        return result if all(result.values()) else {}
 
     def _half(self, sweeps: Sequence[Sweep], coarse: Any, lines: Any, **more: Any) -> Any:
         """Half a cycle in one pass, if the backend has it."""
@@ -130,10 +130,10 @@ class Level:
         half = (self.smoother.after, self._up, transfer.weights)
         if restricts:
             half = ((), self._down, transfer.shares)
-        found = self._half(*half, norm=norm, restricts=restricts, **self._of_residual)
-        if found:
-            self._passes["descend" if restricts else "ascend"] = found
-        return bool(found)
+        result = self._half(*half, norm=norm, restricts=restricts, **self._of_residual)
+        if result:
+            self._passes["descend" if restricts else "ascend"] = result
+        return bool(result)
 
     @property
     def swaps(self) -> bool:
@@ -266,8 +266,8 @@ class Level:
     @cached_property
     def _prolongation(self) -> Prolongation:
         coarse, transfer = self._coarse, self._transfer
-        given = (transfer.transfers, transfer.finer, coarse.other, coarse.system.halo.across)
-        return Prolongation(self.system.backend, *given)
+        args = (transfer.transfers, transfer.finer, coarse.other, coarse.system.halo.across)
+        return Prolongation(self.system.backend, *args)
 
     def _assemble(self) -> None:
         if self._assembly is not None:

@@ -56,8 +56,8 @@ class Refinement(Method):
         self._errors, self._exponent = in_single(system)
         dimension = system.grid.dimension
         smoother_here = smoother_of(smoother, dimension, sweeps=sweeps)
-        given = smoother_here, first_of(smoother_here, dimension), cycle, CYCLES[dimension]
-        self._correction = Correction(self._errors, *given)
+        args = smoother_here, first_of(smoother_here, dimension), cycle, CYCLES[dimension]
+        self._correction = Correction(self._errors, *args)
         self._known: int | None = None
         self._largest = system.backend.accumulator("max")
 

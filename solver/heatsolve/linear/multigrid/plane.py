@@ -131,13 +131,13 @@ class PlaneInterpolation:
                     for parity in parities
                 ]
             )
-            given = (*self._columns, *weights, *(out if adds else ()))
+            args = (*self._columns, *weights, *(out if adds else ()))
             for columns, of_pair in _together(unknown_columns, far_columns):
                 region = (rows, columns, (of_pair[0], of_pair[-1] + 1))
                 is_far = rows == far_rows and columns == far_columns
                 point = of_plane(len(self._columns), len(parities), adds, int(is_far))
                 source = self._inner if is_far else self._coarse
-                self._sweep(point, out, region, source, *given)
+                self._sweep(point, out, region, source, *args)
 
 
 NEAR = 2

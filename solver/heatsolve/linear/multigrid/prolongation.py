@@ -80,13 +80,13 @@ class Prolongation:
             if len(steps) < len(self._cuts) - 1:
                 memory, result = roomy(backend, extents, number)
             # One layer more stands before those of the coarse array.
-            given = (
+            args = (
                 along.coarsening.solution_weights,
                 extents[number],
                 along.fine[0],
                 *along.coarse,
             )
-            parities = parities_of(backend, *given)
+            parities = parities_of(backend, *args)
             make = Interpolation(backend, number, source, memory, tuple(extents), parities)
             steps.append((self._ghosts_of(number, source), make))
             source = result

@@ -190,8 +190,8 @@ class Relaxation:
     def begin(self, new: Any, old: Any) -> None:
         """The sweeps before a correction, from zero; they end in `old`."""
         system, (first, *others) = self.system, self.smoother.before
-        given = (system.grid.interior, system.b, *self._arguments(first))
-        system.backend.sweep(self._begun, new, *given)
+        args = (system.grid.interior, system.b, *self._arguments(first))
+        system.backend.sweep(self._begun, new, *args)
         self.smooth(new, old, tuple(others))
 
 

@@ -162,8 +162,8 @@ class Obstacle(Section):
                 inside = inside & (low <= x) & (x <= high)
             return inside
         assert not isinstance(self.shape, str)
-        found = np.asarray(self.shape(**{name: positions[name] for name in self.shape.names}))
-        return np.isfinite(found) & (found != 0.0)
+        result = np.asarray(self.shape(**{name: positions[name] for name in self.shape.names}))
+        return np.isfinite(result) & (result != 0.0)
 
     def mistakes(self) -> Found:
         shape = self.shape if isinstance(self.shape, str) else "an expression"
@@ -244,12 +244,12 @@ class StaggeredCase(Case):
 
     @property
     def diffusivities(self) -> dict[str, float]:
-        model, found = self.model, {}
+        model, result = self.model, {}
         if model.thermal_diffusivity is not None:
-            found["temperature"] = model.thermal_diffusivity
+            result["temperature"] = model.thermal_diffusivity
         if "diffusivity" in model.model_fields_set:
-            found["concentration"] = model.diffusivity
-        return found
+            result["concentration"] = model.diffusivity
+        return result
 
     @property
     def has_jumps(self) -> bool:
@@ -367,5 +367,5 @@ def equation(case: Case) -> str:
 
 def cases(model: Mapping[str, Any]) -> list[type[Case]]:
     """The cases that this `[model]` may mean, the one that it does mean first."""
-    found: list[type[Case]] = [StaggeredCase, CollocatedCase]
-    return found[::-1] if model.get("scheme") == "collocated" else found
+    result: list[type[Case]] = [StaggeredCase, CollocatedCase]
+    return result[::-1] if model.get("scheme") == "collocated" else result

@@ -90,8 +90,8 @@ class CollocatedStep(Stepper):
         self._find_pressure()
         problem.write_walls({"pressure": self._p}, part.start)
         forces = problem.sources(part.start)[: len(old)]
-        given = (*old, self._p, *forces, dt, rho, nu, *spacings)
-        sweep(flow.collocated_step, new, grid.interior, *given)
+        args = (*old, self._p, *forces, dt, rho, nu, *spacings)
+        sweep(flow.collocated_step, new, grid.interior, *args)
         self._velocity, self._other = self._other, self._velocity
         if change is not None:
             problem.write_walls(self._velocity, part.end)
@@ -115,8 +115,8 @@ class CollocatedStep(Stepper):
                 while done < self._sweeps:
                     old, new = pair[calls % 2], pair[1 - calls % 2]
                     left = self._sweeps - done
-                    given = [self._given] * left, [None] * left, done
-                    done += self._machine.updates(flow.pressure_sweep, new, old, *given)
+                    args = [self._given] * left, [None] * left, done
+                    done += self._machine.updates(flow.pressure_sweep, new, old, *args)
                     calls += 1
                 ends[0] = calls % 2
 

@@ -106,11 +106,11 @@ def second_differences(dimension: int) -> Point:
     """The second differences of a quantity along each axis, slowest first."""
 
     def bent(at, w):
-        found = []
+        result = []
         for axis in range(dimension):
             lower, upper = w[neighbour(at, axis, -1)], w[neighbour(at, axis, 1)]
-            found.append(upper - 2.0 * w[at] + lower)
-        return tuple(found)
+            result.append(upper - 2.0 * w[at] + lower)
+        return tuple(result)
 
     return bent
 
@@ -196,10 +196,10 @@ def carried(dimension: int, form: str) -> Point:
     (slowest axis first); beside obstacles the weights of `laplacian`.
     """
 
-    def rate(at, c, *given):
-        velocities, given = _split(given, dimension)
-        bent, (source, alpha, *given) = _split(given, dimension if form in WIDE else 0)
-        spacings, weights = _split(given, dimension)
+    def rate(at, c, *args):
+        velocities, args = _split(args, dimension)
+        bent, (source, alpha, *args) = _split(args, dimension if form in WIDE else 0)
+        spacings, weights = _split(args, dimension)
         total = source[at]
         if alpha is not ZERO:
             total = total + alpha * laplacian(c, at, spacings, weights)
@@ -222,9 +222,9 @@ def stage(rate: Point, surfaces: int = 0) -> Point:
     value of their surfaces where it is not 0 (`surfaces` tells how many); those of `rate`.
     """
 
-    def advanced(at, start, now, a, b, dt, *given):
-        beside, given = _split(given, surfaces)
-        new = held(now[at] + dt * rate(at, *given), at, *beside)
+    def advanced(at, start, now, a, b, dt, *args):
+        beside, args = _split(args, surfaces)
+        new = held(now[at] + dt * rate(at, *args), at, *beside)
         return new if a is ZERO else a * start[at] + b * new
 
     return advanced
@@ -238,8 +238,8 @@ def ahead(rate: Point) -> Point:
     `rate`.
     """
 
-    def extrapolated_rate(at, before, share, *given):
-        here = rate(at, *given)
+    def extrapolated_rate(at, before, share, *args):
+        here = rate(at, *args)
         return here + share * (here - before[at]), here
 
     return extrapolated_rate
@@ -255,9 +255,9 @@ def adams(rate: Point, surfaces: int = 0) -> Point:
 
     extrapolated = ahead(rate)
 
-    def advanced(at, now, before, dt, share, *given):
-        beside, given = _split(given, surfaces)
-        value, here = extrapolated(at, before, share, *given)
+    def advanced(at, now, before, dt, share, *args):
+        beside, args = _split(args, surfaces)
+        value, here = extrapolated(at, before, share, *args)
         return held(now[at] + dt * value, at, *beside), here
 
     return advanced
@@ -304,9 +304,9 @@ def divergence(at, *given):
     return total
 
 
-def scaled_divergence(at, factor, *given):
+def scaled_divergence(at, factor, *args):
     """A number times `divergence`: the right side of the pressure's equation."""
-    return factor * divergence(at, *given)
+    return factor * divergence(at, *args)
 
 
 @cache
@@ -447,10 +447,10 @@ def force(dimension: int, component: int, form: str) -> Point:
     `bodies.Stencil`; the number of the obstacle.
     """
 
-    def taken(at, p, *given):
-        velocities, given = _split(given, dimension)
-        bent, (nu, *given) = _split(given, dimension if form in WIDE else 0)
-        spacings, (*weights, drag, value, owner, number) = _split(given, dimension)
+    def taken(at, p, *args):
+        velocities, args = _split(args, dimension)
+        bent, (nu, *args) = _split(args, dimension if form in WIDE else 0)
+        spacings, (*weights, drag, value, owner, number) = _split(args, dimension)
         pressed = (p[face_after(at, component)] - p[at]) / spacings[component]
         rest = -convection(form, component, velocities, at, spacings, bent) - pressed
         c = velocities[component]
@@ -466,10 +466,10 @@ def release(dimension: int, form: str) -> Point:
     Arguments: the quantity, and those of `force` behind the pressure.
     """
 
-    def given_off(at, c, *given):
-        velocities, given = _split(given, dimension)
-        bent, (alpha, *given) = _split(given, dimension if form in WIDE else 0)
-        spacings, (*weights, drag, value, owner, number) = _split(given, dimension)
+    def given_off(at, c, *args):
+        velocities, args = _split(args, dimension)
+        bent, (alpha, *args) = _split(args, dimension if form in WIDE else 0)
+        spacings, (*weights, drag, value, owner, number) = _split(args, dimension)
         rest = 0.0
         for flux in outflow_of(c, at, form, velocities, spacings, bent):
             rest = rest - flux

@@ -228,8 +228,8 @@ class ImmersedBoundary:
     def fill(self, fields: Mapping[str, Any]) -> None:
         """Give the points inside obstacles the values of these."""
         for name, held in self._fixed.items():
-            given = (fields[name], held["owner"], held["value"])
-            self._backend.sweep(flow.filled, fields[name], self._grid.interior, *given)
+            args = (fields[name], held["owner"], held["value"])
+            self._backend.sweep(flow.filled, fields[name], self._grid.interior, *args)
 
     def conductances(self, dt: float, lines: Sequence[Any]) -> list[Any]:
         """Those of the pressure, from the lines of a flow without obstacles; slowest axis first."""
@@ -238,8 +238,8 @@ class ImmersedBoundary:
             array = self._backend.zeros(self._grid.shape)
             region = list(self._grid.interior)
             region[number] = (region[number][0], region[number][1] + 1)
-            given = (self.mobility(name, dt), line)
-            self._backend.sweep(flow.conductance(number), array, tuple(region), *given)
+            args = (self.mobility(name, dt), line)
+            self._backend.sweep(flow.conductance(number), array, tuple(region), *args)
             found.append(array)
         return found
 
@@ -261,13 +261,13 @@ class ImmersedBoundary:
                 point, first = flow.force(dimension, component, form), fields["pressure"]
             else:
                 point, first = flow.release(dimension, form), fields[name]
-            given = (first, *velocities, *second_differences(name))
-            given = (*given, self._diffusivities[name], *spacings, *held["weights"])
-            given = (*given, held["drag"], held["value"], held["owner"])
+            args = (first, *velocities, *second_differences(name))
+            args = (*args, self._diffusivities[name], *spacings, *held["weights"])
+            args = (*args, held["drag"], held["value"], held["owner"])
             key = f"force_{name[-1]}" if across else f"{name}_released"
             for number, obstacle in enumerate(self._case.obstacles):
                 if across or getattr(obstacle, name) is not None:
                     region, count = self._regions[name], float(number + 1)
-                    total = self._backend.reduce("sum", point, region, *given, count)
+                    total = self._backend.reduce("sum", point, region, *args, count)
                     found[key + self._labels[number]] = volume * total
         return found

@@ -51,8 +51,8 @@ class ImplicitDiffusion:
     def explicit_part(self, name: str, rate: Any, now: Any) -> Any:
         """r: a rate and diffusion of `now`, whose ghosts are those of t + theta dt."""
         problem, right, region = self._problem, self._right, self._problem.inside(name)
-        given = (rate, now, problem.moved[name], *problem.steps_along_axes)
-        problem.backend.sweep(flow.diffused, right, region, *given)
+        args = (rate, now, problem.moved[name], *problem.steps_along_axes)
+        problem.backend.sweep(flow.diffused, right, region, *args)
         if region != problem.grid.interior:  # the wall is an unknown to which nothing is added
             wall = problem.face_at(problem.components.index(name), 1)
             problem.backend.sweep(fill, right, wall, 0.0)

@@ -91,8 +91,8 @@ class Projection(Stepper):
 
     @property
     def fields(self) -> Fields:  # type: ignore[override]
-        found = {**self._now, "pressure": self._pressure}
-        ordered = {name: found[name] for name in self.problem.names}
+        result = {**self._now, "pressure": self._pressure}
+        ordered = {name: result[name] for name in self.problem.names}
         rates = {f"rate of {name}": array for name, array in self._rates.items()}
         return {**ordered, BEFORE: self.pressure.before, **rates}
 
@@ -197,8 +197,8 @@ class Projection(Stepper):
             self._now, self._others = now, [start]
         if change is not None:
             point = transport.changes(len(self._advanced), change.kind)
-            given = (*before.values(), *self._now.values())
-            self.problem.backend.sweep(point, change, self.problem.grid.interior, *given)
+            args = (*before.values(), *self._now.values())
+            self.problem.backend.sweep(point, change, self.problem.grid.interior, *args)
 
     def _play(self, name: str, fields: Fields, work: Callable[[], None]) -> None:
         """Sweeps of a stage that leaves these fields: played back from the third time on.
@@ -239,37 +239,37 @@ class Projection(Stepper):
             if lift != 0.0:
                 buoyant = (now["temperature"], lift, model.reference_temperature)
             weights, surface = self._beside(name, dt)
-            given = (
+            args = (
                 *velocities,
                 *self._second_differences(now[name], name),
                 sources[name],
                 *buoyant,
             )
-            given = (*given, self._explicit(name, rates), *spacings, *weights)
+            args = (*args, self._explicit(name, rates), *spacings, *weights)
             inside = problem.inside(name)
-            self._sweep(name, inside, rate, surface, given, fields, stage, rates)
+            self._sweep(name, inside, rate, surface, args, fields, stage, rates)
             for number, region in problem.open_faces():
                 if number == component:
-                    rate, given = flow.leaving(component), (now[name], spacings[component])
-                    self._sweep(name, region, rate, surface, given, fields, stage, rates, True)
+                    rate, args = flow.leaving(component), (now[name], spacings[component])
+                    self._sweep(name, region, rate, surface, args, fields, stage, rates, True)
         for name in problem.carried:
             weights, surface = self._beside(name, dt)
-            given = (
+            args = (
                 now[name],
                 *velocities,
                 *self._second_differences(now[name], name),
                 sources[name],
             )
-            given = (*given, self._explicit(name, rates), *spacings, *weights)
+            args = (*args, self._explicit(name, rates), *spacings, *weights)
             rate = flow.carried(grid.dimension, model.convection)
-            self._sweep(name, grid.interior, rate, surface, given, fields, stage, rates)
+            self._sweep(name, grid.interior, rate, surface, args, fields, stage, rates)
 
     def _explicit(self, name: str, rates: Fields) -> Any:
         """The coefficient of diffusion that is part of a rate."""
         return ZERO if rates and self._diffusion is not None else self.problem.moved[name]
 
     def _sweep(
-        self, name: str, region: Region, rate: Point, surface: Sequence[Any], given: Sequence[Any],
+        self, name: str, region: Region, rate: Point, surface: Sequence[Any], args: Sequence[Any],
         fields: tuple[Fields, Fields, Fields], stage: Stage, rates: Fields, complete: bool = False,
     ) -> None:  # fmt: skip
         """A stage of one quantity; fields are the new ones, those at the start, and those now.
@@ -279,15 +279,15 @@ class Projection(Stepper):
         (new, start, now), sweep = (each[name] for each in fields), self.problem.backend.sweep
         if not rates:
             point = flow.stage(rate, len(surface))
-            sweep(point, new, region, start, now, *stage.shares, self._length, *surface, *given)
+            sweep(point, new, region, start, now, *stage.shares, self._length, *surface, *args)
             return
         before = rates[name]
         share = 0.5 * self._length / self._last if self._known > 0 else 0.0
         if self._diffusion is None or complete:
             point = flow.adams(rate, len(surface))
-            sweep(point, (new, before), region, now, before, self._length, share, *surface, *given)
+            sweep(point, (new, before), region, now, before, self._length, share, *surface, *args)
         else:
-            sweep(flow.ahead(rate), (new, before), region, before, share, *given)
+            sweep(flow.ahead(rate), (new, before), region, before, share, *args)
 
     def _diffuse(self, diffusion: ImplicitDiffusion, new: Fields, now: Fields, time: float) -> None:
         """From the rates of all but diffusion, in `new`, to the fields that a stage leaves there.
@@ -310,8 +310,8 @@ class Projection(Stepper):
             if name in problem.components:
                 component = problem.components.index(name)
                 region = problem.inside(name)
-                given = (self._pressure, 1.0, spacings[component])
-                sweep(flow.projected(component), right, region, right, *given)
+                args = (self._pressure, 1.0, spacings[component])
+                sweep(flow.projected(component), right, region, right, *args)
                 force = self._driving.get(f"driving_force_{name[-1]}", 0.0)
                 sweep(flow.raised, right, region, right, force)
             diffusion.advance(name, new[name], now[name], dt, theta)
@@ -358,12 +358,12 @@ class Projection(Stepper):
         problem.halo.exchange(p)
         for component, name in enumerate(() if only_open else problem.components):
             w, h = fields[name], spacings[component]
-            given = (w, problem.inside(name), w, p, dt, h)
+            args = (w, problem.inside(name), w, p, dt, h)
             if problem.bodies is None:
-                sweep(flow.projected(component), *given)
+                sweep(flow.projected(component), *args)
             else:
                 mobility = problem.bodies.mobility(name, self._length)
-                sweep(flow.projected_beside(component), *given, mobility)
+                sweep(flow.projected_beside(component), *args, mobility)
         for component, region in problem.open_faces():
             name = problem.components[component]
             w, h, mobility = fields[name], spacings[component], ()
@@ -470,9 +470,9 @@ class Pressure:
         """The right side -div u* / dt, and the largest velocity of u*; sweeps only."""
         problem = self._problem
         system, _ = self.solver(length)
-        given = (*problem.velocities(fields), *problem.steps_along_axes)
+        args = (*problem.velocities(fields), *problem.steps_along_axes)
         interior = problem.grid.interior
-        problem.backend.sweep(flow.scaled_divergence, system.b, interior, -1.0 / dt, *given)
+        problem.backend.sweep(flow.scaled_divergence, system.b, interior, -1.0 / dt, *args)
         problem.add_speeds(fields, self._speed)
 
     def solve(self, dt: float, length: float, fastest: float, time: float) -> None:

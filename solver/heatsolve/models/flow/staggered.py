@@ -106,8 +106,8 @@ class Staggered(MultiFieldModel):
         if case.obstacles:
             places = {name: self.places(name) for name in moved}
             regions = {name: self.inside(name) for name in moved}
-            given = (places, regions, self.components, self.moved)
-            self.bodies = ImmersedBoundary(case, backend, self.halo, *given)
+            args = (places, regions, self.components, self.moved)
+            self.bodies = ImmersedBoundary(case, backend, self.halo, *args)
             self._demand_fluid(self.bodies)
 
     arrays_of_a_frame = 1
@@ -123,15 +123,15 @@ class Staggered(MultiFieldModel):
 
     def _walls_of(self, name: str) -> list[Wall]:
         """What holds for a quantity at the walls of this block."""
-        found = []
+        result = []
         for number, axis in enumerate(self.grid.axes):
             for side, wall in enumerate(WALLS[axis.name]):
                 if axis.periodic or not axis.at_ends[side]:
                     continue
                 condition = self.condition(name, wall)
                 if condition is not None:
-                    found.append(Wall(number, side, wall, condition))
-        return found
+                    result.append(Wall(number, side, wall, condition))
+        return result
 
     def condition(self, name: str, wall: str) -> Condition | None:
         """The condition of a quantity at a wall of the case; None where there is no need of any."""
@@ -356,14 +356,14 @@ class Staggered(MultiFieldModel):
 
     def sources(self, time: float) -> list[Any]:
         """None for what is carried, inside obstacles."""
-        found = super().sources(time)
+        result = super().sources(time)
         if self.bodies is None:
-            return found
-        if found is not self._plain_sources:
-            self._plain_sources = found
+            return result
+        if result is not self._plain_sources:
+            self._plain_sources = result
             self._outside = [
                 self.bodies.outside(name, source) if name in self.carried else source
-                for name, source in zip(self.names, found, strict=True)
+                for name, source in zip(self.names, result, strict=True)
             ]
         return self._outside
 
@@ -372,7 +372,7 @@ class Staggered(MultiFieldModel):
     def stored(self) -> dict[str, np.ndarray]:
         """Velocities at the centres of cells; the pressure with mean 0 where no wall gives it."""
         backend, grid = self.backend, self.grid
-        found, centre = {}, backend.zeros(grid.shape)
+        result, centre = {}, backend.zeros(grid.shape)
         mean: Any
         wanted = self.case.output.fields or self.names
         for name in wanted:
@@ -387,8 +387,8 @@ class Staggered(MultiFieldModel):
                 if self.bodies is not None:
                     mean = mean * (1.0 - self.own(self._enclosed))
                 values = (values - mean) * self.density
-            found[name] = values
-        return {name: found[name] for name in self.names if name in found}
+            result[name] = values
+        return {name: result[name] for name in self.names if name in result}
 
     def scale(self, name: str, fields: Mapping[str, Any]) -> tuple[float, float]:
         if name != "pressure":
@@ -411,8 +411,8 @@ class Staggered(MultiFieldModel):
 
     def divergence(self, fields: Mapping[str, Any]) -> float:
         """The largest |div u| (1/s), the faces' neighbours up to date (asks all processes)."""
-        given = (*self.velocities(fields), *self.steps_along_axes)
-        return self.backend.reduce("max", flow.divergence, self.grid.interior, *given)
+        args = (*self.velocities(fields), *self.steps_along_axes)
+        return self.backend.reduce("max", flow.divergence, self.grid.interior, *args)
 
     def fastest(self, fields: Mapping[str, Any]) -> float:
         """The largest component of the velocity at any face (m/s; asks all processes)."""
@@ -436,13 +436,13 @@ class Staggered(MultiFieldModel):
 
         Those of walls at these times. In m/s; asks all processes.
         """
-        found = []
+        result = []
         for name in self.components:
             largest = self.backend.accumulator("max")
             self._add_faces(largest, name, fields[name])
             mean = getattr(self.case.source, f"mean_{name}") or 0.0
-            found.append(max(largest.value, abs(mean), self.largest_at_walls(name, *times)))
-        return found
+            result.append(max(largest.value, abs(mean), self.largest_at_walls(name, *times)))
+        return result
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         """The largest that forces give along each axis, slowest first (m/s2; asks all processes).
@@ -462,8 +462,8 @@ class Staggered(MultiFieldModel):
         forces = [0.0] * self.grid.dimension
         for time in times if self.sources_vary else times[:1]:
             sources = dict(zip(self.names, self.sources(time), strict=True))
-            found = [reduce("max", copy, region, sources[name]) for name in self.components]
-            forces = [max(pair) for pair in zip(forces, found, strict=True)]
+            result = [reduce("max", copy, region, sources[name]) for name in self.components]
+            forces = [max(pair) for pair in zip(forces, result, strict=True)]
         return [f + abs(lift) * warm for f, lift in zip(forces, reversed(lifts), strict=True)]
 
     def measures(
@@ -485,7 +485,7 @@ class Staggered(MultiFieldModel):
         for velocity in velocities:  # the walls' ghosts beside a neighbour's block
             self.halo.exchange(velocity)
         whirl = reduce("sum", flow.enstrophy, region, *velocities, *spacings)
-        found = {
+        result = {
             "divergence": relative / fastest if fastest > 0.0 else relative,
             "kinetic_energy": reduce("sum", flow.kinetic_energy, region, *velocities) * volume,
             "enstrophy": whirl * volume,
@@ -493,11 +493,11 @@ class Staggered(MultiFieldModel):
         }
         for name in self.carried:
             for wall in self.whole_walls:
-                found[f"{name}_gradient_{wall}"] = self._gradient_at(wall, name, fields[name])
+                result[f"{name}_gradient_{wall}"] = self._gradient_at(wall, name, fields[name])
         if self.bodies is not None:
             taken = self.bodies.measures(fields, second_differences)
-            found |= {n: self.density * v if "force" in n else v for n, v in taken.items()}
-        return found
+            result |= {n: self.density * v if "force" in n else v for n, v in taken.items()}
+        return result
 
     @property
     def whole_walls(self) -> list[str]:

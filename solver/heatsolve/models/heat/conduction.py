@@ -318,8 +318,8 @@ class Conduction(Model):
         one = self.backend.zeros(self.grid.shape)
         self.backend.sweep(fill, one, self.grid.interior, 1.0)
         self.halo.exchange(one)
-        given = (one, self.capacity, *self.faces)
-        largest = self.backend.reduce("max", heat.gershgorin, self.grid.interior, *given)
+        args = (one, self.capacity, *self.faces)
+        largest = self.backend.reduce("max", heat.gershgorin, self.grid.interior, *args)
         return 2.0 / largest if largest > 0.0 else np.inf
 
     def heat_through(self, wall: Wall, temperature: Any, time: float = 0.0) -> float:
@@ -361,9 +361,9 @@ def shortened(faces: np.ndarray, number: int) -> np.ndarray:
 
 def make_compatible(system: System) -> None:
     """Without any given value, sources and fluxes must cancel: refuse, or remove their rounding."""
-    given = (system.grid.interior, system.b, *system.coefficients.ratios)
-    total = system.backend.reduce("sum", weighted, *given)
-    size = system.backend.reduce("sum", weighted_magnitude, *given)
+    args = (system.grid.interior, system.b, *system.coefficients.ratios)
+    total = system.backend.reduce("sum", weighted, *args)
+    size = system.backend.reduce("sum", weighted_magnitude, *args)
     if abs(total) > COMPATIBLE * size:
         raise InputError(
             "no steady state: no wall gives a temperature, and sources and wall fluxes do not "

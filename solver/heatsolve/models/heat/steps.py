@@ -41,9 +41,9 @@ class Explicit(Stepper):
             problem.write_walls(self.field, part.start)
         if problem.sources_vary:
             self._b = problem.backend.to_device(problem.source(part.start))
-        given = (self._b, part.length, problem.capacity, *problem.faces)
+        args = (self._b, part.length, problem.capacity, *problem.faces)
         self.system.update(
-            heat.explicit_step, self._next, self.field, *given, change=change, number=self._sweeps
+            heat.explicit_step, self._next, self.field, *args, change=change, number=self._sweeps
         )
         self._sweeps += 1
         self.field, self._next = self._next, self.field
@@ -100,9 +100,9 @@ class Implicit(Stepper):
         b_new = self._b
         if problem.sources_vary:
             b_new = backend.to_device(problem.source(end))
-        given = (self._b, b_new, problem.capacity, s, 1.0 / part.theta - 1.0, *problem.faces)
+        args = (self._b, b_new, problem.capacity, s, 1.0 / part.theta - 1.0, *problem.faces)
         problem.halo.exchange(t)
-        backend.sweep(heat.implicit_source, self._right, grid.interior, t, *given)
+        backend.sweep(heat.implicit_source, self._right, grid.interior, t, *args)
         if problem.halo.depth > 1:
             problem.halo.exchange(self._right)  # the margin reads it, too
         self._b = b_new

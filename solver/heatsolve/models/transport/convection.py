@@ -84,8 +84,8 @@ class Convection(Staged):
 
     def stage(self) -> Point:
         model, count = self.case.model, len(self.names)
-        given = self.grid.dimension, count, model.convection, model.form, self.own_velocity
-        return transport.stage(*given, model.diffusivity > 0.0, self.case.grid.kind == "nodes")
+        args = self.grid.dimension, count, model.convection, model.form, self.own_velocity
+        return transport.stage(*args, model.diffusivity > 0.0, self.case.grid.kind == "nodes")
 
     @cached_property
     def velocities(self) -> tuple[Any, ...]:  # type: ignore[override]
@@ -95,16 +95,16 @@ class Convection(Staged):
         given = self.case.model.velocity
         if given is None:
             return tuple(self.backend.zeros((1,) * self.grid.dimension) for _ in self.grid.axes)
-        found = []
+        result = []
         for n, expression in enumerate(given):
             grid = self.grid.faces(self.grid.dimension - 1 - n) if self.in_flux_form else self.grid
-            found.append(self.backend.to_device(evaluate(grid, f"model.velocity.{n}", expression)))
-        return tuple(found)
+            result.append(self.backend.to_device(evaluate(grid, f"model.velocity.{n}", expression)))
+        return tuple(result)
 
     @cached_property
     def wall_lines(self) -> tuple[Any, ...]:  # type: ignore[override]
         """For x, y, z the lines of the low and of the high wall that `transport.stage` takes."""
-        on_nodes, found = self.case.grid.kind == "nodes", []
+        on_nodes, result = self.case.grid.kind == "nodes", []
         second_order = self.case.model.convection in transport.SECOND_ORDER
         if not self.in_flux_form and not (on_nodes and second_order):
             return (ZERO,) * (2 * self.grid.dimension)
@@ -118,8 +118,8 @@ class Convection(Staged):
             }
             for side in (0, 1):
                 line = self.grid.beside(number, side) if side in marked else None
-                found.append(ZERO if line is None else self.backend.to_device(line))
-        return tuple(found)
+                result.append(ZERO if line is None else self.backend.to_device(line))
+        return tuple(result)
 
     def largest_step(self) -> float:
         """The largest stable step for the largest speeds at t = 0 (asks all processes).
@@ -135,9 +135,9 @@ class Convection(Staged):
             # The faces of a sample of points are not those of one cell.
             if self.in_flux_form and not isinstance(self.grid.axes[axis], SampledAxis):
                 below, speed = transport.negative_part_at_faces(axis), transport.speed_out(axis)
-            given = self.grid.interior, v
+            args = self.grid.interior, v
             reduce = self.backend.reduce
-            magnitudes.append((reduce("max", below, *given), reduce("max", speed, *given)))
+            magnitudes.append((reduce("max", below, *args), reduce("max", speed, *args)))
         return self.stable_step(magnitudes)
 
     # ---- what `heatsolve check` says ---------------------------------------------------------
@@ -183,12 +183,12 @@ class Convection(Staged):
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         """The largest that sources give along each axis, slowest first (m/s2; asks all)."""
-        found = [0.0] * self.grid.dimension
+        result = [0.0] * self.grid.dimension
         for time in times if self.sources_vary else times[:1]:
             sources = [self.backend.reduce("max", copy, self.grid.interior, source)
                        for source in reversed(self.sources(time))]  # fmt: skip
-            found = [max(pair) for pair in zip(found, sources, strict=True)]
-        return found
+            result = [max(pair) for pair in zip(result, sources, strict=True)]
+        return result
 
     def stable_step_at(self, speeds: Sequence[float]) -> float:
         """The largest stable step (s) for these speeds along the axes, slowest first."""
@@ -273,12 +273,10 @@ class RungeKutta(Stepper):
             slopes = self._find_slopes(now)
             last = number == len(self._stages) - 1
             new = start if last and number > 0 else self._others[number]
-            given = (*start.values(), *now.values(), *problem.sources(time), *problem.velocities)
+            args = (*start.values(), *now.values(), *problem.sources(time), *problem.velocities)
             numbers = (*stage, part.length, *problem.numbers)
             out = tuple(new.values())
-            backend.sweep(
-                self._point, out, interior, *given, *slopes, *problem.wall_lines, *numbers
-            )
+            backend.sweep(self._point, out, interior, *args, *slopes, *problem.wall_lines, *numbers)
             now = new
         if len(self._stages) == 1:
             self.fields, self._others = now, [start]

@@ -136,8 +136,8 @@ class Study:
         """The command that measures one size, without its launcher."""
         per_rank = "-" if self.per_rank is None else repr(self.per_rank)
         path = str(self.folder / f"{ranks}.json")
-        given = [self.case, self.kind, per_rank, self.backend or "-", path, *self.overrides]
-        return python("-m", "heatsolve.tools.scaling.one_size", *given)
+        args = [self.case, self.kind, per_rank, self.backend or "-", path, *self.overrides]
+        return python("-m", "heatsolve.tools.scaling.one_size", *args)
 
 
 def plan(
