@@ -247,8 +247,12 @@ class Conduction(Model):
         )
 
     def cautions(self) -> Iterator[Row]:
-        if self.case.time is None and (reason := stall(self.case, self.whole, self.singular)):
+        if self.case.time is None and (reason := self._stall()):
             yield "warning", reason
+
+    def _stall(self) -> str:
+        # The grid of the case, as this one may be a sample of it.
+        return stall(self.case, grid_of(self.case), self.singular)
 
     # ---- linear systems ----
 
