@@ -100,9 +100,8 @@ def test_kernels_are_clean(tool, backend):
 
 def test_every_family_has_a_test_of_its_name():
     """A renamed test would leave its kernels unwatched until somebody has a GPU."""
-    for backend in ("cupy", "cuda"):
-        tests = family_tests(backend)
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "gpu", *tests]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=HERE)
-        found = [line.partition("tests/")[2] for line in done.stdout.splitlines() if "::" in line]
-        assert sorted(found) == sorted(tests), done.stdout + done.stderr
+    tests = [*family_tests("cupy"), *family_tests("cuda")]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "gpu", *tests]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=HERE)
+    found = [line.partition("tests/")[2] for line in done.stdout.splitlines() if "::" in line]
+    assert sorted(found) == sorted(tests), done.stdout + done.stderr

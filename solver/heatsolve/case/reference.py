@@ -168,7 +168,7 @@ def _first_words(model: type[Section]) -> str:
 
 
 def _about(section: type[Section]) -> str:
-    """The docstring of a section, without the name at its begin."""
+    """The docstring of a section, without the name at its beginning."""
     text = re.sub(r"^`\[.*?\]+`( and its like)?: ", "", inspect.getdoc(section) or "")
     return text[:1].upper() + text[1:]
 

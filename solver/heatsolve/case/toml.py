@@ -15,7 +15,7 @@ TOKENS = re.compile(
     "|".join(
         (
             r"#[^\n]*",  # a comment
-            r'"""(?:\\.|[^\\])*?"""',  # texts of many lines, and the begin of one without an end
+            r'"""(?:\\.|[^\\])*?"""',  # texts of many lines, and an opening without an end
             r"'{3}.*?'{3}",
             r'"""',
             r"'{3}",

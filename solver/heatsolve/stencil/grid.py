@@ -313,7 +313,7 @@ class Outline(Grid):
 
 
 def sampled(grid: Grid, most: int, names: Collection[str] | None = None) -> Grid:
-    """A grid with at most about so many unknowns, some of those of another one.
+    """A sample of a grid, of about `most` unknowns at most.
 
     Along axes that are not among the `names` nothing varies: a few points stand for all.
     """

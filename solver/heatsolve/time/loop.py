@@ -37,7 +37,7 @@ def steady(
     From a `resumed` state it goes on as if it had not stopped.
     """
     system = problem.steady_system()
-    if reason := stall(problem.case, problem.whole, system.singular):
+    if reason := stall(problem.case, system.singular):
         watcher.warn(reason)
     (field,) = problem.fields.values()
     total = problem.add_magnitudes
@@ -173,7 +173,7 @@ def transient(
 
 
 def steps_to_look(case: Case, count: int) -> int:
-    """Steps from one whose change is looked at to the next, of a march of about so many.
+    """Steps from one checked step to the next, in a march of about `count` steps.
 
     `solver.check_every`; where nobody asks for more than the norm, some 1000 in all. Steps that
     `output.sample` asks for are looked at besides.

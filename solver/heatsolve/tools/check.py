@@ -100,7 +100,7 @@ def steps(problem: Model) -> Generator[str, None, TimeStepController]:
 
 
 def history(case: Case, count: int) -> str:
-    """The rows of the history of a march of about so many steps, and the bytes that they need."""
+    """The rows of the history of a march of about `count` steps, and their bytes."""
     output, fields = case.output, len(case.field_names)
     assert case.time is not None
     every: float = output.sample_steps or steps_to_look(case, count)

@@ -247,12 +247,8 @@ class Conduction(Model):
         )
 
     def cautions(self) -> Iterator[Row]:
-        if self.case.time is None and (reason := self._stall()):
+        if self.case.time is None and (reason := stall(self.case, self.singular)):
             yield "warning", reason
-
-    def _stall(self) -> str:
-        # The grid of the case, as this one may be a sample of it.
-        return stall(self.case, grid_of(self.case), self.singular)
 
     # ---- linear systems ----
 

@@ -6,9 +6,8 @@ from heatsolve.case.case import Case
 from heatsolve.linear import iterate
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.linear.system import Method, System, two_coloured
-from heatsolve.models.base import mirrors, walls_of
+from heatsolve.models.base import grid_of, mirrors, walls_of
 from heatsolve.models.heat import equations as heat
-from heatsolve.stencil.grid import Grid
 
 
 def method_name(case: Case) -> str:
@@ -37,15 +36,16 @@ def make_method(case: Case, system: System, u: Any) -> Method:
     return Jacobi(system, u, update=heat.mirrored(update), arguments=arguments)
 
 
-def stall(case: Case, grid: Grid, singular: bool) -> str:
+def stall(case: Case, singular: bool) -> str:
     """Why the iteration of a steady case cannot converge, and what helps; empty if it can.
 
     `singular`: no wall gives a temperature. Then the checkerboard, +1 on red unknowns and -1 on
     black ones, is an eigenvector of D^-1 A with the eigenvalue 2, so of 1 - D^-1 A with -1.
     """
     solver = case.solver
-    unweighted = method_name(case) == "jacobi" and solver.update is None and solver.weight == 1.0
-    if not (unweighted and singular and two_coloured(grid)) or solver.iterations is not None:
+    if solver.update is not None or solver.iterations is not None or solver.weight != 1.0:
+        return ""
+    if not (method_name(case) == "jacobi" and singular and two_coloured(grid_of(case))):
         return ""
     return (
         "solver.weight: no wall gives a temperature, and Jacobi's iteration of weight 1 then has "

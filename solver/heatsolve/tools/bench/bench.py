@@ -12,7 +12,6 @@ import platform
 import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -33,7 +32,7 @@ from heatsolve.linear.stationary import Jacobi
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
 from heatsolve.parallel.ranks import Ranks
-from heatsolve.tools.bench.measure import Bench, Comparison, Row, seconds_of_copy
+from heatsolve.tools.bench.measure import Bench, Comparison, Row, seconds_of_copy, time_of
 from heatsolve.tools.bench.rows import (
     Measure,
     blocked,
@@ -210,15 +209,6 @@ def together(
         counts.append(max(1, int(least / max(run(work), 1e-7))))
     rounds = [[run(w, n) for w, n in zip(works, counts, strict=True)] for _ in range(REPEATS)]
     return [statistics.median(times) for times in zip(*rounds, strict=True)]
-
-
-def time_of(ranks: Ranks, work: Callable[[], Any], times: int = 1) -> float:
-    """Seconds of one of `times` calls, begun by all at once, of the slowest process."""
-    ranks.gather(None)
-    began = time.perf_counter()
-    for _ in range(times):
-        work()
-    return max(ranks.gather(time.perf_counter() - began)) / times
 
 
 def _halo(machine: Backend, ranks: Ranks) -> list[float]:

@@ -5,6 +5,7 @@ Times are medians of repeats, warm-up excluded, by the clock of the device where
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.backends.registry import machine_name, make
 from heatsolve.errors import HeatsolveError
+from heatsolve.parallel.ranks import Ranks
 from heatsolve.report import count
 from heatsolve.stencil.language import copy
 
@@ -184,6 +186,15 @@ def seconds_of(work: Callable[[], Any], machine: Backend) -> float:
     """The median time of one call."""
     (seconds,) = medians_of(repeat_of(work, machine))
     return seconds
+
+
+def time_of(ranks: Ranks, work: Callable[[], Any], times: int = 1) -> float:
+    """Seconds of one of `times` calls, begun by all at once, of the slowest process."""
+    ranks.gather(None)
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    return max(ranks.gather(time.perf_counter() - began)) / times
 
 
 def in_turn(own: Repeat, other: Repeat) -> tuple[list[float], float]:

@@ -29,7 +29,7 @@ from heatsolve.parallel.transport import ring
 from heatsolve.report import Report
 from heatsolve.runner import machine_of, set_up, shares
 from heatsolve.time.step_size import MOST_STEPS, step_length, substeps
-from heatsolve.tools.bench.bench import time_of
+from heatsolve.tools.bench.measure import time_of
 
 REPEATS = 7
 SECONDS_A_REPEAT = 0.5
@@ -42,11 +42,11 @@ SIZES = ("n", "N")
 LEAST_EVEN = 24
 """A count becomes even from twice this number on, and a multiple of 16 from 16 times."""
 MOST_AWAY = 50
-"""So far from the size that is asked for another one is looked for."""
+"""The largest distance from the wanted size at which the search for another one ends."""
 
 
 def sized(source: str, overrides: Sequence[str], unknowns: float) -> list[str]:
-    """Overrides with which a case has about so many `unknowns`; the given ones come first.
+    """Overrides that give a case about `unknowns` unknowns, after the overrides that it has.
 
     Its constant n (or N) is changed if it has one, to the nearest with which there are whole
     numbers of points; else the counts of its grid, which covers what it did, with spacings in the
