@@ -11,7 +11,7 @@ import sys
 import numpy as np
 from conformance import compare_packing, registry, same, sweep
 
-from heatsolve.backends.gpu.simulator import SimulatedBackend
+from heatsolve.backends.gpu.numba_cuda import SimulatedBackend
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.linear.multigrid.mixed import CORRECTED

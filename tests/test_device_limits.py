@@ -16,7 +16,7 @@ from test_cuda_source import nvrtc
 from test_fused_sweeps import INSIDE, two_plain_steps, two_steps
 
 from heatsolve.backends import Signature
-from heatsolve.backends.gpu import cycle_legs, small_sweeps
+from heatsolve.backends.gpu import cycle_legs, graphs
 from heatsolve.backends.gpu import device as device_limits
 from heatsolve.backends.gpu import emit as cuda_c
 from heatsolve.backends.gpu.device import CARDS, KIB, Limits, limits_of
@@ -199,14 +199,14 @@ def test_few_multiprocessors_get_long_pieces():
 
 def test_tables_of_small_sweeps_fit_their_card():
     """A P100's block has 48 KiB, where a table of a hundred sweeps does not fit."""
-    sweep = small_sweeps.SmallSweep(
+    sweep = graphs.SmallSweep(
         LAPLACE, LAPLACE.tape(heat.laplace), ((1, 3), (1, 3)), (5,),
         (np.zeros((5, 5)), np.ones((5, 5)), np.ones((5, 5)), 0.1), lambda: lambda: None,
     )  # fmt: skip
     for card in ("P100", "H100"):
         backend = Collecting(card)
         backend.address, backend.stored = lambda array: array.ctypes.data, lambda values: values
-        queues = list(small_sweeps.together(backend, [sweep] * 100))
+        queues = list(graphs.together(backend, [sweep] * 100))
         for queue in queues:
             queue()
         assert len(queues) == (2 if card == "P100" else 1)
@@ -254,7 +254,7 @@ def generic_kernels():
     for name in ("check", "merge"):
         yield name, cuda_c.check_source(), 128, 0
     functions = ((LAPLACE, LAPLACE.tape(heat.laplace)),)
-    yield "sweeps", small_sweeps.source(functions, 20), small_sweeps.THREADS, 48 * KIB
+    yield "sweeps", graphs.source(functions, 20), graphs.THREADS, 48 * KIB
 
 
 def hold(limits: Limits, code, name, threads, bytes_shared, blocks=1):

@@ -11,7 +11,7 @@ import pytest
 from emulated import Emulated
 from test_multigrid import noisy_system
 
-from heatsolve.backends.gpu import cycle_legs, small_sweeps
+from heatsolve.backends.gpu import cycle_legs, graphs
 from heatsolve.backends.gpu.backend import DeviceBackend
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.linear.multigrid.cycle import Multigrid
@@ -27,7 +27,6 @@ pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ com
 class Replaying(Emulated):
     """Notes down what it plays back, as a GPU does; other sweeps are NumPy's."""
 
-    recorded = DeviceBackend.recorded
     _gate = None
     enqueue = DeviceBackend.enqueue
     replayed = DeviceBackend.replayed
@@ -83,10 +82,10 @@ def two_steps(backend, method, grid, walls, options):
 def test_the_bits_of_sweeps_apart(name, method, most, of_last_level, monkeypatch):
     if method is Refinement and PROBLEMS[name][2].get("cycle") == "FMG":
         pytest.skip("no such cycle in mixed precision")
-    monkeypatch.setattr(small_sweeps, "MOST_POINTS", most)
+    monkeypatch.setattr(graphs, "MOST_POINTS", most)
     monkeypatch.setattr("heatsolve.linear.multigrid.hierarchy.MOST", of_last_level)
     joined = []
-    together = small_sweeps.together
+    together = graphs.together
     monkeypatch.setattr(
         "heatsolve.backends.gpu.graphs.together",
         lambda backend, sweeps: joined.append(len(sweeps)) or together(backend, sweeps),
@@ -121,18 +120,17 @@ def sweeps_beside(backend):
 @pytest.mark.parametrize("most", [1300, 10])
 def test_sweeps_beside_each_other(most, monkeypatch):
     """There is no barrier between sweeps of which none touches what another one writes."""
-    monkeypatch.setattr(small_sweeps, "MOST_POINTS", most)
+    monkeypatch.setattr(graphs, "MOST_POINTS", most)
     taken = []
-    takes = small_sweeps.Group.takes
+    takes = graphs.Group.takes
     monkeypatch.setattr(
-        small_sweeps.Group, "takes",
+        graphs.Group, "takes",
         lambda group, *sweep: taken.append(takes(group, *sweep)) or taken[-1],
     )  # fmt: skip
     backend = Replaying()
-    backend.recorded = []
-    arrays = sweeps_beside(backend)
-    notes, backend.recorded = backend.recorded, None
-    kernels = list(small_sweeps.together(backend, notes))
+    arrays = []
+    notes, _, _ = backend.record(lambda: arrays.extend(sweeps_beside(backend)))
+    kernels = list(graphs.together(backend, notes))
     assert taken[:7] == [True] * 7 and not all(taken)
     assert len(kernels) < len(notes) - 6
     for play in kernels:
@@ -207,11 +205,11 @@ def test_what_views_of_the_same_memory_have_in_common():
 def test_a_closed_gate():
     backend = Replaying()
     a, b, region = backend.zeros((4, 5)), backend.to_device(np.ones((4, 5))), ((0, 4), (1, 5))
-    backend.gated, backend.recorded = True, []
-    for target in (a, b):
-        backend.sweep(scaled, target, region, b, 3.0)
-    notes, backend.recorded = backend.recorded, None
-    (play,) = small_sweeps.together(backend, notes)
+    backend.gated = True
+    notes, _, _ = backend.record(
+        lambda: [backend.sweep(scaled, target, region, b, 3.0) for target in (a, b)]
+    )
+    (play,) = graphs.together(backend, notes)
     for backend.shut in (True, False):
         play()
         assert (a[:, 1:] == (0.0 if backend.shut else 3.0)).all()

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from heatsolve.backends.compilation import cache_folder, digest, kept, told, trouble, wanted_folder
-from heatsolve.backends.cycle_leg import CycleLeg
 from heatsolve.backends.exact_sums import Accumulator, exact_sum, from_message, to_message
 from heatsolve.backends.gpu.nccl import Nccl
 from heatsolve.backends.machine import cores, host_memory
@@ -74,6 +73,47 @@ class Message:
         A device does so in its own time: MPI may receive into the buffer again only after a later
         `to_buffer`, of any message of the backend, has returned.
         """
+
+
+@dataclass(frozen=True, eq=False)
+class CycleLeg:
+    """What a cycle of multigrid does on one level before the correction, or after it.
+
+    Sweep n is u[p] = point(p, u, *stages[n]) at the points p of `region` whose colour is
+    colours[n]: 1 red, where the sum of the indices is even, -1 black, 0 both. `shape` is that of
+    the field; along an axis in `wraps` it is periodic. From row to row of its arrays, and of all
+    others that vary along all axes, there are `pitch` elements: rows may have room for more.
+
+    If it `restricts` it is the half before the correction: after the sweeps residual(p, u,
+    *operands) is restricted into the array `coarse`. Otherwise it is the one after it: the sweeps
+    begin at u plus what is interpolated from `coarse`; or it is the rest of that one, where there
+    is no `coarse`. Where `from_zero`, u is 0 at the beginning. The terms of a `norm`, an
+    Accumulator, of the residual of the result are added to it. Operands are b and the coefficients;
+    a stage is b, a weight, perhaps the inverse of the diagonal, and the coefficients (there is one
+    even without sweeps); inverse(p, *coefficients) is what makes that inverse. With a `margin` all
+    of them but b have the same value at all points with so many layers between them and the walls.
+    The coarse field has the `coarse_shape`; rows of its array may have room, too. `weights` holds
+    four for each axis, slowest first: what a coarse point takes of the points 2q - 2 ... 2q + 1, or
+    what the points 2q and then 2q + 1 take of the coarse points q and q + 1.
+    """
+
+    point: Point
+    stages: Sequence[Sequence[Any]]
+    colours: Sequence[int]
+    shape: tuple[int, ...]
+    pitch: int
+    region: Region
+    wraps: Sequence[bool]
+    coarse: Any
+    coarse_shape: tuple[int, ...]
+    weights: Sequence[Any]
+    restricts: bool = False
+    residual: Point | None = None
+    operands: Sequence[Any] = ()
+    from_zero: bool = False
+    norm: Any = None
+    margin: int | None = None
+    inverse: Point | None = None
 
 
 class ArrayLibrary:

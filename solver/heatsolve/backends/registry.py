@@ -73,7 +73,7 @@ def make(
         return CupyBackend(precision, device)
     if name == "cuda":
         if simulating():
-            from heatsolve.backends.gpu.simulator import SimulatedBackend
+            from heatsolve.backends.gpu.numba_cuda import SimulatedBackend
 
             return SimulatedBackend(precision)
         from heatsolve.backends.gpu.numba_cuda import CudaBackend

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from heatsolve.backends.gpu.fused_sweeps import (
     FusedLauncher,
     deepest,
 )
-from heatsolve.backends.gpu.graphs import RecordedLaunch, Replay
+from heatsolve.backends.gpu.graphs import Replay, SmallSweep, may_share
 from heatsolve.backends.gpu.launch import (
     SPREAD,
     Compiled,
@@ -44,7 +44,6 @@ from heatsolve.backends.gpu.launch import (
     shape_of,
 )
 from heatsolve.backends.gpu.nccl import Nccl, connect
-from heatsolve.backends.gpu.small_sweeps import SmallSweep, may_share
 from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import Tape
 
@@ -56,6 +55,16 @@ GATE_MARGIN = 1e-6
 """The gate closes this much (relative) above a threshold; the host decides with exact sums."""
 
 ONE_BLOCK = Launch((1, 1, 1), (128, 1, 1), ())
+
+
+def queued(method: Callable[..., None]) -> Callable[..., None]:
+    """A method of a device whose work is queued, or recorded while that is asked for."""
+
+    @wraps(method)
+    def queue(backend: "DeviceBackend", *args: Any) -> None:
+        backend.enqueue(partial(method, backend, *args))
+
+    return queue
 
 
 class DeviceBackend(Backend):
@@ -79,15 +88,6 @@ class DeviceBackend(Backend):
     _kinds: list[str]
     _work: list[tuple[int, int]]
 
-    @property
-    def recorded(self) -> list[RecordedLaunch] | None:
-        """The launches that are only recorded now, by this machine or its twin in single."""
-        return self._progress.recorded
-
-    @recorded.setter
-    def recorded(self, launches: list[RecordedLaunch] | None) -> None:
-        self._progress.recorded = launches
-
     @abstractmethod
     def integers(self, count: int) -> Any:
         """A device array of 64-bit zeros."""
@@ -100,24 +100,9 @@ class DeviceBackend(Backend):
     def address(self, array: Any) -> int:
         """Where an array begins in the memory of the device."""
 
+    @abstractmethod
     def zero(self, array: Any) -> None:
-        """Queue the zeroing of an array."""
-        self.enqueue(lambda: self._zero(array))
-
-    def copy(self, target: Any, source: Any) -> None:
-        self.enqueue(lambda: self._copy(target, source))
-
-    @abstractmethod
-    def _zero(self, array: Any) -> None:
-        """Queue it now."""
-
-    @abstractmethod
-    def _copy(self, target: Any, source: Any) -> None:
-        """Queue it now."""
-
-    def _queue_merge(self, register: Any, row: Any) -> None:
-        """Queue the kernel that merges the copies of a register into a row and clears them."""
-        self._merge(ONE_BLOCK, (register, self.integer(SPREAD), self._gate, row))
+        """Queue the zeroing of an array, whether or not launches are being recorded."""
 
     def _queue_check(self, register: Any, copies: int, kind: str, limit: float) -> None:
         """Queue the kernel of a check."""
@@ -210,8 +195,9 @@ class DeviceBackend(Backend):
 
                 return queue
 
-            if self.recorded is not None and may_share(signature, region):
-                self.recorded.append(SmallSweep(here, tape, region, extents, operands, ready))
+            recorded = self._progress.recorded
+            if recorded is not None and may_share(signature, region):
+                recorded.append(SmallSweep(here, tape, region, extents, operands, ready))
                 return
             self.enqueue(ready())
 
@@ -219,10 +205,10 @@ class DeviceBackend(Backend):
 
     def enqueue(self, work: Callable[[], None]) -> None:
         """Queue some work now, or record it."""
-        if self.recorded is None:
+        if self._progress.recorded is None:
             work()
         else:
-            self.recorded.append(work)
+            self._progress.recorded.append(work)
 
     def c_kernel(self, source: str, bytes_shared: int) -> Compiled:
         """The kernel `sweeps` of a CUDA C source, which takes the gate, operands, and bounds."""
@@ -298,27 +284,19 @@ class DeviceBackend(Backend):
         if nccl is None:
             self.lookahead = 1
             return
-        self._found = self.integers(sums.WIDTH)
-        self._found_by_all = self.integers(nccl.size * sums.WIDTH)
+        self._own_row = self.integers(sums.WIDTH)
+        self._all_rows = self.integers(nccl.size * sums.WIDTH)
 
+    @abstractmethod
     def aside(self, work: Callable[[int], None]) -> None:
         """Queue `work` after all that is queued, beside what will be until `rejoin`.
 
-        It is given the handle of the stream that it is to use.
+        It takes the handle of the stream that it is to use.
         """
-        self.enqueue(lambda: self._aside(work))
 
+    @abstractmethod
     def rejoin(self) -> None:
         """What is queued from now on comes after what went aside."""
-        self.enqueue(self._rejoin)
-
-    @abstractmethod
-    def _aside(self, work: Callable[[int], None]) -> None:
-        """Queue it now."""
-
-    @abstractmethod
-    def _rejoin(self) -> None:
-        """Queue it now."""
 
     def message(self, shape: Sequence[int], direct: bool = False) -> Message:
         array = self.zeros(shape)
@@ -338,7 +316,7 @@ class DeviceBackend(Backend):
         return self.integers(SPREAD * sums.WIDTH)
 
     def clear_register(self, register: Any) -> None:
-        self.zero(register)
+        self.enqueue(partial(self.zero, register))
 
     def read_register(self, register: Any) -> np.ndarray:
         return sums.merge(self.to_host(register).reshape(SPREAD, sums.WIDTH))
@@ -362,9 +340,10 @@ class DeviceBackend(Backend):
         limit = threshold * (1.0 + GATE_MARGIN) if threshold >= 0.0 else -1.0
         register, copies = accumulator.register, SPREAD
         if self.nccl is not None:
-            self._queue_merge(register, self._found)
-            self.nccl.gather(self._found, self._found_by_all)
-            register, copies = self._found_by_all, self.nccl.size
+            copies = self.integer(SPREAD)
+            self._merge(ONE_BLOCK, (register, copies, self._gate, self._own_row))
+            self.nccl.gather(self._own_row, self._all_rows)
+            register, copies = self._all_rows, self.nccl.size
         self._queue_check(register, copies, accumulator.kind, limit)
 
     def ledger(self) -> list[float]:

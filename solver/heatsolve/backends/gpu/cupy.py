@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import ArrayLibrary
-from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend
+from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend, queued
 from heatsolve.backends.gpu.device import limits_of
 from heatsolve.backends.gpu.launch import Compiled, Launch
 from heatsolve.backends.gpu.nccl import PRIORITY
@@ -83,7 +83,8 @@ class CupyBackend(DeviceBackend):
     def memory(self) -> tuple[int, int]:
         return self._cupy.cuda.runtime.memGetInfo()
 
-    def _copy(self, target: Any, source: Any) -> None:
+    @queued
+    def copy(self, target: Any, source: Any) -> None:
         stream = self._cupy.cuda.get_current_stream()
         target.data.copy_from_device_async(source.data, source.nbytes, stream)
 
@@ -118,7 +119,7 @@ class CupyBackend(DeviceBackend):
     def integers(self, count: int) -> Any:
         return self._cupy.zeros(count, self._cupy.int64)
 
-    def _zero(self, array: Any) -> None:
+    def zero(self, array: Any) -> None:
         array.data.memset_async(0, array.nbytes)
 
     def stored(self, values: np.ndarray) -> Any:
@@ -127,13 +128,15 @@ class CupyBackend(DeviceBackend):
     def address(self, array: Any) -> int:
         return array.data.ptr
 
-    def _aside(self, work: Callable[[int], None]) -> None:
+    @queued
+    def aside(self, work: Callable[[int], None]) -> None:
         self._forked.record()
         self._side.wait_event(self._forked)
         work(self._side.ptr)
         self._joined.record(self._side)
 
-    def _rejoin(self) -> None:
+    @queued
+    def rejoin(self) -> None:
         self._cupy.cuda.get_current_stream().wait_event(self._joined)
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:

@@ -1,12 +1,252 @@
-"""Launches that a device records once, and plays back without the host."""
+"""Launches that a device records once and plays back: graphs, and small sweeps in one kernel.
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeAlias
+A kernel takes two microseconds, however few points it has; a block's barrier takes a tenth of one,
+and a sweep between two of them what its loads take, about one. So of what is played back again and
+again, sweeps of few points share a kernel: it goes down a table, whose rows tell which point
+function comes next, where, and of what. Sweeps of which none touches what another one writes, such
+as those along the walls of a grid, need no barrier between them, and other threads make each: as
+many blocks as they have points for, if they are by themselves.
+"""
 
-from heatsolve.backends.gpu.small_sweeps import SmallSweep, together
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from heatsolve.backends.gpu.emit import (
+    C_DIALECT,
+    REAL_OF,
+    body,
+    cuda_text,
+    extent_names,
+    macro,
+    places,
+)
+from heatsolve.backends.gpu.launch import Launch
+from heatsolve.stencil.dependencies import Dependencies, Place, place_at
+from heatsolve.stencil.grid import Region
+from heatsolve.stencil.language import INDEX_NAMES
+from heatsolve.stencil.trace import INTEGER, Signature, Tape
 
 if TYPE_CHECKING:
     from heatsolve.backends.gpu.backend import DeviceBackend
+
+MOST_POINTS = 1300
+"""Points up to which a sweep is small: with more, one block takes longer than many do (H200)."""
+MOST_OF_A_BLOCK = 1 << 12
+"""Points of sweeps beside each other, up to which one block makes them."""
+MOST_BESIDE = 1 << 15
+"""Points up to which a sweep may share a kernel with those that need no barrier."""
+MOST_SWEEPS = 100
+"""Sweeps of a kernel."""
+WORDS = 70
+"""Words of a row of its table, which lies in shared memory, at most."""
+THREADS = 1024
+WARP = 32
+
+
+def may_share(signature: Signature, region: Region) -> bool:
+    """Whether a sweep may share a kernel; it must not reduce."""
+    return points_of(region) <= MOST_BESIDE and all(kind == "array" for kind in signature.outputs)
+
+
+def points_of(region: Region) -> int:
+    return math.prod(high - low for low, high in region)
+
+
+@dataclass(frozen=True)
+class SmallSweep:
+    """A sweep that may share a kernel: its function, its region, and what a kernel takes.
+
+    `extents` in the order of `extent_names`; `operands`: outputs, then arguments. `alone` makes it
+    ready to be queued by itself.
+    """
+
+    signature: Signature
+    tape: Tape
+    region: Region
+    extents: tuple[int, ...]
+    operands: tuple[Any, ...]
+    alone: Callable[[], Callable[[], None]]
+
+    @property
+    def points(self) -> int:
+        return points_of(self.region)
+
+    def dependencies(self, address: Callable[[Any], int]) -> Dependencies:
+        """What it writes, and the arrays that it reads elsewhere than there."""
+        written: list[Place] = []
+        read: list[Place] = []
+        count, elsewhere = len(self.signature.outputs), read_elsewhere(self.tape)
+        kinds = [kind for _, kind in _operands(self.signature)]
+        for number, (kind, array) in enumerate(zip(kinds, self.operands, strict=True), -count):
+            if isinstance(kind, str) and kind != "array":
+                continue
+            place = place_at(address(array), array.dtype.itemsize, tuple(array.shape))
+            if number < 0:
+                written.append(place)
+            elif number in elsewhere or place not in written:
+                read.append(place)
+        return Dependencies([(place, self.region) for place in written], read)
+
+    def row(self, address: Callable[[Any], int]) -> list[int]:
+        """What the kernel's table holds of it, after the number of its function."""
+        words = [bound for pair in self.region for bound in pair] + list(self.extents)
+        for (_, kind), operand in zip(_operands(self.signature), self.operands, strict=True):
+            if kind == INTEGER:
+                words.append(int(operand))
+            elif isinstance(kind, str) and kind != "array":
+                words.append(struct.unpack("q", struct.pack("d", operand))[0])
+            else:
+                words.append(address(operand))
+        return words
+
+
+@cache
+def read_elsewhere(tape: Tape) -> frozenset[int]:
+    """The arguments that are read at a shift, one that is an argument included."""
+    return frozenset(number for number, at in tape.loads() if any(s or a for s, a in at))
+
+
+class Group:
+    """Sweeps of which none touches what another one writes; one at first, then up to `most`."""
+
+    def __init__(self, sweep: SmallSweep, dependencies: Dependencies, most: int):
+        self.sweeps, self._dependencies, self._most = [sweep], dependencies, most
+
+    def takes(self, sweep: SmallSweep, dependencies: Dependencies) -> bool:
+        """Whether it is one of them; it is then added."""
+        if len(self.sweeps) == self._most or self._dependencies.depends_on(dependencies):
+            return False
+        self.sweeps.append(sweep)
+        self._dependencies = self._dependencies.and_of(dependencies)
+        return True
+
+    @property
+    def fits_a_block(self) -> bool:
+        """Whether one block takes no longer for them than many do."""
+        points = [sweep.points for sweep in self.sweeps]
+        return max(points) <= MOST_POINTS and sum(points) <= MOST_OF_A_BLOCK
+
+
+def _operands(signature: Signature) -> list[tuple[str, Any]]:
+    """The names and kinds of what a kernel takes: outputs, which are arrays, then arguments."""
+    outputs = [(f"o{n}", "array") for n in range(len(signature.outputs))]
+    return outputs + [(f"a{n}", kind) for n, kind in enumerate(signature.arguments)]
+
+
+@cache
+def source(functions: tuple[tuple[Signature, Tape], ...], width: int) -> str:
+    """CUDA C of the kernel `sweeps` for these point functions, and rows of so many words."""
+    cases = [f"case {n}: sweep_{n}(row + 3, n, threads); break;" for n in range(len(functions))]
+    texts = [_function(n, *function) for n, function in enumerate(functions)]
+    gated = any(signature.gated for signature, _ in functions)
+    head = f"#define WIDTH {width}\n#define THREADS {THREADS}\n#define GATED {int(gated)}\n"
+    head += macro("SWEEP_CASES", cases) + "typedef long long integer;\n"
+    return head + "".join(texts) + cuda_text("small_sweeps.cuh")
+
+
+def _function(number: int, signature: Signature, tape: Tape) -> str:
+    """The C function of a sweep: it takes all from its row."""
+    axes = INDEX_NAMES[: tape.dimension]
+    names = [f"{end}_{axis}" for axis in axes for end in ("low", "high")] + extent_names(signature)
+    bounds, strides = names[: 2 * len(axes)], names[2 * len(axes) :]
+    points = " * ".join(f"across_{axis}" for axis in axes)
+    lines = [f"const integer {name} = row[{place}];" for place, name in enumerate(bounds)]
+    lines += [f"const unsigned across_{axis} = high_{axis} - low_{axis};" for axis in axes]
+    # Most threads have no point of most sweeps.
+    lines += [f"const unsigned points = {points};", "if (n >= points) return;"]
+    lines += [f"const integer {name} = row[{n}];" for n, name in enumerate(strides, len(bounds))]
+    for place, (name, kind) in enumerate(_operands(signature), len(names)):
+        if kind == INTEGER:
+            lines.append(f"const integer {name} = row[{place}];")
+        elif isinstance(kind, str) and kind != "array":
+            real = REAL_OF[signature.precision]
+            lines.append(f"const {real} {name} = ({real})__longlong_as_double(row[{place}]);")
+        else:
+            real = REAL_OF[signature.real_of(name)]
+            lines.append(f"{real}* const {name} = reinterpret_cast<{real}*>(row[{place}]);")
+    indices, rest = [], "n"
+    for axis in reversed(axes[1:]):
+        indices.append(f"const integer {axis} = low_{axis} + {rest} % across_{axis};")
+        rest = f"{rest} / across_{axis}"
+    indices.append(f"const integer {axes[0]} = low_{axes[0]} + {rest};")
+    inside = [
+        *indices,
+        *[f"{line};" for line in places(signature, C_DIALECT)],
+        *[f"{line};" for line in body(tape, signature, C_DIALECT, 0, 1)],
+    ]
+    return (
+        f"__device__ void sweep_{number}(const integer* row, unsigned n, unsigned threads) {{\n    "
+        + "\n    ".join(lines)
+        + "\n    for (; n < points; n += threads) {\n        "
+        + "\n        ".join(inside)
+        + "\n    }\n}\n"
+    )
+
+
+def together(
+    backend: "DeviceBackend", sweeps: Sequence[SmallSweep]
+) -> Iterator[Callable[[], None]]:
+    """What queues these sweeps, in as few kernels as can be, compiled."""
+    most = min(MOST_SWEEPS, backend.limits.shared_of_block // (8 * WORDS))
+    groups: list[Group] = []
+    for sweep in sweeps:
+        dependencies = sweep.dependencies(backend.address)
+        if not groups or not groups[-1].takes(sweep, dependencies):
+            groups.append(Group(sweep, dependencies, most))
+    for in_one_block, some in groupby(groups, lambda group: group.fits_a_block):
+        if not in_one_block:
+            yield from (_in_turn(backend, [group.sweeps]) for group in some)
+            continue
+        chain: list[Sequence[SmallSweep]] = []
+        for group in some:
+            if sum(map(len, chain)) + len(group.sweeps) > most:
+                yield _in_turn(backend, chain)
+                chain = []
+            chain.append(group.sweeps)
+        yield _in_turn(backend, chain)
+
+
+def _in_turn(
+    backend: "DeviceBackend", groups: Sequence[Sequence[SmallSweep]]
+) -> Callable[[], None]:
+    """What queues these groups, one after the other: those of more than one have one block."""
+    sweeps = [sweep for group in groups for sweep in group]
+    if len(sweeps) == 1:
+        return sweeps[0].alone()
+    functions = tuple(dict.fromkeys((sweep.signature, sweep.tape) for sweep in sweeps))
+    number_of = {function: number for number, function in enumerate(functions)}
+    wanted = sum(sweep.points for sweep in sweeps)
+    blocks = 1 if len(groups) > 1 else -(-wanted // THREADS)
+    rows = []
+    for number, group in enumerate(groups):
+        begins = 0
+        for place, sweep in enumerate(group):
+            waits = number > 0 and place == 0
+            first = begins % (blocks * THREADS)
+            function = number_of[sweep.signature, sweep.tape]
+            rows.append([function, int(waits), first, *sweep.row(backend.address)])
+            begins += -(-sweep.points // WARP) * WARP
+    width = max(map(len, rows))
+    table = np.zeros((len(rows), width), np.int64)
+    for place, row in enumerate(rows):
+        table[place, : len(row)] = row
+    args = backend.stored(table.reshape(-1))
+    few_sizes = 1 << (8 * table.size - 1).bit_length()  # as each is a kernel
+    bytes_shared = min(few_sizes, backend.limits.shared_of_block)
+    kernel = backend.c_kernel(source(functions, width), bytes_shared)
+    launch, kept = Launch((blocks, 1, 1), (THREADS, 1, 1), ()), [s.operands for s in sweeps]
+    # The table holds addresses: what lies there lives as long as what queues the kernel.
+    return lambda: kernel(launch, (args, backend.integer(len(kept)), backend.integer(blocks)))
+
+
+# ---- graphs --------------------------------------------------------------------------------------
 
 RecordedLaunch: TypeAlias = Callable[[], None] | SmallSweep
 """What queues a kernel, or a sweep that may share one with others."""

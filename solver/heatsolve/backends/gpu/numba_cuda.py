@@ -15,15 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import ArrayLibrary, Signature, digest, kept
+from heatsolve.backends import ArrayLibrary, Region, Signature, digest, kept
+from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import compiling
-from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend
-from heatsolve.backends.gpu.device import limits_of
+from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend, queued
+from heatsolve.backends.gpu.device import CARDS, limits_of
 from heatsolve.backends.gpu.emit import Dialect, body, extent_names, thread_indices
 from heatsolve.backends.gpu.launch import Compiled, Launch, shape_of
 from heatsolve.backends.gpu.nccl import PRIORITY
+from heatsolve.backends.host import HostBackend
 from heatsolve.errors import InputError
-from heatsolve.stencil.language import INDEX_NAMES
+from heatsolve.stencil.language import INDEX_NAMES, Point
 from heatsolve.stencil.trace import INTEGER, Tape
 
 # ---- sweeps in Python for Numba-CUDA -------------------------------------------------------------
@@ -206,9 +208,13 @@ class DeviceArray:
 class Borrowing(CupyLibrary):
     """CuPy on memory of Numba's, in the stream of the sweeps."""
 
-    def __init__(self, cupy: Any, fft: Any, stream: int):
+    def __init__(self, cupy: Any, fft: Any, stream: Any):
+        """`stream`: one of cuda.core."""
         super().__init__(cupy, fft)
-        self._stream = cupy.cuda.ExternalStream(stream)
+        if hasattr(cupy.cuda.Stream, "from_external"):  # of CuPy 14.2, which deprecates the other
+            self._stream = cupy.cuda.Stream.from_external(stream)
+        else:
+            self._stream = cupy.cuda.ExternalStream(int(stream.handle))
 
     @contextmanager
     def queue(self) -> Iterator[None]:
@@ -271,7 +277,7 @@ class CudaBackend(DeviceBackend):
     def _zeros(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:
         memory = self._cuda.device_array(math.prod(shape), dtype, stream=self._numba_stream)
         array = DeviceArray(tuple(shape), dtype, memory.device_ctypes_pointer.value, memory)
-        self._zero(array)
+        self.zero(array)
         return array
 
     def zeros(self, shape: Sequence[int]) -> DeviceArray:
@@ -306,10 +312,11 @@ class CudaBackend(DeviceBackend):
     def address(self, array: DeviceArray) -> int:
         return array.pointer
 
-    def _zero(self, array: DeviceArray) -> None:
+    def zero(self, array: DeviceArray) -> None:
         checked(self._driver.cuMemsetD8Async(array.pointer, 0, array.nbytes, self._handle))
 
-    def _copy(self, target: DeviceArray, source: DeviceArray) -> None:
+    @queued
+    def copy(self, target: DeviceArray, source: DeviceArray) -> None:
         copy = self._driver.cuMemcpyDtoDAsync
         checked(copy(target.pointer, source.pointer, source.nbytes, self._handle))
 
@@ -332,7 +339,7 @@ class CudaBackend(DeviceBackend):
             raise InputError(
                 "FFTs on the cuda backend need CuPy: install heatsolve[cuda12] or heatsolve[cuda13]"
             ) from None
-        return Borrowing(cupy, cupyx.scipy.fft, int(self._stream.handle))
+        return Borrowing(cupy, cupyx.scipy.fft, self._stream)
 
     def sync(self) -> None:
         self._stream.sync()
@@ -390,14 +397,16 @@ class CudaBackend(DeviceBackend):
 
         return queue
 
-    def _aside(self, work: Callable[[int], None]) -> None:
+    @queued
+    def aside(self, work: Callable[[int], None]) -> None:
         driver = self._driver
         checked(driver.cuEventRecord(self._forked, self._handle))
         checked(driver.cuStreamWaitEvent(self._side, self._forked, 0))
         work(int(self._side))
         checked(driver.cuEventRecord(self._joined, self._side))
 
-    def _rejoin(self) -> None:
+    @queued
+    def rejoin(self) -> None:
         checked(self._driver.cuStreamWaitEvent(self._handle, self._joined, 0))
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
@@ -418,3 +427,84 @@ class CudaBackend(DeviceBackend):
         # While it is being played the driver waits with it.
         weakref.finalize(play, driver.cuGraphExecDestroy, executable).atexit = False
         return play
+
+
+class SimulatedBackend(DeviceBackend, HostBackend):
+    """The cuda backend on Numba's CUDA simulator: kernels run as Python, on arrays of the host.
+
+    A thread takes about a millisecond. There are no fused sweeps, no graphs and no compiler of
+    CUDA C; what is not a kernel of Numba-CUDA is done by the host.
+    """
+
+    name = "cuda"
+    limits = replace(CARDS["P100"], processors=1)
+
+    def __init__(self, precision: str = "float64"):
+        super().__init__(precision)
+        self._make_gate()
+
+    def integers(self, count: int) -> np.ndarray:
+        return np.zeros(count, np.int64)
+
+    def pinned(self, shape: Sequence[int]) -> np.ndarray:
+        return self.zeros(shape)
+
+    def zero(self, array: np.ndarray) -> None:
+        array[...] = 0
+
+    def queue_to_host(self, host: np.ndarray, array: np.ndarray) -> None:
+        np.copyto(host, array)
+
+    def queue_to_device(self, array: np.ndarray, host: np.ndarray) -> None:
+        np.copyto(array, host)
+
+    def library(self) -> ArrayLibrary:
+        raise InputError("FFTs on the cuda backend need a GPU: the simulator has none")
+
+    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
+        return work
+
+    def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
+        """A sweep that writes the terms of a reduction to an array, which the host adds up."""
+        kinds = signature.outputs
+        run = super()._compile(point, replace(signature, outputs=("array",) * len(kinds)), tape)
+
+        def reducing(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
+            shape = [high for _, high in region]
+            outputs = [
+                target if kind == "array" else self.zeros(shape)
+                for kind, target in zip(kinds, targets, strict=True)
+            ]
+            run(region, outputs, arguments)
+            for kind, terms, register in zip(kinds, outputs, targets, strict=True):
+                if kind != "array":
+                    add = sums.add_block if kind == "sum" else sums.add_largest
+                    add(terms.astype(np.float64), register[: sums.WIDTH])
+
+        return reducing
+
+    def _kernel(self, name: str, signature: Signature, tape: Tape) -> Compiled:
+        from numba import cuda
+        from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+        kernel = cuda.jit(kernel_function(python_source(signature, tape)))
+
+        def queue(launch: Launch, args: tuple[Any, ...]) -> None:
+            flat = [FakeCUDAArray(a.reshape(-1)) if isinstance(a, np.ndarray) else a for a in args]
+            kernel[launch.grid, launch.block](*flat)
+
+        return queue
+
+    def _queue_check(self, register: np.ndarray, copies: int, kind: str, limit: float) -> None:
+        closed, passed = self._gate
+        if closed:
+            return
+        merged = self.read_register(register)
+        self._rows.reshape(-1, sums.WIDTH)[passed] = merged
+        register[:] = 0
+        self._gate[:] = not sums.VALUE_OF[kind](merged) > limit, passed + 1
+
+    def _unknown(self, *args: Any, **named: Any) -> Any:
+        raise NotImplementedError("the simulator has neither CUDA C nor graphs nor streams")
+
+    stored = address = captured = aside = rejoin = _nvrtc = _loaded = _unknown
