@@ -18,13 +18,17 @@ from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.linear.fft import Fourier
 from heatsolve.linear.krylov import ConjugateGradients, MultigridCG
-from heatsolve.linear.multigrid import direct, interpolation, plane, transfer
+from heatsolve.linear.multigrid import direct, transfer, transfer_2d
 from heatsolve.linear.multigrid.cycle import Multigrid
-from heatsolve.linear.multigrid.interpolation import of_one, of_two
 from heatsolve.linear.multigrid.levels import added_from, copied, filled
 from heatsolve.linear.multigrid.mixed import Refinement
-from heatsolve.linear.multigrid.plane import of_plane
-from heatsolve.linear.multigrid.transfer import restricted
+from heatsolve.linear.multigrid.transfer import (
+    extrapolated,
+    interpolated,
+    interpolated_pair,
+    restricted,
+)
+from heatsolve.linear.multigrid.transfer_2d import interpolated_2d, restricted_2d
 from heatsolve.linear.stationary import Chebyshev, Jacobi, Sor
 from heatsolve.linear.system import Coefficients, System, weighted_magnitude
 from heatsolve.models.flow import equations as flow
@@ -410,6 +414,9 @@ def _of_transfers(d: int) -> list[Entry]:
         Entry(f"{d}d-added-from", added_from, d, (u, u, *(1, -1, 0)[:d])),
         Entry(f"{d}d-copied", copied, d, (u,), ("array", "array")),
         Entry(f"{d}d-filled", filled, d, (REAL,), ("array", "array")),
+        Entry(
+            f"{d}d-extrapolated-corner", extrapolated, d, (u, REAL, *(1, 0, 0)[:d], *(-1, 0, 0)[:d])
+        ),
     ]
     if d == 3:
         line = _along(3, 1, positive=False)
@@ -419,7 +426,7 @@ def _of_transfers(d: int) -> list[Entry]:
             *[
                 Entry(
                     f"3d-one-of-{taps}-{adds}",
-                    of_one(taps, adds),
+                    interpolated(taps, adds),
                     3,
                     (u, *[line] * taps, *taps_of(taps), 1, *[u] * adds),
                 )
@@ -428,26 +435,26 @@ def _of_transfers(d: int) -> list[Entry]:
             *[
                 Entry(
                     f"3d-two-of-{taps}-{lag}-{ahead}-{adds}",
-                    of_two(taps, lag, ahead, adds),
+                    interpolated_pair(taps, lag, ahead, adds),
                     3,
                     (u, *[line] * (2 * taps), *taps_of(taps + abs(ahead)), *[u] * (2 * adds)),
                     ("array", "array"),
                 )
                 for taps, lag, ahead, adds in WAYS
             ],
-            *_of_planes(),
+            *_of_transfers_2d(),
         ]
     return entries
 
 
-def _of_planes() -> list[Entry]:
-    """What leads from a level to another along both axes of a plane at once."""
+def _of_transfers_2d() -> list[Entry]:
+    """What leads from a level to another along both axes of a 2D grid at once."""
     of_rows, of_columns = (_along(3, number, positive=False) for number in (0, 1))
     coarse, by_parity = _along(3, 0, 1, positive=False), _along(3, 1, 2, positive=False)
     entries = [
         Entry(
-            "3d-restricted-in-a-plane",
-            plane.restricted,
+            "3d-restricted-2d",
+            restricted_2d,
             3,
             (_mixed(3), *[of_rows] * 4, *[of_columns] * 4, 1, 0, 0, -1),
         )
@@ -455,8 +462,8 @@ def _of_planes() -> list[Entry]:
     for taps, rows, adds, back in ((2, 1, True, 0), (2, 2, True, 1), (3, 1, False, 1),
                                    (3, 2, False, 1), (2, 2, False, 0)):  # fmt: skip
         given = (coarse, *[by_parity] * taps, *[of_rows] * (rows * taps))
-        point = of_plane(taps, rows, adds, back)
-        name = f"3d-of-plane-{taps}-{rows}-{adds}-{back}"
+        point = interpolated_2d(taps, rows, adds, back)
+        name = f"3d-interpolated-2d-{taps}-{rows}-{adds}-{back}"
         entries.append(
             Entry(name, point, 3, (*given, *[_mixed(3)] * (rows * adds)), ("array",) * rows)
         )
@@ -475,7 +482,7 @@ def taps_of(count: int) -> tuple[int, ...]:
     return (-1, 0, 1, 0, -1)[:count]
 
 
-BY_HAND = tuple(module.__name__ for module in (points, transfer, interpolation, plane, direct))
+BY_HAND = tuple(module.__name__ for module in (points, transfer, transfer_2d, direct))
 """Modules whose point functions have shifts that must fit: listed by hand, or in test_direct."""
 
 

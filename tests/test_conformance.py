@@ -17,12 +17,11 @@ from heatsolve.errors import InputError
 from heatsolve.linear import fft, krylov, stationary, system
 from heatsolve.linear.multigrid import (
     cycle,
-    interpolation,
     levels,
     mixed,
-    plane,
     smoothers,
     transfer,
+    transfer_2d,
 )
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
@@ -35,7 +34,7 @@ from heatsolve.stencil.language import INDEX_NAMES, maximum, minimum, shifted, w
 from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, PointRuleError, record
 
 MODULES = (points, heat, transport, flow, system, stationary, krylov, fft,
-           cycle, mixed, levels, smoothers, transfer, interpolation, plane)  # fmt: skip
+           cycle, mixed, levels, smoothers, transfer, transfer_2d)  # fmt: skip
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
 NAMES = ("numba-1", "numba-2", "cupy", "cuda")
 MARKS = {"cupy": [pytest.mark.gpu], "cuda": [pytest.mark.gpu]}

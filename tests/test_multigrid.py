@@ -13,7 +13,7 @@ from heatsolve.case.load import parse
 from heatsolve.control.controller import Start
 from heatsolve.errors import Interrupted
 from heatsolve.linear.krylov import MultigridCG
-from heatsolve.linear.multigrid import plane, prolongation
+from heatsolve.linear.multigrid import transfer, transfer_2d
 from heatsolve.linear.multigrid.cycle import Multigrid, solve_from_zero
 from heatsolve.linear.multigrid.direct import MOST as MOST_OF_LAST_LEVEL
 from heatsolve.linear.multigrid.hierarchy import hierarchy
@@ -249,7 +249,7 @@ def test_solutions_are_interpolated_by_cubics(kind, n):
     problem = Conduction(parse(text, "case"), make("numpy"))
     system, u = problem.system(problem.backend.zeros(problem.grid.shape)), problem.temperature
     fine, coarse, *_ = hierarchy(system, u, system.like(u), smoother_of("red-black", 1, False))
-    coarsening, size = fine._transfer.transfers[0].coarsening, n
+    coarsening, size = fine._transfer.axes[0].coarsening, n
     position, others = (numbers / size for numbers in coarsening._positions)
     for power, inside in ((1, 0), (2, 0), (3, 3)):
         coarse.other[...] = others**power
@@ -258,7 +258,7 @@ def test_solutions_are_interpolated_by_cubics(kind, n):
         assert np.abs(u[known] - position[known] ** power).max() < 1e-14
 
 
-PLANES = [
+GRIDS_2D = [
     ("nodes = [64, 66]\nupper = [63, 65]", "vgvr"),
     ("nodes = [65, 130]\nupper = [64, 129]", "grvv"),
     ("nodes = [35, 34]\nupper = [34, 33]", "gggv"),
@@ -275,14 +275,14 @@ PLANES = [
 @pytest.mark.parametrize(
     ("method", "wide"), [("V", 2000), ("mixed", 2000), ("FMG", 2000), ("FMG", 0)]
 )
-@pytest.mark.parametrize(("grid", "walls"), PLANES)
+@pytest.mark.parametrize(("grid", "walls"), GRIDS_2D)
 def test_both_axes_at_once_have_the_bits_of_one_after_the_other(
     grid, walls, method, wide, backend, monkeypatch
 ):
     """As on a device; numpy goes along one axis after the other."""
-    monkeypatch.setattr(prolongation, "WIDE", wide)
+    monkeypatch.setattr(transfer, "WIDE", wide)
     calls = []  # whether they read an array without its outermost layer
-    for kind in (plane.PlaneRestriction, plane.PlaneInterpolation):
+    for kind in (transfer_2d.Restriction2D, transfer_2d.Interpolation2D):
         call = kind.__call__
 
         def noted(self, *given, call=call, **more):

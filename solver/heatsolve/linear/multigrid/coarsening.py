@@ -185,14 +185,15 @@ class AxisCoarsening:
         return [(int(q), int(self.places[q])) for q in np.flatnonzero(others) + 1]
 
     @cached_property
-    def shares(self) -> tuple[np.ndarray, ...]:
+    def restriction_weights(self) -> tuple[np.ndarray, ...]:
         """What a coarse point q takes, in restriction, from the points 2q - 2 ... 2q + 1."""
         return self._over_sizes(self._taken(*self.weights))
 
     @cached_property
-    def mean_shares(self) -> tuple[np.ndarray, ...]:
+    def mean_weights(self) -> tuple[np.ndarray, ...]:
         """The same in means of given quantities: a cell consists of fine cells."""
-        return self.shares if self._on_nodes else replace(self, linear=False).shares
+        by_volumes = self if self._on_nodes else replace(self, linear=False)
+        return by_volumes.restriction_weights
 
     def _over_sizes(self, taken: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         sizes = 2.0 * self.coarse.sizes
@@ -283,8 +284,8 @@ class AxisCoarsening:
         """
         points = np.arange(block[0] + 1, block[1] + 1)
         a, b, c, d = (
-            share[points] * _taken_at(fine, 2 * points - 2 + place - first)
-            for place, share in enumerate(self.mean_shares)
+            weight[points] * _taken_at(fine, 2 * points - 2 + place - first)
+            for place, weight in enumerate(self.mean_weights)
         )
         return a + b + c + d
 

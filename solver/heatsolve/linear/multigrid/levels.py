@@ -8,9 +8,8 @@ from heatsolve.backends import Accumulator, CycleLeg
 from heatsolve.linear.assembly import Assembly
 from heatsolve.linear.multigrid.direct import Inverse
 from heatsolve.linear.multigrid.overlap import Overlap, Passage
-from heatsolve.linear.multigrid.prolongation import Prolongation
 from heatsolve.linear.multigrid.smoothers import Relaxation, Smoother, Sweep
-from heatsolve.linear.multigrid.transfer import Transfer, takes_rows
+from heatsolve.linear.multigrid.transfer import Prolongation, Transfer
 from heatsolve.linear.system import System, added
 from heatsolve.stencil.language import copy, fill, shifted
 
@@ -85,13 +84,13 @@ class Level:
     def _fused(self) -> dict[str, Any]:
         """What the backend does in one pass; nothing, unless it is all."""
         transfer, smoother = self._transfer, self.smoother
-        down = self._down
         given = self._of_residual | {"restricts": True}
         before, after = smoother.before, smoother.after
-        correction = self._up, transfer.weights
+        descent = before, self._down, transfer.restriction_weights
+        correction = self._up, transfer.interpolation_weights
         result = {
-            "descend": self._half(before, down, transfer.shares, **given),
-            "descend from zero": self._half(before, down, transfer.shares, **given, from_zero=True),
+            "descend": self._half(*descent, **given),
+            "descend from zero": self._half(*descent, **given, from_zero=True),
         }
         if before:
             result["ascend"] = self._half(after, *correction)
@@ -127,9 +126,9 @@ class Level:
         if not self._passes or (not restricts and "go on" in self._passes) or self.overlap:
             return False
         transfer = self._transfer
-        half = (self.smoother.after, self._up, transfer.weights)
+        half = (self.smoother.after, self._up, transfer.interpolation_weights)
         if restricts:
-            half = ((), self._down, transfer.shares)
+            half = ((), self._down, transfer.restriction_weights)
         result = self._half(*half, norm=norm, restricts=restricts, **self._of_residual)
         if result:
             self._passes["descend" if restricts else "ascend"] = result
@@ -198,7 +197,7 @@ class Level:
 
     def _correct(self, u: Any) -> None:
         """u += what is interpolated from `other` of the next level."""
-        if self._assembly is None and takes_rows(self._transfer.transfers, self.system.grid.shape):
+        if self._assembly is None and self._transfer.takes_rows:
             self._transfer.interpolate(u)
             return
         self._transfer.interpolate()
@@ -255,7 +254,7 @@ class Level:
         """u is interpolated from `other` of the next level, which is for corrections from now."""
         sweep, coarse = self.system.backend.sweep, self._coarse
         coarse.system.halo.exchange(coarse.other)
-        if self._assembly is None and self._prolongation.can_leave_ghosts:
+        if self._assembly is None and self._transfer.takes_rows:
             self._prolongation.interpolate(u)
         else:
             self._prolongation.interpolate()
@@ -265,9 +264,7 @@ class Level:
 
     @cached_property
     def _prolongation(self) -> Prolongation:
-        coarse, transfer = self._coarse, self._transfer
-        args = (transfer.transfers, transfer.finer, coarse.other, coarse.system.halo.across)
-        return Prolongation(self.system.backend, *args)
+        return Prolongation(self._transfer, self._coarse.system.halo.across)
 
     def _assemble(self) -> None:
         if self._assembly is not None:

@@ -163,7 +163,8 @@ def overlapping(given: Coefficient, partition: Partition, overlap: Overlap) -> C
 
 def is_even(coarsening: AxisCoarsening) -> bool:
     """Whether all points of an axis are halved alike: on a ring no block then has a place."""
-    lines = [*coarsening.shares, *[column for half in coarsening.weights for column in half.T]]
+    columns = [column for half in coarsening.weights for column in half.T]
+    lines = [*coarsening.restriction_weights, *columns]
     full = coarsening.fine.ratio.size == 1
     return full and all(bool(np.all(line[1:-1] == line[1])) for line in lines)
 

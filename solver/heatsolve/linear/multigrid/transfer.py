@@ -1,29 +1,37 @@
 """Residuals to the next coarser level, corrections and solutions back: one axis after the other.
 
-On a device both axes of a plane at once, if arrays hold all of them (see `plane`).
+Arrays are seen as (before, layers, after) around an axis, and a fine one with an even number of
+layers as pairs (before, pair, parity and after), so that its layer 2p + parity is the pair's: the
+point language knows no index 2q. Where a block begins decides which elements belong to the coarse
+point q; the shifts that lead to them are integer arguments of a sweep.
 
-Arrays are seen as pairs of layers, as in `interpolation`. Where a block begins decides which
-elements belong to the coarse point q; the shifts that lead to them are integers that a sweep is
-given.
+On a device both axes of a 2D grid are transferred at once, if arrays hold all of them: see
+`transfer_2d`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-from heatsolve.backends import Backend
+import numpy as np
+
+from heatsolve.backends import Backend, Region
 from heatsolve.linear.multigrid.coarsening import AxisCoarsening
-from heatsolve.linear.multigrid.interpolation import (
-    Interpolation,
-    Parity,
-    around,
-    parities_of,
-    roomy,
+from heatsolve.linear.multigrid.transfer_2d import (
+    NEAR,
+    Interpolation2D,
+    Restriction2D,
+    weighted_sum,
 )
-from heatsolve.linear.multigrid.plane import PlaneInterpolation, PlaneRestriction
-from heatsolve.stencil.language import shifted
+from heatsolve.stencil.language import Point, shifted
+
+WIDE = 2000
+"""Coarse points along both axes of a 2D grid from which on only those beside walls are copied.
+
+With fewer it takes no longer to copy all (H200).
+"""
 
 Exchange = Callable[[Any], None]
 
@@ -32,9 +40,8 @@ Exchange = Callable[[Any], None]
 class AxisTransfer:
     """One halved axis of a block: how it is halved, and the block's bounds on both levels.
 
-    `fine` and `coarse` are the first number in the arrays (that of their element 0) and how many
-    unknowns they hold. `exchange` brings one layer below and two above into an array of the fine
-    level.
+    `fine` and `coarse` are the first number in the arrays (that of their element 0) and the number
+    of unknowns. `exchange` brings one layer below and two above into an array of the fine level.
     """
 
     coarsening: AxisCoarsening
@@ -52,9 +59,22 @@ class AxisTransfer:
         """The coarse element c takes from the elements 2c + offset ... 2c + offset + 3."""
         return 2 * self.coarse[0] - 2 - self.fine[0]
 
+    def room(self, extent: int) -> int:
+        """The even extent of an array that is restricted, for arrays of this extent."""
+        room = extent + 1  # for the second layer above
+        reach = self.coarse[1] + (self.offset + 3) // 2  # the pair of the last element taken
+        return max(room + room % 2, 2 * (reach + 1))
+
+    def lines(self, backend: Backend, weights: Sequence[np.ndarray]) -> list[Any]:
+        """Weights of restriction for the coarse points of the block."""
+        first, count = self.coarse
+        return [
+            backend.to_device(line[first : first + count + 2].reshape(1, -1, 1)) for line in weights
+        ]
+
 
 class Transfer:
-    """Between a level and the next one; `transfers` holds the axes that are halved.
+    """Between a level and the next one; `axes` holds the axes that are halved.
 
     `coarse_b` and `coarse_u` belong to the coarse level. The arrays between them are made when they
     are first needed: a level that is halved in passes of the backend needs none.
@@ -63,30 +83,52 @@ class Transfer:
     def __init__(
         self,
         backend: Backend,
-        transfers: Mapping[int, AxisTransfer],
+        axes: Mapping[int, AxisTransfer],
         shape: tuple[int, ...],
         coarse_b: Any,
         coarse_u: Any,
     ):
-        extents = list(shape)
-        self._backend, self.transfers, self._shape = backend, transfers, shape
-        self._coarse_b, self._coarse_u, self._extents = coarse_b, coarse_u, extents
-        for number, along in transfers.items():
-            room = extents[number] + 1  # for the second layer above
-            reach = along.coarse[1] + (along.offset + 3) // 2  # the pair of the last element taken
-            extents[number] = max(room + room % 2, 2 * (reach + 1))
-        self.halves_all = len(transfers) == len(shape)
-        self._lines = [
-            Lines.of(backend, along, extents[number]) for number, along in transfers.items()
+        self.backend, self.axes, self._shape = backend, axes, shape
+        self._coarse_b, self.coarse_u = coarse_b, coarse_u
+        self.halves_all = len(axes) == len(shape)
+        # Whether an array of the level can be seen as pairs of rows, the axis of rows being halved.
+        self.takes_rows = len(shape) < 3 and 0 in axes
+        self._extents = list(shape)
+        for axis, along in axes.items():
+            self._extents[axis] = along.room(shape[axis])
+        self._restriction = [
+            along.lines(backend, along.coarsening.restriction_weights) for along in axes.values()
         ]
-        self._plane: PlaneRestriction | None = None
-        if at_once(backend, transfers, shape):
-            coarsenings = [along.coarsening for along in transfers.values()]
-            self._plane = PlaneRestriction(backend, coarse_b, coarsenings)
+        self._mean = [
+            along.lines(backend, along.coarsening.mean_weights) for along in axes.values()
+        ]
+        self._parities = [
+            parities_of(backend, along, along.coarsening.weights, self._extents[axis])
+            for axis, along in axes.items()
+        ]
+        # A host's loops along an axis are faster one axis after the other.
+        self.in_2d = (
+            backend.on_device
+            and len(shape) == len(axes) == 2
+            and all(along.is_whole for along in axes.values())
+        )
+        if self.in_2d:
+            coarsenings = [along.coarsening for along in axes.values()]
+            self._restrict_2d = Restriction2D(backend, coarse_b, coarsenings)
             weights = [coarsening.weights for coarsening in coarsenings]
-            unknowns = [along.fine[1] for along in transfers.values()]
-            self._plane_up = PlaneInterpolation(backend, coarse_u, weights, unknowns)
-            self._exchanges = [along.exchange(tuple(extents)) for along in transfers.values()]
+            unknowns = [along.fine[1] for along in axes.values()]
+            self._interpolate_2d = Interpolation2D(backend, coarse_u, weights, unknowns)
+            self._exchanges = [along.exchange(tuple(self._extents)) for along in axes.values()]
+
+    @property
+    def restriction_weights(self) -> list[Any]:
+        """For each axis, what a coarse point takes of the four points 2q - 2 ... 2q + 1."""
+        return [line for lines in self._restriction for line in lines]
+
+    @property
+    def interpolation_weights(self) -> list[Any]:
+        """For each axis, what the points 2q, and 2q + 1, take of the coarse points q and q + 1."""
+        return [line for both in self._parities for parity in both for line in parity.weights]
 
     @cached_property
     def finer(self) -> Any:
@@ -94,47 +136,36 @@ class Transfer:
 
         Where the interpolation leaves it alone its ghosts stay 0.
         """
-        return self._backend.zeros(self._extents)
+        return self.backend.zeros(self._extents)
 
     @cached_property
     def _steps(self) -> "list[Step]":
-        backend, extents, held = self._backend, list(self._extents), list(self._shape)
+        backend, extents, block = self.backend, list(self._extents), list(self._shape)
         steps: list[Step] = []
         fine = memory = self.finer
-        following = [*list(self.transfers)[1:], None]
-        transfers = zip(self.transfers.items(), self._lines, following, strict=True)
-        for (number, along), lines, then in transfers:
-            held[number] = extents[number] = along.coarse[1] + 2
-            if then is None:
-                below, down, up = None, self._coarse_b, self._coarse_u
+        for n, (axis, along) in enumerate(self.axes.items()):
+            block[axis] = extents[axis] = along.coarse[1] + 2
+            if n == len(self.axes) - 1:
+                below, down, up = None, self._coarse_b, self.coarse_u
             else:
-                below, down = roomy(backend, extents, then)
+                below, down = roomy(backend, extents, list(self.axes)[n + 1])
                 up = down
-            steps.append(Step(backend, along, lines, number, fine, memory, down, up, held))
+            back = Interpolation(backend, axis, up, memory, fine.shape, self._parities[n])
+            steps.append(Step(backend, along, axis, fine, down, block, back))
             memory, fine = below, down
         return steps
 
-    @property
-    def shares(self) -> list[Any]:
-        """For each axis, what a coarse point takes of the four points 2q - 2 ... 2q + 1."""
-        return [share for lines in self._lines for share in lines.shares]
-
-    @property
-    def weights(self) -> list[Any]:
-        """For each axis, what the points 2q, and 2q + 1, take of the coarse points q and q + 1."""
-        return [weight for lines in self._lines for weight in lines.weights]
-
     def restrict(self) -> None:
         """b of the coarse level from the residual in `finer`."""
-        if self._plane is None:
-            for step in self._steps:
-                step.restrict(step.lines.shares)
-        else:
+        if self.in_2d:
             self._exchange()
-            self._plane(self.finer, self._plane.shares)
+            self._restrict_2d(self.finer, *self._restriction)
+            return
+        for step, weights in zip(self._steps, self._restriction, strict=True):
+            step.restrict(weights)
 
     def _exchange(self) -> None:
-        """The ghosts of `finer` that a plane's restriction reads."""
+        """The ghosts of `finer` that a restriction along both axes reads."""
         for exchange in self._exchanges:
             exchange(self.finer)
 
@@ -145,34 +176,31 @@ class Transfer:
         averaged like points. So one array brings a right side and the values at the walls.
         Or from an array of the level that `can_average`: then `finer` holds its ghosts only.
         """
-        plane, inside_is_made = self._plane, False
-        if plane is not None and quantity is None:
-            self._exchange()
-            plane(self.finer, plane.means)
-            inside_is_made = True
-        elif plane is not None and plane.takes_alone(quantity.shape):
-            plane(quantity, plane.means)
+        inside_is_made = False
+        if self.in_2d and (quantity is None or self._restrict_2d.takes_alone(quantity.shape)):
+            if quantity is None:
+                self._exchange()
+            self._restrict_2d(self.finer if quantity is None else quantity, *self._mean)
             quantity, inside_is_made = None, True
-        for step in self._steps:
-            step.restrict(step.lines.means, quantity, along_walls=inside_is_made)
+        for step, weights in zip(self._steps, self._mean, strict=True):
+            step.restrict(weights, quantity, along_walls=inside_is_made)
             step.carry_ghosts()
-            quantity = None  # what follows goes on from there
+            quantity = None  # the next axis goes on from there
 
     def can_average(self, shape: tuple[int, ...]) -> bool:
         """Whether means can be taken of an array as the level has it, that has no neighbours.
 
-        That is in a plane, where the first axis to be halved is that of rows; and the rows must
-        make up all pairs.
+        Its rows must make up all pairs.
         """
-        return takes_rows(self.transfers, shape) and self.transfers[0].coarse[1] < shape[0] // 2
+        return self.takes_rows and self.axes[0].coarse[1] < shape[0] // 2
 
     def interpolate(self, into: Any = None) -> None:
         """`finer` from u of the coarse level, all its ghosts up to date.
 
-        Or it is added to the unknowns of the array `into`, if that `takes_rows`.
+        Or it is added to the unknowns of the array `into`, if the transfer `takes_rows`.
         """
-        if into is not None and self._plane is not None:
-            self._plane_up(into, adds=True)
+        if into is not None and self.in_2d:
+            self._interpolate_2d(into, adds=True)
             return
         last, *others = self._steps
         for step in reversed(others):
@@ -180,94 +208,37 @@ class Transfer:
         last.interpolate(into, adds=into is not None)
 
 
-def takes_rows(transfers: Mapping[int, AxisTransfer], shape: Sequence[int]) -> bool:
-    """Whether an array of a level can be seen as pairs of rows, the axis of rows being halved."""
-    return len(shape) < 3 and 0 in transfers
-
-
-def at_once(backend: Backend, transfers: Mapping[int, AxisTransfer], shape: Sequence[int]) -> bool:
-    """Whether both axes of a plane are halved in one sweep: see `plane`.
-
-    A host's loops along an axis are faster in two.
-    """
-    return (
-        backend.on_device
-        and len(shape) == len(transfers) == 2
-        and all(along.is_whole for along in transfers.values())
-    )
-
-
-@dataclass(frozen=True)
-class Lines:
-    """What is taken along one axis: of fine layers and, by `parities`, of coarse ones."""
-
-    shares: list[Any]
-    means: list[Any]
-    parities: list[Parity]
-
-    @classmethod
-    def of(cls, backend: Backend, along: AxisTransfer, extent: int) -> "Lines":
-        """Along an axis of this extent in the fine array."""
-        fine, (first, count) = along.fine[0], along.coarse
-        kinds = along.coarsening.shares, along.coarsening.mean_shares
-        shares, means = (
-            [backend.to_device(line[first : first + count + 2].reshape(1, -1, 1)) for line in lines]
-            for lines in kinds
-        )
-        return cls(
-            shares,
-            means,
-            parities_of(backend, along.coarsening.weights, extent, fine, first, count),
-        )
-
-    @property
-    def weights(self) -> list[Any]:
-        """Of both parities."""
-        return [weight for half in self.parities for weight in half.weights]
-
-
 class Step:
-    """The transfer along one axis, between an array `fine`, in `memory`, and those below it.
+    """Restriction along one axis, between an array `fine` and the one below it.
 
-    `held`: how much these hold along each axis, ghosts included.
+    `block`: the extents of the block in the array below, ghosts included. `interpolate` leads back.
     """
 
     def __init__(
         self,
         backend: Backend,
         along: AxisTransfer,
-        lines: Lines,
-        number: int,
+        axis: int,
         fine: Any,
-        memory: Any,
         down: Any,
-        up: Any,
-        held: Sequence[int],
+        block: Sequence[int],
+        interpolate: "Interpolation",
     ):
-        self._sweep, self._part, self._around = backend.sweep, backend.part, tuple(held)
-        before, after = around(fine.shape, number)
-        self._before, self._after = before, after
-        (fine_first, self._fine_count), (coarse_first, self._count) = along.fine, along.coarse
-        # Rows of the coarse level's arrays may have room for more elements.
-        pairs, coarse = fine.shape[number] // 2, (before, down.shape[number], after)
+        self.interpolate = interpolate
+        self._sweep, self._part, self._block = backend.sweep, backend.part, tuple(block)
+        self._axis, self._along, self._whole_down = axis, along, down
+        self._before, self._after = around(fine.shape, axis)
         self._fine, self._exchange = fine, along.exchange(fine.shape)
-        self._number, self._whole_down = number, down
-        self._off_centre = [
-            (coarse - coarse_first, place - fine_first)
-            for coarse, place in along.coarsening.off_centre
-            if 1 <= coarse - coarse_first <= self._count
-        ]
-        self._pairs = fine.reshape((before, pairs, 2 * after))
-        self._down, self.lines = down.reshape(coarse), lines
-        self._taps = [divmod(place, 2) for place in range(along.offset, along.offset + 4)]
-        self.interpolate = Interpolation(backend, number, up, memory, fine.shape, lines.parities)
+        self._pairs = fine.reshape((self._before, fine.shape[axis] // 2, 2 * self._after))
+        # Rows of the coarse level's arrays may have room for more elements.
+        self._down = down.reshape((self._before, down.shape[axis], self._after))
 
     def restrict(
-        self, shares: Sequence[Any], quantity: Any = None, along_walls: bool = False
+        self, weights: Sequence[Any], quantity: Any = None, along_walls: bool = False
     ) -> None:
-        """Into the array below; from another one than the own, if `Transfer.can_average` it.
+        """Into the array below; from another one than `fine`, if `Transfer.can_average` it.
 
-        In a plane perhaps only what lies beyond the walls of the other axis.
+        In 2D perhaps only beyond the walls of the other axis.
         """
         pairs, after = self._pairs, self._after
         if quantity is None:
@@ -275,33 +246,40 @@ class Step:
         else:
             after = math.prod(quantity.shape[1:])
             pairs = self._part(quantity, (1, quantity.shape[0] // 2, 2 * after))
-        taps = [shift for pair, parity in self._taps for shift in (pair, parity * after)]
-        layers, widths = (1, 1 + self._count), [(0, self._before), (0, after)]
-        parts = [widths]
+        offset = self._along.offset
+        places = [divmod(place, 2) for place in range(offset, offset + 4)]
+        shifts = [shift for pair, parity in places for shift in (pair, parity * after)]
+        layers = (1, 1 + self._along.coarse[1])
+        parts = [((0, self._before), (0, after))]
         if along_walls:
-            other = 1 - self._number
-            ghosts = (0, self._around[other] - 1)
-            parts = [[(g, g + 1), (0, 1)] if other == 0 else [(0, 1), (g, g + 1)] for g in ghosts]
+            other = 1 - self._axis
+            ghosts = [(ghost, ghost + 1) for ghost in (0, self._block[other] - 1)]
+            parts = [(ghost, (0, 1)) if other == 0 else ((0, 1), ghost) for ghost in ghosts]
         for before, behind in parts:
-            self._sweep(restricted, self._down, (before, layers, behind), pairs, *shares, *taps)
+            region = (before, layers, behind)
+            self._sweep(restricted, self._down, region, pairs, *weights, *shifts)
 
     def carry_ghosts(self) -> None:
         """The ghosts at both ends of the axis, and those along walls that a mean would displace."""
-        around = [(0, extent) for extent in self._whole_down.shape]
-        for coarse, fine in self._off_centre:
-            for number, extent in enumerate(self._around):
-                for ghost in (0, extent - 1) if number != self._number else ():
-                    beside = list(around)
-                    beside[number] = (ghost, ghost + 1)
+        everything = [(0, extent) for extent in self._whole_down.shape]
+        (fine_first, fine_count), (coarse_first, count) = self._along.fine, self._along.coarse
+        for number, place in self._along.coarsening.off_centre:
+            coarse, fine = number - coarse_first, place - fine_first
+            if not 1 <= coarse <= count:
+                continue
+            for axis, extent in enumerate(self._block):
+                for ghost in (0, extent - 1) if axis != self._axis else ():
+                    beside = list(everything)
+                    beside[axis] = (ghost, ghost + 1)
                     self._carry(beside, coarse, fine)
-        for coarse, fine in ((0, 0), (self._count + 1, self._fine_count + 1)):
-            self._carry(around, coarse, fine)
+        self._carry(everything, 0, 0)
+        self._carry(everything, count + 1, fine_count + 1)
 
-    def _carry(self, around: Sequence[tuple[int, int]], coarse: int, fine: int) -> None:
+    def _carry(self, bounds: Sequence[tuple[int, int]], coarse: int, fine: int) -> None:
         """A layer across the axis as it is."""
-        region, distances = list(around), [0] * len(around)
-        region[self._number] = (coarse, coarse + 1)
-        distances[self._number] = fine - coarse
+        region, distances = list(bounds), [0] * len(bounds)
+        region[self._axis] = (coarse, coarse + 1)
+        distances[self._axis] = fine - coarse
         self._sweep(shifted, self._whole_down, tuple(region), self._fine, *distances)
 
 
@@ -313,3 +291,290 @@ def restricted(i, j, k, pairs, a, b, c, d, j0, k0, j1, k1, j2, k2, j3, k3):
         + c[i, j, k] * pairs[i, j + j2, k + k2]
         + d[i, j, k] * pairs[i, j + j3, k + k3]
     )
+
+
+# ---- interpolation along one axis ----------------------------------------------------------------
+
+
+def around(shape: Sequence[int], axis: int) -> tuple[int, int]:
+    """The number of elements of the axes before an axis, and of those after it."""
+    return math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+
+
+def roomy(backend: Backend, shape: Sequence[int], axis: int) -> tuple[Any, Any]:
+    """A new array that is interpolated along an axis: its memory, with room for that, and it."""
+    memory = backend.zeros((math.prod(shape) + 2 * around(shape, axis)[1],))
+    return memory, backend.part(memory, shape)
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The layers of one parity of a fine array.
+
+    Layer p of them lies between the coarse layers p + shift and p + shift + 1; p is within the
+    bounds `pairs`. `weights` holds a line for each coarse layer that is taken, the lowest first.
+    """
+
+    shift: int
+    pairs: tuple[int, int]
+    weights: list[Any]
+
+
+def parities_of(
+    backend: Backend, along: AxisTransfer, weights: Sequence[np.ndarray], extent: int
+) -> list[Parity]:
+    """The even and the odd layers of a fine array of this extent along the axis.
+
+    `weights`: what the points 2q + parity take of each coarse point, [q, parity].
+    """
+    (first, count), pairs, result = along.coarse, extent // 2, []
+    for layer in (0, 1):
+        below, parity = divmod(layer + along.fine[0], 2)
+        shift = below - first
+        numbers = np.clip(np.arange(pairs) + below, 0, len(weights[0]) - 1)
+        lines = [backend.to_device(weight[numbers, parity].reshape(1, -1, 1)) for weight in weights]
+        result.append(Parity(shift, (max(0, -shift), min(pairs, count + 1 - shift)), lines))
+    return result
+
+
+class Interpolation:
+    """From an array `coarse` to one of a shape in `memory`, along one axis.
+
+    Two layers of a pair, or of two neighbours, are made at a time where they can be: both read the
+    same coarse layers.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        axis: int,
+        coarse: Any,
+        memory: Any,
+        shape: Sequence[int],
+        parities: Sequence[Parity],
+    ):
+        self._backend, self._memory, self._parities = backend, memory, parities
+        before, after = around(shape, axis)
+        self._extents = before, shape[axis], after
+        self._coarse = coarse.reshape((before, coarse.shape[axis], after))
+        self._room = math.prod(memory.shape) // after - before * shape[axis]
+
+    def __call__(self, into: Any = None, adds: bool = False) -> None:
+        """Write all, or the unknowns of an array `into`, whose first axis this is.
+
+        If it `adds`, they are added to those of `into`.
+        """
+        sweep, part = self._backend.sweep, self._backend.part
+        array, room, (before, layers, length), ghosts = self._memory, self._room, self._extents, 0
+        even, odd = self._parities
+        evens, odds = even.pairs, odd.pairs
+        if into is not None:
+            array, room, layers, ghosts = into, 0, into.shape[0], len(into.shape) - 1
+            length = math.prod(into.shape[1:])
+            evens = max(evens[0], 1), min(evens[1], layers // 2)
+            odds = odds[0], min(odds[1], (layers - 1) // 2)
+        taps = len(even.weights)
+        # An odd layer goes with the even one before it or, if that is none, with the one after it.
+        lag = int(odds[0] < evens[0])
+        most = (layers + room - 1 - lag) // 2
+        low = max(evens[0] - lag, odds[0])
+        high = max(low, min(evens[1] - lag, odds[1], most)) if before == 1 or room else low
+        if high > low:
+            shape = (before, layers // 2 if room else most, 2 * length)
+            out = tuple([part(array, shape, first * length) for first in (2 * lag, 1)])
+            region = ((0, before), (low, high), (ghosts, length - ghosts))
+            ahead = odd.shift - even.shift - lag
+            first = even.shift + lag + min(ahead, 0)
+            places = range(first, first + taps + abs(ahead))
+            args = (*even.weights, *odd.weights, *places, *(out if adds else ()))
+            sweep(interpolated_pair(taps, lag, ahead, adds), out, region, self._coarse, *args)
+        pairs = part(array, (before, layers // 2, 2 * length))
+        for half, (start, stop), done in ((even, evens, lag), (odd, odds, 0)):
+            first = length if half is odd else 0
+            across = (first + ghosts, first + length - ghosts)
+            places = range(half.shift, half.shift + taps)
+            args = (*half.weights, *places, -first, *([pairs] if adds else []))
+            for rest in ((start, low + done), (high + done, stop)):
+                region = ((0, before), rest, across)
+                sweep(interpolated(taps, adds), pairs, region, self._coarse, *args)
+
+
+@cache
+def interpolated(taps: int, adds: bool) -> Point:
+    """A layer from coarse ones, `taps` of them.
+
+    It takes the coarse array, weights, shifts to the coarse layers, and to an element of the coarse
+    array from that of the pair; and the former values, if it `adds`. Made once, as backends know a
+    sweep by its function.
+    """
+
+    def interpolated(i, j, k, u, *more):
+        weights, places, (back, *old) = more[:taps], more[taps : 2 * taps], more[2 * taps :]
+        value = weighted_sum(weights, (i, j, k), u, [(i, j + place, k + back) for place in places])
+        return old[0][i, j, k] + value if adds else value
+
+    return interpolated
+
+
+@cache
+def interpolated_pair(taps: int, lag: int, ahead: int, adds: bool) -> Point:
+    """The same for an even layer and an odd one.
+
+    `lag`: whether the even one is of the next pair; `ahead`: how many coarse layers further on the
+    odd one takes its own.
+    """
+
+    def interpolated_both(i, j, k, u, *more):
+        even, odd = more[:taps], more[taps : 2 * taps]
+        places, old = more[2 * taps : 3 * taps + abs(ahead)], more[3 * taps + abs(ahead) :]
+        values = []
+        for weights, later, first in ((even, lag, max(0, -ahead)), (odd, 0, max(0, ahead))):
+            there = [(i, j + place, k) for place in places[first : first + taps]]
+            values.append(weighted_sum(weights, (i, j + later, k), u, there))
+        if adds:
+            return tuple([old[n][i, j, k] + value for n, value in enumerate(values)])
+        return tuple(values)
+
+    return interpolated_both
+
+
+# ---- the solution of a coarse level, by cubics ---------------------------------------------------
+
+
+class Prolongation:
+    """The solution of a coarse level on the next finer one, by cubics along one axis after another.
+
+    A correction is interpolated linearly; a solution needs two orders more, or its interpolation
+    adds high frequencies as large as the error of the discretisation, and one cycle would not
+    remove them (U. Trottenberg, C. Oosterlee and A. Schueller, "Multigrid", 2001, section 2.6).
+
+    A cubic takes two coarse points on each side. A block has one layer of ghosts, so the solution
+    is copied to an array with one layer more around it. Beyond an end of an axis that layer takes
+    no part; the weights see to that by the points' numbers along the whole axis, so that the result
+    does not depend on the blocks. `across` makes for an axis and a shape the exchange of two layers
+    with the neighbours there.
+    """
+
+    def __init__(self, transfer: Transfer, across: Callable[[int, Sequence[int]], Exchange]):
+        backend, coarse = transfer.backend, transfer.coarse_u
+        self._transfer, self._across = transfer, across
+        starts, extents = [0] * len(coarse.shape), list(coarse.shape)
+        for axis, along in transfer.axes.items():  # whose arrays may have room in their rows
+            starts[axis], extents[axis] = 1, along.coarse[1] + 4
+        self._copied = tuple((m, extent - m) for m, extent in zip(starts, extents, strict=True))
+        self._distances = [-m for m in starts]
+        self._wide = backend.zeros(extents)
+        if transfer.in_2d:
+            self._near, inner = [self._copied], None
+            if min(coarse.shape) >= max(WIDE, 2 * (NEAR + 2)):
+                self._near, inner = list(_layers(self._copied, NEAR + 2)), coarse
+            along_both = transfer.axes.values()
+            weights = [along.coarsening.solution_weights for along in along_both]
+            unknowns = [along.fine[1] for along in along_both]
+            self._interpolate_2d = Interpolation2D(backend, self._wide, weights, unknowns, inner)
+            self._ghosts = [self._ghosts_of(axis, self._wide) for axis in (1, 0)]
+
+    def _ghosts_of(self, axis: int, source: Any) -> "Ghosts":
+        axes = self._transfer.axes
+        walls = [other for other in axes if other < axis]  # their turn is yet to come
+        exchange = self._across(axis, source.shape)
+        return Ghosts(self._transfer.backend, axes[axis], axis, source, exchange, walls)
+
+    @cached_property
+    def _steps(self) -> list[tuple["Ghosts", Interpolation]]:
+        """For each axis in turn the ghosts of its source, and what makes the next one's."""
+        transfer, backend = self._transfer, self._transfer.backend
+        source, extents = self._wide, list(self._wide.shape)
+        steps: list[tuple[Ghosts, Interpolation]] = []
+        for axis, along in reversed(list(transfer.axes.items())):
+            extents[axis] = transfer.finer.shape[axis]
+            memory = result = transfer.finer
+            if len(steps) < len(transfer.axes) - 1:
+                memory, result = roomy(backend, extents, axis)
+            # One layer more stands before those of the coarse array.
+            parities = parities_of(backend, along, along.coarsening.solution_weights, extents[axis])
+            make = Interpolation(backend, axis, source, memory, tuple(extents), parities)
+            steps.append((self._ghosts_of(axis, source), make))
+            source = result
+        return steps
+
+    def interpolate(self, into: Any = None) -> None:
+        """`finer` of the transfer from the coarse solution, its ghosts up to date.
+
+        Or the unknowns of the array `into`, if the transfer `takes_rows`: the ghosts of it stay.
+        """
+        if into is not None and self._transfer.in_2d:
+            for region in self._near:
+                self._widen(region)
+            for ghosts in self._ghosts:
+                ghosts.complete()
+            self._interpolate_2d(into)
+            return
+        self._widen(self._copied)
+        *others, (ghosts, make_last) = self._steps
+        for before, make in others:
+            before.complete()
+            make()
+        ghosts.complete()
+        make_last(into)
+
+    def _widen(self, region: Region) -> None:
+        """The coarse solution, one layer further on."""
+        transfer = self._transfer
+        args = (transfer.coarse_u, *self._distances)
+        transfer.backend.sweep(shifted, self._wide, region, *args)
+
+
+def _layers(region: Region, depth: int) -> Iterator[Region]:
+    """The outermost layers of a 2D region: rows, and the columns between them."""
+    (low, high), columns = region
+    yield (low, low + depth), columns
+    yield (high - depth, high), columns
+    for pair in ((columns[0], columns[0] + depth), (columns[1] - depth, columns[1])):
+        yield (low + depth, high - depth), pair
+
+
+class Ghosts:
+    """Those of an array at the ends of one axis, and where the axes `walls` end at those.
+
+    There cells have no value of their own: the ghost holds that of half a cell before.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        along: AxisTransfer,
+        axis: int,
+        array: Any,
+        exchange: Exchange,
+        walls: Sequence[int],
+    ):
+        self._sweep, self._array, self._exchange = backend.sweep, array, exchange
+        # Regions, shares of the distance between two points, and the steps to both.
+        self._corners: list[tuple[Region, float, list[int]]] = []
+        dimension, (first, count) = len(array.shape), along.coarse
+        at_ends = (first == 0, first + count == along.coarsening.count)
+        ends = zip(at_ends, along.coarsening.end_shares, (1, count + 2), (1, -1), strict=True)
+        for here, share, place, inward in ends:
+            if not here or share is None:
+                continue
+            steps = [0] * (2 * dimension)
+            steps[axis], steps[dimension + axis] = inward, 2 * inward
+            for wall in walls:
+                for ghost in (1, array.shape[wall] - 2):
+                    region = [(0, extent) for extent in array.shape]
+                    region[axis], region[wall] = (place, place + 1), (ghost, ghost + 1)
+                    self._corners.append((tuple(region), share, steps))
+
+    def complete(self) -> None:
+        """From the neighbours of the array, and at corners from itself."""
+        self._exchange(self._array)
+        for region, share, steps in self._corners:
+            self._sweep(extrapolated, self._array, region, self._array, share, *steps)
+
+
+def extrapolated(at, u, share, *steps):
+    """The line through two points, by this share of their distance further on."""
+    near = shifted(at, u, *steps[: len(at)])
+    far = shifted(at, u, *steps[len(at) :])
+    return near + share * (near - far)

@@ -1,9 +1,9 @@
-"""Restriction and interpolation in a plane, along both axes in one sweep.
+"""Restriction and interpolation along both axes of a 2D grid in one sweep.
 
-The same sums in the same order as along one axis after the other (see `transfer`, `interpolation`),
-so to the same bits, but what lies between is neither written nor read. That takes arrays that hold
-all of both axes. A fine array of R rows of C points is seen as (R / 2, C, 2): the elements of its
-rows 2i and 2i + 1, two by two, so that its element (2i + row, 2j + column) is that at
+The same sums in the same order as along one axis after the other (see `transfer`), so to the same
+bits, but the array between them is neither written nor read. That takes arrays that hold all of
+both axes. A fine array of R rows of C points is seen as (R / 2, C, 2): the elements of its rows 2i
+and 2i + 1, two by two, so that its element (2i + row, 2j + column) is that at
 
     i,  j + (C row + column) // 2,  (C row + column) % 2.
 """
@@ -17,57 +17,50 @@ import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.linear.multigrid.coarsening import AxisCoarsening
-from heatsolve.linear.multigrid.interpolation import taken
 from heatsolve.stencil.language import Point
 
-Lines = tuple[list[Any], list[Any]]
-"""Shares or weights of rows, and of columns."""
+
+def weighted_sum(
+    weights: Sequence[Any], here: tuple[Any, ...], u: Any, there: Sequence[tuple[Any, ...]]
+) -> Any:
+    """The sum of weights here times values of u there."""
+    (first, *others), (lowest, *above) = weights, there
+    value = first[here] * u[lowest]
+    for weight, place in zip(others, above, strict=True):
+        value = value + weight[here] * u[place]
+    return value
 
 
-class PlaneRestriction:
+class Restriction2D:
     """From a fine array of a shape into a coarse one; `coarsenings` of rows and columns."""
 
     def __init__(self, backend: Backend, coarse: Any, coarsenings: Sequence[AxisCoarsening]):
         self._sweep, self._part = backend.sweep, backend.part
         self._coarse = coarse.reshape((*coarse.shape, 1))
-        rows, columns = (coarsening.count for coarsening in coarsenings)
+        rows, columns = self._counts = [coarsening.count for coarsening in coarsenings]
         self._region = ((1, rows + 1), (1, columns + 1), (0, 1))
-        self._counts = rows, columns
         self._periodic = any(coarsening.fine.axis.periodic for coarsening in coarsenings)
-        kinds = [(h.shares, h.mean_shares) for h in coarsenings]
-        self.shares, self.means = (
-            _lines(backend, of_rows, of_columns) for of_rows, of_columns in zip(*kinds, strict=True)
-        )
 
     def takes_alone(self, shape: Sequence[int]) -> bool:
-        """Whether a fine array of this shape holds all that is taken, and needs no neighbours."""
+        """Whether a fine array of this shape holds all that is taken, without neighbours."""
         return not self._periodic and all(
             2 * count + 1 < extent for count, extent in zip(self._counts, shape, strict=True)
         )
 
-    def __call__(self, fine: Any, lines: Lines) -> None:
-        """Weighted sums of the fine array, whose ghosts are up to date, at all coarse unknowns."""
+    def __call__(self, fine: Any, of_rows: Sequence[Any], of_columns: Sequence[Any]) -> None:
+        """Sums of the fine array, ghosts up to date, by weights (1, n, 1) of both axes."""
         rows, columns = fine.shape
         pairs = self._part(fine, (rows // 2, columns, 2))
-        of_rows, of_columns = lines
-        below = [number for column in (0, 1) for number in divmod(columns + column, 2)]
-        self._sweep(restricted, self._coarse, self._region, pairs, *of_rows, *of_columns, *below)
+        lines = [*[line.reshape((-1, 1, 1)) for line in of_rows], *of_columns]
+        second_row = [number for column in (0, 1) for number in divmod(columns + column, 2)]
+        self._sweep(restricted_2d, self._coarse, self._region, pairs, *lines, *second_row)
 
 
-def _lines(backend: Backend, *values: Sequence[np.ndarray]) -> Lines:
-    shapes = (-1, 1, 1), (1, -1, 1)
-    rows, columns = (
-        [backend.to_device(line.reshape(shape)) for line in lines]
-        for lines, shape in zip(values, shapes, strict=True)
-    )
-    return rows, columns
-
-
-def restricted(i, j, k, pairs, *more):
+def restricted_2d(i, j, k, pairs, *more):
     """The mean over a coarse volume, from the points 2i - 2 ... 2i + 1, 2j - 2 ... 2j + 1.
 
-    It takes the fine pairs, four lines of rows, four of columns, and how many pairs, and elements
-    beyond a pair, further on the two elements of the second row are.
+    It takes the fine pairs, four lines of rows, four of columns, and the shifts in pairs, and in
+    elements of a pair, to the two elements of the second row.
     """
     of_rows, of_columns, (j0, k0, j1, k1) = more[:4], more[4:8], more[8:]
     means = []
@@ -79,27 +72,27 @@ def restricted(i, j, k, pairs, *more):
             else (i + row // 2, j + pair, k + first)
             for row in (-2, -1, 0, 1)
         ]
-        means.append(taken(of_rows, (i, j, k), pairs, there))
+        means.append(weighted_sum(of_rows, (i, j, k), pairs, there))
     value = of_columns[0][i, j, k] * means[0]
-    for share, mean in zip(of_columns[1:], means[1:], strict=True):
-        value = value + share[i, j, k] * mean
+    for weight, mean in zip(of_columns[1:], means[1:], strict=True):
+        value = value + weight[i, j, k] * mean
     return value
 
 
-class PlaneInterpolation:
+class Interpolation2D:
     """From an array `coarse` to the unknowns of a fine one.
 
-    `shares`: for rows and for columns, what the points 2q and 2q + 1 take of coarse ones, the
+    `weights`: for rows and for columns, what the points 2q and 2q + 1 take of coarse ones, the
     lowest of which is number q of the array: [q, parity] each. `unknowns`: how many rows and
-    columns of the fine one are that. `inner`: the array without its outermost layer, which is read
-    in its place where only its unknowns are.
+    columns of the fine one are unknowns. `inner`: the array without its outermost layer, which is
+    read in its place where only its unknowns are.
     """
 
     def __init__(
         self,
         backend: Backend,
         coarse: Any,
-        shares: Sequence[Sequence[np.ndarray]],
+        weights: Sequence[Sequence[np.ndarray]],
         unknowns: Sequence[int],
         inner: Any = None,
     ):
@@ -107,14 +100,14 @@ class PlaneInterpolation:
         self._coarse = coarse.reshape((*coarse.shape, 1))
         self._inner = None if inner is None else inner.reshape((*inner.shape, 1))
         self._unknowns = unknowns
-        of_rows, of_columns = shares
+        of_rows, of_columns = weights
         self._rows = [
-            [backend.to_device(share[:, parity].reshape(-1, 1, 1)) for share in of_rows]
+            [backend.to_device(weight[:, parity].reshape(-1, 1, 1)) for weight in of_rows]
             for parity in (0, 1)
         ]
         # A thread makes a point of a row and its neighbour makes the next one, so that they store
         # side by side: the parity of columns is an index, that of rows is not.
-        self._columns = [backend.to_device(share.reshape(1, -1, 2)) for share in of_columns]
+        self._columns = [backend.to_device(weight.reshape(1, -1, 2)) for weight in of_columns]
 
     def __call__(self, into: Any, adds: bool = False) -> None:
         """Write the unknowns of an array, or if it `adds`, add to them."""
@@ -135,7 +128,7 @@ class PlaneInterpolation:
             for columns, of_pair in _together(unknown_columns, far_columns):
                 region = (rows, columns, (of_pair[0], of_pair[-1] + 1))
                 is_far = rows == far_rows and columns == far_columns
-                point = of_plane(len(self._columns), len(parities), adds, int(is_far))
+                point = interpolated_2d(len(self._columns), len(parities), adds, int(is_far))
                 source = self._inner if is_far else self._coarse
                 self._sweep(point, out, region, source, *args)
 
@@ -147,8 +140,8 @@ NEAR = 2
 def _together(unknowns: int, far: tuple[int, int]) -> list[tuple[tuple[int, int], tuple[int, ...]]]:
     """Pairs of points 2q and 2q + 1 that hold unknowns: numbers q, and the parities of the points.
 
-    The points 1 ... `unknowns` are that; the first one, and an even last one, lack their neighbour.
-    Pairs that are `far` from walls are apart, if there are any.
+    Unknowns are the points 1 ... `unknowns`; the first one, and an even last one, lack their
+    neighbour. Pairs that are `far` from walls are apart, if there are any.
     """
     last = (unknowns + 1) // 2
     bounds = [1, *far, last] if far[0] < far[1] else [1, last]
@@ -159,19 +152,18 @@ def _together(unknowns: int, far: tuple[int, int]) -> list[tuple[tuple[int, int]
 
 
 @cache
-def of_plane(taps: int, rows: int, adds: bool, back: int) -> Point:
-    """One or two rows of a pair, from so many coarse points along each axis.
+def interpolated_2d(taps: int, rows: int, adds: bool, back: int) -> Point:
+    """One or two `rows` of a pair, from `taps` coarse points along each axis.
 
-    It takes the coarse array, which lacks so many layers (`back`), the weights of columns, those of
-    each row, and the former values, if it `adds`. Made once, as backends know a sweep by its
-    function.
+    It takes the coarse array, which lacks `back` layers, the weights of columns, those of each row,
+    and the former values, if it `adds`. Made once, as backends know a sweep by its function.
     """
 
     def interpolated(i, j, k, u, *more):
         columns, old = more[:taps], more[(1 + rows) * taps :]
         places = range(-back, taps - back)
         along = [
-            taken(columns, (i, j, k), u, [(i + above, j + right, k) for right in places])
+            weighted_sum(columns, (i, j, k), u, [(i + above, j + right, k) for right in places])
             for above in places
         ]
         values = []
