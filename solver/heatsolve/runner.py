@@ -26,14 +26,13 @@ from heatsolve.io.disk import folder_beside
 from heatsolve.io.reader import read
 from heatsolve.io.writer import Results, target
 from heatsolve.linear.iterate import Outcome
-from heatsolve.linear.system import term_of
 from heatsolve.models.base import Model, dims_of, grid_of, make_model
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.unused import warn_of_unused
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, duration, shown, speed, together
-from heatsolve.stencil.language import copy
+from heatsolve.stencil.language import copy, term_of
 from heatsolve.time import loop as march
 from heatsolve.time.step_size import TimeStepController, time_step_controller
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from heatsolve.backends import Accumulator, ArrayLibrary
 from heatsolve.errors import InputError
-from heatsolve.linear.system import Method, System, term, with_change
+from heatsolve.linear.system import Method, System, with_change
 from heatsolve.stencil.grid import WALLS, Axis, whole
-from heatsolve.stencil.language import Point, where
+from heatsolve.stencil.language import Point, term, where
 
 AHEAD = "ahead"
 """The scalar that says that the next step is made already."""

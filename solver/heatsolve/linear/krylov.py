@@ -8,8 +8,8 @@ from heatsolve.backends import Accumulator
 from heatsolve.linear.multigrid.cycle import Correction
 from heatsolve.linear.multigrid.smoothers import smoother_of
 from heatsolve.linear.stationary import quotient
-from heatsolve.linear.system import TERMS, Method, System, scaled, term_of
-from heatsolve.stencil.language import copy
+from heatsolve.linear.system import TERMS, Method, System, scaled
+from heatsolve.stencil.language import copy, term_of
 
 
 class ConjugateGradients(Method):

@@ -13,7 +13,7 @@ import numpy as np
 from heatsolve.backends import MOST_FUSED, Accumulator, Backend
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil.grid import Axis, Grid
-from heatsolve.stencil.language import Point, copy, evaluate, fill, magnitude
+from heatsolve.stencil.language import Point, copy, evaluate, fill, magnitude, term, term_of
 
 INVERSE_ITERATIONS = 100
 ENOUGH = 1e-3
@@ -215,24 +215,6 @@ def two_coloured(grid: Grid) -> bool:
 def _odd(number: int) -> int:
     """The largest odd number that is not larger."""
     return number - 1 + number % 2
-
-
-def term(value: Any, kind: str) -> Any:
-    """The term of a norm: a square for the sum of an l2 norm, the value itself for a maximum."""
-    return value * value if kind == "sum" else value
-
-
-@lru_cache(1 << 8)
-def term_of(point: Point, kind: str) -> Point:
-    """The point function whose sum is the square of the l2 norm, or whose maximum the max norm.
-
-    Made once for each: backends know a compiled sweep by its point function.
-    """
-
-    def squared(at, *arguments):
-        return term(evaluate(point, at, *arguments), kind)
-
-    return squared if kind == "sum" else point
 
 
 TERMS = {kind: term_of(copy, kind) for kind in ("sum", "max")}

@@ -21,7 +21,7 @@ value, or a tuple of values, one for each output of the sweep. The rules:
 
 import inspect
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -131,9 +131,32 @@ def by_dimension(*points: Point) -> dict[int, Point]:
     return {dimension(point): point for point in points}
 
 
+def term(value: Any, kind: str) -> Any:
+    """The term of a norm: a square for the sum of an l2 norm, the value itself for a maximum."""
+    return value * value if kind == "sum" else value
+
+
+@lru_cache(1 << 8)
+def term_of(point: Point, kind: str) -> Point:
+    """The point function whose sum is the square of the l2 norm, or whose maximum the max norm.
+
+    Made once for each: backends know a compiled sweep by its point function.
+    """
+
+    def squared(at, *arguments):
+        return term(evaluate(point, at, *arguments), kind)
+
+    return squared if kind == "sum" else point
+
+
 def copy(at, a):
     """a."""
     return a[at]
+
+
+def change(at, new, old):
+    """new - old."""
+    return new[at] - old[at]
 
 
 def fill(at, value):

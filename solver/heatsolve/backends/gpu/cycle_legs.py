@@ -9,7 +9,7 @@ Others read the newest plane where it arrived, in a ring of planes in shared mem
 sweep the colour that it moved, a step later; so a warp waits once a step, and only for the warps
 beside it. Which points move is known when the text is compiled: tiles begin at even columns and
 rows. The outermost points of a tile, one layer for each sweep, are wrong and are made again by the
-tile beside it, as in `fused_3d`.
+tile beside it, as in `fused_kernel`.
 
 A leg may begin with the interpolation of a correction. The residual and its restriction, which
 widens a tile's halo by three, are a kernel of their own, without sweeps; it may find the residual's
@@ -17,7 +17,7 @@ norm, too. A kernel of sweeps moves 24 bytes a point, that one 16. With two swee
 colour, all in one kernel would need a halo of 6 and 4 points around a tile of 64 x 32, and so do
 1.7 times the work: 2.1 ms instead of 1.9 (512 cubed, H200).
 
-In two dimensions a leg is one kernel of `fused_2d`: it ends with the residual, one more level
+In two dimensions a leg is one kernel of `fused_kernel`: it ends with the residual, one more level
 behind the last sweep, restricted to the coarse level; or it begins with what is interpolated from
 there. So neither residual nor correction ever goes to memory. A lane holds the columns 2q and
 2q + 1 of the coarse column q.
@@ -32,8 +32,15 @@ from typing import Any, NamedTuple
 
 from heatsolve.backends import CycleLeg
 from heatsolve.backends.gpu.device import Limits
-from heatsolve.backends.gpu.fused_3d import Reads
-from heatsolve.backends.gpu.fused_kernel import INVERSE, FusedSweeps, Transfer, assembled
+from heatsolve.backends.gpu.fused_kernel import (
+    INVERSE,
+    FusedSweeps,
+    Reads,
+    Shift,
+    Transfer,
+    assembled,
+    layout_3d,
+)
 from heatsolve.backends.gpu.fused_sweeps import (
     LARGEST,
     STRIPS,
@@ -113,7 +120,7 @@ def halo(work: FusedSweeps, own: int) -> tuple[int, int]:
     return low, high
 
 
-FIELD: dict[tuple[int, ...], str] = {
+FIELD: dict[Shift, str] = {
     (0, 0, 0): "u[t + 1][r][k]",
     (-1, 0, 0): "u[t + 2][r][k]",
     (1, 0, 0): "u[t][r][k]",
@@ -129,19 +136,18 @@ FIELD: dict[tuple[int, ...], str] = {
 def source(work: FusedSweeps, shape: Shape) -> str:
     """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     along = fetched_along(work)
+    name, tape, numbers = "POINT", work.tape, tuple(work.own)
     if work.restricts:
         assert work.transfer is not None and work.transfer.residual is not None
-        taken = dict(enumerate(work.transfer.operands, 1))
-        reads = Reads(work, work.transfer.residual, taken, FIELD, "m", along, ("2", "C"))
-    else:
-        own = {number: number for number in range(len(work.signature.arguments))}
-        reads = Reads(work, work.tape, own, FIELD, along=along, across=("2", "C"))
+        name, tape = "RESIDUAL", work.transfer.residual
+        numbers = (0, *work.transfer.operands)
+    reads = Reads(work, tape, numbers, layout_3d(FIELD, along))
     before, after = reach(work)
     low, high = halo(work, 2)
     left, right = halo(work, columns(work))
     defines = {
         "T": work.sweeps, "LEVELS": max(work.sweeps, 1),
-        "WARPS": shape.warps, "C": columns(work), "X": width(work), "Y": 2 * shape.warps,
+        "WARPS": shape.warps, "C": columns(work), "R": 2, "X": width(work), "Y": 2 * shape.warps,
         "TILE": 2 * shape.warps * width(work), "AHEAD": shape.ahead,
         # A pair where rows begin anywhere comes and goes by single elements.
         "GROUP": columns(work) if work.aligned > 1 else 1, "SECTOR": 2 * columns(work),
@@ -151,10 +157,8 @@ def source(work: FusedSweeps, shape: Shape) -> str:
         "BEFORE": before, "AFTER": after, "ODD": work.odd, "WRAPS_I": work.wraps[0],
         "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2],
     }  # fmt: skip
-    arguments = "RESIDUAL_ARGUMENTS" if work.restricts else "POINT_ARGUMENTS"
     pieces = {
-        "PREPARE": [*work.numbers(), *reads.lines], "READ_PLANE": reads.planes,
-        arguments: ", ".join(reads.args), "ALONG": f"a{along}",
+        "PREPARE": [*work.numbers(), *reads.lines], **reads.pieces(name), "ALONG": f"a{along}",
         "BLACK": ", ".join(str(int(colour < 0)) for colour in work.colours),
         "ROW": ", ".join(f"u[T][r][{k}]" for k in range(columns(work))),
     }  # fmt: skip

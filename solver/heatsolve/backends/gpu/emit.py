@@ -506,3 +506,22 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
 def check_source() -> str:
     """CUDA C of the kernels `check` and `merge`."""
     return constants() + cuda_text("check.cuh")
+
+
+def c_function(name: str, tape: Tape, precision: str) -> str:
+    """A point function as a C function of all that it reads, in the order of the tape."""
+    parameters, lines = [], []
+    for place, operation in enumerate(tape.operations):
+        if operation.name in ("load", "scalar"):
+            parameters.append(f"const real v{place}")
+            continue
+        if operation.name == "constant":
+            value = C_DIALECT.constant(float.fromhex(operation.operands[0]), precision)
+        else:
+            value = spelled(operation, C_DIALECT.where, C_DIALECT.sqrt)
+        lines.append(f"    const auto v{place} = {value};\n")
+    (result,) = tape.results
+    return (
+        f"__device__ __forceinline__ real {name}({', '.join(parameters)}) {{\n"
+        f"{''.join(lines)}    return v{result};\n}}\n"
+    )

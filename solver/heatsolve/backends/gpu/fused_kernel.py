@@ -1,20 +1,33 @@
-"""Fused sweeps, several in one pass through memory: what their CUDA C is assembled from.
+"""CUDA C of fused sweeps, several in one pass through memory, in two and in three dimensions.
 
 The first argument of the point function is the field that the sweeps advance; all others are the
-same for every sweep, but for numbers. See `fused_2d` and `fused_3d`.
+same for every sweep, but for numbers. Temporal blocking: what a kernel brings from memory goes
+through all sweeps before it goes back, and the outermost points of its part, one layer for each
+sweep, are wrong and are made again by the part beside it.
+
+In two dimensions a warp owns a `Strip` of 32 C columns and goes down the rows, two at a time. Rows
+y and y + 1 of the field arrive; sweep 1 then has all it needs for the rows y - 1 and y, sweep 2 for
+y - 2 and y - 1, and so on: each sweep keeps the last two rows of what it reads in registers, the
+neighbours to the left and right come from the other lanes. Rows arrive ahead of time by `cp.async`
+in a ring in shared memory, of the own warp, so nobody waits for others. The idea of one strip for a
+warp: K. Matsumura et al., "AN5D", CGO 2020; of registers for levels: L. Zhang et al., "Revisiting
+Temporal Blocking Stencil Optimizations", ICS 2023.
+
+In three dimensions a block owns a `Tile` of columns along z and goes up the planes. Plane z
+arrives; sweep 1 then has all it needs for plane z - 1, sweep 2 for plane z - 2, and so on. Of what
+each sweep reads a thread keeps its own points of two planes in registers; the neighbours along x
+come from the other lanes, those along y from a copy of the newest plane in shared memory. That copy
+was written a step before, so that one barrier a step is enough for all sweeps (A. Nguyen et al.,
+"3.5-D Blocking Optimization for Stencil Computations", SC 2010).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from heatsolve.backends.gpu.emit import (
-    C_DIALECT,
-    REAL_OF,
-    constants,
-    cuda_text,
-    macro,
-)
-from heatsolve.stencil.trace import BYTES_OF, Signature, Tape, spelled
+from heatsolve.backends.gpu.emit import REAL_OF, c_function, constants, cuda_text, macro
+from heatsolve.stencil.language import change, copy, term_of
+from heatsolve.stencil.trace import ARRAY, BYTES_OF, Signature, Tape, record
 
 INVERSE = 3
 """The number of the inverse of the diagonal: behind the field, b, and the weight."""
@@ -102,6 +115,11 @@ class FusedSweeps:
     def bytes(self) -> int:
         return BYTES_OF[self.signature.precision]
 
+    @property
+    def own(self) -> range:
+        """The numbers of the arguments that the point function takes."""
+        return range(len(self.signature.arguments))
+
     def operands(self) -> list[tuple[str, str]]:
         """The C types and the names of what a kernel takes between gate and bounds."""
         array = f"const {self.real}* __restrict__"
@@ -146,28 +164,81 @@ def assembled(
 
     A piece is an expression, or a sequence of lines: statements.
     """
-    operands, transfer = work.operands(), work.transfer
-    norm = None if transfer is None else transfer.norm
+    operands, transfer, precision = work.operands(), work.transfer, work.signature.precision
     defines = {
         **numbers, "GATED": work.signature.gated, "RESTRICTS": work.restricts,
-        "CORRECTS": work.corrects, "FROM_ZERO": work.from_zero, "MAX_NORM": 1, "SUM_NORM": 2,
-        "RESIDUAL_NORM": {None: 0, "max": 1, "sum": 2}[norm],
+        "CORRECTS": work.corrects, "FROM_ZERO": work.from_zero, "CHANGES": any(work.norms),
+        **NORMS, "RESIDUAL_NORM": 0 if transfer is None else NORMS.get(f"{transfer.norm}_NORM", 0),
     }  # fmt: skip
     defined = {
         "PARAMETERS": ", ".join(f"{kind} {name}" for kind, name in operands),
         "ARGUMENTS": ", ".join(name for _, name in operands),
-        **pieces,
-    }
+        **changes(work), **pieces,
+    }  # fmt: skip
     head = "".join(f"#define {name} {int(value)}\n" for name, value in defines.items())
     head += "".join(macro(name, value) for name, value in defined.items())
     types = f"typedef {work.real} real;\ntypedef {work.real}2 pack;\n"
-    functions = c_function("point", work.tape, work.signature.precision)
+    functions = {"point": work.tape, **terms_of_norms()}
     if transfer is not None and transfer.residual is not None:
-        functions += c_function("residual", transfer.residual, work.signature.precision)
+        functions["residual"] = transfer.residual
     if work.inverse is not None:
-        functions += c_function("inverse", work.inverse, work.signature.precision)
-    common = cuda_text("ptx.cuh") + cuda_text("fused.cuh")
-    return constants() + head + types + common + functions + cuda_text(file)
+        functions["inverse"] = work.inverse
+    texts = [c_function(name, tape, precision) for name, tape in functions.items()]
+    common = cuda_text("ptx.cuh") + "".join(texts) + cuda_text("fused.cuh")
+    return constants() + head + types + common + cuda_text(file)
+
+
+NORMS = {"max_NORM": 1, "sum_NORM": 2}
+"""Numbers of the kinds of norms in kernels."""
+
+
+@cache
+def terms_of_norms() -> dict[str, Tape]:
+    """A change, and the terms of the norms of values: point functions of arrays."""
+    terms = {f"{kind}_term": record(term_of(copy, kind), (ARRAY,), 1) for kind in ("max", "sum")}
+    return {"change": record(change, (ARRAY, ARRAY), 1), **terms}
+
+
+def changes(work: FusedSweeps) -> dict[str, list[str]]:
+    """The statements of the norms of changes: before all points, of one, of several, at the end."""
+    norms = {t: kind for t, kind in enumerate(work.norms) if kind is not None}
+    return {
+        "CHANGE_STATE": [
+            f"Norm<{kind}_NORM, POINTS> norm{t}(reg{t} + copy * WIDTH);"
+            for t, kind in norms.items()
+        ],
+        "CHANGE_TAKE": [f"if (t == {t}) norm{t}.take(place, moved_by, counts);" for t in norms],
+        "CHANGE_ADD": [f"if (t == {t}) norm{t}.add();" for t in norms],
+        "CHANGE_END": [f"norm{t}.finish();" for t in norms],
+    }
+
+
+Shift = tuple[int, ...]
+"""How far from a point something is read, along each axis."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a kernel has what a point function reads: expressions of CUDA C.
+
+    `indices`: those of a point in the arrays, never those of a ghost; `loops`: the variables and
+    the counts of a thread's points along all axes but the first; `near`: for each axis what tells
+    the compiler that a part lies near its walls; `at_ends`: what tells that its points do along the
+    first axis. `field`: the field by its shift, no others are at hand; `fetched`: what a kernel
+    brings along with it, by the number of the argument and the shift.
+    """
+
+    indices: tuple[str, ...]
+    loops: tuple[tuple[str, str], ...]
+    near: tuple[str, ...]
+    at_ends: str
+    field: Mapping[Shift, str]
+    fetched: Mapping[tuple[int, Shift], str]
+
+    @property
+    def loop(self) -> str:
+        """The head of the loops over a thread's points."""
+        return " ".join(f"for (int {v} = 0; {v} < {n}; {v}++)" for v, n in self.loops)
 
 
 def place_of(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
@@ -186,20 +257,321 @@ def place_of(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
     return " + ".join(terms)
 
 
-def c_function(name: str, tape: Tape, precision: str) -> str:
-    """A point function as a C function of all that it reads, in the order of the tape."""
-    parameters, lines = [], []
-    for place, operation in enumerate(tape.operations):
-        if operation.name in ("load", "scalar"):
-            parameters.append(f"const real v{place}")
+class Reads:
+    """What a point function reads, as statements before it and as its arguments.
+
+    `numbers`: for each argument that it takes its number among the kernel's; `letter` begins its
+    names. `lines` come before all rows or planes, `rows` before the points of each. `far`: it is
+    far from the ends of the first axis, and reads uniform arguments only.
+    """
+
+    def __init__(
+        self, work: FusedSweeps, tape: Tape, numbers: Sequence[int], layout: Layout,
+        letter: str = "l", far: bool = False,
+    ):  # fmt: skip
+        self._work, self._layout, self._far = work, layout, far
+        self.lines: list[str] = []
+        self.rows: list[str] = []
+        self.args: list[str] = []
+        for place, operation in enumerate(tape.operations):
+            if operation.name == "scalar":
+                self.args.append(work.scalar(numbers[operation.operands[0]]))
+            elif operation.name == "load":
+                number, subscript = operation.operands
+                shift = tuple(distance for distance, _ in subscript)
+                self.args.append(self._element(f"{letter}{place}", numbers[number], shift))
+
+    def pieces(self, function: str, more: Sequence[str] = ()) -> dict[str, str | Sequence[str]]:
+        """What a kernel calls the statements, and the arguments, of its POINT or its RESIDUAL."""
+        args = ", ".join(self.args)
+        return {f"READ_{function}": [*self.rows, *more], f"{function}_ARGUMENTS": args}
+
+    def _element(self, name: str, number: int, shift: Shift) -> str:
+        """An element of an array: held by a thread if it is the same for all rows or planes."""
+        layout = self._layout
+        if number == 0:
+            return layout.field[shift]
+        if (number, shift) in layout.fetched:
+            return layout.fetched[number, shift]
+        array, constant = f"a{number}", self._work.signature.arguments[number]
+        varying = [axis for axis, same in enumerate(constant) if not same]
+        indices = [f"{index} + {d}" for index, d in zip(layout.indices, shift, strict=True)]
+        if not varying:
+            self.lines.append(f"const real {name} = {array}[0];")
+            return name
+        if self._work.is_recomputed(number) and not any(constant):
+            return self._beside_walls(-1, name, number, self._made_anew(name))
+        if len(varying) > 1:
+            value = f"{array}[{place_of(constant, indices)}]"
+            return self._beside_walls(-1, name, number, value)
+        (axis,) = varying
+        value = self._beside_walls(axis, name, number, f"{array}[{indices[axis]}]")
+        if axis > 0:
+            variable, count = layout.loops[axis - 1]
+            loop = f"for (int {variable} = 0; {variable} < {count}; {variable}++)"
+            self.lines += [f"real {name}[{count}];", f"{loop} {name}[{variable}] = {value};"]
+            return f"{name}[{variable}]"
+        if self._far:
+            return f"{name}_inside"
+        self.rows.append(f"const real {name} = {value};")
+        return name
+
+    def _beside_walls(self, axis: int, name: str, number: int, value: str) -> str:
+        """A value, or what stands everywhere far from the walls."""
+        if not self._work.is_uniform(number):
+            return value
+        constant = self._work.signature.arguments[number]
+        middle = place_of(constant, [f"extent_{axis} / 2" for axis in "ijk"])
+        self.lines.append(f"const real {name}_inside = a{number}[{middle}];")
+        return f"({self._layout.near[axis]} ? {value} : {name}_inside)"
+
+    def _made_anew(self, name: str) -> str:
+        """The inverse of the diagonal: for each row or plane at the ends, else for all at once."""
+        work, layout = self._work, self._layout
+        assert work.inverse is not None
+        args = work, work.inverse, work.made_of, layout
+        made, beside = Reads(*args, f"{name}_"), Reads(*args, f"{name}s_", True)
+        self.rows += made.rows
+        extents = "".join(f"[{count}]" for _, count in layout.loops)
+        side = f"{name}_side" + "".join(f"[{variable}]" for variable, _ in layout.loops)
+        self.lines += [
+            *made.lines, *beside.lines, f"real {name}_side{extents};",
+            f"{layout.loop} {side} = {layout.near[-1]} ? inverse({', '.join(beside.args)}) : 0;",
+        ]  # fmt: skip
+        return f"({layout.at_ends} ? inverse({', '.join(made.args)}) : {side})"
+
+
+# ---- two dimensions ------------------------------------------------------------------------------
+
+PAIR = 2
+"""Rows that a warp goes down at a time."""
+COARSE_ROWS = 8
+"""Rows of the coarse array that a warp holds: one for each pair of rows of the ring, at least."""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """How a kernel of two dimensions is cut: tuned for a device."""
+
+    columns: int = 2
+    """Columns of a lane."""
+    ahead: int = 8
+    """Rows of the ring: those that have just arrived, and those on their way."""
+    warps: int = 4
+    """Warps of a block, each with a strip of its own."""
+    blocks: int = 4
+    """Blocks that shall fit a multiprocessor: bounds the registers of a thread."""
+
+    def halo(self, work: FusedSweeps) -> int:
+        """Columns at each side of a strip that are wrong in the end."""
+        return -(-reach(work) // self.columns) * self.columns
+
+    def kept_rows(self, work: FusedSweeps) -> int:
+        """Rows of an array that all sweeps read, on their way and down to the last sweep's.
+
+        A power of two, so that the place of a row is a matter of bits.
+        """
+        rows = self.ahead + work.sweeps + work.has_residual + 1
+        return 1 << (rows - 1).bit_length()
+
+    def bytes_shared(self, work: FusedSweeps) -> int:
+        """Shared memory of a block."""
+        rows = self.ahead + len(kept(work)) * self.kept_rows(work)
+        coarse = COARSE_ROWS * 2 if work.corrects else 0
+        return (rows * self.columns + coarse) * 32 * self.warps * work.bytes
+
+    def width(self, work: FusedSweeps) -> int:
+        """Columns of a strip that are right in the end."""
+        return 32 * self.columns - 2 * self.halo(work)
+
+
+def reach(work: FusedSweeps) -> int:
+    """Points around a piece of the result on which it depends."""
+    return work.sweeps + (3 if work.restricts else work.has_residual)
+
+
+def even(work: FusedSweeps) -> bool:
+    """Whether pieces begin at even rows: where rows differ by colour, or belong to coarse ones."""
+    return any(work.colours) or work.transfer is not None
+
+
+def lead(work: FusedSweeps) -> int:
+    """Rows above a piece at which a warp begins.
+
+    The pairs of rows whose residual is restricted then begin at even rows, as do the pairs that
+    arrive where a correction is interpolated.
+    """
+    rows = reach(work)
+    return rows + rows % PAIR if even(work) and not work.restricts else rows
+
+
+def kept(work: FusedSweeps) -> list[int]:
+    """The arguments that all sweeps read point by point: their rows are fetched once, and kept.
+
+    Rows are fetched where a periodic field has them; a ghost row of the array itself is another.
+    Uniform ones are read at the edges only.
+    """
+    arguments, wraps = work.signature.arguments, work.wraps[0]
+    result: dict[int, bool] = {}
+    for number, ((di, _), (dj, _)) in work.tape.loads():
+        if number > 0 and not any(arguments[number]) and dj == 0 and not work.is_uniform(number):
+            result[number] = result.get(number, True) and (di == 0 or not wraps)
+    return sorted(number for number, all_rows in result.items() if all_rows)
+
+
+@cache
+def source_2d(work: FusedSweeps, strip: Strip) -> str:
+    """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
+    functions = {"POINT": Reads(work, work.tape, work.own, layout_2d(work, "t"))}
+    if work.transfer is not None and work.transfer.residual is not None:
+        args = work.transfer.residual, (0, *work.transfer.operands), layout_2d(work, "T")
+        functions["RESIDUAL"] = Reads(work, *args, "m")
+    keeps = kept(work)
+    defines = {
+        "T": work.sweeps, "LEVELS": work.sweeps + work.has_residual, "LEAD": lead(work),
+        "TAIL": work.sweeps + work.has_residual, "EVEN": even(work), "C": strip.columns,
+        "RING": strip.ahead, "PAIRS": strip.ahead // PAIR, "WARPS": strip.warps,
+        "BLOCKS": strip.blocks, "MARGIN": work.margin or 0, "HALO": strip.halo(work),
+        "STRIP": strip.width(work),
+        "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1], "ALIGNED": work.aligned > 1,
+        "KEPT": len(keeps), "KEPT_ROWS": strip.kept_rows(work), "COARSE_ROWS": COARSE_ROWS,
+        "COARSE": 2 * COARSE_ROWS if work.corrects else 0, "COLOURED": any(work.colours),
+    }  # fmt: skip
+    pieces: dict[str, str | Sequence[str]] = {
+        "PREPARE": [*work.numbers(), *[line for f in functions.values() for line in f.lines]],
+        "FETCH_ROW": _fetches(work, keeps),
+        "COLOURS": ", ".join({1: "0", -1: "1", 0: "2"}[colour] for colour in work.colours),
+    }
+    for name, reads in functions.items():
+        text = " ".join(reads.args)
+        pieces |= reads.pieces(name, [line for value, line in SHUFFLES.items() if value in text])
+    return assembled("sweeps_2d.cuh", work, defines, pieces)
+
+
+WINDOW = {-1: "older", 0: "newer", 1: "newest"}
+"""The rows above a row, of it, and below it, of the own columns."""
+SHUFFLES = {
+    f"{side}_{row}": f"const real {side}_{row} = from_{side}({row}[{edge}]);"
+    for side, edge in (("left", "C - 1"), ("right", "0"))
+    for row in WINDOW.values()
+}
+"""What comes from the lanes beside the own one."""
+FIELD_2D: dict[Shift, str] = {
+    (di, dj): f"{row}[k]" if dj == 0
+    else f"(k == 0 ? left_{row} : {row}[k - 1])" if dj < 0
+    else f"(k == C - 1 ? right_{row} : {row}[k + 1])"
+    for di, row in WINDOW.items()
+    for dj in (-1, 0, 1)
+}  # fmt: skip
+
+
+def layout_2d(work: FusedSweeps, level: str) -> Layout:
+    """That of a level of a strip; see `sweeps_2d.cuh`."""
+    fetched: dict[tuple[int, Shift], str] = {
+        (number, (di, 0)): f"own[(RING + {n} * KEPT_ROWS + "
+        f"((2 * n + (r - {level} - 1 + {di})) & (KEPT_ROWS - 1))) * (32 * C) + k]"
+        for n, number in enumerate(kept(work))
+        for di in WINDOW
+    }
+    indices, near = ("inner_row(row)", "inner[k]"), ("ENDS", "SIDES")
+    return Layout(indices, (("k", "C"),), near, "ENDS", FIELD_2D, fetched)
+
+
+def _fetches(work: FusedSweeps, keeps: list[int]) -> list[str]:
+    """The statements that fetch a row of the field, and of each kept array."""
+    piece = 2 * work.bytes
+    result = []
+    for n, name in enumerate(["a0", *[f"a{number}" for number in keeps]]):
+        if n == 0 and work.from_zero:
             continue
-        if operation.name == "constant":
-            value = C_DIALECT.constant(float.fromhex(operation.operands[0]), precision)
-        else:
-            value = spelled(operation, C_DIALECT.where, C_DIALECT.sqrt)
-        lines.append(f"    const auto v{place} = {value};\n")
-    (result,) = tape.results
-    return (
-        f"__device__ __forceinline__ real {name}({', '.join(parameters)}) {{\n"
-        f"{''.join(lines)}    return v{result};\n}}\n"
+        slot = "n % PAIRS * 2 + r"
+        if n > 0:
+            slot = f"RING + {n - 1} * KEPT_ROWS + ((2 * n + r) & (KEPT_ROWS - 1))"
+        result += [
+            f"const unsigned to{n} = place + ({slot}) * (32 * C * sizeof(real));",
+            f"const real* const from{n} = {name} + row;",
+            f"if (WHOLE) for (int k = 0; k < C; k += {piece // work.bytes})",
+            f"    fetch<{piece}>(to{n} + k * sizeof(real), from{n} + (SIDES ? at[k] : k));",
+            "else for (int k = 0; k < C; k++) fetch<sizeof(real)>(",
+            f"    to{n} + 32 * k * sizeof(real), from{n} + (SIDES ? side_by_side[k] : 32 * k));",
+        ]
+    return result
+
+
+# ---- three dimensions ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a kernel of three dimensions is cut: tuned for a device."""
+
+    columns: int = 2
+    """Points of a thread along x."""
+    rows: int = 3
+    """Points of a thread along y."""
+    warps: int = 16
+    """Warps of a block, one below the other along y."""
+    ahead: int = 3
+    """Planes that are on their way."""
+
+    def halo(self, reach: int) -> int:
+        """Columns at each side of a tile that are wrong in the end."""
+        return -(-reach // self.columns) * self.columns
+
+    def right(self, work: FusedSweeps) -> tuple[int, int]:
+        """Rows and columns of a tile that are right in the end."""
+        reach = work.sweeps
+        return self.rows * self.warps - 2 * reach, 32 * self.columns - 2 * self.halo(reach)
+
+    def first(self, work: FusedSweeps, low: int) -> int:
+        """Where the columns begin that the first tile covers."""
+        return low // 2 * 2
+
+    def more_planes(self, work: FusedSweeps) -> int:
+        """Planes that a block goes up besides those of its piece."""
+        return 3 * work.sweeps
+
+    def bytes_shared(self, work: FusedSweeps) -> int:
+        """Shared memory of a block: planes on their way, and rims of each further sweep."""
+        row = 32 * self.columns * self.warps * work.bytes
+        return row * (self.rows * (self.ahead + 2) + 4 * (work.sweeps - 1))
+
+
+FIELD_3D: dict[Shift, str] = {
+    (0, 0, 0): "newer[t][r][k]",
+    (-1, 0, 0): "older[t][r][k]",
+    (1, 0, 0): "arrived[r][k]",
+    (0, -1, 0): "(r == 0 ? above[k] : newer[t][r - 1][k])",
+    (0, 1, 0): "(r == R - 1 ? below[k] : newer[t][r + 1][k])",
+    (0, 0, -1): "(k == 0 ? left : newer[t][r][k - 1])",
+    (0, 0, 1): "(k == C - 1 ? right : newer[t][r][k + 1])",
+}
+"""The field at a point and at its six neighbours: no others are at hand."""
+
+
+def layout_3d(field: Mapping[Shift, str], along: int = 0) -> Layout:
+    """That of a tile; `along`: the number of the array that is fetched with the field, if any."""
+    indices = (
+        "inside(of(here, last_i, WRAPS_I), last_i)",
+        "inside(ys[r], last_j)",
+        "inside(xs[k], last_k)",
     )
+    at_ends = "(here < region_i.low + MARGIN || here >= region_i.high - MARGIN)"
+    fetched: dict[tuple[int, Shift], str] = {(along, (0, 0, 0)): "b[t][r][k]"} if along else {}
+    return Layout(indices, (("r", "R"), ("k", "C")), ("EDGE",) * 3, at_ends, field, fetched)
+
+
+@cache
+def source_3d(work: FusedSweeps, tile: Tile) -> str:
+    """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
+    reads = Reads(work, work.tape, work.own, layout_3d(FIELD_3D))
+    width, height = 32 * tile.columns, tile.rows * tile.warps
+    defines = {
+        "T": work.sweeps, "C": tile.columns, "R": tile.rows, "WARPS": tile.warps,
+        "X": width, "Y": height, "TILE": width * height,
+        "RIMS": 2 * width * tile.warps, "AHEAD": tile.ahead,
+        "RING": tile.ahead + 2, "HALO": tile.halo(work.sweeps), "WRAPS_I": work.wraps[0],
+        "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2], "ALIGNED": work.aligned > 1,
+    }  # fmt: skip
+    pieces = {"PREPARE": [*work.numbers(), *reads.lines], **reads.pieces("POINT")}
+    return assembled("sweeps_3d.cuh", work, defines, pieces)

@@ -7,24 +7,31 @@ from functools import cache
 from typing import Any
 
 from heatsolve.backends import Region
-from heatsolve.backends.gpu import fused_2d, fused_3d
 from heatsolve.backends.gpu.device import Limits
-from heatsolve.backends.gpu.fused_kernel import FusedSweeps
+from heatsolve.backends.gpu.fused_kernel import (
+    FusedSweeps,
+    Strip,
+    Tile,
+    even,
+    lead,
+    source_2d,
+    source_3d,
+)
 from heatsolve.backends.gpu.launch import MOST_BLOCKS, Compiled, Launch
 from heatsolve.stencil.trace import Signature, Tape
 
 LIGHT, HEAVY = 12, 30
 """Operations of a point up to which it is light, and from which it is heavy; a division is ten."""
-STRIPS = tuple(fused_2d.Shape(ahead=8, warps=n, blocks=16 // n) for n in (4, 2, 1))
+STRIPS = tuple(Strip(ahead=8, warps=n, blocks=16 // n) for n in (4, 2, 1))
 """Shapes of two dimensions, the best first (measured on an H200): warps share nothing, so smaller
 blocks are as good where arrays of coefficients need so much room that no large one fits."""
 SHAPES_2D = {7: STRIPS, 5: STRIPS, 3: STRIPS}
 SHAPES_3D = {
     3: (
-        fused_3d.Shape(),
-        fused_3d.Shape(ahead=2),
-        fused_3d.Shape(warps=8),
-        fused_3d.Shape(warps=6, ahead=2),
+        Tile(),
+        Tile(ahead=2),
+        Tile(warps=8),
+        Tile(warps=6, ahead=2),
     )
 }
 """Shapes by the number of sweeps, the best first: measured on an H200, then those that fit an A100
@@ -130,7 +137,7 @@ class FusedKernel:
         if shape is None:
             raise ValueError("fused sweeps for which a block of this device has no room")
         self._shape: Any = shape
-        source = source or (fused_2d if self._two else fused_3d).source
+        source = source or (source_2d if self._two else source_3d)
         self.source = source(work, self._shape)
         self.bytes_shared = self._shape.bytes_shared(work)
 
@@ -145,14 +152,14 @@ class FusedKernel:
         block = (32 * shape.warps, 1, 1)
         if self._two:
             low, high = region[0]
-            extent = high - (low // 2 * 2 if fused_2d.even(self.work) else low)
+            extent = high - (low // 2 * 2 if even(self.work) else low)
             strips = _pieces(last[1] - last[0] // 2 * 2, shape.width(self.work))
             across = _pieces(strips, shape.warps)
-            more = fused_2d.lead(self.work) + self.work.sweeps + self.work.has_residual
+            more = lead(self.work) + self.work.sweeps + self.work.has_residual
             blocks = min(shape.blocks, self._limits.blocks(block[0], self.bytes_shared))
             # With fewer rows in the first or the last piece the one beside it is an edge, too.
             beyond = self.work.sweeps + self.work.has_residual + 2 + (self.work.margin or 0)
-            least_first = fused_2d.lead(self.work) + beyond
+            least_first = lead(self.work) + beyond
             edges = max(EDGE_ROWS, least_first + least_first % 2), beyond
             rows, fewer = cut(extent, across, more, blocks, processors, edges)
             return Launch((across, _pieces(extent + fewer, rows), 1), block, ()), (rows, fewer)

@@ -9,8 +9,8 @@ from heatsolve.backends import Accumulator
 from heatsolve.linear.multigrid.hierarchy import hierarchy
 from heatsolve.linear.multigrid.levels import Level
 from heatsolve.linear.multigrid.smoothers import Smoother, first_of, smoother_of
-from heatsolve.linear.system import Pairwise, System, term_of
-from heatsolve.stencil.language import copy
+from heatsolve.linear.system import Pairwise, System
+from heatsolve.stencil.language import change, copy, term_of
 
 
 class Multigrid(Pairwise):
@@ -280,8 +280,4 @@ def solve_from_zero(levels: list[Level], visits: int, cycles: int) -> None:
         improve(levels, level.other, level.u, visits)
 
 
-def _change(at, u, old):
-    return u[at] - old[at]
-
-
-_changes = {kind: term_of(_change, kind) for kind in ("sum", "max")}
+_changes = {kind: term_of(change, kind) for kind in ("sum", "max")}

@@ -133,8 +133,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         for (int r = 0; r < 2; r++)
             for (int k = 0; k < C; k++) past[n][r][k] = 0;
 #if RESIDUAL_NORM
-    const int copy = COPY;
-    NORM_STATE
+    Norm<RESIDUAL_NORM, 2 * C> norm(reg_residual + (COPY) * WIDTH);
 #endif
 
 #else
@@ -292,7 +291,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
             constexpr int t = 0;
             const int here = z - t - 1;
             const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
-            READ_PLANE
+            READ_RESIDUAL
             real rest[2][C];
             #pragma unroll
             for (int r = 0; r < 2; r++)
@@ -307,17 +306,15 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
 
 #if RESIDUAL_NORM
             {
-                double terms[2 * C];
                 const bool counted =
                     mine && here >= begin && here < end && (!EDGE || in_range(here, region_i));
                 for (int r = 0; r < 2; r++)
                     for (int k = 0; k < C; k++) {
-                        const real left_over = rest[r][k];
                         const bool counts = counted && (!EDGE || in_range(y + r, region_j) &&
                                                                      in_range(x + k, region_k));
-                        NORM_TERM
+                        norm.take(r * C + k, rest[r][k], counts);
                     }
-                NORM_ADD
+                norm.add();
             }
 #endif
 
@@ -361,7 +358,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
             if (t == T - 1) done_with_shared_memory();
             const int here = z - t - 1;
             const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
-            READ_PLANE
+            READ_POINT
             #pragma unroll
             for (int r = 0; r < 2; r++)
                 for (int k = moving(PARITY, t, r); k < C; k += 2) {
@@ -419,7 +416,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     }
 
 #if RESIDUAL_NORM
-    NORM_FINISH
+    norm.finish();
 #endif
 }
 

@@ -86,17 +86,27 @@ struct Sum {
     }
 };
 
-// The norm of the residual that a cycle finds on its way: what is kept of it, the term of a point,
-// what follows after some rows, and what at the end.
-#if RESIDUAL_NORM == SUM_NORM
-#define NORM_STATE Sum sum(reg_residual + copy * WIDTH);
-#define NORM_TERM terms[r * C + k] = counts ? (double)(left_over * left_over) : 0.0;
-#define NORM_ADD sum.add(terms);
-#define NORM_FINISH sum.finish();
-#elif RESIDUAL_NORM == MAX_NORM
-#define NORM_STATE integer most = 0;
-#define NORM_TERM \
-    if (counts) most = max(most, magnitude(left_over));
-#define NORM_ADD
-#define NORM_FINISH add_largest(most, reg_residual + copy * WIDTH);
-#endif
+// A norm of values of points, whose terms a warp takes several at a time, each in its place.
+template <int KIND, int POINTS> struct Norm;
+template <int POINTS> struct Norm<max_NORM, POINTS> {
+    integer* const reg;
+    integer most = 0;
+
+    __device__ __forceinline__ explicit Norm(integer* reg) : reg(reg) {}
+    __device__ __forceinline__ void take(int, real value, bool counts) {
+        if (counts) most = max(most, magnitude(max_term(value)));
+    }
+    __device__ __forceinline__ void add() {}
+    __device__ __forceinline__ void finish() { add_largest(most, reg); }
+};
+template <int POINTS> struct Norm<sum_NORM, POINTS> {
+    Sum sum;
+    double terms[POINTS];
+
+    __device__ __forceinline__ explicit Norm(integer* reg) : sum(reg) {}
+    __device__ __forceinline__ void take(int place, real value, bool counts) {
+        terms[place] = counts ? (double)sum_term(value) : 0.0;
+    }
+    __device__ __forceinline__ void add() { sum.add(terms); }
+    __device__ __forceinline__ void finish() { sum.finish(); }
+};

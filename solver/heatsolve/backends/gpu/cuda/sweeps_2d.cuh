@@ -2,7 +2,7 @@
 //
 // Level t reads the rows y - t - 2 ... y - t + 1 and makes the rows y - t - 1 and y - t. Before the
 // kernel come numbers (T sweeps, C columns of a lane, ...) and what is made of the point function:
-// PREPARE, FETCH_ROW, READ_ROW, POINT_ARGUMENTS and the norms of changes, CHANGE_STATE and so on.
+// PREPARE, FETCH_ROW, READ_POINT, POINT_ARGUMENTS and the norms of changes, CHANGE_STATE and so on.
 
 // The rows above a row, of it, and below it, as a level reads them.
 #define WINDOW(level)                                            \
@@ -12,6 +12,7 @@
         newer[k] = r == 0 ? before[level][1][k] : current[0][k]; \
         newest[k] = current[r][k];                               \
     }
+#define POINTS (2 * C)
 // The copy of a register to which a warp adds its norms.
 #define COPY (blockIdx.x * WARPS + (threadIdx.x >> 5) + blockIdx.y * 7) % SPREAD
 #if RESTRICTS  // coarse points may lie one beyond the last unknown
@@ -110,9 +111,16 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
         for (int k = 0; k < C; k++) past[r][k] = 0;
 #endif
 
-#if CORRECTS && RESIDUAL_NORM
+#if CHANGES || RESIDUAL_NORM
     const int copy = COPY;
-    NORM_STATE
+#endif
+#if RESIDUAL_NORM
+    Norm<RESIDUAL_NORM, POINTS> norm(reg_residual + copy * WIDTH);
+#endif
+#if CHANGES
+    bool within[C];
+    for (int k = 0; k < C; k++) within[k] = mine && (!SIDES || in_range(column + k, counted_j));
+    CHANGE_STATE
 #endif
 
     // The rows that a level reads: the two before, and those that have come to it.
@@ -120,7 +128,6 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
     for (int t = 0; t < LEVELS; t++)
         for (int r = 0; r < 2; r++)
             for (int k = 0; k < C; k++) before[t][r][k] = 0;
-    CHANGE_STATE
     real* const own = ring + lane * C;
     const unsigned place = (unsigned)__cvta_generic_to_shared(WHOLE ? own : ring + lane);
     // Of a row that lies where it seems to; and of the first column, unless those are looked up.
@@ -202,7 +209,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
             for (int r = 0; r < 2; r++) {
                 const int row = y - t - 1 + r;
                 WINDOW(t)
-                READ_ROW
+                READ_POINT
 
                 const bool still = ENDS && !WRAPS_I && (row < region_i.low || row >= region_i.high);
                 real value[C];
@@ -223,8 +230,20 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                     if (SIDES && (still || fixed[k])) value[k] = newer[k];
                     moved[r][k] = value[k];
                 }
-                CHANGE_OF_ROW
+
+#if CHANGES
+                const bool counted =
+                    row >= begin && row < end && (!ENDS || in_range(row, counted_i));
+                #pragma unroll
+                for (int k = 0; k < C; k++) {
+                    const real moved_by = change(value[k], newer[k]);
+                    const bool counts = counted && within[k];
+                    const int place = r * C + k;
+                    CHANGE_TAKE
+                }
+#endif
             }
+            CHANGE_ADD
             #pragma unroll
             for (int r = 0; r < 2; r++)
                 for (int k = 0; k < C; k++) {
@@ -240,7 +259,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
             for (int r = 0; r < 2; r++) {
                 const int row = y - T - 1 + r;
                 WINDOW(T)
-                READ_ROW_OF_RESIDUAL
+                READ_RESIDUAL
 
                 const bool still = ENDS && !WRAPS_I && (row < region_i.low || row >= region_i.high);
                 #pragma unroll
@@ -268,12 +287,11 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
         }
 #elif RESIDUAL_NORM
         {
-            double terms[2 * C];
             #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int row = y - T - 1 + r;
                 WINDOW(T)
-                READ_ROW_OF_RESIDUAL
+                READ_RESIDUAL
 
                 const bool counted =
                     mine && row >= begin && row < end && (!ENDS || in_range(row, region_i));
@@ -281,10 +299,10 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                 for (int k = 0; k < C; k++) {
                     const real left_over = residual(RESIDUAL_ARGUMENTS);
                     const bool counts = counted && (!SIDES || in_range(column + k, region_j));
-                    NORM_TERM
+                    norm.take(r * C + k, left_over, counts);
                 }
             }
-            NORM_ADD
+            norm.add();
             #pragma unroll
             for (int r = 0; r < 2; r++)
                 for (int k = 0; k < C; k++) before[T][r][k] = current[r][k];
@@ -322,8 +340,8 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
         }
     }
     CHANGE_END
-#if CORRECTS && RESIDUAL_NORM
-    NORM_FINISH
+#if RESIDUAL_NORM
+    norm.finish();
 #endif
 }
 

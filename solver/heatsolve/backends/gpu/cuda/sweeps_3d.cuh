@@ -1,8 +1,9 @@
 // Fused sweeps in three dimensions: a tile going up the planes.
 //
 // Before the kernel come numbers (T sweeps, C columns and R rows of a thread, ...) and what is made
-// of the point function: PREPARE, READ_PLANE, POINT_ARGUMENTS and the norms of changes.
+// of the point function: PREPARE, READ_POINT, POINT_ARGUMENTS and the norms of changes.
 
+#define POINTS (R * C)
 // Of the copies of a register, the one that a warp adds to.
 #define COPY (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD
 
@@ -35,7 +36,16 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     for (int t = 0; t < T; t++)
         for (int r = 0; r < R; r++)
             for (int k = 0; k < C; k++) older[t][r][k] = newer[t][r][k] = 0;
+#if CHANGES
+    bool within[R][C];
+    for (int r = 0; r < R; r++)
+        for (int k = 0; k < C; k++)
+            within[r][k] = lane * C >= HALO && lane * C < X - HALO && warp * R + r >= T &&
+                           warp * R + r < Y - T && in_range(y + r, counted_j) &&
+                           in_range(x + k, counted_k);
+    const int copy = COPY;
     CHANGE_STATE
+#endif
     const int start = begin - T, loads = end - begin + 2 * T;
     real* const own = shared + warp * R * X + lane * C;
     real* const rim = shared + RING * TILE + warp * 2 * X + lane * C;
@@ -88,7 +98,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                 below[k] = t == 0 ? own[before * TILE + down + k]
                                   : rim[(2 * (t - 1) + 1 - TURN) * RIMS + rim_down + k];
             }
-            READ_PLANE
+            READ_POINT
             const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
             real value[R][C];
             #pragma unroll
@@ -101,7 +111,21 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                     if (EDGE && (still || fixed_y[r] || fixed_x[k])) value[r][k] = newer[t][r][k];
                 }
             }
-            CHANGE_OF_PLANE
+
+#if CHANGES
+            if (here >= max(begin, counted_i.low) && here < min(end, counted_i.high)) {
+                #pragma unroll
+                for (int r = 0; r < R; r++)
+                    for (int k = 0; k < C; k++) {
+                        const real moved_by = change(value[r][k], newer[t][r][k]);
+                        const bool counts = within[r][k];
+                        const int place = r * C + k;
+                        CHANGE_TAKE
+                    }
+                CHANGE_ADD
+            }
+#endif
+
             #pragma unroll
             for (int r = 0; r < R; r++)
                 for (int k = 0; k < C; k++) {
