@@ -9,10 +9,10 @@ slowest axis first.
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy as duplicate
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -94,7 +94,10 @@ class CycleLeg:
     of them but b have the same value at all points with so many layers between them and the walls.
     The coarse field has the `coarse_shape`; rows of its array may have room, too. `weights` holds
     four for each axis, slowest first: what a coarse point takes of the points 2q - 2 ... 2q + 1, or
-    what the points 2q and then 2q + 1 take of the coarse points q and q + 1.
+    what the points 2q and then 2q + 1 take of the coarse points q and q + 1. `functions` are what
+    single sweeps do along one axis, in this order of values: `restricted` takes four pairs of a
+    weight and a value, `interpolated` two, `corrected` these and the former value; `coloured` takes
+    a colour, the new value, the former one, and the sign of the point.
     """
 
     point: Point
@@ -114,6 +117,7 @@ class CycleLeg:
     norm: Any = None
     margin: int | None = None
     inverse: Point | None = None
+    functions: Mapping[str, Tape] = field(default_factory=dict)
 
 
 class ArrayLibrary:

@@ -159,7 +159,7 @@ def source(work: FusedSweeps, shape: Shape) -> str:
     }  # fmt: skip
     pieces = {
         "PREPARE": [*work.numbers(), *reads.lines], **reads.pieces(name), "ALONG": f"a{along}",
-        "BLACK": ", ".join(str(int(colour < 0)) for colour in work.colours),
+        "COLOURS": ", ".join(map(str, work.colours)),
         "ROW": ", ".join(f"u[T][r][{k}]" for k in range(columns(work))),
     }  # fmt: skip
     return assembled("cycle_leg_3d.cuh", work, defines, pieces)
@@ -270,7 +270,9 @@ def parts_of(leg: CycleLeg, precision: str, gated: bool) -> Iterator[FusedSweeps
     norms = [None] * len(leg.colours)
     work = work_of(own.tape(leg.point), own, leg.stages, norms, leg.wraps, leg.pitch)
     margin = leg.margin if leg.margin is None or leg.margin <= MOST_MARGIN else None
-    work = replace(work, colours=tuple(leg.colours), from_zero=leg.from_zero, margin=margin)
+    colours, functions = tuple(leg.colours), tuple(leg.functions.items())
+    work = replace(work, colours=colours, from_zero=leg.from_zero, margin=margin)
+    work = replace(work, functions=functions)
     if leg.inverse is not None and margin is not None:
         coefficients = signature(leg.stages[0][INVERSE:])
         made = replace(coefficients, arguments=coefficients.arguments[1:])  # it takes no field

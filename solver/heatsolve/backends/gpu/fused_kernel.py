@@ -59,7 +59,8 @@ class FusedSweeps:
     `odd`: whether the first plane that is read is odd. `from_zero`: whether the sweeps begin at 0
     wherever they read. `margin`: layers beside the walls beyond which all arrays but the field and
     b hold one value each, if they do. `inverse`: what makes the argument of number INVERSE of those
-    behind it, if it is made of them. `transfer`: what a leg of a multigrid cycle does besides.
+    behind it, if it is made of them. `transfer`: what a leg of a multigrid cycle does besides, and
+    `functions` those of `CycleLeg`, as C functions by their names.
     """
 
     tape: Tape
@@ -74,6 +75,7 @@ class FusedSweeps:
     margin: int | None = None
     inverse: Tape | None = None
     transfer: Transfer | None = None
+    functions: tuple[tuple[str, Tape], ...] = ()
 
     def is_uniform(self, number: int) -> bool:
         """Whether an argument has the same value at all points far from walls."""
@@ -178,7 +180,7 @@ def assembled(
     head = "".join(f"#define {name} {int(value)}\n" for name, value in defines.items())
     head += "".join(macro(name, value) for name, value in defined.items())
     types = f"typedef {work.real} real;\ntypedef {work.real}2 pack;\n"
-    functions = {"point": work.tape, **terms_of_norms()}
+    functions = {"point": work.tape, **terms_of_norms(), **dict(work.functions)}
     if transfer is not None and transfer.residual is not None:
         functions["residual"] = transfer.residual
     if work.inverse is not None:
@@ -440,7 +442,7 @@ def source_2d(work: FusedSweeps, strip: Strip) -> str:
     pieces: dict[str, str | Sequence[str]] = {
         "PREPARE": [*work.numbers(), *[line for f in functions.values() for line in f.lines]],
         "FETCH_ROW": _fetches(work, keeps),
-        "COLOURS": ", ".join({1: "0", -1: "1", 0: "2"}[colour] for colour in work.colours),
+        "COLOURS": ", ".join(map(str, work.colours)),
     }
     for name, reads in functions.items():
         text = " ".join(reads.args)

@@ -9,7 +9,7 @@ from heatsolve.linear.assembly import Assembly
 from heatsolve.linear.multigrid.direct import Inverse
 from heatsolve.linear.multigrid.overlap import Overlap, Passage
 from heatsolve.linear.multigrid.smoothers import Relaxation, Smoother, Sweep
-from heatsolve.linear.multigrid.transfer import Prolongation, Transfer
+from heatsolve.linear.multigrid.transfer import FUNCTIONS, Prolongation, Transfer
 from heatsolve.linear.system import System, added
 from heatsolve.stencil.language import copy, fill, shifted
 
@@ -113,7 +113,8 @@ class Level:
         where = (grid.shape, self.u.shape[-1], grid.interior, system.halo.wraps)
         cycle = CycleLeg(
             point, stages, colours if sweeps else (), *where, coarse, self._extents, lines,
-            margin=self._margin, inverse=self._relaxation.inverse_point, **more,
+            margin=self._margin, inverse=self._relaxation.inverse_point, functions=FUNCTIONS,
+            **more,
         )  # fmt: skip
         return system.backend.cycle_leg(cycle)
 

@@ -25,7 +25,9 @@ from heatsolve.linear.multigrid.transfer_2d import (
     Restriction2D,
     weighted_sum,
 )
+from heatsolve.linear.stationary import of_colour
 from heatsolve.stencil.language import Point, shifted
+from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, Tape, record
 
 WIDE = 2000
 """Coarse points along both axes of a 2D grid from which on only those beside walls are copied.
@@ -578,3 +580,25 @@ def extrapolated(at, u, share, *steps):
     near = shifted(at, u, *steps[: len(at)])
     far = shifted(at, u, *steps[len(at) :])
     return near + share * (near - far)
+
+
+# ---- what a backend does with values in its registers --------------------------------------------
+
+
+def coloured(at, value, other, colour, *signs):
+    """`value` at the points of a colour, `other` elsewhere."""
+    return of_colour(value[at], other[at], at, colour, signs)
+
+
+def _tape(point: Point, *kinds: str) -> Tape:
+    return record(point, kinds, 3)
+
+
+_PLACES = (INTEGER,) * 2
+FUNCTIONS = {
+    "restricted": _tape(restricted, *[ARRAY] * 5, *_PLACES * 4),
+    "interpolated": _tape(interpolated(2, False), *[ARRAY] * 3, *_PLACES, INTEGER),
+    "corrected": _tape(interpolated(2, True), *[ARRAY] * 3, *_PLACES, INTEGER, ARRAY),
+    "coloured": _tape(coloured, ARRAY, ARRAY, REAL, ARRAY),
+}
+"""What a sweep along one axis does with values, for legs of cycles: see `CycleLeg`."""

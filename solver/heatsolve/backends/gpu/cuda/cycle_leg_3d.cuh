@@ -140,9 +140,11 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     // What a sweep or the correction leaves for the next sweep in the rows beside: of two steps, as
     // that reads it a step later. Of the columns only those that moved, as the others move next.
     real* const left_over = shared + (RING + AHEAD + 1) * TILE + warp * X + lane * (C / 2);
-    auto moving = [](int parity, int t, int r) {  // the first column that moves, of every two
-        constexpr int black[] = {BLACK};
-        return (parity + t + 1 + r + (t < 0 ? !black[0] : black[t])) & 1;
+    // The first column that moves, of every two, as `coloured` has it: in integers, as the compiler
+    // must know it before it unrolls loops.
+    auto moving = [](int parity, int t, int r) {
+        constexpr int colours[] = {COLOURS};
+        return (parity + t + 1 + r + ((t < 0 ? -colours[0] : colours[t]) < 0)) & 1;
     };
     auto leave = [&](auto parity, auto turn, int t, const real(&plane)[2][C]) {
         for (int r = 0; r < 2; r++)
@@ -198,10 +200,11 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
             for (int k = 0; k < C; k++) {
                 const int m = k / 2;
                 around[0][r][k] = around[1][r][k];
-                around[1][r][k] =
-                    share_j[r][0] *
-                        (share_k[k][0] * known[0][m] + share_k[k][1] * known[0][m + 1]) +
-                    share_j[r][1] * (share_k[k][0] * known[1][m] + share_k[k][1] * known[1][m + 1]);
+                const real below =
+                    interpolated(share_k[k][0], known[0][m], share_k[k][1], known[0][m + 1]);
+                const real above =
+                    interpolated(share_k[k][0], known[1][m], share_k[k][1], known[1][m + 1]);
+                around[1][r][k] = interpolated(share_j[r][0], below, share_j[r][1], above);
             }
     };
     for (int n = 0; n < 1 + ODD; n++) {
@@ -278,9 +281,9 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
             #pragma unroll
             for (int r = 0; r < 2; r++)
                 for (int k = 0; k < C; k++) {
-                    const real correction =
-                        share_below * around[0][r][k] + share_above * around[1][r][k];
-                    if (unknown && !fixed_y[r] && !fixed_x[k]) u[0][r][k] += correction;
+                    const real there = corrected(share_below, around[0][r][k], share_above,
+                                                 around[1][r][k], u[0][r][k]);
+                    if (unknown && !fixed_y[r] && !fixed_x[k]) u[0][r][k] = there;
                 }
             leave(Number<PARITY>(), turn, -1, u[0]);
         }
@@ -325,23 +328,24 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                 for (int r = 0; r < 2; r++)
                     for (int k = 0; k < C; k++)
                         mine_of_sheet[r][k] = sheet[r * X + k] =
-                            share_i0 * past[2][r][k] + share_i1 * past[1][r][k] +
-                            share_i2 * past[0][r][k] + share_i3 * rest[r][k];
+                            restricted(share_i0, past[2][r][k], share_i1, past[1][r][k], share_i2,
+                                       past[0][r][k], share_i3, rest[r][k]);
                 done_with_shared_memory();
             } else {  // the sheet is that of the step before
                 const int p = (here - 1) >> 1;
                 real down[C];
                 for (int k = 0; k < C; k++)
-                    down[k] = share_j0 * sheet[beyond + k] + share_j1 * sheet[beyond + X + k] +
-                              share_j2 * mine_of_sheet[0][k] + share_j3 * mine_of_sheet[1][k];
+                    down[k] = restricted(share_j0, sheet[beyond + k], share_j1,
+                                         sheet[beyond + X + k], share_j2, mine_of_sheet[0][k],
+                                         share_j3, mine_of_sheet[1][k]);
                 done_with_shared_memory();
                 real even = from_left(down[C - 2]), odd = from_left(down[C - 1]);
                 const bool plane = coarse_mine && 2 * p >= begin && 2 * p < end && p <= last_p;
                 for (int m = 0; m < C / 2; m++) {
                     store_if(plane && s + m >= 1 && s + m <= last_s,
                              coarse + ((integer)p * coarse_j + q) * coarse_pitch + s + m,
-                             share_k[m][0] * even + share_k[m][1] * odd +
-                                 share_k[m][2] * down[2 * m] + share_k[m][3] * down[2 * m + 1]);
+                             restricted(share_k[m][0], even, share_k[m][1], odd, share_k[m][2],
+                                        down[2 * m], share_k[m][3], down[2 * m + 1]));
                     even = down[2 * m], odd = down[2 * m + 1];
                 }
             }

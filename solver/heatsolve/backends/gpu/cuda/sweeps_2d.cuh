@@ -75,7 +75,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
         share_right[k] = none ? 0 : (odd ? line_j3 : line_j1)[across[k]];
     }
     auto widened = [&](int k, real left, real right) {
-        return share_left[k] * left + share_right[k] * right;
+        return interpolated(share_left[k], left, share_right[k], right);
     };
     // A pair of rows lies at and above the coarse row p and below p + 1. The latter comes by a ring
     // that is filled as the field's, and is the former of the next pair; except at the ends, and
@@ -175,8 +175,8 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                     const real under = widened(k, low[across[k]], low[across[k] + 1]);
                     const real over = widened(k, high[across[k]], high[across[k] + 1]);
                     const real here = FIELD_HERE;
-                    const real corrected = here + (share_below * under + share_above * over);
-                    current[r][k] = unknown && !fixed[k] ? corrected : here;
+                    const real there = corrected(share_below, under, share_above, over, here);
+                    current[r][k] = unknown && !fixed[k] ? there : here;
                 }
             }
         } else {
@@ -185,9 +185,9 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                 const real above = widened(k, coarse_row[0], coarse_row[32]);
                 for (int r = 0; r < 2; r++) {
                     const real here = FIELD_HERE;
-                    const real corrected =
-                        here + (up_share[2 * r] * below[k] + up_share[2 * r + 1] * above);
-                    current[r][k] = fixed[k] ? here : corrected;
+                    const real there =
+                        corrected(up_share[2 * r], below[k], up_share[2 * r + 1], above, here);
+                    current[r][k] = fixed[k] ? here : there;
                 }
                 below[k] = above;
             }
@@ -220,9 +220,9 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                     // Where points lie where they seem to, the compiler knows their colours.
                     const int chess = ENDS || (SIDES && WRAPS_J) ? (of_row(row) + at[k]) & 1
                                                                  : (LEAD + t + 1 + r + k) & 1;
-                    const bool moves = colours[t] == 2 || colours[t] == chess;
                     value[k] = point(POINT_ARGUMENTS);
-                    if (!moves) value[k] = newer[k];
+                    if (colours[t] != 0)
+                        value[k] = coloured(colours[t], value[k], newer[k], chess ? -1 : 1);
 #else
                     value[k] = point(POINT_ARGUMENTS);
 #endif
@@ -271,12 +271,12 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
             const int first = y - T - 1, p = first >> 1;  // an even row
             real down[C];
             for (int k = 0; k < C; k++)
-                down[k] = down_share[0] * past[0][k] + down_share[1] * past[1][k] +
-                          down_share[2] * left_over[0][k] + down_share[3] * left_over[1][k];
+                down[k] = restricted(down_share[0], past[0][k], down_share[1], past[1][k],
+                                     down_share[2], left_over[0][k], down_share[3], left_over[1][k]);
             const real even = from_left(down[0]), odd = from_left(down[1]);
             const bool coarse_row = first >= begin && first < end && p >= 1 && p <= last_p;
             store_if(coarse_row && mine && q >= 1 && q <= last_q, coarse + p * coarse_pitch + q,
-                     share0 * even + share1 * odd + share2 * down[0] + share3 * down[1]);
+                     restricted(share0, even, share1, odd, share2, down[0], share3, down[1]));
             look_at_shares(first + 2);
             #pragma unroll
             for (int r = 0; r < 2; r++)
