@@ -203,8 +203,8 @@ def _of_points(d: int) -> list[Entry]:
 def _of_heat(d: int) -> list[Entry]:
     t, faces, m = _mixed(d), _faces(d), _along(d, d - 1)
     listed = [
-        (heat.flux_divergence[d], (t, *faces)),
-        (heat.conductance[d], faces),
+        (heat.flux_divergence, (t, *faces)),
+        (heat.conductance, faces),
         (heat.residual, (t, t, m, REAL, *faces)),
         (heat.diagonal, (m, REAL, *faces)),
         (heat.rounding, (t, t, m, REAL, *faces)),
@@ -220,11 +220,6 @@ def _of_heat(d: int) -> list[Entry]:
         Entry(f"{d}d-steady-diagonal", heat.diagonal, d, (m, points.ZERO, *known)),
         Entry(f"{d}d-steady-rounding", heat.rounding, d, (t, t, m, points.ZERO, *known)),
     ]
-    for axis in range(d):
-        for side in (0, 1):
-            given = (t, faces[2 * axis], t, faces[2 * axis + 1], *faces[1::2])
-            name = f"{d}d-gain-{axis}-{side}"
-            entries.append(Entry(name, heat.wall_gain(axis, side), d, given, ("sum",)))
     if d == 2:
         entries += [
             Entry(f"2d-{name}", point, 2, (t, t, REAL))

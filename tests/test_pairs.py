@@ -27,7 +27,7 @@ ENTRIES = [
     for entry in registry()
     if entry.dimension == 3 and all(kind not in ("sum", "max") for kind in entry.outputs)
 ]
-(FLUX_DIVERGENCE,) = [entry for entry in ENTRIES if entry.point.__name__ == "flux_divergence_3d"]
+(FLUX_DIVERGENCE,) = [entry for entry in ENTRIES if entry.name == "3d-flux_divergence"]
 SHAPE = (7, 10, 140)
 REGIONS = [((1, 6), (1, 9), (1, 139)), ((2, 6), (3, 4), (4, 70)), ((1, 2), (1, 9), (33, 98))]
 """Rows that are no multiple of a thread's, and both ends of the columns even, odd, and either."""

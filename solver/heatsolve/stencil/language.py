@@ -126,11 +126,6 @@ def neighbour(at: tuple[Any, ...], axis: int, distance: int) -> tuple[Any, ...]:
     return (*at[:axis], at[axis] + distance, *at[axis + 1 :])
 
 
-def by_dimension(*points: Point) -> dict[int, Point]:
-    """The versions of one formula, by the number of dimensions of the grid they are for."""
-    return {dimension(point): point for point in points}
-
-
 def term(value: Any, kind: str) -> Any:
     """The term of a norm: a square for the sum of an l2 norm, the value itself for a maximum."""
     return value * value if kind == "sum" else value

@@ -17,7 +17,7 @@ from heatsolve.linear.system import (
     weighted,
     weighted_magnitude,
 )
-from heatsolve.models.base import Model, Row, Stepper, Wall, grid_of, sample_of, walls_of
+from heatsolve.models.base import Model, Row, Stepper, grid_of, sample_of, walls_of
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.solver import make_method, method_name, stall
 from heatsolve.models.heat.steps import Explicit, Implicit
@@ -321,20 +321,6 @@ class Conduction(Model):
         args = (one, self.capacity, *self.faces)
         largest = self.backend.reduce("max", heat.gershgorin, self.grid.interior, *args)
         return 2.0 / largest if largest > 0.0 else np.inf
-
-    def heat_through(self, wall: Wall, temperature: Any, time: float = 0.0) -> float:
-        """The heat that enters through a wall (W, or W/m and W/m2 in 2D and 1D)."""
-        volumes, flux = self.volumes, self.volumes.flux(wall, time)
-        region = list(self.grid.interior)
-        last = self.grid.shape[wall.number] - 1
-        region[wall.number] = ((1, 2), (last - 1, last))[wall.side]
-        face = self.faces[2 * (self.grid.dimension - 1 - wall.number)]
-        gain = heat.wall_gain(wall.number, wall.side)
-        total = self.backend.reduce(
-            "sum", gain, tuple(region), temperature, face, self.backend.to_device(flux),
-            self.backend.to_device(volumes.ratios[wall.number]), *self.ratios,
-        )  # fmt: skip
-        return total * float(np.prod([axis.spacing for axis in self.grid.axes]))
 
 
 def thinned(case: Case, grid: Grid) -> Grid:

@@ -4,8 +4,8 @@ Each unknown owns a control volume; heat crosses the face between two neighbours
 `c (T_neighbour - T)` for each unit of volume, with the face's *conductance* c = k / h^2 (W/(m3 K)),
 k the harmonic mean of both sides. A wall is a face to the ghost beyond it, see `boundary`. At a
 node on a wall the control volume is half a cell, so its balance along that axis counts twice:
-the *ratio* r of a full cell to the point's volume is 1 or 2. `cx[i, j]` is the conductance of the
-face between j - 1 and j.
+the *ratio* r of a full cell to the point's volume is 1 or 2. `c[at]` is the conductance of the
+face between a point and the one below it along an axis.
 
 The linear system is A T = b with A T = m s T - div(k grad T), m = rho c, and s = 0 (steady) or
 s = 1 / (theta dt) (one implicit time step). Where s is ZERO its term costs nothing, as does a
@@ -19,7 +19,6 @@ from heatsolve.stencil.language import (
     ZERO,
     Mirrored,
     Point,
-    by_dimension,
     magnitude,
     neighbour,
     where,
@@ -31,68 +30,39 @@ def harmonic_mean(a, b):
     return where(a == b, a, 2.0 * (a * b) / (a + b))
 
 
-def flux_divergence_1d(i, t, cx, rx):
-    return rx[i] * (cx[i + 1] * (t[i + 1] - t[i]) + cx[i] * (t[i - 1] - t[i]))
+def sides(at, faces):
+    """For x, y, z: the indices of both neighbours of a point, and c and r along this axis."""
+    for n, axis in enumerate(reversed(range(len(at)))):
+        yield neighbour(at, axis, -1), neighbour(at, axis, 1), faces[2 * n], faces[2 * n + 1]
 
 
-def flux_divergence_2d(i, j, t, cx, rx, cy, ry):
-    return rx[i, j] * (
-        cx[i, j + 1] * (t[i, j + 1] - t[i, j]) + cx[i, j] * (t[i, j - 1] - t[i, j])
-    ) + ry[i, j] * (cy[i + 1, j] * (t[i + 1, j] - t[i, j]) + cy[i, j] * (t[i - 1, j] - t[i, j]))
+def flux_divergence(at, t, *faces):
+    """div(k grad T): heat that a unit of volume gains from its neighbours (W/m3).
+
+    `faces` are c and r along x, y, z in turn.
+    """
+    gains = [
+        r[at] * (c[upper] * (t[upper] - t[at]) + c[at] * (t[lower] - t[at]))
+        for lower, upper, c, r in sides(at, faces)
+    ]
+    return sum(gains[1:], gains[0])
 
 
-def flux_divergence_3d(i, j, k, t, cx, rx, cy, ry, cz, rz):
-    return (
-        rx[i, j, k]
-        * (
-            cx[i, j, k + 1] * (t[i, j, k + 1] - t[i, j, k])
-            + cx[i, j, k] * (t[i, j, k - 1] - t[i, j, k])
-        )
-        + ry[i, j, k]
-        * (
-            cy[i, j + 1, k] * (t[i, j + 1, k] - t[i, j, k])
-            + cy[i, j, k] * (t[i, j - 1, k] - t[i, j, k])
-        )
-        + rz[i, j, k]
-        * (
-            cz[i + 1, j, k] * (t[i + 1, j, k] - t[i, j, k])
-            + cz[i, j, k] * (t[i - 1, j, k] - t[i, j, k])
-        )
-    )
-
-
-def conductance_1d(i, cx, rx):
-    return rx[i] * (cx[i + 1] + cx[i])
-
-
-def conductance_2d(i, j, cx, rx, cy, ry):
-    return rx[i, j] * (cx[i, j + 1] + cx[i, j]) + ry[i, j] * (cy[i + 1, j] + cy[i, j])
-
-
-def conductance_3d(i, j, k, cx, rx, cy, ry, cz, rz):
-    return (
-        rx[i, j, k] * (cx[i, j, k + 1] + cx[i, j, k])
-        + ry[i, j, k] * (cy[i, j + 1, k] + cy[i, j, k])
-        + rz[i, j, k] * (cz[i + 1, j, k] + cz[i, j, k])
-    )
-
-
-flux_divergence = by_dimension(flux_divergence_1d, flux_divergence_2d, flux_divergence_3d)
-"""div(k grad T): heat that a unit of volume gains from its neighbours (W/m3)."""
-
-conductance = by_dimension(conductance_1d, conductance_2d, conductance_3d)
-"""The sum of the conductances around a point: the diagonal of -div(k grad)."""
+def conductance(at, *faces):
+    """The sum of the conductances around a point: the diagonal of -div(k grad)."""
+    along = [r[at] * (c[upper] + c[at]) for _, upper, c, r in sides(at, faces)]
+    return sum(along[1:], along[0])
 
 
 def residual(at, t, b, m, s, *faces):
     """b - A T = b + div(k grad T) - m s T (W/m3)."""
-    gained = b[at] + flux_divergence[len(at)](*at, t, *faces)
+    gained = b[at] + flux_divergence(at, t, *faces)
     return gained if s is ZERO else gained - m[at] * s * t[at]
 
 
 def diagonal(at, m, s, *faces):
     """The diagonal of A."""
-    around = conductance[len(at)](*at, *faces)
+    around = conductance(at, *faces)
     return around if s is ZERO else m[at] * s + around
 
 
@@ -113,7 +83,7 @@ class MagnitudesAround:
 
 def rounding(at, t, b, m, s, *faces):
     """|A| |T| + |b|: its rounding error is the least residual that a computer can reach."""
-    total = magnitude(b[at]) + flux_divergence[len(at)](*at, MagnitudesAround(t, at), *faces)
+    total = magnitude(b[at]) + flux_divergence(at, MagnitudesAround(t, at), *faces)
     return total if s is ZERO else total + m[at] * s * magnitude(t[at])
 
 
@@ -123,28 +93,12 @@ def gershgorin(at, one, m, *faces):
     `one` is 1 at all unknowns and 0 at walls: a row's sum of magnitudes is twice its diagonal
     less what it gives to the walls.
     """
-    return (
-        2.0 * conductance[len(at)](*at, *faces) + flux_divergence[len(at)](*at, one, *faces)
-    ) / m[at]
-
-
-def wall_gain(axis, side):
-    """The point function of the heat that points gain through a wall, in units of a full cell."""
-
-    def gain(at, t, face, flux, ratio, *ratios):
-        beyond = neighbour(at, axis, 1 if side else -1)
-        conductance = face[beyond] if side else face[at]
-        value = ratio[at] * conductance * (t[beyond] - t[at]) + flux[at]
-        for share in ratios:
-            value = value / share[at]
-        return value
-
-    return gain
+    return (2.0 * conductance(at, *faces) + flux_divergence(at, one, *faces)) / m[at]
 
 
 def explicit_step(at, t, b, dt, m, *faces):
     """T + dt (div(k grad T) + q) / (rho c): one step of explicit Euler."""
-    return t[at] + dt * (b[at] + flux_divergence[len(at)](*at, t, *faces)) / m[at]
+    return t[at] + dt * (b[at] + flux_divergence(at, t, *faces)) / m[at]
 
 
 def implicit_source(at, t, b_old, b_new, m, s, old_share, *faces):
@@ -153,7 +107,7 @@ def implicit_source(at, t, b_old, b_new, m, s, old_share, *faces):
     With s = 1 / (theta dt) and old_share = 1/theta - 1 it makes (A T_new = right side) the
     theta scheme: theta = 1 is backward Euler, 1/2 Crank-Nicolson.
     """
-    old = flux_divergence[len(at)](*at, t, *faces) + b_old[at]
+    old = flux_divergence(at, t, *faces) + b_old[at]
     return m[at] * s * t[at] + old_share * old + b_new[at]
 
 
