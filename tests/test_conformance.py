@@ -110,7 +110,7 @@ def point_functions(module):
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_point_function_is_registered(module):
     known = {e.point.__qualname__ for e in registry() if e.point.__module__ == module.__name__}
-    known |= {"neighbour", "face_after", "face_before"}  # of an index, but they read nothing
+    known |= {"neighbour", "sides", "face_after", "face_before"}  # of an index: they read nothing
     assert set(point_functions(module)) <= known
 
 

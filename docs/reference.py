@@ -1,6 +1,6 @@
 """The reference of case files as a page, made from the schema: every section, key and default.
 
-`python -m heatsolve.case.reference` prints it; `docs/reference.md` holds its output.
+`python docs/reference.py` writes reference.md beside itself.
 """
 
 import ast
@@ -9,6 +9,7 @@ import re
 import types
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -224,4 +225,4 @@ def _default(info: FieldInfo) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")
+    Path(__file__).with_suffix(".md").write_text(reference(), encoding="utf-8")
