@@ -172,6 +172,10 @@ class Case(Section):
         """The walls that need a condition."""
         return needed_walls(self.grid)
 
+    def condition(self, field: str, side: str) -> Any:
+        """The condition of a field at a wall; None where it needs none."""
+        return getattr(getattr(self.boundary, side), field)
+
     def conditions(self) -> Iterator[tuple[KeyPath, str, Any]]:
         """Yield the path, the field and the condition of each condition at a wall."""
         for side in self.needed_walls:

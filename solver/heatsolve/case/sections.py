@@ -25,7 +25,7 @@ from heatsolve.case.types import (
     SpaceTimeField,
     seconds_of,
 )
-from heatsolve.stencil.expressions import compile_expression, show
+from heatsolve.stencil.expressions import Expression, compile_expression, show
 from heatsolve.stencil.grid import AXIS_NAMES
 
 ZERO, ONE = (compile_expression(text, (), {}) for text in ("0.0", "1.0"))
@@ -262,6 +262,17 @@ class Condition(Section):
     """The field at the wall."""
     gradient: SpaceTimeField | None = None
     """Its outward normal derivative."""
+
+    @property
+    def key(self) -> str:
+        """`value` or `gradient`, whichever is given."""
+        return "gradient" if self.value is None else "value"
+
+    @property
+    def expression(self) -> Expression:
+        """What the key gives."""
+        expression: Expression = getattr(self, self.key)
+        return expression
 
     @classmethod
     def rivals(cls, key: str) -> set[str]:

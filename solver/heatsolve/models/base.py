@@ -58,11 +58,12 @@ class Wall:
 
 
 def walls_of(case: Case, grid: Grid, field: str = "temperature") -> Iterator[Wall]:
-    """The walls of a case at which a grid, or a block of one, ends, with the conditions there."""
+    """The walls at which a grid, or a block of one, ends, and where a field has a condition."""
     for number, axis in enumerate(grid.axes):
         for side, name in enumerate(WALLS[axis.name]):
-            if not axis.periodic and axis.at_ends[side]:
-                yield Wall(number, side, name, getattr(getattr(case.boundary, name), field))
+            at_end = not axis.periodic and axis.at_ends[side]
+            if at_end and (condition := case.condition(field, name)) is not None:
+                yield Wall(number, side, name, condition)
 
 
 def mirrors(walls: Sequence[Wall], grid: Grid, backend: Backend) -> tuple[Any, ...]:
@@ -451,7 +452,7 @@ class Model(ABC):
 class MultiFieldModel(Model):
     """The quantities of a case on a backend, and the ghosts that its walls ask for.
 
-    `names` are the quantities.
+    `names` are the quantities, `components` those that are velocities, slowest axis first.
     """
 
     def __init__(
@@ -459,6 +460,9 @@ class MultiFieldModel(Model):
     ):
         super().__init__(case, backend, grid, ranks)
         self.names = case.field_names
+        self.components = [
+            name for axis in self.grid.axes if (name := f"velocity_{axis.name}") in self.names
+        ]
         self.walls = {name: tuple(walls_of(case, self.grid, name)) for name in self.names}
         self._at_walls: dict[tuple[str, Wall], Any] = {}
         self._sources: list[Any] | None = None
@@ -498,8 +502,7 @@ class MultiFieldModel(Model):
         """Whether any wall's condition depends on time, also a wall of another process's block."""
         walls = [wall for _, wall in self.case.boundary if wall is not None]
         conditions = [getattr(wall, name) for wall in walls for name in self.names]
-        given = [c.gradient if c.value is None else c.value for c in conditions if c is not None]
-        return any("t" in expression.names for expression in given)
+        return any("t" in c.expression.names for c in conditions if c is not None)
 
     @cached_property
     def sources_vary(self) -> bool:
@@ -515,8 +518,7 @@ class MultiFieldModel(Model):
             rates.append(evaluate(places, f"source.{name}", source, time))
             for wall in self.walls[name]:
                 slope = wall.condition.gradient is not None
-                # As the case gives it: what a flow balances is asked by all processes together.
-                values = MultiFieldModel.wall_value(self, name, wall, time)
+                values = self._case_value(name, wall, time)
                 given.append(values * (self.grid.axes[wall.number].spacing if slope else 1.0))
         mine = [max(float(np.abs(values).max()) for values in each) for each in (given, rates)]
         at_walls, of_sources = zip(*self.ranks.gather(mine), strict=True)
@@ -558,21 +560,22 @@ class MultiFieldModel(Model):
     def _wall_values(self, name: str, wall: Wall, time: float) -> Any:
         """What stands at a wall, or for a gradient the rise from inside to its ghost."""
         condition = wall.condition
-        kind = "value" if condition.value is not None else "gradient"
-        expression = getattr(condition, kind)
-        if (name, wall) not in self._at_walls or "t" in expression.names:
+        if (name, wall) not in self._at_walls or "t" in condition.expression.names:
             values = self.wall_value(name, wall, time)
-            if kind == "gradient":
+            if condition.key == "gradient":
                 values = values * (self._reach(wall) * self.grid.axes[wall.number].spacing)
             self._at_walls[name, wall] = self.backend.to_device(values)
         return self._at_walls[name, wall]
 
     def wall_value(self, name: str, wall: Wall, time: float) -> np.ndarray:
         """The value, or the gradient, that a wall gives a quantity at a time."""
+        return self._case_value(name, wall, time)
+
+    def _case_value(self, name: str, wall: Wall, time: float) -> np.ndarray:
+        """The same as the case gives it, before any process asks another."""
         condition = wall.condition
-        kind = "value" if condition.value is not None else "gradient"
-        path, expression = f"boundary.{wall.name}.{name}.{kind}", getattr(condition, kind)
-        return evaluate(self.places(name), path, expression, time, wall=wall)
+        path = f"boundary.{wall.name}.{name}.{condition.key}"
+        return evaluate(self.places(name), path, condition.expression, time, wall=wall)
 
     def sources(self, time: float) -> list[Any]:
         """f of each quantity at a time."""
@@ -586,40 +589,78 @@ class MultiFieldModel(Model):
             ]
         return self._sources
 
-    def largest_magnitudes(self, names: Sequence[str]) -> list[tuple[float, float]]:
-        """How far each quantity is below 0 and above, walls included, at t = 0 (asks all)."""
-        result = []
-        for name in names:
-            low, high = self.given_at_walls(name)
-            args = self.grid.interior, self.fields[name]
-            below = self.backend.reduce("max", transport.negative_part, *args)
-            largest = self.backend.reduce("max", copy, *args)
-            result.append((max(below, -low), max(largest, -low, high)))
-        return result
+    # ---- the largest stable step: speeds and accelerations along the axes, slowest first ------
 
-    def stable_step(self, magnitudes: Sequence[tuple[float, float]]) -> float:
-        """The largest stable step for velocities so far below 0, and so large, along x, y, z.
+    def largest_step(self) -> float:
+        """The largest stable step for the speeds at t = 0 (s; asks all processes).
 
         Raises InputError where no step is stable for the scheme.
         """
-        model, time = self.case.model, self.case.time
+        time = self.case.time
         assert time is not None
-        speeds = [speed for _, speed in magnitudes]
-        nu = model.viscosity if model.kind == "flow" else model.diffusivity
-        limit = stability.largest_step(model.convection, time.scheme, speeds, nu, self.spacings)
-        if time.allow_unstable:
-            return limit
-        if model.convection == "backward" and any(below for below, _ in magnitudes):
+        demanded = self.case.model.convection == "backward" and not time.allow_unstable
+        if demanded and self.flows_backward():
             raise InputError(
                 'model.convection: "backward" is unstable where a velocity is negative '
                 '(use "upwind", or set time.allow_unstable = true)'
             )
-        if limit == 0.0:
+        return self.stable_step_at(self.speeds(self.fields, 0.0))
+
+    def stable_step_at(self, speeds: Sequence[float]) -> float:
+        model, time = self.case.model, self.case.time
+        assert time is not None
+        form = "central" if model.convection == "skew" else model.convection
+        args = form, time.scheme, list(reversed(speeds))
+        implicit = time.diffusion != "explicit"
+        limit = min(
+            stability.largest_step(*args, nu, self.spacings, implicit)
+            for nu in set(self.moved.values())
+        )
+        if limit == 0.0 and not time.allow_unstable:
             raise InputError(
                 f'time.scheme: no step is stable with scheme = "{time.scheme}" and '
-                f'convection = "{model.convection}" here (try "rk3", or "upwind")'
+                f'convection = "{model.convection}" here (try {self.stabler})'
             )
         return limit
+
+    stabler = '"rk3"'
+    """Values of the keys with which some step is stable."""
+
+    def flows_backward(self) -> bool:
+        """Whether any velocity is negative at t = 0, walls included (asks all processes)."""
+        args, below = ("max", transport.negative_part, self.grid.interior), 0.0
+        for name in self.components:
+            low, _ = self.given_at_walls(name)
+            below = max(below, -low, self.backend.reduce(*args, self.fields[name]))
+        return below > 0.0
+
+    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
+        return [
+            max(self.largest_speed(fields, name), self.largest_at_walls(name, *times))
+            for name in self.components
+        ]
+
+    def largest_speed(self, fields: Mapping[str, Any], *names: str) -> float:
+        """The largest magnitude of components of the velocity, or of all (asks all processes)."""
+        largest = self.backend.accumulator("max")
+        self.add_speeds(fields, largest, names)
+        return largest.value
+
+    def add_speeds(
+        self, fields: Mapping[str, Any], largest: Accumulator, names: Sequence[str] = ()
+    ) -> None:
+        """Take in the magnitudes of components of the velocity, or of all."""
+        for name in names or self.components:
+            self.backend.sweep(copy, largest, self.grid.interior, fields[name])
+
+    def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
+        result = [0.0] * self.grid.dimension
+        for time in times if self.sources_vary else times[:1]:
+            sources = dict(zip(self.names, self.sources(time), strict=True))
+            for n, name in enumerate(self.components):
+                args = "max", copy, self.grid.interior, sources[name]
+                result[n] = max(result[n], self.backend.reduce(*args))
+        return result
 
     def given_at_walls(
         self, name: str, time: float = 0.0, besides: float = 0.0
@@ -628,8 +669,7 @@ class MultiFieldModel(Model):
         given = [besides]
         for wall in self.walls[name]:
             if wall.condition.value is not None:
-                path = f"boundary.{wall.name}.{name}.value"
-                values = evaluate(self.places(name), path, wall.condition.value, time, wall=wall)
+                values = self._case_value(name, wall, time)
                 given += [float(values.min()), float(values.max())]
         result = self.ranks.gather((min(given), max(given)))
         return min(low for low, _ in result), max(high for _, high in result)

@@ -8,13 +8,26 @@ from annotated_types import Ge
 from pydantic import Field
 
 from heatsolve.case.case import SIDES, Case
-from heatsolve.case.sections import IMPLICIT, Boundary, Model, Section, Source, Time, Wall
+from heatsolve.case.sections import (
+    IMPLICIT,
+    ZERO,
+    Boundary,
+    Condition,
+    Model,
+    Section,
+    Source,
+    Time,
+    Wall,
+)
 from heatsolve.case.types import Found, PositiveReal, Real, Shape
 from heatsolve.stencil.expressions import show, words
 from heatsolve.stencil.grid import WALLS
 
 SHAPES = {"circle": ("center", "radius"), "box": ("lower", "upper")}
 """The keys of `[[obstacle]]` that a shape needs."""
+STILL = Condition.model_construct(value=ZERO)
+LEVEL = Condition.model_construct(gradient=ZERO)
+"""The conditions of a velocity at a wall that moves nothing, and at one that lets it slip."""
 NOT_MIXED = 'must be "float64" or "float32" with model.kind = "flow"'
 
 
@@ -258,6 +271,18 @@ class StaggeredCase(Case):
     @property
     def velocity_changes(self) -> bool:
         return True
+
+    def condition(self, field: str, side: str) -> Condition | None:
+        wall = getattr(self.boundary, side)
+        condition: Condition | None = getattr(wall, field)
+        if field in self.diffusivities:
+            return condition
+        across = field == f"velocity_{SIDES[side]}"
+        if field == "pressure" or (wall.kind == "outflow" and across):
+            return None
+        if wall.kind == "outflow" or (wall.kind == "free-slip" and not across):
+            return LEVEL
+        return condition or STILL
 
     def _fields_at_walls(self) -> Collection[str]:
         return self.diffusivities

@@ -27,6 +27,7 @@ class Collocated(MultiFieldModel):
     ):
         super().__init__(case, backend, grid, ranks)
         self.density = case.model.density
+        self.moved = dict.fromkeys(self.components, case.model.viscosity)
 
     def stepper(self, time: float, step: float) -> Stepper:
         return CollocatedStep(self, time)
@@ -39,13 +40,6 @@ class Collocated(MultiFieldModel):
         sweeps = self.case.solver.iterations
         text = f"collocated, backward convection, explicit Euler, {sweeps} sweeps for p"
         yield "scheme", text
-
-    def largest_step(self) -> float:
-        """The largest stable step of convection and diffusion (s), for the speeds at t = 0.
-
-        Raises InputError where no step is stable.
-        """
-        return self.stable_step(self.largest_magnitudes(self.case.velocity_names))
 
 
 class CollocatedStep(Stepper):

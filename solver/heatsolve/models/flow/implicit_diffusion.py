@@ -127,7 +127,7 @@ class ImplicitDiffusion:
                 to_walls[-3] += share
             else:
                 for beside, wall in zip((1, -2), WALLS[axis.name], strict=True):
-                    condition = problem.condition(name, wall)
+                    condition = problem.case.condition(name, wall)
                     if condition is not None and condition.value is not None:
                         to_walls[beside] += 2.0 * share
         window = slice(block.start, block.start + block.unknowns + 2)

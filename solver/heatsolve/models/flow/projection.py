@@ -113,7 +113,7 @@ class Projection(Stepper):
         problem = self.problem
         if problem.bodies is not None:
             problem.bodies.fill(self._now)
-        self._fastest = problem.fastest(self._now)
+        self._fastest = problem.largest_speed(self._now)
         problem.write_faces(self._now, 0.0)
         with suppress(NotConverged, Diverged):  # the first step will tell
             self._find_pressure(self._now, 1.0, 0.0)
@@ -414,7 +414,7 @@ class Projection(Stepper):
         """What keeps du/dt free of divergence, found from a step of explicit Euler."""
         problem, stage, dt = self.problem, transport.stages_of("explicit")[0], self._length
         scratch = self._others[0]
-        self._fastest = problem.fastest(self._now)
+        self._fastest = problem.largest_speed(self._now)
         self._make_stage((scratch, self._now, self._now), stage, self.time, {})
         problem.write_faces(scratch, self.time + dt)
         with suppress(NotConverged, Diverged):  # the next step will tell

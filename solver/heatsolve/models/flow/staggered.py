@@ -9,11 +9,8 @@ import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
-from heatsolve.case.sections import ZERO as ZERO_EXPRESSION
-from heatsolve.case.sections import Condition
 from heatsolve.errors import InputError
 from heatsolve.linear.system import Coefficients, System, lowest_eigenvalue
-from heatsolve.models import stability
 from heatsolve.models.base import MultiFieldModel, Row, Stepper, Wall
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.case import equation
@@ -34,8 +31,6 @@ CONVECTIONS = {
     "upwind3": "upwind-biased convection",
 }
 STEPS = {**SCHEMES, "adams-bashforth": "Adams and Bashforth's steps of second order"}
-STILL = Condition.model_construct(value=ZERO_EXPRESSION)
-LEVEL = Condition.model_construct(gradient=ZERO_EXPRESSION)
 SLIGHT = 1e-2
 """What holds the pressure of a cell without an open face, relative to a face's conductance."""
 BALANCED = 1e-10
@@ -70,8 +65,7 @@ class Balance:
 class Staggered(MultiFieldModel):
     """Pressure and what is carried at the centres of cells, velocities on the faces behind them.
 
-    `components` are the names of the velocities in the order of the arrays' axes, `carried` those
-    of what the flow carries. `density` is rho (kg/m3); fields hold p / rho.
+    `carried` are the quantities that move with it, `density` is rho (kg/m3); fields hold p / rho.
     """
 
     def __init__(
@@ -79,7 +73,6 @@ class Staggered(MultiFieldModel):
     ):
         super().__init__(case, backend, grid, ranks)
         self.density = case.model.density
-        self.components = [f"velocity_{axis.name}" for axis in self.grid.axes]
         self.carried = [name for name in self.names if name in case.diffusivities]
         self._faces = {name: self.grid.faces(n) for n, name in enumerate(self.components)}
         self.open_ends = [
@@ -89,7 +82,6 @@ class Staggered(MultiFieldModel):
             if not axis.periodic and getattr(case.boundary, wall).kind == "outflow"
         ]
         """Axis and side of the walls through which fluid leaves as it likes, of the whole grid."""
-        self.walls = {name: tuple(self._walls_of(name)) for name in self.names}
         self._low_faces = {
             name: [self.face_at(n, 0) for w in self.walls[name] if (w.number, w.side) == (n, 0)]
             for n, name in enumerate(self.components)
@@ -120,33 +112,6 @@ class Staggered(MultiFieldModel):
         return self._faces.get(name, self.grid)
 
     # ---- walls -------------------------------------------------------------------------------
-
-    def _walls_of(self, name: str) -> list[Wall]:
-        """What holds for a quantity at the walls of this block."""
-        result = []
-        for number, axis in enumerate(self.grid.axes):
-            for side, wall in enumerate(WALLS[axis.name]):
-                if axis.periodic or not axis.at_ends[side]:
-                    continue
-                condition = self.condition(name, wall)
-                if condition is not None:
-                    result.append(Wall(number, side, wall, condition))
-        return result
-
-    def condition(self, name: str, wall: str) -> Condition | None:
-        """The condition of a quantity at a wall of the case; None where there is no need of any."""
-        if name == "pressure":
-            return None
-        given = getattr(self.case.boundary, wall)
-        condition: Condition | None = getattr(given, name)
-        if name in self.carried:
-            return condition
-        across = wall in WALLS[self.whole.axes[self.components.index(name)].name]
-        if given.kind == "outflow":
-            return None if across else LEVEL
-        if given.kind == "free-slip" and not across:
-            return LEVEL
-        return condition or STILL
 
     def write_wall(self, array: Any, name: str, wall: Wall, time: float) -> None:
         if self.components[wall.number] != name:
@@ -225,7 +190,7 @@ class Staggered(MultiFieldModel):
     def _through(self, name: str, wall: Wall, time: float) -> tuple[np.ndarray, float, float]:
         """What flows in at each face of a wall of this block (m3/s), the area of a face, and the
         share of it by which midpoints of faces may miss an integral."""
-        values = super().wall_value(name, wall, time)
+        values = self._case_value(name, wall, time)
         layer = [high - low for low, high in self.grid.interior]
         layer[wall.number] = 1
         trimmed = values[tuple(
@@ -414,56 +379,33 @@ class Staggered(MultiFieldModel):
         args = (*self.velocities(fields), *self.steps_along_axes)
         return self.backend.reduce("max", flow.divergence, self.grid.interior, *args)
 
-    def fastest(self, fields: Mapping[str, Any]) -> float:
-        """The largest component of the velocity at any face (m/s; asks all processes)."""
-        largest = self.backend.accumulator("max")
-        self.add_speeds(fields, largest)
-        return largest.value
-
-    def add_speeds(self, fields: Mapping[str, Any], largest: Accumulator) -> None:
-        """Take in the velocities at all faces."""
-        for name in self.components:
-            self._add_faces(largest, name, fields[name])
-
-    def _add_faces(self, largest: Accumulator, name: str, array: Any) -> None:
-        """Take in the velocities at all faces along an axis."""
-        self.backend.sweep(copy, largest, self.grid.interior, array)
-        for region in self._low_faces[name]:
-            self.backend.sweep(copy, largest, region, array)
+    def add_speeds(
+        self, fields: Mapping[str, Any], largest: Accumulator, names: Sequence[str] = ()
+    ) -> None:
+        super().add_speeds(fields, largest, names)
+        for name in names or self.components:
+            for region in self._low_faces[name]:
+                self.backend.sweep(copy, largest, region, fields[name])
 
     def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
-        """The largest along each axis, slowest first: at any face, of walls, and meant to be.
-
-        Those of walls at these times. In m/s; asks all processes.
-        """
-        result = []
-        for name in self.components:
-            largest = self.backend.accumulator("max")
-            self._add_faces(largest, name, fields[name])
-            mean = getattr(self.case.source, f"mean_{name}") or 0.0
-            result.append(max(largest.value, abs(mean), self.largest_at_walls(name, *times)))
-        return result
+        """Also those that are meant to be."""
+        means = [getattr(self.case.source, f"mean_{name}") or 0.0 for name in self.components]
+        found = super().speeds(fields, *times)
+        return [max(speed, abs(mean)) for speed, mean in zip(found, means, strict=True)]
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
-        """The largest that forces give along each axis, slowest first (m/s2; asks all processes).
-
-        Those of sources and of warm walls at these times. Pressure and friction, which may balance
-        them, are left out.
-        """
-        reduce, model, region = self.backend.reduce, self.case.model, self.grid.interior
+        """Also those of buoyancy; pressure and friction, which may balance them, are left out."""
+        model = self.case.model
         lifts = model.buoyancy or (0.0,) * self.grid.dimension
         warm = 0.0
         if any(lifts):
             neutral = model.reference_temperature
-            warm = reduce("max", flow.raised, region, fields["temperature"], -neutral)
+            args = flow.raised, self.grid.interior, fields["temperature"], -neutral
+            warm = self.backend.reduce("max", *args)
             for time in times if self.walls_vary else times[:1]:
                 at_walls = self.given_at_walls("temperature", time, neutral)
                 warm = max([warm, *[abs(value - neutral) for value in at_walls]])
-        forces = [0.0] * self.grid.dimension
-        for time in times if self.sources_vary else times[:1]:
-            sources = dict(zip(self.names, self.sources(time), strict=True))
-            result = [reduce("max", copy, region, sources[name]) for name in self.components]
-            forces = [max(pair) for pair in zip(forces, result, strict=True)]
+        forces = super().accelerations(fields, *times)
         return [f + abs(lift) * warm for f, lift in zip(forces, reversed(lifts), strict=True)]
 
     def measures(
@@ -480,7 +422,7 @@ class Staggered(MultiFieldModel):
         """
         reduce, region, spacings = self.backend.reduce, self.grid.interior, self.steps_along_axes
         velocities, volume = self.velocities(fields), float(np.prod(spacings))
-        fastest = max(fastest, self.fastest(fields))
+        fastest = max(fastest, self.largest_speed(fields))
         relative = self.divergence(fields) * min(spacings)
         for velocity in velocities:  # the walls' ghosts beside a neighbour's block
             self.halo.exchange(velocity)
@@ -532,26 +474,3 @@ class Staggered(MultiFieldModel):
         pressure = f"{method_name(case)} to a divergence of {case.solver.tolerance:g}"
         convection = CONVECTIONS[case.model.convection]
         yield "scheme", f"staggered, {convection}, {steps}, pressure by {pressure}"
-
-    def largest_step(self) -> float:
-        return self.stable_step_at(self.speeds(self.fields, 0.0))
-
-    def stable_step_at(self, speeds: Sequence[float]) -> float:
-        """The largest stable step (s) for these speeds along the axes, slowest first.
-
-        Raises InputError where no step is stable.
-        """
-        case, model, time = self.case, self.case.model, self.case.time
-        assert time is not None
-        form = "central" if model.convection == "skew" else model.convection
-        implicit = time.diffusion != "explicit"
-        given = list(reversed(speeds))
-        steps = [
-            stability.largest_step(form, time.scheme, given, nu, self.spacings, implicit)
-            for nu in {model.viscosity, *case.diffusivities.values()}
-        ]
-        if min(steps) == 0.0 and not time.allow_unstable:
-            raise InputError(
-                f'time.scheme: no step is stable with scheme = "{time.scheme}" here (try "rk3")'
-            )
-        return min(steps)

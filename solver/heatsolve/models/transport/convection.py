@@ -1,7 +1,7 @@
 """A transport case put on its grid, and its steps by SSP Runge-Kutta schemes."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -69,7 +69,6 @@ class Convection(Staged):
         super().__init__(case, backend, grid, ranks)
         self.own_velocity = case.model.velocity == "self"
         self.moved = dict.fromkeys(self.names, case.model.diffusivity)
-
         self.in_flux_form = case.model.form == "flux"
 
     def demand_scheme(self) -> None:
@@ -121,14 +120,19 @@ class Convection(Staged):
                 result.append(ZERO if line is None else self.backend.to_device(line))
         return tuple(result)
 
-    def largest_step(self) -> float:
-        """The largest stable step for the largest speeds at t = 0 (asks all processes).
+    stabler = '"rk3", or "upwind"'
 
-        Raises InputError where no step is stable for the scheme.
-        """
+    def flows_backward(self) -> bool:
+        return super().flows_backward() or any(below for below, _ in self._given_speeds())
+
+    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         if self.own_velocity:
-            return self.stable_step(self.largest_magnitudes(self.names))
-        magnitudes = []
+            return super().speeds(fields, *times)
+        return [speed for _, speed in reversed(self._given_speeds())]
+
+    def _given_speeds(self) -> list[tuple[float, float]]:
+        """How far the given velocities along x, y, z are below 0, and how large (asks all)."""
+        result = []
         for n, v in enumerate(self.velocities):
             axis = self.grid.dimension - 1 - n
             below, speed = transport.negative_part, copy
@@ -137,8 +141,8 @@ class Convection(Staged):
                 below, speed = transport.negative_part_at_faces(axis), transport.speed_out(axis)
             args = self.grid.interior, v
             reduce = self.backend.reduce
-            magnitudes.append((reduce("max", below, *args), reduce("max", speed, *args)))
-        return self.stable_step(magnitudes)
+            result.append((reduce("max", below, *args), reduce("max", speed, *args)))
+        return result
 
     # ---- what `heatsolve check` says ---------------------------------------------------------
 
@@ -168,31 +172,6 @@ class Convection(Staged):
         if self.in_flux_form and (largest := divergence_of_velocity(self.case)) > 0.0:
             text = f"div v is not 0 (up to {largest:.3g} /s): u is compressed and thinned, "
             yield "velocity", text + 'as div(v u) has it; form = "advective" carries it unchanged'
-
-    # ---- steps that follow velocities which carry themselves ---------------------------------
-
-    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
-        """The largest along each axis, slowest first, those of walls at these times (asks all)."""
-        return [
-            max(
-                self.backend.reduce("max", copy, self.grid.interior, fields[name]),
-                self.largest_at_walls(name, *times),
-            )
-            for name in reversed(self.names)
-        ]
-
-    def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
-        """The largest that sources give along each axis, slowest first (m/s2; asks all)."""
-        result = [0.0] * self.grid.dimension
-        for time in times if self.sources_vary else times[:1]:
-            sources = [self.backend.reduce("max", copy, self.grid.interior, source)
-                       for source in reversed(self.sources(time))]  # fmt: skip
-            result = [max(pair) for pair in zip(result, sources, strict=True)]
-        return result
-
-    def stable_step_at(self, speeds: Sequence[float]) -> float:
-        """The largest stable step (s) for these speeds along the axes, slowest first."""
-        return self.stable_step([(0.0, speed) for speed in reversed(speeds)])
 
 
 def divergence_of_velocity(case: Case) -> float:
