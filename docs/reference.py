@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import StrictBool
 from pydantic.fields import FieldInfo
 
-from heatsolve.case import registry
+from heatsolve.case.load import built_in
 from heatsolve.case.sections import FIELDS, Boundary, FieldName, Film, Model, Section
 from heatsolve.case.types import (
     Constants,
@@ -75,7 +75,7 @@ class Key(NamedTuple):
 
 def reference() -> str:
     """The page, in Markdown."""
-    return "\n".join([HEAD, *_sections(list(registry.built_in()), "")])
+    return "\n".join([HEAD, *_sections(list(built_in()), "")])
 
 
 def keys(sections: Sequence[type[Section]]) -> Iterator[Key]:

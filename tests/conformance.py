@@ -326,7 +326,7 @@ def _of_staggered(d: int) -> list[Entry]:
             Entry(f"{d}d-projected-{axis}", flow.projected(axis), d, (u, u, *given), (0,)),
             Entry(
                 f"{d}d-projected-beside-{axis}",
-                flow.projected_beside(axis),
+                flow.projected(axis),
                 d,
                 (u, u, *given, u),
                 (0,),

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 import typer
 
-from heatsolve.case import registry
+from heatsolve.case import load as registry
 from heatsolve.case.case import Case
 from heatsolve.case.load import parse
 from heatsolve.cli import app

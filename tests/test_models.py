@@ -13,7 +13,7 @@ from many import Impatient
 from test_ranks import launch, mpi
 
 import heatsolve
-from heatsolve.case import registry
+from heatsolve.case import load as registry
 from heatsolve.control.controller import Start
 from heatsolve.errors import CaseError, InputError, Interrupted
 from heatsolve.models import user as models

@@ -10,8 +10,7 @@ from heatsolve.errors import Diverged, InputError
 from heatsolve.io.reader import read
 from heatsolve.linear.stationary import Sor, quotient
 from heatsolve.models.heat import equations as heat
-from heatsolve.models.heat.conduction import Conduction
-from heatsolve.models.heat.volumes import Volumes
+from heatsolve.models.heat.conduction import Conduction, Volumes
 from heatsolve.parallel.decomposition import block_of_rank
 from heatsolve.runner import run
 from heatsolve.tools.check import preview

@@ -6,17 +6,19 @@ Every mistake is reported at once, each with the file and line (or the override)
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from heatsolve.case import registry
+import heatsolve
 from heatsolve.case.case import Case, Origin, needed_walls, wall_mistakes
 from heatsolve.case.sections import FIELDS, Condition, Grid, Section
 from heatsolve.case.toml import (
@@ -144,9 +146,9 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
     if found := [(path, UNHELD_WORDS) for path in unheld(table)]:
         raise CaseError(_report(found, 0, text, name, origins))
     context: dict[str, Any] = {"constants": {}, "faulty": []}
-    kind, unseen = registry.case_of(table.get("model")), 0
+    kind, unseen = case_of(table.get("model")), 0
     try:
-        case = (kind or registry.usual()).model_validate(table, context=context)
+        case = (kind or usual()).model_validate(table, context=context)
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
         found = [row for error in errors[:MOST_JUDGED] for row in _sentences(error, kind)]
@@ -241,7 +243,7 @@ def _override(table: dict[str, Any], setting: str) -> KeyPath:
         raise CaseError(f"{where}: must be KEY=VALUE")
     here: Any = table
     path: KeyPath = ()
-    kind = registry.case_of(table.get("model"))
+    kind = case_of(table.get("model"))
     for part in parents:
         if isinstance(here, list):
             if part not in map(str, range(len(here))):
@@ -270,7 +272,7 @@ def _toml_value(text: str) -> Any:
 
 def _drop_rivals(table: dict[str, Any], kind: type[Case] | None, path: KeyPath, key: str) -> None:
     """Take away the keys of a table whose place one takes."""
-    section = _section(path, kind or registry.usual())
+    section = _section(path, kind or usual())
     for rival in section.rivals(key) if section is not None else ():
         table.pop(rival, None)
 
@@ -328,11 +330,11 @@ def _unknown(path: KeyPath, given: Any, case: type[Case] | None) -> Found:
         places = [(*path[:2], name, path[-1]) for name in FIELDS]
     others = [
         other
-        for other in registry.built_in()
+        for other in built_in()
         if any(place[-1] in _keys(place[:-1], other) for place in places)
     ]
     if not others:
-        keys = _keys(path[:-1], case or registry.usual())
+        keys = _keys(path[:-1], case or usual())
         near = suggestion(str(path[-1]), keys) or f" (known: {', '.join(keys)})"
         yield path, f"unknown key{near}"
     elif form := _form(path, given, others[0]):
@@ -357,9 +359,9 @@ def _sentences(error: ErrorDetails, case: type[Case] | None) -> Found:
         yield from _unknown(path, error["input"], case)
     elif path == ("model", "kind") and kind == "literal_error":
         given = show(error["input"])
-        yield path, f"must be one of {', '.join(map(show, registry.known()))}, not {given}"
+        yield path, f"must be one of {', '.join(map(show, known()))}, not {given}"
     elif kind in ("model_type", "tuple_type") and (
-        form := _form(path, error["input"], case or registry.usual())
+        form := _form(path, error["input"], case or usual())
     ):
         yield path, form
     elif kind in SENTENCES:
@@ -400,3 +402,56 @@ def locating(case: Case) -> Iterator[None]:
         if key is None or isinstance(error, CaseError) or case.origin is None:
             raise
         raise CaseError(f"{case.origin.place_of(key[1])}: {error}") from None
+
+
+# ---- the models that a case may ask for ----
+
+# A model is a folder and a line of `heatsolve.MODELS`; or one that a user's program registers; or
+# an entry point of the group "heatsolve.models" of an installed package, by the same name.
+
+GROUP = "heatsolve.models"
+Cases = Callable[[Mapping[str, Any]], list[type[Case]]]
+"""From a `[model]` to the classes of its cases, first the class that it means."""
+REGISTERED: dict[str, Cases] = {}
+"""Models of users' programs."""
+
+
+def find(name: object) -> Cases | None:
+    """The cases of the model of this name; None if there is none."""
+    if not isinstance(name, str):
+        return None
+    if name in heatsolve.MODELS:
+        result: Cases = import_module(f"{heatsolve.MODELS[name]}.case").cases
+        return result
+    if name not in REGISTERED:
+        for offered in entry_points(group=GROUP, name=name):
+            offered.load()
+    return REGISTERED.get(name)
+
+
+def case_of(model: Any) -> type[Case] | None:
+    """The class of case that a `[model]` means, by default heat conduction;
+    None if there is no such model."""
+    table = model if isinstance(model, Mapping) else {}
+    cases = find(table.get("kind", next(iter(heatsolve.MODELS))))
+    return cases(table)[0] if cases is not None else None
+
+
+def usual() -> type[Case]:
+    """The case that says nothing of its model."""
+    case = case_of({})
+    assert case is not None
+    return case
+
+
+def known() -> list[str]:
+    """Names of all models, the built-in ones first."""
+    offered = {entry.name for entry in entry_points(group=GROUP)}
+    return [*heatsolve.MODELS, *sorted(offered | REGISTERED.keys())]
+
+
+def built_in() -> Iterator[type[Case]]:
+    """Yield all cases of the built-in models."""
+    for name in heatsolve.MODELS:
+        if (cases := find(name)) is not None:
+            yield from cases({})

@@ -311,29 +311,22 @@ def scaled_divergence(at, factor, *args):
 
 @cache
 def projected(component: int) -> Point:
-    """u - dt dp/dn at a face between two cells (A. J. Chorin, Math. Comp. 22 (1968), 745)."""
+    """u - dt dp/dn at a face between two cells (A. J. Chorin, Math. Comp. 22 (1968), 745).
 
-    def corrected(at, w, p, dt, h):
-        return w[at] - dt * (p[face_after(at, component)] - p[at]) / h
+    Beside obstacles the mobility, with which the pressure moves the fluid, is an argument, too.
+    """
 
-    return corrected
-
-
-@cache
-def projected_beside(component: int) -> Point:
-    """The same where an obstacle leaves a mobility."""
-
-    def corrected(at, w, p, dt, h, mobility):
-        return w[at] - dt * mobility[at] * (p[face_after(at, component)] - p[at]) / h
+    def corrected(at, w, p, dt, h, mobility=ZERO):
+        moved = dt if mobility is ZERO else dt * mobility[at]
+        return w[at] - moved * (p[face_after(at, component)] - p[at]) / h
 
     return corrected
 
 
 def projected_outflow(at, w, p, dt, h, mobility=ZERO):
     """The same at an outflow, where p = 0 half a cell behind the cell."""
-    if mobility is ZERO:
-        return w[at] + dt * p[at] / (0.5 * h)
-    return w[at] + dt * mobility[at] * p[at] / (0.5 * h)
+    moved = dt if mobility is ZERO else dt * mobility[at]
+    return w[at] + moved * p[at] / (0.5 * h)
 
 
 def raised(at, w, amount):

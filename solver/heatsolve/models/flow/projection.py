@@ -1,23 +1,25 @@
 """The steps of a march of flow: Runge-Kutta's stages, each made free of divergence."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from heatsolve.backends import Accumulator
 from heatsolve.case.case import Case
 from heatsolve.errors import Diverged, NotConverged
 from heatsolve.linear.iterate import Controller, iterate
 from heatsolve.linear.stopping import Criterion
-from heatsolve.linear.system import Method, Sweeps, System
+from heatsolve.linear.system import Coefficients, Method, Sweeps, System, added
 from heatsolve.models.base import Silent, Stepper, Substep
 from heatsolve.models.flow import equations as flow
-from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion
-from heatsolve.models.heat.solver import make_method
+from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat.solver import demand_converged, make_method
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.equations import Stage
-from heatsolve.stencil.grid import Region
-from heatsolve.stencil.language import ZERO, Point, copy, fill
+from heatsolve.stencil.grid import WALLS, Region
+from heatsolve.stencil.language import ONE, ZERO, Point, copy, fill
 
 if TYPE_CHECKING:
     from heatsolve.models.flow.staggered import Staggered
@@ -81,17 +83,8 @@ class Projection(Stepper):
         return self.pressure.norm
 
     @property
-    def _pressure(self) -> Any:
-        return self.pressure.now
-
-    @property
-    def _known(self) -> int:
-        """Stages that were made."""
-        return self.pressure.known
-
-    @property
     def fields(self) -> Fields:  # type: ignore[override]
-        result = {**self._now, "pressure": self._pressure}
+        result = {**self._now, "pressure": self.pressure.now}
         ordered = {name: result[name] for name in self.problem.names}
         rates = {f"rate of {name}": array for name, array in self._rates.items()}
         return {**ordered, BEFORE: self.pressure.before, **rates}
@@ -124,7 +117,7 @@ class Projection(Stepper):
         if self._diffusion is not None:  # whose steps begin with it
             self._find_present_pressure()
         else:
-            self._copy(problem.fields["pressure"], self._pressure)
+            self._copy(problem.fields["pressure"], self.pressure.now)
 
     def _advance(
         self, part: Substep, change: Accumulator | None, controller: Controller | None
@@ -156,12 +149,8 @@ class Projection(Stepper):
     def _predict(self, stage: Stage, fields: tuple[Fields, Fields, Fields], time: float) -> None:
         """Convection, diffusion, forces; fields are the new ones, those at the start, and now."""
         new, _, now = fields
-        share = 0.5 * self._length / self._last if self._known > 0 else 0.0
-        self._play(
-            f"predict {stage.number}, {share if self._rates else 0.0}",
-            new,
-            lambda: self._make_stage(fields, stage, time, self._rates),
-        )
+        name = f"predict {stage.number}, {self._share if self._rates else 0.0}"
+        self._play(name, new, lambda: self._make_stage(fields, stage, time, self._rates))
         if self._diffusion is not None:
             self._diffuse(self._diffusion, new, now, time)
 
@@ -228,68 +217,63 @@ class Projection(Stepper):
 
         Where diffusion is implicit the new fields hold the rates of all else.
         """
-        problem, grid, dt, now = self.problem, self.problem.grid, self._length, fields[2]
-        model, spacings = problem.case.model, problem.steps_along_axes
-        sources = dict(zip(problem.names, problem.sources(time), strict=True))
-        velocities, lifts = problem.velocities(now), model.buoyancy or ()
-        for component, name in enumerate(problem.components):
-            lift = lifts[grid.dimension - 1 - component] if lifts else 0.0
-            rate = flow.momentum(grid.dimension, component, model.convection, lift != 0.0)
-            buoyant: tuple[Any, ...] = ()
-            if lift != 0.0:
-                buoyant = (now["temperature"], lift, model.reference_temperature)
-            weights, surface = self._beside(name, dt)
-            args = (
-                *velocities,
-                *self._second_differences(now[name], name),
-                sources[name],
-                *buoyant,
-            )
-            args = (*args, self._explicit(name, rates), *spacings, *weights)
-            inside = problem.inside(name)
-            self._sweep(name, inside, rate, surface, args, fields, stage, rates)
-            for number, region in problem.open_faces():
-                if number == component:
-                    rate, args = flow.leaving(component), (now[name], spacings[component])
-                    self._sweep(name, region, rate, surface, args, fields, stage, rates, True)
-        for name in problem.carried:
-            weights, surface = self._beside(name, dt)
-            args = (
-                now[name],
-                *velocities,
-                *self._second_differences(now[name], name),
-                sources[name],
-            )
-            args = (*args, self._explicit(name, rates), *spacings, *weights)
-            rate = flow.carried(grid.dimension, model.convection)
-            self._sweep(name, grid.interior, rate, surface, args, fields, stage, rates)
+        problem, sweep, dt = self.problem, self.problem.backend.sweep, self._length
+        implicit = bool(rates) and self._diffusion is not None
+        new, start, now = fields
+        for name, region, rate, args in self._rates_of(now, time, implicit):
+            surface = () if problem.bodies is None else problem.bodies.surface(name, dt)
+            u = now[name]
+            if not rates:
+                point = flow.stage(rate, len(surface))
+                args = (start[name], u, stage.a, stage.b, dt, *surface, *args)
+                sweep(point, new[name], region, *args)
+                continue
+            out, before = (new[name], rates[name]), rates[name]
+            if implicit and region == problem.inside(name):
+                sweep(flow.ahead(rate), out, region, before, self._share, *args)
+            else:  # an open face has no diffusion
+                point = flow.adams(rate, len(surface))
+                sweep(point, out, region, u, before, dt, self._share, *surface, *args)
 
-    def _explicit(self, name: str, rates: Fields) -> Any:
-        """The coefficient of diffusion that is part of a rate."""
-        return ZERO if rates and self._diffusion is not None else self.problem.moved[name]
-
-    def _sweep(
-        self, name: str, region: Region, rate: Point, surface: Sequence[Any], args: Sequence[Any],
-        fields: tuple[Fields, Fields, Fields], stage: Stage, rates: Fields, complete: bool = False,
-    ) -> None:  # fmt: skip
-        """A stage of one quantity; fields are the new ones, those at the start, and those now.
-
-        `complete`: diffusion is not part of it, or not implicit.
+    def _rates_of(
+        self, now: Fields, time: float, implicit: bool
+    ) -> Iterator[tuple[str, Region, Point, tuple[Any, ...]]]:
+        """Yield each quantity, a region, and the point function of its rate there with its
+        arguments, to be swept before the next: all share the arrays of second differences.
         """
-        (new, start, now), sweep = (each[name] for each in fields), self.problem.backend.sweep
-        if not rates:
-            point = flow.stage(rate, len(surface))
-            sweep(point, new, region, start, now, *stage.shares, self._length, *surface, *args)
-            return
-        before = rates[name]
-        share = 0.5 * self._length / self._last if self._known > 0 else 0.0
-        if self._diffusion is None or complete:
-            point = flow.adams(rate, len(surface))
-            sweep(point, (new, before), region, now, before, self._length, share, *surface, *args)
-        else:
-            sweep(flow.ahead(rate), (new, before), region, before, share, *args)
+        problem, grid, spacings = self.problem, self.problem.grid, self.problem.steps_along_axes
+        model, bodies, open_faces = problem.case.model, problem.bodies, problem.open_faces()
+        sources = dict(zip(problem.names, problem.sources(time), strict=True))
+        velocities, lifts = problem.velocities(now), tuple(reversed(model.buoyancy or ()))
+        for name in self._advanced:
+            second = self._second_differences(now[name], name)
+            nu = ZERO if implicit else problem.moved[name]
+            weights = () if bodies is None else bodies.weights(name)
+            source, diffusion = sources[name], (nu, *spacings, *weights)
+            if name in problem.carried:
+                rate = flow.carried(grid.dimension, model.convection)
+                args = (now[name], *velocities, *second, source, *diffusion)
+                yield name, grid.interior, rate, args
+                continue
+            component = problem.components.index(name)
+            buoyant: tuple[Any, ...] = ()
+            if lifts and lifts[component] != 0.0:
+                buoyant = (now["temperature"], lifts[component], model.reference_temperature)
+            rate = flow.momentum(grid.dimension, component, model.convection, bool(buoyant))
+            args = (*velocities, *second, source, *buoyant, *diffusion)
+            yield name, problem.inside(name), rate, args
+            if component in open_faces:
+                args = (now[name], spacings[component])
+                yield name, open_faces[component], flow.leaving(component), args
 
-    def _diffuse(self, diffusion: ImplicitDiffusion, new: Fields, now: Fields, time: float) -> None:
+    @property
+    def _share(self) -> float:
+        """Half of a step's length over that of the one before; 0 of the first step."""
+        return 0.5 * self._length / self._last if self.pressure.known > 0 else 0.0
+
+    def _diffuse(
+        self, diffusion: "ImplicitDiffusion", new: Fields, now: Fields, time: float
+    ) -> None:
         """From the rates of all but diffusion, in `new`, to the fields that a stage leaves there.
 
         They take the pressure of the step before, which lessens how wrong it makes them at walls
@@ -300,7 +284,7 @@ class Projection(Stepper):
         sweep, spacings = problem.backend.sweep, problem.steps_along_axes
         theta = self._theta
         self._correct(new, dt, only_open=True)
-        for component, region in problem.open_faces():
+        for component, region in problem.open_faces().items():
             w = now[problem.components[component]]
             sweep(flow.blended, w, region, w, new[problem.components[component]], theta)
         if problem.walls_vary or problem.open_ends:
@@ -310,7 +294,7 @@ class Projection(Stepper):
             if name in problem.components:
                 component = problem.components.index(name)
                 region = problem.inside(name)
-                args = (self._pressure, 1.0, spacings[component])
+                args = (self.pressure.now, 1.0, spacings[component])
                 sweep(flow.projected(component), right, region, right, *args)
                 force = self._driving.get(f"driving_force_{name[-1]}", 0.0)
                 sweep(flow.raised, right, region, right, force)
@@ -320,12 +304,7 @@ class Projection(Stepper):
     @property
     def _theta(self) -> float:
         """Crank and Nicolson do not damp the jumps of a start, Euler's backward steps do."""
-        return 1.0 if self._known < EULER_STEPS else 0.5
-
-    def _beside(self, name: str, dt: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The arrays that describe obstacles: the weights of differences, and the surfaces."""
-        bodies = self.problem.bodies
-        return ((), ()) if bodies is None else (bodies.weights(name), bodies.surface(name, dt))
+        return 1.0 if self.pressure.known < EULER_STEPS else 0.5
 
     def _second_differences(self, array: Any, name: str) -> tuple[Any, ...]:
         """The second differences that wide convection takes; none beyond walls."""
@@ -349,27 +328,21 @@ class Projection(Stepper):
         self.pressure.solver(part.length)
         if self._diffusion is not None:
             for name in self._advanced:
-                self._diffusion.make_solver(name, part.length, self._theta)
+                self._diffusion.solver(name, part.length, self._theta)
 
     def _correct(self, fields: Fields, dt: float, only_open: bool = False) -> None:
         """u - dt grad p; `only_open`: at faces through which fluid leaves as it likes."""
-        problem, p = self.problem, self._pressure
-        sweep, spacings = problem.backend.sweep, problem.steps_along_axes
+        problem, p, spacings = self.problem, self.pressure.now, self.problem.steps_along_axes
+        sweep, open_faces = problem.backend.sweep, problem.open_faces()
         problem.halo.exchange(p)
-        for component, name in enumerate(() if only_open else problem.components):
-            w, h = fields[name], spacings[component]
-            args = (w, problem.inside(name), w, p, dt, h)
-            if problem.bodies is None:
-                sweep(flow.projected(component), *args)
-            else:
-                mobility = problem.bodies.mobility(name, self._length)
-                sweep(flow.projected_beside(component), *args, mobility)
-        for component, region in problem.open_faces():
-            name = problem.components[component]
-            w, h, mobility = fields[name], spacings[component], ()
+        for component, name in enumerate(problem.components):
+            w, args = fields[name], (fields[name], p, dt, spacings[component])
             if problem.bodies is not None:
-                mobility = (problem.bodies.mobility(name, self._length),)
-            sweep(flow.projected_outflow, w, region, w, p, dt, h, *mobility)
+                args = (*args, problem.bodies.mobility(name, self._length))
+            if not only_open:
+                sweep(flow.projected(component), w, problem.inside(name), *args)
+            if component in open_faces:
+                sweep(flow.projected_outflow, w, open_faces[component], *args)
 
     def _drive(self, fields: Fields, dt: float) -> None:
         """The uniform force that holds a mean velocity; it needs no pressure."""
@@ -391,7 +364,7 @@ class Projection(Stepper):
         return self._old
 
     def measures(self) -> dict[str, float]:
-        now = {**self._now, "pressure": self._pressure}
+        now = {**self._now, "pressure": self.pressure.now}
         second_differences = lambda name: self._second_differences(now[name], name)  # noqa: E731
         return (
             self.problem.measures(now, self._length, self._fastest, second_differences)
@@ -404,11 +377,11 @@ class Projection(Stepper):
         The march goes on from the pressure that it had, so that frames make no difference to it.
         """
         self.finish()
-        problem, kept = self.problem, self._copy(self._pressure)
+        problem, kept = self.problem, self._copy(self.pressure.now)
         problem.write_walls(self._now, self.time)
         self._find_present_pressure()
-        self._copy(self._pressure, problem.fields["pressure"])
-        self._copy(kept, self._pressure)
+        self._copy(self.pressure.now, problem.fields["pressure"])
+        self._copy(kept, self.pressure.now)
 
     def _find_present_pressure(self) -> None:
         """What keeps du/dt free of divergence, found from a step of explicit Euler."""
@@ -491,11 +464,7 @@ class Pressure:
         method.restart()
         outcome = iterate(method, criterion, Silent())
         self.norm = outcome.norm
-        if outcome.ending == "limit":
-            raise NotConverged(
-                f"the pressure at t = {time:g} did not converge in {outcome.count} iterations "
-                f"(norm {outcome.norm:.3g})"
-            )
+        demand_converged(outcome, f"the pressure at t = {time:g}")
 
     def solver(self, length: float) -> tuple[System, Method]:
         """The system and its method; beside obstacles they depend on the length of the step."""
@@ -506,3 +475,101 @@ class Pressure:
             system = self._problem.pressure_system(length)
             self._solvers[length] = system, make_method(self._case, system, self.now)
         return self._solvers[length]
+
+
+class ImplicitDiffusion:
+    """Diffusion by the theta scheme: a linear system for what a step adds to a quantity, d.
+
+    (1/dt - theta nu div grad) d = r, where r holds all rates, diffusion at what is known by then
+    included. At walls d = 0, as their values at the time of r are those of t + theta dt (J. Kim and
+    P. Moin, J. Comput. Phys. 59 (1985), 308, eq. 3 with theta = 1/2, convection by Adams and
+    Bashforth). Solved to the tolerance of `case.solver`.
+    """
+
+    def __init__(self, problem: "Staggered", case: Case):
+        solver = case.solver
+        if solver.method == "fft":  # which knows no wall between two unknowns
+            case = case.model_copy(update={"solver": solver.model_copy(update={"method": "auto"})})
+        self._problem, self._case = problem, case
+        self._right = problem.backend.zeros(problem.grid.shape)
+        self._added = problem.backend.zeros(problem.grid.shape)
+        self._solvers: dict[str, tuple[tuple[float, float], System, Method]] = {}
+
+    def explicit_part(self, name: str, rate: Any, now: Any) -> Any:
+        """r: a rate and diffusion of `now`, whose ghosts are those of t + theta dt."""
+        problem, right, region = self._problem, self._right, self._problem.inside(name)
+        args = (rate, now, problem.moved[name], *problem.steps_along_axes)
+        problem.backend.sweep(flow.diffused, right, region, *args)
+        if region != problem.grid.interior:  # the wall is an unknown to which nothing is added
+            wall = problem.face_at(problem.components.index(name), 1)
+            problem.backend.sweep(fill, right, wall, 0.0)
+        return right
+
+    def advance(self, name: str, new: Any, now: Any, dt: float, theta: float) -> None:
+        """now + d for the r of `explicit_part`. Raises NotConverged."""
+        problem, region = self._problem, self._problem.inside(name)
+        backend, (system, method) = problem.backend, self.solver(name, dt, theta)
+        backend.sweep(fill, self._added, problem.grid.everything, 0.0)
+        interior = problem.grid.interior
+        sizes = [backend.reduce("max", copy, interior, array) for array in (now, self._right)]
+        scale = max(sizes[0] / dt, sizes[1])
+        criterion = Criterion(
+            self._case.solver, system, self._added, scale=scale, looks_first=False
+        )
+        method.restart()
+        demand_converged(iterate(method, criterion, Silent()), f"the diffusion of {name}")
+        backend.sweep(added, new, region, now, self._added)
+
+    def solver(self, name: str, dt: float, theta: float) -> tuple[System, Method]:
+        """That of a quantity for a step of this length; the one that there is, if it is for it."""
+        known = self._solvers.get(name)
+        if known is None or known[0] != (dt, theta):
+            system = self._system(name, dt, theta)
+            known = (dt, theta), system, make_method(self._case, system, self._added)
+            self._solvers[name] = known
+        return known[1], known[2]
+
+    def _system(self, name: str, dt: float, theta: float) -> System:
+        """The walls, where d = 0, are part of the capacity, so that unknowns are all there is."""
+        problem, place = self._problem, self._problem.backend.to_device
+        nu, grid = theta * problem.moved[name], problem.grid
+        lines, held = [], np.ones((1,) * grid.dimension)
+        for number in range(grid.dimension):
+            between, to_walls = self._lines(name, number)
+            lines.append(place(grid.along(number, nu * between)))
+            held = held + dt * nu * grid.along(number, to_walls)
+        ratios = (ONE,) * grid.dimension
+        return System(
+            grid=grid,
+            backend=problem.backend,
+            halo=problem.halo,
+            residual=heat.residual,
+            diagonal=heat.diagonal,
+            rounding=heat.rounding,
+            coefficients=Coefficients(place(held), 1.0 / dt, tuple(reversed(lines)), ratios),
+            b=self._right,
+            lowest=lambda: 1.0 / dt,
+            homogeneous=True,
+        )
+
+    def _lines(self, name: str, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """1 / h^2 between unknowns along an axis (before each), and from each to walls of it."""
+        problem = self._problem
+        axis, block = problem.whole.axes[number], problem.grid.axes[number]
+        share = 1.0 / (axis.spacing * axis.spacing)
+        between = np.full(axis.all_unknowns + 2, share)
+        to_walls = np.zeros(between.size)
+        if not axis.periodic:
+            across = name in problem.components and problem.components.index(name) == number
+            between[[1, -1]] = 0.0
+            if across:  # the last unknown is the wall
+                between[-2] = 0.0
+                to_walls[1] += share
+                to_walls[-3] += share
+            else:
+                for beside, wall in zip((1, -2), WALLS[axis.name], strict=True):
+                    condition = problem.case.condition(name, wall)
+                    if condition is not None and condition.value is not None:
+                        to_walls[beside] += 2.0 * share
+        window = slice(block.start, block.start + block.unknowns + 2)
+        return between[window], to_walls[window]

@@ -154,18 +154,13 @@ class Staggered(MultiFieldModel):
                 region = replaced(region, number, (low, high - 1))
         return region
 
-    def open_faces(self) -> list[tuple[int, Region]]:
-        """Axis and region of the faces of this block through which fluid leaves as it likes."""
-        return [
-            (number, tuple(
-                bounds if n == number else inner
-                for n, (bounds, inner) in enumerate(
-                    zip(self.face_at(number, 1), self.grid.interior, strict=True)
-                )
-            ))
+    def open_faces(self) -> dict[int, Region]:
+        """By axis, the faces of this block through which fluid leaves as it likes."""
+        return {
+            number: replaced(self.grid.interior, number, self.face_at(number, 1)[number])
             for number, _ in self.open_ends
             if self.grid.axes[number].at_ends[1]
-        ]  # fmt: skip
+        }
 
     def balance_at(self, time: float) -> Balance:
         """What flows through the walls at a time, where no end is open (asks all processes).
