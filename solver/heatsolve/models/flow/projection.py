@@ -336,7 +336,8 @@ class Projection(Stepper):
         sweep, open_faces = problem.backend.sweep, problem.open_faces()
         problem.halo.exchange(p)
         for component, name in enumerate(problem.components):
-            w, args = fields[name], (fields[name], p, dt, spacings[component])
+            w = fields[name]
+            args: tuple[Any, ...] = (w, p, dt, spacings[component])
             if problem.bodies is not None:
                 args = (*args, problem.bodies.mobility(name, self._length))
             if not only_open:

@@ -9,7 +9,7 @@ from heatsolve.backends import Accumulator
 from heatsolve.case.case import Case
 from heatsolve.errors import NotConverged
 from heatsolve.linear import iterate
-from heatsolve.linear.iterate import Controller, solve
+from heatsolve.linear.iterate import Controller, Outcome, solve
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method, System, two_coloured
@@ -68,7 +68,7 @@ def stall(case: Case, singular: bool) -> str:
 # ---- steps in time ----
 
 
-def demand_converged(outcome: iterate.Outcome, what: str) -> None:
+def demand_converged(outcome: Outcome, what: str) -> None:
     """Raise NotConverged where an iteration inside a step ended at its limit."""
     if outcome.ending == "limit":
         raise NotConverged(
