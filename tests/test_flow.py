@@ -472,8 +472,8 @@ def test_a_system_of_diffusion_belongs_to_a_step_and_its_theta():
         grid="periodic = ['x', 'y']", initial="velocity_x = 'sin(2*pi*y)'",
     ), "case")  # fmt: skip
     diffusion = Projection(Staggered(case, NumpyBackend()), 0.0, 0.01)._diffusion
-    solvers = [diffusion.make_solver("velocity_x", *of) for of in ((0.01, 1.0), (0.02, 0.5))]
-    assert [solver.system.coefficients.s for solver in solvers] == [100.0, 50.0]
+    solvers = [diffusion.solver("velocity_x", *of) for of in ((0.01, 1.0), (0.02, 0.5))]
+    assert [system.coefficients.s for system, _ in solvers] == [100.0, 50.0]
 
 
 def test_steps_become_longer_with_a_flow_that_comes_to_rest(tmp_path):

@@ -1,6 +1,6 @@
 """Keys of a case that may be given but change nothing: a warning each, or an error.
 
-Keys that could be mistaken for something else are refused when the case is read, see `conflicts`.
+Keys that could be mistaken for something else are refused when the case is read, by its `mistakes`.
 """
 
 import math
@@ -17,17 +17,15 @@ from heatsolve.case.types import Found
 from heatsolve.errors import CaseError
 from heatsolve.models.base import grid_of, region_of
 
-EXPLICIT = "an explicit march solves no system"
 STEADY = "a steady case has no time"
 TOLD_BY_MARCHES = {"precision", "check_every"}
 """Keys of `[solver]` that every march follows."""
-COUNTED = "solver.iterations makes exactly so many iterations"
 
 
 def warn_of_unused(
     case: Case, machine: Backend, ranks: int, warn: Callable[[str], None], strict: bool
 ) -> None:
-    """Warn of every key that changes nothing in a run on this machine, by so many processes.
+    """Warn of every key that changes nothing in a run of this number of processes on this machine.
 
     Raises CaseError with a line for each if `strict`.
     """
@@ -40,60 +38,79 @@ def warn_of_unused(
 
 def unused_keys(case: Case, machine: Backend, ranks: int) -> Found:
     """Yield each key that is given and changes nothing, and why."""
-    given = tomllib.loads(case.text)
-    for rules in (_solver, _time_and_model, _fields, _boxes, _constants):
-        for path, why in rules(case, given):
-            yield path, f"has no effect: {why}"
-    for path, why in _parallel(given, machine, ranks):
+    table = tomllib.loads(case.text)
+    reasons = {
+        "solver": _of_solver(case, table.get("solver", {})),
+        "parallel": _of_parallel(table.get("parallel", {}), machine, ranks),
+        **_of_steadiness(case),
+    }
+    own = case.field_names
+    lacking = f"the model has no such field (it has {', '.join(own)})"
+    reasons["units"] |= {name: lacking for name in FIELDS if name not in own}
+    if getattr(case.model, "buoyancy", None) is None:
+        unmoved = "without model.buoyancy the temperature moves nothing"
+        reasons["model"]["reference_temperature"] = unmoved
+    found = [
+        ((section, key), why)
+        for section, keys in reasons.items()
+        for key, why in keys.items()
+        if key in table.get(section, {})
+    ]
+    for path, why in (*found, *_references(case), *_boxes(case), *_constants(case, table)):
         yield path, f"has no effect: {why}"
 
 
-def _among(given: Mapping[str, Any], section: str, keys: Mapping[str, str]) -> Found:
-    """Those of some keys of a section that are given, and why they change nothing."""
-    for key in given.get(section, {}):
-        if key in keys:
-            yield (section, key), keys[key]
-
-
-def _solver(case: Case, given: Mapping[str, Any]) -> Found:
+def _of_solver(case: Case, solver: Mapping[str, Any]) -> dict[str, str]:
     """What no solver of this case asks."""
-    time, keys = case.time, dict[str, str]()
-    if case.model.kind == "heat" and time is not None and time.scheme not in IMPLICIT:
-        keys = dict.fromkeys(set(given.get("solver", {})) - TOLD_BY_MARCHES, EXPLICIT)
-    elif case.solver.iterations is not None:
-        overridden = {path for path, _ in case.origin.overrides} if case.origin else set()
-        for key in ("tolerance", "relative", "max_iterations"):
-            # `--set solver.iterations=N` is meant to take the place of a file's tolerance.
-            if ("solver", "iterations") not in overridden or ("solver", key) in overridden:
-                keys[key] = COUNTED
-    yield from _among(given, "solver", keys)
+    if case.model.kind == "heat" and case.time is not None and case.time.scheme not in IMPLICIT:
+        return dict.fromkeys(set(solver) - TOLD_BY_MARCHES, "an explicit march solves no system")
+    if case.solver.iterations is None:
+        return {}
+    overridden = {path for path, _ in case.origin.overrides} if case.origin else set()
+    counted = "solver.iterations makes exactly so many iterations"
+    # `--set solver.iterations=N` is meant to take the place of a file's tolerance.
+    return {
+        key: counted
+        for key in ("tolerance", "relative", "max_iterations")
+        if ("solver", "iterations") not in overridden or ("solver", key) in overridden
+    }
 
 
-def _time_and_model(case: Case, given: Mapping[str, Any]) -> Found:
-    """What a steady case, or an implicit march, does not ask."""
-    model, time = case.model, case.time
-    if model.steady:
-        yield from _among(given, "output", {"every": STEADY, "sample": STEADY})
-        yield from _among(given, "units", {"time": STEADY})
+def _of_parallel(parallel: Mapping[str, Any], machine: Backend, ranks: int) -> dict[str, str]:
+    """What only several processes, GPUs or numba's threads ask; not what is left to "auto"."""
+    reasons = {}
+    if machine.name != "numba":
+        reasons["threads"] = f"the backend is {machine.name}, only numba has threads"
+    if ranks == 1:
+        reasons |= dict.fromkeys(("ranks", "halo", "transport"), "there is one process")
+        asked = parallel.get("ranks", "auto")
+        if asked != "auto" and math.prod(asked) != 1:  # which a run refuses
+            del reasons["ranks"]
+    elif not machine.on_device:
+        reasons["transport"] = "it moves ghosts between GPUs only"
+    return {key: why for key, why in reasons.items() if parallel.get(key) != "auto"}
+
+
+def _of_steadiness(case: Case) -> dict[str, dict[str, str]]:
+    """What a steady case, or an implicit march, does not ask, by sections."""
+    reasons: dict[str, dict[str, str]] = {"units": {}, "model": {}}
+    if case.model.steady:
         capacity = "a steady temperature does not depend on it"
-        yield from _among(given, "model", {"density": capacity, "specific_heat": capacity})
-    elif time is not None and time.scheme in IMPLICIT:
-        stable = f"{time.scheme} is stable at any step"
-        yield from _among(given, "time", {"allow_unstable": stable})
-    if getattr(model, "buoyancy", None) is None:
-        unmoved = "without model.buoyancy the temperature moves nothing"
-        yield from _among(given, "model", {"reference_temperature": unmoved})
+        reasons["output"] = {"every": STEADY, "sample": STEADY}
+        reasons["units"] = {"time": STEADY}
+        reasons["model"] = {"density": capacity, "specific_heat": capacity}
+    elif case.time is not None and case.time.scheme in IMPLICIT:
+        reasons["time"] = {"allow_unstable": f"{case.time.scheme} is stable at any step"}
+    return reasons
 
 
-def _fields(case: Case, given: Mapping[str, Any]) -> Found:
-    """Units of fields that the model lacks, and references for fields that are not written."""
-    own, written = case.field_names, case.output.fields
-    lacking = f"the model has no such field (it has {', '.join(own)})"
-    yield from _among(given, "units", {name: lacking for name in FIELDS if name not in own})
+def _references(case: Case) -> Found:
+    """References for fields that are not written."""
+    written = case.output.fields
     if written is None:
         return
     unwritten = "{} is not among output.fields, and is compared with nothing"
-    for name in own:
+    for name in case.field_names:
         if name not in written and getattr(case.reference.exact, name) is not None:
             yield ("reference", "exact", name), unwritten.format(name)
     for n, profile in enumerate(case.reference.profiles):
@@ -101,7 +118,7 @@ def _fields(case: Case, given: Mapping[str, Any]) -> Found:
             yield ("reference", "profile", n, "field"), unwritten.format(profile.field)
 
 
-def _boxes(case: Case, given: Mapping[str, Any]) -> Found:
+def _boxes(case: Case) -> Found:
     """Boxes of initial values in which no unknown lies."""
     whole = grid_of(case)
     faces = [f"velocity_{axis.name}" for axis in whole.axes]
@@ -112,12 +129,12 @@ def _boxes(case: Case, given: Mapping[str, Any]) -> Found:
             yield ("initial", "box", n), f"no unknown of {box.field} lies in it"
 
 
-def _constants(case: Case, given: Mapping[str, Any]) -> Found:
+def _constants(case: Case, table: Mapping[str, Any]) -> Found:
     """Constants whose names stand in no expression, nor in one that an override has replaced."""
-    tables = [given, tomllib.loads(case.origin.text) if case.origin else {}]
-    rest = [{key: table[key] for key in table if key not in ("case", "units")} for table in tables]
+    tables = [table, tomllib.loads(case.origin.text) if case.origin else {}]
+    rest = [{key: each[key] for key in each if key not in ("case", "units")} for each in tables]
     named = {name for text in _texts(rest) for name in re.findall(r"[^\W\d]\w*", text)}
-    for name in given.get("constants", {}):
+    for name in table.get("constants", {}):
         if name not in named:
             yield ("constants", name), "no expression names it"
 
@@ -129,19 +146,3 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _texts(item)
-
-
-def _parallel(given: Mapping[str, Any], machine: Backend, ranks: int) -> Found:
-    """What only several processes, GPUs or numba's threads ask; not what is left to "auto"."""
-    asked = {key: value for key, value in given.get("parallel", {}).items() if value != "auto"}
-    keys = {}
-    if machine.name != "numba":
-        keys["threads"] = f"the backend is {machine.name}, only numba has threads"
-    if ranks == 1:
-        alone = "there is one process"
-        keys |= {"ranks": alone, "halo": alone, "transport": alone}
-        if math.prod(asked.get("ranks", ())) != 1:  # which a run refuses
-            del keys["ranks"]
-    elif not machine.on_device:
-        keys["transport"] = "it moves ghosts between GPUs only"
-    yield from _among({"parallel": asked}, "parallel", keys)
