@@ -16,8 +16,8 @@ import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
-from heatsolve.errors import InputError
-from heatsolve.linear.iterate import Controller
+from heatsolve.errors import InputError, NotConverged
+from heatsolve.linear.iterate import Controller, Outcome
 from heatsolve.linear.system import System
 from heatsolve.models import stability
 from heatsolve.models.transport import equations as transport
@@ -226,6 +226,14 @@ class Silent:
 
     def progress(self, number: int, norm: float | None, total: int | None = None) -> None:
         pass
+
+
+def demand_converged(outcome: Outcome, what: str) -> None:
+    """Raise NotConverged where an iteration inside a step ended at its limit."""
+    if outcome.ending == "limit":
+        raise NotConverged(
+            f"{what} did not converge in {outcome.count} iterations (norm {outcome.norm:.3g})"
+        )
 
 
 Row = tuple[str, str]

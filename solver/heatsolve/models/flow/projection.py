@@ -12,10 +12,10 @@ from heatsolve.errors import Diverged, NotConverged
 from heatsolve.linear.iterate import Controller, iterate
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Coefficients, Method, Sweeps, System, added
-from heatsolve.models.base import Silent, Stepper, Substep
+from heatsolve.models.base import Silent, Stepper, Substep, demand_converged
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
-from heatsolve.models.heat.solver import demand_converged, make_method
+from heatsolve.models.heat.solver import make_method
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.equations import Stage
 from heatsolve.stencil.grid import WALLS, Region

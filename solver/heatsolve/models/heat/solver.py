@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.case.case import Case
-from heatsolve.errors import NotConverged
 from heatsolve.linear import iterate
-from heatsolve.linear.iterate import Controller, Outcome, solve
+from heatsolve.linear.iterate import Controller, solve
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method, System, two_coloured
-from heatsolve.models.base import Silent, Stepper, Substep, grid_of, mirrors, walls_of
+from heatsolve.models.base import (
+    Silent,
+    Stepper,
+    Substep,
+    demand_converged,
+    grid_of,
+    mirrors,
+    walls_of,
+)
 from heatsolve.models.heat import equations as heat
 from heatsolve.stencil.language import copy
 
@@ -66,14 +73,6 @@ def stall(case: Case, singular: bool) -> str:
 
 
 # ---- steps in time ----
-
-
-def demand_converged(outcome: Outcome, what: str) -> None:
-    """Raise NotConverged where an iteration inside a step ended at its limit."""
-    if outcome.ending == "limit":
-        raise NotConverged(
-            f"{what} did not converge in {outcome.count} iterations (norm {outcome.norm:.3g})"
-        )
 
 
 class Explicit(Stepper):
