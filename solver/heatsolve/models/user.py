@@ -21,8 +21,8 @@ from functools import cache
 from typing import Any, Literal
 
 import heatsolve
+from heatsolve.case import load
 from heatsolve.case.case import Case, with_keys, with_walls
-from heatsolve.case.load import REGISTERED
 from heatsolve.case.sections import (
     ZERO,
     Condition,
@@ -89,7 +89,7 @@ def model(
         _demand_names(name, fields, args, diffusivities)
         _demand_signature(rates, [*fields, *args])
         case = case_with(Equations(name, tuple(fields), args, tuple(diffusivities), rates))
-        REGISTERED[name] = lambda table: [case]
+        load.REGISTERED[name] = lambda table: [case]
         return rates
 
     return register
