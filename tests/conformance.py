@@ -195,6 +195,8 @@ def _of_points(d: int) -> list[Entry]:
         Entry(f"{d}d-copy", points.copy, d, (_along(d, d - 1, positive=False),)),
         Entry(f"{d}d-fill", points.fill, d, (REAL,)),
         Entry(f"{d}d-shifted", points.shifted, d, (u, *(1, -1, 0)[:d])),
+        Entry(f"{d}d-change", points.change, d, (u, u), ("max",)),
+        Entry(f"{d}d-squared-change", points.term_of(points.change, "sum"), d, (u, u), ("sum",)),
         Entry(f"{d}d-weighted-magnitude", weighted_magnitude, d, (u, *_faces(d)[1::2]), ("sum",)),
         *words,
     ]

@@ -125,6 +125,8 @@ def _index(axis: str, shift: int, added: tuple[int, ...]) -> str:
 
 # ---- machine code, kept from run to run ----------------------------------------------------------
 
+FASTER = {"no_rewrites": True, "no_cfunc_wrapper": True}
+"""Rewrites are of whole arrays, and C calls no loop: a third less time, the same machine code."""
 VERSIONS = (numba.__version__, llvmlite.__version__, sys.version)
 
 
@@ -166,14 +168,11 @@ class Kept(_Cache):
 
 
 def kept(digest: str, *signatures: Any, **options: Any) -> Callable[[Any], Any]:
-    """Numba's `njit`, with the machine code kept in our cache; see `Kept` for the digest.
-
-    The rewrites are of whole arrays, and C calls no loop: without them a third of the time of
-    compiling is saved, and the machine code is the same.
-    """
+    """Numba's `njit`, with the machine code kept in our cache; see `Kept` for the digest."""
+    options |= FASTER
 
     def compiled(function: Any) -> Any:
-        dispatcher = numba.njit(no_rewrites=True, no_cfunc_wrapper=True, **options)(function)
+        dispatcher = numba.njit(**options)(function)
         dispatcher._cache = Kept(function.__name__, digest)
         for signature in signatures:
             dispatcher.compile(signature)
