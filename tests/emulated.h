@@ -53,12 +53,17 @@ template <typename V> V __shfl_xor_sync(unsigned, V v, int n) {
     return from_lane(v, threadIdx.x % 32 ^ n);
 }
 template <typename V> V __shfl_sync(unsigned, V v, int lane) { return from_lane(v, lane); }
-inline int __reduce_max_sync(unsigned, int v) {
+template <typename V> V __reduce_max_sync(unsigned, V v) {
     for (int n = 16; n; n >>= 1) v = max(v, __shfl_xor_sync(0u, v, n));
+    return v;
+}
+inline int __reduce_add_sync(unsigned, int v) {
+    for (int n = 16; n; n >>= 1) v += __shfl_xor_sync(0u, v, n);
     return v;
 }
 inline long long __double_as_longlong(double v) { long long r; memcpy(&r, &v, 8); return r; }
 inline double __longlong_as_double(long long v) { double r; memcpy(&r, &v, 8); return r; }
+inline int __double2loint(double v) { return (int)__double_as_longlong(v); }
 inline int __double2hiint(double v) { return (int)(__double_as_longlong(v) >> 32); }
 template <typename A> void atomicAdd(A* to, A v) { *to += v; }
 template <typename A> void atomicMax(A* to, A v) { *to = max(*to, v); }

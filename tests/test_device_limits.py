@@ -277,7 +277,7 @@ def test_every_file_of_cuda_c_is_compiled():
     sources += [source for source, *_ in families(chosen("H100")[2])]
     folder = resources.files("heatsolve.backends.gpu") / "cuda"
     texts = [file.read_text() for file in folder.iterdir() if file.name.endswith(".cuh")]
-    assert len(texts) >= 10
+    assert len(texts) >= 9
     assert all(any(text in source for source in sources) for text in texts)
 
 

@@ -37,7 +37,6 @@ from heatsolve.backends.gpu.fused_kernel import (
     FusedSweeps,
     Reads,
     Shift,
-    Transfer,
     assembled,
     layout_3d,
 )
@@ -138,9 +137,8 @@ def source(work: FusedSweeps, shape: Shape) -> str:
     along = fetched_along(work)
     name, tape, numbers = "POINT", work.tape, tuple(work.own)
     if work.restricts:
-        assert work.transfer is not None and work.transfer.residual is not None
-        name, tape = "RESIDUAL", work.transfer.residual
-        numbers = (0, *work.transfer.operands)
+        assert work.residual is not None
+        name, tape, numbers = "RESIDUAL", work.residual, (0, *work.residual_operands)
     reads = Reads(work, tape, numbers, layout_3d(FIELD, along))
     before, after = reach(work)
     low, high = halo(work, 2)
@@ -234,9 +232,7 @@ def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
         return False
     works = list(parts_of(leg, precision, False))
     work = works[-1]
-    tapes = [work.tape]
-    if work.transfer is not None and work.transfer.residual is not None:
-        tapes.append(work.transfer.residual)
+    tapes = [tape for tape in (work.tape, work.residual) if tape is not None]
     near = all(reads_neighbours(tape, work.signature) for tape in tapes)
     fits = all(fitting_shape(work, shapes_of(work), limits) for work in works)
     if len(leg.shape) == 2:
@@ -261,23 +257,24 @@ def parts_of(leg: CycleLeg, precision: str, gated: bool) -> Iterator[FusedSweeps
         described = ((False,) * axes, *[describe(a) for a in arguments])
         return Signature(described, ("array",), (None,), precision, axes, gated)
 
-    transfer = None if leg.coarse is None else Transfer(leg.restricts)
-    if transfer is not None and leg.residual is not None:
-        tape = signature(leg.operands).tape(leg.residual)
-        norm = leg.norm and leg.norm.kind
-        transfer = Transfer(leg.restricts, tape, _numbers(leg), norm)
     own = signature(leg.stages[0])
     norms = [None] * len(leg.colours)
     work = work_of(own.tape(leg.point), own, leg.stages, norms, leg.wraps, leg.pitch)
     margin = leg.margin if leg.margin is None or leg.margin <= MOST_MARGIN else None
-    colours, functions = tuple(leg.colours), tuple(leg.functions.items())
-    work = replace(work, colours=colours, from_zero=leg.from_zero, margin=margin)
-    work = replace(work, functions=functions)
+    work = replace(
+        work, colours=tuple(leg.colours), functions=tuple(leg.functions.items()),
+        from_zero=leg.from_zero, margin=margin,
+    )  # fmt: skip
     if leg.inverse is not None and margin is not None:
         coefficients = signature(leg.stages[0][INVERSE:])
         made = replace(coefficients, arguments=coefficients.arguments[1:])  # it takes no field
         work = replace(work, inverse=made.tape(leg.inverse))
-    last = replace(work, transfer=transfer)
+    last = work
+    if leg.coarse is not None:
+        last = replace(work, restricts=leg.restricts, corrects=not leg.restricts)
+        if leg.residual is not None:
+            tape, norm = signature(leg.operands).tape(leg.residual), leg.norm and leg.norm.kind
+            last = replace(last, residual=tape, residual_operands=_numbers(leg), residual_norm=norm)
     if axes == 2 and leg.colours:
         yield last
         return
@@ -338,7 +335,7 @@ class CycleLegKernels:
         text = source if len(leg.shape) == 3 else None
         kernel = FusedKernel(work, backend.limits, shapes_of(work), text)
         covered, more = leg.region, ()
-        if work.transfer is not None:
+        if work.restricts or work.corrects:
             extents = leg.coarse_shape
             numbers = (*extents, leg.coarse.shape[-1])
             more = (leg.coarse, *leg.weights, *[backend.integer(number) for number in numbers])
@@ -362,6 +359,6 @@ class CycleLegKernels:
             # A kernel without sweeps is the last one: it looks at the result.
             work = kernel.work
             field = new if work.from_zero or not work.sweeps else u
-            registers = self._registers if work.transfer and work.transfer.norm else ()
+            registers = self._registers if work.residual_norm else ()
             queue(launch, (*kernel.operands(new, field, self._stages, registers), *more))
         return self._work

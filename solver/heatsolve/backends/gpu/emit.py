@@ -495,7 +495,7 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
         lines.append(f"    {call}(terms{n}, o{n} + ({warp}) % {SPREAD} * WIDTH);")
     head = cuda_text("pairs.cuh") if signature.pairs else ""
     if reductions:
-        head = constants() + cuda_text("reductions.cuh")
+        head = constants()
     return (
         f"// {name}\n{head}\n"
         f'extern "C" __global__ void __launch_bounds__({x * y})\n'

@@ -34,22 +34,6 @@ INVERSE = 3
 
 
 @dataclass(frozen=True)
-class Transfer:
-    """What a leg of a multigrid cycle does besides its sweeps.
-
-    If it `restricts`, it ends with the residual of the result, restricted to the coarse level;
-    otherwise it begins with what is interpolated from there. `norm`: the kind of that of the
-    `residual`, if it is wanted. `operands`: the numbers of the kernel's arguments that the residual
-    takes after the field.
-    """
-
-    restricts: bool
-    residual: Tape | None = None
-    operands: tuple[int, ...] = ()
-    norm: str | None = None
-
-
-@dataclass(frozen=True)
 class FusedSweeps:
     """Sweeps of one point function, fused in one kernel, as far as its text depends on them.
 
@@ -59,8 +43,12 @@ class FusedSweeps:
     `odd`: whether the first plane that is read is odd. `from_zero`: whether the sweeps begin at 0
     wherever they read. `margin`: layers beside the walls beyond which all arrays but the field and
     b hold one value each, if they do. `inverse`: what makes the argument of number INVERSE of those
-    behind it, if it is made of them. `transfer`: what a leg of a multigrid cycle does besides, and
-    `functions` those of `CycleLeg`, as C functions by their names.
+    behind it, if it is made of them.
+
+    A leg of a multigrid cycle that `corrects` begins with what is interpolated from the coarse
+    level. It may end with the `residual` of its result, which takes the kernel's arguments of the
+    numbers `residual_operands` after the field: one that `restricts` brings it to the coarse level,
+    and `residual_norm` is the kind of its norm, if that is wanted. `functions`: see `CycleLeg`.
     """
 
     tape: Tape
@@ -74,7 +62,11 @@ class FusedSweeps:
     from_zero: bool = False
     margin: int | None = None
     inverse: Tape | None = None
-    transfer: Transfer | None = None
+    restricts: bool = False
+    corrects: bool = False
+    residual: Tape | None = None
+    residual_operands: tuple[int, ...] = ()
+    residual_norm: str | None = None
     functions: tuple[tuple[str, Tape], ...] = ()
 
     def is_uniform(self, number: int) -> bool:
@@ -95,19 +87,9 @@ class FusedSweeps:
         return len(self.norms)
 
     @property
-    def restricts(self) -> bool:
-        """Whether the residual of the result is restricted, too."""
-        return self.transfer is not None and self.transfer.restricts
-
-    @property
-    def corrects(self) -> bool:
-        """Whether it begins with the interpolation of a correction."""
-        return self.transfer is not None and not self.transfer.restricts
-
-    @property
     def has_residual(self) -> bool:
         """Whether the residual of the result is computed, to be restricted or for its norm."""
-        return self.transfer is not None and self.transfer.residual is not None
+        return self.residual is not None
 
     @property
     def real(self) -> str:
@@ -134,13 +116,13 @@ class FusedSweeps:
             else:
                 result.append((self.real, f"a{number}"))
         result += [("integer*", f"reg{t}") for t, kind in enumerate(self.norms) if kind]
-        if self.transfer is not None:
-            if self.transfer.norm is not None:
-                result.append(("integer*", "reg_residual"))
+        if self.residual_norm is not None:
+            result.append(("integer*", "reg_residual"))
+        if self.restricts or self.corrects:
             coarse = f"{self.real}* __restrict__"
             result.append((coarse if self.restricts else f"const {coarse}", "coarse"))
             axes = "ijk"[: self.signature.dimension]
-            result += [(array, f"line_{axis}{n}") for axis in axes for n in range(4)]
+            result += [(array, f"weights_{axis}{n}") for axis in axes for n in range(4)]
             result += [("integer", f"coarse_{end}") for end in (*axes, "pitch")]
         return result
 
@@ -166,11 +148,11 @@ def assembled(
 
     A piece is an expression, or a sequence of lines: statements.
     """
-    operands, transfer, precision = work.operands(), work.transfer, work.signature.precision
+    operands, precision = work.operands(), work.signature.precision
     defines = {
         **numbers, "GATED": work.signature.gated, "RESTRICTS": work.restricts,
         "CORRECTS": work.corrects, "FROM_ZERO": work.from_zero, "CHANGES": any(work.norms),
-        **NORMS, "RESIDUAL_NORM": 0 if transfer is None else NORMS.get(f"{transfer.norm}_NORM", 0),
+        **NORMS, "RESIDUAL_NORM": NORMS.get(f"{work.residual_norm}_NORM".upper(), 0),
     }  # fmt: skip
     defined = {
         "PARAMETERS": ", ".join(f"{kind} {name}" for kind, name in operands),
@@ -181,8 +163,8 @@ def assembled(
     head += "".join(macro(name, value) for name, value in defined.items())
     types = f"typedef {work.real} real;\ntypedef {work.real}2 pack;\n"
     functions = {"point": work.tape, **terms_of_norms(), **dict(work.functions)}
-    if transfer is not None and transfer.residual is not None:
-        functions["residual"] = transfer.residual
+    if work.residual is not None:
+        functions["residual"] = work.residual
     if work.inverse is not None:
         functions["inverse"] = work.inverse
     texts = [c_function(name, tape, precision) for name, tape in functions.items()]
@@ -190,7 +172,7 @@ def assembled(
     return constants() + head + types + common + cuda_text(file)
 
 
-NORMS = {"max_NORM": 1, "sum_NORM": 2}
+NORMS = {"MAX_NORM": 1, "SUM_NORM": 2}
 """Numbers of the kinds of norms in kernels."""
 
 
@@ -206,7 +188,7 @@ def changes(work: FusedSweeps) -> dict[str, list[str]]:
     norms = {t: kind for t, kind in enumerate(work.norms) if kind is not None}
     return {
         "CHANGE_STATE": [
-            f"Norm<{kind}_NORM, POINTS> norm{t}(reg{t} + copy * WIDTH);"
+            f"Norm<{kind.upper()}_NORM, POINTS> norm{t}(reg{t} + copy * WIDTH);"
             for t, kind in norms.items()
         ],
         "CHANGE_TAKE": [f"if (t == {t}) norm{t}.take(place, moved_by, counts);" for t in norms],
@@ -394,7 +376,7 @@ def reach(work: FusedSweeps) -> int:
 
 def even(work: FusedSweeps) -> bool:
     """Whether pieces begin at even rows: where rows differ by colour, or belong to coarse ones."""
-    return any(work.colours) or work.transfer is not None
+    return any(work.colours) or work.restricts or work.corrects
 
 
 def lead(work: FusedSweeps) -> int:
@@ -425,8 +407,8 @@ def kept(work: FusedSweeps) -> list[int]:
 def source_2d(work: FusedSweeps, strip: Strip) -> str:
     """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
     functions = {"POINT": Reads(work, work.tape, work.own, layout_2d(work, "t"))}
-    if work.transfer is not None and work.transfer.residual is not None:
-        args = work.transfer.residual, (0, *work.transfer.operands), layout_2d(work, "T")
+    if work.residual is not None:
+        args = work.residual, (0, *work.residual_operands), layout_2d(work, "T")
         functions["RESIDUAL"] = Reads(work, *args, "m")
     keeps = kept(work)
     defines = {

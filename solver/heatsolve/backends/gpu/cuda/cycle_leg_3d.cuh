@@ -115,13 +115,13 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(coarse_k) - 2;
     const int q = y >> 1, s = x >> 1;
     const int known_q = min(max(q, 0), last_q + 1);
-    const real share_j0 = line_j0[known_q], share_j1 = line_j1[known_q];
-    const real share_j2 = line_j2[known_q], share_j3 = line_j3[known_q];
-    real share_k[C / 2][4];
+    const real weight_j0 = weights_j0[known_q], weight_j1 = weights_j1[known_q];
+    const real weight_j2 = weights_j2[known_q], weight_j3 = weights_j3[known_q];
+    real weight_k[C / 2][4];
     for (int m = 0; m < C / 2; m++) {
         const int known_s = min(max(s + m, 0), last_s + 1);
-        share_k[m][0] = line_k0[known_s], share_k[m][1] = line_k1[known_s];
-        share_k[m][2] = line_k2[known_s], share_k[m][3] = line_k3[known_s];
+        weight_k[m][0] = weights_k0[known_s], weight_k[m][1] = weights_k1[known_s];
+        weight_k[m][2] = weights_k2[known_s], weight_k[m][3] = weights_k3[known_s];
     }
     const bool coarse_mine = mine && q >= 1 && q <= last_q;
     // What is restricted along z is left here for the warp below, which needs it a step later.
@@ -133,7 +133,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         for (int r = 0; r < 2; r++)
             for (int k = 0; k < C; k++) past[n][r][k] = 0;
 #if RESIDUAL_NORM
-    Norm<RESIDUAL_NORM, 2 * C> norm(reg_residual + (COPY) * WIDTH);
+    Norm<RESIDUAL_NORM, 2 * C> norm(reg_residual + (COPY)*WIDTH);
 #endif
 
 #else
@@ -160,25 +160,25 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         return EDGE && wraps ? wrapped((n >> 1) + 1, last) - 1 : n >> 1;
     };
     auto in_array = [&](int q, int last) { return EDGE ? min(max(q, 0), last + 1) : q; };
-    // Where the shares of an unknown are: those of ghosts are not there.
+    // Where the weights of an unknown are: those of ghosts are not there.
     auto row_of = [&](int q, int odd, int last, bool wraps) {
         return EDGE && wraps && !odd && q == 0 ? last : in_array(q, last);
     };
     const int q = below(y, last_q, WRAPS_J);
     int at_s[C / 2 + 1];  // what lies around a thread's columns in the coarse array
-    // The shares of both neighbours along y, of the even and the odd row, and along x.
-    real share_j[2][2], share_k[C][2];
+    // The weights of both neighbours along y, of the even and the odd row, and along x.
+    real weight_j[2][2], weight_k[C][2];
     for (int r = 0; r < 2; r++) {
         const bool none = EDGE && q > last_q;
         const int j = row_of(q, r, last_q, WRAPS_J);
-        share_j[r][0] = none ? 0 : (r ? line_j2 : line_j0)[j];
-        share_j[r][1] = none ? 0 : (r ? line_j3 : line_j1)[j];
+        weight_j[r][0] = none ? 0 : (r ? weights_j2 : weights_j0)[j];
+        weight_j[r][1] = none ? 0 : (r ? weights_j3 : weights_j1)[j];
     }
     for (int k = 0; k < C; k++) {
         const int s = below(x + k, last_s, WRAPS_K), row = row_of(s, k & 1, last_s, WRAPS_K);
         const bool none = EDGE && s > last_s;
-        share_k[k][0] = none ? 0 : (k & 1 ? line_k2 : line_k0)[row];
-        share_k[k][1] = none ? 0 : (k & 1 ? line_k3 : line_k1)[row];
+        weight_k[k][0] = none ? 0 : (k & 1 ? weights_k2 : weights_k0)[row];
+        weight_k[k][1] = none ? 0 : (k & 1 ? weights_k3 : weights_k1)[row];
         at_s[k / 2] = in_array(s, last_s);
         at_s[k / 2 + 1] = in_array(s + 1, last_s);
     }
@@ -201,10 +201,10 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                 const int m = k / 2;
                 around[0][r][k] = around[1][r][k];
                 const real below =
-                    interpolated(share_k[k][0], known[0][m], share_k[k][1], known[0][m + 1]);
+                    interpolated(weight_k[k][0], known[0][m], weight_k[k][1], known[0][m + 1]);
                 const real above =
-                    interpolated(share_k[k][0], known[1][m], share_k[k][1], known[1][m + 1]);
-                around[1][r][k] = interpolated(share_j[r][0], below, share_j[r][1], above);
+                    interpolated(weight_k[k][0], known[1][m], weight_k[k][1], known[1][m + 1]);
+                around[1][r][k] = interpolated(weight_j[r][0], below, weight_j[r][1], above);
             }
     };
     for (int n = 0; n < 1 + ODD; n++) {
@@ -271,8 +271,8 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
             const int p = below(z, last_p, WRAPS_I);
             const bool none = EDGE && p > last_p;
             const int row = row_of(p, PARITY, last_p, WRAPS_I);
-            const real share_below = none ? 0 : (PARITY ? line_i2 : line_i0)[row];
-            const real share_above = none ? 0 : (PARITY ? line_i3 : line_i1)[row];
+            const real weight_below = none ? 0 : (PARITY ? weights_i2 : weights_i0)[row];
+            const real weight_above = none ? 0 : (PARITY ? weights_i3 : weights_i1)[row];
             const bool unknown = !EDGE || WRAPS_I || (z >= region_i.low && z < region_i.high);
             if (PARITY == 0) {
                 turn_up();
@@ -281,7 +281,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
             #pragma unroll
             for (int r = 0; r < 2; r++)
                 for (int k = 0; k < C; k++) {
-                    const real there = corrected(share_below, around[0][r][k], share_above,
+                    const real there = corrected(weight_below, around[0][r][k], weight_above,
                                                  around[1][r][k], u[0][r][k]);
                     if (unknown && !fixed_y[r] && !fixed_x[k]) u[0][r][k] = there;
                 }
@@ -323,29 +323,29 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
 
             if (PARITY == 0) {  // planes are complete, here >> 1 in the coarse grid
                 const int p = min(max(here >> 1, 0), last_p + 1);
-                const real share_i0 = line_i0[p], share_i1 = line_i1[p];
-                const real share_i2 = line_i2[p], share_i3 = line_i3[p];
+                const real weight_i0 = weights_i0[p], weight_i1 = weights_i1[p];
+                const real weight_i2 = weights_i2[p], weight_i3 = weights_i3[p];
                 for (int r = 0; r < 2; r++)
                     for (int k = 0; k < C; k++)
                         mine_of_sheet[r][k] = sheet[r * X + k] =
-                            restricted(share_i0, past[2][r][k], share_i1, past[1][r][k], share_i2,
-                                       past[0][r][k], share_i3, rest[r][k]);
+                            restricted(weight_i0, past[2][r][k], weight_i1, past[1][r][k],
+                                       weight_i2, past[0][r][k], weight_i3, rest[r][k]);
                 done_with_shared_memory();
             } else {  // the sheet is that of the step before
                 const int p = (here - 1) >> 1;
                 real down[C];
                 for (int k = 0; k < C; k++)
-                    down[k] = restricted(share_j0, sheet[beyond + k], share_j1,
-                                         sheet[beyond + X + k], share_j2, mine_of_sheet[0][k],
-                                         share_j3, mine_of_sheet[1][k]);
+                    down[k] =
+                        restricted(weight_j0, sheet[beyond + k], weight_j1, sheet[beyond + X + k],
+                                   weight_j2, mine_of_sheet[0][k], weight_j3, mine_of_sheet[1][k]);
                 done_with_shared_memory();
                 real even = from_left(down[C - 2]), odd = from_left(down[C - 1]);
                 const bool plane = coarse_mine && 2 * p >= begin && 2 * p < end && p <= last_p;
                 for (int m = 0; m < C / 2; m++) {
                     store_if(plane && s + m >= 1 && s + m <= last_s,
                              coarse + ((integer)p * coarse_j + q) * coarse_pitch + s + m,
-                             restricted(share_k[m][0], even, share_k[m][1], odd, share_k[m][2],
-                                        down[2 * m], share_k[m][3], down[2 * m + 1]));
+                             restricted(weight_k[m][0], even, weight_k[m][1], odd, weight_k[m][2],
+                                        down[2 * m], weight_k[m][3], down[2 * m + 1]));
                     even = down[2 * m], odd = down[2 * m + 1];
                 }
             }

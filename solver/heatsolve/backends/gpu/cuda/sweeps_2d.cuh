@@ -65,47 +65,47 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
 #if CORRECTS
     const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2;
     int across[C];
-    real share_left[C], share_right[C];
+    real weight_left[C], weight_right[C];
     for (int k = 0; k < C; k++) {
         const int j = SIDES ? at[k] : column + k;
         across[k] = SIDES ? min(j >> 1, last_q) : column >> 1;
         const bool odd = SIDES ? j & 1 : k & 1;
         const bool none = SIDES && (j >> 1) > last_q;
-        share_left[k] = none ? 0 : (odd ? line_j2 : line_j0)[across[k]];
-        share_right[k] = none ? 0 : (odd ? line_j3 : line_j1)[across[k]];
+        weight_left[k] = none ? 0 : (odd ? weights_j2 : weights_j0)[across[k]];
+        weight_right[k] = none ? 0 : (odd ? weights_j3 : weights_j1)[across[k]];
     }
     auto widened = [&](int k, real left, real right) {
-        return interpolated(share_left[k], left, share_right[k], right);
+        return interpolated(weight_left[k], left, weight_right[k], right);
     };
     // A pair of rows lies at and above the coarse row p and below p + 1. The latter comes by a ring
     // that is filled as the field's, and is the former of the next pair; except at the ends, and
     // where a lane may have columns of two coarse ones.
     constexpr bool BY_RING = !ENDS && !(SIDES && WRAPS_J);
-    real below[C], up_share[4];
+    real below[C], up_weight[4];
     real* const coarse_ring = ring + (RING + KEPT * KEPT_ROWS) * (32 * C) + lane;
     const unsigned coarse_place = (unsigned)__cvta_generic_to_shared(coarse_ring);
     const real* coarse_from = coarse + (start >> 1) * coarse_pitch + across[0];
-    auto look_at_shares = [&](int p) {
-        up_share[0] = line_i0[p], up_share[1] = line_i1[p];
-        up_share[2] = line_i2[p], up_share[3] = line_i3[p];
+    auto look_at_weights = [&](int p) {
+        up_weight[0] = weights_i0[p], up_weight[1] = weights_i1[p];
+        up_weight[2] = weights_i2[p], up_weight[3] = weights_i3[p];
     };
     if (BY_RING) {
-        look_at_shares(start >> 1);
+        look_at_weights(start >> 1);
         for (int k = 0; k < C; k++) below[k] = widened(k, coarse_from[0], coarse_from[1]);
     }
 #elif RESTRICTS
     const int q = (column >> 1), last_q = int(coarse_j) - 2, last_p = int(coarse_i) - 2;
     const int known_q = min(max(q, 0), last_q + 1);
-    const real share0 = line_j0[known_q], share1 = line_j1[known_q];
-    const real share2 = line_j2[known_q], share3 = line_j3[known_q];
+    const real weight0 = weights_j0[known_q], weight1 = weights_j1[known_q];
+    const real weight2 = weights_j2[known_q], weight3 = weights_j3[known_q];
     // Of the coarse row that the next pair of rows may complete: loads take longer than a pair.
-    real down_share[4];
-    auto look_at_shares = [&](int row) {
+    real down_weight[4];
+    auto look_at_weights = [&](int row) {
         const int p = min(max(row >> 1, 0), last_p + 1);
-        down_share[0] = line_i0[p], down_share[1] = line_i1[p];
-        down_share[2] = line_i2[p], down_share[3] = line_i3[p];
+        down_weight[0] = weights_i0[p], down_weight[1] = weights_i1[p];
+        down_weight[2] = weights_i2[p], down_weight[3] = weights_i3[p];
     };
-    look_at_shares(start - T - 1);
+    look_at_weights(start - T - 1);
     real past[2][C];  // the residual of the pair before
     for (int r = 0; r < 2; r++)
         for (int k = 0; k < C; k++) past[r][k] = 0;
@@ -166,8 +166,8 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
             for (int r = 0; r < 2; r++) {
                 const int row = of_row(y + r), p = min(row >> 1, last_p);
                 const bool odd = row & 1, none = (row >> 1) > last_p;
-                const real share_below = none ? 0 : (odd ? line_i2 : line_i0)[p];
-                const real share_above = none ? 0 : (odd ? line_i3 : line_i1)[p];
+                const real weight_below = none ? 0 : (odd ? weights_i2 : weights_i0)[p];
+                const real weight_above = none ? 0 : (odd ? weights_i3 : weights_i1)[p];
                 const real* const low = coarse + p * coarse_pitch;
                 const real* const high = low + coarse_pitch;
                 const bool unknown = WRAPS_I || (y + r >= region_i.low && y + r < region_i.high);
@@ -175,7 +175,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                     const real under = widened(k, low[across[k]], low[across[k] + 1]);
                     const real over = widened(k, high[across[k]], high[across[k] + 1]);
                     const real here = FIELD_HERE;
-                    const real there = corrected(share_below, under, share_above, over, here);
+                    const real there = corrected(weight_below, under, weight_above, over, here);
                     current[r][k] = unknown && !fixed[k] ? there : here;
                 }
             }
@@ -186,12 +186,12 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                 for (int r = 0; r < 2; r++) {
                     const real here = FIELD_HERE;
                     const real there =
-                        corrected(up_share[2 * r], below[k], up_share[2 * r + 1], above, here);
+                        corrected(up_weight[2 * r], below[k], up_weight[2 * r + 1], above, here);
                     current[r][k] = fixed[k] ? here : there;
                 }
                 below[k] = above;
             }
-            look_at_shares((y >> 1) + 1);
+            look_at_weights((y >> 1) + 1);
         }
 #elif RESTRICTS && FROM_ZERO
         for (int r = 0; r < 2; r++)
@@ -271,13 +271,14 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
             const int first = y - T - 1, p = first >> 1;  // an even row
             real down[C];
             for (int k = 0; k < C; k++)
-                down[k] = restricted(down_share[0], past[0][k], down_share[1], past[1][k],
-                                     down_share[2], left_over[0][k], down_share[3], left_over[1][k]);
+                down[k] =
+                    restricted(down_weight[0], past[0][k], down_weight[1], past[1][k],
+                               down_weight[2], left_over[0][k], down_weight[3], left_over[1][k]);
             const real even = from_left(down[0]), odd = from_left(down[1]);
             const bool coarse_row = first >= begin && first < end && p >= 1 && p <= last_p;
             store_if(coarse_row && mine && q >= 1 && q <= last_q, coarse + p * coarse_pitch + q,
-                     restricted(share0, even, share1, odd, share2, down[0], share3, down[1]));
-            look_at_shares(first + 2);
+                     restricted(weight0, even, weight1, odd, weight2, down[0], weight3, down[1]));
+            look_at_weights(first + 2);
             #pragma unroll
             for (int r = 0; r < 2; r++)
                 for (int k = 0; k < C; k++) {
