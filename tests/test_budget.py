@@ -21,9 +21,9 @@ from heatsolve.models.base import make_model
 from heatsolve.runner import run
 from heatsolve.stencil.grid import make_grid, sampled
 from heatsolve.time.step_size import time_step_controller
-from heatsolve.tools import timing as predict
+from heatsolve.tools import check, measure
 from heatsolve.tools.check import preview
-from heatsolve.tools.timing import Speed, speed_of, timing
+from heatsolve.tools.measure import Speed, speed_of
 
 
 class Tracked(NumpyBackend):
@@ -172,7 +172,7 @@ def test_a_sample_has_points_of_the_grid():
 @pytest.fixture
 def slow(monkeypatch, tmp_path):
     """A machine that copies 1 GB/s in memory and 10 in a cache, and makes a call in 10 us."""
-    monkeypatch.setattr(predict, "speed_of", lambda machine: Speed(1e9, 1e10, 1e-5))
+    monkeypatch.setattr(check, "speed_of", lambda machine: Speed(1e9, 1e10, 1e-5))
     monkeypatch.chdir(tmp_path)
 
 
@@ -194,11 +194,11 @@ def test_the_least_time():
     ],
 )
 def test_calls_in_words(number, words):
-    assert predict.calls_in_words(number, "step") == words
+    assert check.calls_in_words(number, "step") == words
 
 
 def said(case, *overrides, ranks=1, known=None):
-    lines = preview(load(case, overrides), "numpy", ranks, timing=timing(ranks, known))
+    lines = preview(load(case, overrides), "numpy", ranks, timed=True, known=known)
     return {line[:12].strip(): line[12:] for line in lines}
 
 
@@ -236,7 +236,7 @@ def test_another_machine(slow):
     found = said("hot-plate", known="h200", ranks=4)
     assert "on 4 processes, each with one NVIDIA H200" in found["time"]
     with pytest.raises(InputError, match="--machine 'quick' must be one of h200"):
-        timing(1, "quick")
+        said("hot-plate", known="quick")
 
 
 def test_a_machine_is_measured_once(monkeypatch, tmp_path):
@@ -247,7 +247,7 @@ def test_a_machine_is_measured_once(monkeypatch, tmp_path):
         measured.append(machine.name)
         return Speed(1e9, 2e9, 1e-5)
 
-    monkeypatch.setattr(predict, "measured", once)
+    monkeypatch.setattr(measure, "measured", once)
     assert speed_of(make("numpy")) == speed_of(make("numpy")) == Speed(1e9, 2e9, 1e-5)
     assert measured == ["numpy"]
     (file,) = tmp_path.iterdir()
@@ -257,7 +257,7 @@ def test_a_machine_is_measured_once(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["numpy", "numba"])
 def test_what_is_measured(name):
-    speed = predict.measured(make(name))
+    speed = measure.measured(make(name))
     assert min(speed.memory, speed.cache, speed.call) > 0.0
 
 

@@ -11,7 +11,7 @@ from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.direct import MOST, Inverse, inverse_of, matrix_of
 from heatsolve.linear.multigrid.mixed import Refinement
 from heatsolve.models.heat.conduction import Conduction
-from heatsolve.tools.bench.measure import noise_inside
+from heatsolve.tools.measure import noise_inside
 
 GRIDS = {
     "line": ("nodes = [398]", "vg"),

@@ -24,7 +24,7 @@ from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
 from heatsolve.report import Report
 from heatsolve.stencil.language import fill, shifted
-from heatsolve.tools.bench.measure import noise_inside
+from heatsolve.tools.measure import noise_inside
 
 COMPILER = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
 MACHINES = [

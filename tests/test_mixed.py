@@ -20,8 +20,8 @@ from heatsolve.linear.multigrid.mixed import corrected
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
 from heatsolve.runner import run
-from heatsolve.tools.bench.measure import noise_inside
 from heatsolve.tools.check import preview
+from heatsolve.tools.measure import noise_inside
 
 MIXED = "precision = 'mixed'\nmethod = 'multigrid'\n"
 MARCH = "end = 0.35\nstep = 0.05\nscheme = '{}'"

@@ -23,7 +23,7 @@ from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
 from heatsolve.runner import run
 from heatsolve.stencil.language import ONE
-from heatsolve.tools.bench.measure import noise_inside
+from heatsolve.tools.measure import noise_inside
 
 METHODS = {"multigrid": Multigrid, "mgcg": MultigridCG}
 MOST = 60

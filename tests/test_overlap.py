@@ -21,7 +21,7 @@ from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
 from heatsolve.parallel.ranks import Ranks, World
 from heatsolve.time.step_size import step_length, substeps
-from heatsolve.tools.bench.measure import noise_inside
+from heatsolve.tools.measure import noise_inside
 
 GRIDS = {
     "nodes": ("nodes = [66, 259]\nupper = [65, 258]", "vvvv", ""),

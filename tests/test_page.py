@@ -17,7 +17,7 @@ from heatsolve.case.sections import Profile
 from heatsolve.cli import app
 from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.io.reader import read
-from heatsolve.tools.bench import measure
+from heatsolve.tools import measure
 from heatsolve_post.curves import profile_of, roofline_figure, watched, watched_figure
 from heatsolve_post.page import report
 

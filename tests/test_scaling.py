@@ -18,8 +18,8 @@ from heatsolve.case.load import load, shipped
 from heatsolve.errors import CaseError, InputError
 from heatsolve.models.base import grid_of
 from heatsolve.parallel.decomposition import block_of_rank
-from heatsolve.tools.scaling import study as scaling
-from heatsolve.tools.scaling.one_size import even, growth, of_kind, sized
+from heatsolve.tools import scaling
+from heatsolve.tools.scaling import even, growth, of_kind, sized
 from heatsolve_post.curves import scaling_figure
 
 ROOT = Path(__file__).parents[1]
@@ -160,10 +160,7 @@ def test_jobs_are_written(tmp_path):
     text = (tmp_path / "8.sbatch").read_text()
     for line in ("nodes=2", "ntasks=8", "ntasks-per-node=4", "gpus-per-node=4", "time=0:20:00"):
         assert f"#SBATCH --{line}\n" in text
-    assert (
-        f"{sys.executable} -P -m heatsolve.tools.scaling.one_size hot-plate weak 12264004 cuda"
-        in text
-    )
+    assert f"{sys.executable} -P -m heatsolve.tools.scaling hot-plate weak 12264004 cuda" in text
     assert "'case.title=it'\"'\"'s'" in text
     assert "#SBATCH --gpus-per-node=1\n" in (tmp_path / "1.sbatch").read_text()
 

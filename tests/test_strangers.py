@@ -31,7 +31,7 @@ from heatsolve.io.checkpoints import MANIFEST, checksum_of
 from heatsolve.io.reader import read
 from heatsolve.parallel import ranks
 from heatsolve.runner import run
-from heatsolve.tools.scaling.study import Study
+from heatsolve.tools.scaling import Study
 
 SOLVER = Path(cli.__file__).parent
 SOURCES = [*SOLVER.rglob("*.py"), *Path(heatsolve_post.__file__).parent.rglob("*.py")]

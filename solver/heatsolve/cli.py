@@ -150,12 +150,10 @@ def check(
     from heatsolve.case.load import load, locating
     from heatsolve.report import Report
     from heatsolve.tools.check import preview
-    from heatsolve.tools.timing import timing
 
-    times = timing(ranks, machine)
     loaded = load(case, overrides or [])
     with locating(loaded):
-        for line in preview(loaded, backend, ranks, Report(), strict, None if untimed else times):
+        for line in preview(loaded, backend, ranks, Report(), strict, not untimed, machine):
             print(line)
 
 
@@ -321,7 +319,7 @@ def report(
     ] = None,
 ) -> None:
     """Write a page about a run: fields, profiles, convergence, speed, environment, the case."""
-    from heatsolve.tools.bench.measure import copy_bandwidth
+    from heatsolve.tools.measure import copy_bandwidth
     from heatsolve_post.page import report as write
 
     if bandwidth is not None and not 0 < bandwidth < 1e9:
@@ -377,10 +375,10 @@ def bench(
 
     Under mpiexec: what the halo, the output and the checkpoints of so many processes cost.
     """
-    from heatsolve.io.disk import target_of
+    from heatsolve.io.disk import target_of, write_json
     from heatsolve.parallel.ranks import failing_together, find_ranks
-    from heatsolve.tools.bench.bench import bench as measure
-    from heatsolve.tools.bench.bench import records, write_json
+    from heatsolve.tools.bench import bench as measure
+    from heatsolve.tools.bench import records
 
     for path in filter(None, (json, plot)):
         target_of(path)
@@ -399,7 +397,7 @@ def bench(
         if ranks.rank == 0:
             table = records(rows, ranks)
             if json is not None:
-                write_json(table, json)
+                write_json(json, table)
             if plot is not None:
                 print(f"wrote {save(bench_figure(table), plot)}")
 
@@ -415,9 +413,9 @@ def verify(
     ] = None,
 ) -> None:
     """Run shipped cases against exact solutions and the literature; exit code 5 if one fails."""
-    from heatsolve.io.disk import target_of
+    from heatsolve.io.disk import target_of, write_json
+    from heatsolve.tools.verify import records, write_markdown
     from heatsolve.tools.verify import verify as verifying
-    from heatsolve.tools.verify import write_json, write_markdown
 
     for path in filter(None, (json, markdown)):
         target_of(path)  # a mistake is told before the minutes of computing
@@ -426,7 +424,7 @@ def verify(
         print(line, flush=True)
         lines.append(line)
     if json is not None:
-        write_json(lines, json)
+        write_json(json, records(lines))
     if markdown is not None:
         write_markdown(lines, markdown)
     failed = sum(not line.passed for line in lines)
@@ -472,7 +470,7 @@ def scale(
     sizes are jobs, and `heatsolve scale collect DIR` gathers what they measured.
     """
     from heatsolve.report import Report
-    from heatsolve.tools.scaling import study as scaling
+    from heatsolve.tools import scaling
 
     choices = (*scaling.KINDS, "collect")
     if kind not in choices:

@@ -5,6 +5,7 @@ Nothing here knows the content of the files.
 
 import errno
 import io
+import json
 import os
 import re
 import secrets
@@ -97,6 +98,11 @@ def write_text(path: Path, text: str, new: bool = False) -> None:
     with aside(path, new) as part:
         # Names of files that are no text in this locale, or in none, keep their bytes.
         part.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write plain values as JSON. Raises as `aside`."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 class Disk(io.FileIO):

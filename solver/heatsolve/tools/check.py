@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 
@@ -11,20 +11,23 @@ from heatsolve.backends.registry import choose, make
 from heatsolve.budget import Budget, budget_of
 from heatsolve.case.case import Case
 from heatsolve.case.sections import IMPLICIT
+from heatsolve.errors import InputError
 from heatsolve.models.base import Model, dims_of, grid_of, model_class, sample_of
+from heatsolve.models.heat.solver import method_name
 from heatsolve.models.unused import warn_of_unused
 from heatsolve.parallel.decomposition import largest_block, most_neighbours
-from heatsolve.report import Report, shown, size
+from heatsolve.report import Report, duration, shown, size
 from heatsolve.stencil.grid import Grid
 from heatsolve.time.loop import steps_to_look
 from heatsolve.time.step_size import TimeStepController, follows, time_step_controller
+from heatsolve.tools.measure import Speed, speed_of
 
 XDMF_BYTES = 300  # for each frame, and each field in it
 NORMS, OF_FLOW = 4, 4
 """Columns of every history of a march (its steps, times and norms), and those that a flow adds."""
 H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
-Timing = Callable[[Case, Backend, Budget, TimeStepController | None], Iterator[str]]
-"""The rows of the time that a run takes at least."""
+MACHINES = {"h200": ("one NVIDIA H200", Speed(4.27e12, 1.2e13, 1.2e-6))}
+"""Machines of the tables in docs/performance.md, each with its name."""
 
 
 def preview(
@@ -33,16 +36,20 @@ def preview(
     ranks: int = 1,
     report: Report | None = None,
     strict: bool = False,
-    timing: Timing | None = None,
+    timed: bool = False,
+    known: str | None = None,
 ) -> Iterator[str]:
     """The lines of `heatsolve check`: equation, grid, walls, method, machine, memory and files.
 
     `ranks`: the processes of the run. Keys that have no effect are warned of, or refused if
-    `strict`, as a run does. `timing` adds rows on time.
+    `strict`, as a run does. `timed` adds the time that a run takes at least, here or on one of
+    MACHINES, which is `known`.
 
     Raises InputError for what a run refuses before its first step, such as an unstable step, as far
     as the case, the options, the machine and a sample of the points tell.
     """
+    if known is not None and known not in MACHINES:
+        raise InputError(f"--machine {known!r} must be one of {', '.join(MACHINES)}")
     wanted, precision = backend or case.parallel.backend, case.solver.field_precision
     machine, reason = choose(wanted, precision, case.parallel.threads)
     warn_of_unused(case, machine, ranks, (report or Report(mute=True)).warn, strict)
@@ -64,8 +71,8 @@ def preview(
     budget = budget_of(case, machine, ranks, time_steps)
     yield memory_row(budget, machine, ranks)
     yield row("files", files(case, grid, time_steps.count if time_steps is not None else 1))
-    if timing is not None:
-        yield from timing(case, machine, budget, time_steps)
+    if timed:
+        yield from time_rows(case, machine, budget, time_steps, ranks, known)
     if (sample := sample_of(grid)) is not grid:
         said = "initial values and sources, but at a sample of "
         yield row("not checked", f"{said}{sample.all_unknowns} of the unknowns")
@@ -199,3 +206,65 @@ def _drawn(case: Case) -> Iterator[str]:
         yield f"{case.name}_{field}.png"
     for field in case.output.films:
         yield f"{case.name}{field and '_'}{field}.mp4 (or .gif)"
+
+
+# ---- time ----------------------------------------------------------------------------------------
+
+
+def time_rows(
+    case: Case,
+    machine: Backend,
+    budget: Budget,
+    time_steps: TimeStepController | None,
+    processes: int,
+    known: str | None,
+) -> Iterator[str]:
+    """The time of a run at least: the bytes that it moves, and its calls, at a machine's best.
+
+    On this machine processes share its memory, unless it is a GPU; of a known one each has its own.
+    Start-up, compilation, files and pictures come on top.
+    """
+    sharing = 1
+    if known is None:
+        speed, where = speed_of(machine), "here"
+        sharing = 1 if machine.on_device else processes
+    else:
+        name, speed = MACHINES[known]
+        where = f"on {name}" if processes == 1 else f"on {processes} processes, each with {name}"
+    seconds = sharing * speed.least(budget)
+    unit = "iteration" if time_steps is None else "step"
+    work = f"{size(budget.moved)} in {calls_in_words(budget.calls, unit)}"
+    yield row("time", f"at least {_words(seconds)} for each {unit} {where}: {work}")
+    count, said = _units(case, time_steps)
+    yield row("in all", said if count is None else f"at least {_words(count * seconds)}: {said}")
+
+
+def _units(case: Case, time_steps: TimeStepController | None) -> tuple[int | None, str]:
+    """How many iterations or steps there are, if that is known, and how it is."""
+    if time_steps is None:
+        if method_name(case) == "fft":
+            return 1, "1 iteration"
+        count = case.solver.iterations
+        if count is not None:
+            return count, f"{count} iterations"
+        return None, "not known, for the number of iterations is not"
+    assert case.time is not None
+    if case.time.tolerance is not None:
+        return None, f"not known: it ends when it is steady, or after {time_steps.count} steps"
+    if_steady = ", if the flow stays as fast as at t = 0" if time_steps.follows else ""
+    return time_steps.count, f"{time_steps.count} steps{if_steady}"
+
+
+def calls_in_words(number: float, unit: str) -> str:
+    """Calls of kernels in one iteration or step, a mean; a call may make several of them."""
+    if number <= 0.75:
+        return f"1 call for about {round(1.0 / number)} {unit}s" if number > 0.0 else "no call"
+    count = round(number)
+    return "1 call" if count == 1 else f"{count} calls"
+
+
+def _words(seconds: float) -> str:
+    for factor, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= factor:
+            return duration(seconds) if seconds > 60.0 else f"{seconds / factor:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} us"

@@ -4,7 +4,6 @@ A verification runs cases as any user would and yields a line for each quantity:
 computed, reference, its source, and how far apart they may be.
 """
 
-import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,7 +81,7 @@ class Runs:
         return quick if self.quick else full
 
 
-# ---- figures of the literature ------------------------------------------------------------------
+# ---- figures of the literature -------------------------------------------------------------------
 
 LESSONS: dict[str, tuple[str, float, int]] = {
     "cfdpython-01": ("concentration", 51.9994559586048, 0),
@@ -483,10 +482,9 @@ def verify(names: Sequence[str] = (), backend: str = "auto", quick: bool = False
             yield from VERIFICATIONS[name](solve)
 
 
-def write_json(lines: Sequence[Line], path: Path) -> None:
-    """The lines as JSON. Raises FileFailure."""
-    rows = [asdict(line) | {"error": line.error, "passed": line.passed} for line in lines]
-    write_text(path, json.dumps(rows, indent=1))
+def records(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """The lines as dictionaries."""
+    return [asdict(line) | {"error": line.error, "passed": line.passed} for line in lines]
 
 
 def write_markdown(lines: Sequence[Line], path: Path) -> None:

@@ -3,20 +3,27 @@
 A *weak* study gives every process as many unknowns as the others have, a *strong* one divides the
 same case among more. Throughput is unknowns that make one unit of work (an iteration, a cycle, a
 step) a second; efficiency is throughput of a process over that in the smallest launch.
+
+python -m heatsolve.tools.scaling CASE KIND PER_RANK BACKEND FILE [KEY=VALUE ...]
+
+is a launch: it measures sweeps, cycles or steps and writes a record of them to a file of JSON.
 """
 
 import csv
 import io
-import json
 import math
+import os
+import platform
 import re
 import shlex
 import shutil
 import statistics
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,15 +39,22 @@ from pydantic import (
     model_validator,
 )
 
-from heatsolve.backends.registry import ON_GPU
-from heatsolve.errors import FileFailure, InputError
-from heatsolve.io.disk import write_text
-from heatsolve.parallel.decomposition import process_grid, surface
-from heatsolve.parallel.ranks import python
+from heatsolve.backends.registry import ON_GPU, count_gpus, gpu_name
+from heatsolve.case.case import Case
+from heatsolve.case.load import load, locating
+from heatsolve.errors import CaseError, FileFailure, HeatsolveError, InputError
+from heatsolve.io.disk import write_json, write_text
+from heatsolve.models.base import THICK_SLAB, Model, grid_of
+from heatsolve.models.heat.solver import make_method, method_name
+from heatsolve.parallel.decomposition import factorisations, process_grid, surface
+from heatsolve.parallel.ranks import Ranks, find_ranks, python
+from heatsolve.parallel.transport import ring
+from heatsolve.report import Report, printable, shown
 from heatsolve.report import count as number
-from heatsolve.report import printable, shown
+from heatsolve.runner import machine_of, set_up, shares
 from heatsolve.stencil.grid import AXIS_NAMES, make_grid
-from heatsolve.tools.scaling.one_size import growth, of_kind
+from heatsolve.time.step_size import MOST_STEPS, step_length, substeps
+from heatsolve.tools.measure import time_of
 from heatsolve.tools.submit import directives, pmi, wall_seconds
 
 KINDS = ("weak", "strong")
@@ -52,6 +66,292 @@ MOST_UNKNOWNS = 1e15
 MOST_OF_MODEL = 2048
 LARGEST_RECORD = 1 << 20
 """Bytes."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: its case and the folder of its records; `per_rank` of None keeps the case's size."""
+
+    kind: str
+    case: str
+    backend: str | None
+    per_rank: float | None
+    overrides: tuple[str, ...]
+    folder: Path
+
+    def command(self, ranks: int) -> list[str]:
+        """The command that measures one size, without its launcher."""
+        per_rank = "-" if self.per_rank is None else repr(self.per_rank)
+        path = str(self.folder / f"{ranks}.json")
+        args = [self.case, self.kind, per_rank, self.backend or "-", path, *self.overrides]
+        return python("-m", "heatsolve.tools.scaling", *args)
+
+
+def plan(
+    kind: str, case: str, ranks: str, backend: str | None = None, per_rank: float | None = None,
+    overrides: Sequence[str] = (), output: Path | None = None,
+) -> tuple[Study, list[int]]:  # fmt: skip
+    """A study and its numbers of processes; raises InputError where every launch would fail."""
+    counts = numbers(ranks)
+    if per_rank is not None and not 1.0 <= per_rank < MOST_UNKNOWNS:
+        raise InputError(
+            f"--per-rank must be at least 1 and less than {MOST_UNKNOWNS:g}, not {per_rank:g}"
+        )
+    for count in counts:
+        sizes = of_kind(kind, case, overrides, count, per_rank, backend)
+    folder = output or Path(f"scale-{kind}-{sizes.name}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileFailure(f"cannot make the folder {folder}: {error.strerror}") from None
+    return Study(kind, case, backend, per_rank, tuple(overrides), folder), counts
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers of processes, as "1,2,4". Raises InputError."""
+    if not re.fullmatch(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*", text, re.ASCII):
+        raise InputError(f"--ranks {shown(text)!r} must be numbers of processes, such as 1,2,4")
+    return sorted(set(map(int, text.split(","))))
+
+
+def launch(study: Study, ranks: int, launcher: str) -> None:
+    """Measure one size now. Raises InputError where the launch fails, with its last line."""
+    done = subprocess.run([*launched_by(launcher, ranks), *study.command(ranks)],
+                          capture_output=True, text=True)  # fmt: skip
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.startswith("heatsolve: ")]
+        last = (said or done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise InputError(f"{ranks} processes: {last.removeprefix('heatsolve: ')}")
+
+
+def launched_by(launcher: str, ranks: int) -> list[str]:
+    """The command that starts the processes. Raises InputError where there is no such launcher."""
+    beside = Path(sys.executable).with_name(launcher)
+    program = str(beside) if beside.exists() else shutil.which(launcher)
+    if program is None:
+        hint = "install heatsolve[mpich]" if launcher == "mpiexec" else "that is Slurm's"
+        raise InputError(f"there is no {launcher} here: {hint}")
+    more = [f"--mpi={pmi()}", "--overlap"] if launcher == "srun" else []
+    return [program, *more, "-n", str(ranks)]
+
+
+# ---- the case of a size --------------------------------------------------------------------------
+
+SIZES = ("n", "N")
+"""Constants of a case that its grid is a function of."""
+LEAST_EVEN = 24
+"""A count becomes even from twice this number on, and a multiple of 16 from 16 times."""
+MOST_AWAY = 50
+"""The largest distance from the wanted size at which the search for another one ends."""
+
+
+def sized(source: str, overrides: Sequence[str], unknowns: float) -> list[str]:
+    """Overrides that give a case about `unknowns` unknowns, after the overrides that it has.
+
+    Its constant n (or N) is changed if it has one, to the nearest with which there are whole
+    numbers of points; else the counts of its grid, which covers what it did, with spacings in the
+    same ratio. Both become multiples of a power of two, which multigrid can halve. Raises CaseError
+    as `load` does.
+    """
+    case = load(source, overrides)
+    grid = grid_of(case)
+    factor = (unknowns / grid.all_unknowns) ** (1.0 / grid.dimension)
+    for name in SIZES:
+        if name in case.constants:
+            return _with_constant(source, overrides, name, even(case.constants[name] * factor))
+    intervals = {axis.name: even(axis.intervals * factor) for axis in grid.axes}
+    wider = max(axis.intervals / intervals[axis.name] for axis in grid.axes)
+    return [*overrides, *_resized(case, intervals, wider), *_numbered(case, intervals)]
+
+
+def even(count: float) -> int:
+    """The nearest multiple of a power of two: the larger, the more there are."""
+    unit = 2 ** min(4, max(0, int(math.log2(max(count, 1.0) / LEAST_EVEN))))
+    return max(1, round(count / unit)) * unit
+
+
+def _resized(case: Case, intervals: Mapping[str, int], wider: float = 1.0) -> list[str]:
+    """The overrides that give a case these intervals along its axes, `wider` times as wide."""
+    axes = list(reversed(grid_of(case).axes))
+    counts = [intervals[axis.name] + axis.points - axis.intervals for axis in axes]
+    upper = [axis.lower + intervals[axis.name] * (wider * axis.spacing) for axis in axes]
+    return [f"grid.{case.grid.kind}={counts}", f"grid.upper={upper}"]
+
+
+def _numbered(case: Case, intervals: Mapping[str, int]) -> Iterator[str]:
+    """The overrides that keep sources and boxes given by indices at their places."""
+    axes = list(reversed(grid_of(case).axes))
+    indices = {f"source.point.{n}.index": point.index for n, point in enumerate(case.source.points)}
+    for n, box in enumerate(case.initial.boxes):
+        indices |= {f"initial.box.{n}.{end}": getattr(box, end) for end in ("first", "last")}
+    for key, numbers in indices.items():
+        if numbers is not None:
+            pairs = zip(numbers, axes, strict=True)
+            moved = [int(i) * intervals[axis.name] // axis.intervals for i, axis in pairs]
+            yield f"{key}={moved}"
+
+
+def _with_constant(
+    source: str, overrides: Sequence[str], name: str, nearest: int
+) -> list[str]:  # fmt: skip
+    refusal: CaseError | None = None
+    for away in range(MOST_AWAY):
+        for n in dict.fromkeys((nearest - away, nearest + away)):
+            try:
+                if n > 0:
+                    changed = [*overrides, f"constants.{name}={n}"]
+                    load(source, changed)
+                    return changed
+            except CaseError as error:
+                refusal = refusal or error
+    assert refusal is not None
+    raise refusal
+
+
+def of_kind(
+    kind: str,
+    source: str,
+    overrides: Sequence[str],
+    ranks: int,
+    per_rank: float | None,
+    backend: str | None = None,
+) -> Case:
+    """The case of a weak study for this number of processes; of a strong one for any number.
+
+    In a weak study every process has the block of one process alone: counts and extents
+    grow along the axes that are divided.
+    """
+    changed = list(overrides) if per_rank is None else sized(source, overrides, per_rank)
+    case = load(source, changed)
+    if kind == "strong" or ranks == 1:
+        return case
+    name = backend or case.parallel.backend
+    on_device = name in ON_GPU or (name == "auto" and count_gpus() > 0)
+    axes = grid_of(case).axes
+    dims = growth([axis.all_unknowns for axis in axes], ranks, on_device)
+    intervals = {
+        axis.name: axis.intervals + (parts - 1) * axis.all_unknowns
+        for axis, parts in zip(axes, dims, strict=True)
+    }
+    grown = [*_resized(case, intervals), f"parallel.ranks={list(reversed(dims))}"]
+    return load(source, [*changed, *grown])
+
+
+def growth(block: Sequence[int], ranks: int, on_device: bool) -> tuple[int, ...]:
+    """The factors by which the axes of a block grow with the processes, slowest first.
+
+    As evenly as can be, the slowest axis first; devices have slabs, as in a run, if these are
+    thick.
+    """
+    if on_device and block[0] >= THICK_SLAB:
+        return (ranks, *[1] * (len(block) - 1))
+    ways = factorisations(ranks, len(block))
+    return min(ways, key=lambda dims: (sum(dims), [-parts for parts in dims]))
+
+
+# ---- a launch ------------------------------------------------------------------------------------
+
+REPEATS = 7
+SECONDS_A_REPEAT = 0.5
+WARM_UP = 3
+MESSAGES = (64, 1 << 20)
+"""Elements of the messages that tell the latency and the bandwidth of a transport."""
+EXCHANGES = 20
+
+
+def worker(problem: Model) -> tuple[Callable[[int], None], str]:
+    """A function that makes a number of iterations, cycles or steps, and the name of the unit."""
+    case = problem.case
+    if case.time is None:
+        (field,) = problem.fields.values()
+        method, made = make_method(case, problem.steady_system(), field), 0
+
+        def iterate(count: int) -> None:
+            nonlocal made
+            made = method.march(made, made + count)
+
+        cycles = method_name(case) in ("multigrid", "mgcg")
+        return iterate, "cycle" if cycles else "iteration"
+    step, _ = step_length(problem)
+    stepper, number, times = problem.stepper(0.0, step), 0, case.time
+    stepper.prepare()
+
+    def march(count: int) -> None:
+        nonlocal number
+        for _ in range(count):
+            parts = list(substeps(times, number, step, int(MOST_STEPS)))
+            stepper.step(parts, None, None)
+            number += 1
+
+    return march, "step"
+
+
+def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[str, Any]:
+    """The record of this size; all processes together.
+
+    `seconds`: of one unit of work, of the slowest process, of each repeat. `updates` and `bytes`:
+    of one unit, of all processes. `waited`: the share of the time in which a process only waited
+    for what others send it (None where a device does so). `balance`: unknowns of the mean process
+    over the largest. `latency`, `bandwidth`: of an exchange with both neighbours (s, B/s).
+    """
+    quiet = Report(quiet=True)
+    problem = set_up(case, machine_of(case, backend, quiet, ranks), quiet, ranks)
+    machine, transport = problem.backend, problem.halo.transport
+    work, unit = worker(problem)
+
+    def timed(count: int) -> float:
+        def units() -> None:
+            work(count)
+            machine.sync()
+
+        machine.sync()
+        return time_of(ranks, units) / count
+
+    timed(WARM_UP)
+    count = max(1, int(SECONDS_A_REPEAT / max(timed(WARM_UP), 1e-7)))
+    machine.points_updated = machine.bytes_moved = 0
+    transport.restart_clocks()
+    seconds = [timed(count) for _ in range(REPEATS)]
+    cost = shares(problem, count * sum(seconds))
+    work_done = ranks.gather((machine.points_updated, machine.bytes_moved))
+    updates, moved = (sum(each) / (count * REPEATS) for each in zip(*work_done, strict=True))
+    latency, bandwidth = speed_of(problem) if ranks.size > 1 else (None, None)
+    return {
+        "case": case.name, "kind": kind, "ranks": ranks.size, "backend": machine.name,
+        "precision": case.solver.precision, "unit": unit, "link": transport.name(machine),
+        "dims": list(reversed(problem.dims)), "counts": list(case.grid.counts),
+        "periodic": list(case.grid.periodic),
+        "unknowns": problem.whole.all_unknowns, "seconds": seconds,
+        "updates": updates, "bytes": moved, "waited": cost.waited, "balance": cost.balance,
+        "latency": latency, "bandwidth": bandwidth,
+        "machine": {"node": platform.node(), "nodes": len(set(ranks.gather(platform.node()))),
+                    "cores": os.cpu_count(), "gpu": gpu_name(ranks.local_rank)},
+    }  # fmt: skip
+
+
+def speed_of(problem: Model) -> tuple[float, float]:
+    """Latency (s) and bandwidth (bytes a second) of an exchange between neighbours in a ring.
+
+    An exchange sends to both and receives from both.
+    """
+    ranks, machine, transport = problem.ranks, problem.backend, problem.halo.transport
+    times = []
+    for count in MESSAGES:
+        sides = ring(transport, machine, count, ranks)
+
+        def exchanges(times: int, sides: Any = sides) -> None:
+            for _ in range(times):
+                transport.start(sides)
+                transport.finish(sides)
+            machine.sync()
+
+        exchanges(1)
+        times.append(time_of(ranks, partial(exchanges, EXCHANGES)) / EXCHANGES)
+    more = 2 * (MESSAGES[1] - MESSAGES[0]) * machine.dtype.itemsize
+    return times[0], more / max(times[1] - times[0], 1e-12)
+
+
+# ---- results -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -121,76 +421,6 @@ class Record(BaseModel):
         return self
 
 
-@dataclass(frozen=True)
-class Study:
-    """A study: its case and the folder of its records; `per_rank` of None keeps the case's size."""
-
-    kind: str
-    case: str
-    backend: str | None
-    per_rank: float | None
-    overrides: tuple[str, ...]
-    folder: Path
-
-    def command(self, ranks: int) -> list[str]:
-        """The command that measures one size, without its launcher."""
-        per_rank = "-" if self.per_rank is None else repr(self.per_rank)
-        path = str(self.folder / f"{ranks}.json")
-        args = [self.case, self.kind, per_rank, self.backend or "-", path, *self.overrides]
-        return python("-m", "heatsolve.tools.scaling.one_size", *args)
-
-
-def plan(
-    kind: str, case: str, ranks: str, backend: str | None = None, per_rank: float | None = None,
-    overrides: Sequence[str] = (), output: Path | None = None,
-) -> tuple[Study, list[int]]:  # fmt: skip
-    """A study and its numbers of processes; raises InputError where every launch would fail."""
-    counts = numbers(ranks)
-    if per_rank is not None and not 1.0 <= per_rank < MOST_UNKNOWNS:
-        raise InputError(
-            f"--per-rank must be at least 1 and less than {MOST_UNKNOWNS:g}, not {per_rank:g}"
-        )
-    for count in counts:
-        sizes = of_kind(kind, case, overrides, count, per_rank, backend)
-    folder = output or Path(f"scale-{kind}-{sizes.name}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileFailure(f"cannot make the folder {folder}: {error.strerror}") from None
-    return Study(kind, case, backend, per_rank, tuple(overrides), folder), counts
-
-
-def numbers(text: str) -> list[int]:
-    """Numbers of processes, as "1,2,4". Raises InputError."""
-    if not re.fullmatch(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*", text, re.ASCII):
-        raise InputError(f"--ranks {shown(text)!r} must be numbers of processes, such as 1,2,4")
-    return sorted(set(map(int, text.split(","))))
-
-
-def launch(study: Study, ranks: int, launcher: str) -> None:
-    """Measure one size now. Raises InputError where the launch fails, with its last line."""
-    done = subprocess.run([*launched_by(launcher, ranks), *study.command(ranks)],
-                          capture_output=True, text=True)  # fmt: skip
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line.startswith("heatsolve: ")]
-        last = (said or done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise InputError(f"{ranks} processes: {last.removeprefix('heatsolve: ')}")
-
-
-def launched_by(launcher: str, ranks: int) -> list[str]:
-    """The command that starts the processes. Raises InputError where there is no such launcher."""
-    beside = Path(sys.executable).with_name(launcher)
-    program = str(beside) if beside.exists() else shutil.which(launcher)
-    if program is None:
-        hint = "install heatsolve[mpich]" if launcher == "mpiexec" else "that is Slurm's"
-        raise InputError(f"there is no {launcher} here: {hint}")
-    more = [f"--mpi={pmi()}", "--overlap"] if launcher == "srun" else []
-    return [program, *more, "-n", str(ranks)]
-
-
-# ---- results -----------------------------------------------------------------------------------
-
-
 def records(folder: Path, warn: Callable[[str], None]) -> list[dict[str, Any]]:
     """The records of a study's folder, the fewest processes first.
 
@@ -225,7 +455,7 @@ def _first(error: Exception) -> str:
     return str(error)
 
 
-def machine_of(record: Mapping[str, Any]) -> str:
+def machine_name(record: Mapping[str, Any]) -> str:
     """The GPU, or the cores, on which a size was measured."""
     machine = record["machine"]
     return machine["gpu"] or f"{machine['cores']} cores"
@@ -256,7 +486,7 @@ def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
             share / seconds, share / max(times), share / min(times), share / seconds / reference,
             record["updates"] / seconds, record["bytes"] / seconds,
             record["waited"], record["balance"], record["link"] if ranks > 1 else "",
-            record["backend"], record["precision"], machine_of(record),
+            record["backend"], record["precision"], machine_name(record),
         ))  # fmt: skip
     return sizes
 
@@ -269,14 +499,11 @@ def write(folder: Path, measured: Sequence[dict[str, Any]]) -> list[Path]:
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    texts = {
-        "table.csv": text.getvalue(),
-        "table.json": json.dumps(rows, indent=1) + "\n",
-        "table.md": markdown(sizes),
-    }
-    for name, content in texts.items():
-        write_text(folder / name, content)
-    return [folder / name for name in texts]
+    paths = [folder / f"table.{kind}" for kind in ("csv", "json", "md")]
+    write_text(paths[0], text.getvalue())
+    write_json(paths[1], rows)
+    write_text(paths[2], markdown(sizes))
+    return paths
 
 
 def title(measured: Sequence[dict[str, Any]]) -> str:
@@ -288,7 +515,7 @@ def title(measured: Sequence[dict[str, Any]]) -> str:
         next(iter(values)) if len(values) == 1 else f"several {what}"
         for what, values in {
             "backends": {each["backend"] for each in measured},
-            "machines": {machine_of(each) for each in measured},
+            "machines": {machine_name(each) for each in measured},
         }.items()
     )
     if len({each["precision"] for each in measured}) > 1:
@@ -318,7 +545,7 @@ def markdown(sizes: Sequence[Size]) -> str:
     return "\n".join([*rows, *(f"\n{each}." for each in differences(sizes))]) + "\n"
 
 
-# ---- prediction --------------------------------------------------------------------------------
+# ---- prediction ----------------------------------------------------------------------------------
 
 
 def prediction(measured: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]]:
@@ -369,7 +596,7 @@ def prediction(measured: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]
         ranks *= 2
 
 
-# ---- jobs --------------------------------------------------------------------------------------
+# ---- jobs ----------------------------------------------------------------------------------------
 
 SCRIPT = """\
 #!/bin/bash
@@ -431,3 +658,31 @@ def write_jobs(study: Study, counts: Sequence[int], ranks_per_node: int, time: s
         write_text(path, text)
         paths.append(path)
     return paths
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure, and let rank 0 write the record; an error ends all processes with its code."""
+    source, kind, per_rank, backend, path, *overrides = arguments
+    ranks = find_ranks()
+    try:
+        wanted = float(per_rank) if per_rank != "-" else None
+        named = None if backend == "-" else backend
+        case = of_kind(kind, source, overrides, ranks.size, wanted, named)
+        if case.parallel.threads is None:  # one, whatever the number of processes: they compare
+            parallel = case.parallel.model_copy(update={"threads": 1})
+            case = case.model_copy(update={"parallel": parallel})
+        with locating(case):
+            record = measure(case, kind, named, ranks)
+        if ranks.rank == 0:
+            write_json(Path(path), record)
+    except HeatsolveError as error:
+        ranks.fail(f"heatsolve: {error}", error.exit_code)
+        print(f"heatsolve: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except Exception:
+        ranks.fail(traceback.format_exc(), 1)
+        raise
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

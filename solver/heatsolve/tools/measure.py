@@ -1,19 +1,23 @@
-"""The measurement of a benchmark, and its row in the table; the bandwidth of a copy.
+"""Measurements: the rows of a benchmark, the bandwidth of a copy, the best of a machine.
 
 Times are medians of repeats, warm-up excluded, by the clock of the device where it has one.
 """
 
+import json
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Backend
+from heatsolve import __version__
+from heatsolve.backends import Backend, digest, kept
 from heatsolve.backends.registry import machine_name, make
+from heatsolve.budget import Budget
 from heatsolve.errors import HeatsolveError
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.report import count
@@ -216,7 +220,7 @@ def count_of(seconds: float) -> int:
     return REPEATS if seconds < LONG else FEW_REPEATS
 
 
-# ---- white noise for right sides ------------------------------------------------------------
+# ---- white noise for right sides -----------------------------------------------------------------
 #
 # Every frequency at once, the same numbers everywhere. A smooth right side would flatter a solver:
 # its residual is at rounding level long before 1e-10.
@@ -241,7 +245,7 @@ def noise_inside(shape: Sequence[int]) -> np.ndarray:
     return field
 
 
-# ---- copy bandwidth -------------------------------------------------------------------------
+# ---- copy bandwidth ------------------------------------------------------------------------------
 
 
 def noise_and_zeros(machine: Backend, shape: Sequence[int]) -> tuple[Any, Any]:
@@ -274,3 +278,100 @@ def copy_bandwidth(attributes: Mapping[str, Any]) -> float | None:
     if machine_name(backend) != attributes.get("machine"):
         return None
     return 16 * COPIED / seconds_of_copy(backend, (COPIED,))
+
+
+# ---- the best of a machine, for `heatsolve check` ------------------------------------------------
+
+CACHED = 64 << 20
+"""Bytes of arrays up to which a cache may hold them."""
+CACHE_AND_MEMORY = {False: (1 << 15, 1 << 22), True: (1 << 20, 1 << 25)}
+"""Doubles of the copies that measure a cache and the memory, of a host and of a device."""
+CALLS = 100
+"""Copies of one measurement."""
+SECONDS_OF_FASTEST, FEWEST = 0.03, 5
+"""The time for which a measurement is repeated, FEWEST times at least; the fastest counts."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The best of a machine: bytes that it copies a second (read plus written), in its memory and
+    in a cache, and the seconds of a call of a kernel."""
+
+    memory: float
+    cache: float
+    call: float
+
+    def least(self, budget: Budget) -> float:
+        """Seconds that an iteration or a step takes at least."""
+        bandwidth = self.cache if budget.arrays <= CACHED else self.memory
+        return max(budget.moved / bandwidth, budget.calls * self.call)
+
+
+def speed_of(machine: Backend) -> Speed:
+    """The speed of a machine here, measured once and kept in the cache folder."""
+    name = digest("speed", __version__, machine.name, machine_name(machine), _threads(machine))
+    text = kept(f"{name}.json", lambda: json.dumps(asdict(measured(machine))).encode())
+    return Speed(**json.loads(text))
+
+
+def _threads(machine: Backend) -> int:
+    return 1 if machine.on_device else machine.library().threads
+
+
+def measured(machine: Backend) -> Speed:
+    """By copies: a device's own, in a queue; on a host NumPy's, on the threads of the backend."""
+    small, large = CACHE_AND_MEMORY[machine.on_device]
+    if machine.on_device:
+        return Speed(_copied(machine, large), _copied(machine, small), seconds_of_call(machine))
+    with ThreadPoolExecutor(_threads(machine)) as pool:
+        in_memory = _copied_by(pool, machine, large // _threads(machine), 1)
+        in_cache = _copied_by(pool, machine, small, CALLS)
+    return Speed(in_memory, in_cache, seconds_of_call(machine))
+
+
+def _copied(machine: Backend, count: int) -> float:
+    """Bytes a second of a device's copies of `count` elements."""
+    u, v = machine.zeros((count,)), machine.zeros((count,))
+
+    def copies() -> None:
+        for _ in range(CALLS):
+            machine.copy(v, u)
+
+    return 2 * CALLS * u.nbytes / _fastest(machine, machine.replayed(copies))
+
+
+def _copied_by(pool: ThreadPoolExecutor, machine: Backend, count: int, times: int) -> float:
+    """The same of a host, each thread with arrays of its own."""
+    pairs = [(np.zeros(count), np.ones(count)) for _ in range(_threads(machine))]
+
+    def copies(pair: tuple[np.ndarray, np.ndarray]) -> None:
+        for _ in range(times):
+            np.copyto(*pair)
+
+    seconds = _fastest(machine, lambda: list(pool.map(copies, pairs)))
+    return 2 * times * len(pairs) * pairs[0][0].nbytes / seconds
+
+
+def seconds_of_call(machine: Backend) -> float:
+    """Seconds of a copy of one element; with NumPy of a sweep, as it has a cost in Python."""
+    u, v = machine.zeros((1,)), machine.zeros((1,))
+
+    def calls() -> None:
+        for _ in range(CALLS):
+            if machine.name == "numpy":
+                machine.sweep(copy, v, ((0, 1),), u)
+            else:
+                machine.copy(v, u)
+
+    return _fastest(machine, machine.replayed(calls)) / CALLS
+
+
+def _fastest(machine: Backend, work: Callable[[], Any]) -> float:
+    """The shortest of some times of a work (s)."""
+    work()
+    times: list[float] = []
+    while len(times) < FEWEST or sum(times) < SECONDS_OF_FASTEST:
+        seconds = machine.stopwatch()
+        work()
+        times.append(seconds())
+    return max(min(times), 1e-9)

@@ -1,1 +1,0 @@
-"""Measurements of speed, in units of this machine's copy bandwidth."""
