@@ -220,17 +220,16 @@ def test_solvers_solve():
 
 def test_a_torus_has_all_points_as_unknowns():
     shape = (16, 8, 8)
-    measured = solving(periodic=True, method="multigrid")(
-        "torus", Bench(NumpyBackend(), 1e9), shape
-    )
-    (row,) = measured
+    machine = Bench(NumpyBackend(), 1e9)
+    (row,) = solving("torus", machine, shape, periodic=True, method="multigrid")
     assert row.unknowns_per_second * row.seconds == pytest.approx(16 * 8 * 8)
     assert row.note.endswith("iterations")
 
 
 def test_what_is_not_solved_has_no_rate(monkeypatch):
     monkeypatch.setattr("heatsolve.tools.bench.MOST_ITERATIONS", 2)
-    (row,) = solving(method="multigrid")("multigrid2d", Bench(NumpyBackend(), 1e9), (33, 33))
+    machine = Bench(NumpyBackend(), 1e9)
+    (row,) = solving("multigrid2d", machine, (33, 33), method="multigrid")
     assert row.note == "NOT solved in 2 iterations"
     assert row.unknowns_per_second is row.copies is None
 

@@ -93,7 +93,7 @@ ON_ONE_CORE = [
 ]
 WAITING = """
 import time, numpy as np
-from heatsolve.parallel.transport import Transport, exchanged, ring
+from heatsolve.parallel.transport import Transport, ring
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.parallel.ranks import find_ranks
 
@@ -101,7 +101,7 @@ ranks, transport = find_ranks(), None
 assert ranks.crowd == "2 processes on 1 core"
 sides = ring(Transport(ranks), NumpyBackend(), 10, ranks)
 calls = {
-    "an exchange": lambda: exchanged(Transport(ranks), sides),
+    "an exchange": lambda: Transport(ranks).exchange(sides),
     "a sum": lambda: ranks.combine(np.zeros(1000, np.int64)),
     "an answer": lambda: ranks.smallest(np.zeros(3)),
     "values": lambda: ranks.gather(1),

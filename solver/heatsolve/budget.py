@@ -82,7 +82,7 @@ def budget_of(
     arrays = times * backend.tally.most
     if machine.on_device and processes > 1 and method_name(case) in ("multigrid", "mgcg"):
         arrays += WIDE_LEVELS * one
-    host = times * _held(problem) + 2 * len(case.field_names) * one
+    host = times * _bytes_on_host(problem) + 2 * len(case.field_names) * one
     if case.reference.exact.temperature is not None:
         host += 8 * EXACT_ARRAYS * math.prod(block.shape)
     moved, calls = work
@@ -109,10 +109,10 @@ def _fills_on_host(case: Case) -> bool:
     model, dimension = case.model, len(case.grid.counts)
     if model.kind != "heat":
         return bool(case.obstacles)
-    given = [model.conductivity, model.density, model.specific_heat]
+    coefficients = [model.conductivity, model.density, model.specific_heat]
     for _, _, condition in case.conditions():
-        given += condition.kind.coefficients()
-    names = frozenset().union(*(each.names for each in given))
+        coefficients += condition.kind.coefficients()
+    names = frozenset().union(*(each.names for each in coefficients))
     return len(names) >= max(1, dimension - 1)
 
 
@@ -219,7 +219,7 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
         return _work(backend, one)
 
 
-def _held(problem: Model) -> int:
+def _bytes_on_host(problem: Model) -> int:
     """Bytes of the arrays that a problem keeps on the host, in double precision."""
     keepers = [getattr(problem, "volumes", None)]
     bodies = getattr(problem, "bodies", None)

@@ -302,8 +302,8 @@ def animate(
     from heatsolve_post.animate import animate as draw
     from heatsolve_post.view import parse_limits, parse_slices
 
-    given, bounds = parse_slices(slices or []), parse_limits(limits)
-    print(f"wrote {draw(file, output, field, rate, given, bounds)}")
+    at, bounds = parse_slices(slices or []), parse_limits(limits)
+    print(f"wrote {draw(file, output, field, rate, at, bounds)}")
 
 
 @app.command()
@@ -343,9 +343,9 @@ def compare(
     from heatsolve_post.compare import compare as differences
 
     same = True
-    for found in differences(file, other, field or (), tolerance):
-        print(found)
-        same = same and not isinstance(found, str) and not found.differing
+    for difference in differences(file, other, field or (), tolerance):
+        print(difference)
+        same = same and not isinstance(difference, str) and not difference.differing
     raise typer.Exit(0 if same else EXIT_FAILED)
 
 
@@ -497,16 +497,16 @@ def scale(
     from heatsolve_post.curves import scaling_figure
     from heatsolve_post.style import save
 
-    found = scaling.records(folder, Report().warn)
-    predicted = list(scaling.prediction(found)) if model else []
-    sizes = scaling.table(found)
+    measured = scaling.records(folder, Report().warn)
+    predicted = list(scaling.prediction(measured)) if model else []
+    sizes = scaling.table(measured)
     print(scaling.markdown(sizes), end="")
     for count, rate in predicted:
         print(f"model: {count} processes, {rate:.4g} unknowns/s each, "
               f"efficiency {rate / sizes[0].throughput:.3f}")  # fmt: skip
-    for path in scaling.write(folder, found):
+    for path in scaling.write(folder, measured):
         print(f"wrote {path}")
-    drawing = scaling_figure(sizes, predicted, scaling.title(found))
+    drawing = scaling_figure(sizes, predicted, scaling.title(measured))
     print(f"wrote {save(drawing, folder / 'scaling.png')}")
 
 

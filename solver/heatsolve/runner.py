@@ -97,22 +97,6 @@ def run(
                 return _run(case, machine, path, report, ranks, start, request or StopRequest())
 
 
-def options_of(
-    case: Case, backend: str | None, path: Path, start: Start, strict: bool
-) -> dict[str, Any]:
-    """The case and the options of a run: all of its processes must have the same."""
-    return {
-        "heatsolve": __version__,
-        **tomllib.loads(case.text),
-        "--backend": backend,
-        "--output": str(path),
-        "--restart": start.restart,
-        "--restart-from": str(start.checkpoint or ""),
-        "--overwrite": start.overwrite,
-        "--strict": strict,
-    }
-
-
 def _run(
     case: Case,
     machine: Backend,
@@ -148,6 +132,22 @@ def _run(
     say_speed(report, problem, outcome, work, made)
     report.line(f"wrote {path}")
     return result
+
+
+def options_of(
+    case: Case, backend: str | None, path: Path, start: Start, strict: bool
+) -> dict[str, Any]:
+    """The case and the options of a run: all of its processes must have the same."""
+    return {
+        "heatsolve": __version__,
+        **tomllib.loads(case.text),
+        "--backend": backend,
+        "--output": str(path),
+        "--restart": start.restart,
+        "--restart-from": str(start.checkpoint or ""),
+        "--overwrite": start.overwrite,
+        "--strict": strict,
+    }
 
 
 def machine_of(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Backend:
@@ -201,7 +201,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     if most < 3:
         return case
     # The length of a pass is asked of a model on a grid as large as a block, without neighbours;
-    # point sources given by index may lie outside it.
+    # point sources at an index may lie outside it.
     counts = [n + sum(axis.fixed) for n, axis in zip(extents, block.axes, strict=True)]
     of_block = {
         "grid": case.grid.model_copy(update={case.grid.kind: tuple(reversed(counts))}),

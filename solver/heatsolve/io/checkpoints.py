@@ -32,7 +32,7 @@ from heatsolve.control.controller import Agree, State
 from heatsolve.errors import Diverged, FileFailure, HeatsolveError, InputError
 from heatsolve.io.disk import Disk, failing, reserve, sync
 from heatsolve.io.layout import damage, demand_group, demand_values, members
-from heatsolve.parallel.ranks import Ranks
+from heatsolve.parallel.ranks import Ranks, agreed
 
 T = TypeVar("T")
 CHUNK_BYTES = 8 * 2**20
@@ -187,16 +187,9 @@ class CheckpointStore:
 
     def _on_all(self, work: Callable[[], T]) -> list[T]:
         """The result of the work on each process; all processes raise the failure of one."""
-        result: tuple[Any, HeatsolveError | None]
-        try:
-            result = work(), None
-        except HeatsolveError as error:
-            result = None, error
-        results = self._ranks.gather(result)
-        for _, failure in results:
-            if failure is not None:
-                raise failure
-        return [value for value, _ in results]
+        with agreed(self._ranks):
+            result = work()
+        return self._ranks.gather(result)
 
     def _on_first(self, work: Callable[[], T]) -> T:
         """The result of the work on rank 0, on every process."""

@@ -51,8 +51,8 @@ class Halo:
         # Up to the first divided axis all is copied at once, and from there on it takes time.
         others = [isinstance(axis, Neighbours) for axis in self._axes]
         self._first = others.index(True) if any(others) else len(others)
-        touched = {axis.number: axis.present for axis in self._axes} if any(others) else {}
-        self.inner, self.rim = inner_and_rim(grid.interior, touched)
+        dependent = {axis.number: axis.present for axis in self._axes} if any(others) else {}
+        self.inner, self.rim = inner_and_rim(grid.interior, dependent)
         facing = {a.number: a.present for a in self._axes if isinstance(a, Neighbours)}
         self._margins = [margin(grid.interior, facing, width) for width in range(depth)]
         self._widened = [widened(grid.interior, facing, width) for width in range(depth)]
@@ -64,11 +64,17 @@ class Halo:
         self, number: int, around: Region, layers: tuple[int, int]
     ) -> "PeriodicWrap | Neighbours | None":
         """The exchange along one axis, over `around` along the others; None if there is none."""
-        grid, backend = self.grid, self._backend
         if self.dims[number] > 1:
-            args = (self.ranks.rank, self.dims, number, around, layers, self.transport)
-            return Neighbours(grid, backend, *args)
-        return PeriodicWrap(grid, backend, number, around) if grid.axes[number].periodic else None
+            return self._neighbours(self.grid, number, around, layers)
+        if self.grid.axes[number].periodic:
+            return PeriodicWrap(self.grid, self._backend, number, around)
+        return None
+
+    def _neighbours(
+        self, grid: Grid, number: int, around: Region, layers: tuple[int, int]
+    ) -> "Neighbours":
+        args = (self.ranks.rank, self.dims, number, around, layers, self.transport)
+        return Neighbours(grid, self._backend, *args)
 
     def along(
         self, number: int, shape: Sequence[int], layers: tuple[int, int]
@@ -77,14 +83,19 @@ class Halo:
 
         It is for arrays of a shape of their own, that hold this block and room for the layers.
         """
-        axis = self._axis(number, tuple((0, extent) for extent in shape), layers)
+        axis = self._axis(number, whole(shape), layers)
+        return _nothing if axis is None else axis.exchange
 
-        def exchange(array: Any) -> None:
-            if axis is not None:
-                axis.start(array)
-                axis.finish(array)
+    def across(self, number: int, shape: Sequence[int]) -> Callable[[Any], None]:
+        """The exchange of two layers on both sides, along one axis if that is divided.
 
-        return exchange
+        It is for arrays of a shape of their own, that hold this block and two layers around it.
+        """
+        if self.dims[number] == 1:
+            return _nothing
+        axes = list(self.grid.axes)
+        axes[number] = replace(axes[number], margin=(1, 1))
+        return self._neighbours(Grid(tuple(axes)), number, whole(shape), (2, 2)).exchange
 
     def of(self, grid: Grid, backend: Backend | None = None, layers: int = 1) -> "Halo":
         """The exchange of so many layers by the same processes, for their blocks of another grid.
@@ -93,25 +104,6 @@ class Halo:
         """
         machine = backend or self._backend
         return Halo(grid, machine, self.ranks, self.dims, layers, self.transport)
-
-    def across(self, number: int, shape: Sequence[int]) -> Callable[[Any], None]:
-        """The exchange of two layers on both sides, along one axis if that is divided.
-
-        It is for arrays of a shape of their own, that hold this block and two layers around it.
-        """
-        if self.dims[number] == 1:
-            return lambda array: None
-        axes = list(self.grid.axes)
-        axes[number] = replace(axes[number], margin=(1, 1))
-        around = tuple((0, extent) for extent in shape)
-        args = (self.ranks.rank, self.dims, number, around, (2, 2), self.transport)
-        axis = Neighbours(Grid(tuple(axes)), self._backend, *args)
-
-        def exchange(array: Any) -> None:
-            axis.start(array)
-            axis.finish(array)
-
-        return exchange
 
     def start(self, array: Any) -> None:
         """Begin the exchange: the ghosts of the fastest divided axis are on their way."""
@@ -134,14 +126,13 @@ class Halo:
         """Fill the ghosts at the ends of one axis only."""
         for axis in self._axes:
             if axis.number == number:
-                axis.start(array)
-                axis.finish(array)
+                axis.exchange(array)
 
     def wrap(self, array: Any) -> None:
         """Fill the ghosts that come from the same array: all that is old between two exchanges."""
         for axis in self._axes:
             if isinstance(axis, PeriodicWrap):
-                axis.start(array)
+                axis.exchange(array)
 
     def margin(self, number: int) -> Sequence[Region]:
         """The slabs of the margin that sweep `number` after an exchange can still update."""
@@ -161,17 +152,21 @@ class Halo:
         return self._first < len(self._axes)
 
 
+def _nothing(array: Any) -> None:
+    """The exchange along an axis that has none."""
+
+
 def replaced(region: Region, number: int, bounds: tuple[int, int]) -> Region:
     """A region with other bounds along one axis."""
     return (*region[:number], bounds, *region[number + 1 :])
 
 
 def inner_and_rim(
-    interior: Region, touched: dict[int, tuple[bool, bool]]
+    interior: Region, dependent: dict[int, tuple[bool, bool]]
 ) -> tuple[Region, tuple[Region, ...]]:
-    """The unknowns that read no ghost of a touched end, and the others, in slabs."""
+    """The unknowns that read no ghost of a dependent end, and the others, in slabs."""
     inner, rim = list(interior), []
-    for number, sides in touched.items():
+    for number, sides in dependent.items():
         low, high = inner[number]
         cut = (min(low + sides[0], high), max(high - sides[1], min(low + sides[0], high)))
         for slab in ((low, cut[0]), (cut[1], high)):
@@ -224,7 +219,9 @@ class PeriodicWrap:
             self._backend.sweep(shifted, array, region, array, *distances)
 
     def finish(self, array: Any) -> None:
-        pass
+        """All is done by `start`."""
+
+    exchange = start
 
 
 class Neighbours:
@@ -256,11 +253,10 @@ class Neighbours:
             if 0 <= other[number] < dims[number]:
                 peer = int(np.ravel_multi_index(other, dims))
                 own = grid.axes[number].own
-                args = (number, side, peer, own, around, layers)
-                self._sides.append(Side(*args))
+                self._sides.append(Side(number, side, peer, own, around, layers))
         for each in self._sides if self._packs else ():
             each.make_messages(backend, transport)
-        present = [each.side for each in self._sides]
+        present = {each.side for each in self._sides}
         self.present = (0 in present, 1 in present)
 
     def start(self, array: Any) -> None:
@@ -275,6 +271,10 @@ class Neighbours:
         self._transport.finish(self._sides)
         for side in self._sides if self._packs else ():
             self._backend.sweep(shifted, array, side.ghosts, side.arriving.array, *side.from_ghosts)
+
+    def exchange(self, array: Any) -> None:
+        self.start(array)
+        self.finish(array)
 
 
 class Side(Peer):

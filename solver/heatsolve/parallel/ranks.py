@@ -20,7 +20,7 @@ import numpy as np
 
 from heatsolve.backends import cores, exact_sum, from_message, to_message
 from heatsolve.errors import HeatsolveError, InputError, Interrupted, sentence
-from heatsolve.report import complain, printable, shown
+from heatsolve.report import complain, shown
 
 LAUNCHERS = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 """Variables by which the launchers of MPI tell a process that it is one of several."""
@@ -251,25 +251,24 @@ def failing_together(ranks: Ranks) -> Iterator[None]:
         raise
 
 
-def demand_same(ranks: Ranks, given: Mapping[str, Any]) -> None:
-    """Raise InputError, on all processes, where they were not given the same: names the first key
-    that differs, and the ranks on which it is another one than on rank 0.
+def demand_same(ranks: Ranks, options: Mapping[str, Any]) -> None:
+    """Raise InputError, on all processes, where these differ in the options of a run.
 
-    given: a table of tables, as of a case file, of plain values.
+    The error names the first key that differs, and the ranks on which it is another one than on
+    rank 0. `options` is a table of tables of plain values, as of a case file.
     """
-    digest = hashlib.sha256(repr(given).encode()).hexdigest()
+    digest = hashlib.sha256(repr(options).encode()).hexdigest()
     if len(set(ranks.gather(digest))) == 1:
         return
-    first, *others = ranks.gather(dict(_leaves(given)))
-    for key in dict.fromkeys(key for values in (first, *others) for key in values):
-        told = [values.get(key, ABSENT) for values in others]
-        different = [rank for rank, value in enumerate(told, 1) if value != first.get(key, ABSENT)]
+    tables = ranks.gather(dict(_leaves(options)))
+    for key in dict.fromkeys(key for table in tables for key in table):
+        first, *others = [table.get(key, ABSENT) for table in tables]
+        different = [rank for rank, value in enumerate(others, 1) if value != first]
         if different:
             which = f"rank{'s' if len(different) > 1 else ''} {', '.join(map(str, different))}"
             raise InputError(
-                f"{key} is {_short(told[different[0] - 1])} on {which} of {ranks.size}, but "
-                f"{_short(first.get(key, ABSENT))} on rank 0: give all of them the same case and "
-                "options"
+                f"{key} is {shown(others[different[0] - 1], 60)} on {which} of {ranks.size}, but "
+                f"{shown(first, 60)} on rank 0: give all of them the same case and options"
             )
 
 
@@ -283,10 +282,6 @@ def _leaves(table: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _leaves(value, f"{key}.{number}")
     else:
         yield key, repr(table)
-
-
-def _short(text: str) -> str:
-    return printable(text if len(text) <= 60 else text[:60] + "...")
 
 
 def find_ranks() -> Ranks:

@@ -84,6 +84,11 @@ class Transport:
         for peer in peers:
             peer.arriving.from_buffer()
 
+    def exchange(self, peers: Sequence[Peer]) -> None:
+        """Both halves of an exchange."""
+        self.start(peers)
+        self.finish(peers)
+
     def gather(self, leaving: Message, arriving: Message) -> None:
         """Bring the messages of all processes into one, in the order of ranks."""
         leaving.to_buffer()
@@ -168,7 +173,7 @@ def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bo
         for side, half in zip(sides, (0.0, 0.5), strict=True):
             sent = backend.to_device(values + ranks.rank + half)
             backend.sweep(copy, side.leaving.array, ((0, count),), sent)
-        exchange: Callable[[], None] = partial(exchanged, transport, sides)
+        exchange: Callable[[], None] = partial(transport.exchange, sides)
         if played_back:
             try:
                 exchange = backend.replayed(exchange)
@@ -183,14 +188,8 @@ def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bo
     return all(ranks.gather(result))
 
 
-def exchanged(transport: Transport, peers: Sequence[Peer]) -> None:
-    """Both halves of an exchange."""
-    transport.start(peers)
-    transport.finish(peers)
-
-
 def ring(transport: Transport, backend: Backend, count: int, ranks: Ranks) -> list[Peer]:
-    """The two sides of this process where each exchanges so many elements with the next one."""
+    """The two sides of this process where each exchanges `count` elements with the next one."""
     sides = []
     for number, step in enumerate((-1, 1)):
         leaving, arriving = (transport.message(backend, (count,)) for _ in range(2))

@@ -116,10 +116,10 @@ def history(case: Case, count: int) -> str:
     rows, columns = math.ceil(count / every), NORMS + fields * len(output.probes)
     if case.model.scheme == "staggered":
         own = [case.velocity_names, *([n] for n in case.diffusivities)]
-        held = [[name for name in names if "velocity" in name or getattr(body, name) is not None]
+        fixed = [[name for name in names if "velocity" in name or getattr(body, name) is not None]
                 for body in case.obstacles for names in own]  # fmt: skip
         walls = sum(wall is not None for _, wall in case.boundary)
-        columns += OF_FLOW + walls * len(case.diffusivities) + sum(map(len, held))
+        columns += OF_FLOW + walls * len(case.diffusivities) + sum(map(len, fixed))
         columns += sum(name.startswith("mean") for name in case.source.model_fields_set)
     said = f"{rows} rows of {columns} columns"
     values, frames = rows * columns, frames_of(case, count)

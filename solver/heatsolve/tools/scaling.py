@@ -179,7 +179,7 @@ def _resized(case: Case, intervals: Mapping[str, int], wider: float = 1.0) -> li
 
 
 def _numbered(case: Case, intervals: Mapping[str, int]) -> Iterator[str]:
-    """The overrides that keep sources and boxes given by indices at their places."""
+    """The overrides that keep sources and boxes at their places."""
     axes = list(reversed(grid_of(case).axes))
     indices = {f"source.point.{n}.index": point.index for n, point in enumerate(case.source.points)}
     for n, box in enumerate(case.initial.boxes):
@@ -341,8 +341,7 @@ def speed_of(problem: Model) -> tuple[float, float]:
 
         def exchanges(times: int, sides: Any = sides) -> None:
             for _ in range(times):
-                transport.start(sides)
-                transport.finish(sides)
+                transport.exchange(sides)
             machine.sync()
 
         exchanges(1)
@@ -628,8 +627,8 @@ def _output(folder: Path) -> str:
     if not name.isprintable():
         raise InputError(f"--output {name!r}: a folder of jobs needs a name that can be printed")
     # In quotes a backslash escapes the next character; a % begins a pattern.
-    held = name.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    return f'"{held}/%x-%j.out"'
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}/%x-%j.out"'
 
 
 def write_jobs(study: Study, counts: Sequence[int], ranks_per_node: int, time: str) -> list[Path]:

@@ -24,7 +24,7 @@ from heatsolve.stencil.expressions import suggestion
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity: the error is |computed - reference|, over `scale` where one is given."""
+    """One quantity: the error is |computed - reference|, over its `scale`."""
 
     name: str
     quantity: str
@@ -62,20 +62,25 @@ class Solution:
     constants: Mapping[str, float]
 
 
+@dataclass(frozen=True)
 class Runs:
-    """Runs shipped cases on a backend; `quick`: smaller ones, or fewer."""
+    """Runs of a shipped case on a backend; `quick`: smaller ones, or fewer."""
 
-    def __init__(self, backend: str, quick: bool, folder: Path):
-        self._backend, self.quick, self._folder = backend, quick, folder
+    name: str
+    backend: str
+    quick: bool
+    folder: Path
 
-    def __call__(self, name: str, *overrides: str) -> Solution:
-        case = load_shipped(name, overrides)
-        result = run(case, self._backend, self._folder / "case.h5")
+    def __call__(self, *overrides: str) -> Solution:
+        case = load_shipped(self.name, overrides)
+        result = run(case, self.backend, self.folder / "case.h5")
         stored = read(result.path, fields=())
-        return Solution(
-            result.fields, stored.attributes, stored.history, stored.coordinates["x"],
-            case.constants,
-        )  # fmt: skip
+        x = stored.coordinates["x"]
+        return Solution(result.fields, stored.attributes, stored.history, x, case.constants)
+
+    def line(self, quantity: str, *figures: Any) -> Line:
+        """The line of a quantity of this case; `figures` are the other attributes of a Line."""
+        return Line(self.name, quantity, *figures)
 
     def sizes(self, quick: Sequence[int], full: Sequence[int]) -> Sequence[int]:
         return quick if self.quick else full
@@ -156,70 +161,66 @@ Verification = Callable[[Runs], Iterator[Line]]
 BARBA = "Barba, Forsyth 2018"
 
 
-def lesson(name: str) -> Verification:
+def lesson(solve: Runs) -> Iterator[Line]:
     """The sum of a field of a teaching case, as its listing gives it."""
-
-    def verification(solve: Runs) -> Iterator[Line]:
-        field, total, count = LESSONS[name]
-        solution = solve(name)
-        values = solution.fields[field]
-        if name == "cfdpython-04":  # the lesson stores the first point again as the last
-            values = np.append(values, values[0])
-        size = float(np.abs(values).sum())
-        yield Line(name, f"sum of {field}", float(values.sum()), total, BARBA, 1e-12, size)
-        if count:
-            made = solution.attributes.get("iterations", solution.attributes.get("steps"))
-            yield Line(name, "iterations or steps", float(made), float(count), BARBA, 0.0)
-
-    return verification
+    field, total, count = LESSONS[solve.name]
+    solution = solve()
+    values = solution.fields[field]
+    if solve.name == "cfdpython-04":  # the lesson stores the first point again as the last
+        values = np.append(values, values[0])
+    size = float(np.abs(values).sum())
+    yield solve.line(f"sum of {field}", float(values.sum()), total, BARBA, 1e-12, size)
+    if count:
+        made = solution.attributes.get("iterations", solution.attributes.get("steps"))
+        yield solve.line("iterations or steps", float(made), float(count), BARBA, 0.0)
 
 
-def order_line(name: str, what: str, errors: Sequence[float], source: str) -> Line:
+def order_line(solve: Runs, what: str, errors: Sequence[float], source: str) -> Line:
     """The order at which an error falls when the spacing is halved, from the last two errors."""
     order = math.log2(abs(errors[-2] / errors[-1]))
-    return Line(name, f"order in space, {what}", order, 2.0, source, 0.1)
+    return solve.line(f"order in space, {what}", order, 2.0, source, 0.1)
 
 
 def hot_plate(solve: Runs) -> Iterator[Line]:
     """The centre, and the order at a point where the corners' jumps are far."""
-    name, errors = "hot-plate", []
+    errors = []
     for n in solve.sizes((40, 80), (40, 80, 160)):
-        field = solve(name, f"grid.nodes=[{n + 1}, {n + 1}]").fields["temperature"]
+        field = solve(f"grid.nodes=[{n + 1}, {n + 1}]").fields["temperature"]
         errors.append(float(field[n // 4, n // 4]) - PLATE)
     centre = float(field[n // 2, n // 2])
-    yield Line(name, f"T at the centre, n = {n}", centre, 0.25, "series", 1e-10)
-    yield order_line(name, "T at (1/4, 1/4)", errors, "series")
+    yield solve.line(f"T at the centre, n = {n}", centre, 0.25, "series", 1e-10)
+    yield order_line(solve, "T at (1/4, 1/4)", errors, "series")
 
 
 def laplace(solve: Runs) -> Iterator[Line]:
     """The order at a wall without flux."""
-    name, errors = "cfdpython-09-correct", []
+    errors = []
     wave = np.pi * np.arange(1, 60, 2)
     series = np.sinh(wave) / (wave * wave * np.sinh(2.0 * wave))
     exact = 0.25 - 4.0 * float(series.sum())
     for n in (31, 61, 121):
-        field = solve(name, f"grid.nodes=[{n}, {n}]").fields["temperature"]
+        field = solve(f"grid.nodes=[{n}, {n}]").fields["temperature"]
         errors.append(float(field[0, n // 2]) - exact)
-    yield order_line(name, "p at (1, 0)", errors, "series")
+    yield order_line(solve, "p at (1, 0)", errors, "series")
 
 
 def sine_source(solve: Runs) -> Iterator[Line]:
     """The discrete solution is known exactly."""
-    solution = solve("sine-source")
+    solution = solve()
     x, values = solution.x, solution.fields["temperature"]
     h = x[1] - x[0]
     factor = (math.pi * h / 2) ** 2 / math.sin(math.pi * h / 2) ** 2
     exact = factor * np.sin(np.pi * x)[:, None] * np.sin(np.pi * x)[None, :]
     error = float(np.abs(values - exact).max())
-    yield Line("sine-source", "largest error", error, 0.0, "exact discrete solution", 1e-12)
+    yield solve.line("largest error", error, 0.0, "exact discrete solution", 1e-12)
 
 
 def taylor_green(solve: Runs) -> Iterator[Line]:
     """The decay of the energy by the discrete operator, and the order of the fields."""
-    name, sizes = "taylor-green", solve.sizes((16, 32), (32, 64, 128))
+    sizes = solve.sizes((16, 32), (32, 64, 128))
     errors: dict[str, list[float]] = {"velocity_x": [], "pressure": []}
     for n in sizes:
-        solution = solve(name, f"constants.n={n}")
+        solution = solve(f"constants.n={n}")
         for field, results in errors.items():
             results.append(float(solution.attributes[f"error_l2_{field}"]))
         nu, h = solution.constants["nu"], 2.0 * math.pi / n
@@ -228,26 +229,26 @@ def taylor_green(solve: Runs) -> Iterator[Line]:
         energy = solution.history["kinetic_energy"]
         decay, exact = float(energy[-1] / energy[0]), growth ** (2 * (len(energy) - 1))
         source = "exact discrete decay"
-        yield Line(name, f"decay of energy, n = {n}", decay, exact, source, 1e-12, exact)
+        yield solve.line(f"decay of energy, n = {n}", decay, exact, source, 1e-12, exact)
     for field, results in errors.items():
-        yield order_line(name, field, results, "exact solution")
+        yield order_line(solve, field, results, "exact solution")
 
 
 def breakdown(solve: Runs) -> Iterator[Line]:
     """Friction takes the lost energy; on a GPU, with enough cells, the peak of the loss."""
-    name, balance = "taylor-green-3d", "balance of energy"
-    solution = solve(name, "constants.n=64", "time.cfl=0.3")
+    balance = "balance of energy"
+    solution = solve("constants.n=64", "time.cfl=0.3")
     _, lost, taken = losses(solution)
     growing = float(np.count_nonzero(lost <= 0.0))
-    yield Line(name, "steps in which energy grows, n = 64", growing, 0.0, balance, 0.0)
+    yield solve.line("steps in which energy grows, n = 64", growing, 0.0, balance, 0.0)
     apart = float(np.abs(lost - taken).max() / lost.max())
-    yield Line(name, "loss but for friction, n = 64", apart, 0.0, balance, 1e-3)
+    yield solve.line("loss but for friction, n = 64", apart, 0.0, balance, 1e-3)
     if solution.attributes["backend"] not in ON_GPU:
         return
-    time, lost, _ = losses(solve(name, "constants.n=256", "model.convection=central4"))
+    time, lost, _ = losses(solve("constants.n=256", "model.convection=central4"))
     n, (peak, moment), source = int(np.argmax(lost)), DISSIPATION, "spectral, Workshop 2012"
-    yield Line(name, "largest loss, n = 256", float(lost[n]), peak, source, 0.04, peak)
-    yield Line(name, "its time, n = 256", float(time[n]), moment, source, 0.3)
+    yield solve.line("largest loss, n = 256", float(lost[n]), peak, source, 0.04, peak)
+    yield solve.line("its time, n = 256", float(time[n]), moment, source, 0.3)
 
 
 def losses(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -261,48 +262,42 @@ def losses(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return 0.5 * (time[1:] + time[:-1]), -np.diff(energy) / np.diff(time) / volume, taken
 
 
-def straight(name: str) -> Verification:
+def straight(solve: Runs) -> Iterator[Line]:
     """A flow that the scheme reproduces to round-off."""
+    (n,) = solve.sizes((16,), (32,))
+    error = float(solve(f"constants.n={n}").attributes["error_max_velocity_x"])
+    yield solve.line(f"largest error, n = {n}", error, 0.0, "exact discrete solution", 2e-11)
 
-    def verification(solve: Runs) -> Iterator[Line]:
-        (n,) = solve.sizes((16,), (32,))
-        error = float(solve(name, f"constants.n={n}").attributes["error_max_velocity_x"])
-        yield Line(name, f"largest error, n = {n}", error, 0.0, "exact discrete solution", 2e-11)
 
-    return verification
+def vertex(low: Any, middle: Any, high: Any) -> tuple[Any, Any]:
+    """The vertex of a parabola through values at -1, 0 and 1: its place and its value."""
+    share = 0.5 * (low - high) / (low - 2.0 * middle + high)
+    return share, middle - 0.25 * (low - high) * share
 
 
 def extremum(line: np.ndarray, sign: float) -> float:
     """The lowest value of `sign` times a line, by the parabola through three points."""
     n = int(np.argmin(sign * line))
-    low, middle, high = line[n - 1 : n + 2]
-    share = 0.5 * (low - high) / (low - 2.0 * middle + high)
-    return float(middle - 0.25 * (low - high) * share)
+    return float(vertex(*line[n - 1 : n + 2])[1])
 
 
-def cavity(reynolds: int) -> Verification:
+def cavity(solve: Runs) -> Iterator[Line]:
     """Extrema of the velocities on the lines through the centre."""
-
-    def verification(solve: Runs) -> Iterator[Line]:
-        name, (references, source, tolerances, relative) = (
-            f"cavity-re{reynolds}",
-            CAVITIES[reynolds],
-        )
-        for n in solve.sizes(list(tolerances)[:1], list(tolerances)):
-            fields = solve(name, f"constants.n={n}").fields
-            half = n // 2
-            u = 0.5 * (fields["velocity_x"][:, half - 1] + fields["velocity_x"][:, half])
-            v = 0.5 * (fields["velocity_y"][half - 1] + fields["velocity_y"][half])
-            results = extremum(u, 1.0), extremum(v, -1.0), extremum(v, 1.0)
-            words = ("lowest u", "highest v", "lowest v")
-            for number, (what, value, exact) in enumerate(
-                zip(words, results, references, strict=True)
-            ):
-                tolerance = tolerances[n][min(number, 1)]
-                scale = abs(exact) if relative else 1.0
-                yield Line(name, f"{what}, n = {n}", value, exact, source, tolerance, scale)
-
-    return verification
+    reynolds = int(solve.name.removeprefix("cavity-re"))
+    references, source, tolerances, relative = CAVITIES[reynolds]
+    for n in solve.sizes(list(tolerances)[:1], list(tolerances)):
+        fields, half = solve(f"constants.n={n}").fields, n // 2
+        u = 0.5 * (fields["velocity_x"][:, half - 1] + fields["velocity_x"][:, half])
+        v = 0.5 * (fields["velocity_y"][half - 1] + fields["velocity_y"][half])
+        of_u, of_v = tolerances[n]
+        lines = [
+            ("lowest u", extremum(u, 1.0), of_u),
+            ("highest v", extremum(v, -1.0), of_v),
+            ("lowest v", extremum(v, 1.0), of_v),
+        ]
+        for (what, value, tolerance), exact in zip(lines, references, strict=True):
+            scale = abs(exact) if relative else 1.0
+            yield solve.line(f"{what}, n = {n}", value, exact, source, tolerance, scale)
 
 
 def flux_in_the_middle(temperature: np.ndarray, u: np.ndarray, alpha: float) -> float:
@@ -320,45 +315,42 @@ def flux_in_the_middle(temperature: np.ndarray, u: np.ndarray, alpha: float) -> 
 
 def natural_convection(solve: Runs) -> Iterator[Line]:
     """The heat through the wall, and that through the other one."""
-    name = "natural-convection"
     for rayleigh, (reference, source, tolerances) in CONVECTION.items():
         if solve.quick and rayleigh != "1e4":
             continue
         for n in solve.sizes(list(tolerances)[:1], list(tolerances)[1:]):
-            solution = solve(name, f"constants.Ra={rayleigh}", f"constants.n={n}")
+            solution = solve(f"constants.Ra={rayleigh}", f"constants.n={n}")
             temperature = solution.fields["temperature"]
             wall = float(np.mean((0.5 - temperature[:, 0]) * 2.0 * n))
             cold = float(np.mean((0.5 + temperature[:, -1]) * 2.0 * n))
             label = f"Ra = {rayleigh}, n = {n}"
             args = (reference, source, tolerances[n], reference)
-            yield Line(name, f"Nu at the wall, {label}", wall, *args)
-            yield Line(name, f"Nu at the other wall, {label}", cold, wall, "balance", 1e-8, wall)
+            yield solve.line(f"Nu at the wall, {label}", wall, *args)
+            yield solve.line(f"Nu at the other wall, {label}", cold, wall, "balance", 1e-8, wall)
             alpha = 1.0 / math.sqrt(solution.constants["Ra"] * solution.constants["Pr"])
             middle = flux_in_the_middle(temperature, solution.fields["velocity_x"], alpha) / alpha
             # The heat that half of the fluid still takes up when the march counts as steady.
             left = 0.5 * solution.attributes["threshold"] / (alpha * wall)
-            yield Line(name, f"Nu in the middle, {label}", middle, wall, "balance", left, wall)
+            yield solve.line(f"Nu in the middle, {label}", middle, wall, "balance", left, wall)
 
 
 def rayleigh_benard(solve: Runs) -> Iterator[Line]:
     """The heat through a plate above and below the onset of convection."""
-    name = "rayleigh-benard"
     above = (48, "constants.Ra=1e4", 2.661, "Clever, Busse 1974", 0.01)
     if solve.quick:
         above = (24, *above[1:-1], 0.03)
     below = (24, "constants.Ra=1000", 1.0, "Chandrasekhar 1961", 1e-10)
     for n, override, reference, source, tolerance in (above, below):
-        temperature = solve(name, override, f"constants.n={n}").fields["temperature"]
+        temperature = solve(override, f"constants.n={n}").fields["temperature"]
         nusselt = float(np.mean((0.5 - temperature[0]) * 2.0 * n))
         label = f"Nu, {override.removeprefix('constants.')}, n = {n}"
-        yield Line(name, label, nusselt, reference, source, tolerance, reference)
+        yield solve.line(label, nusselt, reference, source, tolerance, reference)
 
 
 def cylinder(solve: Runs) -> Iterator[Line]:
     """The forces on it, and the pressures before and behind it."""
-    name = "cylinder-re20"
     for n in solve.sizes((41,), (41, 123)):
-        history = solve(name, f"constants.n={n}").history
+        history = solve(f"constants.n={n}").history
         drag, lift = (500.0 * float(history[f"force_{axis}"][-1]) for axis in "xy")
         drop = float(history["probe_0_pressure"][-1] - history["probe_1_pressure"][-1])
         results = {"drag": drag, "lift": lift, "pressure": drop}
@@ -366,47 +358,43 @@ def cylinder(solve: Runs) -> Iterator[Line]:
             reference, tolerances = CYLINDER[what]
             label = "difference of pressures" if what == "pressure" else f"coefficient of {what}"
             args = (reference, "Nabh 1998", tolerances[n], reference)
-            yield Line(name, f"{label}, n = {n}", value, *args)
+            yield solve.line(f"{label}, n = {n}", value, *args)
 
 
 def peaks(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """When a quantity is largest, and how large: parabolas through three points each."""
     low, middle, high = values[:-2], values[1:-1], values[2:]
     (at,) = np.nonzero((low < middle) & (middle >= high))
-    low, middle, high = low[at], middle[at], high[at]
-    share = 0.5 * (low - high) / (low - 2.0 * middle + high)
-    steps = np.diff(time)[at]
-    return time[at + 1] + share * steps, middle - 0.25 * (low - high) * share
+    share, value = vertex(low[at], middle[at], high[at])
+    return time[at + 1] + share * np.diff(time)[at], value
 
 
 def shedding(solve: Runs) -> Iterator[Line]:
     """Ten periods of the forces; they are even when successive maxima of the lift are."""
-    name = "cylinder-re100"
     (n,) = solve.sizes((123,), (246,))
-    history = solve(name, f"constants.n={n}").history
+    history = solve(f"constants.n={n}").history
     time, drag, lift = history["time"], 20.0 * history["force_x"], 20.0 * history["force_y"]
     instants, maxima = peaks(time, lift)
     instants, maxima = instants[maxima > 0.5][-11:], maxima[maxima > 0.5][-11:]
     if len(maxima) < 11:
-        yield Line(name, f"maxima of the lift, n = {n}", len(maxima), 11.0, "ten periods", 0.0)
+        yield solve.line(f"maxima of the lift, n = {n}", len(maxima), 11.0, "ten periods", 0.0)
         return
     late = time >= instants[0]
     period = float(np.diff(instants).mean())
     change = float(np.abs(np.diff(maxima[-3:])).max() / maxima[-1])
     most = float(peaks(time[late], drag[late])[1].max())
     source, label = "Schaefer, Turek 1996", f", n = {n}"
-    yield Line(name, f"change of successive maxima{label}", change, 0.0, "periodic", 1e-3)
-    yield Line(name, f"Strouhal number{label}", 0.1 / period, 0.3, source, 0.005)
-    yield Line(name, f"largest coefficient of drag{label}", most, 3.2274, "featflow", 0.03, 3.2274)
+    yield solve.line(f"change of successive maxima{label}", change, 0.0, "periodic", 1e-3)
+    yield solve.line(f"Strouhal number{label}", 0.1 / period, 0.3, source, 0.005)
+    yield solve.line(f"largest coefficient of drag{label}", most, 3.2274, "featflow", 0.03, 3.2274)
     args = (0.995, source, 0.045 if n > 200 else 0.06)
-    yield Line(name, f"largest coefficient of lift{label}", float(maxima.mean()), *args)
+    yield solve.line(f"largest coefficient of lift{label}", float(maxima.mean()), *args)
 
 
 def backward_step(solve: Runs) -> Iterator[Line]:
     """Where the shear at the walls changes its sign."""
-    name = "backward-step"
     for n in solve.sizes((32,), (32, 64)):
-        solution = solve(name, f"constants.n={n}")
+        solution = solve(f"constants.n={n}")
         u, x = solution.fields["velocity_x"], solution.x
         ends = []
         for near, next_one in ((u[0], u[1]), (u[-1], u[-2])):
@@ -417,30 +405,29 @@ def backward_step(solve: Runs) -> Iterator[Line]:
         results = ([math.nan, *ends[0]][-1], *[*ends[1], *missing][:2])
         for (what, reference, tolerances), value in zip(EDDIES, results, strict=True):
             args = (reference, "Gartling 1990", tolerances[n], reference)
-            yield Line(name, f"{what}, n = {n}", float(value), *args)
+            yield solve.line(f"{what}, n = {n}", float(value), *args)
 
 
 def heated_cylinder(solve: Runs) -> Iterator[Line]:
     """The heat that it gives off."""
-    name = "heated-cylinder"
     (n,) = solve.sizes((8,), (10,))
-    solution = solve(name, f"constants.n={n}")
+    solution = solve(f"constants.n={n}")
     alpha = solution.constants["nu"] / 0.7
     nusselt = float(solution.history["temperature_released"][-1]) / (math.pi * alpha)
     source = "Bharti, Chhabra, Eswaran 2007"
-    yield Line(name, f"Nu, n = {n}", nusselt, 2.4653, source, 0.02, 2.4653)
+    yield solve.line(f"Nu, n = {n}", nusselt, 2.4653, source, 0.02, 2.4653)
 
 
 VERIFICATIONS: dict[str, Verification] = {
-    **{name: lesson(name) for name in LESSONS},
+    **dict.fromkeys(LESSONS, lesson),
     "cfdpython-09-correct": laplace,
     "hot-plate": hot_plate,
     "sine-source": sine_source,
     "taylor-green": taylor_green,
     "taylor-green-3d": breakdown,
-    "channel": straight("channel"),
-    "couette": straight("couette"),
-    **{f"cavity-re{reynolds}": cavity(reynolds) for reynolds in CAVITIES},
+    "channel": straight,
+    "couette": straight,
+    **{f"cavity-re{reynolds}": cavity for reynolds in CAVITIES},
     "natural-convection": natural_convection,
     "rayleigh-benard": rayleigh_benard,
     "cylinder-re20": cylinder,
@@ -461,7 +448,7 @@ SLOW = (
 
 
 def verify(names: Sequence[str] = (), backend: str = "auto", quick: bool = False) -> Iterator[Line]:
-    """The lines of the verifications of these names, by default of all, as they are found.
+    """The lines of the verifications of these names, by default of all, one by one.
 
     Raises InputError for an unknown name, or a case without a table.
     """
@@ -477,9 +464,8 @@ def verify(names: Sequence[str] = (), backend: str = "auto", quick: bool = False
             raise InputError(f"no verification {name!r}{near}")
     wanted = names or [name for name in VERIFICATIONS if not (quick and name in SLOW)]
     with tempfile.TemporaryDirectory(prefix="heatsolve-verify-") as folder:
-        solve = Runs(backend, quick, Path(folder))
         for name in wanted:
-            yield from VERIFICATIONS[name](solve)
+            yield from VERIFICATIONS[name](Runs(name, backend, quick, Path(folder)))
 
 
 def records(lines: Sequence[Line]) -> list[dict[str, Any]]:
