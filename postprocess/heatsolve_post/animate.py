@@ -27,7 +27,7 @@ from heatsolve_post.style import (
     set_up_plane,
     span_of,
 )
-from heatsolve_post.view import View, look
+from heatsolve_post.view import View, limits_of, look
 
 FORMATS = ("mp4", "gif")
 MOST_FRAMES = 400
@@ -54,9 +54,9 @@ def animate(
     By default the field is the temperature, or else the first one, and the film an MP4 beside the
     file, or a GIF where there is no encoder (the `video` extra brings one). In space it shows the
     plane in the middle of the slowest axis, or at `slices`; see `view.look`. The colours span
-    the `limits`, or else what the field has once the run has settled. Raises InputError for a file
-    of a single frame, for an unknown field or format, or a missing encoder, FileFailure where a
-    file is damaged or cannot be written.
+    the `limits`, or else the range of the field once the run has settled. Raises InputError for a
+    file of a single frame, for an unknown field or format, or a missing encoder, FileFailure where
+    a file is damaged or cannot be written.
     """
     path = Path(path)
     solution = read(path, fields=())
@@ -64,8 +64,7 @@ def animate(
         raise InputError(f"{path} has one frame, and no film: heatsolve plot draws it")
     if not 1 <= rate <= 100:
         raise InputError(f"--rate must be 1 to 100 frames a second, not {rate}")
-    if limits is not None and not limits[0] < limits[1]:
-        raise InputError("--limits must be two numbers, the lower one first")
+    limits = None if limits is None else limits_of(limits)
     encoder = _encoder()
     chosen = f"_{field}" if field else ""  # as a film that a case asks for
     default = f"{path.name.removesuffix('.h5')}{chosen}.{usual_format()}"
@@ -133,11 +132,11 @@ def _ranges(view: View) -> tuple[np.ndarray, Limits]:
     Without the first frames, if they are few and reach far beyond the second half: the pressure of
     a flow that is set off suddenly would leave no colours for the rest.
     """
-    found = []
+    extremes = []
     for _, values in frames(view):
         finite = values[np.isfinite(values)]
-        found.append([finite.min(initial=np.inf), finite.max(initial=-np.inf)])
-    bounds = np.array(found, dtype=float)
+        extremes.append([finite.min(initial=np.inf), finite.max(initial=-np.inf)])
+    bounds = np.array(extremes, dtype=float)
     bounds = np.where(np.isfinite(bounds), bounds, np.nan)
     count, first = len(bounds), 0
     half = bounds[count // 2 :]
@@ -156,7 +155,7 @@ Show = Callable[[int, np.ndarray], None]
 
 
 def _axes(width: float, height: float, right: float, below: float = 0.0) -> tuple[Figure, Axes]:
-    """Axes of that size (inches), with so much room beside and below them."""
+    """Axes of a width and a height, with room to the right and below (inches)."""
     left, bottom, above = 0.75, 0.5 + below, 0.5
     across, up = left + width + right, bottom + height + above
     drawing = Figure(figsize=(across, up))

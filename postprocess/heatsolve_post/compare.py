@@ -48,7 +48,7 @@ def compare(
 
     A value counts as different when |a - b| > tolerance max |a|, or, with a tolerance of 0, when
     its bits are others; two that are no numbers are the same. Files are read block by block. Raises
-    InputError for files on different grids or times, and as `output.read` does.
+    InputError for files on different grids or times, and as `read` does.
     """
     if not (math.isfinite(tolerance) and tolerance >= 0.0):
         raise InputError(f"--tolerance must be a number of at least 0, not {tolerance:g}")

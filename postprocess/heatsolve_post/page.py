@@ -131,15 +131,15 @@ def _fields(solution: Solution) -> Iterator[str]:
     """A picture of each field, and a table of their ranges."""
     yield '<h2>Fields</h2>\n<div class="figures">'
     wide = len(solution.coordinates) == 3
-    found = ranges(solution)
-    for name in found:
+    statistics = ranges(solution)
+    for name in statistics:
         try:
             yield _image(figure(solution, name), name, wide=wide)
         except InputError as error:  # a plane one point wide
             yield f"<p>{_text(name)}: {_text(error)}</p>"
     yield "</div>"
     rows: list[list[Any]] = [["field", "unit", "lowest", "highest", "mean", "NaN"]]
-    for name, (low, high, mean, missing) in found.items():
+    for name, (low, high, mean, missing) in statistics.items():
         numbers = [f"{value:.6g}" for value in (low, high, mean)]
         rows.append([name.replace("_", " "), solution.units[name], *numbers, missing])
     yield _table(rows)

@@ -181,10 +181,10 @@ def set_up_line(ax: Axes, view: View, width: float) -> None:
     (ends,) = view.ends
     ax.set_xlim(ends)
     mark_ends(ax.xaxis, ends, round(width / ACROSS))
-    found = view.solid()
-    if found is None:
+    solid = view.solid()
+    if solid is None:
         return
-    (x,), share = found
+    (x,), share = solid
     (turns,) = np.nonzero(np.diff(np.concatenate([[0], share > 0.5, [0]])))
     for first, stop in turns.reshape(-1, 2):
         ax.axvspan(x[first], x[stop - 1], facecolor=SOLID, edgecolor=OUTLINE, linewidth=0.6)
@@ -192,10 +192,10 @@ def set_up_line(ax: Axes, view: View, width: float) -> None:
 
 def draw_obstacles(ax: Axes, view: View) -> None:
     """Fill and outline the obstacles in a plane."""
-    found = view.solid()
-    if found is None or not (found[1] > 0.5).any():
+    solid = view.solid()
+    if solid is None or not (solid[1] > 0.5).any():
         return
-    (y, x), share = found
+    (y, x), share = solid
     ax.contourf(x, y, share, [0.5, 2.0], colors=[SOLID], zorder=ABOVE)
     ax.contour(x, y, share, [0.5], colors=[OUTLINE], linewidths=0.8, zorder=ABOVE)
 

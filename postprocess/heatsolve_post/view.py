@@ -167,7 +167,7 @@ def look(
 
     `slices` are positions along axes across which it is cut, `time` the moment of a march, by
     default its end, of a line several; the nearest points and frames are taken. Raises InputError
-    for what the file does not have, and as `output.read` does.
+    for an axis, a place or a time that the file does not have, and as `read` does.
     """
     solution = read(source, fields=())
     lines = solution.coordinates
@@ -214,17 +214,17 @@ def _nearest(solution: Solution, axis: str, place: float) -> int:
 
 def parse_slices(texts: Sequence[str]) -> dict[str, float]:
     """Positions by axis, of texts such as "z=0.5". Raises InputError for others."""
-    found: dict[str, float] = {}
+    slices: dict[str, float] = {}
     for text in texts:
         axis, _, place = (part.strip() for part in text.partition("="))
         try:
             position = float(place)
         except ValueError:
             position = np.nan
-        if axis not in ("x", "y", "z") or not np.isfinite(position) or axis in found:
+        if axis not in ("x", "y", "z") or not np.isfinite(position) or axis in slices:
             raise InputError(f"--slice {text!r} must be one axis and a position, such as z=0.5")
-        found[axis] = position
-    return found
+        slices[axis] = position
+    return slices
 
 
 def parse_limits(text: str | None) -> tuple[float, float] | None:
@@ -232,15 +232,15 @@ def parse_limits(text: str | None) -> tuple[float, float] | None:
     return None if text is None else limits_of(text.split(","))
 
 
-def limits_of(given: Any) -> tuple[float, float]:
+def limits_of(limits: Any) -> tuple[float, float]:
     """The lowest and the highest value to show. Raises InputError for others."""
     try:
-        low, high = map(float, given)
+        low, high = map(float, limits)
     except (TypeError, ValueError):
         low = high = np.nan
     # The ticks of matplotlib overflow far out, and its colours of tiny spans.
     if not -LARGEST <= low < high <= LARGEST or high - low < SMALLEST_SPAN:
-        said = ",".join(map(str, given)) if isinstance(given, list | tuple) else str(given)
+        said = ",".join(map(str, limits)) if isinstance(limits, list | tuple) else str(limits)
         raise InputError(
             f"--limits {shown(said)!r} must be two numbers, the lower one first, as -1,1 "
             f"(at most {LARGEST:g}, and {SMALLEST_SPAN:g} apart)"

@@ -104,8 +104,10 @@ def _block(case: Case, machine: Backend, processes: int) -> Grid:
 
 
 def _fills_on_host(case: Case) -> bool:
-    """Whether the host may make arrays of conductances point by point: those between the points of
-    one axis that also vary along all others."""
+    """Whether the host may make arrays of conductances point by point.
+
+    It does where the conductances along one axis also vary along all others.
+    """
     model, dimension = case.model, len(case.grid.counts)
     if model.kind != "heat":
         return bool(case.obstacles)

@@ -5,7 +5,7 @@ Every message is one sentence for the user; the command line prints it without a
 
 
 class HeatsolveError(Exception):
-    """Base of all errors that a user can meet; `exit_code` is what the program ends with."""
+    """Base of all errors that a user can meet; the program ends with its `exit_code`."""
 
     exit_code = 1
 

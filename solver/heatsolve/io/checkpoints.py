@@ -295,11 +295,17 @@ class CheckpointStore:
         for name, kind in manifest.fields.items():
             snapshot.fields[name] = np.empty(self._extent, kind)
         for rank, part in enumerate(manifest.parts):
-            file = path / part.name
-            with failing("read", file):
-                if rank == 0:
-                    snapshot.history = read_history(file)
-                read_fields(file, part.window, snapshot.fields, self._window)
+            both = [
+                (max(low, first), min(high, last))
+                for (low, high), (first, last) in zip(part.window, self._window, strict=True)
+            ]
+            overlaps, file = all(low < high for low, high in both), path / part.name
+            if rank == 0 or overlaps:
+                with failing("read", file), h5py.File(file, "r", locking="best-effort") as stored:
+                    if rank == 0:
+                        snapshot.history = read_history(stored)
+                    if overlaps:
+                        read_fields(stored, part.window, snapshot.fields, self._window, both)
 
 
 # ---- folders: the files of others in them are never removed ------------------------------------
@@ -457,26 +463,21 @@ def checksum_of(path: Path) -> tuple[int, int]:
         return file.tell(), checksum
 
 
-def read_history(path: Path) -> dict[str, np.ndarray]:
+def read_history(file: h5py.File) -> dict[str, np.ndarray]:
     """The history in a part."""
-    with h5py.File(path, "r", locking="best-effort") as file:
-        history = demand_group(file, "history")
-        return {name: demand_values(history, name)[:] for name in members(history)}
+    history = demand_group(file, "history")
+    return {name: demand_values(history, name)[:] for name in members(history)}
 
 
-def read_fields(path: Path, window: Window, fields: Arrays, wanted: Window) -> None:
-    """Fill arrays of the window `wanted` with the values of a part that holds `window`."""
-    both = [
-        (max(low, first), min(high, last))
-        for (low, high), (first, last) in zip(window, wanted, strict=True)
-    ]
-    if all(low < high for low, high in both):
-        with h5py.File(path, "r", locking="best-effort") as file:
-            for name, values in fields.items():
-                stored = demand_values(demand_group(file, "fields"), name)
-                if stored.shape != tuple(high - low for low, high in window):
-                    raise damage(stored.parent, name, "does not fit its window")
-                stored.read_direct(values, _within(window, both), _within(wanted, both))
+def read_fields(
+    file: h5py.File, window: Window, fields: Arrays, wanted: Window, region: Window
+) -> None:
+    """Fill a region of arrays of the window `wanted` from a part that holds `window`."""
+    for name, values in fields.items():
+        stored = demand_values(demand_group(file, "fields"), name)
+        if stored.shape != tuple(high - low for low, high in window):
+            raise damage(stored.parent, name, "does not fit its window")
+        stored.read_direct(values, _within(window, region), _within(wanted, region))
 
 
 def chunks(values: np.ndarray) -> Iterator[np.ndarray]:

@@ -193,7 +193,7 @@ def _locked(lock: Path, path: Path) -> int:
 def reserve(descriptor: int, start: int, count: int) -> None:
     """Take the space of a write at once, where the system can: faster than bit by bit.
 
-    Raises OSError where there is not so much.
+    Raises OSError where the disk has no room for it.
     """
     if hasattr(os, "posix_fallocate"):
         try:

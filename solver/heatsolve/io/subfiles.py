@@ -238,7 +238,7 @@ def remove(folder: Path, kept: Collection[str] = (), run: str = "", first: int =
     """Remove the parts in a folder, of one run if that is given, and the folder if nothing is left.
 
     kept: names that stay; first: the first segment to go. Files that are no parts stay, and so,
-    without a word, does what the system does not let go.
+    without a word, do parts that the system does not let go.
     """
     with suppress(OSError):
         for name in os.listdir(folder):

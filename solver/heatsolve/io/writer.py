@@ -1,8 +1,8 @@
 """Files of results in the making: one field file, and the frames of a run in one or many of them.
 
 A file is written whole or not at all. The frames of a run go to a plain file, or to parts under
-one master. Those between two checkpoints are a *segment*: what a checkpoint has secured is never
-touched again, and a restart, on any number of processes, continues behind it.
+one master. The frames between two checkpoints are a *segment*: a secured one is never touched
+again, and a restart, on any number of processes, continues behind it.
 """
 
 import math
@@ -140,18 +140,18 @@ class FieldFile:
             parts.record(self._file, group, column, sources)
             self._disk.check()
 
-    def seal(self, path: Path) -> int:
-        """Close the file as it is, force it to the disk and give it a name: how many bytes it has.
+    def seal(self) -> int:
+        """Close the file as it is, force it to the disk and give it its name; return its bytes.
 
         Raises FileFailure if the disk fails.
         """
-        with failing("write", path):
+        with failing("write", self._path):
             self._file.close()
             self._disk.close()
             self._disk.check()
             sync(self._part)
             size = self._part.stat().st_size
-            os.replace(self._part, path)
+            os.replace(self._part, self._path)
             return size
 
     @property
@@ -190,7 +190,7 @@ class FieldFile:
                     self._file.attrs[key] = int(item) if isinstance(item, bool | np.bool_) else item
             text = xdmf(self._path.name, self._file, field_names(self._file))
             self._xdmf_part.write_bytes(text.encode("utf-8", "surrogateescape"))
-            self.seal(self._path)
+            self.seal()
             if len(self._coordinates) > 1:
                 os.replace(self._xdmf_part, self._sidecar)
             else:  # XDMF has no 1D; an old one described the file that was just replaced
@@ -460,11 +460,10 @@ class Results:
         with agreed(self._ranks):
             if self._ranks.size == 1:
                 self._make_folder()
-        name = self._part_name()
         with agreed(self._ranks):
-            size = self._writer.seal(self._folder / name)
+            size = self._writer.seal()
         self._writer = None
-        written = self._ranks.gather(Part(name, size, self._window))
+        written = self._ranks.gather(Part(self._part_name(), size, self._window))
         with agreed(self._ranks), failing("write", self._folder):
             if self._ranks.rank == 0:
                 sync(self._folder)

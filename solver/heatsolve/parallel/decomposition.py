@@ -43,7 +43,7 @@ def _too_many(size: int, counts: Sequence[int]) -> str:
 
 
 def factorisations(number: int, factors: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write a number as an ordered product of so many factors."""
+    """All ordered products of `factors` factors that are a number."""
     if factors == 1:
         yield (number,)
         return
@@ -61,12 +61,12 @@ def surface(counts: Sequence[int], dims: Sequence[int], periodic: Sequence[bool]
 
 
 def most_neighbours(parts: int, periodic: bool) -> int:
-    """Ends of an axis, divided into so many parts, at which some block faces another."""
+    """The most ends of an axis, divided into `parts`, at which one block faces another."""
     return 0 if parts == 1 else 2 if parts > 2 or periodic else 1
 
 
 def block_of(count: int, parts: int, number: int) -> tuple[int, int]:
-    """Part `number` of so many unknowns: the first ones are one longer where it does not divide."""
+    """Part `number` of `count` unknowns: the first ones are one longer where it does not divide."""
     length, longer = divmod(count, parts)
     start = number * length + min(number, longer)
     return start, start + length + (number < longer)
@@ -97,7 +97,7 @@ def largest_block(whole: Grid, dims: Sequence[int], depth: int = 1) -> Grid:
     place = []
     for number, parts in enumerate(dims):
         one_axis = Grid((whole.axes[number],))
-        # The longest are among the first, and most margin have those between others.
+        # The longest blocks are among the first, and inner blocks have the most margin.
         shapes = [block_of_rank(one_axis, (parts,), n, depth).shape for n in range(min(parts, 3))]
         place.append(shapes.index(max(shapes)))
     return block_of_rank(whole, dims, int(np.ravel_multi_index(place, tuple(dims))), depth)

@@ -2,7 +2,7 @@
 
 A ghost that is somebody's unknown is brought up to date before an array is read at a shift: from
 another process, or, on a periodic axis that is not divided, from the other end of the same array.
-One axis at a time, the fastest first, each over the ghosts of those before it: so corners come
+One axis at a time, the fastest first, each over the ghosts of the axes before it: so corners come
 right. Three verbs: `start`, `finish`, and `exchange` for both.
 
 A halo of depth d brings d layers at once: the ghosts and a margin of d - 1 unknowns inside them.
@@ -25,9 +25,9 @@ from heatsolve.stencil.language import shifted
 
 
 class Halo:
-    """The exchange of the ghosts of a block with those who own them.
+    """The exchange of the ghosts of a block with the blocks that own them.
 
-    `dims` are the processes along each axis, and the `transport` carries what they send each other;
+    `dims` are the processes along each axis, and the `transport` carries their messages;
     without them, this one is alone.
     """
 
@@ -79,7 +79,7 @@ class Halo:
     def along(
         self, number: int, shape: Sequence[int], layers: tuple[int, int]
     ) -> Callable[[Any], None]:
-        """The exchange along one axis alone, of so many layers below and above.
+        """The exchange along one axis alone, of these numbers of layers below and above.
 
         It is for arrays of a shape of their own, that hold this block and room for the layers.
         """
@@ -98,9 +98,9 @@ class Halo:
         return self._neighbours(Grid(tuple(axes)), number, whole(shape), (2, 2)).exchange
 
     def of(self, grid: Grid, backend: Backend | None = None, layers: int = 1) -> "Halo":
-        """The exchange of so many layers by the same processes, for their blocks of another grid.
+        """The exchange of `layers` by the same processes, for their blocks of another grid.
 
-        The `backend` may be that of another precision.
+        The `backend` may have another precision.
         """
         machine = backend or self._backend
         return Halo(grid, machine, self.ranks, self.dims, layers, self.transport)
@@ -179,7 +179,7 @@ def inner_and_rim(
 def margin(
     interior: Region, facing: dict[int, tuple[bool, bool]], width: int
 ) -> tuple[Region, ...]:
-    """The points up to so many layers beyond the interior on the sides that face others."""
+    """The points up to `width` layers beyond the interior on the sides that face others."""
     around, slabs = interior, []
     for number, sides in facing.items() if width else ():
         low, high = around[number]
@@ -191,7 +191,7 @@ def margin(
 
 
 def widened(interior: Region, facing: dict[int, tuple[bool, bool]], width: int) -> Region:
-    """The interior and so many layers beyond it on the sides that face others."""
+    """The interior and `width` layers beyond it on the sides that face others."""
     around = list(interior)
     for number, sides in facing.items():
         low, high = around[number]
@@ -291,7 +291,7 @@ class Side(Peer):
     ):
         self.side, self.rank = side, peer
         (first, stop), (below, above) = own, layers
-        # What leaves at the low side is what the peer wants above its own, and the reverse.
+        # The layers that leave at the low side are the upper ghosts of the peer, and the reverse.
         edge = ((first, first + above), (stop - below, stop))[side]
         beyond = ((first - below, first), (stop, stop + above))[side]
         edges = replaced(around, number, edge)
@@ -303,7 +303,7 @@ class Side(Peer):
         self.tags = (2 * number + 1 - side, 2 * number + side)
 
     def make_messages(self, backend: Backend, transport: Transport) -> None:
-        """Make what the layers are packed into."""
+        """Make the messages into which the layers are packed."""
         self.leaving, self.arriving = (
             transport.message(backend, [high - low for low, high in region])
             for region in (self.packed, self.ghosts)

@@ -1,6 +1,6 @@
-"""The processes of a run: how many there are, and what they tell each other.
+"""The processes of a run: their number, and the values that they tell each other.
 
-Under no MPI nothing of it is imported.
+Without a launcher of MPI nothing of it is imported.
 """
 
 import ctypes
@@ -29,8 +29,8 @@ SECONDS_TO_FAIL_TOGETHER = 5.0
 """So long a failing process waits for the others to fail with it, before it ends them."""
 
 SECONDS_TO_BE_HEARD = 0.25
-"""So long a failing process lets the launcher pass its message on: MPICH's drops what it has not
-read yet when a process aborts (2 of 160 were lost without a wait, none of 160 after 0.2 s).
+"""So long a failing process lets the launcher pass its message on: MPICH's drops a message that
+it has not read yet when a process aborts (2 of 160 were lost without a wait, none after 0.2 s).
 """
 
 
@@ -40,7 +40,7 @@ exchange faster than one wakes up."""
 SECONDS_OF_SLEEP = 2e-5
 """Between two questions of a process that waits in a crowd; the system makes it some 8e-5."""
 ABSENT = "absent"
-"""What is said of a key that a process was not given."""
+"""The text for a key that a process does not have."""
 
 
 class Ranks:
@@ -49,7 +49,7 @@ class Ranks:
     size = 1
     rank = 0
     local_rank = 0
-    """The number of this process among those on its node."""
+    """The number of this process among the processes of its node."""
     crowd = ""
     """What to say where there are more processes than cores for them."""
     summing = 0.0
@@ -143,10 +143,10 @@ class World(Ranks):
         return received
 
     def wait(self, request: Any) -> None:
-        """Until it is done.
+        """Wait until it is done.
 
-        MPI spins, which takes the cores of a crowd from those that still work: each exchange then
-        lasts some of the system's slices of time.
+        MPI spins, which takes the cores of a crowd from processes that still work: each exchange
+        then lasts some of the system's slices of time.
         """
         if self.crowd:
             idle_until(request.Test)
@@ -171,7 +171,7 @@ class World(Ranks):
         return False
 
     def fail(self, message: str, code: int) -> None:
-        # What fails everywhere is said once, by rank 0, and a failure of few by those few: a
+        # A failure of all is said once, by rank 0, and a failure of some by each of them: a
         # barrier of its own shows which it is, because only a failing process comes to it.
         everywhere, waited = self._failing.Ibarrier(), 0.0
         while not everywhere.Test() and waited < SECONDS_TO_FAIL_TOGETHER:
@@ -190,9 +190,9 @@ class World(Ranks):
 
 @contextmanager
 def agreed(ranks: Ranks) -> Iterator[None]:
-    """Raise on all processes what one of them has raised in the context, which all of them leave.
+    """Raise on all processes the error that one of them has raised in the context; all leave it.
 
-    Of several errors each process raises its own, and those without any the first.
+    Of several errors each process raises its own, and a process without one raises the first.
     """
     mine = None
     try:

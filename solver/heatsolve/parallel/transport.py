@@ -2,7 +2,7 @@
 
 Three transports carry the same bits. NCCL moves memory of GPUs in the order of their own queues,
 unseen by the host. MPI moves memory of GPUs as it is, where a transfer has shown that it can; else
-it moves memory of the host, through which devices stage what they send.
+it moves memory of the host, through which devices stage their messages.
 """
 
 import time
@@ -24,7 +24,7 @@ PROVING = (64, 1 << 17)
 
 @dataclass
 class Peer:
-    """What goes to another process and what comes from it; the tags tell both ends of an axis."""
+    """The messages to and from another process; the tags tell both ends of an axis."""
 
     leaving: Message
     arriving: Message
@@ -36,11 +36,11 @@ class Transport:
     """Messages by MPI; `direct`: of memory of devices."""
 
     nccl: Nccl | None = None
-    """What moves memory in the queue of a device, if anything does."""
+    """The library that moves memory in the queue of a device, if there is one."""
     packs = True
     """Whether it only moves messages, so that layers are packed, and not parts of any array."""
     replays = False
-    """Whether a device that plays its work back plays back what the transport moves, too."""
+    """Whether a device that plays its work back plays back the messages, too."""
     waited = 0.0
     """Seconds in which this process only waited for messages of others."""
     hidden = 0.0
@@ -65,7 +65,7 @@ class Transport:
         return backend.message(shape, self._direct)
 
     def start(self, peers: Sequence[Peer]) -> None:
-        """Send what is packed for all peers, and receive; one exchange at a time."""
+        """Send the packed messages to all peers, and receive; one exchange at a time."""
         for peer in peers:
             peer.leaving.to_buffer()
         # Only now: a device may have been unpacking what arrived last until it came to these.
@@ -75,7 +75,7 @@ class Transport:
         self._sent_at = time.perf_counter()
 
     def finish(self, peers: Sequence[Peer]) -> None:
-        """Make sure that what was sent has left, and what arrived may be unpacked."""
+        """Wait until the messages have left and arrived, and may be unpacked."""
         began = time.perf_counter()
         self.hidden += began - self._sent_at
         for request in self._under_way:
@@ -99,7 +99,7 @@ class Transport:
 class QueuedTransport(Transport):
     """Messages that a device moves itself, between the sweeps before and after them.
 
-    Those of `start` go beside what is queued until `finish`.
+    The messages of `start` go beside the work that is queued until `finish`.
     """
 
     nccl: Nccl
@@ -161,7 +161,7 @@ def transport_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Transp
 
 
 def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bool = False) -> bool:
-    """Whether all processes receive what is sent: each sends to the next one, and all compare.
+    """Whether all messages arrive unchanged: each process sends to the next one, and all compare.
 
     `played_back`: whether they also do where a device plays the exchange back.
     """

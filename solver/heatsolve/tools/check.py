@@ -24,7 +24,7 @@ from heatsolve.tools.measure import Speed, speed_of
 
 XDMF_BYTES = 300  # for each frame, and each field in it
 NORMS, OF_FLOW = 4, 4
-"""Columns of every history of a march (its steps, times and norms), and those that a flow adds."""
+"""Columns of every history of a march (steps, times, norms), and the further ones of a flow."""
 H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
 MACHINES = {"h200": ("one NVIDIA H200", Speed(4.27e12, 1.2e13, 1.2e-6))}
 """Machines of the tables in docs/performance.md, each with its name."""
@@ -45,7 +45,7 @@ def preview(
     `strict`, as a run does. `timed` adds the time that a run takes at least, here or on one of
     MACHINES, which is `known`.
 
-    Raises InputError for what a run refuses before its first step, such as an unstable step, as far
+    Raises InputError where a run would do so before its first step, as for an unstable step, as far
     as the case, the options, the machine and a sample of the points tell.
     """
     if known is not None and known not in MACHINES:
@@ -130,7 +130,7 @@ def history(case: Case, count: int) -> str:
 
 
 def process_rows(case: Case, machine: Backend, grid: Grid, ranks: int) -> Iterator[str]:
-    """The processes of a run, and what they send each other."""
+    """The processes of a run, and their messages."""
     if ranks == 1:
         return
     dims = dims_of(case, grid, ranks, machine.on_device)
@@ -172,7 +172,7 @@ def _halo(case: Case, block: Grid, dims: Sequence[int]) -> str:
 
 
 def frames_of(case: Case, count: float) -> int:
-    """Frames of a file of results, where a march has so many steps."""
+    """Frames of a file of results, where a march has `count` steps."""
     return 1 if case.time is None else 1 + math.ceil(count / (case.output.every or count))
 
 
@@ -240,7 +240,7 @@ def time_rows(
 
 
 def _units(case: Case, time_steps: TimeStepController | None) -> tuple[int | None, str]:
-    """How many iterations or steps there are, if that is known, and how it is."""
+    """The number of iterations or steps, None if it is not known, and the words for it."""
     if time_steps is None:
         if method_name(case) == "fft":
             return 1, "1 iteration"

@@ -41,8 +41,8 @@ class Row:
     `seconds` are the time of one sweep, copy or solution, `setup_seconds` of the set-up before.
     `shape` is the shape of the arrays, ghosts included. `glups` counts the points updated (1e9 a
     second), `fraction_of_copy` is the time in which the fewest bytes of the sweep could be copied
-    over its own time, `copies` the time of a solution over that of the copy of one field of
-    doubles. `rival_of` names the program's own row of the same work, and `speedup` tells how many
+    over its own time, `copies` the time of a solution over the time in which one field of doubles
+    is copied. `rival_of` names the program's own row of the same work, and `speedup` tells how many
     times as fast that one is, set-up included; both are measured in turn for it.
     """
 
@@ -131,7 +131,7 @@ class Bench:
         """A row with the figures that follow from its time, and `more` of its attributes.
 
         `points` are updated in the time; a sweep over them moves `arrays`, read plus written; a
-        solver has so many `unknowns`.
+        solver has that number of `unknowns`.
         """
         about = {"backend": self.machine.name, "dtype": self.machine.precision} | more
         row = Row(name, shape=tuple(shape), seconds=seconds, **about)
@@ -216,7 +216,7 @@ def in_turn(own: Repeat, other: Repeat) -> tuple[list[float], float]:
 
 
 def count_of(seconds: float) -> int:
-    """How many repeats of so long a work are made."""
+    """The number of repeats of a work that takes this time (s)."""
     return REPEATS if seconds < LONG else FEW_REPEATS
 
 

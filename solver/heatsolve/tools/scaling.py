@@ -291,7 +291,7 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
 
     `seconds`: of one unit of work, of the slowest process, of each repeat. `updates` and `bytes`:
     of one unit, of all processes. `waited`: the share of the time in which a process only waited
-    for what others send it (None where a device does so). `balance`: unknowns of the mean process
+    for messages of others (None where a device does so). `balance`: unknowns of the mean process
     over the largest. `latency`, `bandwidth`: of an exchange with both neighbours (s, B/s).
     """
     quiet = Report(quiet=True)

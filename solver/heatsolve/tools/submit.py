@@ -77,7 +77,7 @@ exit 75
 class Resources:
     """The resources of a job; `time` in a format of Slurm, such as 4:00:00 or 1-12.
 
-    Raises InputError, in a sentence, for what cannot be asked for.
+    Raises InputError for resources that Slurm cannot give.
     """
 
     time: str

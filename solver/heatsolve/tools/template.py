@@ -24,7 +24,7 @@ def write_starter(name: str) -> Path:
 def write_copy(source: str, name: str | None = None) -> Path:
     """Write a copy of a case, by default under its own name, and return its path.
 
-    Raises as `write_starter`, and as `case.load` for what is no case.
+    Raises as `write_starter`, and as `case.load` for a text that is no case.
     """
     result = read(source)
     parse(result.text, result.name)
