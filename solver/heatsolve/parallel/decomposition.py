@@ -95,8 +95,8 @@ def block_of_rank(whole: Grid, dims: Sequence[int], rank: int, depth: int = 1) -
 def largest_block(whole: Grid, dims: Sequence[int], depth: int = 1) -> Grid:
     """The block whose arrays are the largest. Raises InputError as `block_of_rank` does."""
     place = []
-    for number, parts in enumerate(dims):
-        one_axis = Grid((whole.axes[number],))
+    for axis, parts in zip(whole.axes, dims, strict=True):
+        one_axis = Grid((axis,))
         # The longest blocks are among the first, and inner blocks have the most margin.
         shapes = [block_of_rank(one_axis, (parts,), n, depth).shape for n in range(min(parts, 3))]
         place.append(shapes.index(max(shapes)))

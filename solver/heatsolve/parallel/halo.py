@@ -43,59 +43,60 @@ class Halo:
         self.grid, self.ranks, self.depth = grid, ranks or Ranks(), depth
         self.dims = dims = tuple(dims or (1,) * grid.dimension)
         self._backend, self.transport = backend, transport or Transport(self.ranks)
-        self._axes: list[PeriodicWrap | Neighbours] = []
-        for number in reversed(range(grid.dimension)):
-            axis = self._axis(number, grid.ghost(number, 0), (depth, depth))
-            if axis is not None:
-                self._axes.append(axis)
+        layers = (depth, depth)
+        exchanges = [
+            self._exchange_of(axis, grid.ghost(axis, 0), layers)
+            for axis in reversed(range(grid.dimension))
+        ]
+        self._exchanges = [each for each in exchanges if each is not None]
         # Up to the first divided axis all is copied at once, and from there on it takes time.
-        others = [isinstance(axis, Neighbours) for axis in self._axes]
+        others = [isinstance(each, Neighbours) for each in self._exchanges]
         self._first = others.index(True) if any(others) else len(others)
-        dependent = {axis.number: axis.present for axis in self._axes} if any(others) else {}
+        dependent = {each.axis: each.present for each in self._exchanges} if any(others) else {}
         self.inner, self.rim = inner_and_rim(grid.interior, dependent)
-        facing = {a.number: a.present for a in self._axes if isinstance(a, Neighbours)}
+        facing = {e.axis: e.present for e in self._exchanges if isinstance(e, Neighbours)}
         self._margins = [margin(grid.interior, facing, width) for width in range(depth)]
         self._widened = [widened(grid.interior, facing, width) for width in range(depth)]
-        own = [axis.number for axis in self._axes if isinstance(axis, PeriodicWrap)]
-        self.wraps = tuple(number in own for number in range(grid.dimension))
+        own = [each.axis for each in self._exchanges if isinstance(each, PeriodicWrap)]
+        self.wraps = tuple(axis in own for axis in range(grid.dimension))
         """For each axis, whether its ghosts come from the other end of the same array."""
 
-    def _axis(
-        self, number: int, around: Region, layers: tuple[int, int]
+    def _exchange_of(
+        self, axis: int, around: Region, layers: tuple[int, int]
     ) -> "PeriodicWrap | Neighbours | None":
         """The exchange along one axis, over `around` along the others; None if there is none."""
-        if self.dims[number] > 1:
-            return self._neighbours(self.grid, number, around, layers)
-        if self.grid.axes[number].periodic:
-            return PeriodicWrap(self.grid, self._backend, number, around)
+        if self.dims[axis] > 1:
+            return self._neighbours(self.grid, axis, around, layers)
+        if self.grid.axes[axis].periodic:
+            return PeriodicWrap(self.grid, self._backend, axis, around)
         return None
 
     def _neighbours(
-        self, grid: Grid, number: int, around: Region, layers: tuple[int, int]
+        self, grid: Grid, axis: int, around: Region, layers: tuple[int, int]
     ) -> "Neighbours":
-        args = (self.ranks.rank, self.dims, number, around, layers, self.transport)
+        args = (self.ranks.rank, self.dims, axis, around, layers, self.transport)
         return Neighbours(grid, self._backend, *args)
 
     def along(
-        self, number: int, shape: Sequence[int], layers: tuple[int, int]
+        self, axis: int, shape: Sequence[int], layers: tuple[int, int]
     ) -> Callable[[Any], None]:
         """The exchange along one axis alone, of these numbers of layers below and above.
 
         It is for arrays of a shape of their own, that hold this block and room for the layers.
         """
-        axis = self._axis(number, whole(shape), layers)
-        return _nothing if axis is None else axis.exchange
+        along = self._exchange_of(axis, whole(shape), layers)
+        return _nothing if along is None else along.exchange
 
-    def across(self, number: int, shape: Sequence[int]) -> Callable[[Any], None]:
+    def across(self, axis: int, shape: Sequence[int]) -> Callable[[Any], None]:
         """The exchange of two layers on both sides, along one axis if that is divided.
 
         It is for arrays of a shape of their own, that hold this block and two layers around it.
         """
-        if self.dims[number] == 1:
+        if self.dims[axis] == 1:
             return _nothing
         axes = list(self.grid.axes)
-        axes[number] = replace(axes[number], margin=(1, 1))
-        return self._neighbours(Grid(tuple(axes)), number, whole(shape), (2, 2)).exchange
+        axes[axis] = replace(axes[axis], margin=(1, 1))
+        return self._neighbours(Grid(tuple(axes)), axis, whole(shape), (2, 2)).exchange
 
     def of(self, grid: Grid, backend: Backend | None = None, layers: int = 1) -> "Halo":
         """The exchange of `layers` by the same processes, for their blocks of another grid.
@@ -107,58 +108,58 @@ class Halo:
 
     def start(self, array: Any) -> None:
         """Begin the exchange: the ghosts of the fastest divided axis are on their way."""
-        for axis in self._axes[: self._first + 1]:
-            axis.start(array)
+        for each in self._exchanges[: self._first + 1]:
+            each.start(array)
 
     def finish(self, array: Any) -> None:
         """Complete the exchange begun by `start`."""
-        for number, axis in enumerate(self._axes[self._first :]):
-            if number > 0:
-                axis.start(array)
-            axis.finish(array)
+        for each in self._exchanges[self._first : self._first + 1]:
+            each.finish(array)
+        for each in self._exchanges[self._first + 1 :]:
+            each.exchange(array)
 
     def exchange(self, array: Any) -> None:
         """Fill the ghosts of an array, and its margin."""
         self.start(array)
         self.finish(array)
 
-    def exchange_along(self, number: int, array: Any) -> None:
+    def exchange_along(self, axis: int, array: Any) -> None:
         """Fill the ghosts at the ends of one axis only."""
-        for axis in self._axes:
-            if axis.number == number:
-                axis.exchange(array)
+        for each in self._exchanges:
+            if each.axis == axis:
+                each.exchange(array)
 
     def wrap(self, array: Any) -> None:
         """Fill the ghosts that come from the same array: all that is old between two exchanges."""
-        for axis in self._axes:
-            if isinstance(axis, PeriodicWrap):
-                axis.exchange(array)
+        for each in self._exchanges:
+            if isinstance(each, PeriodicWrap):
+                each.exchange(array)
 
-    def margin(self, number: int) -> Sequence[Region]:
-        """The slabs of the margin that sweep `number` after an exchange can still update."""
-        return self._margins[self.depth - 1 - number]
+    def margin(self, sweep: int) -> Sequence[Region]:
+        """The slabs of the margin that a sweep after an exchange (0, 1, ...) can still update."""
+        return self._margins[self.depth - 1 - sweep]
 
-    def around(self, number: int) -> Region:
-        """All unknowns that sweep `number` after an exchange can still update: own and margin."""
-        return self._widened[self.depth - 1 - number]
+    def around(self, sweep: int) -> Region:
+        """All unknowns that a sweep after an exchange can still update: own and margin."""
+        return self._widened[self.depth - 1 - sweep]
 
-    def sweeps_left(self, number: int) -> float:
-        """Sweeps from sweep `number` on, that included, before the next one that must exchange."""
-        return self.depth - number % self.depth if self.divided else math.inf
+    def sweeps_left(self, sweep: int) -> float:
+        """Sweeps from this one on, itself included, before the next one that must exchange."""
+        return self.depth - sweep % self.depth if self.divided else math.inf
 
     @property
     def divided(self) -> bool:
         """Whether ghosts come from other processes."""
-        return self._first < len(self._axes)
+        return self._first < len(self._exchanges)
 
 
 def _nothing(array: Any) -> None:
     """The exchange along an axis that has none."""
 
 
-def replaced(region: Region, number: int, bounds: tuple[int, int]) -> Region:
+def replaced(region: Region, axis: int, bounds: tuple[int, int]) -> Region:
     """A region with other bounds along one axis."""
-    return (*region[:number], bounds, *region[number + 1 :])
+    return (*region[:axis], bounds, *region[axis + 1 :])
 
 
 def inner_and_rim(
@@ -166,13 +167,13 @@ def inner_and_rim(
 ) -> tuple[Region, tuple[Region, ...]]:
     """The unknowns that read no ghost of a dependent end, and the others, in slabs."""
     inner, rim = list(interior), []
-    for number, sides in dependent.items():
-        low, high = inner[number]
+    for axis, sides in dependent.items():
+        low, high = inner[axis]
         cut = (min(low + sides[0], high), max(high - sides[1], min(low + sides[0], high)))
         for slab in ((low, cut[0]), (cut[1], high)):
             if slab[0] < slab[1]:
-                rim.append((*inner[:number], slab, *inner[number + 1 :]))
-        inner[number] = cut
+                rim.append((*inner[:axis], slab, *inner[axis + 1 :]))
+        inner[axis] = cut
     return tuple(inner), tuple(rim)
 
 
@@ -181,21 +182,21 @@ def margin(
 ) -> tuple[Region, ...]:
     """The points up to `width` layers beyond the interior on the sides that face others."""
     around, slabs = interior, []
-    for number, sides in facing.items() if width else ():
-        low, high = around[number]
+    for axis, sides in facing.items() if width else ():
+        low, high = around[axis]
         for present, slab in zip(sides, ((low - width, low), (high, high + width)), strict=True):
             if present:
-                slabs.append((*around[:number], slab, *around[number + 1 :]))
-        around = widened(around, {number: sides}, width)
+                slabs.append((*around[:axis], slab, *around[axis + 1 :]))
+        around = widened(around, {axis: sides}, width)
     return tuple(slabs)
 
 
 def widened(interior: Region, facing: dict[int, tuple[bool, bool]], width: int) -> Region:
     """The interior and `width` layers beyond it on the sides that face others."""
     around = list(interior)
-    for number, sides in facing.items():
-        low, high = around[number]
-        around[number] = (low - width * sides[0], high + width * sides[1])
+    for axis, sides in facing.items():
+        low, high = around[axis]
+        around[axis] = (low - width * sides[0], high + width * sides[1])
     return tuple(around)
 
 
@@ -204,14 +205,14 @@ class PeriodicWrap:
 
     present = (True, True)
 
-    def __init__(self, grid: Grid, backend: Backend, number: int, around: Region):
-        self.number, self._backend = number, backend
-        last = grid.axes[number].unknowns
+    def __init__(self, grid: Grid, backend: Backend, axis: int, around: Region):
+        self.axis, self._backend = axis, backend
+        last = grid.axes[axis].unknowns
         distances = [0] * grid.dimension
-        distances[number] = last
+        distances[axis] = last
         self._copies = (
-            (replaced(around, number, (0, 1)), tuple(distances)),
-            (replaced(around, number, (last + 1, last + 2)), tuple(-d for d in distances)),
+            (replaced(around, axis, (0, 1)), tuple(distances)),
+            (replaced(around, axis, (last + 1, last + 2)), tuple(-d for d in distances)),
         )
 
     def start(self, array: Any) -> None:
@@ -233,27 +234,27 @@ class Neighbours:
         backend: Backend,
         rank: int,
         dims: tuple[int, ...],
-        number: int,
+        axis: int,
         around: Region,
         layers: tuple[int, int],
         transport: Transport,
     ):
-        self.number, self._backend, self._transport = number, backend, transport
+        self.axis, self._backend, self._transport = axis, backend, transport
         self._sides = []
         # A layer across the slowest axis lies together in memory. Several would not stay as they
         # are while they travel: sweeps meanwhile may write to all but the outermost.
-        lies_together = number == 0 and around[1:] == whole(grid.shape[1:])
+        lies_together = axis == 0 and around[1:] == whole(grid.shape[1:])
         self._packs = transport.packs or layers != (1, 1) or not lies_together
         place = np.unravel_index(rank, dims)
         for side, step in enumerate((-1, 1)):
             other = list(place)
-            other[number] += step
-            if grid.axes[number].periodic:
-                other[number] %= dims[number]
-            if 0 <= other[number] < dims[number]:
+            other[axis] += step
+            if grid.axes[axis].periodic:
+                other[axis] %= dims[axis]
+            if 0 <= other[axis] < dims[axis]:
                 peer = int(np.ravel_multi_index(other, dims))
-                own = grid.axes[number].own
-                self._sides.append(Side(number, side, peer, own, around, layers))
+                own = grid.axes[axis].own
+                self._sides.append(Side(axis, side, peer, own, around, layers))
         for each in self._sides if self._packs else ():
             each.make_messages(backend, transport)
         present = {each.side for each in self._sides}
@@ -282,7 +283,7 @@ class Side(Peer):
 
     def __init__(
         self,
-        number: int,
+        axis: int,
         side: int,
         peer: int,
         own: tuple[int, int],
@@ -294,13 +295,13 @@ class Side(Peer):
         # The layers that leave at the low side are the upper ghosts of the peer, and the reverse.
         edge = ((first, first + above), (stop - below, stop))[side]
         beyond = ((first - below, first), (stop, stop + above))[side]
-        edges = replaced(around, number, edge)
-        self.ghosts = replaced(around, number, beyond)
+        edges = replaced(around, axis, edge)
+        self.ghosts = replaced(around, axis, beyond)
         self.packed = tuple((0, high - low) for low, high in edges)
         self.from_edge = tuple(low for low, _ in edges)
         self.from_ghosts = tuple(-low for low, _ in self.ghosts)
         # A layer sent down arrives at an upper end: the tag is the side at which it arrives.
-        self.tags = (2 * number + 1 - side, 2 * number + side)
+        self.tags = (2 * axis + 1 - side, 2 * axis + side)
 
     def make_messages(self, backend: Backend, transport: Transport) -> None:
         """Make the messages into which the layers are packed."""

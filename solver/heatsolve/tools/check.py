@@ -160,8 +160,8 @@ def _processes(block: Grid, dims: Sequence[int]) -> str:
 
 def _halo(case: Case, block: Grid, dims: Sequence[int]) -> str:
     depth, values, neighbours = case.parallel.layers, 0, 0
-    for number, (axis, parts) in enumerate(zip(block.axes, dims, strict=True)):
-        ends = most_neighbours(parts, axis.periodic)
+    for number, parts in enumerate(dims):
+        ends = most_neighbours(parts, block.axes[number].periodic)
         neighbours += ends
         layer = math.prod(high - low for low, high in block.ghost(number, 0))
         values += ends * depth * layer
