@@ -29,7 +29,7 @@ from heatsolve.io.layout import versions
 from heatsolve.parallel import transport as transports
 from heatsolve.parallel.ranks import LAUNCHERS, Ranks, find_ranks, mpi_library
 from heatsolve.stencil.language import sqrt
-from heatsolve.tools.bench.measure import seconds_of_copy
+from heatsolve.tools.measure import seconds_of_copy
 from heatsolve.tools.submit import pmi
 
 REQUIRED = ("numpy", "numba", "scipy", "h5py", "mpi4py", "typer", "pydantic", "matplotlib")
