@@ -172,7 +172,7 @@ class Backend(ABC):
         self.dtype = np.dtype(precision)
         self.combine: Callable[[np.ndarray], np.ndarray] = _alone
         self._progress = Progress()
-        # Sweeps, fused sweeps, and what was found of sweeps, each by all that it depends on; their
+        # Sweeps, fused sweeps, and what is known of sweeps, each by all that it depends on; their
         # keys differ in length.
         self._compiled: dict[Any, Any] = {}
         self._single: Self | None = None
@@ -194,7 +194,7 @@ class Backend(ABC):
     def join(self, combine: Callable[[np.ndarray], np.ndarray], nccl: Nccl | None = None) -> None:
         """From now on `combine` makes the registers of all processes one.
 
-        Without NCCL between devices a gate cannot know what other processes found, so the
+        Without NCCL between devices a gate cannot know what other processes compute, so the
         host looks every time.
         """
         self.combine = combine

@@ -33,12 +33,12 @@ def wanted_folder() -> Path | None:
 
 def cache_folder() -> Path | None:
     """The wanted one, or one of our own among the temporary files; None where neither works."""
-    found = wanted_folder()
+    folder = wanted_folder()
     with suppress(OSError):
-        if found is not None:
-            found.mkdir(parents=True, exist_ok=True)
-            if os.access(found, os.W_OK):
-                return found
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
     return temporary()
 
 
@@ -47,12 +47,12 @@ def temporary() -> Path | None:
     what lies in it is run.
     """
     with suppress(OSError):
-        found = Path(tempfile.gettempdir()) / f"heatsolve-{os.getuid()}"
-        found.mkdir(mode=0o700, exist_ok=True)
-        status = found.lstat()
+        folder = Path(tempfile.gettempdir()) / f"heatsolve-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
         private = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o700
         if private and status.st_uid == os.getuid():
-            return found
+            return folder
     return None
 
 

@@ -43,7 +43,7 @@ UNITS = tuple(2.0 ** (-SLICE_BITS * k) for k in range(SLICES))
 
 
 def top_slice(largest: float) -> int:
-    """The slice in which a block begins whose largest magnitude is given (positive, finite)."""
+    """The slice in which a block of this largest magnitude begins (positive, finite)."""
     return max(0, (math.frexp(largest)[1] - LOWEST) // SLICE_BITS)
 
 

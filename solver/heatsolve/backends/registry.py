@@ -107,8 +107,8 @@ def choose(
         reasons.append(f"GPU {device} of {gpus}")
     names, users = zip(*gather((backend.name, gpu)), strict=True)
     if len(set(names)) > 1:  # they would cut the grid, and send, in different ways
-        found = ", ".join(f"{each} on {names.count(each)}" for each in dict.fromkeys(names))
-        raise InputError(f"processes have different backends ({found}): name one with --backend")
+        counts = ", ".join(f"{each} on {names.count(each)}" for each in dict.fromkeys(names))
+        raise InputError(f"processes have different backends ({counts}): name one with --backend")
     used = [user for user in users if user is not None]
     if len(set(used)) < len(used):
         count = len(set(used))

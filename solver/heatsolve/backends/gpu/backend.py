@@ -22,14 +22,10 @@ from heatsolve.backends import (
 )
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import compiling
-from heatsolve.backends.gpu.cycle_legs import CycleLegKernels, makes_leg, padded
+from heatsolve.backends.gpu.cycle_legs import LegKernels, kernels_of, makes_leg, padded
 from heatsolve.backends.gpu.device import Limits
 from heatsolve.backends.gpu.emit import OPTIONS, check_source, kernel_source
-from heatsolve.backends.gpu.fused_sweeps import (
-    LARGEST,
-    FusedLauncher,
-    deepest,
-)
+from heatsolve.backends.gpu.fused_sweeps import LARGEST, FusedKernel, deepest, work_of
 from heatsolve.backends.gpu.graphs import Replay, SmallSweep, may_share
 from heatsolve.backends.gpu.launch import (
     SPREAD,
@@ -81,7 +77,7 @@ class DeviceBackend(Backend):
     limits: Limits
     """What the device can hold."""
     nccl: Nccl | None = None
-    """What brings together what the devices of all processes found."""
+    """What brings together the results of the devices of all processes."""
     _state: Any
     _gate: Any
     _rows: Any
@@ -250,7 +246,29 @@ class DeviceBackend(Backend):
         wraps: tuple[bool, ...],
         kinds: tuple[str | None, ...],
     ) -> Any:
-        return FusedLauncher(self.c_kernel, tape, signature, kinds, wraps, self.limits)
+        known: dict[Any, tuple[FusedKernel, Compiled]] = {}
+
+        def run(
+            new: Any,
+            u: Any,
+            region: Region,
+            stages: Sequence[Sequence[Any]],
+            registers: Sequence[Any],
+            counted: Region,
+        ) -> None:
+            pitch = u.shape[-1]
+            work = work_of(tape, signature, stages, kinds, wraps, pitch)
+            key = work.varying, work.aligned
+            if key not in known:
+                kernel = FusedKernel(work, self.limits)
+                known[key] = kernel, self.c_kernel(kernel.source, kernel.bytes_shared)
+            kernel, queue = known[key]
+            launch, pieces = kernel.launch(region)
+            bounds = [bound for pair in (*region, *counted) for bound in pair]
+            operands = tuple(kernel.operands(new, u, stages, registers))
+            queue(replace(launch, bounds=(*bounds, *pieces, *u.shape, pitch)), operands)
+
+        return run
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
         return padded(shape) if self.limits.has_fused_sweeps else tuple(shape)
@@ -258,11 +276,11 @@ class DeviceBackend(Backend):
     def cycle_leg(self, leg: CycleLeg) -> Callable[[Any, Any], None] | None:
         if not self.limits.has_fused_sweeps or not makes_leg(leg, self.precision, self.limits):
             return None
-        kernels: dict[bool, CycleLegKernels] = {}
+        kernels: dict[bool, LegKernels] = {}
 
         def run(new: Any, u: Any) -> None:
             if self.gated not in kernels:
-                kernels[self.gated] = CycleLegKernels(self, leg, self.gated)
+                kernels[self.gated] = kernels_of(self, leg, self.gated)
             points, arrays = kernels[self.gated](new, u)
             self.points_updated += points
             self.bytes_moved += arrays * self.dtype.itemsize

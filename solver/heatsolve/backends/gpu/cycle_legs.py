@@ -24,11 +24,11 @@ there. So neither residual nor correction ever goes to memory. A lane holds the 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import CycleLeg
 from heatsolve.backends.gpu.device import Limits
@@ -51,6 +51,9 @@ from heatsolve.backends.gpu.fused_sweeps import (
 )
 from heatsolve.backends.gpu.launch import Compiled, Launch
 from heatsolve.stencil.trace import Signature, describe
+
+if TYPE_CHECKING:
+    from heatsolve.backends.gpu.backend import DeviceBackend
 
 
 @dataclass(frozen=True)
@@ -301,64 +304,58 @@ def _numbers(leg: CycleLeg) -> tuple[int, ...]:
     return (1, *range(last - len(coefficients) + 1, last + 1))
 
 
-class Ready(NamedTuple):
-    """A kernel that can be queued: itself, its launch, and what it takes after the sweeps'."""
-
-    kernel: FusedKernel
-    queue: Compiled
-    launch: Launch
-    more: tuple[Any, ...]
+LegKernels = Callable[[Any, Any], tuple[int, int]]
+"""Takes new and u; tells how many points it updates, and how many array elements it moves."""
 
 
-class CycleLegKernels:
-    """The kernels of a leg of a multigrid cycle on a device."""
+def kernels_of(backend: "DeviceBackend", leg: CycleLeg, gated: bool) -> LegKernels:
+    """What queues the kernels of a leg on a device."""
+    works = list(parts_of(leg, backend.precision, gated))
+    kernels = [_ready(backend, leg, work) for work in works]
+    convert = backend.dtype.type
+    stages = [[convert(a) if isinstance(a, float) else a for a in stage] for stage in leg.stages]
+    points = math.prod(high - low for low, high in leg.region)
+    # The kernels read and write the field; one coarse array is read or written, too.
+    arrays = sum(
+        work.signature.arrays_moved(work.tape) - work.from_zero - (work.sweeps == 0)
+        for work in works
+    )
+    coarse = 0 if leg.coarse is None else math.prod(leg.coarse_shape)
+    counts = points * len(leg.colours), points * arrays + coarse
 
-    def __init__(self, backend: Any, leg: CycleLeg, gated: bool):
-        works = list(parts_of(leg, backend.precision, gated))
-        self._kernels = [self._ready(backend, leg, work) for work in works]
-        self._registers = [] if leg.norm is None else [leg.norm.register]
-        convert = backend.dtype.type
-        self._stages = [
-            [convert(a) if isinstance(a, float) else a for a in stage] for stage in leg.stages
-        ]
-        points = math.prod(high - low for low, high in leg.region)
-        # The kernels read and write the field; one coarse array is read or written, too.
-        arrays = sum(
-            work.signature.arrays_moved(work.tape) - work.from_zero - (work.sweeps == 0)
-            for work in works
-        )
-        coarse = 0 if leg.coarse is None else math.prod(leg.coarse_shape)
-        self._work = points * len(leg.colours), points * arrays + coarse
-
-    @staticmethod
-    def _ready(backend: Any, leg: CycleLeg, work: FusedSweeps) -> Ready:
-        text = source if len(leg.shape) == 3 else None
-        kernel = FusedKernel(work, backend.limits, shapes_of(work), text)
-        covered, more = leg.region, ()
-        if work.restricts or work.corrects:
-            extents = leg.coarse_shape
-            numbers = (*extents, leg.coarse.shape[-1])
-            more = (leg.coarse, *leg.weights, *[backend.integer(number) for number in numbers])
-            if work.restricts:
-                # Coarse points may lie one beyond the last unknown.
-                covered = tuple(
-                    (low, max(high, 2 * extent - 3))
-                    for (low, high), extent in zip(leg.region, extents, strict=True)
-                )
-        if len(leg.shape) == 3:  # tiles begin at even rows
-            rows = covered[1][0] // 2 * 2, covered[1][1]
-            covered = (covered[0], rows, covered[2])
-        launch, pieces = kernel.launch(covered)
-        bounds = [bound for pair in (*leg.region, *leg.region) for bound in pair]
-        launch = replace(launch, bounds=(*bounds, *pieces, *leg.shape, leg.pitch))
-        return Ready(kernel, backend.c_kernel(kernel.source, kernel.bytes_shared), launch, more)
-
-    def __call__(self, new: Any, u: Any) -> tuple[int, int]:
-        """Queue it; how many points it updates, and how many array elements it moves."""
-        for kernel, queue, launch, more in self._kernels:
+    def queue_all(new: Any, u: Any) -> tuple[int, int]:
+        for kernel, queue, launch, more in kernels:
             # A kernel without sweeps is the last one: it looks at the result.
             work = kernel.work
             field = new if work.from_zero or not work.sweeps else u
-            registers = self._registers if work.residual_norm else ()
-            queue(launch, (*kernel.operands(new, field, self._stages, registers), *more))
-        return self._work
+            registers = [leg.norm.register] if work.residual_norm else []
+            queue(launch, (*kernel.operands(new, field, stages, registers), *more))
+        return counts
+
+    return queue_all
+
+
+def _ready(
+    backend: "DeviceBackend", leg: CycleLeg, work: FusedSweeps
+) -> tuple[FusedKernel, Compiled, Launch, tuple[Any, ...]]:
+    """A kernel, what queues it, its launch, and what it takes after the sweeps'."""
+    text = source if len(leg.shape) == 3 else None
+    kernel = FusedKernel(work, backend.limits, shapes_of(work), text)
+    covered, more = leg.region, ()
+    if work.restricts or work.corrects:
+        extents = leg.coarse_shape
+        numbers = (*extents, leg.coarse.shape[-1])
+        more = (leg.coarse, *leg.weights, *[backend.integer(number) for number in numbers])
+        if work.restricts:
+            # Coarse points may lie one beyond the last unknown.
+            covered = tuple(
+                (low, max(high, 2 * extent - 3))
+                for (low, high), extent in zip(leg.region, extents, strict=True)
+            )
+    if len(leg.shape) == 3:  # tiles begin at even rows
+        rows = covered[1][0] // 2 * 2, covered[1][1]
+        covered = (covered[0], rows, covered[2])
+    launch, pieces = kernel.launch(covered)
+    bounds = [bound for pair in (*leg.region, *leg.region) for bound in pair]
+    launch = replace(launch, bounds=(*bounds, *pieces, *leg.shape, leg.pitch))
+    return kernel, backend.c_kernel(kernel.source, kernel.bytes_shared), launch, more

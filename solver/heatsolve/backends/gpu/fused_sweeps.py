@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,7 +16,7 @@ from heatsolve.backends.gpu.fused_kernel import (
     source_2d,
     source_3d,
 )
-from heatsolve.backends.gpu.launch import MOST_BLOCKS, Compiled, Launch
+from heatsolve.backends.gpu.launch import MOST_BLOCKS, Launch
 from heatsolve.stencil.trace import Signature, Tape
 
 LIGHT, HEAVY = 12, 30
@@ -231,45 +230,3 @@ def cut(
         best = min(best, (time, -length, length - first))
     _, length, fewer = best
     return -length, fewer
-
-
-class FusedLauncher:
-    """Fused sweeps of one point function on a device, for arrays of any extents.
-
-    `compiled` makes the kernel of a source with so much shared memory for a block.
-    """
-
-    def __init__(
-        self,
-        compiled: Callable[[str, int], Compiled],
-        tape: Tape,
-        signature: Signature,
-        norms: Sequence[str | None],
-        wraps: Sequence[bool],
-        limits: Limits,
-    ):
-        self._limits = limits
-        self._compiled, self._tape, self._signature = compiled, tape, signature
-        self._norms, self._wraps = norms, wraps
-        self._known: dict[Any, tuple[FusedKernel, Compiled]] = {}
-
-    def __call__(
-        self,
-        new: Any,
-        u: Any,
-        region: Region,
-        stages: Sequence[Sequence[Any]],
-        registers: Sequence[Any],
-        counted: Region,
-    ) -> None:
-        args = (stages, self._norms, self._wraps, u.shape[-1])
-        work = work_of(self._tape, self._signature, *args)
-        key = work.varying, work.aligned
-        if key not in self._known:
-            kernel = FusedKernel(work, self._limits)
-            self._known[key] = kernel, self._compiled(kernel.source, kernel.bytes_shared)
-        kernel, queue = self._known[key]
-        launch, pieces = kernel.launch(region)
-        bounds = [bound for where in (region, counted) for pair in where for bound in pair]
-        operands = kernel.operands(new, u, stages, registers)
-        queue(replace(launch, bounds=(*bounds, *pieces, *u.shape, u.shape[-1])), tuple(operands))

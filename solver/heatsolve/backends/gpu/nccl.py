@@ -2,7 +2,8 @@
 
 import ctypes
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from heatsolve.errors import MachineFailure
@@ -37,15 +38,15 @@ class Nccl:
 
         def work(stream: int) -> None:
             nccl, communicator = self._nccl, self._communicator
-            with Failing():
+            with failing():
                 nccl.groupStart()
                 try:
-                    for array, peer in leaving:
-                        args = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
-                        communicator.send(*args)
-                    for array, peer in arriving:
-                        args = (address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
-                        communicator.recv(*args)
+                    for move, parcels in (
+                        (communicator.send, leaving),
+                        (communicator.recv, arriving),
+                    ):
+                        for array, peer in parcels:
+                            move(address(array), array.nbytes, nccl.NCCL_UINT8, peer, stream)
                 finally:  # in a group that stays open nothing is ever sent
                     nccl.groupEnd()
 
@@ -56,27 +57,27 @@ class Nccl:
         self._backend.rejoin()
 
     def gather(self, mine: Any, all_of_them: Any) -> None:
-        """Queue: the arrays of all processes, one behind the other."""
+        """Queue: the arrays of all processes, one after the other."""
         address, nccl = self._backend.address, self._nccl
 
         def work(stream: int) -> None:
             args = (address(mine), address(all_of_them), mine.nbytes, nccl.NCCL_UINT8, stream)
-            with Failing():
+            with failing():
                 self._communicator.allGather(*args)
 
         self._backend.aside(work)
         self._backend.rejoin()
 
 
-class Failing:
+@contextmanager
+def failing() -> Iterator[None]:
     """Errors of NCCL as one sentence."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None and kind.__name__ == "NcclError":
-            raise MachineFailure(f"NCCL failed: {first_line(error)}") from None
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "NcclError":
+            raise
+        raise MachineFailure(f"NCCL failed: {first_line(error)}") from None
 
 
 def first_line(error: BaseException) -> str:

@@ -77,7 +77,8 @@ def _line(
     )
     center = f"u[{_global(here, ())}]" if part == "first" else _before(here, reach)
     parameters = ["new", "rings", "u", *arrays, "numbers", "chunk", "level"]
-    parameters += [*_places(tape.dimension), "count", "kind", "begin", "end", "all_terms", "found"]
+    parameters += [*_places(tape.dimension), "count", "kind", "begin", "end"]
+    parameters += ["terms_of", "registers"]
     lines = [
         f"@kept({KEY}, nogil=True, error_model='numpy')",
         f"def {part}({', '.join(parameters)}):",
@@ -98,7 +99,7 @@ def _line(
     measure = f"""
         if kind == 0:
             return
-        terms, register = all_terms[chunk], found[chunk, level]
+        terms, register = terms_of[chunk], registers[chunk, level]
         if kind == {KINDS["sum"]}:
             for n in range(begin, end):
                 change = {target} - {center}
@@ -184,7 +185,7 @@ def _loops(
     bounds = [f"{end}_{a}" for a in axes for end in ("low", "high")]
     counted = [f"{end}_{a}" for a in axes for end in ("from", "to")]
     tiles = [f"tile_{a}" for a in axes]
-    parameters = ["chunks", "levels", *tiles, "rings", "terms", "found", "kinds", "numbers"]
+    parameters = ["chunks", "levels", *tiles, "rings", "terms", "registers", "kinds", "numbers"]
     lines = [
         f"@kept({KEY}, parallel={threaded}, nogil=True, error_model='numpy')",
         f"def loops({', '.join([*parameters, *bounds, *counted, 'new', 'u', *arrays])}):",
@@ -281,7 +282,7 @@ def _row(axes: Sequence[str], reach: Sequence[int], wrap: bool, arrays: Sequence
         args = ["new", "rings", "u", *arrays, "numbers", "uint64(chunk)"]
         args += ["uint64(level)", *local, f"uint64(low - ({base}))", *place, "uint64(low - shift)"]
         args += ["uint64(high - low)", "kind", "uint64(begin - low)", "uint64(end - low)"]
-        return f"{part}({', '.join([*args, 'terms', 'found'])})"
+        return f"{part}({', '.join([*args, 'terms', 'registers'])})"
 
     lines = [
         f"low, high = max(start, low_{inner} + shift), min(stop, high_{inner} + shift)",
