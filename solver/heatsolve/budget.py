@@ -247,7 +247,7 @@ def explained(case: Case, machine: Backend, processes: int) -> Iterator[None]:
     fields = len(case.field_names) * grid.all_unknowns * machine.dtype.itemsize / processes
     if LARGE * fields > total and budget_of(case, machine, processes).arrays > total:
         where = "on the GPU" if machine.on_device else "on the host"
-        raise InputError(_told(where, case, machine, processes, free, total))
+        raise InputError(_too_little(where, case, machine, processes, free, total))
     try:
         yield
     except Exception as error:
@@ -258,25 +258,22 @@ def explained(case: Case, machine: Backend, processes: int) -> Iterator[None]:
         where = "on the GPU" if on_device else "on the host"
         if machine.on_device and not on_device:
             raise InputError(f"not enough memory {where} ({error})") from error
-        raise InputError(_told(where, case, machine, processes, free, total)) from error
+        raise InputError(_too_little(where, case, machine, processes, free, total)) from error
 
 
-def _told(
+def _too_little(
     where: str, case: Case, machine: Backend, processes: int, free: int, total: int
 ) -> str:  # fmt: skip
+    """The sentence on memory that is short, with an estimate of the need if there is one."""
     told = f"not enough memory {where}, where {size(free)} of {size(total)} were free"
     with suppress(Exception):  # an estimate needs memory, too
         told += _what_would_fit(case, machine, processes, free)
     return told
 
 
-def needed(case: Case, machine: Backend, processes: int = 1) -> int:
-    """Bytes of the arrays of each process, where they lie; about."""
-    return budget_of(case, machine, processes).needed(machine.on_device)
-
-
 def _what_would_fit(case: Case, machine: Backend, processes: int, free: int) -> str:
-    wanted = needed(case, machine, processes)
+    """The memory that a case needs, and the part of it for which the free memory is enough."""
+    wanted = budget_of(case, machine, processes).needed(machine.on_device)
     each = " in each process" if processes > 1 else ""
     said = f": the case needs about {size(wanted)}{each}"
     if wanted <= free:

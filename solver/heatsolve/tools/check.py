@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 
 import numpy as np
 
@@ -133,10 +133,18 @@ def process_rows(case: Case, machine: Backend, grid: Grid, ranks: int) -> Iterat
     """The processes of a run, and their messages."""
     if ranks == 1:
         return
-    dims = dims_of(case, grid, ranks, machine.on_device)
-    block = largest_block(grid, dims, case.parallel.layers)
-    yield row("processes", _processes(block, dims))
-    yield row("halo", _halo(case, block, dims))
+    dims, depth = dims_of(case, grid, ranks, machine.on_device), case.parallel.layers
+    block = largest_block(grid, dims, depth)
+    along = " x ".join(map(str, reversed(dims)))
+    own = " x ".join(str(stop - first) for first, stop in reversed(block.interior))
+    yield row("processes", f"{ranks} as {along}, blocks of at most {own} unknowns")
+    ends = [most_neighbours(n, axis.periodic) for n, axis in zip(dims, block.axes, strict=True)]
+    ghosts = [math.prod(high - low for low, high in block.ghost(n, 0)) for n in range(len(dims))]
+    values = depth * sum(n * layer for n, layer in zip(ends, ghosts, strict=True))
+    sent = size(values * np.dtype(case.solver.field_precision).itemsize)
+    layers = "1 layer" if depth == 1 else f"{depth} layers"
+    often = "" if depth == 1 else f", once in {depth} sweeps"
+    yield row("halo", f"{layers}, at most {sent} to {sum(ends)} neighbours in each exchange{often}")
 
 
 def memory_row(budget: Budget, machine: Backend, ranks: int) -> str:
@@ -152,52 +160,26 @@ def memory_row(budget: Budget, machine: Backend, ranks: int) -> str:
     return row("memory", text)
 
 
-def _processes(block: Grid, dims: Sequence[int]) -> str:
-    along = " x ".join(map(str, reversed(dims)))
-    own = " x ".join(str(stop - first) for first, stop in reversed(block.interior))
-    return f"{math.prod(dims)} as {along}, blocks of at most {own} unknowns"
-
-
-def _halo(case: Case, block: Grid, dims: Sequence[int]) -> str:
-    depth, values, neighbours = case.parallel.layers, 0, 0
-    for number, parts in enumerate(dims):
-        ends = most_neighbours(parts, block.axes[number].periodic)
-        neighbours += ends
-        layer = math.prod(high - low for low, high in block.ghost(number, 0))
-        values += ends * depth * layer
-    layers = "1 layer" if depth == 1 else f"{depth} layers"
-    sent = size(values * np.dtype(case.solver.field_precision).itemsize)
-    often = "" if depth == 1 else f", once in {depth} sweeps"
-    return f"{layers}, at most {sent} to {neighbours} neighbours in each exchange{often}"
-
-
 def frames_of(case: Case, count: float) -> int:
     """Frames of a file of results, where a march has `count` steps."""
     return 1 if case.time is None else 1 + math.ceil(count / (case.output.every or count))
 
 
-def file_bytes(case: Case, grid: Grid, frames: int) -> int:
-    """Of a file of results, about."""
-    points = [axis.points for axis in grid.axes]
-    names = case.output.fields or case.field_names
-    item = len(names) * np.dtype(case.solver.field_precision).itemsize
-    return H5_BYTES + math.prod(points) * item * frames + 8 * sum(points)
-
-
 def files(case: Case, grid: Grid, count: int) -> str:
-    frames = frames_of(case, count)
-    h5 = f"{case.name}.h5 (about {size(file_bytes(case, grid, frames))}"
-    if case.time is None:
-        h5 += ")"
-    else:
-        varies = follows(case) and case.output.every
-        more = ", or more, as steps follow the flow" if varies else ""
-        h5 += f", {frames} frames{more})"
-    names = case.output.fields or case.field_names
-    # A velocity is there twice: its components, and the vector.
-    items = 1 + sum(1 + name.startswith("velocity_") for name in names)
-    xdmf = f"{case.name}.xdmf (about {size(frames * items * XDMF_BYTES)})"
-    return ", ".join([h5, *([xdmf] if grid.dimension > 1 else []), *_drawn(case)])
+    """The files of a run, with their sizes."""
+    frames, names = frames_of(case, count), case.output.fields or case.field_names
+    points = [axis.points for axis in grid.axes]
+    item = len(names) * np.dtype(case.solver.field_precision).itemsize
+    h5 = H5_BYTES + math.prod(points) * item * frames + 8 * sum(points)
+    varies = follows(case) and case.output.every
+    more = ", or more, as steps follow the flow" if varies else ""
+    counted = "" if case.time is None else f", {frames} frames{more}"
+    said = [f"{case.name}.h5 (about {size(h5)}{counted})"]
+    if grid.dimension > 1:
+        # A velocity is there twice: its components, and the vector.
+        items = 1 + sum(1 + name.startswith("velocity_") for name in names)
+        said.append(f"{case.name}.xdmf (about {size(frames * items * XDMF_BYTES)})")
+    return ", ".join([*said, *_drawn(case)])
 
 
 def _drawn(case: Case) -> Iterator[str]:
