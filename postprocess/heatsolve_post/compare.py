@@ -63,20 +63,14 @@ def compare(
 
 def _demand_one_grid(one: Solution, two: Solution) -> None:
     """Raise InputError unless both have the same points and times."""
-    for what in ("points", "frames"):
-        sizes = [
-            " x ".join(str(len(line)) for line in reversed(each.coordinates.values()))
-            if what == "points"
-            else str(0 if each.time is None else len(each.time))
-            for each in (one, two)
-        ]
+    axes = [each.coordinates for each in (one, two)]
+    times = [np.empty(0) if each.time is None else each.time for each in (one, two)]
+    points = [" x ".join(str(len(line)) for line in reversed(each.values())) for each in axes]
+    for what, sizes in (("points", points), ("frames", [str(len(time)) for time in times])):
         if sizes[0] != sizes[1]:
             raise InputError(f"{one.path} has {sizes[0]} {what}, {two.path} has {sizes[1]}")
-    axes = [{**each.coordinates, "time": each.time} for each in (one, two)]
-    for name, line in axes[0].items():
-        other = axes[1][name]
-        if line is None or other is None:
-            continue
+    for name, line in {**axes[0], "time": times[0]}.items():
+        other = {**axes[1], "time": times[1]}[name]
         reach = np.abs(line).max(initial=0.0)
         if not np.allclose(line, other, rtol=0.0, atol=1e-9 * reach):
             raise InputError(f"{name} is not the same in {one.path} and {two.path}")

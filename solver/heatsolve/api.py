@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +130,11 @@ class Result(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"<heatsolve.Result {self.path}: {', '.join(self)}>"
 
-    @cached_property
-    def _html(self) -> str:
+    def _repr_html_(self) -> str:
+        """The page in a notebook: the main field, and the text of `heatsolve info`."""
         picture = base64.b64encode(self.figure()._repr_png_()).decode("ascii")
         text = html.escape(summary(self._about))
         return f'<img src="data:image/png;base64,{picture}"><pre>{text}</pre>'
-
-    def _repr_html_(self) -> str:
-        """The page in a notebook: the main field, and the text of `heatsolve info`."""
-        return self._html
 
 
 def load(case: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Case:

@@ -89,12 +89,11 @@ class FieldFile:
         time: of this frame, for a transient file only. All frames have the same fields.
         Raises ValueError if the frame does not fit the file, FileFailure if the disk fails.
         """
-        if any(values.shape != self._shape for values in fields.values()):
-            raise ValueError(f"every frame has the same fields, in the shape {self._shape}")
         earlier = field_names(self._file)
         if (time is not None) != self._transient or (earlier and not self._transient):
             raise ValueError("a steady file takes one frame without, a transient many with a time")
-        if earlier not in ([], sorted(fields)):
+        fits = all(values.shape == self._shape for values in fields.values())
+        if not fits or earlier not in ([], sorted(fields)):
             raise ValueError(f"every frame has the same fields, in the shape {self._shape}")
         with failing("write", self._path):
             if not earlier:
