@@ -139,18 +139,18 @@ class FieldFile:
             parts.record(self._file, group, column, sources)
             self._disk.check()
 
-    def seal(self) -> int:
-        """Close the file as it is, force it to the disk and give it its name; return its bytes.
+    def seal(self, path: Path) -> int:
+        """Close the file as it is, force it to the disk and name it `path`; return its bytes.
 
         Raises FileFailure if the disk fails.
         """
-        with failing("write", self._path):
+        with failing("write", path):
             self._file.close()
             self._disk.close()
             self._disk.check()
             sync(self._part)
             size = self._part.stat().st_size
-            os.replace(self._part, self._path)
+            os.replace(self._part, path)
             return size
 
     @property
@@ -189,7 +189,7 @@ class FieldFile:
                     self._file.attrs[key] = int(item) if isinstance(item, bool | np.bool_) else item
             text = xdmf(self._path.name, self._file, field_names(self._file))
             self._xdmf_part.write_bytes(text.encode("utf-8", "surrogateescape"))
-            self.seal()
+            self.seal(self._path)
             if len(self._coordinates) > 1:
                 os.replace(self._xdmf_part, self._sidecar)
             else:  # XDMF has no 1D; an old one described the file that was just replaced
@@ -459,10 +459,11 @@ class Results:
         with agreed(self._ranks):
             if self._ranks.size == 1:
                 self._make_folder()
+        name = self._part_name()  # a file that was begun as the whole output may become a part
         with agreed(self._ranks):
-            size = self._writer.seal()
+            size = self._writer.seal(self._folder / name)
         self._writer = None
-        written = self._ranks.gather(Part(self._part_name(), size, self._window))
+        written = self._ranks.gather(Part(name, size, self._window))
         with agreed(self._ranks), failing("write", self._folder):
             if self._ranks.rank == 0:
                 sync(self._folder)
