@@ -21,10 +21,10 @@ SHAPES = {1: (20,), 2: (7, 19), 3: (5, 4, 9)}
 CHOSEN = {
     "float64": (
         "1d-copy", "1d-residual", "1d-cg-first-array-array-sum", "2d-fill", "2d-shifted",
-        "2d-where", "2d-maximum", "2d-gain-0-1", "2d-laplace", "2d-jacobi-updated-array-max",
+        "2d-where", "2d-maximum", "2d-against-faces-0", "2d-laplace", "2d-jacobi-updated-array-max",
         "2d-sor-updated-array-sum", "2d-chebyshev-chebyshev-1",
         "2d-conjugategradients-advance-0-1-sum", "3d-rounding",
-        "3d-conjugategradients-apply-array-sum", "3d-jacobi-residual-max", "3d-gain-2-0",
+        "3d-conjugategradients-apply-array-sum", "3d-jacobi-residual-max", "3d-against",
         "1d-tvd-flux-self", "2d-upwind-flux-cells-self", "2d-central-flux-euler",
     ),
     "float32": ("1d-explicit_step", "2d-minimum", "2d-jacobi-updated-array-sum", "3d-residual"),

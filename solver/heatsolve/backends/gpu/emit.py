@@ -33,10 +33,21 @@ from heatsolve.stencil.language import INDEX_NAMES
 from heatsolve.stencil.trace import INTEGER, Operation, Tape, spelled
 
 
+def indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
 @dataclass(frozen=True)
 class Dialect:
     """The words in which CUDA C and Python differ."""
 
+    end: str
+    """What ends a statement."""
+    branch: str
+    conjunction: str
+    otherwise: str
+    close: tuple[str, ...]
+    """The lines that end a branch."""
     where: str
     sqrt: str
     assign: str
@@ -53,6 +64,15 @@ class Dialect:
         if not math.isfinite(value):
             raise ValueError("a point function holds a constant that is not finite")
         return self.constants[precision].format(value=value, hex=_hex(value, precision))
+
+    def chosen(
+        self, conditions: Sequence[str], lines: Sequence[str], otherwise: Sequence[str] = ()
+    ) -> list[str]:
+        """The lines of a branch that is taken where all conditions hold, and of the other one."""
+        result = [self.branch.format(self.conjunction.join(conditions)), *indented(lines)]
+        if otherwise:
+            result += [self.otherwise, *indented(otherwise)]
+        return [*result, *self.close]
 
     def integer(self, name: str, value: str) -> str:
         return self.assign_integer.format(name=name, value=value)
@@ -153,8 +173,21 @@ def body(
     for row in range(first_row, first_row + rows):
         for n, kind in enumerate(signature.outputs):
             target = element(signature, n, row) if kind == "array" else f"t{n}_{row}"
-            lines.append(f"{target} = v{shifted.results[row * len(tape.results) + n]}")
+            value = f"v{shifted.results[row * len(tape.results) + n]}"
+            lines.append(f"{target} = {value}{dialect.end}")
     return lines
+
+
+def updates(signature: Signature, tape: Tape, dialect: Dialect) -> list[str]:
+    """The lines that update the points of one column where they are in the region."""
+    axes, rows = INDEX_NAMES[: tape.dimension], shape_of(signature).rows
+    inside = [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
+    one_by_one: list[str] = []
+    for row in range(rows - 1):
+        update = body(tape, signature, dialect, row, 1)
+        one_by_one += dialect.chosen([f"i + {row} < high_i"], update)
+    at_once = body(tape, signature, dialect, 0, rows)
+    return dialect.chosen(inside, dialect.chosen([f"i + {rows - 1} < high_i"], at_once, one_by_one))
 
 
 def needed(tape: Tape, wanted: Sequence[int], without: Collection[int] = ()) -> list[int]:
@@ -346,7 +379,7 @@ def march(tape: Tape, signature: Signature, dialect: Dialect, rows: int) -> list
             if column not in (None, 0, 1):
                 element = KINDS[signature.precision][0]
                 value = f"{_inside(column)} ? {value} : {element}{{}}"
-            values.append(dialect.assign.format(name=f"v{place}", value=value) + ";")
+            values.append(dialect.assign.format(name=f"v{place}", value=value))
         for n, target in enumerate(targets):
             pair = ", ".join(f"v{result}" for result in wide.results[n :: len(targets)])
             values.append(f"store(at_{target}, first, second, make_{vector}({pair}));")
@@ -398,10 +431,15 @@ kernels are functions of the device."""
 REAL_OF = {"float64": "double", "float32": "float"}
 
 C_DIALECT = Dialect(
+    end=";",
+    branch="if ({0}) {{",
+    conjunction=" && ",
+    otherwise="} else {",
+    close=("}",),
     where="({0} ? {1} : {2})",
     sqrt="sqrt({0})",
-    assign="const auto {name} = {value}",
-    assign_integer="const long long {name} = {value}",
+    assign="const auto {name} = {value};",
+    assign_integer="const long long {name} = {value};",
     wide="(long long){0}",
     real="(double){0}",
     launch="",
@@ -430,34 +468,17 @@ def constants() -> str:
     return defines + cuda_text("sums.cuh")
 
 
-def indented(lines: Iterable[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
-
-
-def updates(signature: Signature, tape: Tape) -> list[str]:
-    """The lines that update the points of one column where they are in the region."""
-    axes, rows = INDEX_NAMES[: tape.dimension], shape_of(signature).rows
-    inside = [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
-    lines = [f"if ({' && '.join(inside)}) {{", f"    if (i + {rows - 1} < high_i) {{"]
-    lines += [f"        {line};" for line in body(tape, signature, C_DIALECT, 0, rows)]
-    lines.append("    } else {")
-    for row in range(rows - 1):
-        lines.append(f"        if (i + {row} < high_i) {{")
-        lines += [f"            {line};" for line in body(tape, signature, C_DIALECT, row, 1)]
-        lines.append("        }")
-    return [*lines, "    }", "}"]
-
-
-def paired(signature: Signature, tape: Tape) -> list[str]:
+def paired(signature: Signature, tape: Tape, dialect: Dialect) -> list[str]:
     """The lines that update those points of two columns that are in the region."""
     axes = INDEX_NAMES[: tape.dimension]
     last, between = axes[-1], [f"{axis} < high_{axis}" for axis in axes[1:-1]]
     return [
         f"const bool first = {last} >= low_{last} && {last} < high_{last};",
         f"const bool second = {last} + 1 >= low_{last} && {last} + 1 < high_{last};",
-        f"if ({' && '.join([*between, '(first || second)'])}) {{",
-        *indented(march(tape, signature, C_DIALECT, shape_of(signature).rows)),
-        "}",
+        *dialect.chosen(
+            [*between, "(first || second)"],
+            march(tape, signature, dialect, shape_of(signature).rows),
+        ),
     ]
 
 
@@ -484,9 +505,9 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     rows, (x, y) = shape.rows, shape.block
     reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
     lines = ["    if (*gate) return;"] if signature.gated else []
-    lines += [f"    {line};" for line in thread_indices(signature, C_DIALECT, shape)]
+    lines += indented(thread_indices(signature, C_DIALECT, shape))
     lines += [f"    {real} {', '.join(f't{n}_{r} = 0' for r in range(rows))};" for n in reductions]
-    lines += indented(paired(signature, tape) if signature.pairs else updates(signature, tape))
+    lines += indented((paired if signature.pairs else updates)(signature, tape, C_DIALECT))
     for n in reductions:
         terms = ", ".join(f"(double)t{n}_{r}" for r in range(rows))
         warp = "(thread() >> 5) + blockIdx.x * 3 + blockIdx.y * 7 + blockIdx.z * 13"

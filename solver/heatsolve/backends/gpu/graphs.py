@@ -178,8 +178,8 @@ def _function(number: int, signature: Signature, tape: Tape) -> str:
     indices.append(f"const integer {axes[0]} = low_{axes[0]} + {rest};")
     inside = [
         *indices,
-        *[f"{line};" for line in places(signature, C_DIALECT)],
-        *[f"{line};" for line in body(tape, signature, C_DIALECT, 0, 1)],
+        *places(signature, C_DIALECT),
+        *body(tape, signature, C_DIALECT, 0, 1),
     ]
     return (
         f"__device__ void sweep_{number}(const integer* row, unsigned n, unsigned threads) {{\n    "

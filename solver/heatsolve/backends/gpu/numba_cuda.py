@@ -20,7 +20,13 @@ from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import compiling
 from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend, queued
 from heatsolve.backends.gpu.device import CARDS, limits_of
-from heatsolve.backends.gpu.emit import Dialect, body, extent_names, thread_indices
+from heatsolve.backends.gpu.emit import (
+    Dialect,
+    extent_names,
+    indented,
+    thread_indices,
+    updates,
+)
 from heatsolve.backends.gpu.launch import Compiled, Launch, shape_of
 from heatsolve.backends.gpu.nccl import PRIORITY
 from heatsolve.backends.host import HostBackend
@@ -31,6 +37,11 @@ from heatsolve.stencil.trace import INTEGER, Tape
 # ---- sweeps in Python for Numba-CUDA -------------------------------------------------------------
 
 PYTHON_DIALECT = Dialect(
+    end="",
+    branch="if {0}:",
+    conjunction=" and ",
+    otherwise="else:",
+    close=(),
     where="{1} if {0} else {2}",
     sqrt="math.sqrt({0})",
     assign="{name} = {value}",
@@ -56,19 +67,11 @@ def python_source(signature: Signature, tape: Tape) -> str:
     parameters += extent_names(signature)
     parameters += [f"o{n}" for n in range(len(signature.outputs))]
     parameters += [f"a{n}" for n in range(len(signature.arguments))]
-    lines = ["    if gate[0] != 0:", "        return"] if signature.gated else []
-    lines += [f"    {line}" for line in thread_indices(signature, PYTHON_DIALECT, shape)]
-    inside = [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
-    lines += [f"    if {' and '.join(inside)}:", f"        if i + {shape.rows - 1} < high_i:"]
-    lines += [
-        f"            {line}" for line in body(tape, signature, PYTHON_DIALECT, 0, shape.rows)
-    ]
-    if shape.rows > 1:
-        lines.append("        else:")
-    for row in range(shape.rows - 1):
-        lines.append(f"            if i + {row} < high_i:")
-        lines += [f"                {s}" for s in body(tape, signature, PYTHON_DIALECT, row, 1)]
-    return f"{PREAMBLE}\n\ndef kernel({', '.join(parameters)}):\n" + "\n".join(lines) + "\n"
+    lines = PYTHON_DIALECT.chosen(["gate[0] != 0"], ["return"]) if signature.gated else []
+    lines += thread_indices(signature, PYTHON_DIALECT, shape)
+    lines += updates(signature, tape, PYTHON_DIALECT)
+    head = f"def kernel({', '.join(parameters)}):"
+    return "\n".join([PREAMBLE, "", head, *indented(lines), ""])
 
 
 def kernel_function(source: str) -> Any:
