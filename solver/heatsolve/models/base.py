@@ -21,6 +21,7 @@ from heatsolve.linear.iterate import Controller, Outcome
 from heatsolve.linear.system import System
 from heatsolve.models import stability
 from heatsolve.models.transport import equations as transport
+from heatsolve.models.transport.equations import Stage
 from heatsolve.parallel.decomposition import block_of_rank, process_grid
 from heatsolve.parallel.halo import Halo
 from heatsolve.parallel.ranks import Ranks
@@ -30,6 +31,7 @@ from heatsolve.stencil.expressions import words
 from heatsolve.stencil.grid import WALLS, Grid, Region, make_grid, sampled
 from heatsolve.stencil.language import ZERO, copy
 
+Fields = dict[str, Any]
 THICK_SLAB = 64
 """Layers of a slab on a device, at least."""
 FUZZ = 1e-6
@@ -213,6 +215,66 @@ class Stepper(ABC):
     def present(self) -> None:
         """The same for a frame, with what only a frame needs."""
         self.finish()
+
+
+class RungeKutta(Stepper):
+    """Stages of `transport.RUNGE_KUTTA` for fields of a problem, by their names.
+
+    The last of several stages overwrites the fields at the start of the step, which it reads at the
+    point only. A step has one part, which is never left half done.
+    """
+
+    def __init__(self, problem: "MultiFieldModel", time: float, scheme: str, names: Sequence[str]):
+        super().__init__(time)
+        self._model, self._stages = problem, transport.stages_of(scheme)
+        self._now: Fields = {name: problem.fields[name] for name in names}
+        self._others = [self._arrays() for _ in range(2 if len(self._stages) == 3 else 1)]
+        self._old: Fields = {}
+
+    def _arrays(self) -> Fields:
+        return {name: self._model.backend.zeros(self._model.grid.shape) for name in self._now}
+
+    def _each_stage(self) -> Iterator[tuple[Stage, Fields, Fields]]:
+        """Yield each stage of a step, the fields that it makes, and those before it."""
+        now = self._now
+        for stage in self._stages:
+            overwrites = 0 < stage.number == len(self._stages) - 1
+            new = self._now if overwrites else self._others[stage.number]
+            yield stage, new, now
+            now = new
+
+    def _start(self, change: Accumulator | None) -> Fields:
+        """The fields at the start of a step; a copy where they are overwritten and compared."""
+        if change is None or len(self._stages) == 1:
+            return self._now
+        return self._kept()
+
+    def _kept(self) -> Fields:
+        """A copy of the fields now."""
+        self._old = self._old or self._arrays()
+        self._copy_to(self._old)
+        return self._old
+
+    def _copy_to(self, fields: Fields) -> None:
+        """Copy the newest fields, ghosts included, where these are other arrays."""
+        for name, array in self._now.items():
+            if array is not fields[name]:
+                self._model.backend.sweep(copy, fields[name], self._model.grid.everything, array)
+
+    def _end_step(self, new: Fields, before: Fields, change: Accumulator | None) -> None:
+        """The fields after the last stage are the newest ones; add what they changed by."""
+        if new is not self._now:
+            self._now, self._others = new, [self._now]
+        if change is not None:
+            point = transport.changes(len(new), change.kind)
+            args = (*before.values(), *new.values())
+            self._model.backend.sweep(point, change, self._model.grid.interior, *args)
+
+    def finish(self) -> None:
+        own = {name: self._model.fields[name] for name in self._now}
+        self._copy_to(own)
+        if any(array is not own[name] for name, array in self._now.items()):
+            self._now, self._others = own, [self._now]
 
 
 class Silent:

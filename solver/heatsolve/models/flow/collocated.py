@@ -7,10 +7,9 @@ from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
 from heatsolve.linear.iterate import Controller
 from heatsolve.linear.system import Sweeps
-from heatsolve.models.base import MultiFieldModel, Row, Stepper, Substep, mirrors
+from heatsolve.models.base import MultiFieldModel, Row, RungeKutta, Stepper, Substep, mirrors
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.case import equation
-from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import copy
@@ -42,20 +41,15 @@ class Collocated(MultiFieldModel):
         yield "scheme", text
 
 
-class CollocatedStep(Stepper):
-    """The pressure by a number of Jacobi's sweeps, then the velocity by explicit Euler.
-
-    A step has one part, which is never left half done.
-    """
+class CollocatedStep(RungeKutta):
+    """The pressure by a number of Jacobi's sweeps, then the velocity by explicit Euler."""
 
     def __init__(self, problem: Collocated, time: float):
-        super().__init__(time)
+        super().__init__(problem, time, "explicit", problem.case.velocity_names)
         self.problem: Collocated = problem
         case, grid, backend = problem.case, problem.grid, problem.backend
         assert case.solver.iterations is not None
-        self._sweeps, self._names = case.solver.iterations, case.velocity_names
-        self._velocity = {name: problem.fields[name] for name in self._names}
-        self._other = {name: backend.zeros(grid.shape) for name in self._names}
+        self._sweeps = case.solver.iterations
         self._p = problem.fields["pressure"]
         self._q, self._b = backend.zeros(grid.shape), backend.zeros(grid.shape)
         self._machine = Sweeps(grid, backend, problem.halo)
@@ -67,7 +61,7 @@ class CollocatedStep(Stepper):
 
     @property
     def fields(self) -> dict[str, Any]:  # type: ignore[override]
-        return {**self._velocity, "pressure": self._p}
+        return {**self._now, "pressure": self._p}
 
     def _advance(
         self, part: Substep, change: Accumulator | None, controller: Controller | None
@@ -75,7 +69,8 @@ class CollocatedStep(Stepper):
         problem, grid, sweep = self.problem, self.problem.grid, self.problem.backend.sweep
         model, spacings = problem.case.model, problem.spacings
         dt, rho, nu = part.length, problem.density, model.viscosity
-        old, new = tuple(self._velocity.values()), tuple(self._other.values())
+        start, (new,) = self._now, self._others
+        old = tuple(start.values())
         problem.write_walls(self.fields, part.start)
         self._write_values(self._q, part.start)
         sweep(flow.pressure_source, self._b, grid.interior, *old, dt, rho, *spacings)
@@ -85,12 +80,10 @@ class CollocatedStep(Stepper):
         problem.write_walls({"pressure": self._p}, part.start)
         forces = problem.sources(part.start)[: len(old)]
         args = (*old, self._p, *forces, dt, rho, nu, *spacings)
-        sweep(flow.collocated_step, new, grid.interior, *args)
-        self._velocity, self._other = self._other, self._velocity
+        sweep(flow.collocated_step, tuple(new.values()), grid.interior, *args)
         if change is not None:
-            problem.write_walls(self._velocity, part.end)
-            point = transport.changes(len(old), change.kind)
-            sweep(point, change, grid.interior, *old, *new)
+            problem.write_walls(new, part.end)
+        self._end_step(new, start, change)
 
     def _write_values(self, array: Any, time: float) -> None:
         """The values that walls give the pressure, for sweeps that end in this array."""
@@ -122,11 +115,8 @@ class CollocatedStep(Stepper):
     def finish(self) -> None:
         problem, backend = self.problem, self.problem.backend
         problem.write_walls(self.fields, self.time)
-        for name, array in self.fields.items():
-            if array is not problem.fields[name]:
-                backend.sweep(copy, problem.fields[name], problem.grid.everything, array)
-        first, *_ = self._names
-        if self._velocity[first] is not problem.fields[first]:
-            self._velocity, self._other = self._other, self._velocity
-        if self._p is not problem.fields["pressure"]:
+        super().finish()
+        p = problem.fields["pressure"]
+        if self._p is not p:
+            backend.sweep(copy, p, problem.grid.everything, self._p)
             self._p, self._q = self._q, self._p

@@ -12,7 +12,7 @@ from heatsolve.errors import Diverged, NotConverged
 from heatsolve.linear.iterate import Controller, iterate
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Coefficients, Method, Sweeps, System, added
-from heatsolve.models.base import Silent, Stepper, Substep, demand_converged
+from heatsolve.models.base import Fields, RungeKutta, Silent, Substep, demand_converged
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.solver import make_method
@@ -24,7 +24,6 @@ from heatsolve.stencil.language import ONE, ZERO, Point, copy, fill
 if TYPE_CHECKING:
     from heatsolve.models.flow.staggered import Staggered
 
-Fields = dict[str, Any]
 EULER_STEPS = 2
 """The number of first steps that take implicit diffusion by Euler's backward scheme."""
 BEFORE = "pressure of the stage before"
@@ -34,30 +33,20 @@ REST = 1e-4
 what is left of them is rounding, to which no pressure converges."""
 
 
-class Projection(Stepper):
-    """Stages of `transport.RUNGE_KUTTA` for velocities and what they carry; after each one the
-    pressure that takes its divergence away (A. J. Chorin, Math. Comp. 22 (1968), 745).
-
-    A step has one part, which is never left half done. The last of several stages overwrites the
-    fields at the start of the step, which it reads at the point only.
+class Projection(RungeKutta):
+    """Stages of Runge-Kutta for velocities and what they carry; after each one the pressure that
+    takes its divergence away (A. J. Chorin, Math. Comp. 22 (1968), 745).
     """
 
     def __init__(self, problem: "Staggered", time: float, step: float):
-        super().__init__(time)
-        self.problem: Staggered = problem
         case, backend, shape = problem.case, problem.backend, problem.grid.shape
         assert case.time is not None
         adams = case.time.scheme == "adams-bashforth"
         scheme = "explicit" if adams else case.time.scheme  # which is its first step, too
-        self._stages = transport.stages_of(scheme)
         self._advanced = [*problem.components, *problem.carried]
-        self._now: Fields = {name: problem.fields[name] for name in self._advanced}
-        self._others: list[Fields] = [
-            {name: backend.zeros(shape) for name in self._advanced}
-            for _ in range(2 if len(self._stages) == 3 else 1)
-        ]
-        self._old: Fields = {}
-        self._rates = {name: backend.zeros(shape) for name in self._advanced if adams}
+        super().__init__(problem, time, scheme, self._advanced)
+        self.problem: Staggered = problem
+        self._rates = self._arrays() if adams else {}
         self._machine = Sweeps(problem.grid, backend, problem.halo)
         self._copy = self._machine.like
         solver = case.solver.model_copy(
@@ -123,18 +112,14 @@ class Projection(Stepper):
         self, part: Substep, change: Accumulator | None, controller: Controller | None
     ) -> None:
         dt, start = self._begin_step(part)
-        before = start if change is None else self._kept(start)
-        now = start
-        for stage in self._stages:
-            last = stage.number == len(self._stages) - 1
-            new = start if last and stage.number > 0 else self._others[stage.number]
+        before = self._start(change)
+        for stage, new, now in self._each_stage():
             begin, end = part.start + stage.begin * dt, part.start + stage.end * dt
             self._predict(stage, (new, start, now), begin)  # u* = a u_n + b (u + dt L(u))
             self._apply_walls(stage, new, end)  # the velocities at walls and at neighbours' faces
             self._solve_pressure(stage, new, end)  # lap p = div u* / (b dt)
             self._correct_stage(stage, new, end)  # u = u* - b dt grad p
-            now = new
-        self._end_step(start, now, before, change)
+        self._end_step(new, before, change)
 
     def _begin_step(self, part: Substep) -> tuple[float, Fields]:
         """The length of a step, and the fields at its start."""
@@ -179,15 +164,10 @@ class Projection(Stepper):
         self._drive(new, share)
         self._play(f"ghosts {stage.number}", new, lambda: problem.write_walls(new, time))
 
-    def _end_step(
-        self, start: Fields, now: Fields, before: Fields, change: Accumulator | None
-    ) -> None:
-        if len(self._stages) == 1:
-            self._now, self._others = now, [start]
-        if change is not None:
-            point = transport.changes(len(self._advanced), change.kind)
-            args = (*before.values(), *self._now.values())
-            self.problem.backend.sweep(point, change, self.problem.grid.interior, *args)
+    def _start(self, change: Accumulator | None) -> Fields:
+        """Implicit diffusion writes other walls to the fields at the start."""
+        kept = change is not None and self._diffusion is not None
+        return self._kept() if kept else super()._start(change)
 
     def _play(self, name: str, fields: Fields, work: Callable[[], None]) -> None:
         """Sweeps of a stage that leaves these fields: played back from the third time on.
@@ -356,14 +336,6 @@ class Projection(Stepper):
             known = self._driving.get(key, 0.0) if self._diffusion is not None else 0.0
             self._driving[key] = known + missing / dt
 
-    def _kept(self, fields: Fields) -> Fields:
-        """The fields at the start of a step; a copy where it overwrites them."""
-        if len(self._stages) == 1 and self._diffusion is None:
-            return fields
-        for name, array in fields.items():
-            self._old[name] = self._copy(array, self._old.get(name))
-        return self._old
-
     def measures(self) -> dict[str, float]:
         now = {**self._now, "pressure": self.pressure.now}
         second_differences = lambda name: self._second_differences(now[name], name)  # noqa: E731
@@ -393,17 +365,6 @@ class Projection(Stepper):
         problem.write_faces(scratch, self.time + dt)
         with suppress(NotConverged, Diverged):  # the next step will tell
             self._find_pressure(scratch, dt, self.time)
-
-    def finish(self) -> None:
-        problem = self.problem
-        for name, array in self._now.items():
-            if array is not problem.fields[name]:
-                problem.backend.sweep(copy, problem.fields[name], problem.grid.everything, array)
-        first = self._advanced[0]
-        if self._now[first] is not problem.fields[first]:
-            others = self._now
-            self._now = {name: problem.fields[name] for name in self._advanced}
-            self._others = [others]
 
 
 class Pressure:

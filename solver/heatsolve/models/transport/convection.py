@@ -10,7 +10,7 @@ import numpy as np
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
 from heatsolve.linear.iterate import Controller
-from heatsolve.models.base import MultiFieldModel, Row, Stepper, Substep
+from heatsolve.models.base import Fields, MultiFieldModel, Row, RungeKutta, Stepper, Substep
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.evaluate import evaluate
@@ -45,7 +45,7 @@ class Staged(MultiFieldModel):
     wall_lines: tuple[Any, ...] = ()
 
     def stepper(self, time: float, step: float) -> Stepper:
-        return RungeKutta(self, time, step)
+        return StagedSteps(self, time, step)
 
     @abstractmethod
     def stage(self) -> Point:
@@ -198,28 +198,16 @@ def divergence_of_velocity(case: Case) -> float:
     return largest if largest > max(rounding, 1e-3 * terms) else 0.0
 
 
-class RungeKutta(Stepper):
-    """Stages of `transport.RUNGE_KUTTA`, each one sweep over all quantities.
-
-    The last of several stages overwrites the field at the start of the step, which it reads at the
-    point only. A step has one part, which is never left half done.
-    """
+class StagedSteps(RungeKutta):
+    """Steps of a `Staged` model: each stage is one sweep over all quantities."""
 
     def __init__(self, problem: Staged, time: float, step: float):
-        super().__init__(time)
+        case, grid, backend = problem.case, problem.grid, problem.backend
+        assert case.time is not None
+        super().__init__(problem, time, case.time.scheme, problem.names)
         self.problem: Staged = problem
         self._before = step
         """The length of the step before (s): boxes are due in the first step from a time on."""
-        case, grid, backend = problem.case, problem.grid, problem.backend
-        assert case.time is not None
-        self._stages = transport.RUNGE_KUTTA[case.time.scheme]
-        self._times = transport.TIMES[case.time.scheme]
-        self.fields = problem.fields
-        self._others = [
-            {name: backend.zeros(grid.shape) for name in problem.names}
-            for _ in range(2 if len(self._stages) == 3 else 1)
-        ]
-        self._old: dict[str, Any] | None = None
         self._point = problem.stage()
         self._slopes = [
             (number, name, [backend.zeros(grid.shape) for _ in range(each)])
@@ -227,6 +215,10 @@ class RungeKutta(Stepper):
             for name in problem.names
             for number in reversed(range(grid.dimension if each else 0))
         ]
+
+    @property
+    def fields(self) -> Fields:  # type: ignore[override]
+        return self._now
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -238,30 +230,18 @@ class RungeKutta(Stepper):
     def _advance(
         self, part: Substep, change: Accumulator | None, controller: Controller | None
     ) -> None:
-        problem, backend, start = self.problem, self.problem.backend, self.fields
-        interior = problem.grid.interior
+        problem, start = self.problem, self._now
         problem.stamp(start, part.start, self._before)
-        self._before = part.length
-        before = start
-        if change is not None and len(self._stages) > 1:
-            before = self._keep(start)
-        now = start
-        for number, (stage, at) in enumerate(zip(self._stages, self._times, strict=True)):
-            time = part.start + at * part.length
+        self._before, before = part.length, self._start(change)
+        for stage, new, now in self._each_stage():
+            time = part.start + stage.begin * part.length
             problem.write_walls(now, time)
             slopes = self._find_slopes(now)
-            last = number == len(self._stages) - 1
-            new = start if last and number > 0 else self._others[number]
             args = (*start.values(), *now.values(), *problem.sources(time), *problem.velocities)
-            numbers = (*stage, part.length, *problem.numbers)
-            out = tuple(new.values())
-            backend.sweep(self._point, out, interior, *args, *slopes, *problem.wall_lines, *numbers)
-            now = new
-        if len(self._stages) == 1:
-            self.fields, self._others = now, [start]
-        if change is not None:
-            point = transport.changes(len(problem.names), change.kind)
-            backend.sweep(point, change, interior, *before.values(), *now.values())
+            args = (*args, *slopes, *problem.wall_lines, stage.a, stage.b, part.length)
+            out, interior = tuple(new.values()), problem.grid.interior
+            problem.backend.sweep(self._point, out, interior, *args, *problem.numbers)
+        self._end_step(new, before, change)
 
     def _find_slopes(self, fields: dict[str, Any]) -> list[Any]:
         """In the order of `transport.stage`."""
@@ -284,20 +264,6 @@ class RungeKutta(Stepper):
                     sweep(point, slope, region, fields[name], sign, *distances)
         return [array for *_, arrays in self._slopes for array in arrays]
 
-    def _keep(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """A copy of the fields, which a step overwrites."""
-        problem = self.problem
-        if self._old is None:
-            self._old = {name: problem.backend.zeros(problem.grid.shape) for name in fields}
-        for name, array in fields.items():
-            problem.backend.sweep(copy, self._old[name], problem.grid.everything, array)
-        return self._old
-
     def finish(self) -> None:
-        problem = self.problem
-        problem.write_walls(self.fields, self.time)
-        if self.fields is not problem.fields:
-            for name, array in self.fields.items():
-                target = problem.fields[name]
-                problem.backend.sweep(copy, target, problem.grid.everything, array)
-            self._others, self.fields = [self.fields], problem.fields
+        self.problem.write_walls(self._now, self.time)
+        super().finish()
