@@ -193,12 +193,12 @@ def heat_through(problem, wall):
     volumes, axes = problem.volumes, problem.grid.axes
     t = problem.backend.to_host(problem.temperature)
     rise = wall.beside(t, ghosts=True) - wall.beside(t)
-    ratio = wall.beside(volumes.ratios[wall.number])
+    ratio = wall.beside(volumes.ratios[wall.axis])
     gain = ratio * volumes.wall_conductance(wall) * rise + volumes.flux(wall, 0.0)
     for full_to_own in volumes.ratios:
         gain = gain / wall.beside(full_to_own)
     layer = [slice(1, -1)] * gain.ndim
-    layer[wall.number] = slice(None)
+    layer[wall.axis] = slice(None)
     return gain[tuple(layer)].sum() * np.prod([axis.spacing for axis in axes])
 
 

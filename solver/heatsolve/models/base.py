@@ -46,17 +46,17 @@ SAMPLED = 1 << 18
 class Wall:
     """One wall: its place, its name in the case, and its condition there."""
 
-    number: int
+    axis: int
     side: int
     name: str
     condition: Any
 
     def beside(self, array: np.ndarray, ghosts: bool = False) -> np.ndarray:
         """The layer of an array beside the wall (or of its ghosts), of extent 1 across it."""
-        if array.shape[self.number] == 1:
+        if array.shape[self.axis] == 1:
             return array
         place = (0, -1)[self.side] if ghosts else (1, -2)[self.side]
-        return np.take(array, [place], axis=self.number)
+        return np.take(array, [place], axis=self.axis)
 
 
 def walls_of(case: Case, grid: Grid, field: str = "temperature") -> Iterator[Wall]:
@@ -70,7 +70,7 @@ def walls_of(case: Case, grid: Grid, field: str = "temperature") -> Iterator[Wal
 
 def mirrors(walls: Sequence[Wall], grid: Grid, backend: Backend) -> tuple[Any, ...]:
     """The lines that `Mirrored` takes: one for each wall that gives a gradient, ZERO for others."""
-    mirroring = {(w.number, w.side) for w in walls if w.condition.gradient is not None}
+    mirroring = {(w.axis, w.side) for w in walls if w.condition.gradient is not None}
     return tuple(
         backend.to_device(grid.beside(number, side)) if (number, side) in mirroring else ZERO
         for number in range(grid.dimension)
@@ -589,7 +589,7 @@ class MultiFieldModel(Model):
             for wall in self.walls[name]:
                 slope = wall.condition.gradient is not None
                 values = self._case_value(name, wall, time)
-                given.append(values * (self.grid.axes[wall.number].spacing if slope else 1.0))
+                given.append(values * (self.grid.axes[wall.axis].spacing if slope else 1.0))
         mine = [max(float(np.abs(values).max()) for values in each) for each in (given, rates)]
         at_walls, of_sources = zip(*self.ranks.gather(mine), strict=True)
         return max(at_walls), max(of_sources)
@@ -606,8 +606,8 @@ class MultiFieldModel(Model):
                 self.write_wall(array, name, wall, time)
 
     def write_wall(self, array: Any, name: str, wall: Wall, time: float) -> None:
-        axis = self.grid.axes[wall.number]
-        region = self.grid.ghost(wall.number, wall.side)
+        axis = self.grid.axes[wall.axis]
+        region = self.grid.ghost(wall.axis, wall.side)
         values = self._wall_values(name, wall, time)
         sweep = self.backend.sweep
         gradient = wall.condition.gradient is not None
@@ -615,7 +615,7 @@ class MultiFieldModel(Model):
             sweep(copy, array, region, values)
             return
         distances = [0] * self.grid.dimension
-        distances[wall.number] = (-1 if wall.side else 1) * self._reach(wall)
+        distances[wall.axis] = (-1 if wall.side else 1) * self._reach(wall)
         point = transport.with_rise if gradient else transport.about_value
         sweep(point, array, region, array, values, *distances)
 
@@ -624,7 +624,7 @@ class MultiFieldModel(Model):
 
         A ghost beyond a face, or one that is the wall's own node, has the point beside it.
         """
-        axis = self.grid.axes[wall.number]
+        axis = self.grid.axes[wall.axis]
         return 2 if axis.on_nodes and not axis.fixed[wall.side] else 1
 
     def _wall_values(self, name: str, wall: Wall, time: float) -> Any:
@@ -633,7 +633,7 @@ class MultiFieldModel(Model):
         if (name, wall) not in self._at_walls or "t" in condition.expression.names:
             values = self.wall_value(name, wall, time)
             if condition.key == "gradient":
-                values = values * (self._reach(wall) * self.grid.axes[wall.number].spacing)
+                values = values * (self._reach(wall) * self.grid.axes[wall.axis].spacing)
             self._at_walls[name, wall] = self.backend.to_device(values)
         return self._at_walls[name, wall]
 

@@ -19,7 +19,7 @@ class End(Protocol):
     """An end of the grid: an axis, slowest first, and its low (0) or high (1) side."""
 
     @property
-    def number(self) -> int: ...
+    def axis(self) -> int: ...
     @property
     def side(self) -> int: ...
 
@@ -38,9 +38,9 @@ def evaluate(
     """
     positions = grid.positions()
     if wall is not None:
-        axis = grid.axes[wall.number]
+        axis = grid.axes[wall.axis]
         at_wall = np.array([(axis.lower, axis.upper)[wall.side]])
-        positions[axis.name] = grid.along(wall.number, at_wall)
+        positions[axis.name] = grid.along(wall.axis, at_wall)
     known: dict[str, ArrayLike] = {**positions, "t": time}
     variables = {name: known[name] for name in expression.names}
     given = variables if wall is not None else grid.to_evaluate(variables)

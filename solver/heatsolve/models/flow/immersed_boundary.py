@@ -84,13 +84,13 @@ class Obstacles:
         found = [owners(self._obstacles, image) for image in images]
         return np.max(np.broadcast_arrays(*found), axis=0)
 
-    def surface_cuts(self, number: int, side: int) -> SurfaceCuts:
+    def surface_cuts(self, axis: int, side: int) -> SurfaceCuts:
         """Those along an axis, downward (side 0) or upward."""
         step = 1 if side else -1
-        beyond = np.roll(self.owner, -step, axis=number)
+        beyond = np.roll(self.owner, -step, axis=axis)
         outside = (self.owner == 0) & (beyond > 0)
         share, owner = np.ones(self.owner.shape), np.where(outside, beyond, 0)
-        share[outside] = self._distances(number, step, np.nonzero(outside))
+        share[outside] = self._distances(axis, step, np.nonzero(outside))
         return SurfaceCuts((self.owner > 0) != (beyond > 0), share, owner)
 
     def _distances(self, number: int, step: int, places: Sequence[np.ndarray]) -> np.ndarray:

@@ -83,7 +83,7 @@ class Staggered(MultiFieldModel):
         ]
         """Axis and side of the walls through which fluid leaves as it likes, of the whole grid."""
         self._low_faces = {
-            name: [self.face_at(n, 0) for w in self.walls[name] if (w.number, w.side) == (n, 0)]
+            name: [self.face_at(n, 0) for w in self.walls[name] if (w.axis, w.side) == (n, 0)]
             for n, name in enumerate(self.components)
         }
         """The faces of each velocity at the low wall across it, which are no unknowns."""
@@ -114,23 +114,23 @@ class Staggered(MultiFieldModel):
     # ---- walls -------------------------------------------------------------------------------
 
     def write_wall(self, array: Any, name: str, wall: Wall, time: float) -> None:
-        if self.components[wall.number] != name:
+        if self.components[wall.axis] != name:
             super().write_wall(array, name, wall, time)
             return
         # The wall is a face: the one behind the low ghost, or behind the last cell.
         values = self._wall_values(name, wall, time)
-        self.backend.sweep(copy, array, self.face_at(wall.number, wall.side), values)
+        self.backend.sweep(copy, array, self.face_at(wall.axis, wall.side), values)
 
     def write_walls(self, fields: dict[str, Any], time: float) -> None:
         if self.walls_vary:  # so that neighbours' ghosts hold the faces of this time, too
             self.write_faces(fields, time)
         super().write_walls(fields, time)
 
-    def face_at(self, number: int, side: int) -> Region:
+    def face_at(self, axis: int, side: int) -> Region:
         """The faces at the low or the high end of an axis."""
-        last = self.grid.shape[number] - 2
+        last = self.grid.shape[axis] - 2
         bounds = (0, 1) if side == 0 else (last, last + 1)
-        return replaced(self.grid.ghost(number, side), number, bounds)
+        return replaced(self.grid.ghost(axis, side), axis, bounds)
 
     def write_faces(self, fields: Mapping[str, Any], time: float) -> None:
         """What a divergence reads: each velocity's neighbours, and its values at its own walls."""
@@ -140,7 +140,7 @@ class Staggered(MultiFieldModel):
                 continue
             self.halo.exchange_along(number, fields[name])
             for wall in self.walls[name]:
-                if wall.number == number:
+                if wall.axis == number:
                     self.write_wall(fields[name], name, wall, time)
 
     def inside(self, name: str) -> Region:
@@ -173,7 +173,7 @@ class Staggered(MultiFieldModel):
         terms: list[tuple[np.ndarray, ...]] = []
         for number, name in enumerate(self.components):
             for wall in self.walls[name] if not self.open_ends else ():
-                if wall.number == number:
+                if wall.axis == number:
                     flux, area, share = self._through(name, wall, time)
                     terms.append((flux, abs(flux), abs(flux) * share, area * (flux != 0.0)))
         sums = [self.ranks.exact_sum([each[n] for each in terms]) for n in range(4)]
@@ -187,12 +187,12 @@ class Staggered(MultiFieldModel):
         share of it by which midpoints of faces may miss an integral."""
         values = self._case_value(name, wall, time)
         layer = [high - low for low, high in self.grid.interior]
-        layer[wall.number] = 1
+        layer[wall.axis] = 1
         trimmed = values[tuple(
             slice(None) if n == 1 else slice(*self.grid.interior[axis])
             for axis, n in enumerate(values.shape)
         )]  # fmt: skip
-        along = [axis for n, axis in enumerate(self.whole.axes) if n != wall.number]
+        along = [axis for n, axis in enumerate(self.whole.axes) if n != wall.axis]
         area = float(np.prod([axis.spacing for axis in along]))
         inward = -area if wall.side else area
         flux = np.broadcast_to(trimmed * inward, layer)
@@ -200,7 +200,7 @@ class Staggered(MultiFieldModel):
 
     def wall_value(self, name: str, wall: Wall, time: float) -> np.ndarray:
         values = super().wall_value(name, wall, time)
-        if self.components[wall.number : wall.number + 1] != [name]:
+        if self.components[wall.axis : wall.axis + 1] != [name]:
             return values
         outward = self.balance_at(time).correction * (1.0 if wall.side else -1.0)
         return np.where(values != 0.0, values + outward, values) if outward else values
@@ -237,7 +237,7 @@ class Staggered(MultiFieldModel):
         enclosed, met = self.backend.to_host(self._enclosed) > 0.0, []
         for number, name in enumerate(self.components):
             for wall in self.walls[name]:
-                if wall.number == number:
+                if wall.axis == number:
                     given = self.wall_value(name, wall, 0.0)
                     if np.any((given != 0.0) & wall.beside(enclosed)):
                         met.append(wall.name)
@@ -447,11 +447,11 @@ class Staggered(MultiFieldModel):
         total = self.backend.accumulator("sum")
         for wall in self.walls[quantity]:
             if wall.name == name:
-                low, high = self.grid.interior[wall.number]
+                low, high = self.grid.interior[wall.axis]
                 beside = ((low, low + 1), (high - 1, high))[wall.side]
-                region = replaced(self.grid.interior, wall.number, beside)
-                point = flow.slope_outward(wall.number, wall.side)
-                spacing = self.steps_along_axes[wall.number]
+                region = replaced(self.grid.interior, wall.axis, beside)
+                point = flow.slope_outward(wall.axis, wall.side)
+                spacing = self.steps_along_axes[wall.axis]
                 self.backend.sweep(point, total, region, array, spacing)
         number = next(n for n, axis in enumerate(self.whole.axes) if name in WALLS[axis.name])
         return total.value * self.whole.axes[number].unknowns / self.whole.all_unknowns

@@ -104,9 +104,9 @@ class Volumes:
                 total[place] += point.value
         for wall, flux in fluxes:
             layer = [slice(1, -1)] * self.grid.dimension
-            layer[wall.number] = (slice(1, 2), slice(-2, -1))[wall.side]
+            layer[wall.axis] = (slice(1, 2), slice(-2, -1))[wall.side]
             shape = [n - 2 for n in self.grid.shape]
-            shape[wall.number] = 1
+            shape[wall.axis] = 1
             trimmed = flux[tuple(slice(None) if n == 1 else slice(1, -1) for n in flux.shape)]
             total[tuple(layer)] += np.broadcast_to(trimmed, shape)
         return total
@@ -145,7 +145,7 @@ class Volumes:
         walls = {
             w.side: np.moveaxis(self.wall_conductance(w), number, 0)
             for w in self.walls
-            if w.number == number
+            if w.axis == number
         }
         across = np.broadcast_shapes(k.shape[1:], *[c.shape[1:] for c in walls.values()])
         faces = np.zeros((axis.unknowns + 2, *across))
@@ -272,12 +272,12 @@ class Conduction(Model):
         """Write the walls' values at a time into the ghosts of an array."""
         for wall in reversed(self.walls):  # those of slower axes own the corners
             values = self.volumes.ghost_values(wall, time)
-            ghosts = self.grid.ghost(wall.number, wall.side)
+            ghosts = self.grid.ghost(wall.axis, wall.side)
             if values is not None:
                 self.place(array, ghosts, values)
             elif self.case.solver.update is not None:
                 inside = [0] * self.grid.dimension
-                inside[wall.number] = -1 if wall.side else 1
+                inside[wall.axis] = -1 if wall.side else 1
                 self.backend.sweep(shifted, array, ghosts, array, *inside)
 
     def add_magnitudes(self, array: Any, into: Accumulator) -> None:
@@ -470,14 +470,14 @@ def thinned(case: Case, grid: Grid) -> Grid:
     return sample_of(grid, frozenset().union(*(each.names for each in coefficients)))
 
 
-def shortened(faces: np.ndarray, number: int) -> np.ndarray:
+def shortened(faces: np.ndarray, axis: int) -> np.ndarray:
     """Conductances of faces, with an extent of 1 along their axis where all are the same.
 
     Element 0 is read nowhere.
     """
-    read = np.moveaxis(faces, number, 0)[1:]
+    read = np.moveaxis(faces, axis, 0)[1:]
     same = np.all(read == read[:1])
-    return np.moveaxis(read[:1], 0, number) if same else faces
+    return np.moveaxis(read[:1], 0, axis) if same else faces
 
 
 def make_compatible(system: System) -> None:

@@ -44,8 +44,8 @@ class WallFaces:
 
     def __init__(self, wall: Wall, grid: Grid, k: Expression, values: np.ndarray):
         self._wall, self._grid, self._k, self._values = wall, grid, k, values
-        self.on_nodes = grid.axes[wall.number].on_nodes
-        self.spacing = grid.axes[wall.number].spacing
+        self.on_nodes = grid.axes[wall.axis].on_nodes
+        self.spacing = grid.axes[wall.axis].spacing
         """h, across the wall (m)."""
 
     @property
@@ -66,8 +66,8 @@ class WallFaces:
     @property
     def ratio(self) -> np.ndarray:
         """The ratio of a full cell to the volume of an unknown beside the wall."""
-        axis = self._grid.axes[self._wall.number]
-        return self._wall.beside(self._grid.along(self._wall.number, ratio_line(axis)))
+        axis = self._grid.axes[self._wall.axis]
+        return self._wall.beside(self._grid.along(self._wall.axis, ratio_line(axis)))
 
     def evaluate(
         self, key: str, expression: Expression, time: float = 0.0, nonnegative: bool = False

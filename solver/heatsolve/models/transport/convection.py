@@ -113,7 +113,7 @@ class Convection(Staged):
             marked = {
                 wall.side
                 for wall in walls
-                if wall.number == number and on_nodes == (wall.condition.gradient is not None)
+                if wall.axis == number and on_nodes == (wall.condition.gradient is not None)
             }
             for side in (0, 1):
                 line = self.grid.beside(number, side) if side in marked else None
@@ -254,7 +254,7 @@ class StagedSteps(RungeKutta):
             for array in arrays:
                 problem.halo.exchange(array)
             for wall in problem.walls[name]:
-                if wall.number == axis:
+                if wall.axis == axis:
                     # A face beside a ghost is reached from the ghost's side only.
                     slope, sign = arrays[-1 if wall.side else 0], -1.0 if wall.side else 1.0
                     distances = [0] * grid.dimension
