@@ -487,9 +487,9 @@ class Model(ABC):
 
     def restore(self, array: Any, own: np.ndarray) -> None:
         """The reverse of `own`: an array's unknowns, and those of its neighbours; walls stay."""
-        held = np.zeros(self.grid.shape)
-        held[tuple(slice(*pair) for pair in self.grid.interior)] = own
-        self.place(array, self.grid.interior, held)
+        whole = np.zeros(self.grid.shape)
+        whole[tuple(slice(*pair) for pair in self.grid.interior)] = own
+        self.place(array, self.grid.interior, whole)
         self.halo.exchange(array)
 
     def recall(self, stored: Mapping[str, np.ndarray], time: float) -> None:

@@ -123,8 +123,8 @@ def _longest(
 
     def growing(step: float) -> tuple[np.ndarray, np.ndarray]:
         moved, spread = waves
-        held = amplification(scheme, step * moved, step * spread) <= 1.0 + AMPLIFIED
-        return moved[~held], spread[~held]
+        stable = amplification(scheme, step * moved, step * spread) <= 1.0 + AMPLIFIED
+        return moved[~stable], spread[~stable]
 
     low, high = 0.0, most
     if math.isfinite(enough):

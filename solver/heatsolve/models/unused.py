@@ -50,13 +50,13 @@ def unused_keys(case: Case, machine: Backend, ranks: int) -> Found:
     if getattr(case.model, "buoyancy", None) is None:
         unmoved = "without model.buoyancy the temperature moves nothing"
         reasons["model"]["reference_temperature"] = unmoved
-    found = [
+    in_sections = [
         ((section, key), why)
         for section, keys in reasons.items()
         for key, why in keys.items()
         if key in table.get(section, {})
     ]
-    for path, why in (*found, *_references(case), *_boxes(case), *_constants(case, table)):
+    for path, why in (*in_sections, *_references(case), *_boxes(case), *_constants(case, table)):
         yield path, f"has no effect: {why}"
 
 

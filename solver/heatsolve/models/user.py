@@ -198,9 +198,9 @@ def stage(equations: Equations) -> Point:
     """
     count = len(equations.fields)
 
-    def advanced(at, *given):
-        start, now, sources = (given[n * count : (n + 1) * count] for n in range(3))
-        a, b, dt, *numbers = given[3 * count :]
+    def advanced(at, *args):
+        start, now, sources = (args[n * count : (n + 1) * count] for n in range(3))
+        a, b, dt, *numbers = args[3 * count :]
         rates = points.evaluate(equations.rates, at, *now, *numbers)
         rates = rates if isinstance(rates, tuple) else (rates,)
         if len(rates) != count:

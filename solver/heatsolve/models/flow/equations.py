@@ -105,17 +105,17 @@ def wide_flux(form, speed, w, lower, upper, second):
 def second_differences(dimension: int) -> Point:
     """The second differences of a quantity along each axis, slowest first."""
 
-    def bent(at, w):
+    def differences(at, w):
         result = []
         for axis in range(dimension):
             lower, upper = w[neighbour(at, axis, -1)], w[neighbour(at, axis, 1)]
             result.append(upper - 2.0 * w[at] + lower)
         return tuple(result)
 
-    return bent
+    return differences
 
 
-def convection(form, component, velocities, at, spacings, bent=()):
+def convection(form, component, velocities, at, spacings, second=()):
     """div (u u_c) at a face of axis c: from the fluxes through the sides of its volume."""
     w, total = velocities[component], 0.0
     for axis, (v, h) in enumerate(zip(velocities, spacings, strict=True)):
@@ -129,8 +129,8 @@ def convection(form, component, velocities, at, spacings, bent=()):
         if form == "skew":
             total = total + (high * w[upper] - low * w[lower]) / (2.0 * h)
         elif form in WIDE:
-            out = wide_flux(form, high, w, at, upper, bent[axis])
-            total = total + (out - wide_flux(form, low, w, lower, at, bent[axis])) / h
+            out = wide_flux(form, high, w, at, upper, second[axis])
+            total = total + (out - wide_flux(form, low, w, lower, at, second[axis])) / h
         else:
             out, into = high * (w[at] + w[upper]), low * (w[lower] + w[at])
             total = total + (out - into) / (2.0 * h)
@@ -160,28 +160,28 @@ def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
     (slowest axis first); beside obstacles the weights of `laplacian`.
     """
 
-    def rate(at, *given):
-        velocities, given = _split(given, dimension)
-        bent, given = _split(given, dimension if form in WIDE else 0)
-        w, total, given = velocities[component], given[0][at], given[1:]
+    def rate(at, *args):
+        velocities, args = _split(args, dimension)
+        second, args = _split(args, dimension if form in WIDE else 0)
+        w, total, args = velocities[component], args[0][at], args[1:]
         if buoyant:
-            (temperature, lift, neutral), given = given[:3], given[3:]
+            (temperature, lift, neutral), args = args[:3], args[3:]
             between = 0.5 * (temperature[at] + temperature[face_after(at, component)])
             total = total + lift * (between - neutral)
-        (nu, *spacings), weights = _split(given, 1 + dimension)
-        total = total - convection(form, component, velocities, at, spacings, bent)
+        (nu, *spacings), weights = _split(args, 1 + dimension)
+        total = total - convection(form, component, velocities, at, spacings, second)
         return total if nu is ZERO else total + nu * laplacian(w, at, spacings, weights)
 
     return rate
 
 
-def outflow_of(c, at, form, velocities, spacings, bent=()):
+def outflow_of(c, at, form, velocities, spacings, second=()):
     """div (u c) of a cell, terms to be subtracted one by one."""
     for axis, (v, h) in enumerate(zip(velocities, spacings, strict=True)):
         lower, upper = neighbour(at, axis, -1), neighbour(at, axis, 1)
         if form in WIDE:
-            out = wide_flux(form, v[at], c, at, upper, bent[axis])
-            yield (out - wide_flux(form, v[lower], c, lower, at, bent[axis])) / h
+            out = wide_flux(form, v[at], c, at, upper, second[axis])
+            yield (out - wide_flux(form, v[lower], c, lower, at, second[axis])) / h
         else:
             out, into = v[at] * (c[at] + c[upper]), v[lower] * (c[lower] + c[at])
             yield (out - into) / (2.0 * h)
@@ -198,20 +198,20 @@ def carried(dimension: int, form: str) -> Point:
 
     def rate(at, c, *args):
         velocities, args = _split(args, dimension)
-        bent, (source, alpha, *args) = _split(args, dimension if form in WIDE else 0)
+        second, (source, alpha, *args) = _split(args, dimension if form in WIDE else 0)
         spacings, weights = _split(args, dimension)
         total = source[at]
         if alpha is not ZERO:
             total = total + alpha * laplacian(c, at, spacings, weights)
-        for flux in outflow_of(c, at, form, velocities, spacings, bent):
+        for flux in outflow_of(c, at, form, velocities, spacings, second):
             total = total - flux
         return total
 
     return rate
 
 
-def _split(given, count):
-    return given[:count], given[count:]
+def _split(args, count):
+    return args[:count], args[count:]
 
 
 @cache
@@ -224,7 +224,7 @@ def stage(rate: Point, surfaces: int = 0) -> Point:
 
     def advanced(at, start, now, a, b, dt, *args):
         beside, args = _split(args, surfaces)
-        new = held(now[at] + dt * rate(at, *args), at, *beside)
+        new = damp(now[at] + dt * rate(at, *args), at, *beside)
         return new if a is ZERO else a * start[at] + b * new
 
     return advanced
@@ -258,7 +258,7 @@ def adams(rate: Point, surfaces: int = 0) -> Point:
     def advanced(at, now, before, dt, share, *args):
         beside, args = _split(args, surfaces)
         value, here = extrapolated(at, before, share, *args)
-        return held(now[at] + dt * value, at, *beside), here
+        return damp(now[at] + dt * value, at, *beside), here
 
     return advanced
 
@@ -273,7 +273,7 @@ def blended(at, w, other, share):
     return w[at] + share * (other[at] - w[at])
 
 
-def held(new, at, mobility=ZERO, value=ZERO):
+def damp(new, at, mobility=ZERO, value=ZERO):
     """What the surfaces of obstacles leave of a new value: a `mobility` of it, and theirs."""
     if mobility is ZERO:
         return new
@@ -295,11 +295,11 @@ def leaving(component: int) -> Point:
     return rate
 
 
-def divergence(at, *given):
+def divergence(at, *args):
     """div u of a cell; the components and then the spacings, slowest axis first."""
-    count = len(given) // 2
+    count = len(args) // 2
     total = 0.0
-    for axis, (v, h) in enumerate(zip(given[:count], given[count:], strict=True)):
+    for axis, (v, h) in enumerate(zip(args[:count], args[count:], strict=True)):
         total = total + (v[at] - v[face_before(at, axis)]) / h
     return total
 
@@ -358,10 +358,10 @@ def kinetic_energy(at, *velocities):
     return total
 
 
-def enstrophy(at, *given):
+def enstrophy(at, *args):
     """|rot u|^2 / 2 of a cell: of each component of rot u, the mean of the squares at its edges."""
-    count = len(given) // 2
-    velocities, spacings, total = given[:count], given[count:], 0.0
+    count = len(args) // 2
+    velocities, spacings, total = args[:count], args[count:], 0.0
     for first in range(count):
         for second in range(first + 1, count):
             for low in (0, -1):
@@ -374,11 +374,11 @@ def enstrophy(at, *given):
     return total
 
 
-def courant(at, *given):
+def courant(at, *args):
     """The sum over the axes of the larger |u| of a cell's two faces over the spacing (1/s)."""
-    count = len(given) // 2
+    count = len(args) // 2
     total = 0.0
-    for axis, (w, h) in enumerate(zip(given[:count], given[count:], strict=True)):
+    for axis, (w, h) in enumerate(zip(args[:count], args[count:], strict=True)):
         total = total + maximum(magnitude(w[face_before(at, axis)]), magnitude(w[at])) / h
     return total
 
@@ -442,10 +442,10 @@ def force(dimension: int, component: int, form: str) -> Point:
 
     def taken(at, p, *args):
         velocities, args = _split(args, dimension)
-        bent, (nu, *args) = _split(args, dimension if form in WIDE else 0)
+        second, (nu, *args) = _split(args, dimension if form in WIDE else 0)
         spacings, (*weights, drag, value, owner, number) = _split(args, dimension)
         pressed = (p[face_after(at, component)] - p[at]) / spacings[component]
-        rest = -convection(form, component, velocities, at, spacings, bent) - pressed
+        rest = -convection(form, component, velocities, at, spacings, second) - pressed
         c = velocities[component]
         return unbalanced(c, at, rest, number, nu, spacings, weights, drag, value, owner)
 
@@ -461,10 +461,10 @@ def release(dimension: int, form: str) -> Point:
 
     def given_off(at, c, *args):
         velocities, args = _split(args, dimension)
-        bent, (alpha, *args) = _split(args, dimension if form in WIDE else 0)
+        second, (alpha, *args) = _split(args, dimension if form in WIDE else 0)
         spacings, (*weights, drag, value, owner, number) = _split(args, dimension)
         rest = 0.0
-        for flux in outflow_of(c, at, form, velocities, spacings, bent):
+        for flux in outflow_of(c, at, form, velocities, spacings, second):
             rest = rest - flux
         return -unbalanced(c, at, rest, number, alpha, spacings, weights, drag, value, owner)
 

@@ -81,8 +81,8 @@ class Obstacles:
                 x = axis.lower + (positions[axis.name] - axis.lower) % length
                 twins = x, np.where(x == axis.lower, axis.upper, x)
                 images = [image | {axis.name: twin} for image in images for twin in twins]
-        found = [owners(self._obstacles, image) for image in images]
-        return np.max(np.broadcast_arrays(*found), axis=0)
+        result = [owners(self._obstacles, image) for image in images]
+        return np.max(np.broadcast_arrays(*result), axis=0)
 
     def surface_cuts(self, axis: int, side: int) -> SurfaceCuts:
         """Those along an axis, downward (side 0) or upward."""
@@ -116,37 +116,39 @@ class Stencil:
     """
 
     def __init__(self, case: Case, grid: Grid, values: Sequence[float | None]):
-        found = Obstacles(case, grid)
-        held = np.array([False, *(value is not None for value in values)])
+        obstacles = Obstacles(case, grid)
+        valued = np.array([False, *(value is not None for value in values)])
         surface = np.array([0.0, *(value or 0.0 for value in values)])
-        self.inside = held[found.owner]
+        self.inside = valued[obstacles.owner]
         """Where the quantity is the surface's own."""
-        self.owner = np.where(self.inside, -found.owner, 0)
+        self.owner = np.where(self.inside, -obstacles.owner, 0)
         """The number of the obstacle beside a point; of the one around a point, negative."""
         self.weights: list[np.ndarray] = []
         """Of the differences to the neighbours before and behind along each axis, slowest first."""
-        self.drag = np.zeros(found.owner.shape)
+        self.drag = np.zeros(obstacles.owner.shape)
         """The coefficient of u_surface - u (1/m2)."""
-        pull, insulated = np.zeros(found.owner.shape), (found.owner > 0) & ~self.inside
+        pull, insulated = np.zeros(obstacles.owner.shape), (obstacles.owner > 0) & ~self.inside
         for number, axis in enumerate(grid.axes):
-            sides = [found.surface_cuts(number, side) for side in (0, 1)]
-            shares = [np.where(held[link.owner], link.share, 1.0) for link in sides]
+            sides = [obstacles.surface_cuts(number, side) for side in (0, 1)]
+            shares = [np.where(valued[link.owner], link.share, 1.0) for link in sides]
             both = shares[0] + shares[1]
             for link, share in zip(sides, shares, strict=True):
                 # Nothing moves inside what insulates.
                 self.weights.append(np.where(link.cut | insulated, 0.0, 2.0 / both))
                 pulls = 2.0 / (share * both) / (axis.spacing * axis.spacing)
-                pulls = np.where(held[link.owner], pulls, 0.0)
+                pulls = np.where(valued[link.owner], pulls, 0.0)
                 self.drag += pulls
                 pull += pulls * surface[link.owner]
-                beside = (self.owner == 0) & held[link.owner]
+                beside = (self.owner == 0) & valued[link.owner]
                 self.owner = np.where(beside, link.owner, self.owner)
-        self.outside = found.owner == 0
+        self.outside = obstacles.owner == 0
         """Where the fluid is."""
-        self.present = [bool((found.owner == n + 1).any()) for n in range(len(values))]
+        self.present = [bool((obstacles.owner == n + 1).any()) for n in range(len(values))]
         """Whether any point lies in each obstacle."""
         fluid = self.drag > 0.0
-        self.value = np.where(fluid, pull / np.where(fluid, self.drag, 1.0), surface[found.owner])
+        self.value = np.where(
+            fluid, pull / np.where(fluid, self.drag, 1.0), surface[obstacles.owner]
+        )
         """What a quantity comes to where nothing else moves it."""
 
     def mobility(self, dt: float, nu: float) -> np.ndarray:
@@ -173,7 +175,15 @@ class ImmersedBoundary:
         for name, grid in places.items():
             given = [getattr(obstacle, name, 0.0) for obstacle in case.obstacles]
             self._stencils[name] = Stencil(case, grid, given)
-        self._fixed = {name: self._arrays_of(found) for name, found in self._stencils.items()}
+        place = backend.to_device
+        self._weights = {
+            name: tuple(map(place, stencil.weights)) for name, stencil in self._stencils.items()
+        }
+        self._surfaces = {
+            name: (place(stencil.drag), place(stencil.value), place(stencil.owner.astype(float)))
+            for name, stencil in self._stencils.items()
+        }
+        """Drag, value and owner of each quantity."""
         self._mobilities: dict[str, dict[float, Any]] = {name: {} for name in places}
         self._labels = [
             f"_{n}" if len(case.obstacles) > 1 else "" for n in range(len(case.obstacles))
@@ -182,7 +192,7 @@ class ImmersedBoundary:
     @property
     def present(self) -> list[bool]:
         """Whether any point of this process lies in each obstacle."""
-        lists = [found.present for found in self._stencils.values()]
+        lists = [stencil.present for stencil in self.stencils]
         return [any(each) for each in zip(*lists, strict=True)]
 
     @property
@@ -193,15 +203,6 @@ class ImmersedBoundary:
         """A source, 0 inside obstacles."""
         host = self._backend.to_host(source) * self._stencils[name].outside
         return self._backend.to_device(host)
-
-    def _arrays_of(self, found: Stencil) -> dict[str, Any]:
-        place = self._backend.to_device
-        return {
-            "weights": [place(weight) for weight in found.weights],
-            "drag": place(found.drag),
-            "value": place(found.value),
-            "owner": place(found.owner.astype(float)),
-        }
 
     def mobility(self, name: str, dt: float) -> Any:
         """What is left of a quantity's change in a step of this length, ghosts included."""
@@ -218,30 +219,31 @@ class ImmersedBoundary:
 
     def weights(self, name: str) -> tuple[Any, ...]:
         """Those that `flow.laplacian` takes."""
-        return tuple(self._fixed[name]["weights"])
+        return self._weights[name]
 
     def surface(self, name: str, dt: float) -> tuple[Any, ...]:
         """What `flow.stage` takes for a step of this length."""
-        value = () if name in self._components else (self._fixed[name]["value"],)
-        return (self.mobility(name, dt), *value)
+        _, value, _ = self._surfaces[name]
+        mobility = self.mobility(name, dt)
+        return (mobility,) if name in self._components else (mobility, value)
 
     def fill(self, fields: Mapping[str, Any]) -> None:
         """Give the points inside obstacles the values of these."""
-        for name, held in self._fixed.items():
-            args = (fields[name], held["owner"], held["value"])
+        for name, (_, value, owner) in self._surfaces.items():
+            args = (fields[name], owner, value)
             self._backend.sweep(flow.filled, fields[name], self._grid.interior, *args)
 
     def conductances(self, dt: float, lines: Sequence[Any]) -> list[Any]:
         """Those of the pressure, from the lines of a flow without obstacles; slowest axis first."""
-        found = []
+        result = []
         for number, (name, line) in enumerate(zip(self._components, lines, strict=True)):
             array = self._backend.zeros(self._grid.shape)
             region = list(self._grid.interior)
             region[number] = (region[number][0], region[number][1] + 1)
             args = (self.mobility(name, dt), line)
             self._backend.sweep(flow.conductance(number), array, tuple(region), *args)
-            found.append(array)
-        return found
+            result.append(array)
+        return result
 
     def measures(
         self, fields: Mapping[str, Any], second_differences: Callable[[str], Sequence[Any]]
@@ -253,8 +255,8 @@ class ImmersedBoundary:
         """
         dimension, spacings = self._grid.dimension, [axis.spacing for axis in self._grid.axes]
         velocities, form = [fields[name] for name in self._components], self._case.model.convection
-        volume, found = float(np.prod(spacings)), {}
-        for name, held in self._fixed.items():
+        volume, result = float(np.prod(spacings)), {}
+        for name, surface in self._surfaces.items():
             across = name in self._components
             if across:
                 component = self._components.index(name)
@@ -262,12 +264,11 @@ class ImmersedBoundary:
             else:
                 point, first = flow.release(dimension, form), fields[name]
             args = (first, *velocities, *second_differences(name))
-            args = (*args, self._diffusivities[name], *spacings, *held["weights"])
-            args = (*args, held["drag"], held["value"], held["owner"])
+            args = (*args, self._diffusivities[name], *spacings, *self._weights[name], *surface)
             key = f"force_{name[-1]}" if across else f"{name}_released"
             for number, obstacle in enumerate(self._case.obstacles):
                 if across or getattr(obstacle, name) is not None:
                     region, count = self._regions[name], float(number + 1)
                     total = self._backend.reduce("sum", point, region, *args, count)
-                    found[key + self._labels[number]] = volume * total
-        return found
+                    result[key + self._labels[number]] = volume * total
+        return result

@@ -56,7 +56,7 @@ class Projection(RungeKutta):
         implicit = case.time.diffusion != "explicit"
         self._diffusion = ImplicitDiffusion(problem, self._case) if implicit else None
         wide = case.model.convection in flow.WIDE
-        self._bent = tuple(backend.zeros(shape) for _ in shape if wide)
+        self._second = tuple(backend.zeros(shape) for _ in shape if wide)
         self.pressure = Pressure(problem, self._case, self._stages)
         self._speed = backend.accumulator("max")
         self._plays_back = not (problem.driven_in_time or backend.on_device)
@@ -291,12 +291,12 @@ class Projection(RungeKutta):
         problem = self.problem
         if problem.case.model.convection in flow.WIDE:
             sweep, region = problem.backend.sweep, problem.inside(name)
-            sweep(flow.second_differences(problem.grid.dimension), self._bent, region, array)
-            for second in self._bent:
+            sweep(flow.second_differences(problem.grid.dimension), self._second, region, array)
+            for second in self._second:
                 if region != problem.grid.interior:  # of another quantity
                     sweep(fill, second, problem.face_at(problem.components.index(name), 1), 0.0)
                 problem.halo.exchange(second)
-        return self._bent
+        return self._second
 
     def _find_pressure(self, fields: Fields, dt: float, time: float) -> None:
         self.pressure.begin(fields, dt, self._length)
@@ -495,11 +495,11 @@ class ImplicitDiffusion:
         """The walls, where d = 0, are part of the capacity, so that unknowns are all there is."""
         problem, place = self._problem, self._problem.backend.to_device
         nu, grid = theta * problem.moved[name], problem.grid
-        lines, held = [], np.ones((1,) * grid.dimension)
+        lines, capacity = [], np.ones((1,) * grid.dimension)
         for number in range(grid.dimension):
             between, to_walls = self._lines(name, number)
             lines.append(place(grid.along(number, nu * between)))
-            held = held + dt * nu * grid.along(number, to_walls)
+            capacity = capacity + dt * nu * grid.along(number, to_walls)
         ratios = (ONE,) * grid.dimension
         return System(
             grid=grid,
@@ -508,7 +508,7 @@ class ImplicitDiffusion:
             residual=heat.residual,
             diagonal=heat.diagonal,
             rounding=heat.rounding,
-            coefficients=Coefficients(place(held), 1.0 / dt, tuple(reversed(lines)), ratios),
+            coefficients=Coefficients(place(capacity), 1.0 / dt, tuple(reversed(lines)), ratios),
             b=self._right,
             lowest=lambda: 1.0 / dt,
             homogeneous=True,

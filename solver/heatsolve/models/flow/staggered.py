@@ -309,10 +309,10 @@ class Staggered(MultiFieldModel):
 
     def drive(self, time: float) -> tuple[float, float]:
         given, rates = super().drive(time)
-        held = [getattr(self.case.source, f"mean_{name}") for name in self.components]
+        fixed = [getattr(self.case.source, f"mean_{name}") for name in self.components]
         for obstacle in self.case.obstacles:
-            held += [obstacle.temperature, obstacle.concentration]
-        return max([given, *[abs(value) for value in held if value is not None]]), rates
+            fixed += [obstacle.temperature, obstacle.concentration]
+        return max([given, *[abs(value) for value in fixed if value is not None]]), rates
 
     def sources(self, time: float) -> list[Any]:
         """None for what is carried, inside obstacles."""
@@ -385,8 +385,8 @@ class Staggered(MultiFieldModel):
     def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         """Also those that are meant to be."""
         means = [getattr(self.case.source, f"mean_{name}") or 0.0 for name in self.components]
-        found = super().speeds(fields, *times)
-        return [max(speed, abs(mean)) for speed, mean in zip(found, means, strict=True)]
+        result = super().speeds(fields, *times)
+        return [max(speed, abs(mean)) for speed, mean in zip(result, means, strict=True)]
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         """Also those of buoyancy; pressure and friction, which may balance them, are left out."""

@@ -141,8 +141,8 @@ def four_point_mean(i, j, u, f, h2):
 def mirrored(update: Point) -> Point:
     """The same where some wall nodes copy the row inside after each sweep; see `Mirrored`."""
 
-    def inside(at, u, f, *given):
-        scales, walls = given[: -2 * len(at)], given[-2 * len(at) :]
+    def inside(at, u, f, *args):
+        scales, walls = args[: -2 * len(at)], args[-2 * len(at) :]
         return update(*at, Mirrored(u, at, walls), f, *scales)
 
     return inside

@@ -224,14 +224,14 @@ def stage(
         convection, by_slopes
     )
 
-    def stepped(at, *given):
+    def stepped(at, *args):
         parts = []
         for length in (count, count, count, 0 if own else dimension, count * dimension * each):
-            parts.append(given[:length])
-            given = given[length:]
+            parts.append(args[:length])
+            args = args[length:]
         start, now, sources, velocities, slopes = parts
         velocities = now if own else velocities
-        walls, (a, b, dt, *numbers) = given[: 2 * dimension], given[2 * dimension :]
+        walls, (a, b, dt, *numbers) = args[: 2 * dimension], args[2 * dimension :]
         if form == "flux":
             rates, spreads = numbers[:dimension], numbers[dimension:]
         else:
@@ -349,9 +349,9 @@ def changes(count: int, kind: str) -> Point:
     For a "sum" the sum of squares, for a "max" the largest magnitude.
     """
 
-    def change(at, *given):
+    def change(at, *args):
         total = every = 0.0
-        for old, new in zip(given[:count], given[count:], strict=True):
+        for old, new in zip(args[:count], args[count:], strict=True):
             difference = new[at] - old[at]
             every = every + difference
             if kind == "sum":
