@@ -21,7 +21,7 @@ from heatsolve.models.heat.conduction import Conduction
 from heatsolve.runner import run
 from heatsolve.stencil.grid import make_grid
 from heatsolve.time import loop as march
-from heatsolve.time.loop import Log
+from heatsolve.time.history import Log
 from heatsolve.tools.check import preview
 
 CIRCLE = "[[obstacle]]\nshape = 'circle'\ncenter = [0.52, 0.47]\nradius = 0.23\n"

@@ -1,0 +1,365 @@
+"""The history of a march: norms, measurements, and fields at single points and along lines.
+
+Between points of the grid by multilinear interpolation. Beside an obstacle a pressure is that of
+the plane, of least squares weighted by 1 / r^4, through the fluid's cells around.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heatsolve.control.controller import State
+from heatsolve.errors import Diverged, InputError
+from heatsolve.linear.stopping import GROWTH, first_not_finite, largest_place
+from heatsolve.models.base import FUZZ, Model, Stepper
+from heatsolve.models.flow.immersed_boundary import owners
+from heatsolve.stencil.grid import Axis
+from heatsolve.stencil.language import copy
+from heatsolve.time.step_size import TimeStep
+
+LOOKS_AT_START = 10
+"""Looks at a march whose largest change is what later ones are compared with."""
+RISE = 10.0
+LINE_TIME = "line_time"
+"""The column of the times at which lines are read: those of the frames."""
+
+
+@dataclass
+class TimeLoopState:
+    """How a march went so far: the time, the norm of the last change that was looked at, how many
+    of the first ones were not 0, the largest of their norms, the largest magnitude of the fields at
+    the start and of what drove them since, and whether the last step was shorter than the others.
+    """
+
+    time: float = 0.0
+    norm: float = math.nan
+    looks: int = 0
+    largest: float = 0.0
+    size: float = 0.0
+    shortened: bool = False
+
+
+class Log:
+    """Keeps the state of a march and the history of the steps that are looked at.
+
+    The norm of a step is the l2 norm of the rate of change, and a step is judged by that of its
+    change; where the march ends at a steady state, it is the largest rate of change, or the change
+    of the sum of the first field relative to that sum.
+    """
+
+    def __init__(self, problem: Model):
+        time = problem.case.time
+        assert time is not None
+        self._problem, self._tolerance = problem, time.tolerance
+        self._norm = time.norm if time.tolerance is not None else "l2"
+        self._total = 0.0
+        self._output = problem.case.output
+        self._probes, self._lines = Probes(problem), Probes(problem, lines=True)
+        self.state = TimeLoopState()
+        self._drive_at_end: tuple[int, tuple[float, float]] | None = None
+        """The last step that was judged by what drives it, and what does at its end."""
+        self.history: dict[str, list[Any]]
+        self.history = {"iteration": [], "residual": [], "time": [], "dt": []}
+        self.change = problem.backend.accumulator("max" if self._norm == "max" else "sum")
+        """Takes the squares of the changes in a step that is looked at, or the largest one."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether the march has come to the steady state that it was to reach."""
+        return self._tolerance is not None and self.state.norm <= self._tolerance
+
+    def samples(self, number: int, time_step: TimeStep) -> bool:
+        """Whether `output.sample` asks for a row of the history after step `number`."""
+        if (seconds := self._output.sample_seconds) is None:
+            return number % (self._output.sample_steps or math.inf) == 0
+        # A time that rounding leaves before a moment counts as that moment.
+        slack = FUZZ * time_step.length
+        begin, end = (time_step.parts[n] for n in (0, -1))
+        return (end.end + slack) // seconds > (begin.start + slack) // seconds
+
+    def read_lines(self, time: float) -> None:
+        """Add what the newest fields are along lines, at the time of a frame."""
+        if self._lines:
+            row = {LINE_TIME: time, **self._lines.read(self._problem.fields)}
+            self._add(row)
+
+    def _add(self, row: dict[str, Any]) -> None:
+        for name, value in row.items():
+            self.history.setdefault(name, []).append(value)
+
+    def start(self) -> None:
+        """A march begins anew."""
+        problem = self._problem
+        sizes = [
+            problem.backend.reduce("max", copy, problem.grid.interior, array)
+            for name, array in problem.fields.items()
+            if name != "pressure"  # of which only differences count
+        ]
+        self.state.size = max(sizes)
+
+    def begin(self, stepper: Stepper) -> None:
+        """A step begins that will be looked at."""
+        if self._norm == "sum-change":
+            self._total = self._sum(stepper)
+
+    def _sum(self, stepper: Stepper) -> float:
+        """Of the first field, over all points of a file."""
+        stepper.finish()
+        problem = self._problem
+        first = next(iter(problem.fields.values()))
+        return problem.backend.reduce("sum", copy, problem.grid.stored, first)
+
+    def _norm_of(self, stepper: Stepper, dt: float) -> float:
+        change = self.change.take()
+        if self._norm == "max":
+            return change / dt
+        if not math.isfinite(change):  # as squares may be of values that are
+            largest = self._largest(stepper)
+            if self._norm == "l2" or not math.isfinite(largest):
+                return largest
+        elif self._norm == "l2":
+            return math.sqrt(change)
+        total = self._sum(stepper)
+        if total == self._total:
+            return 0.0
+        return abs(total - self._total) / (abs(total) or abs(self._total))
+
+    def _largest(self, stepper: Stepper) -> float:
+        """The largest magnitude of all fields: it stands for a norm whose squares overflow."""
+        problem, fields = self._problem, stepper.fields
+        args = "max", copy, problem.grid.interior
+        largest = [problem.backend.reduce(*args, fields[name]) for name in problem.fields]
+        return float(np.max(largest))  # NaN if one is
+
+    def recall(self, state: State) -> None:
+        """Go on from an earlier march."""
+        self.state, self.history = TimeLoopState(**state.record["march"]), state.lists
+        if "looks" not in state.record["march"]:  # an earlier version: norms were those of changes
+            self.state.looks = len(self.history["residual"])
+            if self._norm == "l2":
+                norms = zip(self.history["residual"], self.history["dt"], strict=True)
+                self.history["residual"] = [norm / dt for norm, dt in norms]
+        if self._lines and LINE_TIME not in self.history:  # an earlier version read them in rows
+            self.history[LINE_TIME] = list(self.history["time"])
+
+    def look(self, stepper: Stepper, number: int, time_step: TimeStep, sampled: bool) -> None:
+        """Take the change in step `number`; the history has a row of each such step, but where the
+        case says of which: of those that are `sampled`, and of the last.
+
+        Raises Diverged where the change grew without bound.
+        """
+        state, dt = self.state, time_step.length
+        state.norm = self._norm_of(stepper, dt)
+        self._judge(stepper, number, time_step)
+        if self._norm == "l2":  # which is kept per time: a short last step does not bend it
+            state.norm /= dt * math.sqrt(len(time_step.parts))
+        if not (sampled or self.steady or self._output.sample is None):
+            return
+        row: dict[str, Any]
+        row = {"iteration": number, "residual": state.norm, "time": state.time, "dt": dt}
+        row |= stepper.measures()
+        if self._probes:
+            stepper.finish()  # walls of this very time
+            row |= self._probes.read(stepper.fields)
+        self._add(row)
+
+    def _judge(self, stepper: Stepper, number: int, time_step: TimeStep) -> None:
+        """Demand that a change is no blow-up, by all that drives the march, and the changes before.
+
+        That is the largest magnitude of the fields at the start, or that walls gave and sources
+        added up to now. The first changes, LOOKS_AT_START of them that are not 0, raise what later
+        ones are compared with, each to RISE times of it at most: a blow-up shall not be its own
+        measure.
+        """
+        state, problem = self.state, self._problem
+        if not state.looks or problem.driven_in_time:
+            state.size = max(state.size, self._drive_in(number, time_step))
+        driven = {
+            "l2": state.size * math.sqrt(problem.whole.all_unknowns),
+            "max": state.size / time_step.length,
+        }
+        known = max(state.largest, driven.get(self._norm, 0.0))
+        if not state.looks and problem.driven_by_rates:
+            known = max(known, state.norm)
+        if not (math.isfinite(state.norm) and state.norm <= (GROWTH * known or math.inf)):
+            raise self.divergence(stepper, number, state.norm)
+        if state.norm > 0.0 and state.looks < LOOKS_AT_START:
+            state.largest = max(state.largest, min(state.norm, RISE * known or math.inf))
+            state.looks += 1
+
+    def _drive_in(self, number: int, time_step: TimeStep) -> float:
+        """The largest magnitude that walls give the fields in step `number`, or that sources add
+        to them in a part of it: at the ends of its parts. The end of a step before is known."""
+        times = [part.end for part in time_step.parts]
+        drives = []
+        if self._problem.driven_in_time:
+            known = self._drive_at_end
+            if known is not None and known[0] == number - 1:
+                drives.append(known[1])
+            else:
+                times.insert(0, time_step.parts[0].start)
+        drives += [self._problem.drive(time) for time in times]
+        self._drive_at_end = number, drives[-1]
+        return max(max(at_walls, time_step.length * rate) for at_walls, rate in drives)
+
+    def divergence(self, stepper: Stepper, number: int, norm: float = math.nan) -> Diverged:
+        """What to say of a march that has grown without bound by step `number`, by a change of
+        this norm if that is what told."""
+        stepper.finish()
+        problem = stepper.problem
+        result = [first_not_finite(problem, u, name) for name, u in problem.fields.items()]
+        where = next(filter(None, result), "") or largest_place(problem, problem.fields)
+        if not any(result) and math.isfinite(norm):
+            where = f"the field changes by {norm:.3g} in one step, {where}"
+        return Diverged(f"diverged by step {number} (t = {stepper.time:g}): {where}")
+
+
+# ---- points and lines ----
+
+Share = tuple[tuple[int, ...], float]
+"""The numbers of a point along each axis, as the case counts, and its weight."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is read: a column of the history, and the points that make each of its values."""
+
+    column: str
+    field: str
+    shares: tuple[tuple[Share, ...], ...]
+    single: bool
+
+
+class Probes:
+    """Reads the fields of a problem where its case wants them: at `output.probes`, or along `lines`
+    (`output.line`)."""
+
+    def __init__(self, problem: Model, lines: bool = False):
+        self._problem = problem
+        output, kind = problem.case.output, "line" if lines else "probe"
+        probes = [[position] for position in output.probes]
+        points = [line.positions() for line in output.lines] if lines else probes
+        self._places = [
+            Place(f"{kind}_{n}_{name}", name, tuple(
+                tuple(self._shares(name, position)) for position in given
+            ), not lines)
+            for n, given in enumerate(points)
+            for name in problem.case.field_names
+        ]  # fmt: skip
+        self._names = {place.field for place in self._places}
+        count = sum(len(place.shares) for place in self._places)
+        self._sums = [problem.backend.accumulator("sum") for _ in range(count)]
+
+    def __bool__(self) -> bool:
+        return bool(self._sums)
+
+    def read(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A number for each probe and a list for each line, by columns (asks all processes)."""
+        backend, sums = self._problem.backend, iter(self._sums)
+        for place in self._places:
+            for shares in place.shares:
+                into = next(sums)
+                for numbers, weight in shares:
+                    region = self._own(place.field, numbers)
+                    if region is not None:
+                        backend.sweep(scaled, into, region, fields[place.field], weight)
+        values, result = iter(backend.values(self._sums)), {}
+        scales = {name: self._problem.scale(name, fields) for name in self._names}
+        for place in self._places:
+            datum, factor = scales[place.field]
+            several = [(next(values) - datum) * factor for _ in place.shares]
+            result[place.column] = several[0] if place.single else several
+        return result
+
+    def _own(self, name: str, numbers: Sequence[int]) -> Any:
+        """The region of one point, if this process has it."""
+        region = []
+        for axis, number in zip(self._problem.places(name).axes, numbers, strict=True):
+            index = axis.number(number)
+            first, stop = axis.stored
+            if axis.on_faces and axis.at_ends[0] and not axis.periodic:
+                first -= 1
+            if not first <= index < stop:
+                return None
+            region.append((index, index + 1))
+        return tuple(region)
+
+    def _shares(self, name: str, position: Sequence[float]) -> Iterator[Share]:
+        """The points around a position along x, y, z, and the weights of their values."""
+        problem = self._problem
+        given = list(zip(problem.places(name).axes, position[::-1], strict=True))
+        corners = itertools.product(*[_linear(axis, at) for axis, at in given])
+        shares = [tuple(zip(*corner, strict=True)) for corner in corners]
+        if problem.case.obstacles and name == "pressure":
+            cells = itertools.product(*[_around(axis, at, 2) for axis, at in given])
+            fluid = [numbers for numbers in cells if not self._inside(numbers)]
+            if not {numbers for numbers, _ in shares} <= set(fluid):
+                if not fluid:
+                    words = ", ".join(f"{x:g}" for x in position)
+                    raise InputError(f"output: no fluid is beside the point ({words})")
+                shares = [(numbers, (height,)) for numbers, height in _plane(fluid, given)]
+        for numbers, weights in shares:
+            wrapped = [
+                number % axis.points if axis.periodic else number
+                for number, (axis, _) in zip(numbers, given, strict=True)
+            ]
+            yield tuple(wrapped), float(np.prod(weights))
+
+    def _inside(self, numbers: Sequence[int]) -> bool:
+        """Whether the centre of a cell lies in an obstacle."""
+        positions = {}
+        for axis, number in zip(self._problem.grid.axes, numbers, strict=True):
+            wrapped = number % axis.points if axis.periodic else number
+            positions[axis.name] = np.array(axis.lower + (wrapped + 0.5) * axis.spacing)
+        ordered = dict(reversed(positions.items()))
+        return bool(owners(self._problem.case.obstacles, ordered) > 0)
+
+
+def _plane(
+    points: Sequence[tuple[int, ...]], given: Sequence[tuple[Axis, float]]
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """The weights that give the height of a plane at a position, or of a level one.
+
+    That is so where too few points are there for another.
+    """
+    at = np.array([_number(axis, x) for axis, x in given])
+    offsets = np.array(points) - at
+    weights = (0.01 + (offsets * offsets).sum(axis=1)) ** -2.0
+    rows = np.column_stack([np.ones(len(points)), offsets])
+    if np.linalg.matrix_rank(rows) < rows.shape[1]:
+        rows = rows[:, :1]
+    inverse = np.linalg.pinv(rows * np.sqrt(weights)[:, None])
+    yield from zip(points, map(float, inverse[0] * np.sqrt(weights)), strict=True)
+
+
+def _number(axis: Axis, at: float) -> float:
+    """The number that a point at a position would have."""
+    offset = 0.0 if axis.on_nodes else 1.0 if axis.on_faces else 0.5
+    return (at - axis.lower) / axis.spacing - offset
+
+
+def _around(axis: Axis, at: float, reach: int) -> list[int]:
+    """The numbers of the points so many before and behind a position."""
+    low = math.floor(_number(axis, at))
+    numbers = range(low + 1 - reach, low + 1 + reach)
+    first = -1 if axis.on_faces else 0
+    return [n for n in numbers if axis.periodic or first <= n < axis.points]
+
+
+def _linear(axis: Axis, at: float) -> list[tuple[int, float]]:
+    """Two points, extrapolating beside the ends, and their weights."""
+    number = _number(axis, at)
+    low = math.floor(number)
+    if not axis.periodic:
+        low = min(max(low, -1 if axis.on_faces else 0), axis.points - 2)
+    share = number - low
+    return [(low, 1.0 - share), (low + 1, share)]
+
+
+def scaled(at: Any, u: Any, weight: Any) -> Any:
+    """u times a number."""
+    return weight * u[at]
