@@ -534,6 +534,8 @@ class MultiFieldModel(Model):
             name for axis in self.grid.axes if (name := f"velocity_{axis.name}") in self.names
         ]
         self.walls = {name: tuple(walls_of(case, self.grid, name)) for name in self.names}
+        self.low_faces: dict[str, list[Region]] = {}
+        """The faces of each velocity at the low wall across it, which are no unknowns."""
         self._at_walls: dict[tuple[str, Wall], Any] = {}
         self._sources: list[Any] | None = None
         self._largest_at_walls: dict[str, float] = {}
@@ -721,7 +723,8 @@ class MultiFieldModel(Model):
     ) -> None:
         """Take in the magnitudes of components of the velocity, or of all."""
         for name in names or self.components:
-            self.backend.sweep(copy, largest, self.grid.interior, fields[name])
+            for region in (self.grid.interior, *self.low_faces.get(name, ())):
+                self.backend.sweep(copy, largest, region, fields[name])
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         result = [0.0] * self.grid.dimension

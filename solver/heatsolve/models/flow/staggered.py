@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Accumulator, Backend
+from heatsolve.backends import Backend
 from heatsolve.case.case import Case
 from heatsolve.errors import InputError
 from heatsolve.linear.system import Coefficients, System, lowest_eigenvalue
@@ -82,11 +82,10 @@ class Staggered(MultiFieldModel):
             if not axis.periodic and getattr(case.boundary, wall).kind == "outflow"
         ]
         """Axis and side of the walls through which fluid leaves as it likes, of the whole grid."""
-        self._low_faces = {
+        self.low_faces = {
             name: [self.face_at(n, 0) for w in self.walls[name] if (w.axis, w.side) == (n, 0)]
             for n, name in enumerate(self.components)
         }
-        """The faces of each velocity at the low wall across it, which are no unknowns."""
         self._balance: Balance | None = None
         self.demand_balance(0.0)
         moved = (*self.components, *self.carried)
@@ -374,19 +373,12 @@ class Staggered(MultiFieldModel):
         args = (*self.velocities(fields), *self.steps_along_axes)
         return self.backend.reduce("max", flow.divergence, self.grid.interior, *args)
 
-    def add_speeds(
-        self, fields: Mapping[str, Any], largest: Accumulator, names: Sequence[str] = ()
-    ) -> None:
-        super().add_speeds(fields, largest, names)
-        for name in names or self.components:
-            for region in self._low_faces[name]:
-                self.backend.sweep(copy, largest, region, fields[name])
-
-    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
-        """Also those that are meant to be."""
-        means = [getattr(self.case.source, f"mean_{name}") or 0.0 for name in self.components]
-        result = super().speeds(fields, *times)
-        return [max(speed, abs(mean)) for speed, mean in zip(result, means, strict=True)]
+    def given_at_walls(
+        self, name: str, time: float = 0.0, besides: float = 0.0
+    ) -> tuple[float, float]:
+        """Also a mean velocity that the flow is to have."""
+        mean = getattr(self.case.source, f"mean_{name}", None)
+        return super().given_at_walls(name, time, besides if mean is None else mean)
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         """Also those of buoyancy; pressure and friction, which may balance them, are left out."""
