@@ -226,7 +226,7 @@ class RungeKutta(Stepper):
 
     def __init__(self, problem: "MultiFieldModel", time: float, scheme: str, names: Sequence[str]):
         super().__init__(time)
-        self._model, self._stages = problem, transport.stages_of(scheme)
+        self._model, self._stages = problem, transport.RUNGE_KUTTA[scheme]
         self._now: Fields = {name: problem.fields[name] for name in names}
         self._others = [self._arrays() for _ in range(2 if len(self._stages) == 3 else 1)]
         self._old: Fields = {}

@@ -111,7 +111,8 @@ class Projection(RungeKutta):
     def _advance(
         self, part: Substep, change: Accumulator | None, controller: Controller | None
     ) -> None:
-        dt, start = self._begin_step(part)
+        self._begin_step(part)
+        dt, start = part.length, self._now
         before = self._start(change)
         for stage, new, now in self._each_stage():
             begin, end = part.start + stage.begin * dt, part.start + stage.end * dt
@@ -121,15 +122,14 @@ class Projection(RungeKutta):
             self._correct_stage(stage, new, end)  # u = u* - b dt grad p
         self._end_step(new, before, change)
 
-    def _begin_step(self, part: Substep) -> tuple[float, Fields]:
-        """The length of a step, and the fields at its start."""
+    def _begin_step(self, part: Substep) -> None:
+        """Take the length of a step, the walls at its start, and the largest velocity then."""
         problem, start = self.problem, self._now
         self._last, self._length = self._length, part.length
         if problem.walls_vary:
             problem.write_walls(start, part.start)
         self._play("speed", start, lambda: problem.add_speeds(start, self._speed))
         self._fastest = self._speed.take()
-        return part.length, start
 
     def _predict(self, stage: Stage, fields: tuple[Fields, Fields, Fields], time: float) -> None:
         """Convection, diffusion, forces; fields are the new ones, those at the start, and now."""
@@ -358,7 +358,7 @@ class Projection(RungeKutta):
 
     def _find_present_pressure(self) -> None:
         """What keeps du/dt free of divergence, found from a step of explicit Euler."""
-        problem, stage, dt = self.problem, transport.stages_of("explicit")[0], self._length
+        problem, (stage,), dt = self.problem, transport.RUNGE_KUTTA["explicit"], self._length
         scratch = self._others[0]
         self._fastest = problem.largest_speed(self._now)
         self._make_stage((scratch, self._now, self._now), stage, self.time, {})

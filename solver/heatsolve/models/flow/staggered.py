@@ -368,11 +368,6 @@ class Staggered(MultiFieldModel):
         """The components, slowest axis first."""
         return [fields[name] for name in self.components]
 
-    def divergence(self, fields: Mapping[str, Any]) -> float:
-        """The largest |div u| (1/s), the faces' neighbours up to date (asks all processes)."""
-        args = (*self.velocities(fields), *self.steps_along_axes)
-        return self.backend.reduce("max", flow.divergence, self.grid.interior, *args)
-
     def given_at_walls(
         self, name: str, time: float = 0.0, besides: float = 0.0
     ) -> tuple[float, float]:
@@ -410,7 +405,7 @@ class Staggered(MultiFieldModel):
         reduce, region, spacings = self.backend.reduce, self.grid.interior, self.steps_along_axes
         velocities, volume = self.velocities(fields), float(np.prod(spacings))
         fastest = max(fastest, self.largest_speed(fields))
-        relative = self.divergence(fields) * min(spacings)
+        relative = reduce("max", flow.divergence, region, *velocities, *spacings) * min(spacings)
         for velocity in velocities:  # the walls' ghosts beside a neighbour's block
             self.halo.exchange(velocity)
         whirl = reduce("sum", flow.enstrophy, region, *velocities, *spacings)
@@ -421,32 +416,25 @@ class Staggered(MultiFieldModel):
             "courant": reduce("max", flow.courant, region, *velocities, *spacings) * dt,
         }
         for name in self.carried:
-            for wall in self.whole_walls:
-                result[f"{name}_gradient_{wall}"] = self._gradient_at(wall, name, fields[name])
+            for number, axis in enumerate(self.whole.axes):
+                for side, wall in enumerate(() if axis.periodic else WALLS[axis.name]):
+                    gradient = self._gradient_at(number, side, name, fields[name])
+                    result[f"{name}_gradient_{wall}"] = gradient
         if self.bodies is not None:
             taken = self.bodies.measures(fields, second_differences)
             result |= {n: self.density * v if "force" in n else v for n, v in taken.items()}
         return result
 
-    @property
-    def whole_walls(self) -> list[str]:
-        """The names of the walls of the whole grid."""
-        axes = [axis for axis in self.whole.axes if not axis.periodic]
-        return [wall for axis in axes for wall in WALLS[axis.name]]
-
-    def _gradient_at(self, name: str, quantity: str, array: Any) -> float:
+    def _gradient_at(self, axis: int, side: int, name: str, array: Any) -> float:
         """The mean outward derivative of a carried quantity at a wall (asks all processes)."""
         total = self.backend.accumulator("sum")
-        for wall in self.walls[quantity]:
-            if wall.name == name:
-                low, high = self.grid.interior[wall.axis]
-                beside = ((low, low + 1), (high - 1, high))[wall.side]
-                region = replaced(self.grid.interior, wall.axis, beside)
-                point = flow.slope_outward(wall.axis, wall.side)
-                spacing = self.steps_along_axes[wall.axis]
-                self.backend.sweep(point, total, region, array, spacing)
-        number = next(n for n, axis in enumerate(self.whole.axes) if name in WALLS[axis.name])
-        return total.value * self.whole.axes[number].unknowns / self.whole.all_unknowns
+        if (axis, side) in [(wall.axis, wall.side) for wall in self.walls[name]]:
+            low, high = self.grid.interior[axis]
+            beside = ((low, low + 1), (high - 1, high))[side]
+            region = replaced(self.grid.interior, axis, beside)
+            point, spacing = flow.slope_outward(axis, side), self.steps_along_axes[axis]
+            self.backend.sweep(point, total, region, array, spacing)
+        return total.value * self.whole.axes[axis].unknowns / self.whole.all_unknowns
 
     @property
     def equation(self) -> str:

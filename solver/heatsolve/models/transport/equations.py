@@ -28,7 +28,6 @@ Runge-Kutta stages are those of C.-W. Shu and S. Osher (J. Comput. Phys. 77 (198
 to 2.18): each is a mean of the field at the step's start and of a step of explicit Euler.
 """
 
-from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -278,16 +277,6 @@ def slope_at_wall(at, u, sign, *distances):
     return 0.5 * sign * (shifted(at, u, *distances) - u[at])
 
 
-RUNGE_KUTTA: dict[str, Sequence[tuple[float, float]]] = {
-    "explicit": ((ZERO, ONE),),
-    "rk2": ((ZERO, ONE), (0.5, 0.5)),
-    "rk3": ((ZERO, ONE), (0.75, 0.25), (1.0 / 3.0, 2.0 / 3.0)),
-}
-"""For each stage, the shares a of the start and b of the step of Euler's."""
-TIMES = {"explicit": (0.0,), "rk2": (0.0, 1.0), "rk3": (0.0, 1.0, 0.5)}
-"""The time, in steps, at which each stage begins."""
-
-
 class Stage(NamedTuple):
     """Stage `number` of a Runge-Kutta scheme: u = a u_n + b (u + dt L(u)), with `begin` and `end`
     its times in steps."""
@@ -298,17 +287,17 @@ class Stage(NamedTuple):
     begin: float
     end: float
 
-    @property
-    def shares(self) -> tuple[float, float]:
-        """a and b, as `stage` takes them."""
-        return self.a, self.b
 
-
-def stages_of(scheme: str) -> tuple[Stage, ...]:
-    """The stages of a scheme in their order."""
-    begins = TIMES[scheme]
-    each = zip(RUNGE_KUTTA[scheme], begins, (*begins[1:], 1.0), strict=True)
-    return tuple(Stage(n, a, b, begin, end) for n, ((a, b), begin, end) in enumerate(each))
+RUNGE_KUTTA = {
+    "explicit": (Stage(0, ZERO, ONE, 0.0, 1.0),),
+    "rk2": (Stage(0, ZERO, ONE, 0.0, 1.0), Stage(1, 0.5, 0.5, 1.0, 1.0)),
+    "rk3": (
+        Stage(0, ZERO, ONE, 0.0, 1.0),
+        Stage(1, 0.75, 0.25, 1.0, 0.5),
+        Stage(2, 1.0 / 3.0, 2.0 / 3.0, 0.5, 1.0),
+    ),
+}
+"""The stages of each scheme, in their order."""
 
 
 def negative_part(at, v):
