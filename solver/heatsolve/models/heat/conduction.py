@@ -65,6 +65,8 @@ class Volumes:
         self.case, self.whole, self.grid, self.dtype = case, whole, grid, dtype
         self.nothing = np.zeros((1,) * grid.dimension)
         self.walls = tuple(walls_of(case, grid))
+        self.wall_kinds: list[WallKind] = [w.condition.kind for w in walls_of(case, whole)]
+        """Of all walls of the case, also those of other processes' blocks."""
         self.ratios = [grid.along(n, ratio_line(axis)) for n, axis in enumerate(grid.axes)]
         """Along each axis, the ratio of a full cell to the points' volumes."""
         self.conductivity = self.evaluate("model.conductivity", positive=True)
@@ -82,8 +84,7 @@ class Volumes:
     def heated_through_walls(self) -> bool:
         """Whether heat is given to pass a wall, also one beside which another process's block lies:
         on all processes the source has one shape, for what they do together depends on it."""
-        walls = [wall.temperature for _, wall in self.case.boundary if wall is not None]
-        drives = [condition.kind.drive for condition in walls if condition is not None]
+        drives = [kind.drive for kind in self.wall_kinds]
         return any(d.names or d() != 0.0 for d in drives if d is not None)
 
     def source(self, time: float) -> np.ndarray:
@@ -153,14 +154,10 @@ class Volumes:
         for side, conductance in walls.items():
             faces[(1, -1)[side]] = conductance[0]
         faces = np.ascontiguousarray(np.moveaxis(faces, 0, number))
-        self._demand_normal(faces, axis.name)
-        return faces
-
-    def _demand_normal(self, faces: np.ndarray, axis: str) -> None:
-        """Refuse conductances that the precision cannot hold; 0 is that of an insulated wall."""
-        limits = np.finfo(self.dtype)
+        limits = np.finfo(self.dtype)  # 0 is the conductance of an insulated wall
         normal = (faces == 0.0) | ((faces >= limits.tiny) & (faces <= limits.max))
-        demand(self.grid, normal, faces, f"conductance along {axis}", f"fit {limits.dtype}")
+        demand(self.grid, normal, faces, f"conductance along {axis.name}", f"fit {limits.dtype}")
+        return faces
 
     def places_of(self, point: Any) -> Iterator[tuple[int, ...]]:
         """The array indices of the unknown that carries a point source.
@@ -238,19 +235,14 @@ class Conduction(Model):
 
     @cached_property
     def walls_vary(self) -> bool:
-        ghosts = [kind.ghost for kind in self._wall_kinds]
+        ghosts = [kind.ghost for kind in self.volumes.wall_kinds]
         return any("t" in expression.names for expression in ghosts if expression is not None)
 
     @cached_property
     def sources_vary(self) -> bool:
-        drives = [kind.drive for kind in self._wall_kinds]
+        drives = [kind.drive for kind in self.volumes.wall_kinds]
         varying = [self.case.source.temperature, *[d for d in drives if d is not None]]
         return any("t" in expression.names for expression in varying)
-
-    @property
-    def _wall_kinds(self) -> list[WallKind]:
-        """Of all walls of the case, also those of other processes' blocks."""
-        return [wall.condition.kind for wall in walls_of(self.case, self.whole)]
 
     def drive(self, time: float) -> tuple[float, float]:
         ghosts = [self.volumes.ghost_values(wall, time) for wall in self.walls]
@@ -429,7 +421,7 @@ class Conduction(Model):
     @property
     def homogeneous(self) -> bool:
         """Whether the case has no other number than 0 for the ghosts of any wall."""
-        ghosts = [kind.ghost for kind in self._wall_kinds]
+        ghosts = [kind.ghost for kind in self.volumes.wall_kinds]
         given = [ghost for ghost in ghosts if ghost is not None]
         return all(not ghost.names and float(ghost()) == 0.0 for ghost in given)
 
