@@ -14,7 +14,7 @@ from heatsolve.backends import registry as choice
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, load_shipped, parse, shipped
 from heatsolve.io.reader import read
-from heatsolve.models.base import SAMPLED, grid_of
+from heatsolve.models.grid import SAMPLED, grid_of
 from heatsolve.models.heat.conduction import Conduction, thinned
 from heatsolve.report import size
 from heatsolve.time import step_size

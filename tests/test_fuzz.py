@@ -13,7 +13,8 @@ from heatsolve.case.case import Case
 from heatsolve.case.load import load, parse, shipped
 from heatsolve.case.toml import dump
 from heatsolve.errors import HeatsolveError
-from heatsolve.models.base import grid_of, make_model
+from heatsolve.models.base import make_model
+from heatsolve.models.grid import grid_of
 from heatsolve.runner import run
 
 MOST_UNKNOWNS = 2000

@@ -16,7 +16,7 @@ from heatsolve.errors import FileFailure, InputError
 from heatsolve.io import reader, writer
 from heatsolve.io.reader import cuts, evenly, read, summary
 from heatsolve.io.writer import FieldFile
-from heatsolve.models.base import grid_of
+from heatsolve.models.grid import grid_of
 from heatsolve.runner import run
 
 AXES = {"z": np.linspace(-1, 1, 4), "y": np.linspace(2, 3, 5), "x": np.linspace(0, 0.6, 7)}

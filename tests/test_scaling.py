@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from heatsolve import cli
 from heatsolve.case.load import load, shipped
 from heatsolve.errors import CaseError, InputError
-from heatsolve.models.base import grid_of
+from heatsolve.models.grid import grid_of
 from heatsolve.parallel.decomposition import block_of_rank
 from heatsolve.tools import scaling
 from heatsolve.tools.scaling import even, growth, of_kind, sized

@@ -20,7 +20,8 @@ from heatsolve.case.sections import IMPLICIT, Section
 from heatsolve.errors import InputError
 from heatsolve.linear.iterate import Queue
 from heatsolve.linear.stopping import Criterion
-from heatsolve.models.base import Model, Substep, dims_of, grid_of, make_model
+from heatsolve.models.base import Model, Substep, dims_of, make_model
+from heatsolve.models.grid import grid_of
 from heatsolve.models.heat.solver import make_method, method_name
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.report import size

@@ -26,7 +26,8 @@ from heatsolve.io.disk import folder_beside
 from heatsolve.io.reader import read
 from heatsolve.io.writer import Results, target
 from heatsolve.linear.iterate import Outcome
-from heatsolve.models.base import Model, dims_of, grid_of, make_model
+from heatsolve.models.base import Model, dims_of, make_model
+from heatsolve.models.grid import grid_of
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.unused import warn_of_unused
 from heatsolve.parallel.decomposition import largest_block

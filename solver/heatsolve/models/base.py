@@ -6,7 +6,7 @@ what makes a step of it (a `Stepper`) or the system of its steady state.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pkgutil import resolve_name
@@ -20,6 +20,7 @@ from heatsolve.errors import InputError, NotConverged
 from heatsolve.linear.iterate import Controller, Outcome
 from heatsolve.linear.system import System
 from heatsolve.models import stability
+from heatsolve.models.grid import Wall, grid_of, region_of, sample_of, walls_of
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.equations import Stage
 from heatsolve.parallel.decomposition import block_of_rank, process_grid
@@ -28,86 +29,14 @@ from heatsolve.parallel.ranks import Ranks
 from heatsolve.parallel.transport import transport_of
 from heatsolve.stencil.evaluate import evaluate
 from heatsolve.stencil.expressions import words
-from heatsolve.stencil.grid import WALLS, Grid, Region, make_grid, sampled
-from heatsolve.stencil.language import ZERO, copy
+from heatsolve.stencil.grid import WALLS, Grid, Region
+from heatsolve.stencil.language import copy
 
 Fields = dict[str, Any]
 THICK_SLAB = 64
 """Layers of a slab on a device, at least."""
 FUZZ = 1e-6
 """A part of a step that is rounding."""
-EVALUATED_UP_TO = 1 << 20
-"""Unknowns up to which `check` evaluates expressions at all points: a quarter of a second."""
-SAMPLED = 1 << 18
-"""Unknowns at which it evaluates them where there are more."""
-
-
-@dataclass(frozen=True)
-class Wall:
-    """One wall: its place, its name in the case, and its condition there."""
-
-    axis: int
-    side: int
-    name: str
-    condition: Any
-
-    def beside(self, array: np.ndarray, ghosts: bool = False) -> np.ndarray:
-        """The layer of an array beside the wall (or of its ghosts), of extent 1 across it."""
-        if array.shape[self.axis] == 1:
-            return array
-        place = (0, -1)[self.side] if ghosts else (1, -2)[self.side]
-        return np.take(array, [place], axis=self.axis)
-
-
-def walls_of(case: Case, grid: Grid, field: str = "temperature") -> Iterator[Wall]:
-    """The walls at which a grid, or a block of one, ends, and where a field has a condition."""
-    for number, axis in enumerate(grid.axes):
-        for side, name in enumerate(WALLS[axis.name]):
-            at_end = not axis.periodic and axis.at_ends[side]
-            if at_end and (condition := case.condition(field, name)) is not None:
-                yield Wall(number, side, name, condition)
-
-
-def mirrors(walls: Sequence[Wall], grid: Grid, backend: Backend) -> tuple[Any, ...]:
-    """The lines that `Mirrored` takes: one for each wall that gives a gradient, ZERO for others."""
-    mirroring = {(w.axis, w.side) for w in walls if w.condition.gradient is not None}
-    return tuple(
-        backend.to_device(grid.beside(number, side)) if (number, side) in mirroring else ZERO
-        for number in range(grid.dimension)
-        for side in (0, 1)
-    )
-
-
-def grid_of(case: Case) -> Grid:
-    """The grid of a case: on nodes, a wall of given values is no unknown.
-
-    Neither is a wall node that copies what is inside it, as in teaching codes.
-    """
-    walls = {name: getattr(case.boundary, name) for pair in WALLS.values() for name in pair}
-
-    def fixed(name: str) -> bool:
-        wall = walls[name]
-        given = [getattr(wall, field) for field in case.field_names] if wall is not None else []
-        if not given or case.grid.kind == "cells":
-            return False
-        return copies or all(condition.value is not None for condition in given)
-
-    copies = case.solver.update is not None or case.model.scheme == "collocated"
-
-    ends = {axis: (fixed(low), fixed(high)) for axis, (low, high) in WALLS.items()}
-    grid = case.grid
-    return make_grid(grid.counts, grid.lower, grid.upper, grid.kind == "nodes", grid.periodic, ends)
-
-
-def sample_of(grid: Grid, names: Collection[str] | None = None) -> Grid:
-    """The points at which `check` evaluates expressions: all, or a sample of many.
-
-    Along axes that are not among the `names` a few points stand for all.
-    """
-    if names is None and grid.all_unknowns <= EVALUATED_UP_TO:
-        return grid
-    most = EVALUATED_UP_TO if grid.all_unknowns <= EVALUATED_UP_TO else SAMPLED
-    return sampled(grid, most, names)
 
 
 def dims_of(case: Case, grid: Grid, size: int, on_device: bool) -> tuple[int, ...]:
@@ -120,18 +49,6 @@ def dims_of(case: Case, grid: Grid, size: int, on_device: bool) -> tuple[int, ..
     if wanted is None and on_device and grid.axes[0].all_unknowns >= THICK_SLAB * size:
         return (size, *[1] * (grid.dimension - 1))
     return process_grid(grid, size, wanted)
-
-
-def region_of(box: Any, grid: Grid) -> Region:
-    """The unknowns of a block in a box of initial values; empty along an axis if there are none."""
-    region = []
-    for axis, low, high in zip(grid.axes, *map(reversed, box.corners), strict=True):
-        lines = axis.numbers if box.by_index else axis.coordinates
-        first, stop = axis.own
-        inside = np.flatnonzero((lines[first:stop] >= low) & (lines[first:stop] <= high))
-        ends = (int(first + inside[0]), int(first + inside[-1]) + 1) if inside.size else (0, 0)
-        region.append(ends)
-    return tuple(region)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from heatsolve.case.load import lines_about
 from heatsolve.case.sections import FIELDS, IMPLICIT
 from heatsolve.case.types import Found
 from heatsolve.errors import CaseError
-from heatsolve.models.base import grid_of, region_of
+from heatsolve.models.grid import grid_of, region_of
 
 STEADY = "a steady case has no time"
 TOLD_BY_MARCHES = {"precision", "check_every"}

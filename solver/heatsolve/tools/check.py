@@ -12,7 +12,8 @@ from heatsolve.budget import Budget, budget_of
 from heatsolve.case.case import Case
 from heatsolve.case.sections import IMPLICIT
 from heatsolve.errors import InputError
-from heatsolve.models.base import Model, dims_of, grid_of, model_class, sample_of
+from heatsolve.models.base import Model, dims_of, model_class
+from heatsolve.models.grid import grid_of, sample_of
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.unused import warn_of_unused
 from heatsolve.parallel.decomposition import largest_block, most_neighbours

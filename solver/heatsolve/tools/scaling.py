@@ -44,7 +44,8 @@ from heatsolve.case.case import Case
 from heatsolve.case.load import load, locating
 from heatsolve.errors import CaseError, FileFailure, HeatsolveError, InputError
 from heatsolve.io.disk import write_json, write_text
-from heatsolve.models.base import THICK_SLAB, Model, grid_of
+from heatsolve.models.base import THICK_SLAB, Model
+from heatsolve.models.grid import grid_of
 from heatsolve.models.heat.solver import make_method, method_name
 from heatsolve.parallel.decomposition import factorisations, process_grid, surface
 from heatsolve.parallel.ranks import Ranks, find_ranks, python

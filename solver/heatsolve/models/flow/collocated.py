@@ -7,9 +7,10 @@ from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
 from heatsolve.linear.iterate import Controller
 from heatsolve.linear.system import Sweeps
-from heatsolve.models.base import MultiFieldModel, Row, RungeKutta, Stepper, Substep, mirrors
+from heatsolve.models.base import MultiFieldModel, Row, RungeKutta, Stepper, Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.case import equation
+from heatsolve.models.grid import mirrors
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import copy

@@ -11,11 +11,12 @@ from heatsolve.backends import Backend
 from heatsolve.case.case import Case
 from heatsolve.errors import InputError
 from heatsolve.linear.system import Coefficients, System, lowest_eigenvalue
-from heatsolve.models.base import MultiFieldModel, Row, Stepper, Wall
+from heatsolve.models.base import MultiFieldModel, Row, Stepper
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.case import equation
 from heatsolve.models.flow.immersed_boundary import ImmersedBoundary
 from heatsolve.models.flow.projection import Projection
+from heatsolve.models.grid import Wall
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.transport.convection import SCHEMES

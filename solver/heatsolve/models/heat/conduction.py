@@ -18,7 +18,8 @@ from heatsolve.linear.system import (
     weighted,
     weighted_magnitude,
 )
-from heatsolve.models.base import Model, Row, Stepper, Wall, grid_of, sample_of, walls_of
+from heatsolve.models.base import Model, Row, Stepper
+from heatsolve.models.grid import Wall, grid_of, sample_of, walls_of
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.solver import Explicit, Implicit, make_method, method_name, stall
 from heatsolve.models.heat.walls import WallFaces, WallKind, ratio_line

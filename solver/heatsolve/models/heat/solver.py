@@ -12,15 +12,8 @@ from heatsolve.linear.iterate import Controller, solve
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method, System, two_coloured
-from heatsolve.models.base import (
-    Silent,
-    Stepper,
-    Substep,
-    demand_converged,
-    grid_of,
-    mirrors,
-    walls_of,
-)
+from heatsolve.models.base import Silent, Stepper, Substep, demand_converged
+from heatsolve.models.grid import grid_of, mirrors, walls_of
 from heatsolve.models.heat import equations as heat
 from heatsolve.stencil.language import copy
 

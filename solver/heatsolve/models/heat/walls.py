@@ -16,7 +16,7 @@ import numpy as np
 
 from heatsolve.case.sections import Section
 from heatsolve.case.types import SpaceField, SpaceTimeField
-from heatsolve.models.base import Wall
+from heatsolve.models.grid import Wall
 from heatsolve.models.heat.equations import harmonic_mean
 from heatsolve.stencil.evaluate import demand, evaluate
 from heatsolve.stencil.expressions import Expression, words
