@@ -23,6 +23,7 @@ from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.levels import added_from, copied, filled
 from heatsolve.linear.multigrid.mixed import Refinement
 from heatsolve.linear.multigrid.transfer import (
+    coloured,
     extrapolated,
     interpolated,
     interpolated_pair,
@@ -409,6 +410,7 @@ def _of_transfers(d: int) -> list[Entry]:
     u = _mixed(d)
     entries = [
         Entry(f"{d}d-added-from", added_from, d, (u, u, *(1, -1, 0)[:d])),
+        Entry(f"{d}d-coloured", coloured, d, (u, u, REAL, _along(d, 0, positive=False))),
         Entry(f"{d}d-copied", copied, d, (u,), ("array", "array")),
         Entry(f"{d}d-filled", filled, d, (REAL,), ("array", "array")),
         Entry(
