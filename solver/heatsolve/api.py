@@ -118,7 +118,7 @@ class Result(Mapping[str, Any]):
 
         Options are as in `heatsolve plot`: `slices={"z": 0.5}`, `at_time`, `vectors`,
         `streamlines`, `log`, `limits=(-1, 1)`, and `compare` with another file or Result. See
-        `postprocess.plot`.
+        `heatsolve_post.plot.figure`.
         """
         from heatsolve_post.plot import figure
 

@@ -33,7 +33,7 @@ from heatsolve.linear.iterate import Outcome, iterate
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method
-from heatsolve.models.base import Substep, make_model
+from heatsolve.models.base import make_model
 from heatsolve.models.flow.collocated import Collocated
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
@@ -41,10 +41,10 @@ from heatsolve.parallel.ranks import Ranks
 from heatsolve.report import Report
 from heatsolve.stencil.grid import WALLS
 from heatsolve.stencil.language import fill
-from heatsolve.time.step_size import step_length
 from heatsolve.tools.measure import (
     Bench,
     Comparison,
+    March,
     Repeat,
     Row,
     inner_points,
@@ -293,7 +293,7 @@ FIRST_STEPS = 3
 """Before the clock starts: the first pressure is computed from zero."""
 
 
-class Flow:
+class Flow(March):
     """A shipped flow on its way, on arrays of a shape; `step` makes one step of the length `dt`."""
 
     def __init__(self, name: str, machine: Backend, shape: Sequence[int]):
@@ -305,17 +305,9 @@ class Flow:
         else:
             settings = [f"grid.cells={cells}", "time.cfl=0.5", "model.convection=central"]
         self.case = load_shipped(name, [*settings, f"solver.precision={machine.precision}"])
-        self.problem = make_model(self.case, machine)
-        self.dt, _ = step_length(self.problem)
-        self.stepper = self.problem.stepper(0.0, self.dt)
-        self.stepper.prepare()
-        self._count = 0
+        super().__init__(make_model(self.case, machine))
         for _ in range(FIRST_STEPS):
             self.step()
-
-    def step(self) -> None:
-        self.stepper.step([Substep(self._count * self.dt, self.dt, 0.0)], None, None)
-        self._count += 1
 
     @property
     def points(self) -> int:

@@ -19,9 +19,11 @@ from heatsolve.backends import Backend, digest, kept
 from heatsolve.backends.registry import machine_name, make
 from heatsolve.budget import Budget
 from heatsolve.errors import HeatsolveError
+from heatsolve.models.base import Model
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.report import count
 from heatsolve.stencil.language import copy
+from heatsolve.time.step_size import MOST_STEPS, step_length, substeps
 
 REPEATS = 7
 FEW_REPEATS = 3
@@ -218,6 +220,23 @@ def in_turn(own: Repeat, other: Repeat) -> tuple[list[float], float]:
 def count_of(seconds: float) -> int:
     """The number of repeats of a work that takes this time (s)."""
     return REPEATS if seconds < LONG else FEW_REPEATS
+
+
+class March:
+    """A march on its way, which `step` takes one time step further."""
+
+    def __init__(self, problem: Model):
+        assert problem.case.time is not None
+        self.problem, self._time = problem, problem.case.time
+        self.dt, _ = step_length(problem)
+        self.stepper = problem.stepper(0.0, self.dt)
+        self.stepper.prepare()
+        self._count = 0
+
+    def step(self) -> None:
+        parts = list(substeps(self._time, self._count, self.dt, int(MOST_STEPS)))
+        self.stepper.step(parts, None, None)
+        self._count += 1
 
 
 # ---- white noise for right sides -----------------------------------------------------------------

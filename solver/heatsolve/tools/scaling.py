@@ -54,8 +54,7 @@ from heatsolve.report import Report, printable, shown
 from heatsolve.report import count as number
 from heatsolve.runner import machine_of, set_up, shares
 from heatsolve.stencil.grid import AXIS_NAMES, make_grid
-from heatsolve.time.step_size import MOST_STEPS, step_length, substeps
-from heatsolve.tools.measure import time_of
+from heatsolve.tools.measure import March, time_of
 from heatsolve.tools.submit import directives, pmi, wall_seconds
 
 KINDS = ("weak", "strong")
@@ -273,18 +272,13 @@ def worker(problem: Model) -> tuple[Callable[[int], None], str]:
 
         cycles = method_name(case) in ("multigrid", "mgcg")
         return iterate, "cycle" if cycles else "iteration"
-    step, _ = step_length(problem)
-    stepper, number, times = problem.stepper(0.0, step), 0, case.time
-    stepper.prepare()
+    march = March(problem)
 
-    def march(count: int) -> None:
-        nonlocal number
+    def steps(count: int) -> None:
         for _ in range(count):
-            parts = list(substeps(times, number, step, int(MOST_STEPS)))
-            stepper.step(parts, None, None)
-            number += 1
+            march.step()
 
-    return march, "step"
+    return steps, "step"
 
 
 def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[str, Any]:
