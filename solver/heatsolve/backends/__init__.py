@@ -54,6 +54,18 @@ class Progress:
     """What is queued while it is only recorded."""
 
 
+def _of_progress(name: str) -> Any:
+    """An attribute of its progress, which a machine shares with its twin in single precision."""
+
+    def get(machine: "Backend") -> Any:
+        return getattr(machine._progress, name)
+
+    def change(machine: "Backend", value: Any) -> None:
+        setattr(machine._progress, name, value)
+
+    return property(get, change)
+
+
 class Message:
     """An array on its way between processes: packed by a sweep, moved by MPI, unpacked by a sweep.
 
@@ -164,6 +176,10 @@ class Backend(ABC):
     """How many steps it pays to queue before the host looks at a result."""
     threads = 1
     """Threads of the host that run its sweeps."""
+    points_updated: int = _of_progress("points_updated")
+    bytes_moved: int = _of_progress("bytes_moved")
+    gated: bool = _of_progress("gated")
+    """Whether sweeps now obey the gate; only devices that queue work have one."""
     on_device = False
     """Whether arrays lie in the memory of a device, which not every MPI can read."""
 
@@ -204,30 +220,11 @@ class Backend(ABC):
         """NCCL among the devices of these processes, or why there is none; all ask together."""
         return None, "there is no GPU"
 
-    @property
-    def points_updated(self) -> int:
-        return self._progress.points_updated
-
-    @points_updated.setter
-    def points_updated(self, points: int) -> None:
-        self._progress.points_updated = points
-
-    @property
-    def bytes_moved(self) -> int:
-        return self._progress.bytes_moved
-
-    @bytes_moved.setter
-    def bytes_moved(self, moved: int) -> None:
-        self._progress.bytes_moved = moved
-
-    @property
-    def gated(self) -> bool:
-        """Whether sweeps now obey the gate; only devices that queue work have one."""
-        return self._progress.gated
-
-    @gated.setter
-    def gated(self, gated: bool) -> None:
-        self._progress.gated = gated
+    def count(self, points: int, moved: int) -> None:
+        """Count points that sweeps have updated, and bytes that they have moved."""
+        progress = self._progress
+        progress.points_updated += points
+        progress.bytes_moved += moved
 
     # ---- arrays ----------------------------------------------------------------------------------
 
@@ -355,8 +352,7 @@ class Backend(ABC):
                     raise ValueError(f"region {region} does not fit an output of {output.shape}")
             targets.append(output)
         run(region, targets, converted(arguments, converts))
-        progress.points_updated += points
-        progress.bytes_moved += points * bytes_moved
+        self.count(points, points * bytes_moved)
 
     def _prepare(
         self,
@@ -499,8 +495,7 @@ class Backend(ABC):
         registers = [None if change is None else change.register for change in changes]
         run(new, u, region, args, registers, counted)
         points = math.prod([high - low for low, high in region])
-        self.points_updated += points * len(stages)
-        self.bytes_moved += points * bytes_moved
+        self.count(points * len(stages), points * bytes_moved)
 
     def _analysed(
         self,

@@ -214,8 +214,8 @@ class CountingBackend(NumpyBackend):
 
         def run(new: Any, u: Any) -> None:
             self.tally.calls += 1
-            self.points_updated += points * len(leg.colours)
-            self.bytes_moved += (points * arrays + coarse) * self.dtype.itemsize
+            moved = (points * arrays + coarse) * self.dtype.itemsize
+            self.count(points * len(leg.colours), moved)
 
         return run
 

@@ -282,8 +282,7 @@ class DeviceBackend(Backend):
             if self.gated not in kernels:
                 kernels[self.gated] = kernels_of(self, leg, self.gated)
             points, arrays = kernels[self.gated](new, u)
-            self.points_updated += points
-            self.bytes_moved += arrays * self.dtype.itemsize
+            self.count(points, arrays * self.dtype.itemsize)
 
         return run
 

@@ -119,9 +119,9 @@ def places(signature: Signature, dialect: Dialect) -> list[str]:
     axes = INDEX_NAMES[:dimension]
     values = {}
     for suffix in ("", *[signature.suffix(name) for name in signature.apart]):
-        for number in reversed(range(dimension - 1)):
-            extents = [f"extent_{axis}{suffix}" for axis in axes[number + 1 :]]
-            values[f"stride_{axes[number]}{suffix}"] = " * ".join(extents)
+        for axis in reversed(range(dimension - 1)):
+            extents = [f"extent_{faster}{suffix}" for faster in axes[axis + 1 :]]
+            values[f"stride_{axes[axis]}{suffix}"] = " * ".join(extents)
         terms = [f"{axis} * stride_{axis}{suffix}" for axis in axes[:-1]]
         values[f"p{suffix}"] = " + ".join([*terms, axes[-1]])
     return [dialect.integer(name, value) for name, value in values.items()]

@@ -288,8 +288,7 @@ class Replay:
             self._prepare(backend.gated)
         play, points, moved = self._graphs[backend.gated]
         play()
-        backend.points_updated += points
-        backend.bytes_moved += moved
+        backend.count(points, moved)
 
 
 def joined(

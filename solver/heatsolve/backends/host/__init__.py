@@ -43,7 +43,6 @@ class HostBackend(Backend):
 
         def play() -> None:
             self._make(calls)
-            self.points_updated += points
-            self.bytes_moved += moved
+            self.count(points, moved)
 
         return play
