@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from heatsolve.backends import Signature
 from heatsolve.backends.host.numba_loops import KEPT, KEY, REDUCTIONS, python_expression
-from heatsolve.stencil.language import INDEX_NAMES
-from heatsolve.stencil.trace import Tape
+from heatsolve.stencil.language import INDEX_NAMES, change, term_of
+from heatsolve.stencil.trace import ARRAY, Tape, record, spelled
 
 KINDS = {None: 0, "sum": 1, "max": 2}
 """Numbers of the norms of a change in generated code."""
@@ -96,21 +96,30 @@ def _line(
     lines.append("    for n in range(count):")
     lines += [f"        {line}" for line in varying]
     lines.append(f"        {target} = v{tape.results[0]}")
-    measure = f"""
-        if kind == 0:
-            return
-        terms, register = terms_of[chunk], registers[chunk, level]
-        if kind == {KINDS["sum"]}:
-            for n in range(begin, end):
-                change = {target} - {center}
-                terms[n - begin] = change * change
-            add_sum(terms, terms.view(np.int64), int64(end - begin), register)
-        else:
-            for n in range(begin, end):
-                terms[n - begin] = {target} - {center}
-            add_largest(terms.view(np.int64), int64(end - begin), register)
-        """
-    return "\n".join(lines) + textwrap.indent(textwrap.dedent(measure), "    ")
+    measure = [
+        "if kind == 0:",
+        "    return",
+        "terms, register = terms_of[chunk], registers[chunk, level]",
+    ]
+    for kind, reduce in (("sum", "add_sum(terms, "), ("max", "add_largest(")):
+        measure += [
+            f"if kind == {KINDS[kind]}:",
+            "    for n in range(begin, end):",
+            *[f"        {line}" for line in _term(kind, target, center)],
+            f"    {reduce}terms.view(np.int64), int64(end - begin), register)",
+        ]
+    return "\n".join([*lines, *_indented(measure)])
+
+
+def _term(kind: str, new: str, old: str) -> list[str]:
+    """The lines that compute a term of a norm of the change."""
+    tape, values = record(term_of(change, kind), (ARRAY, ARRAY), 1), iter((new, old))
+    texts = [
+        next(values) if operation.name == "load" else spelled(operation, "", "").replace("v", "c")
+        for operation in tape.operations
+    ]
+    lines = [f"c{place} = {text}" for place, text in enumerate(texts)]
+    return [*lines, f"terms[n - begin] = c{tape.results[0]}"]
 
 
 def _body(
