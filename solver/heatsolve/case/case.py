@@ -363,7 +363,7 @@ def wall_mistakes(grid: Grid, given: Collection[str]) -> Found:
 def outside_grid(
     path: KeyPath, point: Sequence[float], grid: Grid, low: Sequence[float], high: Sequence[float]
 ) -> Found:
-    """Yield why a point is none of a grid that reaches so far."""
+    """Yield why a point is none of a grid between `low` and `high`."""
     if len(point) != grid.dimension:
         yield path, f"must have length {grid.dimension}, as the grid has axes"
         return

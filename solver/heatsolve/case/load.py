@@ -379,7 +379,7 @@ def _report(
 ) -> str:
     """Return one line for each mistake: first of the file in its order, then of the overrides.
 
-    Of many only the first, and how many more there are, with those that nobody put into words.
+    Of many only the first, and the number of the others, `unseen` ones among them.
     """
     lines = lines_of(text)
     rows = []

@@ -130,7 +130,7 @@ class Stepper(ABC):
         """Leave the newest fields in those of the problem."""
 
     def present(self) -> None:
-        """The same for a frame, with what only a frame needs."""
+        """Leave the fields of a frame, with those that only a frame needs."""
         self.finish()
 
 
@@ -253,7 +253,7 @@ class Model(ABC):
 
     @abstractmethod
     def stepper(self, time: float, step: float) -> Stepper:
-        """What makes the time steps that the case asks for, from a time; the first is this long."""
+        """The stepper of the case's time scheme, from a time on; `step` is the first length."""
 
     def steady_system(self) -> System:
         """A u = b of the steady state of the one field of a case without `time`.
@@ -372,12 +372,12 @@ class Model(ABC):
         """The schemes and solvers."""
 
     def cautions(self) -> Iterator[Row]:
-        """What a user may not expect of the result."""
+        """Properties of the result that a user may not expect."""
         yield from ()
 
     @property
     def remark(self) -> str:
-        """What a user should know of how the case was put on its grid; empty if nothing."""
+        """A remark on how the case was put on its grid; may be empty."""
         return ""
 
     def places(self, name: str) -> Grid:
@@ -416,9 +416,9 @@ class Model(ABC):
         self.set_walls(time)
 
     def stamp(self, fields: Mapping[str, Any], time: float | None, step: float = 0.0) -> None:
-        """Set the boxes of the start (None), or those that are due again at a time.
+        """Set the boxes of the start (None), or the boxes that are due again at a time.
 
-        Those are whose time has come since the step before, which began a `step` earlier.
+        A box is due if its time has come since the step before, which began a `step` earlier.
         """
         for number, box in enumerate(self.case.initial.boxes):
             if time is not None and not any(
@@ -439,7 +439,7 @@ class Model(ABC):
 class MultiFieldModel(Model):
     """The quantities of a case on a backend, and the ghosts that its walls ask for.
 
-    `names` are the quantities, `components` those that are velocities, slowest axis first.
+    `names` are the quantities, `components` the velocities among them, slowest axis first.
     """
 
     def __init__(
@@ -547,7 +547,7 @@ class MultiFieldModel(Model):
         return 2 if axis.on_nodes and not axis.fixed[wall.side] else 1
 
     def _wall_values(self, name: str, wall: Wall, time: float) -> Any:
-        """What stands at a wall, or for a gradient the rise from inside to its ghost."""
+        """The value at a wall, or for a gradient the rise from inside to its ghost."""
         condition = wall.condition
         if (name, wall) not in self._at_walls or "t" in condition.expression.names:
             values = self.wall_value(name, wall, time)
@@ -561,7 +561,7 @@ class MultiFieldModel(Model):
         return self._case_value(name, wall, time)
 
     def _case_value(self, name: str, wall: Wall, time: float) -> np.ndarray:
-        """The same as the case gives it, before any process asks another."""
+        """The value or gradient as the case gives it, before a model corrects it."""
         condition = wall.condition
         path = f"boundary.{wall.name}.{name}.{condition.key}"
         return evaluate(self.places(name), path, condition.expression, time, wall=wall)

@@ -97,7 +97,7 @@ def largest_step(
 def _symbols(
     convection: str, speeds: Sequence[float], nu: float, spacings: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Those of convection and of diffusion."""
+    """The symbols of convection and of diffusion."""
     dimension = len(spacings)
     moved, spread = np.zeros((1,) * dimension, complex), np.zeros((1,) * dimension)
     for n, (speed, h) in enumerate(zip(speeds, spacings, strict=True)):

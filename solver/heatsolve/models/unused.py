@@ -61,7 +61,7 @@ def unused_keys(case: Case, machine: Backend, ranks: int) -> Found:
 
 
 def _of_solver(case: Case, solver: Mapping[str, Any]) -> dict[str, str]:
-    """What no solver of this case asks."""
+    """Keys that no solver of this case asks for."""
     if case.model.kind == "heat" and case.time is not None and case.time.scheme not in IMPLICIT:
         return dict.fromkeys(set(solver) - TOLD_BY_MARCHES, "an explicit march solves no system")
     if case.solver.iterations is None:
@@ -77,7 +77,7 @@ def _of_solver(case: Case, solver: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _of_parallel(parallel: Mapping[str, Any], machine: Backend, ranks: int) -> dict[str, str]:
-    """What only several processes, GPUs or numba's threads ask; not what is left to "auto"."""
+    """Keys that only several processes, GPUs or numba's threads ask for, but for "auto"."""
     reasons = {}
     if machine.name != "numba":
         reasons["threads"] = f"the backend is {machine.name}, only numba has threads"
@@ -92,7 +92,7 @@ def _of_parallel(parallel: Mapping[str, Any], machine: Backend, ranks: int) -> d
 
 
 def _of_steadiness(case: Case) -> dict[str, dict[str, str]]:
-    """What a steady case, or an implicit march, does not ask, by sections."""
+    """Keys that a steady case, or an implicit march, does not ask for, by sections."""
     reasons: dict[str, dict[str, str]] = {"units": {}, "model": {}}
     if case.model.steady:
         capacity = "a steady temperature does not depend on it"

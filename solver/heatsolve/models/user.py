@@ -45,7 +45,7 @@ from heatsolve.stencil import language as points
 from heatsolve.stencil.language import Point
 
 TAKEN = frozenset(("x", "y", "z", "t", "time", "kind", "steady", "box", "point", "history"))
-"""What neither a field nor a parameter may be called: axes, and keys of the sections."""
+"""Names that neither a field nor a parameter may have: axes, and keys of the sections."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 

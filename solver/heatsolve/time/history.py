@@ -207,7 +207,7 @@ class Log:
         return max(max(at_walls, time_step.length * rate) for at_walls, rate in drives)
 
     def divergence(self, stepper: Stepper, number: int, norm: float = math.nan) -> Diverged:
-        """What to say of a march that has grown without bound by step `number`, by a change of
+        """The error of a march that has grown without bound by step `number`, by a change of
         this norm if that is what told."""
         stepper.finish()
         problem = stepper.problem
@@ -226,7 +226,7 @@ Share = tuple[tuple[int, ...], float]
 
 @dataclass(frozen=True)
 class Place:
-    """What is read: a column of the history, and the points that make each of its values."""
+    """A column of the history, and the points that make each of its values."""
 
     column: str
     field: str
@@ -343,7 +343,7 @@ def _number(axis: Axis, at: float) -> float:
 
 
 def _around(axis: Axis, at: float, reach: int) -> list[int]:
-    """The numbers of the points so many before and behind a position."""
+    """The numbers of `reach` points before a position and as many behind it."""
     low = math.floor(_number(axis, at))
     numbers = range(low + 1 - reach, low + 1 + reach)
     first = -1 if axis.on_faces else 0

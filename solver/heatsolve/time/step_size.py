@@ -46,7 +46,7 @@ class TimeStep:
 
     @property
     def length(self) -> float:
-        """That of its last part (s)."""
+        """The length of its last part (s)."""
         return self.parts[-1].length
 
 
@@ -70,7 +70,7 @@ class TimeStepController(ABC):
 
     @property
     def state(self) -> dict[str, float]:
-        """What a march that goes on needs to know."""
+        """The numbers that a march needs to go on."""
         return {}
 
     def recall(self, state: Mapping[str, float]) -> None:
@@ -284,7 +284,7 @@ def step_length(problem: Model) -> tuple[float, str]:
 
 
 def unstable(time: Time, step: float, limit: float) -> str:
-    """What is said of a step that is longer than a scheme allows, where the case lets it be so.
+    """The warning of a step that is longer than a scheme allows, where the case permits it.
 
     Raises InputError where it does not.
     """

@@ -49,7 +49,7 @@ def pressure_sweep(i, j, p, b, of_x, of_y, of_b, *walls):
 
 
 def pressure_weights(dx: float, dy: float) -> tuple[float, float, float]:
-    """Those of the neighbours along x and y and of b: dy^2, dx^2, dx^2 dy^2 over 2 (dx^2 + dy^2).
+    """The weights of neighbours along x and y and of b: dy^2, dx^2, dx^2 dy^2 by 2 (dx^2 + dy^2).
 
     Formed once, as a GPU takes longer for a division than for all the rest of a sweep.
     """
@@ -274,7 +274,7 @@ def blended(at, w, other, share):
 
 
 def damp(new, at, mobility=ZERO, value=ZERO):
-    """What the surfaces of obstacles leave of a new value: a `mobility` of it, and theirs."""
+    """A new value beside obstacles: mobility times it, and the rest of the surface's value."""
     if mobility is ZERO:
         return new
     new = mobility[at] * new
@@ -324,7 +324,7 @@ def projected(component: int) -> Point:
 
 
 def projected_outflow(at, w, p, dt, h, mobility=ZERO):
-    """The same at an outflow, where p = 0 half a cell behind the cell."""
+    """u - dt dp/dn at an outflow, where p = 0 half a cell behind the cell."""
     moved = dt if mobility is ZERO else dt * mobility[at]
     return w[at] + moved * p[at] / (0.5 * h)
 
@@ -398,7 +398,7 @@ def slope_outward(axis: int, side: int) -> Point:
 
 @cache
 def conductance(axis: int) -> Point:
-    """That of the pressure at the face before a cell: what walls leave of 1 / h^2, times the
+    """The conductance of the pressure at the face before a cell: 1 / h^2 (0 at walls) times the
     mobility."""
 
     def lessened(at, mobility, line):
@@ -422,8 +422,8 @@ def filled(at, c, owner, value):
 
 
 def unbalanced(c, at, rest, number, nu, spacings, weights, drag, value, owner):
-    """What obstacle `number` takes from a quantity: what the plain scheme would give to points
-    inside it, of which `rest` is all but diffusion, and to those beside it more than they get."""
+    """The loss of a quantity to obstacle `number`: the rates of the plain scheme at points inside
+    it, of which `rest` is all but diffusion, and beside it their excess over the true rates."""
     plain = laplacian(c, at, spacings)
     inside = rest + nu * plain
     altered = laplacian(c, at, spacings, weights) + drag[at] * (value[at] - c[at])
@@ -454,7 +454,7 @@ def force(dimension: int, component: int, form: str) -> Point:
 
 @cache
 def release(dimension: int, form: str) -> Point:
-    """What an obstacle gives to a quantity that the flow carries, over a cell's volume.
+    """The gain from an obstacle of a quantity that the flow carries, over a cell's volume.
 
     Arguments: the quantity, and those of `force` behind the pressure.
     """

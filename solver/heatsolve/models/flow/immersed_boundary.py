@@ -70,7 +70,7 @@ class Obstacles:
         self._obstacles, self._grid = case.obstacles, grid
         positions = dict(reversed(grid.positions().items()))
         self.owner = np.array(np.broadcast_to(self._owners(positions), grid.shape))
-        """That of `owners`, for every point."""
+        """The number of the obstacle at every point, see `owners`."""
 
     def _owners(self, positions: Mapping[str, np.ndarray]) -> np.ndarray:
         """Also for positions beyond the ends of periodic axes, and with both ends as one place."""
@@ -85,7 +85,7 @@ class Obstacles:
         return np.max(np.broadcast_arrays(*result), axis=0)
 
     def surface_cuts(self, axis: int, side: int) -> SurfaceCuts:
-        """Those along an axis, downward (side 0) or upward."""
+        """The cut lines along an axis, downward (side 0) or upward."""
         step = 1 if side else -1
         beyond = np.roll(self.owner, -step, axis=axis)
         outside = (self.owner == 0) & (beyond > 0)
@@ -110,7 +110,7 @@ class Obstacles:
 
 
 class Stencil:
-    """What obstacles change for one quantity, on the host; `values` are those of their surfaces.
+    """Differences beside obstacles for one quantity, on the host; `values` are its surface values.
 
     An obstacle without a value insulates: there the neighbour is a mirror image.
     """
@@ -149,7 +149,7 @@ class Stencil:
         self.value = np.where(
             fluid, pull / np.where(fluid, self.drag, 1.0), surface[obstacles.owner]
         )
-        """What a quantity comes to where nothing else moves it."""
+        """The value that a quantity approaches where only the surface acts on it."""
 
     def mobility(self, dt: float, nu: float) -> np.ndarray:
         """1 / (1 + dt nu drag), and 0 inside: what an obstacle leaves of a change in a step."""
@@ -205,7 +205,7 @@ class ImmersedBoundary:
         return self._backend.to_device(host)
 
     def mobility(self, name: str, dt: float) -> Any:
-        """What is left of a quantity's change in a step of this length, ghosts included."""
+        """The mobility of a quantity in a step of this length, ghosts included."""
         known = self._mobilities[name]
         if dt not in known:
             while len(known) > 1:  # that of the last step, which may be a short one
@@ -218,11 +218,11 @@ class ImmersedBoundary:
         return known[dt]
 
     def weights(self, name: str) -> tuple[Any, ...]:
-        """Those that `flow.laplacian` takes."""
+        """The weights of the differences in `flow.laplacian`."""
         return self._weights[name]
 
     def surface(self, name: str, dt: float) -> tuple[Any, ...]:
-        """What `flow.stage` takes for a step of this length."""
+        """The arguments of `flow.stage` that describe surfaces, for a step of this length."""
         _, value, _ = self._surfaces[name]
         mobility = self.mobility(name, dt)
         return (mobility,) if name in self._components else (mobility, value)
@@ -234,7 +234,7 @@ class ImmersedBoundary:
             self._backend.sweep(flow.filled, fields[name], self._grid.interior, *args)
 
     def conductances(self, dt: float, lines: Sequence[Any]) -> list[Any]:
-        """Those of the pressure, from the lines of a flow without obstacles; slowest axis first."""
+        """The conductances of the pressure, from those without obstacles; slowest axis first."""
         result = []
         for number, (name, line) in enumerate(zip(self._components, lines, strict=True)):
             array = self._backend.zeros(self._grid.shape)
@@ -250,7 +250,7 @@ class ImmersedBoundary:
     ) -> dict[str, float]:
         """By obstacle: the force on it over rho, and what it gives off of what it has a value of.
 
-        For a unit of thickness in a plane; ghosts hold what walls say; `second_differences` gives
+        In 2D for a unit of thickness; ghosts hold the values of walls; `second_differences` gives
         those of wide convection (asks all processes).
         """
         dimension, spacings = self._grid.dimension, [axis.spacing for axis in self._grid.axes]

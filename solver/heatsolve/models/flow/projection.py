@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EULER_STEPS = 2
 """The number of first steps that take implicit diffusion by Euler's backward scheme."""
 BEFORE = "pressure of the stage before"
-"""What a state holds besides the fields."""
+"""The name in a state of the pressure of the stage before the last one."""
 REST = 1e-4
 """A fluid at less than this share of the velocity that forces would give it in a step is at rest:
 what is left of them is rounding, to which no pressure converges."""
@@ -61,7 +61,7 @@ class Projection(RungeKutta):
         self._speed = backend.accumulator("max")
         self._plays_back = not (problem.driven_in_time or backend.on_device)
         self._plays: dict[float, dict[tuple[str, int], Callable[[], None] | None]] = {}
-        """By the length of a step: its sweeps, noted down; None of those that were made once."""
+        """By the length of a step: its recorded sweeps; None for sweeps that ran only once."""
         self._fastest, self._length, self._last = 0.0, step, step
         wanted = [(name, getattr(case.source, f"mean_{name}")) for name in problem.components]
         self._means = [(name, mean) for name, mean in wanted if mean is not None]
@@ -357,7 +357,7 @@ class Projection(RungeKutta):
         self._copy(kept, self.pressure.now)
 
     def _find_present_pressure(self) -> None:
-        """What keeps du/dt free of divergence, found from a step of explicit Euler."""
+        """The pressure that keeps du/dt free of divergence, found from a step of explicit Euler."""
         problem, (stage,), dt = self.problem, transport.RUNGE_KUTTA["explicit"], self._length
         scratch = self._others[0]
         self._fastest = problem.largest_speed(self._now)
@@ -380,7 +380,7 @@ class Pressure:
         self.before = copy(self.now)
         self.known = 0
         self.norm = float("nan")
-        """That at which the last iteration ended."""
+        """The norm at which the last iteration ended."""
         self._speed = problem.backend.accumulator("max")
         self._solvers: dict[float, tuple[System, Method]] = {}
 
@@ -483,7 +483,7 @@ class ImplicitDiffusion:
         backend.sweep(added, new, region, now, self._added)
 
     def solver(self, name: str, dt: float, theta: float) -> tuple[System, Method]:
-        """That of a quantity for a step of this length; the one that there is, if it is for it."""
+        """The system and the method of a quantity for a step of this length."""
         known = self._solvers.get(name)
         if known is None or known[0] != (dt, theta):
             system = self._system(name, dt, theta)

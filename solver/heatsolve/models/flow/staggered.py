@@ -33,7 +33,7 @@ CONVECTIONS = {
 }
 STEPS = {**SCHEMES, "adams-bashforth": "Adams and Bashforth's steps of second order"}
 SLIGHT = 1e-2
-"""What holds the pressure of a cell without an open face, relative to a face's conductance."""
+"""The term that keeps the pressure 0 in a closed cell, relative to a face's conductance."""
 BALANCED = 1e-10
 """Share of the fluid that flows in and out by which the two may differ where nothing is open, and
 walls stay as they are."""
@@ -41,7 +41,7 @@ walls stay as they are."""
 
 @dataclass(frozen=True)
 class Balance:
-    """What flows through walls at a time: more in than out, in all, and how much more the midpoints
+    """The fluxes through walls at a time: inflow less outflow, their sum, and the excess that midpoints
     of faces may let in (m3/s); the area of the faces that let something through (m2)."""
 
     time: float
@@ -133,7 +133,7 @@ class Staggered(MultiFieldModel):
         return replaced(self.grid.ghost(axis, side), axis, bounds)
 
     def write_faces(self, fields: Mapping[str, Any], time: float) -> None:
-        """What a divergence reads: each velocity's neighbours, and its values at its own walls."""
+        """Write the faces that a divergence reads: neighbours' velocities, and those at walls."""
         self.balance_at(time)  # by all processes together
         for number, name in enumerate(self.components):
             if name not in fields:
@@ -163,7 +163,7 @@ class Staggered(MultiFieldModel):
         }
 
     def balance_at(self, time: float) -> Balance:
-        """What flows through the walls at a time, where no end is open (asks all processes).
+        """The balance of the walls at a time, where no end is open (asks all processes).
 
         Its sums are exact, so that any number of processes finds the same bits.
         """
@@ -183,7 +183,7 @@ class Staggered(MultiFieldModel):
         return self._balance
 
     def _through(self, name: str, wall: Wall, time: float) -> tuple[np.ndarray, float, float]:
-        """What flows in at each face of a wall of this block (m3/s), the area of a face, and the
+        """The inflow at each face of a wall of this block (m3/s), the area of a face, and the
         share of it by which midpoints of faces may miss an integral."""
         values = self._case_value(name, wall, time)
         layer = [high - low for low, high in self.grid.interior]
@@ -275,7 +275,7 @@ class Staggered(MultiFieldModel):
         )
 
     def _conductances(self, dt: float) -> list[Any]:
-        """Those of the pressure along each axis, slowest first."""
+        """The conductances of the pressure along each axis, slowest first."""
         grid, lines = self.grid, []
         for number in range(grid.dimension):
             line = grid.along(number, self._line(number, grid))
@@ -356,7 +356,7 @@ class Staggered(MultiFieldModel):
         return self._mean_pressure(fields[name]), self.density
 
     def _mean_pressure(self, array: Any) -> float:
-        """What is taken off the pressure where no wall gives it: its mean over the fluid."""
+        """The mean pressure over the fluid, subtracted where no wall gives the pressure."""
         if self.open_ends:
             return 0.0
         reduce, region = self.backend.reduce, self.grid.interior
@@ -398,7 +398,7 @@ class Staggered(MultiFieldModel):
         fastest: float,
         second_differences: Callable[[str], Sequence[Any]],
     ) -> dict[str, float]:
-        """What the history holds of a step; `second_differences` gives those of wide convection.
+        """The columns of the history; `second_differences` gives those of wide convection.
 
         The divergence is in units of the fastest velocity, now or `fastest` when the step began,
         over a spacing. Asks all processes.

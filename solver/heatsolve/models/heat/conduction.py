@@ -55,7 +55,7 @@ COMPATIBLE = 1e-10
 
 
 class Volumes:
-    """What the volumes of a block hold, and what flows through their faces.
+    """The coefficients of the volumes of a block, and the fluxes through their faces.
 
     `whole` is the grid of the case, `grid` the block of it that this process owns; `dtype` is that
     of the arrays that the coefficients go to. Raises InputError for coefficients that are not

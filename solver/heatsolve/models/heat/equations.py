@@ -139,7 +139,7 @@ def four_point_mean(i, j, u, f, h2):
 
 @cache
 def mirrored(update: Point) -> Point:
-    """The same where some wall nodes copy the row inside after each sweep; see `Mirrored`."""
+    """An update where some wall nodes copy the row inside after each sweep; see `Mirrored`."""
 
     def inside(at, u, f, *args):
         scales, walls = args[: -2 * len(at)], args[-2 * len(at) :]
@@ -156,7 +156,7 @@ LITERAL_UPDATES = {
 
 
 def literal_update(name: str, dx: float, dy: float, equal: bool) -> tuple[Point, tuple[float, ...]]:
-    """The point function of a literal update in a plane, and what it takes of the spacings.
+    """The point function of a literal update in 2D, and its arguments made of the spacings.
 
     Only "laplace" knows spacings that are not `equal`.
     """

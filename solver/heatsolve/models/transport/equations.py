@@ -47,7 +47,7 @@ CONVECTIONS = ("backward", "upwind", "central", "upwind3", "tvd")
 SLOPES = {"upwind3": 2, "tvd": 1}
 """Slopes of a point along each axis: towards the point behind and the one before it, or one."""
 SECOND_ORDER = ("central", *SLOPES)
-"""Those with values at faces of second order: through a node on a wall u at the node leaves."""
+"""Forms of convection with face values of second order: at a node on a wall u itself leaves."""
 
 
 # ---- the advective form --------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def states(u, before, behind, reach):
 
 
 def at_face(convection, left, right, v):
-    """What a velocity carries through a face, of the states on both sides."""
+    """The value of u that a velocity carries through a face, from the states on both sides."""
     if convection == "backward":
         return left
     return 0.5 * (left + right) if convection == "central" else where(v > 0.0, left, right)
@@ -175,7 +175,7 @@ def laplacian(u, at, *spacings):
 
 
 def advanced(u, at, start, rate, a, b, dt):
-    """What a stage makes of u: a u_0 + b (u + dt rate); Euler's step where a is ZERO."""
+    """u after a stage: a u_0 + b (u + dt rate); Euler's step where a is ZERO."""
     stepped = u[at] + dt * rate
     return stepped if a is ZERO else a * start[at] + b * stepped
 
@@ -263,12 +263,12 @@ def stage(
 
 
 def about_value(at, u, value, *distances):
-    """A ghost of a cell grid, 2 value - u: halfway to the point so far on lies the value."""
+    """A ghost of a cell grid, 2 value - u: the value lies halfway to the point at `distances`."""
     return 2.0 * value[at] - shifted(at, u, *distances)
 
 
 def with_rise(at, u, rise, *distances):
-    """A ghost that lies `rise` above the point so far on."""
+    """A ghost that lies `rise` above the point at `distances`."""
     return shifted(at, u, *distances) + rise[at]
 
 
@@ -307,7 +307,7 @@ def negative_part(at, v):
 
 @cache
 def negative_part_at_faces(axis: int) -> Point:
-    """The same at both faces of a cell, of velocities at the face above each point."""
+    """The negative part at both faces of a cell, of velocities at the face above each point."""
 
     def lowest(at, v):
         below = v[neighbour(at, axis, -1)]
