@@ -49,7 +49,7 @@ def pressure_sweep(i, j, p, b, of_x, of_y, of_b, *walls):
 
 
 def pressure_weights(dx: float, dy: float) -> tuple[float, float, float]:
-    """The weights of neighbours along x and y and of b: dy^2, dx^2, dx^2 dy^2 by 2 (dx^2 + dy^2).
+    """The weights of neighbours along x and y and of b: dy^2, dx^2, dx^2 dy^2 over 2 (dx^2 + dy^2).
 
     Formed once, as a GPU takes longer for a division than for all the rest of a sweep.
     """

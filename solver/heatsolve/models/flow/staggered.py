@@ -41,8 +41,8 @@ walls stay as they are."""
 
 @dataclass(frozen=True)
 class Balance:
-    """The fluxes through walls at a time: inflow less outflow, their sum, and the excess that midpoints
-    of faces may let in (m3/s); the area of the faces that let something through (m2)."""
+    """The fluxes through walls at a time: inflow less outflow, their sum, and the excess that is
+    allowed for midpoints of faces (m3/s); the area of the faces that let something through (m2)."""
 
     time: float
     excess: float
