@@ -51,10 +51,10 @@ def unused_keys(case: Case, machine: Backend, ranks: int) -> Found:
         unmoved = "without model.buoyancy the temperature moves nothing"
         reasons["model"]["reference_temperature"] = unmoved
     in_sections = [
-        ((section, key), why)
+        ((section, key), keys[key])
         for section, keys in reasons.items()
-        for key, why in keys.items()
-        if key in table.get(section, {})
+        for key in table.get(section, {})
+        if key in keys
     ]
     for path, why in (*in_sections, *_references(case), *_boxes(case), *_constants(case, table)):
         yield path, f"has no effect: {why}"
