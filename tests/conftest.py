@@ -18,6 +18,12 @@ settings.load_profile("untimed")
 NAMED = ("gpu", "multigpu", "sanitize", "slow")
 """Markers of tests that run only where `-m` names them."""
 
+LONGEST = (
+    "bits", "conformance", "ranks", "passes", "multigrid", "fused_sweeps", "restart",
+    "cuda_source", "transport", "docs", "overlap", "slurm",
+)  # fmt: skip
+"""Files that take longest with `--thorough`. They begin first, so that no worker waits at the end
+for another that has just begun with one."""
 
 COMPILING = (
     "numba",
@@ -46,6 +52,17 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_configure(config):
+    """pytest-xdist gives out files in the order of their tests, not by their numbers of tests."""
+    config.option.loadscopereorder = False
+
+
+def place_of(item):
+    """Of the file of a test, in the order in which files begin."""
+    name = item.path.stem.removeprefix("test_")
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
 @pytest.hookimpl(trylast=True)  # after `-k` and `-m`
 def pytest_collection_modifyitems(config, items):
     """Without a word on markers, tests that need a GPU or much time are left out.
@@ -53,6 +70,7 @@ def pytest_collection_modifyitems(config, items):
     Without `--thorough` tests marked `thorough` are left out, too, and of those marked `few(n)` all
     but n variants. A run that names nothing else has them all, or says why it cannot.
     """
+    items.sort(key=place_of)
     wanted = config.getoption("-m").split()
     variants = defaultdict(list)
     left_out = set()

@@ -52,7 +52,7 @@ def test_all_cases_are_tried_here():
     assert set(shipped()) == tried
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(1, among="numba")
 def test_hotspot(backend, tmp_path):
     result = solve("hotspot", backend, tmp_path)
     field = result.fields["temperature"]

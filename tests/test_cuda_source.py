@@ -161,7 +161,7 @@ def test_numba_cuda_compiles_without_contraction(python, name, precision):
         assert not re.search(r"\b(add|sub|mul|div|sqrt)\S*\.f64", ptx)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "capability", [(6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
 )

@@ -188,6 +188,7 @@ def test_implicit_steps_with_walls_in_time(scheme, tmp_path):
 # ---- bits, restarts, refusals ------------------------------------------------------------------
 
 
+@pytest.mark.few(1, among="nodes, periodic")
 @pytest.mark.parametrize(
     ("problem", "monitor"),
     [("3D nodes", "residual"), ("nodes, periodic", "residual"), ("1D cells", "update")],

@@ -204,7 +204,7 @@ def nested_ratios(grid, walls, backend="numpy", smoother="red-black"):
     return np.linalg.norm(left) / np.linalg.norm(error), np.abs(left).max() / np.abs(error).max()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(2, among="256")
 @pytest.mark.parametrize("n", [256, 512, 1024, pytest.param(4096, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_full_multigrid_finds_the_solution_in_one_pass(kind, n):
@@ -308,7 +308,7 @@ def test_both_axes_at_once_have_the_bits_of_one_after_the_other(
     assert fields[0].tobytes() == fields[1].tobytes()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "torus"])
 def test_full_multigrid_has_the_same_bits_on_backends(problem, other_backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]
@@ -424,7 +424,7 @@ def test_tiny_grids(kind, conductivity, last_level):
 # ---- bits, restarts, refusals ------------------------------------------------------------------
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1, among="nodes, periodic")
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "1D cells"])
 def test_backends_give_the_same_bits(problem, other_backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]

@@ -134,7 +134,7 @@ concentration = "sin(x + 2*y - t)"
 ORDERS = [("central", 1.9, 2.2), ("tvd", 1.7, 3.3), ("upwind3", 1.8, 3.3)]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(3, among="numpy")
 @pytest.mark.parametrize("convection, least, most", ORDERS)
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_order_of_a_manufactured_solution(backend, tmp_path, convection, kind, least, most):
