@@ -1,6 +1,7 @@
 """Run under mpiexec: every problem, method and process grid, against one process, bit by bit.
 
-many.py BACKEND bits | all-bits | passes | levels | all-levels | restarts | all-restarts
+many.py BACKEND bits | all-bits | passes | some-levels | other-levels | all-levels | restarts
+many.py BACKEND all-restarts
 """
 
 import itertools
@@ -408,10 +409,15 @@ def main(backend, what):
         compared = same_bits(world, backend, folder, share)
     elif what in ("all-bits", "passes"):
         compared = same_bits(world, backend, folder, texts(), passes=what == "passes")
-    elif what in ("levels", "all-levels"):
+    elif what.endswith("levels"):
         # Blocks of as many levels as can be.
         partition.LEAST, partition.GATHERED_UP_TO, hierarchy.MOST = 4, 1, 9
-        compared = same_bits(world, backend, folder, texts_of_levels(what == "all-levels"))
+        chosen = list(texts_of_levels(what == "all-levels"))
+        if what == "some-levels":
+            chosen = chosen[::3]
+        elif what == "other-levels":
+            del chosen[::3]
+        compared = same_bits(world, backend, folder, chosen)
     else:
         compared = restarts(world, backend, folder, complete=what == "all-restarts")
     if world.rank == 0:
