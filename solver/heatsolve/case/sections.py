@@ -74,7 +74,7 @@ class About(Section):
     description: str = ""
     """The problem, in a few sentences."""
     reference: str = ""
-    """Where it, or the result to expect, comes from."""
+    """The source of the problem, or of the result to expect."""
 
 
 class Model(Section):
@@ -120,7 +120,7 @@ IMPLICIT = ("crank-nicolson", "backward-euler")
 
 
 class Grid(Section):
-    """`[grid]`: the box and its points; lists run x, y, z."""
+    """`[grid]`: the box and its points; lists have the order x, y, z."""
 
     one_of = ("nodes", "cells")
 
@@ -191,7 +191,7 @@ class Box(Section):
     """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included."""
 
     field: FieldName
-    """The field that it is set in."""
+    """The field that has the value."""
     value: SpaceField
     """The value inside."""
     first: tuple[Integer, ...] | None = None
@@ -228,14 +228,14 @@ class Initial(Section):
     """`[initial]`: where a march in time or an iteration starts."""
 
     temperature: SpaceField = ZERO
-    """Where the march or the iteration starts."""
+    """The values at the start of the march or of the iteration."""
     concentration: SpaceField = ZERO
     velocity_x: SpaceField = ZERO
     velocity_y: SpaceField = ZERO
     velocity_z: SpaceField = ZERO
     pressure: SpaceField = ZERO
     boxes: tuple[Box, ...] = Field(default=(), alias="box")
-    """Other values inside boxes, the last one on top."""
+    """Other values inside boxes; where boxes overlap, the last one counts."""
 
 
 class Source(Section):
@@ -316,25 +316,25 @@ class Solver(Section):
     """See [what `auto` chooses](cases.md#what-auto-chooses). `sor` is red-black, `mgcg` conjugate
     gradients with a multigrid cycle, `fft` [the direct solver](cases.md#the-direct-solver)."""
     update: Literal["laplace", "five-point-mean", "four-point-mean"] | None = None
-    """Of jacobi: a literal teaching update in place of the general operator; a wall of gradient 0
+    """With jacobi: a literal teaching update in place of the general operator; a wall of gradient 0
     then copies the row inside after each sweep. `laplace` takes different spacings, too."""
     cycle: Literal["V", "W", "FMG"] = "V"
-    """Of multigrid and mgcg. `FMG`, of multigrid only: full multigrid from the coarsest grid up in
-    place of the initial field, then V cycles. Its first iteration leaves less than half the error
-    of the discretisation where the solution is smooth, so `iterations = 1` is often enough."""
+    """With multigrid and mgcg. `FMG`, with multigrid only: full multigrid from the coarsest grid up
+    in place of the initial field, then V cycles. Where the solution is smooth, its first iteration
+    leaves less than half the error of the discretisation, so `iterations = 1` is often enough."""
     smoother: Literal["red-black", "chebyshev"] = "red-black"
-    """Of multigrid and mgcg: Gauss-Seidel in red-black order, or weighted Jacobi."""
+    """With multigrid and mgcg: Gauss-Seidel in red-black order, or weighted Jacobi."""
     sweeps: Annotated[PositiveInteger, Le(8)] | None = None
-    """Of multigrid and mgcg: smoothing sweeps before and after each correction (one is both
+    """With multigrid and mgcg: smoothing sweeps before and after each correction (one is both
     colours, or two weighted Jacobi steps). Without it 2, but 1 of red-black multigrid in 3D and
     with FMG. There, and with FMG in 2D, the finest level makes all of them after the
     correction."""
     weight: Annotated[PositiveReal, Le(2)] = 1.0
-    """Of jacobi: the weight of an update."""
+    """With jacobi: the weight of an update."""
     omega: Annotated[PositiveReal, Lt(2)] | None = None
-    """Of sor: over-relaxation; without it Young's optimum."""
+    """With sor: the over-relaxation factor; without it Young's optimum."""
     tolerance: PositiveReal = 1e-8
-    """The norm to get below; of a step, see [Flow](cases.md#flow)."""
+    """The iteration ends when its norm is below; for a step of flow see [flow](cases.md#flow)."""
     relative: StrictBool | None = None
     """Whether the tolerance is relative: to the norm of b with the walls' values in it or, if that
     is 0, to the norm at the first check. If not given, true with `monitor = "residual"`, false with
@@ -346,13 +346,13 @@ class Solver(Section):
     monitor: Literal["update", "residual"] = "residual"
     """The vector of the norm: the residual b - A u, or new - old."""
     max_iterations: PositiveInteger = 1_000_000
-    """Beyond it the run ends with exit code 3."""
+    """The largest number of iterations; a run that needs more ends with exit code 3."""
     iterations: PositiveInteger | None = None
     """Exactly this number of iterations, in place of a tolerance."""
     check_every: PositiveInteger = 1
     """Iterations from one check to the next."""
     precision: Literal["float64", "float32", "mixed"] = "float64"
-    """Of fields and arithmetic. `mixed`, of multigrid: see [mixed
+    """The precision of fields and arithmetic. `mixed`, with multigrid: see [mixed
     precision](cases.md#mixed-precision)."""
 
     @property
@@ -401,18 +401,18 @@ class Time(Section):
     one_of = ("step", "cfl")
 
     end: PositiveReal
-    """The march goes from t = 0 to here."""
+    """The end of the march, which begins at t = 0."""
     step: PositiveReal | None = None
     """The length of a step; this or `cfl`."""
     cfl: PositiveReal | None = None
-    """Of explicit schemes: a share of the largest stable step, that at t = 0; of flow, and of a
-    velocity that carries itself, that of the moment."""
+    """With explicit schemes: the step as a fraction of the largest stable step at t = 0; for flow
+    and for `velocity = "self"` of the largest stable step at the present time."""
     scheme: Literal[
         "explicit", "rk2", "rk3", "adams-bashforth", "crank-nicolson", "backward-euler"
     ] = "explicit"
-    """`explicit` (Euler) of all; of heat also `crank-nicolson` and `backward-euler`; of transport
-    and flow `rk2` and `rk3` (strong-stability-preserving Runge-Kutta); of flow `adams-bashforth`
-    (second order)."""
+    """`explicit` (Euler) for all models; for heat also `crank-nicolson` and `backward-euler`; for
+    transport and flow `rk2` and `rk3` (strong-stability-preserving Runge-Kutta); for flow
+    `adams-bashforth` (second order)."""
     allow_unstable: StrictBool = False
     """Do not refuse an unstable explicit step, warn only."""
     tolerance: PositiveReal | None = None
@@ -439,11 +439,11 @@ class Line(Section):
     """`[[output.line]]`: points from one place to another, evenly spaced, ends included."""
 
     start: tuple[Real, ...] = Field(alias="from")
-    """Where it begins."""
+    """The first point."""
     end: tuple[Real, ...] = Field(alias="to")
-    """Where it ends."""
+    """The last point."""
     points: Annotated[Integer, Ge(2), Le(1000)]
-    """How many points it has."""
+    """The number of points."""
 
     def positions(self) -> list[tuple[float, ...]]:
         """Along x, y, z."""
@@ -469,7 +469,7 @@ class Output(Section):
     """`[output]`: fields, frames and pictures of a run."""
 
     fields: tuple[FieldName, ...] | None = None
-    """Those that are written; all if not given."""
+    """The fields that are written; all if not given."""
     every: PositiveInteger | None = None
     """Steps from one frame to the next; the first and the last one are always written."""
     plot: tuple[FieldName, ...] = ()
@@ -538,7 +538,7 @@ class Parallel(Section):
     backend: Literal["auto", "numpy", "numba", "cupy", "cuda"] = "auto"
     """`auto` takes the fastest one that works here: a GPU, else numba."""
     threads: PositiveInteger | None = None
-    """Of numba: all processors if not given; one for each of many processes."""
+    """The threads of numba: all processors if not given, one for each of many processes."""
     ranks: Literal["auto"] | tuple[PositiveInteger, ...] = "auto"
     """Processes along x, y, z; `auto`: the blocks with the least surface."""
     halo: Literal["auto"] | PositiveInteger = "auto"
@@ -589,15 +589,15 @@ class Profile(Section):
     """
 
     field: FieldName
-    """Whose values they are."""
+    """The field of the values."""
     along: Literal["x", "y", "z"]
     """The axis of the line."""
     through: tuple[Real, ...]
-    """A point of it."""
+    """A point of the line."""
     positions: tuple[Real, ...]
     """Coordinates along the axis."""
     values: tuple[Real, ...]
-    """Of the field there."""
+    """The values of the field at these positions."""
     source: str = ""
     """The source of the values."""
 

@@ -37,11 +37,11 @@ class FlowModel(Model):
     kind: Literal["flow"] = "flow"
     """Flow."""
     layout: Literal["staggered", "collocated"] = Field(default="staggered", alias="scheme")
-    """Where velocities and pressure stand."""
+    """The arrangement of velocities and pressure on the grid."""
     viscosity: Annotated[Real, Ge(0)]
-    """nu (m2/s), the kinematic one."""
+    """The kinematic viscosity nu (m2/s)."""
     density: PositiveReal = 1.0
-    """rho, a number (kg/m3)."""
+    """The density rho, a constant (kg/m3)."""
 
     @property
     def scheme(self) -> str:
@@ -58,7 +58,7 @@ class CollocatedModel(FlowModel):
     grad u + f, div u = 0."""
 
     convection: Literal["backward"] = "backward"
-    """How differences of what is carried are taken."""
+    """The scheme of the convection term."""
 
 
 class StaggeredModel(FlowModel):
@@ -66,13 +66,13 @@ class StaggeredModel(FlowModel):
     div u = 0."""
 
     convection: Literal["central", "skew", "central4", "upwind3"] = "central"
-    """How differences of what is carried are taken; see [flow](cases.md#flow)."""
+    """The scheme of the convection term; see [flow](cases.md#flow)."""
     diffusivity: Annotated[Real, Ge(0)] = 0.0
-    """If given, the flow carries a `concentration` with it (m2/s)."""
+    """The diffusivity of a `concentration` (m2/s); if given, the flow carries a concentration."""
     thermal_diffusivity: Annotated[Real, Ge(0)] | None = None
-    """alpha (m2/s); if given, the flow carries a `temperature`."""
+    """The diffusivity alpha of a `temperature` (m2/s); if given, the flow carries a temperature."""
     buoyancy: tuple[Real, ...] | None = None
-    """With a temperature: acceleration along x, y, z for each unit of temperature."""
+    """With a temperature: the acceleration along x, y, z per unit of temperature."""
     reference_temperature: Real = 0.0
     """The temperature at which there is no buoyancy."""
 
@@ -130,24 +130,24 @@ class CollocatedCase(Case):
 
 
 class Obstacle(Section):
-    """`[[obstacle]]`: a body at rest in a flow; by an expression that is not 0 inside it, too.
+    """`[[obstacle]]`: a body at rest in a flow: a circle, a box, or any shape by an expression.
 
-    It has a temperature or concentration, or nothing of it goes through its surface.
+    Its surface has a given temperature or concentration, or lets nothing of it through.
     """
 
     shape: Shape
-    """`"circle"` (in 3D a sphere), `"box"`, or an expression that holds inside, as `"x > 1 and y <
-    0.5*x"`."""
+    """`"circle"` (in 3D a sphere), `"box"`, or an expression that is true inside, such as `"x > 1 and
+    y < 0.5*x"`."""
     center: tuple[Real, ...] | None = None
-    """Of a circle."""
+    """The centre of a circle."""
     radius: PositiveReal | None = None
-    """Of a circle."""
+    """The radius of a circle."""
     lower: tuple[Real, ...] | None = None
-    """Of a box: its low corner."""
+    """The low corner of a box."""
     upper: tuple[Real, ...] | None = None
-    """Of a box: its high corner."""
+    """The high corner of a box."""
     temperature: Real | None = None
-    """What it has of a quantity that the flow carries; without it nothing goes through the
+    """The value of this carried quantity at the surface; without it nothing goes through the
     surface."""
     concentration: Real | None = None
 
@@ -196,8 +196,8 @@ class StaggeredSource(Source):
     """`[source]`: the density f of the equation."""
 
     mean_velocity_x: Real | None = None
-    """Of staggered flow: a mean velocity along a periodic axis, held by a uniform force that
-    follows from the flow."""
+    """With flow on a staggered grid: a mean velocity along a periodic axis, kept constant by a
+    uniform force that follows from the flow."""
     mean_velocity_y: Real | None = None
     mean_velocity_z: Real | None = None
 
@@ -206,7 +206,7 @@ class StaggeredWall(Wall):
     """`[boundary.left]` and its like: the `kind` of the wall, and values where they are not 0."""
 
     kind: Literal["no-slip", "free-slip", "inflow", "outflow"] | None = None
-    """Of staggered flow, which needs it."""
+    """The kind of wall; needed with flow on a staggered grid."""
 
 
 class StaggeredBoundary(Boundary):
@@ -226,7 +226,7 @@ class StaggeredTime(Time):
     diffusion_scheme: Literal["explicit", "crank-nicolson"] = Field(
         default="explicit", alias="diffusion"
     )
-    """Of flow with `adams-bashforth`: `crank-nicolson` sets no limit to the step."""
+    """With flow and `adams-bashforth`: `crank-nicolson` sets no limit to the step."""
 
     @property
     def diffusion(self) -> str:

@@ -53,7 +53,7 @@ class PointSource(Section):
     field: FieldName
     """The field whose equation it is added to."""
     index: tuple[Integer, ...] | None = None
-    """Of the unknown, from 0, in the order x, y, z; this or `position`."""
+    """The index of the unknown along x, y, z, from 0; this or `position`."""
     position: tuple[Real, ...] | None = None
     """Coordinates; the nearest unknown is taken."""
     value: Real

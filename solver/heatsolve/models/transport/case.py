@@ -25,7 +25,7 @@ class TransportModel(Model):
     diffusivity: Annotated[Real, Ge(0)] = 0.0
     """nu (m2/s)."""
     convection: Literal["upwind", "backward", "central", "upwind3", "tvd"] = "upwind"
-    """How differences of what is carried are taken; see [transport](cases.md#transport)."""
+    """The scheme of the convection term; see [transport](cases.md#transport)."""
     form: Literal["flux", "advective"] = "flux"
     """`flux` has div(v u) and conserves u, `advective` v . grad u. `"flux"` if not given,
     `"advective"` with `convection = "backward"`."""
@@ -42,7 +42,7 @@ class TransportBox(Box):
     """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included."""
 
     times: tuple[PositiveReal, ...] = Field(default=(), alias="again")
-    """Of transport: times; the box is set once more at the first step from each of them on."""
+    """With transport: times; at the first step from each time on the box is set again."""
 
     @property
     def again(self) -> tuple[float, ...]:
@@ -53,7 +53,7 @@ class TransportInitial(Initial):
     """`[initial]`: where a march in time or an iteration starts."""
 
     boxes: tuple[TransportBox, ...] = Field(default=(), alias="box")
-    """Other values inside boxes, the last one on top."""
+    """Other values inside boxes; where boxes overlap, the last one counts."""
 
 
 class TransportCase(Case):
