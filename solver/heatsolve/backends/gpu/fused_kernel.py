@@ -184,14 +184,16 @@ def terms_of_norms() -> dict[str, Tape]:
 
 
 def changes(work: FusedSweeps) -> dict[str, list[str]]:
-    """The statements of the norms of changes: before all points, of one, of several, at the end."""
+    """The statements of the norms of changes: before all points, of a row, of rows, at the end."""
     norms = {t: kind for t, kind in enumerate(work.norms) if kind is not None}
     return {
         "CHANGE_STATE": [
-            f"Norm<{kind.upper()}_NORM, POINTS> norm{t}(reg{t} + copy * WIDTH);"
+            f"Norm<{kind.upper()}_NORM, POINTS> norm{t}(reg{t} + copy * WIDTH, mine);"
             for t, kind in norms.items()
         ],
-        "CHANGE_TAKE": [f"if (t == {t}) norm{t}.take(place, moved_by, counts);" for t in norms],
+        "CHANGE_TAKE": [
+            f"if (t == {t}) norm{t}.take_row(r * C, moved_by, counted, counts);" for t in norms
+        ],
         "CHANGE_ADD": [f"if (t == {t}) norm{t}.add();" for t in norms],
         "CHANGE_END": [f"norm{t}.finish();" for t in norms],
     }

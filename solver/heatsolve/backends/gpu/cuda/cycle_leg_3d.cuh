@@ -133,7 +133,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         for (int r = 0; r < 2; r++)
             for (int k = 0; k < C; k++) past[n][r][k] = 0;
 #if RESIDUAL_NORM
-    Norm<RESIDUAL_NORM, 2 * C> norm(reg_residual + (COPY)*WIDTH);
+    Norm<RESIDUAL_NORM, 2 * C> norm(reg_residual + (COPY)*WIDTH, true);
 #endif
 
 #else

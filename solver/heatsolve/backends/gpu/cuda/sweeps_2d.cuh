@@ -115,11 +115,11 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
     const int copy = COPY;
 #endif
 #if RESIDUAL_NORM
-    Norm<RESIDUAL_NORM, POINTS> norm(reg_residual + copy * WIDTH);
+    Norm<RESIDUAL_NORM, POINTS> norm(reg_residual + copy * WIDTH, mine);
 #endif
 #if CHANGES
     bool within[C];
-    for (int k = 0; k < C; k++) within[k] = mine && (!SIDES || in_range(column + k, counted_j));
+    for (int k = 0; k < C; k++) within[k] = !SIDES || in_range(column + k, counted_j);
     CHANGE_STATE
 #endif
 
@@ -234,13 +234,11 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
 #if CHANGES
                 const bool counted =
                     row >= begin && row < end && (!ENDS || in_range(row, counted_i));
+                real moved_by[C];
+                const bool(&counts)[C] = within;
                 #pragma unroll
-                for (int k = 0; k < C; k++) {
-                    const real moved_by = change(value[k], newer[k]);
-                    const bool counts = counted && within[k];
-                    const int place = r * C + k;
-                    CHANGE_TAKE
-                }
+                for (int k = 0; k < C; k++) moved_by[k] = change(value[k], newer[k]);
+                CHANGE_TAKE
 #endif
             }
             CHANGE_ADD
@@ -295,7 +293,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                 READ_RESIDUAL
 
                 const bool counted =
-                    mine && row >= begin && row < end && (!ENDS || in_range(row, region_i));
+                    row >= begin && row < end && (!ENDS || in_range(row, region_i));
                 #pragma unroll
                 for (int k = 0; k < C; k++) {
                     const real left_over = residual(RESIDUAL_ARGUMENTS);

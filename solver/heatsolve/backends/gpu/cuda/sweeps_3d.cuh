@@ -44,6 +44,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                            warp * R + r < Y - T && in_range(y + r, counted_j) &&
                            in_range(x + k, counted_k);
     const int copy = COPY;
+    const bool mine = true;  // `within` says it of each point
     CHANGE_STATE
 #endif
     const int start = begin - T, loads = end - begin + 2 * T;
@@ -115,13 +116,13 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
 #if CHANGES
             if (here >= max(begin, counted_i.low) && here < min(end, counted_i.high)) {
                 #pragma unroll
-                for (int r = 0; r < R; r++)
-                    for (int k = 0; k < C; k++) {
-                        const real moved_by = change(value[r][k], newer[t][r][k]);
-                        const bool counts = within[r][k];
-                        const int place = r * C + k;
-                        CHANGE_TAKE
-                    }
+                for (int r = 0; r < R; r++) {
+                    real moved_by[C];
+                    const bool(&counts)[C] = within[r];
+                    const bool counted = true;
+                    for (int k = 0; k < C; k++) moved_by[k] = change(value[r][k], newer[t][r][k]);
+                    CHANGE_TAKE
+                }
                 CHANGE_ADD
             }
 #endif
