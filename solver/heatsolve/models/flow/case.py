@@ -136,7 +136,7 @@ class Obstacle(Section):
     """
 
     shape: Shape
-    """`"circle"` (in 3D a sphere), `"box"`, or an expression that is true inside, such as `"x > 1 and
+    """`"circle"` (in 3D a sphere), `"box"`, or an expression that is true inside, as `"x > 1 and
     y < 0.5*x"`."""
     center: tuple[Real, ...] | None = None
     """The centre of a circle."""
