@@ -453,6 +453,8 @@ class MultiFieldModel(Model):
         self.walls = {name: tuple(walls_of(case, self.grid, name)) for name in self.names}
         self.low_faces: dict[str, list[Region]] = {}
         """The faces of each velocity at the low wall across it, which are no unknowns."""
+        self.mean_velocities: dict[str, float] = {}
+        """The means that a uniform force keeps, of some of the components (m/s)."""
         self._at_walls: dict[tuple[str, Wall], Any] = {}
         self._sources: list[Any] | None = None
         self._largest_at_walls: dict[str, float] = {}
@@ -625,7 +627,11 @@ class MultiFieldModel(Model):
 
     def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         return [
-            max(self.largest_speed(fields, name), self.largest_at_walls(name, *times))
+            max(
+                self.largest_speed(fields, name),
+                abs(self.mean_velocities.get(name, 0.0)),
+                self.largest_at_walls(name, *times),
+            )
             for name in self.components
         ]
 

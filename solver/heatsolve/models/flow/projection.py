@@ -63,8 +63,6 @@ class Projection(RungeKutta):
         self._plays: dict[float, dict[tuple[str, int], Callable[[], None] | None]] = {}
         """By the length of a step: its recorded sweeps; None for sweeps that ran only once."""
         self._fastest, self._length, self._last = 0.0, step, step
-        wanted = [(name, getattr(case.source, f"mean_{name}")) for name in problem.components]
-        self._means = [(name, mean) for name, mean in wanted if mean is not None]
         self._driving: dict[str, float] = {}
 
     @property
@@ -328,7 +326,7 @@ class Projection(RungeKutta):
     def _drive(self, fields: Fields, dt: float) -> None:
         """The uniform force that holds a mean velocity; it needs no pressure."""
         problem, region = self.problem, self.problem.grid.interior
-        for name, mean in self._means:
+        for name, mean in problem.mean_velocities.items():
             total = problem.backend.reduce("sum", copy, region, fields[name])
             missing = mean - total / problem.whole.all_unknowns
             problem.backend.sweep(flow.raised, fields[name], region, fields[name], missing)

@@ -87,6 +87,8 @@ class Staggered(MultiFieldModel):
             name: [self.face_at(n, 0) for w in self.walls[name] if (w.axis, w.side) == (n, 0)]
             for n, name in enumerate(self.components)
         }
+        wanted = {name: getattr(case.source, f"mean_{name}") for name in self.components}
+        self.mean_velocities = {name: mean for name, mean in wanted.items() if mean is not None}
         self._balance: Balance | None = None
         self.demand_balance(0.0)
         moved = (*self.components, *self.carried)
@@ -309,7 +311,7 @@ class Staggered(MultiFieldModel):
 
     def drive(self, time: float) -> tuple[float, float]:
         given, rates = super().drive(time)
-        fixed = [getattr(self.case.source, f"mean_{name}") for name in self.components]
+        fixed = list(self.mean_velocities.values())
         for obstacle in self.case.obstacles:
             fixed += [obstacle.temperature, obstacle.concentration]
         return max([given, *[abs(value) for value in fixed if value is not None]]), rates
@@ -368,13 +370,6 @@ class Staggered(MultiFieldModel):
     def velocities(self, fields: Mapping[str, Any]) -> list[Any]:
         """The components, slowest axis first."""
         return [fields[name] for name in self.components]
-
-    def given_at_walls(
-        self, name: str, time: float = 0.0, besides: float = 0.0
-    ) -> tuple[float, float]:
-        """Also a mean velocity that the flow is to have."""
-        mean = getattr(self.case.source, f"mean_{name}", None)
-        return super().given_at_walls(name, time, besides if mean is None else mean)
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         """Also those of buoyancy; pressure and friction, which may balance them, are left out."""
