@@ -298,9 +298,7 @@ class Flow(March):
 
     def __init__(self, name: str, machine: Backend, shape: Sequence[int]):
         cells = [extent - 2 for extent in reversed(shape)]
-        if (
-            name == "legate-cfd"
-        ):  # periodic along x alone, where only cells and not nodes have ghosts
+        if name == "legate-cfd":  # on nodes: no ghosts but those of its periodic axis, x
             settings = [f"constants.n={cells[0]}", f"grid.nodes={[cells[0], shape[0]]}"]
         else:
             settings = [f"grid.cells={cells}", "time.cfl=0.5", "model.convection=central"]

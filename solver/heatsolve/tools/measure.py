@@ -296,7 +296,7 @@ def copy_bandwidth(attributes: Mapping[str, Any]) -> float | None:
         return None
     if machine_name(backend) != attributes.get("machine"):
         return None
-    return 16 * COPIED / seconds_of_copy(backend, (COPIED,))
+    return BYTES_OF_COPY * COPIED / seconds_of_copy(backend, (COPIED,))
 
 
 # ---- the best of a machine, for `heatsolve check` ------------------------------------------------

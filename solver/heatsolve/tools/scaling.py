@@ -384,7 +384,7 @@ class Machine(BaseModel):
 
 
 class Record(BaseModel):
-    """The record that `one_size` writes to a file in a study's folder."""
+    """The record that a launch writes to a file in a study's folder."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 

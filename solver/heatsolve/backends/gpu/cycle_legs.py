@@ -39,6 +39,7 @@ from heatsolve.backends.gpu.fused_kernel import (
     Shift,
     assembled,
     layout_3d,
+    rounded_up,
 )
 from heatsolve.backends.gpu.fused_sweeps import (
     LARGEST,
@@ -118,7 +119,7 @@ def reach(work: FusedSweeps) -> tuple[int, int]:
 
 def halo(work: FusedSweeps, own: int) -> tuple[int, int]:
     """Points at both sides of a tile that are wrong in the end; threads have so many together."""
-    low, high = (-(-points // own) * own for points in reach(work))
+    low, high = (rounded_up(points, own) for points in reach(work))
     return low, high
 
 

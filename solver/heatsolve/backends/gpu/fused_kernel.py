@@ -327,6 +327,23 @@ class Reads:
         return f"({layout.at_ends} ? inverse({', '.join(made.args)}) : {side})"
 
 
+@dataclass(frozen=True)
+class Part:
+    """The part of the points that a warp or a block goes through, and how: tuned for a device."""
+
+    columns: int = 2
+    """Columns of a lane."""
+
+    def halo(self, work: FusedSweeps) -> int:
+        """Columns at each side that are wrong in the end, of whole lanes."""
+        return rounded_up(reach(work), self.columns)
+
+
+def rounded_up(points: int, together: int) -> int:
+    """The next multiple of the points that a lane has together."""
+    return -(-points // together) * together
+
+
 # ---- two dimensions ------------------------------------------------------------------------------
 
 PAIR = 2
@@ -336,21 +353,15 @@ COARSE_ROWS = 8
 
 
 @dataclass(frozen=True)
-class Strip:
-    """How a kernel of two dimensions is cut: tuned for a device."""
+class Strip(Part):
+    """A warp's columns of a kernel of two dimensions."""
 
-    columns: int = 2
-    """Columns of a lane."""
     ahead: int = 8
     """Rows of the ring: those that have just arrived, and those on their way."""
     warps: int = 4
     """Warps of a block, each with a strip of its own."""
     blocks: int = 4
     """Blocks that shall fit a multiprocessor: bounds the registers of a thread."""
-
-    def halo(self, work: FusedSweeps) -> int:
-        """Columns at each side of a strip that are wrong in the end."""
-        return -(-reach(work) // self.columns) * self.columns
 
     def kept_rows(self, work: FusedSweeps) -> int:
         """Rows of an array that all sweeps read, on their way and down to the last sweep's.
@@ -488,11 +499,9 @@ def _fetches(work: FusedSweeps, keeps: list[int]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Tile:
-    """How a kernel of three dimensions is cut: tuned for a device."""
+class Tile(Part):
+    """A block's columns along z of a kernel of three dimensions."""
 
-    columns: int = 2
-    """Points of a thread along x."""
     rows: int = 3
     """Points of a thread along y."""
     warps: int = 16
@@ -500,14 +509,10 @@ class Tile:
     ahead: int = 3
     """Planes that are on their way."""
 
-    def halo(self, reach: int) -> int:
-        """Columns at each side of a tile that are wrong in the end."""
-        return -(-reach // self.columns) * self.columns
-
     def right(self, work: FusedSweeps) -> tuple[int, int]:
         """Rows and columns of a tile that are right in the end."""
-        reach = work.sweeps
-        return self.rows * self.warps - 2 * reach, 32 * self.columns - 2 * self.halo(reach)
+        rows = self.rows * self.warps - 2 * reach(work)
+        return rows, 32 * self.columns - 2 * self.halo(work)
 
     def first(self, work: FusedSweeps, low: int) -> int:
         """Where the columns begin that the first tile covers."""
@@ -556,7 +561,7 @@ def source_3d(work: FusedSweeps, tile: Tile) -> str:
         "T": work.sweeps, "C": tile.columns, "R": tile.rows, "WARPS": tile.warps,
         "X": width, "Y": height, "TILE": width * height,
         "RIMS": 2 * width * tile.warps, "AHEAD": tile.ahead,
-        "RING": tile.ahead + 2, "HALO": tile.halo(work.sweeps), "WRAPS_I": work.wraps[0],
+        "RING": tile.ahead + 2, "HALO": tile.halo(work), "WRAPS_I": work.wraps[0],
         "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2], "ALIGNED": work.aligned > 1,
     }  # fmt: skip
     pieces = {"PREPARE": [*work.numbers(), *reads.lines], **reads.pieces("POINT")}
