@@ -1,7 +1,8 @@
 """Run under mpiexec: every problem, method and process grid, against one process, bit by bit.
 
-many.py BACKEND bits | all-bits | passes | some-levels | other-levels | all-levels | restarts
-many.py BACKEND all-restarts
+many.py BACKEND some-bits | bits | all-bits | some-passes | other-passes
+many.py BACKEND some-levels | more-levels | other-levels | all-levels
+many.py BACKEND some-restarts | other-restarts | all-restarts
 """
 
 import itertools
@@ -32,6 +33,20 @@ SMALL_TILES = partial(Tiling, worth=0, depth=(5, 5, 3), row=(7, 5, 3), ring=2000
 MARCH = "end = 0.02\nstep = 0.0017\nscheme = '{}'"
 SHARES = {2: (2, 3, 5, 8, 9, 11), 3: (1, 4, 6, 7, 10), 4: (0,)}
 """Of every twelve texts those that so many processes run, the fewer the more: together all."""
+SOME = (
+    "nodes, mixed, cg", "torus, jacobi", "cells, no value, sor", "3D nodes, chebyshev",
+    "stretched, multigrid", "nodes, periodic, mgcg", "crank-nicolson", "cells, rk3 central transport",
+    "nodes, rk2 tvd transport", "self, explicit upwind transport", "obstacles, staggered",
+    "driven, staggered", "walls, collocated explicit",
+)  # fmt: skip
+"""Texts that two processes always run: each method, model and scheme, at little cost."""
+SOME_PASSES = ("cells, values, jacobi", "torus, jacobi")
+SOME_LEVELS = (0, 9, 18, 21)
+"""Of every third text of levels: mixed precision, a nested pass, a stretched grid, one in space."""
+SOME_RESTARTS = (
+    "nodes, values, sor", "crank-nicolson", "nodes, advective transport", "heated, staggered",
+)  # fmt: skip
+"""Those whose runs are always interrupted and go on: of each model, steady and in time."""
 SWEPT = ("jacobi", "sor", "chebyshev", "explicit")
 """What may make several sweeps for each exchange."""
 
@@ -352,20 +367,22 @@ def same_bits(world, backend, folder, texts, passes=False):
             if world.rank == 0:
                 assert_same(folder / "many.h5", alone, f"{name} on {dims}, halo {depth}")
             compared = world.gather(compared + 1)[0]
-    assert deep > 2 or not passes
+    assert deep > (2 if len(texts) > len(SOME_PASSES) else 0) or not passes
     return compared
 
 
-def restarts(world, backend, folder, complete):
+def restarts(world, backend, folder, what):
     """Interrupted on some processes, continued on others, interrupted again, against one run.
 
-    Every second text with one pair of numbers of processes; complete: every text with all pairs.
+    Every second text with one pair of numbers of processes, some or the others; all-restarts: every
+    text with all pairs.
     """
+    complete = what == "all-restarts"
     compared = 0
     sizes = range(1, world.size + 1)
     groups = {size: group_of(world, size) for size in sizes}
     for number, (name, text) in enumerate(texts()):
-        if number % 2 and not complete:
+        if not complete and (number % 2 or (name in SOME_RESTARTS) != (what == "some-restarts")):
             continue
         case = parse(text, "case")
         if world.rank == 0:
@@ -402,24 +419,35 @@ def main(backend, what):
     world = World()
     name = tempfile.mkdtemp(prefix="heatsolve-many-") if world.rank == 0 else None
     folder = Path(world.gather(name)[0])
-    if what == "passes":
+    if what.endswith("passes"):
         heatsolve.backends.host.numba.Tiling, heatsolve.runner.THICK = SMALL_TILES, 1
-    if what == "bits":
+        few = what == "some-passes"
+        chosen = [text for text in texts() if (text[0] in SOME_PASSES) == few]
+        compared = same_bits(world, backend, folder, chosen, passes=True)
+    elif what == "some-bits":
+        chosen = [text for text in texts() if text[0] in SOME]
+        assert len(chosen) == len(SOME)
+        compared = same_bits(world, backend, folder, chosen)
+    elif what == "bits":
         share = [text for n, text in enumerate(texts()) if n % 12 in SHARES[world.size]]
+        if world.size == 2:
+            share = [text for text in share if text[0] not in SOME]
         compared = same_bits(world, backend, folder, share)
-    elif what in ("all-bits", "passes"):
-        compared = same_bits(world, backend, folder, texts(), passes=what == "passes")
+    elif what == "all-bits":
+        compared = same_bits(world, backend, folder, list(texts()))
     elif what.endswith("levels"):
         # Blocks of as many levels as can be.
         partition.LEAST, partition.GATHERED_UP_TO, hierarchy.MOST = 4, 1, 9
         chosen = list(texts_of_levels(what == "all-levels"))
         if what == "some-levels":
-            chosen = chosen[::3]
+            chosen = [chosen[n] for n in SOME_LEVELS]
+        elif what == "more-levels":
+            chosen = [chosen[n] for n in range(0, len(chosen), 3) if n not in SOME_LEVELS]
         elif what == "other-levels":
             del chosen[::3]
         compared = same_bits(world, backend, folder, chosen)
     else:
-        compared = restarts(world, backend, folder, complete=what == "all-restarts")
+        compared = restarts(world, backend, folder, what)
     if world.rank == 0:
         print(f"compared {compared}")
 

@@ -40,6 +40,8 @@ MEASURED = re.compile(
     r"^(?:\[.* s\] |backend |compiling, once|.* more of compiling, once|.*LUP/s).*\n", re.M
 )
 """Lines that differ from machine to machine and from run to run."""
+LONG = ("tutorial.md", "extending.md", "output.md")
+"""Pages whose code takes long: their runs are those that other tests make, or like them."""
 RUN = re.compile(r"(heatsolve|mpiexec|python) ")
 
 
@@ -109,7 +111,10 @@ def agrees(printed, shown):
     return re.fullmatch(".*".join(map(re.escape, shown.split("..."))), printed, re.S)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.thorough if page in LONG else ()) for page in PAGES],
+)
 def test_the_code_of_a_page_runs(page, folder, package):
     """Block after block, as a reader would: one that is left out is missed by those behind it."""
     names, printed = {"__name__": "documentation"}, ""
