@@ -35,7 +35,8 @@ SHARES = {2: (2, 3, 5, 8, 9, 11), 3: (1, 4, 6, 7, 10), 4: (0,)}
 """Of every twelve texts those that so many processes run, the fewer the more: together all."""
 SOME = (
     "nodes, mixed, cg", "torus, jacobi", "cells, no value, sor", "3D nodes, chebyshev",
-    "stretched, multigrid", "nodes, periodic, mgcg", "crank-nicolson", "cells, rk3 central transport",
+    "stretched, multigrid", "nodes, periodic, mgcg", "crank-nicolson",
+    "cells, rk3 central transport",
     "nodes, rk2 tvd transport", "self, explicit upwind transport", "obstacles, staggered",
     "driven, staggered", "walls, collocated explicit",
 )  # fmt: skip
