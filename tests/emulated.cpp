@@ -10,7 +10,7 @@
 
 
 Triple threadIdx, blockIdx, blockDim;
-alignas(16) unsigned char shared[1 << 18], memory[1 << 18];
+alignas(16) unsigned char shared[1 << 18], memory[1 << 18], of_blocks[16][1 << 18];
 
 constexpr size_t STACK = 1 << 16;
 struct Copy { unsigned to; const void* from; int bytes; };
@@ -19,7 +19,7 @@ struct Fiber {
     jmp_buf here;
     std::unique_ptr<char[]> stack{new char[STACK]};  // only what is used takes memory
     bool begun = false, done = false;
-    int shuffles = 0;
+    int shuffles = 0, of_cluster = 0;
     std::vector<Copy> open;
     std::vector<std::vector<Copy>> groups;
 };
@@ -27,11 +27,12 @@ static std::vector<Fiber> fibers;
 static void (*work)(void*);
 static void* given;
 static jmp_buf scheduler;
-static int now, live;
-static int arrived[64], turn[64];  // of each warp; the last one is for the block
+static int now, live, of_block;
+constexpr int BLOCK = 128;
+static int arrived[BLOCK + 1], turn[BLOCK + 1];  // of each warp; the last one is for the block
 struct Barrier { int threads, missing, turn; };
-static Barrier barriers[64];
-static uint64_t slots[2][2048];
+static Barrier barriers[64], cluster;
+static uint64_t slots[2][32 * BLOCK];
 static bool late;
 static unsigned char* base;
 
@@ -51,7 +52,15 @@ static void meet(int group, int count) {
     }
     while (turn[group] == mine) yield();
 }
-void __syncthreads() { meet(63, live); }
+void __syncthreads() { meet(BLOCK, live); }
+int block_of_cluster() { return now / of_block; }
+void arrive_at_cluster() {
+    fibers[now].of_cluster = cluster.turn;
+    if (--cluster.missing == 0) cluster.missing = cluster.threads, cluster.turn++;
+}
+void await_cluster() {
+    while (cluster.turn == fibers[now].of_cluster) yield();
+}
 void make_barrier(unsigned, int number, int threads) { barriers[number] = {threads, threads, 0}; }
 void arrive(unsigned, int number) {
     Barrier& b = barriers[number];
@@ -93,13 +102,17 @@ static void entry() {
     live--;
     _longjmp(scheduler, 1);
 }
-void run_block(int threads, void (*kernel)(void*), void* operands) {
+void run_block(int threads, int blocks, void (*kernel)(void*), void* operands) {
+    of_block = threads;
+    threads *= blocks;
+    if (threads > 32 * BLOCK) __builtin_trap();
+    cluster = {threads, threads, 0};
     work = kernel;
     given = operands;
     fibers.clear();
     fibers.resize(threads);
     live = threads;
-    std::fill(arrived, arrived + 64, 0);
+    std::fill(arrived, arrived + BLOCK + 1, 0);
     std::fill(barriers, barriers + 64, Barrier());
     for (Fiber& fiber : fibers) {
         getcontext(&fiber.start);
@@ -113,7 +126,7 @@ void run_block(int threads, void (*kernel)(void*), void* operands) {
             if (fibers[n].done) continue;
             any = true;
             now = n;
-            threadIdx = {n, 0, 0};
+            threadIdx = {n % of_block, 0, 0};
             if (_setjmp(scheduler)) continue;
             if (fibers[n].begun) _longjmp(fibers[n].here, 1);
             fibers[n].begun = true;

@@ -7,6 +7,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __shared__
 #define __align__(n) alignas(n)
 
@@ -16,10 +17,11 @@ inline double2 make_double2(double x, double y) { return {x, y}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 struct Triple { int x, y, z; };
 extern Triple threadIdx, blockIdx, blockDim;
-extern unsigned char shared[1 << 18], memory[1 << 18];
+extern unsigned char shared[1 << 18], memory[1 << 18], of_blocks[16][1 << 18];
 
 void prepare(bool copies_come_late, unsigned char* of_shared_memory);
-void run_block(int threads, void (*kernel)(void*), void* operands);
+// Of `threads` threads; `blocks` of them at a time are a cluster.
+void run_block(int threads, int blocks, void (*kernel)(void*), void* operands);
 void release();  // every kernel has a machine of its own: it must not keep the memory of its threads
 uint64_t exchange(uint64_t value, int lane);
 unsigned place_of(const void* in_shared_memory);
@@ -66,6 +68,7 @@ inline double __longlong_as_double(long long v) { double r; memcpy(&r, &v, 8); r
 inline int __double2loint(double v) { return (int)__double_as_longlong(v); }
 inline int __double2hiint(double v) { return (int)(__double_as_longlong(v) >> 32); }
 template <typename A> void atomicAdd(A* to, A v) { *to += v; }
+template <typename A> void atomicMin(A* to, A v) { *to = min(*to, v); }
 template <typename A> void atomicMax(A* to, A v) { *to = max(*to, v); }
 
 inline size_t __cvta_generic_to_shared(const void* p) { return place_of(p); }
@@ -75,6 +78,12 @@ template <int N> void fetch(unsigned to, const void* from) {
 }
 inline void fetched() { close_group(); }
 template <int N> void await_all_but() { await_groups(N); }
+int block_of_cluster();
+template <typename V> V* in_block(V* own, int block) {
+    return (V*)((unsigned char*)own + (of_blocks[block] - of_blocks[block_of_cluster()]));
+}
+void arrive_at_cluster();
+void await_cluster();
 void make_barrier(unsigned barriers, int number, int threads);
 void arrive(unsigned barriers, int number);
 void await_all(unsigned barriers, int number, int parity);

@@ -33,11 +33,13 @@ extern "C" void launch(
     blockDim = {threads, 1, 1};
     auto kernel = [&] { sweeps(@NAMES@); };
     auto call = [](void* given) { (*static_cast<decltype(kernel)*>(given))(); };
+    const int blocks = @CLUSTER@ ? x : 1;
+    if (blocks > 1) x = 1, memset(of_blocks, noise, sizeof of_blocks);
     for (blockIdx.z = 0; blockIdx.z < z; blockIdx.z++)
         for (blockIdx.y = 0; blockIdx.y < y; blockIdx.y++)
             for (blockIdx.x = 0; blockIdx.x < x; blockIdx.x++) {
                 memset(@SHARED@, noise, 1 << 18);
-                run_block(threads, call, &kernel);
+                run_block(threads, blocks, call, &kernel);
             }
     release();
 }
@@ -87,12 +89,15 @@ def library(source):
         signature = signature.replace("PARAMETERS", more[1])
     parameters = [" ".join(p.split()) for p in signature.split(",")]
     names = [p.split()[-1].lstrip("*") for p in parameters]
-    text = source.replace(cuda_text("ptx.cuh"), "").replace(
-        "extern __shared__ __align__(16) unsigned char", "extern unsigned char"
-    )
+    cluster, own = "__cluster_dims__" in source, "unsigned char* const shared = of_blocks[block]"
+    text = source.replace(cuda_text("ptx.cuh"), "")
+    if cluster:  # each block has a memory of its own
+        text = text.replace("extern __shared__ __align__(16) unsigned char shared[]", own)
+    text = text.replace("extern __shared__ __align__(16) unsigned char", "extern unsigned char")
     driver = (
         DRIVER.replace("@PARAMETERS@", ", ".join(parameters))
         .replace("@NAMES@", ", ".join(names))
+        .replace("@CLUSTER@", str(int(cluster)))
         .replace("@SHARED@", "memory" if "char memory[]" in source else "shared")
     )
     source = f'#include "emulated.h"\n{text}{driver}'
@@ -129,9 +134,17 @@ class Emulated(NumpyBackend):
     most_fused = DeviceBackend.most_fused
     cycle_leg = DeviceBackend.cycle_leg
     _compile_fused = DeviceBackend._compile_fused
+    _cluster = DeviceBackend._cluster
+    _deepest = DeviceBackend._deepest
+    _prepare_resident = DeviceBackend._prepare_resident
+    accumulators = DeviceBackend.accumulators
+    fused_sweeps = DeviceBackend.fused_sweeps
 
     def replayed(self, work):
         return work  # NumPy's own way plays back the sweeps of NumPy alone
+
+    def integers(self, count):
+        return np.zeros(count, np.int64)
 
     def new_register(self):
         return np.zeros(SPREAD * sums.WIDTH, np.int64)

@@ -69,7 +69,7 @@ def compare_gate(device):
         device.points_updated = device.bytes_moved = 0
         for _ in range(5):
             device.sweep(halved, (u, value), ((1, 5),), u)
-            device.check(value, threshold)
+            device.check([value], threshold)
         points = 4 if kind == "sum" else 1
         expected = [points * 0.5**n for n in range(1, checks + 1)]
         assert device.ledger() == expected, (kind, threshold)
@@ -87,7 +87,7 @@ def compare_gate(device):
     device.open_gate()
     for _ in range(2):
         device.sweep(copy, value, ((0, 3),), broken)
-        device.check(value, 0.0)
+        device.check([value], 0.0)
     assert len(device.ledger()) == 1
 
 

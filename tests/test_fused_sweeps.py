@@ -521,3 +521,59 @@ def test_no_sweeps_in_place_where_neighbours_have_one_colour():
     expected = two_steps(NumpyBackend(), *given)
     assert two_steps(emulated, *given).tobytes() == expected.tobytes()
     assert emulated.launched == 0
+
+
+# ---- a field that stays on the chip --------------------------------------------------------------
+
+SMALL = {
+    "mean of nine": (mean_of_nine, lambda shape, rng: [rng.random((shape[0], 1))], (41, 63)),
+    "laplace": (heat.laplace, lambda shape, rng: [rng.standard_normal(shape), 0.1], (70, 90)),
+    "heat": (jacobi, lambda shape, rng: heat_arguments(shape, rng, False), (45, 50)),
+    "heat, varying": (jacobi, lambda shape, rng: heat_arguments(shape, rng, True), (33, 71)),
+    "tiny": (heat.four_point_mean, lambda shape, rng: [0.0, 0.0], (4, 5)),
+    "mean of six": (mean_of_six, lambda shape, rng: [1.0 / 6.0], (11, 13, 20)),
+    "heat in 3D": (jacobi, lambda shape, rng: heat_arguments(shape, rng, True), (19, 9, 12)),
+}
+NORMS_OF_SWEEPS = {
+    "none": lambda kinds: [None] * len(kinds),
+    "last": lambda kinds: [*[None] * (len(kinds) - 1), kinds[-1]],
+    "all": lambda kinds: kinds,
+}
+HOSTED = [pytest.param("early", marks=COMPILER), *MACHINES[2:]]
+
+
+@pytest.mark.few(24)
+@pytest.mark.parametrize("name", HOSTED)
+@pytest.mark.parametrize("kind", ["sum", "max"])
+@pytest.mark.parametrize("norms", NORMS_OF_SWEEPS)
+@pytest.mark.parametrize("walls", WALLS)
+@pytest.mark.parametrize("case", SMALL)
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_resident_sweeps_have_the_bits_of_single_sweeps(precision, case, walls, norms, kind, name):
+    point, arguments, shape = SMALL[case]
+    rng = np.random.default_rng(2)
+    backend = machine(name, precision)
+    if backend.limits.cluster == 0:
+        pytest.skip("clusters come with compute capability 9.0")
+    count = 11
+    args = [backend.to_device(a) if isinstance(a, np.ndarray) else a for a in arguments(shape, rng)]
+    wraps = tuple(axis in WALLS[walls] for axis in range(len(shape)))
+    region = tuple((1, extent - 1) for extent in shape)
+    counted = tuple((2, extent - 1) for extent in shape)
+    u = backend.to_device(rng.standard_normal(shape))
+    wrap(backend, u, wraps)
+    old, new, got = (backend.to_device(backend.to_host(u)) for _ in range(3))
+    changes = NORMS_OF_SWEEPS[norms](backend.accumulators(kind, count))
+    given = point, u, region, [args] * count, wraps, changes
+    assert backend.most_fused(*given) == count
+    backend.fused_sweeps(point, got, u, region, [args] * count, wraps, changes, counted)
+    for change in changes:
+        wrap(backend, old, wraps)
+        if change is not None:
+            expected = backend.accumulator(kind)
+            backend.sweep(with_change(point, kind), (new, expected), counted, old, *args)
+            assert change.value == expected.value
+        backend.sweep(point, new, region, old, *args)
+        old, new = new, old
+    inside = tuple(slice(*pair) for pair in region)
+    assert backend.to_host(got)[inside].tobytes() == backend.to_host(old)[inside].tobytes()

@@ -203,3 +203,38 @@ def test_backends_gather(name, threads, monkeypatch):
         for row in rows:
             backend.sweep(copy, gathered, ((row, row + 1), (0, 500)), array)
         assert gathered.value == expected == total(values)
+
+
+def test_many_sums_at_once_are_those_of_each():
+    """Also where slices carry, cancel or are too large for the quick way."""
+    rng = np.random.default_rng(3)
+    registers = [register_of(values) for values in FIELDS.values()]
+    registers += [
+        register_of(rng.random(int(n)) ** 2 * 10.0 ** rng.integers(-40, 40))
+        for n in rng.integers(1, 400, 300)
+    ]
+    for size in (1, 1 << 27, 1 << 33, 1 << 50):
+        for top in (1, 2, 37, sums.BINS - 3):
+            for _ in range(20):
+                register = np.zeros(sums.WIDTH, np.int64)
+                register[sums.TOP] = top
+                register[top - 1 : top + 3] = rng.integers(-size, size, 4, endpoint=True)
+                register[top + 2] *= rng.integers(0, 2)
+                registers.append(register)
+    registers.append(register_of([math.nan]))
+    rows = np.array(registers)
+    many, each = sums.sums_of(rows), [sums.sum_of(register) for register in registers]
+    assert np.array(many).tobytes() == np.array(each).tobytes()
+    assert sums.values_of(["sum"] * len(rows), rows) == pytest.approx(each, abs=0, nan_ok=True)
+
+
+def test_halfway_sums_round_to_even_at_once():
+    """A last bit far behind the leading ones decides."""
+    rows = []
+    for last in (0, 1, -1):
+        for odd in (0, 1):
+            terms = [1.0 + odd * 2.0**-52, 2.0**-53, last * 2.0**-80]
+            rows.append(register_of(*[[term] for term in terms]))
+    many = sums.sums_of(np.array(rows))
+    assert many == [sums.sum_of(row) for row in rows]
+    assert many[:4] == [1.0, 1.0 + 2.0**-51, 1.0 + 2.0**-52, 1.0 + 2.0**-51]

@@ -27,6 +27,8 @@ from heatsolve.stencil.trace import INTEGER, Signature, Tape, describe, place_of
 
 MOST_FUSED = 15
 """Sweeps that one pass through memory makes at most."""
+MOST_RESIDENT = 511
+"""Sweeps that are made at once at most, of a field that stays on the chip meanwhile."""
 SINGLE = np.dtype("float32")
 
 Converts = tuple[Callable[[Any], Any] | None, ...]
@@ -394,6 +396,10 @@ class Backend(ABC):
         """A new, empty accumulator: kind "sum" or "max" (of magnitudes)."""
         return Accumulator(kind, self.new_register(), self)
 
+    def accumulators(self, kind: str, count: int) -> list[Accumulator]:
+        """A series of them, for the norms of sweeps that follow each other."""
+        return [self.accumulator(kind) for _ in range(count)]
+
     def reduce(self, kind: str, point: Point, region: Region, *arguments: Any) -> float:
         """The sum, or the largest magnitude, of a point function over a region.
 
@@ -414,9 +420,9 @@ class Backend(ABC):
         """
         self._checks: list[float] = []
 
-    def check(self, accumulator: Accumulator, threshold: float) -> None:
-        """Enter the value of an accumulator into the ledger, and clear the accumulator."""
-        self._checks.append(accumulator.take())
+    def check(self, accumulators: Sequence[Accumulator], threshold: float) -> None:
+        """Enter the values of accumulators into the ledger, and clear the accumulators."""
+        self._checks += [accumulator.take() for accumulator in accumulators]
 
     def ledger(self) -> list[float]:
         """The values of the checks up to the one that closed the gate; ends the gate (waits)."""
@@ -506,7 +512,7 @@ class Backend(ABC):
     ) -> Any:
         """What `find` tells of a sweep, for `most_fused`: it is asked once for each kind."""
         described = tuple([describe(a) for a in (u, *stages[0])])
-        key = point, described
+        key = find, point, described
         if key not in self._compiled:
             axes = len(u.shape)
             signature = Signature(described, ("array",), (None,), self.precision, axes)
@@ -575,6 +581,7 @@ def _alone(register: np.ndarray) -> np.ndarray:
 
 __all__ = [
     "MOST_FUSED",
+    "MOST_RESIDENT",
     "Accumulator",
     "ArrayLibrary",
     "Backend",
@@ -585,6 +592,7 @@ __all__ = [
     "Region",
     "Signature",
     "cache_folder",
+    "converted",
     "cores",
     "digest",
     "exact_sum",

@@ -273,7 +273,7 @@ class Queue:
 
     def __init__(self, method: Method, criterion: Criterion):
         self._method, self._criterion = method, criterion
-        self.accumulators = [method.accumulator(criterion.kind) for _ in range(method.longest)]
+        self.accumulators = method.accumulators(criterion.kind, method.longest)
 
     def run(self, done: int, until: int, count: int) -> list[ResidualCheck]:
         """Iterations from `done` on, until so many checks are made, or those up to `until`.
@@ -295,17 +295,18 @@ class Queue:
             if afterwards and stop == following:
                 criterion.find(method, stop, self.accumulators[0])
                 changes[stop - done - 1] = self.accumulators[0]
-            for number, change in enumerate(changes[: stop - done], done + 1):
-                if change is not None:
-                    backend.check(change, criterion.gate)
-                    checks.append(ResidualCheck(number, done, stop))
+            made = [(n, c) for n, c in enumerate(changes[: stop - done], done + 1) if c is not None]
+            backend.check([change for _, change in made], criterion.gate)
+            checks += [ResidualCheck(number, done, stop) for number, _ in made]
             done = stop
         return checks
 
     def evaluate(self, checks: Sequence[ResidualCheck], test: ConvergenceTest) -> int:
         """Test the checks of a queue in turn; the iteration at which the method then is."""
         values = self._method.system.backend.ledger()
-        for check, value in zip(checks, values, strict=False):
+        passed = test.pass_over(checks, values)
+        check = checks[max(passed, 1) - 1]
+        for check, value in zip(checks[passed:], values[passed:], strict=False):
             test.examine(check, value)
             if test.ending:
                 break

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import MOST_FUSED, Accumulator, Backend
+from heatsolve.backends import MOST_RESIDENT, Accumulator, Backend
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil.grid import Axis, Grid
 from heatsolve.stencil.language import Point, copy, evaluate, fill, magnitude, term, term_of
@@ -98,14 +98,14 @@ class Sweeps:
         All processes ask, and hear the same, though the blocks of some could take longer passes:
         when they look at a norm, and what they save, depends on it.
         """
-        stages = [arguments] * MOST_FUSED
-        own = self._most(point, u, stages, [None] * MOST_FUSED, 0)
+        stages = [arguments] * MOST_RESIDENT
+        own = self._most(point, u, stages, [None] * MOST_RESIDENT, 0)
         return min(self.halo.ranks.gather(own))
 
     def _most(self, point: Point, u: Any, stages: Any, changes: Any, number: int) -> int:
         """How many of these updates one pass makes, an odd number."""
         halo = self.halo
-        most = _odd(int(min(len(stages), MOST_FUSED, halo.sweeps_left(number))))
+        most = _odd(int(min(len(stages), MOST_RESIDENT, halo.sweeps_left(number))))
         if most == 1:
             return 1
         region = halo.around(number % halo.depth)
@@ -398,6 +398,12 @@ class Method(ABC):
     def accumulator(self, kind: str) -> Accumulator:
         """One for the norms of changes or residuals that will be asked for."""
         return self.system.backend.accumulator(kind)
+
+    def accumulators(self, kind: str, count: int) -> list[Accumulator]:
+        """Several of them, for the norms of iterations that follow each other."""
+        if count == 1:
+            return [self.accumulator(kind)]
+        return self.system.backend.accumulators(kind, count)
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         """Add the terms of a norm of the residual after so many steps."""

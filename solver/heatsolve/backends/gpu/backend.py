@@ -1,5 +1,6 @@
 """What the two GPU backends share: sweeps of arrays of any shapes, messages, the gate."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.backends import (
-    MOST_FUSED,
+    MOST_RESIDENT,
     Accumulator,
     ArrayLibrary,
     Backend,
@@ -17,6 +18,7 @@ from heatsolve.backends import (
     Message,
     Region,
     Signature,
+    converted,
     digest,
     kept,
 )
@@ -25,7 +27,14 @@ from heatsolve.backends.compilation import compiling
 from heatsolve.backends.gpu.cycle_legs import LegKernels, kernels_of, makes_leg, padded
 from heatsolve.backends.gpu.device import Limits
 from heatsolve.backends.gpu.emit import OPTIONS, check_source, kernel_source
-from heatsolve.backends.gpu.fused_sweeps import LARGEST, FusedKernel, deepest, work_of
+from heatsolve.backends.gpu.fused_kernel import FusedSweeps
+from heatsolve.backends.gpu.fused_sweeps import (
+    LARGEST,
+    FusedKernel,
+    deepest,
+    reads_neighbours,
+    work_of,
+)
 from heatsolve.backends.gpu.graphs import Replay, SmallSweep, may_share
 from heatsolve.backends.gpu.launch import (
     SPREAD,
@@ -40,10 +49,19 @@ from heatsolve.backends.gpu.launch import (
     shape_of,
 )
 from heatsolve.backends.gpu.nccl import Nccl, connect
+from heatsolve.backends.gpu.resident import (
+    FEWEST_SWEEPS,
+    LARGEST_CLUSTER,
+    Cluster,
+    cluster_of,
+    launch_of,
+    source_of,
+    sweeps_at_once,
+)
 from heatsolve.stencil.language import Point
-from heatsolve.stencil.trace import Tape
+from heatsolve.stencil.trace import Tape, describe
 
-BEYOND = MOST_FUSED
+BEYOND = MOST_RESIDENT
 """Checks that the last fused sweeps of a queue may bring beyond those that were asked for."""
 MOST_WITH_NORMS = 7
 """Sweeps fused where most of them have norms: these need registers, too."""
@@ -105,9 +123,26 @@ class DeviceBackend(Backend):
         numbers = self.integer(copies), self.integer(kind == "sum"), np.float64(limit)
         self._check(ONE_BLOCK, (register, *numbers, self._gate, self._rows))
 
+    def _queue_checks(self, first: Any, count: int, kind: str, limit: float) -> None:
+        """Queue the kernels of checks of a series of registers that a cluster has filled."""
+        copies, gate = self.integer(LARGEST_CLUSTER), self._gate
+        self._merge_series(
+            replace(ONE_BLOCK, grid=(count, 1, 1)), (first, copies, gate, self._rows)
+        )
+        numbers = self.integer(count), self.integer(kind == "sum"), np.float64(limit)
+        self._judge(ONE_BLOCK, (*numbers, gate, self._rows))
+
     @cached_property
     def _merge(self) -> Compiled:
         return self.compiled(check_source(), "merge")
+
+    @cached_property
+    def _merge_series(self) -> Compiled:
+        return self.compiled(check_source(), "merge_series")
+
+    @cached_property
+    def _judge(self) -> Compiled:
+        return self.compiled(check_source(), "judge")
 
     @cached_property
     def _check(self) -> Compiled:
@@ -230,13 +265,77 @@ class DeviceBackend(Backend):
     ) -> int:
         if not self.limits.has_fused_sweeps or max(u.shape) > LARGEST:
             return 1
-        most = self._analysed(partial(deepest, limits=self.limits), point, u, stages)
+        if len(stages) >= FEWEST_SWEEPS and self._cluster(point, u, region, stages) is not None:
+            count = sweeps_at_once(stages, changes)
+            if count >= FEWEST_SWEEPS:
+                return count
+        most = self._analysed(self._deepest, point, u, stages)
         most = min(most, len(stages))
         if sum(change is not None for change in changes[:most]) > 2:
             most = min(most, MOST_WITH_NORMS)
         # An exact sum costs as much as many sweeps: it pays in the last of those fused only.
         sums_at = [n for n, change in enumerate(changes) if change and change.kind == "sum"]
         return min([most, *[n + 1 for n in sums_at]])
+
+    @cached_property
+    def _deepest(self) -> Callable[[Tape, Signature], int]:
+        return partial(deepest, limits=self.limits)
+
+    def _cluster(
+        self, point: Point, u: Any, region: Region, stages: Sequence[Sequence[Any]]
+    ) -> Cluster | None:
+        """The cluster that keeps the field of these sweeps on the chip; None if none does."""
+        if not self._analysed(reads_neighbours, point, u, stages):
+            return None
+        return cluster_of(region, tuple(u.shape), self.dtype.itemsize, self.limits)
+
+    def fused_sweeps(
+        self,
+        point: Point,
+        new: Any,
+        u: Any,
+        region: Region,
+        stages: Sequence[Sequence[Any]],
+        wraps: Sequence[bool],
+        changes: Sequence[Accumulator | None],
+        counted: Region,
+    ) -> None:
+        if len(stages) < FEWEST_SWEEPS or sweeps_at_once(stages, changes) < len(stages):
+            sweeps = point, new, u, region, stages, wraps, changes, counted
+            Backend.fused_sweeps(self, *sweeps)
+            return
+        described = tuple([describe(a) for a in (u, *stages[0])])
+        kind = next((change.kind for change in changes if change is not None), None)
+        key = (point, described, kind, tuple(wraps), self.gated, region, tuple(u.shape))
+        if key not in self._compiled:
+            self._compiled[key] = self._prepare_resident(*key)
+        queue, launch, converts, bytes_moved = self._compiled[key]
+        first = next((n for n, change in enumerate(changes) if change is not None), len(changes))
+        registers = [change.register for change in changes[first : first + 1] if change]
+        args = converted(stages[0], converts)
+        queue(launch(len(stages), first, counted), (new, u, *args, *registers))
+        points = math.prod([high - low for low, high in region])
+        self.count(points * len(stages), points * bytes_moved)
+
+    def _prepare_resident(
+        self,
+        point: Point,
+        described: Any,
+        kind: str | None,
+        wraps: tuple[bool, ...],
+        gated: bool,
+        region: Region,
+        shape: tuple[int, ...],
+    ) -> tuple[Any, Any, Any, int]:
+        """The kernel of resident sweeps, its launches, and what its arguments are converted to."""
+        signature = Signature(described, ("array",), (None,), self.precision, len(wraps), gated)
+        tape = signature.tape(point)
+        cluster = cluster_of(region, shape, self.dtype.itemsize, self.limits)
+        assert cluster is not None
+        work = FusedSweeps(tape, signature, (), (kind,), wraps, 1)
+        queue = self.c_kernel(source_of(work, cluster), cluster.bytes_shared)
+        launch = partial(launch_of, cluster, region, shape)
+        return queue, launch, self._converts(described[1:]), signature.bytes_moved(tape)
 
     def _compile_fused(
         self,
@@ -332,6 +431,12 @@ class DeviceBackend(Backend):
     def new_register(self) -> Any:
         return self.integers(SPREAD * sums.WIDTH)
 
+    def accumulators(self, kind: str, count: int) -> list[Accumulator]:
+        """A series, whose registers lie one behind the other."""
+        registers, width = self.integers(count * SPREAD * sums.WIDTH), SPREAD * sums.WIDTH
+        parts = [self.part(registers, (width,), n * width) for n in range(count)]
+        return [Accumulator(kind, register, self) for register in parts]
+
     def clear_register(self, register: Any) -> None:
         self.enqueue(partial(self.zero, register))
 
@@ -346,15 +451,23 @@ class DeviceBackend(Backend):
         self._kinds, self._work = [], []
         self.gated = True
 
-    def check(self, accumulator: Accumulator, threshold: float) -> None:
+    def check(self, accumulators: Sequence[Accumulator], threshold: float) -> None:
         if self.lookahead == 1:
-            super().check(accumulator, threshold)
+            super().check(accumulators, threshold)
             return
-        if len(self._kinds) == self.lookahead + BEYOND:
+        if len(self._kinds) + len(accumulators) > self.lookahead + BEYOND:
             raise ValueError(f"a ledger holds {self.lookahead + BEYOND} checks")
-        self._kinds.append(accumulator.kind)
-        self._work.append((self.points_updated, self.bytes_moved))
+        self._kinds += [accumulator.kind for accumulator in accumulators]
+        self._work += [(self.points_updated, self.bytes_moved)] * len(accumulators)
         limit = threshold * (1.0 + GATE_MARGIN) if threshold >= 0.0 else -1.0
+        if len(accumulators) >= FEWEST_SWEEPS and self.nccl is None:  # of resident sweeps
+            first = accumulators[0]
+            self._queue_checks(first.register, len(accumulators), first.kind, limit)
+            return
+        for accumulator in accumulators:
+            self._check_alone(accumulator, limit)
+
+    def _check_alone(self, accumulator: Accumulator, limit: float) -> None:
         register, copies = accumulator.register, SPREAD
         if self.nccl is not None:
             copies = self.integer(SPREAD)
@@ -373,7 +486,7 @@ class DeviceBackend(Backend):
         if 0 < passed < len(self._work):  # the sweeps behind a closed gate have done nothing
             self.points_updated, self.bytes_moved = self._work[passed - 1]
         rows = rows.reshape(-1, sums.WIDTH)[:passed]
-        return [sums.VALUE_OF[kind](row) for kind, row in zip(self._kinds, rows)]  # noqa: B905
+        return sums.values_of(self._kinds[: len(rows)], rows)
 
     def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
         """By way of a ledger, from which nothing but a value that is not finite bars the rest."""
@@ -381,7 +494,7 @@ class DeviceBackend(Backend):
             return super().values(accumulators)
         self.open_gate()
         for accumulator in accumulators:
-            self.check(accumulator, -1.0)
+            self.check([accumulator], -1.0)
         values = self.ledger()
         return values + super().values(accumulators[len(values) :])
 

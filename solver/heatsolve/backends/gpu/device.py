@@ -16,6 +16,7 @@ VARIABLE = "HEATSOLVE_PRETEND_GPU"
 class Limits:
     """What a GPU of some compute capability can hold.
 
+    `cluster`: blocks that may write into each other's shared memory, 0 if none may;
     `shared_of_block`: bytes of shared memory that a block may have, if it asks for them; `shared`:
     those of a multiprocessor; `reserved`: what each of its blocks takes besides its own; `threads`
     and `registers` (of four bytes): those of a multiprocessor; `cache`: bytes of the second level.
@@ -29,6 +30,7 @@ class Limits:
     threads: int
     cache: int
     registers: int = 1 << 16
+    cluster: int = 0
     pretended: bool = False
 
     @property
@@ -71,9 +73,9 @@ CARDS = {
     "A30 1g.6gb": Limits((8, 0), 14, 163 * KIB, 164 * KIB, KIB, 2048, 6 * MIB),
     "RTX 3090": Limits((8, 6), 82, 99 * KIB, 100 * KIB, KIB, 1536, 6 * MIB),
     "RTX 4090": Limits((8, 9), 128, 99 * KIB, 100 * KIB, KIB, 1536, 72 * MIB),
-    "H100": Limits((9, 0), 132, 227 * KIB, 228 * KIB, KIB, 2048, 50 * MIB),
-    "B200": Limits((10, 0), 148, 227 * KIB, 228 * KIB, KIB, 2048, 126 * MIB),
-    "RTX 5090": Limits((12, 0), 170, 99 * KIB, 100 * KIB, KIB, 1536, 96 * MIB),
+    "H100": Limits((9, 0), 132, 227 * KIB, 228 * KIB, KIB, 2048, 50 * MIB, cluster=16),
+    "B200": Limits((10, 0), 148, 227 * KIB, 228 * KIB, KIB, 2048, 126 * MIB, cluster=16),
+    "RTX 5090": Limits((12, 0), 170, 99 * KIB, 100 * KIB, KIB, 1536, 96 * MIB, cluster=8),
 }
 """By name; from "Technical specifications per compute capability", CUDA C++ Programming Guide."""
 
@@ -107,7 +109,49 @@ def limits_of(device: int) -> Limits:
     if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(handle), device) != 0:
         raise InputError(f"the driver shows no GPU {device}")
     numbers: dict[str, Any] = {name: asked(number) for name, number in ATTRIBUTES.items()}
-    return pretended(Limits((asked(MAJOR), asked(MINOR)), **numbers))
+    capability = asked(MAJOR), asked(MINOR)
+    cluster = largest_cluster(driver, numbers["shared_of_block"]) if capability >= (9, 0) else 0
+    return pretended(Limits(capability, **numbers, cluster=cluster))
+
+
+PORTABLE_CLUSTER = 8
+"""Blocks of a cluster on every device that has them."""
+MAX_SHARED, NON_PORTABLE_CLUSTER = 8, 14
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES and _NON_PORTABLE_CLUSTER_SIZE_ALLOWED."""
+NOTHING = b".version 7.8 .target sm_90 .address_size 64 .visible .entry nothing() { ret; }"
+"""A kernel of PTX."""
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        *[(f"{of}_{axis}", ctypes.c_uint) for of in ("grid", "block") for axis in "xyz"],
+        ("bytes_shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+def largest_cluster(driver: Any, bytes_shared: int) -> int:
+    """Blocks of a cluster that the current device has room for, all of its shared memory theirs.
+
+    It depends on the multiprocessors of its parts, so the driver is asked for a kernel.
+    """
+    module, kernel, blocks = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int(0)
+    config = LaunchConfig(16, 1, 1, 1024, 1, 1, bytes_shared)
+    asked = (
+        driver.cuModuleLoadData(ctypes.byref(module), NOTHING)
+        or driver.cuModuleGetFunction(ctypes.byref(kernel), module, b"nothing")
+        or driver.cuFuncSetAttribute(kernel, MAX_SHARED, bytes_shared)
+        or driver.cuFuncSetAttribute(kernel, NON_PORTABLE_CLUSTER, 1)
+        or driver.cuOccupancyMaxPotentialClusterSize(
+            ctypes.byref(blocks), kernel, ctypes.byref(config)
+        )
+    )
+    driver.cuModuleUnload(module)
+    return min(blocks.value, 16) if asked == 0 else PORTABLE_CLUSTER
 
 
 def pretended(real: Limits) -> Limits:
@@ -119,7 +163,7 @@ def pretended(real: Limits) -> Limits:
         raise InputError(f"{VARIABLE}={name!r}: no such card, there are {', '.join(CARDS)}")
     card = CARDS[name]
     smaller: dict[str, Any] = {
-        n: min(getattr(real, n), getattr(card, n)) for n in ("capability", *ATTRIBUTES)
+        n: min(getattr(real, n), getattr(card, n)) for n in ("capability", "cluster", *ATTRIBUTES)
     }
     smaller["reserved"] = max(real.reserved, card.reserved)
     return replace(real, **smaller, pretended=True)

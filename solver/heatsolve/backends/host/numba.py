@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numba
 from numba.core import event
 
-from heatsolve.backends import Accumulator, ArrayLibrary, Region, Signature
+from heatsolve.backends import MOST_FUSED, Accumulator, ArrayLibrary, Region, Signature
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import WATCH, digest
 from heatsolve.backends.host import HostBackend
@@ -117,7 +117,8 @@ class NumbaBackend(HostBackend):
             return 1
         reach = self._analysed(_reach, point, u, stages)
         extents = [high - low for low, high in region]
-        return 1 if reach is None else self.tiling.levels(extents, reach, wraps, len(stages))
+        most = min(len(stages), MOST_FUSED)
+        return 1 if reach is None else self.tiling.levels(extents, reach, wraps, most)
 
     def _compile_fused(
         self,

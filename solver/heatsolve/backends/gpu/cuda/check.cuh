@@ -18,6 +18,40 @@ extern "C" __global__ void merge(integer* reg, integer copies, integer* gate, in
     if (!gate[0]) merge_into(row, reg, copies);
 }
 
+// Merges registers of a series, one a block, into the next rows of the ledger, and clears them.
+extern "C" __global__ void merge_series(integer* reg, integer copies, integer* gate,
+                                        integer* rows) {
+    if (gate[0]) return;
+    merge_into(rows + (gate[1] + blockIdx.x) * WIDTH, reg + blockIdx.x * SPREAD * WIDTH, copies);
+}
+
+// Whether the value of a row closes the gate.
+__device__ bool closes(const integer* row, integer sum, double limit) {
+    double value = 0;
+    if (!sum)
+        value = __longlong_as_double(row[LARGEST]);
+    else if (row[TOP])
+        for (int k = SLICES - 1; k >= 0; k--)
+            value += scalbn((double)row[row[TOP] - 1 + SLICES - 1 - k],
+                            (int)(LOWEST + SLICE_BITS * (row[TOP] - 1 - k)));
+    return row[NOT_FINITE] || value <= limit;
+}
+
+// Counts the next rows of the ledger up to the first one that closes the gate; one block.
+extern "C" __global__ void judge(integer count, integer sum, double limit, integer* gate,
+                                 integer* rows) {
+    if (gate[0]) return;
+    __shared__ int first;
+    if (!threadIdx.x) first = count;
+    __syncthreads();
+    for (int n = threadIdx.x; n < count; n += blockDim.x)
+        if (closes(rows + (gate[1] + n) * WIDTH, sum, limit)) atomicMin(&first, n);
+    __syncthreads();
+    if (threadIdx.x) return;
+    gate[0] = first < count;
+    gate[1] += min(integer(first) + 1, count);
+}
+
 // Merges a register into a row of the ledger, clears it, and closes the gate; one block.
 extern "C" __global__ void check(integer* reg, integer copies, integer sum, double limit,
                                  integer* gate, integer* rows) {
@@ -26,13 +60,6 @@ extern "C" __global__ void check(integer* reg, integer copies, integer sum, doub
     merge_into(merged, reg, copies);
     __syncthreads();
     if (threadIdx.x) return;
-    double value = 0;
-    if (!sum)
-        value = __longlong_as_double(merged[LARGEST]);
-    else if (merged[TOP])
-        for (int k = SLICES - 1; k >= 0; k--)
-            value += scalbn((double)merged[merged[TOP] - 1 + SLICES - 1 - k],
-                            (int)(LOWEST + SLICE_BITS * (merged[TOP] - 1 - k)));
     gate[1] += 1;
-    if (merged[NOT_FINITE] || value <= limit) gate[0] = 1;
+    if (closes(merged, sum, limit)) gate[0] = 1;
 }

@@ -1,4 +1,5 @@
-// What only PTX says: copies and barriers that one waits for later, and stores without a branch.
+// What only PTX says: copies and barriers that one waits for later, stores without a branch, and the
+// blocks of a cluster.
 
 #if __CUDA_ARCH__ >= 800
 template <int N> __device__ __forceinline__ void fetch(unsigned to, const void* from) {
@@ -89,3 +90,24 @@ __device__ __forceinline__ void store_if(bool wanted, float* to, float a, float 
         "l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
         : "memory");
 }
+
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ int block_of_cluster() {
+    unsigned number;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(number));
+    return number;
+}
+// Where a block of the cluster has in its shared memory what this block has at a place of its own.
+template <typename V> __device__ __forceinline__ V* in_block(V* own, int block) {
+    unsigned long long place;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(place) : "l"(own), "r"(block));
+    return reinterpret_cast<V*>(place);
+}
+// All threads of the cluster arrive, and wait for the others later; what they wrote is then seen.
+__device__ __forceinline__ void arrive_at_cluster() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void await_cluster() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+#endif

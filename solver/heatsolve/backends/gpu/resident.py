@@ -1,0 +1,144 @@
+"""Many sweeps of a small field in one kernel, which keeps it in the memory of a cluster of blocks.
+
+A kernel takes two microseconds, however few points it has. Blocks of a cluster (from compute
+capability 9.0 on) write into each other's shared memory and wait for each other in a tenth of that,
+so a field that fits there goes from sweep to sweep without any other memory.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from heatsolve.backends import Accumulator, Region
+from heatsolve.backends.gpu.device import Limits
+from heatsolve.backends.gpu.fused_kernel import NORMS, FusedSweeps, assembled, place_of
+from heatsolve.backends.gpu.launch import Launch
+
+FEWEST_SWEEPS = 9
+"""Below, fused sweeps that go through memory are as fast."""
+ALONE = 1 << 10
+"""Points up to which one block is as fast as several."""
+POINTS = 8
+"""Points of a thread, at most: as many terms as an exact sum takes at once."""
+FEW_POINTS = 4
+"""Those of a thread where a block can have more threads."""
+THREADS = (128, 256, 512, 1024)
+"""Of a block."""
+LARGEST_CLUSTER = 16
+"""Blocks of a cluster that any device has, at most."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """How a field is cut: its blocks, each with some planes (in two dimensions rows)."""
+
+    blocks: int
+    threads: int
+    points: int
+    """Of a thread."""
+    bytes_shared: int
+    """Of a block."""
+
+
+@cache
+def cluster_of(
+    region: Region, shape: tuple[int, ...], bytes: int, limits: Limits
+) -> Cluster | None:
+    """The cluster that has room for a field of this shape; None if none has."""
+    low, high = region[0]
+    beside = math.prod(high - low for low, high in region[1:])
+    blocks = min(limits.cluster, high - low)
+    if (high - low) * beside <= ALONE:
+        blocks = min(blocks, 1)
+    if blocks < 1:
+        return None
+    planes = -(-(high - low) // blocks)
+    points = planes * beside
+    threads = next((n for n in THREADS if FEW_POINTS * n >= points), THREADS[-1])
+    bytes_shared = 2 * (planes + 2) * math.prod(shape[1:]) * bytes
+    of_thread = -(-points // threads)
+    if of_thread > POINTS or limits.blocks(threads, bytes_shared) < 1:
+        return None
+    return Cluster(blocks, threads, of_thread, bytes_shared)
+
+
+def sweeps_at_once(stages: Sequence[Any], changes: Sequence[Accumulator | None]) -> int:
+    """How many sweeps one kernel makes: of equal arguments, all with norms or but the last one."""
+    if any(stage is not stages[0] for stage in stages):
+        return 1
+    first = next((n for n, change in enumerate(changes) if change is not None), len(changes))
+    if first > 0:
+        return min(first + 1, len(changes))
+    return next((n for n, change in enumerate(changes) if change is None), len(changes))
+
+
+@cache
+def source_of(work: FusedSweeps, cluster: Cluster) -> str:
+    """CUDA C of the kernel `sweeps`."""
+    reads = Reads(work)
+    defines = {
+        "BLOCKS": cluster.blocks, "THREADS": cluster.threads, "OWN": cluster.points,
+        "NORM": NORMS.get(f"{work.norms[0]}_NORM".upper(), 0),
+        **dict(zip(("WRAPS_I", "WRAPS_J", "WRAPS_K"), in_space(work.wraps, False), strict=True)),
+    }  # fmt: skip
+    pieces = {
+        "PREPARE": reads.lines,
+        "PREPARE_POINT": reads.of_point,
+        "POINT_ARGUMENTS": ", ".join(reads.args),
+    }
+    return assembled("resident.cuh", work, defines, pieces)
+
+
+def in_space(values: Sequence[Any], middle: Any) -> tuple[Any, ...]:
+    """What there is for each axis, in three dimensions: a row is a plane of one line."""
+    first, *others = values
+    return (first, *([middle] if len(others) == 1 else []), *others)
+
+
+class Reads:
+    """What a point function takes: the field in shared memory, all else held by the threads.
+
+    `lines` come before all points, `of_point` before each one.
+    """
+
+    def __init__(self, work: FusedSweeps):
+        self.lines: list[str] = []
+        self.of_point: list[str] = []
+        self.args: list[str] = []
+        indices = ("i", "k") if work.signature.dimension == 2 else ("i", "j", "k")
+        for place, operation in enumerate(work.tape.operations):
+            if operation.name == "scalar":
+                self.args.append(f"a{operation.operands[0]}")
+            elif operation.name == "load":
+                number, subscript = operation.operands
+                shift = [distance for distance, _ in subscript]
+                if number == 0:
+                    i, j, k = in_space(shift, 0)
+                    self.args.append(f"field[{i} * plane + {j} * line + {k}]")
+                    continue
+                constant = work.signature.arguments[number]
+                at = place_of(constant, [f"{n} + {d}" for n, d in zip(indices, shift, strict=True)])
+                if not at:
+                    self.lines.append(f"const real l{place} = a{number}[0];")
+                    self.args.append(f"l{place}")
+                    continue
+                self.lines.append(f"real l{place}[OWN];")
+                self.of_point.append(f"l{place}[n] = a{number}[{at}];")
+                self.args.append(f"l{place}[n]")
+
+
+def launch_of(
+    cluster: Cluster,
+    region: Region,
+    shape: tuple[int, ...],
+    count: int,
+    first_norm: int,
+    counted: Region,
+) -> Launch:
+    """The launch of `count` sweeps, those from number `first_norm` on with norms."""
+    pairs = (*in_space(region, (0, 1)), *in_space(counted, (0, 1)))
+    bounds = [bound for pair in pairs for bound in pair]
+    numbers = (count, first_norm, *bounds, *in_space(shape, 1), shape[-1])
+    return Launch((cluster.blocks, 1, 1), (cluster.threads, 1, 1), tuple(numbers))
