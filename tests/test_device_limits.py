@@ -58,6 +58,17 @@ class Driver:
         value._obj.value = self.answers.get(attribute, -1)
         return 0 if attribute in self.answers else 1
 
+    def cuModuleLoadData(self, module, code):
+        return 0
+
+    cuModuleGetFunction = cuFuncSetAttribute = lambda self, *args: 0
+    cuModuleUnload = cuInit
+    largest_cluster = 16
+
+    def cuOccupancyMaxPotentialClusterSize(self, blocks, kernel, config):
+        blocks._obj.value = self.largest_cluster
+        return 0 if self.largest_cluster else 1
+
 
 @pytest.fixture
 def driver(monkeypatch):
@@ -73,6 +84,8 @@ def test_a_device_is_asked_for_its_limits(driver, monkeypatch):
         "50 MiB of cache"
     )
     assert str(CARDS["P100"]).endswith("4 MiB of cache; makes single sweeps")
+    monkeypatch.setattr(Driver, "largest_cluster", 0)  # an older driver does not tell
+    assert limits_of(0).cluster == 8
     with pytest.raises(InputError, match="no GPU 1"):
         limits_of(1)
     monkeypatch.setattr(Driver, "answers", {75: 9, 76: 0})
@@ -113,11 +126,11 @@ def mean_of_six(i, j, k, u, sixth):
     return sixth * (near + u[i, j, k - 1] + u[i, j, k + 1])
 
 
-def make_pass(backend, point: Point, shape, arguments) -> int:
-    """Queue as many sweeps as one pass makes; how many."""
+def make_pass(backend, point: Point, shape, arguments, count=7) -> int:
+    """Queue as many of these sweeps as one pass makes; how many."""
     u, new = np.zeros(shape, backend.dtype), np.zeros(shape, backend.dtype)
     region, wraps = tuple((1, extent - 1) for extent in shape), (False,) * len(shape)
-    sweeps = backend.most_fused(point, u, region, [arguments] * 7, wraps, [None] * 7)
+    sweeps = backend.most_fused(point, u, region, [arguments] * count, wraps, [None] * count)
     if sweeps > 1:
         changes = [*[None] * (sweeps - 1), backend.accumulator("sum")]
         backend.fused_sweeps(point, new, u, region, [arguments] * sweeps, wraps, changes, region)
@@ -131,6 +144,9 @@ def chosen(card, precision="float64"):
     b = np.zeros((30, 140), backend.dtype)
     two = make_pass(backend, heat.laplace, b.shape, (b, 0.1))
     three = make_pass(backend, mean_of_six, (20, 30, 70), (1.0 / 6.0,))
+    if CARDS[card].cluster:
+        assert make_pass(backend, heat.laplace, b.shape, (b, 0.1), 99) == 99
+        assert make_pass(backend, mean_of_six, (20, 20, 20), (1.0 / 6.0,), 99) == 99
     two_steps(backend, "nodes = [20, 18]", "vgvv", "", "multigrid")
     two_steps(backend, "nodes = [12, 10, 11]", "vgvrvv", "", "multigrid")
     return two, three, backend.kernels
@@ -144,7 +160,7 @@ def defined(source, name):
 
 def families(kernels):
     """One kernel of each: in how many dimensions, with which sweeps, and what else it does."""
-    names = ("WRAPS_K", "T", "LEVELS", "RESTRICTS", "CORRECTS")
+    names = ("WRAPS_K", "T", "LEVELS", "RESTRICTS", "CORRECTS", "OWN")
     found = {}
     for source, taken in kernels.items():
         found.setdefault(tuple(defined(source, name) for name in names), (source, *taken))
@@ -251,7 +267,7 @@ def generic_kernels():
         tape = signature.tape(point)
         threads = math.prod(cuda_c.shape_of(signature).block)
         yield name, cuda_c.kernel_source("sweep", signature, tape), threads, 0
-    for name in ("check", "merge"):
+    for name in ("check", "merge", "merge_series", "judge"):
         yield name, cuda_c.check_source(), 128, 0
     functions = ((LAPLACE, LAPLACE.tape(heat.laplace)),)
     yield "sweeps", graphs.source(functions, 20), graphs.THREADS, 48 * KIB

@@ -407,9 +407,10 @@ class Ahead(Emulated):
     def open_gate(self):
         self.shut, self.gated, self.values = False, True, []
 
-    def check(self, accumulator, threshold):
-        if self.shut:
+    def check(self, accumulators, threshold):
+        if self.shut or not accumulators:
             return
+        (accumulator,) = accumulators
         self.values.append(accumulator.value)
         accumulator.clear()
         self.shut = self.values[-1] <= (self.early * threshold if threshold > 0.0 else threshold)
@@ -577,3 +578,37 @@ def test_resident_sweeps_have_the_bits_of_single_sweeps(precision, case, walls, 
         old, new = new, old
     inside = tuple(slice(*pair) for pair in region)
     assert backend.to_host(got)[inside].tobytes() == backend.to_host(old)[inside].tobytes()
+
+
+@pytest.mark.parametrize("name", MACHINES[2:])
+@pytest.mark.parametrize("kind", ["sum", "max"])
+@pytest.mark.parametrize("closing", [0, 17, 38, None])
+def test_a_gate_closes_within_resident_sweeps(closing, kind, name):
+    """The ledger ends with the check that meets the threshold; later work does nothing."""
+    host, backend, count, region = NumpyBackend(), machine(name), 39, ((1, 19), (1, 29))
+    args = 0.0, 0.0
+    u = np.random.default_rng(5).standard_normal((20, 30))
+    pair, values = [u.copy(), u.copy()], []
+    for n in range(count):
+        change, old, new = host.accumulator(kind), pair[n % 2], pair[1 - n % 2]
+        point = with_change(heat.four_point_mean, kind)
+        host.sweep(point, (new, change), region, old, *args)
+        values.append(change.take())
+    assert values == sorted(values, reverse=True)
+    first, second = backend.to_device(u), backend.to_device(u)
+    series = backend.accumulators(kind, count)
+    backend.open_gate()
+    stages = [args] * count
+    sweeps = region, stages, (False, False), series, region
+    backend.fused_sweeps(heat.four_point_mean, second, first, *sweeps)
+    backend.check(series, -1.0 if closing is None else values[closing])
+    backend.fused_sweeps(heat.four_point_mean, first, second, *sweeps)
+    backend.check(series[:1], -1.0)
+    found = backend.ledger()
+    if closing is None:
+        assert found[:count] == values and len(found) == count + 1
+        assert backend.to_host(first).tobytes() != u.tobytes()
+    else:
+        assert found == values[: closing + 1]
+        assert backend.to_host(first).tobytes() == u.tobytes()
+    assert backend.to_host(second).tobytes() == pair[count % 2].tobytes()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve import __version__
-from heatsolve.backends import Backend, told, trouble
+from heatsolve.backends import MOST_FUSED, Backend, told, trouble
 from heatsolve.backends.registry import choose, machine_name, make
 from heatsolve.budget import explained
 from heatsolve.case.case import Case
@@ -211,7 +211,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     }
     try:
         alone = make_model(case.model_copy(update=of_block), machine)
-        layers = min(most, *ranks.gather(alone.longest_pass()))
+        layers = min(most, MOST_FUSED, *ranks.gather(alone.longest_pass()))
     except InputError:  # an expression that has no value at points of another grid
         return case
     layers -= 1 - layers % 2  # odd, as the number of sweeps of a pass

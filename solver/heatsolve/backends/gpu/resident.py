@@ -79,7 +79,7 @@ def source_of(work: FusedSweeps, cluster: Cluster) -> str:
     """CUDA C of the kernel `sweeps`."""
     reads = Reads(work)
     defines = {
-        "BLOCKS": cluster.blocks, "THREADS": cluster.threads, "OWN": cluster.points,
+        "CLUSTER": cluster.blocks, "THREADS": cluster.threads, "OWN": cluster.points,
         "NORM": NORMS.get(f"{work.norms[0]}_NORM".upper(), 0),
         **dict(zip(("WRAPS_I", "WRAPS_J", "WRAPS_K"), in_space(work.wraps, False), strict=True)),
     }  # fmt: skip

@@ -2,14 +2,14 @@
 //
 // A block has some planes of the field (in two dimensions a plane is one line), each of them twice:
 // a sweep reads one copy and writes the other. What the blocks beside it read it writes into their
-// memory, too. Before the kernel come numbers (BLOCKS of the cluster, OWN of a thread, ...) and
+// memory, too. Before the kernel come numbers (CLUSTER of the cluster, OWN of a thread, ...) and
 // the pieces PREPARE, PREPARE_POINT and POINT_ARGUMENTS of the point function.
 
 // Where a point lies: in the first or the last plane of its block, and beside a periodic end.
 enum { FIRST = 1, LAST = 2, LOW_J = 4, HIGH_J = 8, LOW_K = 16, HIGH_K = 32 };
 
 // `count` sweeps; those from number `from` on have norms, each in a register of its own.
-extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS)
     sweeps(const integer* gate, PARAMETERS, integer count, integer from, integer low_i,
            integer high_i, integer low_j, integer high_j, integer low_k, integer high_k,
            integer count_low_i, integer count_high_i, integer count_low_j, integer count_high_j,
@@ -21,8 +21,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     const int block = block_of_cluster(), line = int(extent_k), plane = int(extent_j) * line;
     extern __shared__ __align__(16) unsigned char shared[];
     real* const own = reinterpret_cast<real*>(shared);
-    const int planes = int(high_i - low_i), copy = ((planes + BLOCKS - 1) / BLOCKS + 2) * plane;
-    auto start = [&](int n) { return int(low_i) + planes * n / BLOCKS; };
+    const int planes = int(high_i - low_i), copy = ((planes + CLUSTER - 1) / CLUSTER + 2) * plane;
+    auto start = [&](int n) { return int(low_i) + planes * n / CLUSTER; };
     const int first = start(block), last = start(block + 1);
     auto of_array = [&](int i, int j, int k) { return ((size_t)i * extent_j + j) * pitch + k; };
     for (int n = threadIdx.x; n < (last - first + 2) * plane; n += THREADS)
@@ -30,11 +30,11 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
             a0[of_array(first - 1 + n / plane, n % plane / line, n % line)];
 
     // The planes of the blocks beside that hold the first and the last one of this block.
-    const int before = (block + BLOCKS - 1) % BLOCKS, behind = (block + 1) % BLOCKS;
+    const int before = (block + CLUSTER - 1) % CLUSTER, behind = (block + 1) % CLUSTER;
     real* const below =
         in_block(own, before) + (start(before + 1) - start(before) + 1) * plane;
     real* const above = in_block(own, behind);
-    const bool has_below = WRAPS_I || block > 0, has_above = WRAPS_I || block < BLOCKS - 1;
+    const bool has_below = WRAPS_I || block > 0, has_above = WRAPS_I || block < CLUSTER - 1;
 
     // The points of this thread, and what it reads of other arrays: the same for all sweeps.
     const int width = int(high_k - low_k), lines = int(high_j - low_j);
