@@ -10,6 +10,7 @@ import pytest
 from conformance import PRECISIONS, random_field
 from many import SMALL_TILES, Impatient, assert_same, texts
 from test_ranks import launch, mpi
+from test_solvers import PROBLEMS, case_text
 
 import heatsolve.backends.host.numba
 from heatsolve.backends import MOST_FUSED
@@ -277,6 +278,55 @@ def test_a_growing_iteration_says_the_same(passes, tmp_path):
             run(parse(text, "case"), backend, tmp_path / "case.h5")
         said.append(str(caught.value))
     assert passes and said[0] == said[1]
+
+
+EXPLICIT = "scheme = 'explicit'\nend = 0.2\nstep = 0.0015"
+EXPLICIT_PROBLEMS = ("cells, mixed", "nodes, mixed", "cells, periodic", "3D cells")
+LOOKS = {
+    "each": "every = 50",
+    "each fortieth": "every = 50\n[solver]\ncheck_every = 40",
+    "frames": "every = 7\n[solver]\ncheck_every = 40",
+    "samples": "sample = 12\n[solver]\ncheck_every = 40",
+    "moments": "sample = '0.01 s'\n[solver]\ncheck_every = 40",
+}
+
+
+def explicit(problem, looks):
+    grid, walls, source = PROBLEMS[problem]
+    text = case_text(
+        grid, walls, source, model="steady = false", time=EXPLICIT, output=LOOKS[looks]
+    )
+    return parse(text.replace("[solver]\n\n", ""), "case")
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("looks", LOOKS)
+@pytest.mark.parametrize("problem", EXPLICIT_PROBLEMS)
+def test_explicit_steps_at_once(problem, looks, other_backend, passes, tmp_path):
+    """Steps between two looks, in passes or on the chip: the history, frames and field of single
+    steps, and the same after interruptions."""
+    case = explicit(problem, looks)
+    run(case, "numpy", tmp_path / "single.h5")
+    run(case, other_backend, tmp_path / "passes.h5")
+    assert_same(tmp_path / "passes.h5", tmp_path / "single.h5", problem)
+    if other_backend == "numba":
+        assert bool(passes) == (looks not in ("each", "moments"))
+    for questions in (1, 2, 3, 1000):
+        with suppress(Interrupted):
+            run(case, other_backend, tmp_path / "often.h5", start=Start(restart=True),
+                request=Impatient(questions))  # fmt: skip
+    assert_same(tmp_path / "often.h5", tmp_path / "single.h5", problem)
+
+
+def test_explicit_steps_one_by_one_where_a_source_varies(passes, tmp_path):
+    grid, walls, _ = PROBLEMS["cells, mixed"]
+    more = "every = 50\n[solver]\ncheck_every = 40"
+    text = case_text(grid, walls, "x*t", model="steady = false", time=EXPLICIT, output=more)
+    case = parse(text.replace("[solver]\n\n", ""), "case")
+    for backend in ("numpy", "numba"):
+        run(case, backend, tmp_path / f"{backend}.h5")
+    assert not passes
+    assert_same(tmp_path / "numba.h5", tmp_path / "numpy.h5", "varying")
 
 
 @mpi

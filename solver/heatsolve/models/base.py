@@ -75,10 +75,12 @@ class Stepper(ABC):
     fields: dict[str, Any]
     norm = math.nan
     longest = 1
-    """Sweeps of Jacobi's iteration that one pass makes at most."""
+    """Sweeps of Jacobi's iteration, or explicit steps, that one pass makes at most."""
+    at_once = 1
+    """Steps of one length that it makes at once at most: one that nobody looks between."""
 
     def __init__(self, time: float):
-        self.time = time
+        self.time, self._steps_before = time, 0
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -100,11 +102,14 @@ class Stepper(ABC):
         parts: Sequence[Substep],
         change: Accumulator | None,
         controller: Controller | None,
+        before: int = 0,
     ) -> None:
         """One step, in its parts; `change` takes the sum of squares of what they change.
 
+        A stepper that makes several steps at once makes this number of equal ones `before` it.
         Raises NotConverged, and Stopped where `controller` says so.
         """
+        self._steps_before = before
         self._begin(len(parts))
         for part in parts:
             self.time = part.end

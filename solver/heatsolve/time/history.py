@@ -81,6 +81,12 @@ class Log:
         begin, end = (time_step.parts[n] for n in (0, -1))
         return (end.end + slack) // seconds > (begin.start + slack) // seconds
 
+    def until_look(self, number: int, every: int) -> int:
+        """Steps after `number`, up to the next that has a look, if each `every`-th does."""
+        if self._output.sample_seconds is not None or self._norm == "sum-change":
+            return 1  # which is known by its time, or begins before its step
+        return min(n - number % n for n in (every, self._output.sample_steps or every))
+
     def read_lines(self, time: float) -> None:
         """Add what the newest fields are along lines, at the time of a frame."""
         if self._lines:

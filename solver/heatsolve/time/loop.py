@@ -115,13 +115,19 @@ def transient(
         if number >= controller.next:
             problem.backend.sync()
             controller.check(number, capture)
-        time_step = time_steps.next_step(number, log.state.time, stepper.fields)
-        sampled = time_step.last or log.samples(number + 1, time_step)
-        looks = sampled or (number + 1) % look == 0
+        before = 0  # steps that are made at once with the next look, frame or check
+        if stepper.at_once > 1:
+            until = min(log.until_look(number, look), every - number % every if every else look)
+            until = min(until, stepper.at_once, time_steps.alike(number), controller.next - number)
+            before = max(until, 1) - 1
+        time_step = time_steps.next_step(number + before, log.state.time, stepper.fields)
+        sampled = time_step.last or log.samples(number + before + 1, time_step)
+        looks = sampled or (number + before + 1) % look == 0
         if looks:
             log.begin(stepper)
         try:
-            stepper.step(time_step.parts, log.change if looks else None, controller.inside)
+            change = log.change if looks else None
+            stepper.step(time_step.parts, change, controller.inside, before)
         except Stopped as stopped:
             stepper.undo()
             controller.interrupt(capture, stopped.exit_code)
@@ -133,7 +139,7 @@ def transient(
             frame(stepper.time)
             log.read_lines(stepper.time)
             return Outcome("limit", number + 1, stepper.norm, history=log.history)
-        number += 1
+        number += before + 1
         log.state.time, log.state.shortened = stepper.time, time_step.shortened
         if looks:
             log.look(stepper, number, time_step, sampled)

@@ -84,6 +84,10 @@ class TimeStepController(ABC):
     def next_step(self, number: int, time: float, fields: Mapping[str, Any]) -> TimeStep:
         """Step `number` (from 0), from a time and its fields."""
 
+    def alike(self, number: int) -> int:
+        """Steps from number `number` on that are of one length, as far as is known: 1 or more."""
+        return 1
+
     @abstractmethod
     def passes(self, number: int, time: float, shortened: bool) -> bool:
         """Whether this march comes through a step of an earlier one."""
@@ -108,6 +112,9 @@ class EvenTimeSteps(TimeStepController):
         parts = tuple(substeps(self.time, number, self.step, self.count))
         last = number == self.count - 1
         return TimeStep(parts, last, last and parts[-1].length < self.step * (1.0 - FUZZ))
+
+    def alike(self, number: int) -> int:
+        return max(1, self.count - 1 - number)  # the last one may be shorter
 
     def passes(self, number: int, time: float, shortened: bool) -> bool:
         if number == self.count:

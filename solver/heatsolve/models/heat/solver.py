@@ -67,6 +67,9 @@ def stall(case: Case, singular: bool) -> str:
 
 # ---- steps in time ----
 
+MOST_AT_ONCE = 1000
+"""Explicit steps that are made at once, at most."""
+
 
 class Explicit(Stepper):
     """Explicit Euler: T + dt (div(k grad T) + q) / (rho c), from one array into another.
@@ -83,6 +86,14 @@ class Explicit(Stepper):
         self._b = self.system.b
         self._next = self.system.like(self.field)
         self._sweeps = 0
+        if not problem.driven_in_time:
+            args = self._arguments(1.0)
+            self.longest = self.system.longest_pass(heat.explicit_step, self.field, args)
+            self.at_once = MOST_AT_ONCE if self.longest > 1 else 1
+
+    def _arguments(self, length: float) -> tuple[Any, ...]:
+        """What a step of this length takes after the field."""
+        return (self._b, length, self.problem.capacity, *self.problem.faces)
 
     def _advance(
         self, part: Substep, change: Accumulator | None, controller: Controller | None
@@ -92,12 +103,13 @@ class Explicit(Stepper):
             problem.write_walls(self.field, part.start)
         if problem.sources_vary:
             self._b = problem.backend.to_device(problem.source(part.start))
-        args = (self._b, part.length, problem.capacity, *problem.faces)
-        self.system.update(
-            heat.explicit_step, self._next, self.field, *args, change=change, number=self._sweeps
-        )
-        self._sweeps += 1
-        self.field, self._next = self._next, self.field
+        args, changes = self._arguments(part.length), [*[None] * self._steps_before, change]
+        while changes:
+            given = [args] * len(changes), changes, self._sweeps
+            made = self.system.updates(heat.explicit_step, self._next, self.field, *given)
+            del changes[:made]
+            self._sweeps += made
+            self.field, self._next = self._next, self.field
         if problem.walls_vary:
             problem.write_walls(self.field, part.end)
 
