@@ -41,6 +41,7 @@ from heatsolve.parallel.ranks import Ranks
 from heatsolve.report import Report
 from heatsolve.stencil.grid import WALLS
 from heatsolve.stencil.language import fill
+from heatsolve.time.loop import steady
 from heatsolve.tools.measure import (
     Bench,
     Comparison,
@@ -287,6 +288,55 @@ def solving(
     yield bench.row(name, shape, seconds, note=note, **about)
 
 
+def hot_spot(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
+    """The solve of the README's case: Jacobi's iteration, the exact norm of every update."""
+    n, _ = shape
+    settings = [
+        f"grid.nodes=[{n}, {n}]", f'grid.upper=["{n - 1}*dx", "{n - 1}*dx"]',
+        f'constants.dx="1/{n}"', f"source.point.0.index=[{n // 2}, {n // 2}]",
+        f"solver.precision={bench.machine.precision}",
+    ]  # fmt: skip
+    problem = make_model(load_shipped("hotspot", settings), bench.machine)
+    outcomes: list[Outcome] = []
+
+    def solve() -> None:
+        problem.reset()
+        outcomes.append(steady(problem, Report(quiet=True, mute=True)))
+
+    seconds = seconds_of(solve, bench.machine)
+    yield bench.row(name, shape, seconds, note=f"{outcomes[-1].count} iterations")
+
+
+# ---- explicit steps of heat conduction ----------------------------------------------------------
+
+EXPLICIT_STEPS = {False: 15, True: 105}
+"""Steps that nobody looks between, on a host and on a device."""
+
+
+def heating(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
+    """Explicit steps of heat conduction: 16 bytes a point in double precision, made one by one."""
+    text = case_text(shape, {"precision": bench.machine.precision}) + HEATING
+    march = March(make_model(parse(text, "bench"), bench.machine))
+    if march.stepper.at_once == 1:
+        return
+    count = EXPLICIT_STEPS[bench.machine.on_device]
+    seconds = seconds_of(lambda: march.step(count - 1), bench.machine) / count
+    note = f"{march.stepper.longest} steps a pass"
+    yield bench.row(name, shape, seconds, inner_points(shape), arrays=2, note=note)
+
+
+HEATING = """
+[model]
+steady = false
+[initial]
+temperature = "sin(3*x) + cos(5*y)"
+[time]
+scheme = "explicit"
+step = 0.1
+end = 1e6
+"""
+
+
 # ---- steps of flow: shipped cases ----------------------------------------------------------------
 
 FIRST_STEPS = 3
@@ -435,6 +485,9 @@ BENCHMARKS = {
         partial(solving, method="multigrid", cycle="FMG", iterations=1), SOLVED_2D, LARGE_SOLVED_2D
     ),
     "fft3d": Benchmark(partial(solving, periodic=True, method="fft"), SOLVED_3D, LARGE_SOLVED_3D),
+    "hotspot": Benchmark(hot_spot, (256, 256), (256, 256)),
+    "heat2d-explicit": Benchmark(heating, (4096, 4096), LARGE_2D),
+    "heat3d-explicit": Benchmark(heating, SWEPT_3D, LARGE_SOLVED_3D),
     "flow2d": Benchmark(partial(marching, case="cavity-re1000"), (514, 514), (2050, 2050)),
     "flow2d-numpy": Benchmark(marching_numpy, (514, 514), (514, 514)),
     "flow3d": Benchmark(partial(marching, case="taylor-green-3d"), (66, 66, 66), (258, 258, 258)),

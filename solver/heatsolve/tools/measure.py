@@ -233,9 +233,11 @@ class March:
         self.stepper.prepare()
         self._count = 0
 
-    def step(self) -> None:
+    def step(self, before: int = 0) -> None:
+        """One step; with this number of equal ones before it, where the stepper makes several."""
+        self._count += before
         parts = list(substeps(self._time, self._count, self.dt, int(MOST_STEPS)))
-        self.stepper.step(parts, None, None)
+        self.stepper.step(parts, None, None, before)
         self._count += 1
 
 
