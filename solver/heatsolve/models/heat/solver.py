@@ -86,6 +86,8 @@ class Explicit(Stepper):
         self._b = self.system.b
         self._next = self.system.like(self.field)
         self._sweeps = 0
+        # A division by 1, which is no division, leaves time for more steps in a pass.
+        self._capacity = problem.backend.factor(problem.volumes.capacity())
         if not problem.driven_in_time:
             args = self._arguments(1.0)
             self.longest = self.system.longest_pass(heat.explicit_step, self.field, args)
@@ -93,7 +95,7 @@ class Explicit(Stepper):
 
     def _arguments(self, length: float) -> tuple[Any, ...]:
         """What a step of this length takes after the field."""
-        return (self._b, length, self.problem.capacity, *self.problem.faces)
+        return (self._b, length, self._capacity, *self.problem.faces)
 
     def _advance(
         self, part: Substep, change: Accumulator | None, controller: Controller | None
