@@ -559,8 +559,11 @@ def test_resident_sweeps_have_the_bits_of_single_sweeps(precision, case, walls, 
     count = 11
     args = [backend.to_device(a) if isinstance(a, np.ndarray) else a for a in arguments(shape, rng)]
     wraps = tuple(axis in WALLS[walls] for axis in range(len(shape)))
-    region = tuple((1, extent - 1) for extent in shape)
-    counted = tuple((2, extent - 1) for extent in shape)
+    region = tuple(
+        (1, n - 1) if wraps[axis] else (1 + axis % 2, n - 2 + axis % 2)
+        for axis, n in enumerate(shape)
+    )
+    counted = tuple((low + 1, high) for low, high in region)
     u = backend.to_device(rng.standard_normal(shape))
     wrap(backend, u, wraps)
     old, new, got = (backend.to_device(backend.to_host(u)) for _ in range(3))

@@ -1,8 +1,8 @@
 """Many sweeps of a small field in one kernel, which keeps it in the memory of a cluster of blocks.
 
 A kernel takes two microseconds, however few points it has. Blocks of a cluster (from compute
-capability 9.0 on) write into each other's shared memory and wait for each other in a tenth of that,
-so a field that fits there goes from sweep to sweep without any other memory.
+capability 9.0 on) write into each other's shared memory and wait for each other in a fraction of
+that, so a field that fits there goes from sweep to sweep without any other memory.
 """
 
 import math
