@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config, items):
     """Without a word on markers, tests that need a GPU or much time are left out.
 
     Without `--thorough` tests marked `thorough` are left out, too, and of those marked `few(n)` all
-    but n variants. A run that names nothing else has them all, or says why it cannot.
+    but n variants. Where all chosen tests would be left out, they run, or say why they are skipped.
     """
     items.sort(key=place_of)
     wanted = config.getoption("-m").split()

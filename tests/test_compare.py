@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from heatsolve.case.load import load
-from heatsolve.cli import EXIT_FAILED, app
-from heatsolve.errors import FileFailure, InputError
+from heatsolve.cli import app
+from heatsolve.errors import ExitCode, FileFailure, InputError
 from heatsolve.io import reader
 from heatsolve.runner import run
 from heatsolve_post.compare import compare
@@ -125,7 +125,7 @@ def test_the_command(steady, tmp_path):
     other = changed(steady, "temperature", {(3, 3): 9.0})
     for given, code, said in (
         ([steady, steady], 0, "temperature: the same bits in all 63 values"),
-        ([steady, other], EXIT_FAILED, "1 of 63 values differ"),
+        ([steady, other], ExitCode.FAILED, "1 of 63 values differ"),
         ([steady, other, "--tolerance", 10], 0, "apart by"),
     ):
         done = CliRunner().invoke(app, ["compare", *map(str, given)])

@@ -2,13 +2,15 @@
 
 import sys
 
+from heatsolve.errors import ExitCode
+
 
 def main() -> None:
     """The program; Ctrl-C is no mistake either while it is still being loaded."""
     try:
         from heatsolve.cli import main as run
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)
     run()
 
 

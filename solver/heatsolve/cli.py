@@ -10,11 +10,15 @@ from typing import Annotated
 
 import typer
 
-from heatsolve.errors import FileFailure, HeatsolveError, InputError, Interrupted, sentence
+from heatsolve.errors import (
+    ExitCode,
+    FileFailure,
+    HeatsolveError,
+    InputError,
+    Interrupted,
+    sentence,
+)
 from heatsolve.report import complain, emit, prepare
-
-EXIT_FAILED = 5
-"""Of a comparison or a verification."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -93,7 +97,7 @@ def run(
 
     SIGTERM and SIGUSR1 end it with a checkpoint and exit code 75, Ctrl-C with 130.
     """
-    from heatsolve.control.stop import INTERRUPTED, StopRequest
+    from heatsolve.control.stop import StopRequest
 
     request = StopRequest()
     request.listen()
@@ -126,7 +130,7 @@ def run(
             raise typer.Exit(error.exit_code) from None
         raise
     except KeyboardInterrupt:
-        raise Interrupted("interrupted", INTERRUPTED) from None
+        raise Interrupted("interrupted", ExitCode.INTERRUPTED) from None
     finally:
         request.answered = True
         report.end()
@@ -346,7 +350,7 @@ def compare(
     for difference in differences(file, other, field or (), tolerance):
         print(difference)
         same = same and not isinstance(difference, str) and not difference.differing
-    raise typer.Exit(0 if same else EXIT_FAILED)
+    raise typer.Exit(0 if same else ExitCode.FAILED)
 
 
 @app.command()
@@ -429,7 +433,7 @@ def verify(
         write_markdown(lines, markdown)
     failed = sum(not line.passed for line in lines)
     print(f"{len(lines) - failed} of {len(lines)} pass")
-    raise typer.Exit(EXIT_FAILED if failed else 0)
+    raise typer.Exit(ExitCode.FAILED if failed else 0)
 
 
 @app.command()
@@ -536,7 +540,7 @@ def main() -> None:
         sys.exit(FileFailure.exit_code)
     except KeyboardInterrupt:
         complain("heatsolve: interrupted")
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)
     except MemoryError as error:
         complain(f"heatsolve: not enough memory ({error})")
-        sys.exit(2)
+        sys.exit(ExitCode.BAD_INPUT)

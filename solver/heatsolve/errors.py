@@ -3,17 +3,38 @@
 Every message is one sentence for the user; the command line prints it without a traceback.
 """
 
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the program tells the shell."""
+
+    DONE = 0
+    INTERNAL_ERROR = 1
+    BAD_INPUT = 2
+    """Or a device that is missing."""
+    NOT_CONVERGED = 3
+    DIVERGED = 4
+    FAILED = 5
+    """A comparison or a verification."""
+    FILE_FAILURE = 6
+    """Disk full, locked, corrupt."""
+    STOPPED = 75
+    """By SIGTERM or SIGUSR1, a checkpoint written (EX_TEMPFAIL: start me again)."""
+    INTERRUPTED = 130
+    """By Ctrl-C."""
+
 
 class HeatsolveError(Exception):
     """Base of all errors that a user can meet; the program ends with its `exit_code`."""
 
-    exit_code = 1
+    exit_code = ExitCode.INTERNAL_ERROR
 
 
 class InputError(HeatsolveError):
     """Bad input or a missing device: the case, the command line or the machine is at fault."""
 
-    exit_code = 2
+    exit_code = ExitCode.BAD_INPUT
 
 
 class CaseError(InputError):
@@ -28,13 +49,13 @@ def sentence(error: HeatsolveError) -> str:
 class NotConverged(HeatsolveError):
     """A march in time cannot go on, because a step's system was not solved."""
 
-    exit_code = 3
+    exit_code = ExitCode.NOT_CONVERGED
 
 
 class Diverged(HeatsolveError):
     """NaN, Inf or unbounded growth: the numbers are no longer a solution."""
 
-    exit_code = 4
+    exit_code = ExitCode.DIVERGED
 
 
 class MachineFailure(HeatsolveError):
@@ -44,17 +65,14 @@ class MachineFailure(HeatsolveError):
 class FileFailure(HeatsolveError):
     """A file could not be read or written: disk full, locked, corrupt."""
 
-    exit_code = 6
+    exit_code = ExitCode.FILE_FAILURE
 
 
 class Interrupted(HeatsolveError):
-    """A signal ended the run; a checkpoint was written (EX_TEMPFAIL: start me again).
+    """A signal ended the run; a checkpoint was written."""
 
-    After Ctrl-C the exit code is another one.
-    """
-
-    exit_code = 75
+    exit_code = ExitCode.STOPPED
 
     def __init__(self, message: str, exit_code: int = exit_code):
         super().__init__(message)
-        self.exit_code = exit_code
+        self.exit_code = ExitCode(exit_code)

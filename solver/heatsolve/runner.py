@@ -20,7 +20,7 @@ from heatsolve.case.load import locating, recorded
 from heatsolve.case.sections import IMPLICIT
 from heatsolve.control.controller import CheckpointController, Start, State, find_state
 from heatsolve.control.stop import StopRequest
-from heatsolve.errors import HeatsolveError, InputError
+from heatsolve.errors import ExitCode, HeatsolveError, InputError
 from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.disk import folder_beside
 from heatsolve.io.reader import read
@@ -37,7 +37,6 @@ from heatsolve.stencil.language import copy, term_of
 from heatsolve.time import loop as march
 from heatsolve.time.step_size import TimeStepController, time_step_controller
 
-EXIT_NOT_CONVERGED = 3
 TOLD_FROM = 0.1
 """Seconds of compilation from which on a report names them."""
 THICK = 16
@@ -54,7 +53,7 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_NOT_CONVERGED if self.outcome.ending == "limit" else 0
+        return ExitCode.NOT_CONVERGED if self.outcome.ending == "limit" else ExitCode.DONE
 
 
 @dataclass(frozen=True)

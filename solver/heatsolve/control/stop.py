@@ -9,12 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from heatsolve.errors import ExitCode
 from heatsolve.report import complain
 
-STOPPED = 75
-"""The exit code after SIGTERM or SIGUSR1."""
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
 ECHO = 0.25
 """Seconds within which a second SIGINT is the first one again, which a launcher of MPI passes on
 to processes that the terminal has told already."""
@@ -43,7 +40,7 @@ class StopRequest:
     @property
     def code(self) -> int:
         """The exit code of a run that does as is wished; 0 where there is no request."""
-        return 0 if not self.made else INTERRUPTED if self.by_hand else STOPPED
+        return 0 if not self.made else ExitCode.INTERRUPTED if self.by_hand else ExitCode.STOPPED
 
     def make(self, *_: object) -> None:
         self.made = True
@@ -105,7 +102,7 @@ class StopRequest:
                 self._say("interrupted")
                 if sys.stdout.isatty():
                     os.write(1, b"\x1b[?25h")  # the cursor, which a progress bar hides
-                leave(INTERRUPTED)
+                leave(ExitCode.INTERRUPTED)
             else:
                 wait = None
                 if not self.answered:

@@ -164,7 +164,7 @@ def record(file: h5py.File, group: str, column: str, parts: Sequence[tuple[str, 
 
 
 def recorded(file: h5py.File, group: str, column: str) -> list[tuple[str, int]]:
-    """The parts and numbers of `record`; none if there is no such group."""
+    """The names of the parts, and the numbers, that `record` wrote; none if it wrote nothing."""
     if group not in file:
         return []
     result = demand_group(file, group)

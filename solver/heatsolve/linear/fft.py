@@ -358,7 +358,7 @@ class RealTransforms:
         return self._xp.ascontiguousarray(self._fft.rfftn(x, axes=axes))
 
     def values(self, z: Any, lengths: tuple[int, ...], axes: tuple[int, ...]) -> Any:
-        """The reverse of `spectrum`, times the product of the lengths; z may be overwritten."""
+        """The inverse of `spectrum`, not divided by the product of the lengths; z may change."""
         args = {"s": lengths, "axes": axes, "norm": "forward", "overwrite_x": True}
         return self._xp.ascontiguousarray(self._fft.irfftn(z, **args))
 

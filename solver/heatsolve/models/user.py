@@ -65,7 +65,7 @@ class Equations:
 
     @property
     def text(self) -> str:
-        """The first paragraph of what `rates` says of itself, in one line."""
+        """The first paragraph of the docstring of `rates`, in one line."""
         first, *_ = (inspect.getdoc(self.rates) or "").split("\n\n")
         return " ".join(first.split()).removesuffix(".")
 

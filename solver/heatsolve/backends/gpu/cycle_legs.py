@@ -118,7 +118,10 @@ def reach(work: FusedSweeps) -> tuple[int, int]:
 
 
 def halo(work: FusedSweeps, own: int) -> tuple[int, int]:
-    """Points at both sides of a tile that are wrong in the end; threads have so many together."""
+    """Points at both ends of a tile's axis that its block computes wrongly, and discards.
+
+    A multiple of the points that a thread has there.
+    """
     low, high = (rounded_up(points, own) for points in reach(work))
     return low, high
 

@@ -128,7 +128,9 @@ class NumpyBackend(HostBackend):
     def _leaf(
         self, operation: Operation, region: Region, arguments: Sequence[Any], calls: list[Call]
     ) -> Any:
-        """A number, or a view of an array; of one in another precision a copy, to be made anew."""
+        """An operand: a number, or a view of an array.
+
+        Of an array in another precision it is a copy, which each sweep makes anew."""
         if operation.name == "constant":
             return self.dtype.type(float.fromhex(operation.operands[0]))
         if operation.name == "scalar":

@@ -273,6 +273,11 @@ class StaggeredCase(Case):
         return True
 
     def condition(self, field: str, side: str) -> Condition | None:
+        """The condition of a field at a wall; None where the projection finds its value.
+
+        At a no-slip wall and an inflow it is the given velocity, or 0; along a free-slip wall and
+        at an outflow the velocity is level.
+        """
         wall = getattr(self.boundary, side)
         condition: Condition | None = getattr(wall, field)
         if field in self.diffusivities:

@@ -41,7 +41,7 @@ def pressure_source(i, j, u, v, dt, rho, dx, dy):
 def pressure_sweep(i, j, p, b, of_x, of_y, of_b, *walls):
     """A sweep of Jacobi's for div grad p = b, with the weights of `pressure_weights`.
 
-    `walls`, see `points.Mirrored`, are those whose node copies the pressure inside.
+    `walls`, see `Mirrored` of `stencil.language`, are those whose node copies the pressure inside.
     """
     p = Mirrored(p, (i, j), walls)
     along_x, along_y = p[i, j + 1] + p[i, j - 1], p[i + 1, j] + p[i - 1, j]

@@ -100,7 +100,10 @@ class WallKind(Section):
 
     @property
     def drive(self) -> Expression | None:
-        """The expression that f is a multiple of; None where there is no f."""
+        """The expression of the case that f is a multiple of, if the wall has an f.
+
+        It tells how large the flux is, and whether it varies in time.
+        """
         return None
 
     def coefficients(self) -> Iterator[Expression]:
