@@ -48,6 +48,7 @@ def pictures(path):
         return found
 
 
+@pytest.mark.few(2)
 def test_frames_and_pace(film):
     output = animate(film, film.with_suffix(".gif"), rate=20)
     with h5py.File(film) as file:
@@ -83,7 +84,7 @@ def test_colours_are_those_of_the_settled_part(tmp_path):
     """A start that is set off suddenly is brief; what decays or grows keeps all of its range."""
     path = tmp_path / "a.h5"
     run(
-        load("cavity-re100", ["constants.n=8", "time.end=1", "time.cfl=0.2", "output.every=1"]),
+        load("cavity-re100", ["constants.n=8", "time.end=0.5", "time.cfl=0.2", "output.every=1"]),
         "numpy",
         path,
     )
@@ -114,6 +115,7 @@ def test_a_film_shows_obstacles_and_walls(tmp_path):
     assert drawing.axes[0].get_xlim() == (-1.0, 1.2)
 
 
+@pytest.mark.few(1)
 def test_of_many_frames_some_are_shown(film, monkeypatch):
     monkeypatch.setattr(room, "MOST_FRAMES", 3)
     assert len(pictures(animate(film, film.with_name("few.gif")))) == 3
@@ -130,6 +132,7 @@ def test_mp4(film):
     assert "h264" in said and "yuv420p" in said and "15 fps" in said
 
 
+@pytest.mark.few(1)
 def test_without_an_encoder_a_gif(film, monkeypatch):
     monkeypatch.setattr(room, "_encoder", lambda: "")
     assert animate(film) == film.with_suffix(".gif")
@@ -137,12 +140,14 @@ def test_without_an_encoder_a_gif(film, monkeypatch):
         animate(film, film.with_suffix(".mp4"))
 
 
+@pytest.mark.few(1)
 def test_a_film_of_a_field_has_its_name(film, monkeypatch):
     monkeypatch.setattr(room, "_encoder", lambda: "")
     field = next(iter(read(film).fields))
     assert animate(film, field=field) == film.with_name(f"{film.stem}_{field}.gif")
 
 
+@pytest.mark.few(1)
 def test_mistakes(tmp_path, film):
     steady = tmp_path / "steady.h5"
     run(load("hot-plate", ["grid.nodes=[9, 7]"]), "numpy", steady)

@@ -164,6 +164,7 @@ def test_stopwatch(backend):
 # ---- the table ---------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1, among="numpy")
 def test_every_row(backend):
     """On tiny arrays: the program's own rows in order, with the figures that make sense."""
     rows = list(bench.bench(backend, shapes=TINY))

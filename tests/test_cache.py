@@ -32,6 +32,7 @@ def machine_code(cache):
     return {path.name: path.stat().st_mtime_ns for path in cache.rglob("*.nbc")}
 
 
+@pytest.mark.thorough
 def test_processes_that_start_at_once_share_an_empty_cache(tmp_path):
     cache = tmp_path / "cache"
     processes = [start(cache, tmp_path / f"{n}.h5") for n in range(3)]

@@ -69,7 +69,7 @@ def test_hotspot(backend, tmp_path):
     assert norms[10000] == pytest.approx(0.00019855966371232507, rel=1e-14)
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("size", "count", "digest"),
     [
@@ -86,7 +86,7 @@ def test_hotspot_at_other_sizes(size, count, digest, tmp_path):
     assert sha256(result.fields["temperature"]) == digest
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("precision", "digest"), [("float64", LEGATE), ("float32", LEGATE_FLOAT32)]
 )
@@ -171,6 +171,7 @@ def test_sine_source_at_1024(tmp_path):
     assert np.abs(difference).max() < 1e-12
 
 
+@pytest.mark.few(2, among="numpy")
 @pytest.mark.parametrize("contrast", [20.0, 1e4])
 def test_composite_wall(contrast, backend, tmp_path):
     result = solve("composite-wall", backend, tmp_path, f"constants.k2={0.8 / contrast}")
@@ -272,6 +273,7 @@ def test_heat_sink_balance(backend_name):
     assert abs(sum(flows.values())) < 1e-8 * given
 
 
+@pytest.mark.thorough
 def test_heat_sink_resistance():
     """Within 1 % of its Richardson value, from grids that all put the fins' sides on faces."""
     values = []
@@ -282,6 +284,7 @@ def test_heat_sink_resistance():
     assert abs(values[2] / richardson - 1.0) < 0.01
 
 
+@pytest.mark.thorough
 def test_single_fin():
     """A fin's efficiency is tanh(mL) / (mL), m^2 = 2 h / (k t), where Bi = h t / k is small."""
     k, h, thickness, length, root = 200.0, 100.0, 0.002, 0.08, 1.0
@@ -384,6 +387,7 @@ def test_laplace_with_different_spacings_is_the_listing(backend, source, tmp_pat
     assert np.array_equal(found, lesson_9(p, y, 2 / 30, 1 / 30, -b, 50))
 
 
+@pytest.mark.few(1, among="numpy")
 def test_laplace_as_it_is_stated(backend, tmp_path):
     def exact(x, y):
         n = np.arange(1, 60, 2) * np.pi

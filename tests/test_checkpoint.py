@@ -584,6 +584,7 @@ def killed(command, folder, moments, rows, width, ranks=1):
     assert not [name for name in names(folder) if not name.isdigit()]
 
 
+@pytest.mark.thorough
 def test_killed_at_any_moment(tmp_path):
     killed([sys.executable, str(HERE / "saving.py")], tmp_path, 20, 600, 600)
 

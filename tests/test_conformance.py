@@ -167,7 +167,7 @@ def trials():
         yield pytest.param(entry, precision, name, marks=marks, id=identity)
 
 
-@pytest.mark.few(40)
+@pytest.mark.few(24)
 @pytest.mark.parametrize("entry, precision, machine", list(trials()), indirect=["machine"])
 def test_backend_equals_numpy(entry, precision, machine):
     for wild in (False, True):
@@ -201,6 +201,7 @@ AWKWARD = {
     "1d-conjugategradients-apply-array-sum", "2d-conjugategradients-apply-array-sum",
     "3d-conjugategradients-apply-array-sum", "2d-jacobi-updated-array-max",
 ), ids=lambda entry: entry.name)  # fmt: skip
+@pytest.mark.few(2)
 def test_awkward_sizes(machine, entry):
     for shape in AWKWARD[entry.dimension]:
         given, before, region = trial(entry, shape, "float64", wild=False)
@@ -209,6 +210,7 @@ def test_awkward_sizes(machine, entry):
         assert all(map(same, got, expected)), shape
 
 
+@pytest.mark.few(3)
 @on_others
 @pytest.mark.parametrize("d", conformance.DIMENSIONS)
 def test_regions(machine, d):
@@ -230,7 +232,7 @@ def test_regions(machine, d):
         assert same(outside(got, region), outside(before, region)), region
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @on_every
 @pytest.mark.parametrize("d", conformance.DIMENSIONS)
 def test_periodic_ghosts(machine, d):
@@ -249,7 +251,7 @@ on_one_of_each = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @on_one_of_each
 @pytest.mark.parametrize("inset", (0, 1))
 @pytest.mark.parametrize("depth", (1, 3))
@@ -292,6 +294,7 @@ def difference(at, a, b, c):
     return a[at] - 0.5 * b[at] * c[at]
 
 
+@pytest.mark.few(3)
 @on_one_of_each
 @pytest.mark.parametrize("d", conformance.DIMENSIONS)
 def test_arrays_of_different_shapes(machine, d):

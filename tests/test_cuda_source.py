@@ -52,7 +52,7 @@ def never_cached(monkeypatch):
     monkeypatch.setenv("CUDA_CACHE_DISABLE", "1")
 
 
-@pytest.mark.few(30)
+@pytest.mark.few(15)
 @in_precisions
 @by_name
 def test_cuda_c_compiles(name, precision):
@@ -198,6 +198,7 @@ def test_check_rounds_as_a_cpu_does():
 # ---- the simulator ----------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_simulator():
     """In a process of its own: Numba reads the switch when it is imported."""
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")

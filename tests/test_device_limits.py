@@ -230,6 +230,7 @@ def test_tables_of_small_sweeps_fit_their_card():
             assert CARDS[card].blocks(threads, bytes_shared) > 0
 
 
+@pytest.mark.few(2, among="T4")
 @COMPILER
 @pytest.mark.parametrize("card", ["RTX 4090", "T4"])
 @pytest.mark.parametrize(
@@ -302,6 +303,7 @@ def test_one_card_of_each_capability():
     assert {CARDS[card].capability for card in ONE_OF_EACH} == wanted
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("card", ONE_OF_EACH)
 def test_generic_kernels_compile_for_every_capability(card):
     limits = CARDS[card]
@@ -309,6 +311,7 @@ def test_generic_kernels_compile_for_every_capability(card):
         hold(limits, nvrtc(source, limits.architecture), name, threads, bytes_shared)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("card", [card for card in ONE_OF_EACH if card in WITH_PASSES])
 def test_fused_sweeps_compile_for_every_capability(card):
     """In one precision each: their text differs in one word."""

@@ -148,6 +148,7 @@ cli.main()
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", ["run", "check", "doctor"])
 def test_a_system_that_binds_no_process_to_cores(command, tmp_path):
     """As macOS: what Python lacks there is taken away."""
@@ -238,6 +239,7 @@ def killed_after_a_checkpoint(folder, ranks):
     assert process.returncode != 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=mpi)])
 def test_a_killed_run_goes_on_bit_for_bit(ranks, earlier, tmp_path):
     """The earlier output is untouched until then, and nothing hidden is left afterwards."""
@@ -284,6 +286,7 @@ MOMENTS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_signal_while_files_are_written(moment, tmp_path, monkeypatch):
     """Then what is being written is complete, and the run goes on behind it."""
@@ -424,6 +427,7 @@ assert end[0] - begin[0] < 3.0 and end[1] == begin[1], seen
 """
 
 
+@pytest.mark.few(1, among="numpy")
 @pytest.mark.parametrize("backend", ["numpy", "numba"])
 def test_memory_and_descriptors_stay_flat(backend, tmp_path):
     """Over 5,000 steps, with output and checkpoints."""

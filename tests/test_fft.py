@@ -156,7 +156,7 @@ LARGER = [
 ]
 
 
-@pytest.mark.few(2, among="float64-cells")
+@pytest.mark.few(1, among="numpy")
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_a_step_falls_to_rounding_level(precision, kind, backend):
@@ -186,7 +186,7 @@ FREE = [((5, 4, 6), ["--", "gg", "--"]), ((9, 8), ["gg", "gg"]), ((12,), ["--"])
 """Grids without a value at any wall."""
 
 
-@pytest.mark.few(2, among="cells")
+@pytest.mark.few(1, among="numpy")
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_without_values_at_walls_the_start_plays_no_part(kind, backend):
     """If the norm of b is the scale: the first residual is b, and one step solves."""

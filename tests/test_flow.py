@@ -108,7 +108,7 @@ def test_skew_convection_needs_no_freedom_from_divergence():
     assert abs(power["skew"]) < 1e-11 < 1.0 < abs(power["central"])
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4, among="numpy")
 @pytest.mark.parametrize("form", ["central", "skew", "central4", "upwind3"])
 def test_waves_are_carried_as_the_scheme_says(form, backend, tmp_path):
     """By a uniform flow: a velocity across it and a quantity, each by g(dt lambda) a step."""
@@ -328,6 +328,7 @@ def test_the_limit_of_a_step_knows_the_lid():
     assert step < 1.8 / 128
 
 
+@pytest.mark.few(1)
 def test_a_steady_march_goes_on_to_a_smaller_tolerance(backend, tmp_path):
     overrides = ["grid.nodes=[8, 9]", "time.step=0.1", "checkpoint.every=10000"]
     first = run(load("cfdpython-12-correct", [*overrides, "time.tolerance=1e-3"]), backend,
@@ -358,6 +359,7 @@ def test_other_methods_find_the_same_pressure(method, tmp_path):
         assert np.abs(values - fields[1][name]).max() < 1e-11
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "scheme, diffusion, order",
     [
@@ -408,6 +410,7 @@ def test_steps_follow_the_flow(tmp_path):
 IMPLICIT = "cfl = 0.5\ndiffusion = 'crank-nicolson'"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("lid", ["t", "sin(2*pi*t)", "t**2", "exp(t) - 1"])
 def test_steps_are_no_longer_than_what_walls_do_in_them(lid, tmp_path):
     """From rest, where nothing but the wall tells how fast the fluid will be."""
@@ -423,6 +426,7 @@ def test_steps_are_no_longer_than_what_walls_do_in_them(lid, tmp_path):
     assert np.all(history["dt"][1:] <= 2.0 * history["dt"][:-1] * (1.0 + 1e-5))
 
 
+@pytest.mark.thorough
 def test_steps_from_rest_know_of_forces_and_of_warm_walls(tmp_path):
     force = parse(text(
         nu=0.01, end=0.5, time=IMPLICIT, scheme="adams-bashforth", grid="periodic = ['x', 'y']",
@@ -484,6 +488,7 @@ def test_steps_become_longer_with_a_flow_that_comes_to_rest(tmp_path):
     assert history["courant"].max() == history["courant"][0]
 
 
+@pytest.mark.few(1, among="numpy")
 def test_implicit_diffusion_decays_as_its_scheme_says(backend, tmp_path):
     """Sines between walls, at nu dt / h^2 = 13: two steps of Euler's, four of Crank-Nicolson's."""
     case = parse(text(

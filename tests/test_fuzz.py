@@ -344,7 +344,14 @@ def test_the_seeds_run(text, tmp_path):
     assert run(case, "numpy", tmp_path / "a.h5").exit_code in (0, 3)
 
 
-@pytest.mark.parametrize("examples", [500, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "examples",
+    [
+        150,
+        pytest.param(500, marks=pytest.mark.thorough),
+        pytest.param(2000, marks=pytest.mark.slow),
+    ],
+)
 def test_mutants(examples, tmp_path):
     """So many mutants, the same ones each time."""
     endings: dict[object, int] = {}
@@ -367,5 +374,6 @@ def test_mutants(examples, tmp_path):
     began = time.perf_counter()
     look()
     print(f"{time.perf_counter() - began:.0f} s, exit codes {endings}")
-    assert set(endings) == {0, 2, 3, 4}
+    rare = {4} if examples < 500 else set()  # one in hundreds diverges
+    assert set(endings) | rare == {0, 2, 3, 4}
     assert sum(endings.values()) >= examples

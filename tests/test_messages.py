@@ -164,6 +164,7 @@ def check_layers(ranks, nccl):
         assert ranks.size == 1 or block.size < whole.size
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("processes", (1, 2, 3))
 def test_links_are_proved(processes):
     done = subprocess.run(

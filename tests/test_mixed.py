@@ -226,6 +226,7 @@ def test_cycle_legs_of_gpus_give_the_same_bits(grid, walls, monkeypatch):
     assert methods[0].u.tobytes() == methods[1].u.tobytes()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("monitor", ["update", "residual"])
 @pytest.mark.parametrize("questions", [0, 1, 2])
 def test_goes_on_bit_for_bit(monitor, questions, tmp_path):

@@ -163,6 +163,7 @@ def index_case():
     }
 
 
+@pytest.mark.few(1, among="2")
 @mpi
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_same_bits_on_several_processes(ranks, tmp_path):

@@ -72,7 +72,7 @@ def last_level(request, monkeypatch):
 # ---- how many cycles ---------------------------------------------------------------------------
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(10)
 @pytest.mark.parametrize("walls", ["vvvv", "gvgr", "rrrr", "gggg", "vg--", "----"])
 @pytest.mark.parametrize("size", [(64, 64), (129, 128), (97, 65), (98, 67), (63, 127)])
 @pytest.mark.parametrize(("kind", "most"), [("nodes", 10), ("cells", 12)])
@@ -85,7 +85,7 @@ def test_cycles_in_2d(kind, most, size, walls):
     assert cycles("mgcg", grid, walls) <= most
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("walls", ["vvvvvv", "vgrgvr", "gggggg"])
 @pytest.mark.parametrize(
     ("grid", "most", "of_one_sweep"),
@@ -204,7 +204,7 @@ def nested_ratios(grid, walls, backend="numpy", smoother="red-black"):
     return np.linalg.norm(left) / np.linalg.norm(error), np.abs(left).max() / np.abs(error).max()
 
 
-@pytest.mark.few(2, among="256")
+@pytest.mark.few(1, among="cells-256")
 @pytest.mark.parametrize("n", [256, 512, 1024, pytest.param(4096, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_full_multigrid_finds_the_solution_in_one_pass(kind, n):
@@ -271,7 +271,7 @@ GRIDS_2D = [
 """Grids both of whose axes are halved, even and odd, with all kinds of walls."""
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("method", "wide"), [("V", 2000), ("mixed", 2000), ("FMG", 2000), ("FMG", 0)]
 )
@@ -308,7 +308,7 @@ def test_both_axes_at_once_have_the_bits_of_one_after_the_other(
     assert fields[0].tobytes() == fields[1].tobytes()
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "torus"])
 def test_full_multigrid_has_the_same_bits_on_backends(problem, other_backend, tmp_path, last_level):
     grid, walls, source = PROBLEMS[problem]
@@ -442,7 +442,7 @@ def test_backends_give_the_same_bits(problem, other_backend, tmp_path, last_leve
             )
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("grid", "walls"),
     [

@@ -111,6 +111,7 @@ def ring_error(path, n):
     return math.sqrt(squares.mean())
 
 
+@pytest.mark.thorough
 def test_round_walls_are_of_an_order_above_first(tmp_path):
     """Derivatives at walls are of second, faces that are closed of first order: 1.6 together."""
     errors = [ring_error(tmp_path / "case.h5", n) for n in (20, 40)]
@@ -135,6 +136,7 @@ def conduction(path, n):
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_heat_between_warm_and_cold_surfaces(tmp_path):
     errors = []
     for n in (20, 40):
@@ -443,6 +445,7 @@ def test_energy_is_lost_as_the_enstrophy_says(tmp_path):
     assert np.allclose(rate, -2.0 * 0.02 * between, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_upwind_biased_convection_conserves_and_damps(tmp_path):
     energies = {}
     for form in ("skew", "central4", "upwind3"):

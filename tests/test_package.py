@@ -106,7 +106,7 @@ def test_an_sdist_has_all_files(checkout, tmp_path):
     assert wanted <= names
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", ["wheel", "lenient", "strict", "checkout"])
 def test_every_way_to_install_it_finds_the_cases(way, checkout, python, tmp_path):
     """And runs one, from a folder elsewhere."""

@@ -64,6 +64,7 @@ def read_page(path, **options):
     return Reader(report(path, path.with_suffix(".html"), **options).read_text())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_page_needs_nothing_else(results, name):
     found = read_page(results / f"{name}.h5", bandwidth=1e10)
@@ -78,6 +79,7 @@ def test_a_page_needs_nothing_else(results, name):
     assert "backend" in found.text and "numpy" in found.text
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "mood", "verdict"),
     [
@@ -114,6 +116,7 @@ def test_what_was_watched_is_drawn_over_time(results):
         assert "In the course" not in read_page(results / f"{name}.h5", bandwidth=1e10).text
 
 
+@pytest.mark.thorough
 def test_profiles_stand_beside_the_reference(results):
     found = read_page(results / "flow.h5", bandwidth=1e10)
     assert "Beside the reference" in found.text
@@ -279,6 +282,7 @@ def look(page, width, picture):
     return json.loads(title)
 
 
+@pytest.mark.few(1)
 @browser
 @pytest.mark.parametrize("width", [500, 1100])
 def test_a_browser_shows_all_of_it(results, width, tmp_path):

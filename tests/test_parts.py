@@ -171,6 +171,7 @@ def same(path, other):
 @pytest.mark.parametrize("transient", [False, True])
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
 class TestSameAsPlain:
+    @pytest.mark.few(8)
     @pytest.mark.parametrize("size", [2, 3, 4])
     def test_master(self, tmp_path, dimensions, transient, size):
         history = {**HISTORY, "step": np.arange(3), "time": np.ones(3)}
@@ -188,6 +189,7 @@ class TestSameAsPlain:
         (thinned,) = cuts(master, "pressure", [len(TIMES) - 1 if transient else 0], {}, 2)
         np.testing.assert_array_equal(thinned, wanted[np.ix_(*kept)])
 
+    @pytest.mark.few(3)
     def test_gather(self, tmp_path, dimensions, transient, monkeypatch):
         plain = write(tmp_path / "plain.h5", 1, dimensions, transient)
         master = write(tmp_path / "master.h5", 4, dimensions, transient)
@@ -489,6 +491,7 @@ class TestFailures:
         with pytest.raises(FileFailure, match=r"cannot write .*a\.h5: No space left on device"):
             write(old, size)
 
+    @pytest.mark.few(2)
     def test_disk_full_in_the_middle(self, old, size):
         """Real limits, in a process of its own, each as of one file that grows too large."""
         program = f"""
@@ -614,6 +617,7 @@ class TestReservation:
 
 
 class TestCommand:
+    @pytest.mark.few(3)
     def test_gather(self, tmp_path):
         path = write(tmp_path / "a.h5", 3)
         plain = tmp_path / "plain.h5"

@@ -112,7 +112,7 @@ def one_by_one(point, u, region, stages, wraps, kinds, counted, precision):
     return old, norms
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1, among="step 2D")
 @pytest.mark.parametrize(("name", "wraps", "precision"), CASES)
 def test_same_bits_as_single_sweeps(name, wraps, precision):
     """Any number of sweeps of any point function, each with other numbers and its own norm."""
@@ -224,7 +224,7 @@ ALIKE = ("nodes, mixed, jacobi", "cells, no value, jacobi", "3D nodes, jacobi")
 """Runs whose sweeps differ from those of cells or nodes, the others, in their numbers only."""
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1, among="torus, jacobi-each update")
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
@@ -243,7 +243,7 @@ def test_a_run_ends_as_with_single_sweeps(name, rule, passes, tmp_path):
     assert_same(tmp_path / "passes.h5", tmp_path / "single.h5", name)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("count", range(1, 13))
 def test_a_fixed_number_of_iterations(count, passes, tmp_path):
     text = JACOBI["cells, mixed, jacobi"].replace("relative = true\ntolerance = 1e-5", "")
@@ -254,9 +254,11 @@ def test_a_fixed_number_of_iterations(count, passes, tmp_path):
     assert_same(tmp_path / "numba.h5", tmp_path / "numpy.h5", count)
 
 
-def test_goes_on_after_an_interruption(passes, tmp_path):
+@pytest.mark.few(1, among="torus")
+@pytest.mark.parametrize("name", ["3D cells, jacobi", "torus, jacobi"])
+def test_goes_on_after_an_interruption(name, passes, tmp_path):
     """Interrupted again and again, at iterations at which no pass of the whole run ends."""
-    text = JACOBI["3D cells, jacobi"].replace("method =", "monitor = 'update'\nmethod =")
+    text = JACOBI[name].replace("method =", "monitor = 'update'\nmethod =")
     case = parse(text, "case")
     run(case, "numpy", tmp_path / "alone.h5")
     for questions in (1, 2, 3, 2, 4, 1000):

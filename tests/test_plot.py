@@ -157,7 +157,7 @@ def test_long_titles_are_broken(tmp_path):
     assert max(map(len, title.splitlines())) < 70 and "\n" in title
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("title", "limits"), [("\u70ed\u4f20\u5bfc", None), ("plate", (0.0, 1e-100))]
 )
@@ -545,7 +545,7 @@ def test_slices_of_texts():
         parse_slices(["z=0.5", "z=1"])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [

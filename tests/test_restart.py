@@ -67,7 +67,7 @@ def interrupted(case, backend, path, questions, start=RESTART):
     return str(caught.value)
 
 
-@pytest.mark.few(40, among="numpy")
+@pytest.mark.few(20, among="numpy")
 @pytest.mark.parametrize("name", ALL)
 def test_goes_on_bit_for_bit(name, backend, tmp_path, monkeypatch):
     """Interrupted twice, early and later, on every problem with every method and scheme."""
@@ -319,6 +319,7 @@ def wait_for(pattern, folder, seconds=60):
     raise AssertionError(f"no {pattern} in {folder} within {seconds} s")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_ends_with_a_checkpoint_and_75(tmp_path, number):
     (tmp_path / "case.toml").write_text(ENDLESS)

@@ -125,6 +125,7 @@ def invoke(*arguments):
     return CliRunner().invoke(cli.app, ["scale", *map(str, arguments)])
 
 
+@pytest.mark.few(1, among="weak")
 @mpi
 @pytest.mark.parametrize(
     ("kind", "case", "unit"),

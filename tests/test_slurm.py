@@ -346,6 +346,7 @@ def test_ranks_that_do_not_know_of_each_other_are_refused(cluster):
     assert not (cluster.folder / "case.h5").exists()
 
 
+@pytest.mark.thorough
 @slurm
 def test_array(cluster):
     job = cluster.sbatch("array.sbatch")
@@ -356,6 +357,7 @@ def test_array(cluster):
         assert stored.case["model"]["conductivity"] == value
 
 
+@pytest.mark.thorough
 @slurm
 @pytest.mark.parametrize("kind", ["weak", "strong"])
 def test_a_scaling_study(cluster, kind):
@@ -389,6 +391,7 @@ def test_submitted_over_two_nodes(cluster):
     assert stored.fields["temperature"].tobytes() == alone(cluster, SHORT).tobytes()
 
 
+@pytest.mark.thorough
 @slurm
 def test_a_dead_rank_ends_the_job(cluster):
     (cluster.folder / "case.toml").write_text(LONG)
@@ -418,6 +421,7 @@ def running_rank(cluster, job, rank, seconds=30):
     raise AssertionError(cluster.said(job))
 
 
+@pytest.mark.thorough
 @slurm
 def test_signal_checkpoint_requeue_continue(cluster):
     """A chain that is signalled twice gives the bits of a run that was never interrupted."""
@@ -457,6 +461,7 @@ while true; do sleep 0.1; done
 """
 
 
+@pytest.mark.few(1)
 @slurm
 @pytest.mark.parametrize("own_trap", ["", "trap : TERM\n"])
 def test_cancelled_means_cancelled(cluster, own_trap):
@@ -484,6 +489,7 @@ def test_where_requeue_is_disabled(cluster):
     assert "to continue submit the script again" in cluster.said(job)
 
 
+@pytest.mark.thorough
 @slurm
 def test_where_the_site_requeues_on_75(cluster):
     plain = cluster.conf.read_text()
@@ -505,6 +511,7 @@ def test_where_the_site_requeues_on_75(cluster):
         cluster("scontrol", "reconfigure")
 
 
+@pytest.mark.thorough
 @slurm
 def test_a_turn_after_one_that_was_killed(cluster):
     """What MPI left in memory does not meet the next turn of the same job on the same node."""

@@ -109,19 +109,17 @@ def test_solution_satisfies_the_equation(problem, tmp_path):
     assert np.abs(result.fields["temperature"] - expected).max() < 1e-8
 
 
-@pytest.mark.few(1)
-def test_backends_give_the_same_bits(other_backend, tmp_path):
+@pytest.mark.few(1, among="float64")
+@pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
+def test_backends_give_the_same_bits(precision, tolerance, other_backend, tmp_path):
     grid, walls, source = PROBLEMS["3D nodes"]
     for method in ("cg", "jacobi", "sor", "chebyshev"):
-        for precision, tolerance in (("float64", 1e-9), ("float32", 1e-4)):
-            solver = (f"method = '{method}'\nprecision = '{precision}'\nrelative = true\n"
-                      f"tolerance = {tolerance}")  # fmt: skip
-            text = case_text(grid, walls, source, solver, "conductivity = '1 + x*y'")
-            reference, other = (solve(text, tmp_path, name) for name in ("numpy", other_backend))
-            assert other.outcome.history == reference.outcome.history
-            assert (
-                other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()
-            )
+        solver = (f"method = '{method}'\nprecision = '{precision}'\nrelative = true\n"
+                  f"tolerance = {tolerance}")  # fmt: skip
+        text = case_text(grid, walls, source, solver, "conductivity = '1 + x*y'")
+        reference, other = (solve(text, tmp_path, name) for name in ("numpy", other_backend))
+        assert other.outcome.history == reference.outcome.history
+        assert other.fields["temperature"].tobytes() == reference.fields["temperature"].tobytes()
 
 
 ROD = """
@@ -137,7 +135,7 @@ conductivity = 1e-6
 """In SI units, in which residuals are small numbers: 1 km, 1e-6 W/m/K."""
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1, among="numpy")
 @pytest.mark.parametrize("scheme", ["crank-nicolson", "backward-euler"])
 def test_implicit_steps_of_small_numbers_move(scheme, backend, tmp_path):
     """With the default tolerance, as with a tight one."""
@@ -174,7 +172,7 @@ def test_without_a_right_side_the_first_norm_is_the_scale(walls, monitor, backen
     assert result.outcome.threshold == pytest.approx(1e-3 * norms[0])
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(4, among="numpy")
 @pytest.mark.parametrize("method", ["jacobi", "cg", "multigrid", "mgcg"])
 def test_a_solve_makes_an_iteration_unless_it_begins_at_rounding_level(method, backend, tmp_path):
     """T = 1 + x in steps of 1/8 is the solution to the last bit; 1e-9 beside it is not."""
@@ -229,7 +227,7 @@ def test_numbers_whose_squares_no_number_holds(solver, power, backend, tmp_path)
     assert norms == usual.outcome.history["residual"]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1, among="numpy")
 @pytest.mark.parametrize("power", SIZES)
 @pytest.mark.parametrize("scheme", ["explicit", "crank-nicolson"])
 def test_steps_of_numbers_whose_squares_no_number_holds(scheme, power, backend, tmp_path):
@@ -246,14 +244,14 @@ SIZES_OF_SINGLE = [-83, 66]
 """Powers of two, about 1e-25 and 1e20, whose squares float32 does not hold."""
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2, among="numpy")
 @pytest.mark.parametrize("power", SIZES_OF_SINGLE)
 @pytest.mark.parametrize("name", [name for name in CRITERIA if name != "mixed"])
 def test_numbers_whose_squares_float32_does_not_hold(name, power, backend, tmp_path):
     test_numbers_whose_squares_no_number_holds(SINGLE + CRITERIA[name], power, backend, tmp_path)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1, among="numpy")
 @pytest.mark.parametrize("power", SIZES_OF_SINGLE)
 def test_steps_of_numbers_whose_squares_float32_does_not_hold(power, backend, tmp_path):
     march = "end = 0.01\nstep = 0.002\nscheme = 'backward-euler'"
@@ -271,7 +269,7 @@ def between_walls(left, model="", extent="", precision="float32", source="0"):
                      boundary=walls + sides)  # fmt: skip
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1, among="numpy")
 @pytest.mark.parametrize(
     ("left", "model", "extent", "source"),
     [

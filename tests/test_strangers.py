@@ -88,6 +88,7 @@ READERS = [("info",), ("compare", "march.h5"), ("compare", "--tolerance", "1e-3"
            ("gather", "--output", "g.h5")]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_damaged_bytes(copies, monkeypatch):
     """No crash, no traceback and no endless loop, whatever byte is wrong; the file is only read."""
     good, choose = Path("march.h5").read_bytes(), random.Random(1)
@@ -156,7 +157,7 @@ HARMS = {
 }
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(12)
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("name", ["temperature", "x", "history/residual"])
 def test_harm_is_told(harm, name, copies, monkeypatch):
@@ -175,6 +176,7 @@ def test_harm_is_told(harm, name, copies, monkeypatch):
         assert not Path("g.h5").exists()
 
 
+@pytest.mark.thorough
 def test_attributes_are_numbers_or_texts(copies, monkeypatch):
     """A known one that is not is told, by its name; and those of a run are all known."""
     for path in copies.glob("*.h5"):
@@ -218,6 +220,7 @@ CASES = {
 }
 
 
+@pytest.mark.few(2, among="nested")
 @pytest.mark.parametrize("kind", CASES)
 def test_a_case_that_takes_forever(kind, copies, monkeypatch):
     """To read, or to find the line of its mistakes in: in a file of results, and as a case."""
@@ -234,6 +237,7 @@ def test_a_case_that_takes_forever(kind, copies, monkeypatch):
     assert max(map(len, said.split("\n"))) < 200
 
 
+@pytest.mark.thorough
 def test_long_and_odd_words(copies, monkeypatch):
     """Titles, units and names of 200,000 letters, or with what would move a terminal."""
     for word in ("letter " * 30_000, "l" * 200_000, "\x1b[31mred\x07\u202e"):

@@ -32,6 +32,7 @@ def shell(folder, command, environment=None):
     )  # fmt: skip
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "streams", [">&-", "2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full", ">/dev/full 2>/dev/full"]
 )
@@ -78,6 +79,7 @@ def test_exit_codes_of_other_commands(folder, command, code):
     assert done.stdout == ""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "surroundings",
     [

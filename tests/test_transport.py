@@ -134,7 +134,7 @@ concentration = "sin(x + 2*y - t)"
 ORDERS = [("central", 1.9, 2.2), ("tvd", 1.7, 3.3), ("upwind3", 1.8, 3.3)]
 
 
-@pytest.mark.few(3, among="numpy")
+@pytest.mark.few(1, among="numpy")
 @pytest.mark.parametrize("convection, least, most", ORDERS)
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_order_of_a_manufactured_solution(backend, tmp_path, convection, kind, least, most):
@@ -239,6 +239,7 @@ velocity_x = "{2 * direction} + sin({wave})"
     assert least < order(errors) < most
 
 
+@pytest.mark.few(1, among="numpy")
 def test_diffusion_in_space(backend, tmp_path):
     def text(n):
         return f"""
@@ -269,7 +270,7 @@ concentration = "exp(-3*pi**2*t)*sin(pi*x)*sin(pi*y)*cos(pi*z)"
 # ---- what is conserved, what is bounded ----------------------------------------------------------
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("convection", ["upwind", "central", "upwind3", "tvd"])
 def test_constant_velocity_conserves(backend, tmp_path, convection):
     result = solve(
@@ -285,6 +286,7 @@ def test_constant_velocity_conserves(backend, tmp_path, convection):
 HAT = "concentration = 1\n[[initial.box]]\nfield = 'concentration'\nvalue = 2\n"
 
 
+@pytest.mark.few(4, among="numpy")
 @pytest.mark.parametrize("scheme", ["explicit", "rk2", "rk3"])
 def test_tvd_makes_no_extremum(backend, tmp_path, scheme):
     result = solve(
