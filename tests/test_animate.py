@@ -48,7 +48,7 @@ def pictures(path):
         return found
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_frames_and_pace(film):
     output = animate(film, film.with_suffix(".gif"), rate=20)
     with h5py.File(film) as file:
@@ -80,6 +80,7 @@ def test_one_scale_for_all_frames(tmp_path):
     assert len(middles) == 1
 
 
+@pytest.mark.thorough
 def test_colours_are_those_of_the_settled_part(tmp_path):
     """A start that is set off suddenly is brief; what decays or grows keeps all of its range."""
     path = tmp_path / "a.h5"

@@ -114,7 +114,7 @@ def record():
     return kinds[machine()]
 
 
-@pytest.mark.few(60)
+@pytest.mark.few(25)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("backend", ["numpy", pytest.param("numba", marks=pytest.mark.thorough)])
 def test_bits_on_record(name, backend, record, tmp_path):

@@ -140,7 +140,7 @@ def exact_discrete(intervals, dimension):
     return field
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2, among="numpy")
 @pytest.mark.parametrize(
     ("name", "intervals"),
     [("sine-source", 32), ("sine-source", 129), ("sine-source-3d", 16), ("sine-source-3d", 33)],
@@ -220,7 +220,7 @@ def centre(result):
     return float(field[tuple(n // 2 for n in field.shape)])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1, among="numpy")
 def test_cooling_cube(backend, tmp_path):
     sets = ("grid.nodes=[17, 17, 17]", "time.step=0.0025")
     result = solve("cooling-cube", backend, tmp_path, *sets)
@@ -229,6 +229,7 @@ def test_cooling_cube(backend, tmp_path):
     assert read(result.path).fields["temperature"].shape == (5, 17, 17, 17)
 
 
+@pytest.mark.thorough
 def test_cooling_cube_is_second_order_in_space(tmp_path):
     # The step falls with h^2, so that the error in time (order 1) falls as the one in space.
     errors = []
@@ -401,7 +402,7 @@ def test_laplace_as_it_is_stated(backend, tmp_path):
     assert math.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=0.03)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1, among="numpy")
 @pytest.mark.parametrize(
     "end, sums, lowest",
     [

@@ -167,7 +167,7 @@ def trials():
         yield pytest.param(entry, precision, name, marks=marks, id=identity)
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(12)
 @pytest.mark.parametrize("entry, precision, machine", list(trials()), indirect=["machine"])
 def test_backend_equals_numpy(entry, precision, machine):
     for wild in (False, True):

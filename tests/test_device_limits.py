@@ -311,7 +311,7 @@ def test_generic_kernels_compile_for_every_capability(card):
         hold(limits, nvrtc(source, limits.architecture), name, threads, bytes_shared)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("card", [card for card in ONE_OF_EACH if card in WITH_PASSES])
 def test_fused_sweeps_compile_for_every_capability(card):
     """In one precision each: their text differs in one word."""

@@ -252,6 +252,7 @@ def test_a_slurm_that_does_not_answer(tmp_path, monkeypatch):
     assert finding.said == "srun does not work here (srun: fatal: no configuration source)"
 
 
+@pytest.mark.thorough
 def test_singletons_under_slurm():
     """srun with another PMI starts processes that do not know of each other."""
     done = doctor(SLURM_NTASKS="2", SLURM_STEP_ID="0")

@@ -73,6 +73,7 @@ def earlier(tmp_path_factory):
     return run(parse(STEADY, "case"), "numpy", path).path.read_bytes()
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
     "name",
@@ -286,7 +287,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_signal_while_files_are_written(moment, tmp_path, monkeypatch):
     """Then what is being written is complete, and the run goes on behind it."""

@@ -226,6 +226,7 @@ def test_a_step_that_is_made_ahead_is_made_once():
     assert fields[0].tobytes() == fields[1].tobytes()
 
 
+@pytest.mark.few(1, among="numpy")
 def test_nothing_on_the_right_side(backend, tmp_path):
     """The solution without a mean is 0, whatever the start."""
     solver = "method = 'fft'\nrelative = true"
@@ -247,7 +248,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_agrees_with_conjugate_gradients(problem, backend, tmp_path):
     grid, walls, source = PROBLEMS[problem]

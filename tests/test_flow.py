@@ -154,6 +154,7 @@ def test_energy_drifts_at_the_order_of_the_integrator(scheme, order):
     assert math.log2(drift(0.04) / drift(0.02)) > order - 0.4
 
 
+@pytest.mark.few(1, among="numpy")
 def test_vortices_decay_as_the_discrete_operator_says(backend, tmp_path):
     solution = run(load("taylor-green", ["constants.n=16"]), backend, tmp_path / "case.h5")
     energy = read(solution.path).history["kinetic_energy"]
@@ -187,6 +188,7 @@ def test_the_divergence_keeps_to_the_tolerance(backend, tmp_path):
     assert 0.0 < divergence.max() <= 1e-8
 
 
+@pytest.mark.thorough
 def test_heat_in_is_heat_out(tmp_path):
     case = load("natural-convection", ["constants.n=16", "constants.Ra=1e4"])
     temperature = run(case, "numba", tmp_path / "case.h5").fields["temperature"]
@@ -410,7 +412,7 @@ def test_steps_follow_the_flow(tmp_path):
 IMPLICIT = "cfl = 0.5\ndiffusion = 'crank-nicolson'"
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("lid", ["t", "sin(2*pi*t)", "t**2", "exp(t) - 1"])
 def test_steps_are_no_longer_than_what_walls_do_in_them(lid, tmp_path):
     """From rest, where nothing but the wall tells how fast the fluid will be."""

@@ -90,7 +90,7 @@ def wrap(backend, u, wraps):
             backend.sweep(shifted, u, tuple(region), u, *distances)
 
 
-@pytest.mark.few(32)
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("walls", WALLS)
 @pytest.mark.parametrize("case", CASES)
@@ -185,7 +185,7 @@ def two_plain_steps(*given):
     return two_steps(NumpyBackend(), *given)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("method", ["multigrid", "mgcg"])
 @pytest.mark.parametrize("grid", GRIDS)
@@ -218,7 +218,7 @@ ROOMY = {
 }  # fmt: skip
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("grid", ROOMY)
 def test_nothing_depends_on_the_room_in_rows(grid, name):
@@ -302,7 +302,7 @@ LOOKED_AT = {
 }  # fmt: skip
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("grid", LOOKED_AT)
 def test_norms_that_cycles_find_on_their_way(grid, name):
@@ -359,7 +359,7 @@ SPACES = {
 }  # fmt: skip
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize(
     "grid",
@@ -433,7 +433,7 @@ AHEAD = [
 ]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @COMPILER
 @pytest.mark.parametrize("early", [1.0, 1e3, 1e12])
 @pytest.mark.parametrize("solver", AHEAD)
@@ -470,7 +470,7 @@ WIDE = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @COMPILER
 @pytest.mark.parametrize("grid", WIDE)
 def test_cycle_legs_in_single_precision(grid):
@@ -481,7 +481,7 @@ def test_cycle_legs_in_single_precision(grid):
     assert backend.launched >= 6
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @COMPILER
 @pytest.mark.parametrize(
     ("grid", "precision"),
@@ -511,6 +511,7 @@ def test_too_many_sweeps_for_a_pass(sweeps):
         assert emulated.launched == 0
 
 
+@pytest.mark.thorough
 @COMPILER
 def test_no_sweeps_in_place_where_neighbours_have_one_colour():
     given = "nodes = [16, 16, 15]\nperiodic = ['x', 'y', 'z']\nupper = [16, 16, 15]"

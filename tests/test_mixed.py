@@ -188,7 +188,7 @@ def test_implicit_steps_with_walls_in_time(scheme, tmp_path):
 # ---- bits, restarts, refusals ------------------------------------------------------------------
 
 
-@pytest.mark.few(1, among="nodes, periodic")
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("problem", "monitor"),
     [("3D nodes", "residual"), ("nodes, periodic", "residual"), ("1D cells", "update")],
@@ -212,6 +212,7 @@ def test_the_norm_that_is_kept_is_that_of_the_residual():
         assert kept.value == plain.value > 0.0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("grid", "walls"), [("nodes = [67, 50]", "gvrv"), ("cells = [30, 21, 20]", "vvgrvg")]
 )
@@ -226,7 +227,7 @@ def test_cycle_legs_of_gpus_give_the_same_bits(grid, walls, monkeypatch):
     assert methods[0].u.tobytes() == methods[1].u.tobytes()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("monitor", ["update", "residual"])
 @pytest.mark.parametrize("questions", [0, 1, 2])
 def test_goes_on_bit_for_bit(monitor, questions, tmp_path):

@@ -204,7 +204,7 @@ def nested_ratios(grid, walls, backend="numpy", smoother="red-black"):
     return np.linalg.norm(left) / np.linalg.norm(error), np.abs(left).max() / np.abs(error).max()
 
 
-@pytest.mark.few(1, among="cells-256")
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [256, 512, 1024, pytest.param(4096, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_full_multigrid_finds_the_solution_in_one_pass(kind, n):

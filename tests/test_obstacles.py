@@ -72,6 +72,7 @@ def test_a_shape_is_its_expression(shape, same):
 # ---- exact solutions -------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_parabola_between_walls_anywhere_is_exact(tmp_path):
     """A driven flow between walls that lie anywhere between the points."""
     low, high = 0.137, 0.861
@@ -151,6 +152,7 @@ def test_heat_between_warm_and_cold_surfaces(tmp_path):
     assert given[1] == pytest.approx(-given[0], rel=1e-4)
 
 
+@pytest.mark.few(1, among="numpy")
 def test_nothing_goes_through_an_insulated_surface(backend, tmp_path):
     solution = solved(
         tmp_path / "case.h5", backend, cells=[24, 20], model="diffusivity = 0.01",

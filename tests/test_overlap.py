@@ -57,7 +57,7 @@ FLOWS = {
 """Flows whose pressure is found so, on walls and on a ring."""
 
 
-SOME = ("odd", "cells in space", "mixed", "taylor-green")
+SOME = ("odd", "cells in space", "taylor-green")
 GROUP = {True: "some", False: "others"}
 
 

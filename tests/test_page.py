@@ -79,7 +79,7 @@ def test_a_page_needs_nothing_else(results, name):
     assert "backend" in found.text and "numpy" in found.text
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "mood", "verdict"),
     [
@@ -99,6 +99,7 @@ def test_the_verdict(results, name, mood, verdict):
     assert re.search(verdict, found.text)
 
 
+@pytest.mark.thorough
 def test_what_was_watched_is_drawn_over_time(results):
     found = read_page(results / "flow.h5", bandwidth=1e10)
     assert "In the course of time" in found.text and "Change from step to step" in found.text

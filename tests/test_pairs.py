@@ -76,7 +76,7 @@ def aligned(array):
     return result
 
 
-@pytest.mark.few(40)
+@pytest.mark.few(20)
 @for_entries
 @in_precisions
 def test_pairs_equal_numpy(entry, precision):

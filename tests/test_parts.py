@@ -171,7 +171,7 @@ def same(path, other):
 @pytest.mark.parametrize("transient", [False, True])
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
 class TestSameAsPlain:
-    @pytest.mark.few(8)
+    @pytest.mark.few(4)
     @pytest.mark.parametrize("size", [2, 3, 4])
     def test_master(self, tmp_path, dimensions, transient, size):
         history = {**HISTORY, "step": np.arange(3), "time": np.ones(3)}
@@ -189,7 +189,7 @@ class TestSameAsPlain:
         (thinned,) = cuts(master, "pressure", [len(TIMES) - 1 if transient else 0], {}, 2)
         np.testing.assert_array_equal(thinned, wanted[np.ix_(*kept)])
 
-    @pytest.mark.few(3)
+    @pytest.mark.few(1)
     def test_gather(self, tmp_path, dimensions, transient, monkeypatch):
         plain = write(tmp_path / "plain.h5", 1, dimensions, transient)
         master = write(tmp_path / "master.h5", 4, dimensions, transient)
@@ -617,7 +617,7 @@ class TestReservation:
 
 
 class TestCommand:
-    @pytest.mark.few(3)
+    @pytest.mark.few(1)
     def test_gather(self, tmp_path):
         path = write(tmp_path / "a.h5", 3)
         plain = tmp_path / "plain.h5"

@@ -67,7 +67,7 @@ def interrupted(case, backend, path, questions, start=RESTART):
     return str(caught.value)
 
 
-@pytest.mark.few(20, among="numpy")
+@pytest.mark.few(10, among="numpy")
 @pytest.mark.parametrize("name", ALL)
 def test_goes_on_bit_for_bit(name, backend, tmp_path, monkeypatch):
     """Interrupted twice, early and later, on every problem with every method and scheme."""
@@ -98,6 +98,7 @@ def everything_in(folder):
             for path in folder.rglob("*")}  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "text",
     [STEADY, MARCH, MARCH.replace("every = 30", "every = 20")],
@@ -162,6 +163,7 @@ def test_a_checkpoint_of_an_earlier_version(tmp_path, monkeypatch):
     assert_same(path, tmp_path / "alone.h5", "with the default of now")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("end", [0.03, 0.02345])
 def test_a_later_end_time_goes_on_from_the_end(tmp_path, end):
     """The first end is a whole number of steps, but no frame is due there."""
@@ -209,6 +211,7 @@ def test_an_end_that_is_passed_already_is_refused(tmp_path, text, setting, reaso
     assert everything_in(tmp_path) == before
 
 
+@pytest.mark.thorough
 def test_stopped_in_the_second_part_of_a_step(tmp_path):
     """Crank-Nicolson begins with steps of two parts; the step then begins anew."""
     case = parse(ALL["crank-nicolson"], "case")
@@ -319,7 +322,7 @@ def wait_for(pattern, folder, seconds=60):
     raise AssertionError(f"no {pattern} in {folder} within {seconds} s")
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_ends_with_a_checkpoint_and_75(tmp_path, number):
     (tmp_path / "case.toml").write_text(ENDLESS)

@@ -125,7 +125,7 @@ def invoke(*arguments):
     return CliRunner().invoke(cli.app, ["scale", *map(str, arguments)])
 
 
-@pytest.mark.few(1, among="weak")
+@pytest.mark.thorough
 @mpi
 @pytest.mark.parametrize(
     ("kind", "case", "unit"),
@@ -229,6 +229,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_record_is_left_out(name, tmp_path):
     write_records(tmp_path, WEAK[0])

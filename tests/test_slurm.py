@@ -461,7 +461,7 @@ while true; do sleep 0.1; done
 """
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @slurm
 @pytest.mark.parametrize("own_trap", ["", "trap : TERM\n"])
 def test_cancelled_means_cancelled(cluster, own_trap):

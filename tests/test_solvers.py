@@ -135,7 +135,7 @@ conductivity = 1e-6
 """In SI units, in which residuals are small numbers: 1 km, 1e-6 W/m/K."""
 
 
-@pytest.mark.few(1, among="numpy")
+@pytest.mark.few(1, among="numba-crank")
 @pytest.mark.parametrize("scheme", ["crank-nicolson", "backward-euler"])
 def test_implicit_steps_of_small_numbers_move(scheme, backend, tmp_path):
     """With the default tolerance, as with a tight one."""
@@ -213,7 +213,7 @@ def of_size(power, solver, march=""):
                      "steady = false" if march else "", boundary=walls, **tables)  # fmt: skip
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2, among="numpy")
 @pytest.mark.parametrize("power", SIZES)
 @pytest.mark.parametrize("solver", CRITERIA.values(), ids=CRITERIA)
 def test_numbers_whose_squares_no_number_holds(solver, power, backend, tmp_path):
@@ -296,6 +296,7 @@ def test_lost_digits_of_float32_are_told(capsys, tmp_path):
     assert "float32 does not have all of its digits" in capsys.readouterr().err
 
 
+@pytest.mark.few(4, among="numpy")
 @pytest.mark.parametrize(
     ("left", "model", "source", "error"),
     [

@@ -72,7 +72,7 @@ concentration = "sin(2*pi*(x - {v}*t))"
 """
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3, among="numpy")
 @pytest.mark.parametrize("v", [1.0, -1.0])
 @pytest.mark.parametrize(
     "convection, scheme, least, most",
@@ -542,7 +542,7 @@ def test_limits_of_stability():
     assert limit("upwind", "explicit", [0.0], 0.0, [h]) == math.inf
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "convection, scheme",
     [("upwind", "explicit"), ("central", "rk3"), ("upwind3", "rk3"), ("upwind3", "rk2")],

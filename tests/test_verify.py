@@ -11,6 +11,7 @@ from heatsolve.tools import verify
 from heatsolve.tools.verify import Line
 
 
+@pytest.mark.few(1, among="numpy")
 def test_lines_and_files(tmp_path, backend):
     rows, table = tmp_path / "rows.json", tmp_path / "table.md"
     names = ["cfdpython-05", "cfdpython-09", "--quick"]
