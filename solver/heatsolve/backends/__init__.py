@@ -420,6 +420,11 @@ class Backend(ABC):
         """
         self._checks: list[float] = []
 
+    def clear(self, accumulators: Sequence[Accumulator]) -> None:
+        """Empty accumulators: one, or a whole series."""
+        for accumulator in accumulators:
+            accumulator.clear()
+
     def check(self, accumulators: Sequence[Accumulator], threshold: float) -> None:
         """Enter the values of accumulators into the ledger, and clear the accumulators."""
         self._checks += [accumulator.take() for accumulator in accumulators]

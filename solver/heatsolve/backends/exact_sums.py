@@ -186,11 +186,13 @@ def from_message(total: np.ndarray) -> np.ndarray:
 class Accumulator:
     """Where a sweep puts the sum, or the largest magnitude, of a value over its region.
 
-    A device keeps it without telling the host; `value` waits for it.
+    A device keeps it without telling the host; `value` waits for it. `series`: the registers of
+    all accumulators that were made with it, if there are more.
     """
 
-    def __init__(self, kind: str, register: Any, backend: "Backend"):
+    def __init__(self, kind: str, register: Any, backend: "Backend", series: Any = None):
         self.kind, self.register, self._backend = kind, register, backend
+        self.series = series
 
     @property
     def value(self) -> float:

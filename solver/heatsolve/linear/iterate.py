@@ -312,8 +312,7 @@ class Queue:
                 break
         if test.ending or len(values) < len(checks):  # a gate closed, perhaps a little early
             # What a pass found beyond this check is forgotten.
-            for accumulator in self.accumulators:
-                accumulator.clear()
+            self._method.system.backend.clear(self.accumulators)
             check.go_back(self._method)
             return check.number
         return check.stop

@@ -363,6 +363,7 @@ class Method(ABC):
         self.u = u
         self.scalars: dict[str, float] = {}
         """Numbers that a step leaves for the next one."""
+        self._series: dict[str, list[Accumulator]] = {}
 
     @abstractmethod
     def step(self, number: int, change: Accumulator | None) -> None:
@@ -400,10 +401,12 @@ class Method(ABC):
         return self.system.backend.accumulator(kind)
 
     def accumulators(self, kind: str, count: int) -> list[Accumulator]:
-        """Several of them, for the norms of iterations that follow each other."""
+        """Several of them, for the norms of iterations that follow each other; made once."""
         if count == 1:
             return [self.accumulator(kind)]
-        return self.system.backend.accumulators(kind, count)
+        if kind not in self._series:
+            self._series[kind] = self.system.backend.accumulators(kind, count)
+        return self._series[kind]
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         """Add the terms of a norm of the residual after so many steps."""

@@ -435,7 +435,13 @@ class DeviceBackend(Backend):
         """A series, whose registers lie one behind the other."""
         registers, width = self.integers(count * SPREAD * sums.WIDTH), SPREAD * sums.WIDTH
         parts = [self.part(registers, (width,), n * width) for n in range(count)]
-        return [Accumulator(kind, register, self) for register in parts]
+        return [Accumulator(kind, register, self, registers) for register in parts]
+
+    def clear(self, accumulators: Sequence[Accumulator]) -> None:
+        if len(accumulators) == 1:
+            super().clear(accumulators)
+        else:
+            self.clear_register(accumulators[0].series)
 
     def clear_register(self, register: Any) -> None:
         self.enqueue(partial(self.zero, register))
