@@ -33,13 +33,13 @@ extern "C" void launch(
     blockDim = {threads, 1, 1};
     auto kernel = [&] { sweeps(@NAMES@); };
     auto call = [](void* given) { (*static_cast<decltype(kernel)*>(given))(); };
-    const int blocks = @CLUSTER@ ? x : 1;
-    if (blocks > 1) x = 1, memset(of_blocks, noise, sizeof of_blocks);
+    const int in_cluster = @CLUSTER@ ? x : 1;
+    if (in_cluster > 1) x = 1, memset(of_blocks, noise, sizeof of_blocks);
     for (blockIdx.z = 0; blockIdx.z < z; blockIdx.z++)
         for (blockIdx.y = 0; blockIdx.y < y; blockIdx.y++)
             for (blockIdx.x = 0; blockIdx.x < x; blockIdx.x++) {
                 memset(@SHARED@, noise, 1 << 18);
-                run_block(threads, blocks, call, &kernel);
+                run_block(threads, in_cluster, call, &kernel);
             }
     release();
 }

@@ -301,7 +301,7 @@ def explicit(problem, looks):
     return parse(text.replace("[solver]\n\n", ""), "case")
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("looks", LOOKS)
 @pytest.mark.parametrize("problem", EXPLICIT_PROBLEMS)
 def test_explicit_steps_at_once(problem, looks, other_backend, passes, tmp_path):

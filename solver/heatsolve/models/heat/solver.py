@@ -15,7 +15,7 @@ from heatsolve.linear.system import Method, System, two_coloured
 from heatsolve.models.base import Silent, Stepper, Substep, demand_converged
 from heatsolve.models.grid import grid_of, mirrors, walls_of
 from heatsolve.models.heat import equations as heat
-from heatsolve.stencil.language import copy
+from heatsolve.stencil.language import ONE, copy
 
 if TYPE_CHECKING:
     from heatsolve.models.heat.conduction import Conduction
@@ -87,7 +87,7 @@ class Explicit(Stepper):
         self._next = self.system.like(self.field)
         self._sweeps = 0
         # A division by 1, which is no division, leaves time for more steps in a pass.
-        self._capacity = problem.backend.factor(problem.volumes.capacity())
+        self._capacity = ONE if problem.has_unit_capacity else problem.capacity
         if not problem.driven_in_time:
             args = self._arguments(1.0)
             self.longest = self.system.longest_pass(heat.explicit_step, self.field, args)
