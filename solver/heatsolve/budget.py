@@ -26,6 +26,7 @@ from heatsolve.models.heat.solver import make_method, method_name
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.report import size
 from heatsolve.stencil.grid import Grid, Outline
+from heatsolve.time.loop import steps_to_look
 from heatsolve.time.step_size import TimeStepController, substeps
 
 WIDE_LEVELS = 2
@@ -210,9 +211,12 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
         with backend.only_counting():
             stepper.step(parts(number), change, None)
 
+    before = max(0, min(stepper.at_once, steps_to_look(problem.case, count), count - 2) - 1)
+
     def one() -> int:
-        stepper.step(parts(min(2, count - 1)), None, None)
-        return 1
+        """One step, or those that are made at once; how many."""
+        stepper.step(parts(min(2 + before, count - 1)), None, None, before)
+        return before + 1
 
     with backend.only_counting():
         stepper.measures()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
-from heatsolve.backends import Accumulator
+from heatsolve.backends import MOST_FUSED, Accumulator
 from heatsolve.linear.fft import Fourier
 from heatsolve.linear.krylov import ConjugateGradients, MultigridCG
 from heatsolve.linear.multigrid.cycle import Multigrid
@@ -274,6 +274,8 @@ class Queue:
     def __init__(self, method: Method, criterion: Criterion):
         self._method, self._criterion = method, criterion
         self.accumulators = method.accumulators(criterion.kind, method.longest)
+        if method.longest > 1:  # an iteration before may have ended by an error
+            method.system.backend.clear(self.accumulators)
 
     def run(self, done: int, until: int, count: int) -> list[ResidualCheck]:
         """Iterations from `done` on, until so many checks are made, or those up to `until`.
@@ -287,6 +289,8 @@ class Queue:
         while len(checks) < count and done < (following := criterion.check_after(done)) <= until:
             done = method.march(done, following - method.longest)
             longest = min(method.longest, (following if afterwards else until) - done)
+            if criterion.every > 1:  # the last of many sweeps has a norm, or some of a few
+                longest = min(longest, max(MOST_FUSED, following - done))
             changes: list[Accumulator | None] = [None] * longest
             if not afterwards:
                 for n, accumulator in zip(range(longest), self.accumulators, strict=False):

@@ -300,7 +300,8 @@ class DeviceBackend(Backend):
         changes: Sequence[Accumulator | None],
         counted: Region,
     ) -> None:
-        if len(stages) < FEWEST_SWEEPS or sweeps_at_once(stages, changes) < len(stages):
+        many = len(stages) >= FEWEST_SWEEPS and sweeps_at_once(stages, changes) == len(stages)
+        if not many or self._cluster(point, u, region, stages) is None:
             sweeps = point, new, u, region, stages, wraps, changes, counted
             Backend.fused_sweeps(self, *sweeps)
             return

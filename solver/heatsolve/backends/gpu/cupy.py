@@ -7,7 +7,7 @@ import numpy as np
 
 from heatsolve.backends import ArrayLibrary
 from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend, queued
-from heatsolve.backends.gpu.device import NON_PORTABLE_CLUSTER, limits_of
+from heatsolve.backends.gpu.device import NON_PORTABLE_CLUSTER, PORTABLE_CLUSTER, limits_of
 from heatsolve.backends.gpu.launch import Compiled, Launch
 from heatsolve.backends.gpu.nccl import PRIORITY
 from heatsolve.errors import InputError
@@ -66,7 +66,7 @@ class CupyBackend(DeviceBackend):
             largest = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             driver.funcSetAttribute(kernel.ptr, largest, bytes_shared)
 
-        if self.limits.cluster:
+        if bytes_shared and self.limits.cluster > PORTABLE_CLUSTER:
             driver.funcSetAttribute(kernel.ptr, NON_PORTABLE_CLUSTER, 1)
 
         def queue(launch: Launch, args: tuple[Any, ...]) -> None:

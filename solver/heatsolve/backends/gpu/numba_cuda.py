@@ -19,7 +19,12 @@ from heatsolve.backends import ArrayLibrary, Region, Signature, digest, kept
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import compiling
 from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend, queued
-from heatsolve.backends.gpu.device import CARDS, NON_PORTABLE_CLUSTER, limits_of
+from heatsolve.backends.gpu.device import (
+    CARDS,
+    NON_PORTABLE_CLUSTER,
+    PORTABLE_CLUSTER,
+    limits_of,
+)
 from heatsolve.backends.gpu.emit import (
     Dialect,
     extent_names,
@@ -388,7 +393,7 @@ class CudaBackend(DeviceBackend):
         largest = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         handle = driver.CUkernel(int(kernel.handle))
         checked(driver.cuKernelSetAttribute(largest, bytes_shared, handle, self._device.device_id))
-        if self.limits.cluster:
+        if self.limits.cluster > PORTABLE_CLUSTER:
             attribute = driver.CUfunction_attribute(NON_PORTABLE_CLUSTER)
             checked(driver.cuKernelSetAttribute(attribute, 1, handle, self._device.device_id))
         return self._launching(kernel, bytes_shared)
