@@ -241,6 +241,7 @@ def test_cooling_cube_is_second_order_in_space(tmp_path):
     assert np.all((orders > 1.9) & (orders < 2.1))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("scheme", "order"), [("explicit", 1), ("backward-euler", 1), ("crank-nicolson", 2)]
 )

@@ -271,7 +271,7 @@ GRIDS_2D = [
 """Grids both of whose axes are halved, even and odd, with all kinds of walls."""
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(3, among="numpy")
 @pytest.mark.parametrize(
     ("method", "wide"), [("V", 2000), ("mixed", 2000), ("FMG", 2000), ("FMG", 0)]
 )

@@ -164,6 +164,7 @@ def test_nothing_goes_through_an_insulated_surface(backend, tmp_path):
     assert abs(first.sum() - last.sum()) < 1e-10 * first.sum()
 
 
+@pytest.mark.few(1, among="numpy")
 def test_flow_about_an_obstacle_has_no_divergence(backend, tmp_path):
     solution = solved(
         tmp_path / "case.h5", backend, cells=[40, 24], grid="upper = [2, 1.2]",
