@@ -8,6 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
+from emulated import Collecting
 from typer.testing import CliRunner
 
 from heatsolve.backends.host.numpy import NumpyBackend
@@ -262,6 +263,7 @@ def test_what_is_measured(name):
 
 
 def test_the_command_compiles_nothing_and_tries_nothing(monkeypatch, tmp_path):
+    make("numba")  # its module compiles what all its loops need
     monkeypatch.setenv("HEATSOLVE_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     case = ["check", "cavity-re100", "--backend=numba"]
@@ -278,3 +280,10 @@ def test_more_memory_than_there_is(slow, monkeypatch):
     monkeypatch.setattr(NumpyBackend, "memory", lambda self: (2 << 20, 2 << 20))
     assert said("hot-plate")["memory"].endswith("there is no device; more than the 2 MiB here")
     assert "more than" not in said("hot-plate", "grid.nodes=[33, 33]")["memory"]
+
+
+def test_sweeps_on_the_chip_take_time():
+    """A field that stays on the chip moves next to nothing, but each sweep takes half a call."""
+    budget = budget_of(load("hotspot"), Collecting("H100"))
+    assert 0.45 < budget.calls < 0.55
+    assert budget.moved < 2 * 8 * 256**2 / 100
