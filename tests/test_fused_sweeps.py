@@ -584,6 +584,17 @@ def test_resident_sweeps_have_the_bits_of_single_sweeps(precision, case, walls, 
     assert backend.to_host(got)[inside].tobytes() == backend.to_host(old)[inside].tobytes()
 
 
+@COMPILER
+def test_resident_sweeps_refuse_what_does_not_fit():
+    backend, u, region = Emulated(), np.zeros((20, 20)), ((1, 19),) * 2
+    args = 0.0, 0.0
+    sweeps = u, region, [args] * 11, (False, False), [None] * 11, region
+    with pytest.raises(ValueError, match="does not write what it reads"):
+        backend.fused_sweeps(heat.four_point_mean, u, *sweeps)
+    with pytest.raises(ValueError, match="does not fit an output"):
+        backend.fused_sweeps(heat.four_point_mean, np.zeros((20, 18)), *sweeps)
+
+
 @pytest.mark.parametrize("name", MACHINES[2:])
 @pytest.mark.parametrize("kind", ["sum", "max"])
 @pytest.mark.parametrize("closing", [0, 17, 38, None])

@@ -490,11 +490,7 @@ class Backend(ABC):
         """
         if any(high <= low for low, high in region):
             return
-        for (_, high), extent in zip(region, new.shape, strict=True):
-            if high > extent:
-                raise ValueError(f"region {region} does not fit an output of {new.shape}")
-        if place_of(new, (u, *stages[0])) is not None:
-            raise ValueError(f"{point.__name__}: a fused sweep does not write what it reads")
+        demand_apart(point, new, region, (u, *stages[0]))
         described = tuple([describe(a) for a in (u, *stages[0])])
         kinds = tuple([None if change is None else change.kind for change in changes])
         key = (point, described, kinds, tuple(wraps), self.gated)
@@ -561,6 +557,15 @@ class Backend(ABC):
         return None
 
 
+def demand_apart(point: Point, new: Any, region: Region, arguments: Sequence[Any]) -> None:
+    """Raise ValueError where fused sweeps would read what they write, or `new` is too small."""
+    for (_, high), extent in zip(region, new.shape, strict=True):
+        if high > extent:
+            raise ValueError(f"region {region} does not fit an output of {new.shape}")
+    if place_of(new, arguments) is not None:
+        raise ValueError(f"{point.__name__}: a fused sweep does not write what it reads")
+
+
 def converted(arguments: Sequence[Any], converts: Converts) -> list[Any]:
     """The arguments as a compiled sweep takes them."""
     return [
@@ -599,6 +604,7 @@ __all__ = [
     "cache_folder",
     "converted",
     "cores",
+    "demand_apart",
     "digest",
     "exact_sum",
     "from_message",

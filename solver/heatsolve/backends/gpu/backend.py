@@ -19,6 +19,7 @@ from heatsolve.backends import (
     Region,
     Signature,
     converted,
+    demand_apart,
     digest,
     kept,
 )
@@ -54,6 +55,7 @@ from heatsolve.backends.gpu.resident import (
     LARGEST_CLUSTER,
     Cluster,
     cluster_of,
+    first_norm,
     launch_of,
     source_of,
     sweeps_at_once,
@@ -305,13 +307,14 @@ class DeviceBackend(Backend):
             sweeps = point, new, u, region, stages, wraps, changes, counted
             Backend.fused_sweeps(self, *sweeps)
             return
+        demand_apart(point, new, region, (u, *stages[0]))
         described = tuple([describe(a) for a in (u, *stages[0])])
-        kind = next((change.kind for change in changes if change is not None), None)
+        kind = None if changes[-1] is None else changes[-1].kind
         key = (point, described, kind, tuple(wraps), self.gated, region, tuple(u.shape))
         if key not in self._compiled:
             self._compiled[key] = self._prepare_resident(*key)
         queue, launch, converts, bytes_moved = self._compiled[key]
-        first = next((n for n, change in enumerate(changes) if change is not None), len(changes))
+        first = first_norm(changes)
         registers = [change.register for change in changes[first : first + 1] if change]
         args = converted(stages[0], converts)
         queue(launch(len(stages), first, counted), (new, u, *args, *registers))

@@ -68,10 +68,15 @@ def sweeps_at_once(stages: Sequence[Any], changes: Sequence[Accumulator | None])
     """How many sweeps one kernel makes: of equal arguments, all with norms or but the last one."""
     if any(stage is not stages[0] for stage in stages):
         return 1
-    first = next((n for n, change in enumerate(changes) if change is not None), len(changes))
+    first = first_norm(changes)
     if first > 0:
         return min(first + 1, len(changes))
     return next((n for n, change in enumerate(changes) if change is None), len(changes))
+
+
+def first_norm(changes: Sequence[Accumulator | None]) -> int:
+    """The number of the first sweep that has a norm; the number of sweeps where none has."""
+    return next((n for n, change in enumerate(changes) if change is not None), len(changes))
 
 
 @cache
