@@ -197,6 +197,15 @@ def _of_points(d: int) -> list[Entry]:
         Entry(f"{d}d-fill", points.fill, d, (REAL,)),
         Entry(f"{d}d-shifted", points.shifted, d, (u, *(1, -1, 0)[:d])),
         Entry(f"{d}d-change", points.change, d, (u, u), ("max",)),
+        Entry(f"{d}d-largest-magnitude", points.largest_magnitude, d, (u, u, u)),
+        Entry(f"{d}d-largest-magnitudes", points.largest_magnitude, d, (u, u), ("max",)),
+        Entry(
+            f"{d}d-together",
+            points.together((points.copy, points.change), ((1,), (0, 1))),
+            d,
+            (u, u),
+            ("array", 0),
+        ),
         Entry(f"{d}d-squared-change", points.term_of(points.change, "sum"), d, (u, u), ("sum",)),
         Entry(f"{d}d-weighted-magnitude", weighted_magnitude, d, (u, *_faces(d)[1::2]), ("sum",)),
         *words,
@@ -366,11 +375,33 @@ def _of_staggered(d: int) -> list[Entry]:
               (REAL, *velocities, *spacings)),
         Entry(f"{d}d-projected-outflow", flow.projected_outflow, d, (u, u, *given), (0,)),
         Entry(f"{d}d-projected-outflow-beside", flow.projected_outflow, d, (u, u, *given, u), (0,)),
+        *_of_joint_sweeps(d),
         Entry(f"{d}d-adams", flow.adams(flow.momentum(d, 0, "central", False)), d,
               (u, u, REAL, REAL, *around), ("array", 1)),
         Entry(f"{d}d-raised", flow.raised, d, (u, REAL), (0,)),
         Entry(f"{d}d-extrapolated", flow.extrapolated, d, (u, u, REAL), (0, 1)),
         Entry(f"{d}d-kinetic-energy", flow.kinetic_energy, d, tuple(velocities), ("sum",)),
+    ]  # fmt: skip
+
+
+def _of_joint_sweeps(d: int) -> list[Entry]:
+    """A stage of all components at once, its right side, and its projection."""
+    u, axes = _mixed(d), range(d)
+    velocities, numbers = tuple(axes), tuple(range(2 * d, 2 * d + 5 + d))
+    momenta = [flow.stage(flow.momentum(d, axis, "central", False)) for axis in axes]
+    places = [(d + n, n, *numbers[:3], *velocities, *numbers[3:]) for n in axes]
+    last = tuple(range(d + 2, 2 * d + 2))
+    projections = [(n, d, d + 1, last[n]) for n in axes]
+    begins = flow.scaled_divergence, points.largest_magnitude, flow.extrapolated
+    of_begins = ((d, *velocities, *range(d + 1, 2 * d + 1)), velocities, (-3, -2, -1))
+    return [
+        Entry(f"{d}d-stage", points.together(tuple(momenta), tuple(places)), d,
+              (*[u] * (2 * d), *[REAL] * 3, u, REAL, *[REAL] * d), (*range(d, 2 * d),)),
+        Entry(f"{d}d-projection",
+              points.together(tuple(map(flow.projected, axes)), tuple(projections)), d,
+              (*[u] * d, u, REAL, *[REAL] * d), velocities),
+        Entry(f"{d}d-right-side", points.together(begins, of_begins), d,
+              (*[u] * d, *[REAL] * (1 + d), u, u, REAL), ("array", "max", 2 * d + 1, 2 * d + 2)),
     ]  # fmt: skip
 
 

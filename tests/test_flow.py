@@ -74,7 +74,7 @@ def test_convection_neither_makes_nor_takes_energy_and_momentum(form, dimension)
     problem, _ = noisy(form, dimension)
     velocities = problem.velocities(problem.fields)
     still = problem.backend.zeros((1,) * dimension)
-    given = (0.0, *problem.steps_along_axes)
+    given = (0.0, *problem.inverse_spacings)
     inside = tuple(slice(*pair) for pair in problem.grid.interior)
     power = magnitude = 0.0
     for axis, w in enumerate(velocities):
@@ -101,7 +101,7 @@ def test_skew_convection_needs_no_freedom_from_divergence():
         power[form] = 0.0
         for axis in range(2):
             rate = problem.backend.zeros(problem.grid.shape)
-            given = (*w, still, 0.0, *problem.steps_along_axes)
+            given = (*w, still, 0.0, *problem.inverse_spacings)
             point = flow.momentum(2, axis, form, False)
             problem.backend.sweep(point, rate, problem.grid.interior, *given)
             power[form] += float((w[axis] * rate)[1:-1, 1:-1].sum())

@@ -11,7 +11,7 @@ import pytest
 
 from heatsolve import report
 from heatsolve.backends import compilation
-from heatsolve.report import Report, Shares, count, duration, speed, together
+from heatsolve.report import NormAlone, Report, Shares, count, duration, speed, together
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def converging(clock, quiet=False):
     stream = io.StringIO()
     talk = Report(quiet, stream)
     talk.begin("iteration", 1_000_000)
-    talk.aim(1e-6)
+    talk.aim(NormAlone(1e-6))
     for second in range(1, 31):
         clock[0] = float(second)
         talk.progress(100 * second, math.exp(-second / 5.0))

@@ -7,13 +7,34 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any, NamedTuple
+from dataclasses import dataclass
+from typing import IO, Any, NamedTuple, Protocol
 
 SECONDS_BETWEEN_LINES = 5.0
 SECONDS_BETWEEN_FRAMES = 0.1
 POINTS_OF_FIT = 20
-NORM = "norm {:.3e}"
 COMPILING = "compiling, once: later runs find the machine code"
+
+
+class Goal(Protocol):
+    """What a norm is compared with: the threshold below which it ends a run, and the words for it
+    over `scale`."""
+
+    @property
+    def threshold(self) -> float: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def said(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class NormAlone:
+    """A norm that ends no run, unless there is a threshold."""
+
+    threshold: float = 0.0
+    scale: float = 1.0
+    said: str = "norm {:.3e}"
 
 
 class Report:
@@ -52,13 +73,13 @@ class Report:
         if not self._mute:
             complain(f"heatsolve: warning: {sentence}")
 
-    def aim(self, threshold: float, scale: float = 1.0, said: str = NORM) -> None:
-        """Set the norm to reach, where one ends the run, and the words for a norm over `scale`."""
-        self._threshold, self._scale, self._said = threshold, scale, said
+    def aim(self, goal: Goal) -> None:
+        """Set the norm to reach, which is read when something is said of it."""
+        self._goal = goal
 
     def begin(self, unit: str, total: int) -> None:
         self._unit, self._total = unit, total
-        self.aim(0.0)
+        self._goal = NormAlone()
         self.began = self._shown = time.perf_counter()
         if self._quiet or not self._stream.isatty():
             return
@@ -99,7 +120,8 @@ class Report:
         self._recent = [*self._recent[1 - POINTS_OF_FIT :], (now, number, norm or math.nan)]
         state = f"{self._unit} {number}"
         if norm is not None and math.isfinite(norm):
-            state += ", " + self._said.format(norm / self._scale if self._scale else norm)
+            scale = self._goal.scale
+            state += ", " + self._goal.said.format(norm / scale if scale else norm)
         state += f", {number / (now - self.began):.0f}/s"
         left = self.seconds_left()
         if left is not None:
@@ -117,15 +139,17 @@ class Report:
         if n1 <= n0:
             return None
         by_count = (self._total - n1) * (t1 - t0) / (n1 - n0)
-        if not (self._threshold > 0.0 and norm0 > norm1 > 0.0):
+        threshold = self._goal.threshold
+        if not (threshold > 0.0 and norm0 > norm1 > 0.0):
             return by_count
         rate = math.log(norm0 / norm1) / (t1 - t0)
-        return min(by_count, max(0.0, math.log(norm1 / self._threshold) / rate))
+        return min(by_count, max(0.0, math.log(norm1 / threshold) / rate))
 
     def _share(self, number: int, norm: float | None) -> float:
         first = next((n for _, _, n in self._recent if math.isfinite(n) and n > 0.0), 0.0)
-        if self._threshold > 0.0 and norm and first > self._threshold:
-            return min(1.0, math.log(first / norm) / math.log(first / self._threshold))
+        threshold = self._goal.threshold
+        if threshold > 0.0 and norm and first > threshold:
+            return min(1.0, math.log(first / norm) / math.log(first / threshold))
         return number / self._total
 
     def end(self) -> float:

@@ -21,8 +21,8 @@ from heatsolve.backends.compilation import cache_folder, digest, kept, told, tro
 from heatsolve.backends.exact_sums import Accumulator, exact_sum, from_message, to_message
 from heatsolve.backends.gpu.nccl import Nccl
 from heatsolve.backends.machine import cores, host_memory
-from heatsolve.stencil.grid import Region
-from heatsolve.stencil.language import ONE, Point
+from heatsolve.stencil.grid import Region, intersection, without
+from heatsolve.stencil.language import ONE, Point, together
 from heatsolve.stencil.trace import INTEGER, Signature, Tape, describe, place_of
 
 MOST_FUSED = 15
@@ -35,6 +35,15 @@ Converts = tuple[Callable[[Any], Any] | None, ...]
 """For each argument of a compiled sweep the type it is converted to; None for an array."""
 FusedSweeps = Callable[[Any, Any, Region, Sequence[Sequence[Any]], Sequence[Any], Region], None]
 """Takes new, u, the region, the stages, a register or None for each sweep, the region counted."""
+
+
+class PointSweep(NamedTuple):
+    """out[p] = point(p, *arguments) for every p of a region, see `Backend.sweep`."""
+
+    point: Point
+    out: Any
+    region: Region
+    arguments: tuple[Any, ...]
 
 
 class Prepared(NamedTuple):
@@ -356,6 +365,33 @@ class Backend(ABC):
         run(region, targets, converted(arguments, converts))
         self.count(points, points * bytes_moved)
 
+    def sweep_together(self, sweeps: Sequence[PointSweep]) -> None:
+        """Make sweeps of which none reads what another one writes, and that write each point once.
+
+        The points that all regions share take one sweep, which loads once what several read; what
+        is left of each region takes one of its own.
+        """
+        if len(sweeps) == 1:
+            point, out, region, arguments = sweeps[0]
+            self.sweep(point, out, region, *arguments)
+            return
+        shared = intersection([each.region for each in sweeps])
+        if any(low >= high for low, high in shared):
+            for each in sweeps:
+                self.sweep_together([each])
+            return
+        known = {id(argument): argument for each in sweeps for argument in each.arguments}
+        number = {key: n for n, key in enumerate(known)}
+        places = tuple([tuple([number[id(a)] for a in each.arguments]) for each in sweeps])
+        outputs: list[Any] = []
+        for each in sweeps:
+            outputs += each.out if isinstance(each.out, tuple) else [each.out]
+        joint = together(tuple([each.point for each in sweeps]), places)
+        self.sweep(joint, tuple(outputs), shared, *known.values())
+        for point, out, region, arguments in sweeps:
+            for slab in without(region, shared):
+                self.sweep(point, out, slab, *arguments)
+
     def _prepare(
         self,
         point: Point,
@@ -444,6 +480,11 @@ class Backend(ABC):
     @abstractmethod
     def read_register(self, register: Any) -> np.ndarray:
         """The integers of a register, on the host (waits)."""
+
+    def ask_register(self, register: Any) -> Callable[[], np.ndarray]:
+        """What gives the integers that a register now has (waits when it is called)."""
+        integers = np.array(self.read_register(register))
+        return lambda: integers
 
     @abstractmethod
     def clear_register(self, register: Any) -> None:

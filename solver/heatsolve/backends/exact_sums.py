@@ -205,6 +205,16 @@ class Accumulator:
         self.clear()
         return value
 
+    def ask(self) -> Callable[[], float]:
+        """What gives the value when it is called; what comes next begins anew.
+
+        A device is asked now, and goes on with what is queued next while the host waits. Of an
+        accumulator one value is asked for at a time.
+        """
+        read = self._backend.ask_register(self.register)
+        self.clear()
+        return lambda: VALUE_OF[self.kind](self._backend.combine(read()))
+
     def clear(self) -> None:
         """Begin anew."""
         self._backend.clear_register(self.register)

@@ -38,7 +38,7 @@ class Watcher(Protocol):
 
     def warn(self, sentence: str) -> None: ...
 
-    def aim(self, threshold: float, scale: float = ..., said: str = ...) -> None: ...
+    def aim(self, goal: Criterion) -> None: ...
 
     def progress(self, number: int, norm: float | None, total: int | None = None) -> None: ...
 
@@ -238,7 +238,7 @@ def iterate(
         test.recall(IterationState(**resumed.record["judge"]), resumed.lists)
     else:
         test.begin()
-    watcher.aim(criterion.threshold, criterion.scale, criterion.said)
+    watcher.aim(criterion)
     controller.begin(done, resumed is not None and resumed.finished)
     while not test.ending and done < criterion.limit:
         if done >= controller.next:

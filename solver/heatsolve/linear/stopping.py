@@ -77,14 +77,15 @@ class Criterion:
         u: Any,
         scratch: Any = None,
         total: Callable[[Any, Accumulator], None] | None = None,
-        scale: float | None = None,
+        scale: float | Callable[[], float] | None = None,
         looks_first: bool = True,
         exponent: int | None = None,
     ):
         """`total` adds the magnitudes of a field at all points, for "sum-abs-change"; `scale` is
-        what the tolerance is relative to, if the caller knows; `looks_first` tells whether a
-        residual is looked at before the first iteration; `exponent`: u and b were multiplied with 2
-        to this power, 0 if they were not, None if it does not matter that they are out of range.
+        what the tolerance is relative to, if the caller knows, or what gives it when it is needed;
+        `looks_first` tells whether a residual is looked at before the first iteration; `exponent`:
+        u and b were multiplied with 2 to this power, 0 if they were not, None if it does not matter
+        that they are out of range.
         """
         self.exponent = exponent
         self.looks_first = looks_first
@@ -97,7 +98,9 @@ class Criterion:
         self._system, self._tolerance = system, 0.0 if self.fixed else options.tolerance
         relative = scale is None and not self.fixed and options.is_relative
         self.relative_to = "the right side" if relative else ""
-        self._scale: float | None = math.ldexp(1.0, exponent or 0) if scale is None else scale
+        self._scale: float | Callable[[], float] | None = scale
+        if scale is None:
+            self._scale = math.ldexp(1.0, exponent or 0)
         if relative:
             self._scale = self._norm_of_right_side(u, scratch)
 
@@ -118,6 +121,8 @@ class Criterion:
             accumulator = self._system.backend.accumulator(self.kind)
             self._system.norm_of_b(accumulator)
             self._scale = self.norm(accumulator.value)
+        elif callable(self._scale):
+            self._scale = self._scale()
         return self._scale
 
     @property

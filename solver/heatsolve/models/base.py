@@ -14,10 +14,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from heatsolve.backends import Accumulator, Backend
+from heatsolve.backends import Accumulator, Backend, PointSweep
 from heatsolve.case.case import Case
 from heatsolve.errors import InputError, NotConverged
 from heatsolve.linear.iterate import Controller, Outcome
+from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import System
 from heatsolve.models import stability
 from heatsolve.models.grid import Wall, grid_of, region_of, sample_of, walls_of
@@ -30,7 +31,7 @@ from heatsolve.parallel.transport import transport_of
 from heatsolve.stencil.evaluate import evaluate
 from heatsolve.stencil.expressions import words
 from heatsolve.stencil.grid import WALLS, Grid, Region
-from heatsolve.stencil.language import copy
+from heatsolve.stencil.language import copy, largest_magnitude
 
 Fields = dict[str, Any]
 THICK_SLAB = 64
@@ -205,7 +206,7 @@ class Silent:
     def warn(self, sentence: str) -> None:
         pass
 
-    def aim(self, threshold: float, scale: float = 1.0, said: str = "") -> None:
+    def aim(self, goal: Criterion) -> None:
         pass
 
     def progress(self, number: int, norm: float | None, total: int | None = None) -> None:
@@ -647,11 +648,22 @@ class MultiFieldModel(Model):
         return largest.value
 
     def add_speeds(
-        self, fields: Mapping[str, Any], largest: Accumulator, names: Sequence[str] = ()
+        self,
+        fields: Mapping[str, Any],
+        largest: Accumulator,
+        names: Sequence[str] = (),
+        besides: Sequence[PointSweep] = (),
     ) -> None:
-        """Take in the magnitudes of components of the velocity, or of all."""
-        for name in names or self.components:
-            for region in (self.grid.interior, *self.low_faces.get(name, ())):
+        """Take in the magnitudes of components of the velocity, or of all.
+
+        Sweeps `besides` of the same points are made on the way.
+        """
+        names = names or self.components
+        velocities = tuple([fields[name] for name in names])
+        sweep = PointSweep(largest_magnitude, largest, self.grid.interior, velocities)
+        self.backend.sweep_together([*besides, sweep])
+        for name in names:
+            for region in self.low_faces.get(name, ()):
                 self.backend.sweep(copy, largest, region, fields[name])
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:

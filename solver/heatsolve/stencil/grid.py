@@ -8,7 +8,7 @@ grids, it lies outside.
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -32,6 +32,24 @@ FEW = 5
 def whole(shape: Sequence[int]) -> Region:
     """All elements of an array."""
     return tuple((0, extent) for extent in shape)
+
+
+def intersection(regions: Sequence[Region]) -> Region:
+    """The points that all regions share; an axis of it may be empty."""
+    return tuple(
+        (max(low for low, _ in bounds), min(high for _, high in bounds))
+        for bounds in zip(*regions, strict=True)
+    )
+
+
+def without(region: Region, part: Region) -> Iterator[Region]:
+    """The points of a region that are not in a part of it, in slabs; the part is not empty."""
+    rest = list(region)
+    for axis, (low, high) in enumerate(part):
+        for slab in ((rest[axis][0], low), (high, rest[axis][1])):
+            if slab[0] < slab[1]:
+                yield (*rest[:axis], slab, *rest[axis + 1 :])
+        rest[axis] = (low, high)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,16 @@ def magnitude(a: Any) -> Any:
     return where(a < 0.0, -a, a)
 
 
+def largest_magnitude(at, *arrays):
+    """The largest magnitude of several arrays at a point; NaN where one of them is NaN."""
+    largest = magnitude(arrays[0][at])
+    for array in arrays[1:]:
+        here = magnitude(array[at])
+        unordered = largest + here
+        largest = where(largest >= here, largest, where(here > largest, here, unordered))
+    return largest
+
+
 class Mirrored:
     """An array that, read beyond some walls, gives the value of the point beside them.
 
@@ -119,6 +129,23 @@ def dimension(point: Point) -> int:
 def evaluate(point: Point, at: tuple[Any, ...], *arguments: Any) -> Any:
     """A point function at an index, whichever way it takes its index."""
     return point(*at, *arguments) if dimension(point) else point(at, *arguments)
+
+
+@lru_cache(1 << 8)
+def together(points: tuple[Point, ...], places: tuple[tuple[int, ...], ...]) -> Point:
+    """Several point functions as one with all of their values, in turn.
+
+    `places` tells of each function which of the arguments it takes.
+    """
+
+    def values(at, *arguments):
+        result: list[Any] = []
+        for point, own in zip(points, places, strict=True):
+            value = evaluate(point, at, *[arguments[n] for n in own])
+            result += value if isinstance(value, tuple) else [value]
+        return tuple(result)
+
+    return values
 
 
 def neighbour(at: tuple[Any, ...], axis: int, distance: int) -> tuple[Any, ...]:

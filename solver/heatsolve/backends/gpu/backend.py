@@ -151,8 +151,13 @@ class DeviceBackend(Backend):
         return self.compiled(check_source(), "check")
 
     @abstractmethod
-    def pinned(self, shape: Sequence[int]) -> np.ndarray:
-        """Host memory of the backend's precision that the device copies to and from on its own."""
+    def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
+        """Host memory that the device copies to and from on its own, of the backend's precision
+        unless another type is named."""
+
+    @abstractmethod
+    def mark(self) -> Callable[[], None]:
+        """Mark a place in the queue; what is returned waits until the device has come to it."""
 
     @abstractmethod
     def queue_to_host(self, host: np.ndarray, array: Any) -> None:
@@ -426,6 +431,7 @@ class DeviceBackend(Backend):
 
     def _make_gate(self) -> None:
         self._c_kernels: dict[tuple[str, int], Compiled] = {}
+        self._answers: dict[int, np.ndarray] = {}
         rows = (self.lookahead + BEYOND) * sums.WIDTH
         self._state = self.integers(2 + rows)
         self._gate = self.part(self._state, (2,))
@@ -452,6 +458,20 @@ class DeviceBackend(Backend):
 
     def read_register(self, register: Any) -> np.ndarray:
         return sums.merge(self.to_host(register).reshape(SPREAD, sums.WIDTH))
+
+    def ask_register(self, register: Any) -> Callable[[], np.ndarray]:
+        key = self.address(register)
+        if key not in self._answers:
+            self._answers[key] = self.pinned((SPREAD, sums.WIDTH), np.int64)
+        answer = self._answers[key]
+        self.queue_to_host(answer, register)
+        wait = self.mark()
+
+        def read() -> np.ndarray:
+            wait()
+            return sums.merge(answer)
+
+        return read
 
     def open_gate(self) -> None:
         if self.lookahead == 1:

@@ -110,8 +110,13 @@ class CupyBackend(DeviceBackend):
 
         return seconds
 
-    def pinned(self, shape: Sequence[int]) -> np.ndarray:
-        return self._cupyx.empty_pinned(tuple(shape), self.dtype)
+    def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
+        return self._cupyx.empty_pinned(tuple(shape), dtype or self.dtype)
+
+    def mark(self) -> Callable[[], None]:
+        event = self._cupy.cuda.Event(disable_timing=True)
+        event.record()
+        return event.synchronize
 
     def queue_to_host(self, host: np.ndarray, array: Any) -> None:
         array.data.copy_to_host_async(host.ctypes.data, host.nbytes)

@@ -328,8 +328,11 @@ class CudaBackend(DeviceBackend):
         copy = self._driver.cuMemcpyDtoDAsync
         checked(copy(target.pointer, source.pointer, source.nbytes, self._handle))
 
-    def pinned(self, shape: Sequence[int]) -> np.ndarray:
-        return self._cuda.pinned_array(tuple(shape), self.dtype)
+    def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
+        return self._cuda.pinned_array(tuple(shape), dtype or self.dtype)
+
+    def mark(self) -> Callable[[], None]:
+        return self._stream.record().sync
 
     def queue_to_host(self, host: np.ndarray, array: DeviceArray) -> None:
         copy = self._driver.cuMemcpyDtoHAsync
@@ -457,8 +460,11 @@ class SimulatedBackend(DeviceBackend, HostBackend):
     def integers(self, count: int) -> np.ndarray:
         return np.zeros(count, np.int64)
 
-    def pinned(self, shape: Sequence[int]) -> np.ndarray:
-        return self.zeros(shape)
+    def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
+        return np.zeros(shape, dtype or self.dtype)
+
+    def mark(self) -> Callable[[], None]:
+        return self.sync
 
     def zero(self, array: np.ndarray) -> None:
         array[...] = 0

@@ -98,7 +98,7 @@ def wide_flux(form, speed, w, lower, upper, second):
         here = where(speed > 0.0, second[lower], second[upper])
     else:
         here = 0.5 * (second[lower] + second[upper])
-    return speed * (0.5 * (w[lower] + w[upper]) - here / 6.0)
+    return speed * (0.5 * (w[lower] + w[upper]) - here * (1.0 / 6.0))
 
 
 @cache
@@ -115,10 +115,10 @@ def second_differences(dimension: int) -> Point:
     return differences
 
 
-def convection(form, component, velocities, at, spacings, second=()):
+def convection(form, component, velocities, at, inverse_spacings, second=()):
     """div (u u_c) at a face of axis c: from the fluxes through the sides of its volume."""
     w, total = velocities[component], 0.0
-    for axis, (v, h) in enumerate(zip(velocities, spacings, strict=True)):
+    for axis, (v, per_h) in enumerate(zip(velocities, inverse_spacings, strict=True)):
         lower, upper = neighbour(at, axis, -1), neighbour(at, axis, 1)
         if axis == component:
             low, high = 0.5 * (w[lower] + w[at]), 0.5 * (w[at] + w[upper])
@@ -127,26 +127,27 @@ def convection(form, component, velocities, at, spacings, second=()):
             low = 0.5 * (v[lower] + v[face_before(across, axis)])
             high = 0.5 * (v[at] + v[across])
         if form == "skew":
-            total = total + (high * w[upper] - low * w[lower]) / (2.0 * h)
+            total = total + (high * w[upper] - low * w[lower]) * (0.5 * per_h)
         elif form in WIDE:
             out = wide_flux(form, high, w, at, upper, second[axis])
-            total = total + (out - wide_flux(form, low, w, lower, at, second[axis])) / h
+            total = total + (out - wide_flux(form, low, w, lower, at, second[axis])) * per_h
         else:
             out, into = high * (w[at] + w[upper]), low * (w[lower] + w[at])
-            total = total + (out - into) / (2.0 * h)
+            total = total + (out - into) * (0.5 * per_h)
     return total
 
 
-def laplacian(w, at, spacings, weights=()):
+def laplacian(w, at, inverse_spacings, weights=()):
     """div grad w, central; beside obstacles with `weights` of the differences along each axis."""
     total = 0.0
-    for axis, h in enumerate(spacings):
+    for axis, per_h in enumerate(inverse_spacings):
         upper, lower = w[neighbour(at, axis, 1)], w[neighbour(at, axis, -1)]
         if weights:
             low, high = weights[2 * axis : 2 * axis + 2]
-            total = total + (high[at] * (upper - w[at]) - low[at] * (w[at] - lower)) / (h * h)
+            difference = high[at] * (upper - w[at]) - low[at] * (w[at] - lower)
         else:
-            total = total + (upper - 2.0 * w[at] + lower) / (h * h)
+            difference = upper - 2.0 * w[at] + lower
+        total = total + difference * (per_h * per_h)
     return total
 
 
@@ -156,8 +157,8 @@ def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
 
     Arguments: all components (slowest axis first); the `second_differences` of this one for `WIDE`
     forms; the force; the temperature, the acceleration for each of its units and the temperature
-    at which there is none, if `buoyant`; nu (`ZERO` for all but diffusion) and the spacings
-    (slowest axis first); beside obstacles the weights of `laplacian`.
+    at which there is none, if `buoyant`; nu (`ZERO` for all but diffusion) and 1 / h of each axis
+    (slowest first); beside obstacles the weights of `laplacian`.
     """
 
     def rate(at, *args):
@@ -168,23 +169,23 @@ def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
             (temperature, lift, neutral), args = args[:3], args[3:]
             between = 0.5 * (temperature[at] + temperature[face_after(at, component)])
             total = total + lift * (between - neutral)
-        (nu, *spacings), weights = _split(args, 1 + dimension)
-        total = total - convection(form, component, velocities, at, spacings, second)
-        return total if nu is ZERO else total + nu * laplacian(w, at, spacings, weights)
+        (nu, *inverse_spacings), weights = _split(args, 1 + dimension)
+        total = total - convection(form, component, velocities, at, inverse_spacings, second)
+        return total if nu is ZERO else total + nu * laplacian(w, at, inverse_spacings, weights)
 
     return rate
 
 
-def outflow_of(c, at, form, velocities, spacings, second=()):
+def outflow_of(c, at, form, velocities, inverse_spacings, second=()):
     """div (u c) of a cell, terms to be subtracted one by one."""
-    for axis, (v, h) in enumerate(zip(velocities, spacings, strict=True)):
+    for axis, (v, per_h) in enumerate(zip(velocities, inverse_spacings, strict=True)):
         lower, upper = neighbour(at, axis, -1), neighbour(at, axis, 1)
         if form in WIDE:
             out = wide_flux(form, v[at], c, at, upper, second[axis])
-            yield (out - wide_flux(form, v[lower], c, lower, at, second[axis])) / h
+            yield (out - wide_flux(form, v[lower], c, lower, at, second[axis])) * per_h
         else:
             out, into = v[at] * (c[at] + c[upper]), v[lower] * (c[lower] + c[at])
-            yield (out - into) / (2.0 * h)
+            yield (out - into) * (0.5 * per_h)
 
 
 @cache
@@ -192,18 +193,18 @@ def carried(dimension: int, form: str) -> Point:
     """dc/dt of a quantity at the cells: alpha div grad c + f - div (u c).
 
     Arguments: the quantity, all components of the velocity, the `second_differences` of the
-    quantity for `WIDE` forms, the source, alpha (`ZERO` for all but diffusion) and the spacings
-    (slowest axis first); beside obstacles the weights of `laplacian`.
+    quantity for `WIDE` forms, the source, alpha (`ZERO` for all but diffusion) and 1 / h of each
+    axis (slowest first); beside obstacles the weights of `laplacian`.
     """
 
     def rate(at, c, *args):
         velocities, args = _split(args, dimension)
         second, (source, alpha, *args) = _split(args, dimension if form in WIDE else 0)
-        spacings, weights = _split(args, dimension)
+        inverse_spacings, weights = _split(args, dimension)
         total = source[at]
         if alpha is not ZERO:
-            total = total + alpha * laplacian(c, at, spacings, weights)
-        for flux in outflow_of(c, at, form, velocities, spacings, second):
+            total = total + alpha * laplacian(c, at, inverse_spacings, weights)
+        for flux in outflow_of(c, at, form, velocities, inverse_spacings, second):
             total = total - flux
         return total
 
@@ -263,9 +264,9 @@ def adams(rate: Point, surfaces: int = 0) -> Point:
     return advanced
 
 
-def diffused(at, rate, w, nu, *spacings):
+def diffused(at, rate, w, nu, *inverse_spacings):
     """A rate and nu div grad w."""
-    return rate[at] + nu * laplacian(w, at, spacings)
+    return rate[at] + nu * laplacian(w, at, inverse_spacings)
 
 
 def blended(at, w, other, share):
@@ -288,19 +289,19 @@ def leaving(component: int) -> Point:
     I. Orlanski, J. Comput. Phys. 21 (1976), 251, with the speed of the fluid itself.
     """
 
-    def rate(at, w, h):
+    def rate(at, w, per_h):
         speed = maximum(w[at], 0.0)
-        return -speed * (w[at] - w[face_before(at, component)]) / h
+        return -speed * (w[at] - w[face_before(at, component)]) * per_h
 
     return rate
 
 
 def divergence(at, *args):
-    """div u of a cell; the components and then the spacings, slowest axis first."""
+    """div u of a cell; the components and then 1 / h of each axis, slowest axis first."""
     count = len(args) // 2
     total = 0.0
-    for axis, (v, h) in enumerate(zip(args[:count], args[count:], strict=True)):
-        total = total + (v[at] - v[face_before(at, axis)]) / h
+    for axis, (v, per_h) in enumerate(zip(args[:count], args[count:], strict=True)):
+        total = total + (v[at] - v[face_before(at, axis)]) * per_h
     return total
 
 
@@ -316,17 +317,17 @@ def projected(component: int) -> Point:
     Beside obstacles the mobility, with which the pressure moves the fluid, is an argument, too.
     """
 
-    def corrected(at, w, p, dt, h, mobility=ZERO):
+    def corrected(at, w, p, dt, per_h, mobility=ZERO):
         moved = dt if mobility is ZERO else dt * mobility[at]
-        return w[at] - moved * (p[face_after(at, component)] - p[at]) / h
+        return w[at] - moved * per_h * (p[face_after(at, component)] - p[at])
 
     return corrected
 
 
-def projected_outflow(at, w, p, dt, h, mobility=ZERO):
+def projected_outflow(at, w, p, dt, per_h, mobility=ZERO):
     """u - dt dp/dn at an outflow, where p = 0 half a cell behind the cell."""
     moved = dt if mobility is ZERO else dt * mobility[at]
-    return w[at] + moved * p[at] / (0.5 * h)
+    return w[at] + moved * (2.0 * per_h) * p[at]
 
 
 def raised(at, w, amount):
@@ -361,15 +362,16 @@ def kinetic_energy(at, *velocities):
 def enstrophy(at, *args):
     """|rot u|^2 / 2 of a cell: of each component of rot u, the mean of the squares at its edges."""
     count = len(args) // 2
-    velocities, spacings, total = args[:count], args[count:], 0.0
+    velocities, inverse_spacings, total = args[:count], args[count:], 0.0
     for first in range(count):
         for second in range(first + 1, count):
             for low in (0, -1):
                 for left in (0, -1):
                     edge = neighbour(neighbour(at, first, low), second, left)
                     u, v = velocities[first], velocities[second]
-                    along = (v[neighbour(edge, first, 1)] - v[edge]) / spacings[first]
-                    turn = along - (u[neighbour(edge, second, 1)] - u[edge]) / spacings[second]
+                    along = (v[neighbour(edge, first, 1)] - v[edge]) * inverse_spacings[first]
+                    across = u[neighbour(edge, second, 1)] - u[edge]
+                    turn = along - across * inverse_spacings[second]
                     total = total + 0.125 * (turn * turn)
     return total
 
@@ -378,8 +380,8 @@ def courant(at, *args):
     """The sum over the axes of the larger |u| of a cell's two faces over the spacing (1/s)."""
     count = len(args) // 2
     total = 0.0
-    for axis, (w, h) in enumerate(zip(args[:count], args[count:], strict=True)):
-        total = total + maximum(magnitude(w[face_before(at, axis)]), magnitude(w[at])) / h
+    for axis, (w, per_h) in enumerate(zip(args[:count], args[count:], strict=True)):
+        total = total + maximum(magnitude(w[face_before(at, axis)]), magnitude(w[at])) * per_h
     return total
 
 
@@ -387,8 +389,8 @@ def courant(at, *args):
 def slope_outward(axis: int, side: int) -> Point:
     """dc/dn at a wall, from the cell beside it and the ghost behind."""
 
-    def slope(at, c, h):
-        return (c[neighbour(at, axis, 1 if side else -1)] - c[at]) / h
+    def slope(at, c, per_h):
+        return (c[neighbour(at, axis, 1 if side else -1)] - c[at]) * per_h
 
     return slope
 
@@ -421,12 +423,12 @@ def filled(at, c, owner, value):
     return where(owner[at] < 0.0, value[at], c[at])
 
 
-def unbalanced(c, at, rest, number, nu, spacings, weights, drag, value, owner):
+def unbalanced(c, at, rest, number, nu, inverse_spacings, weights, drag, value, owner):
     """The loss of a quantity to obstacle `number`: the rates of the plain scheme at points inside
     it, of which `rest` is all but diffusion, and beside it their excess over the true rates."""
-    plain = laplacian(c, at, spacings)
+    plain = laplacian(c, at, inverse_spacings)
     inside = rest + nu * plain
-    altered = laplacian(c, at, spacings, weights) + drag[at] * (value[at] - c[at])
+    altered = laplacian(c, at, inverse_spacings, weights) + drag[at] * (value[at] - c[at])
     beside = nu * (plain - altered)
     return where(owner[at] == -number, inside, where(owner[at] == number, beside, 0.0 * c[at]))
 
@@ -436,18 +438,18 @@ def force(dimension: int, component: int, form: str) -> Point:
     """The force of the flow on an obstacle along an axis, over rho and a cell's volume.
 
     Arguments: the pressure, all components of the velocity, the `second_differences` for
-    `WIDE` forms; nu and the spacings; the weights, the drag, the value and the owner of
+    `WIDE` forms; nu and 1 / h of each axis; the weights, the drag, the value and the owner of
     `bodies.Stencil`; the number of the obstacle.
     """
 
     def taken(at, p, *args):
         velocities, args = _split(args, dimension)
         second, (nu, *args) = _split(args, dimension if form in WIDE else 0)
-        spacings, (*weights, drag, value, owner, number) = _split(args, dimension)
-        pressed = (p[face_after(at, component)] - p[at]) / spacings[component]
-        rest = -convection(form, component, velocities, at, spacings, second) - pressed
+        per_h, (*weights, drag, value, owner, number) = _split(args, dimension)
+        pressed = (p[face_after(at, component)] - p[at]) * per_h[component]
+        rest = -convection(form, component, velocities, at, per_h, second) - pressed
         c = velocities[component]
-        return unbalanced(c, at, rest, number, nu, spacings, weights, drag, value, owner)
+        return unbalanced(c, at, rest, number, nu, per_h, weights, drag, value, owner)
 
     return taken
 
@@ -462,10 +464,10 @@ def release(dimension: int, form: str) -> Point:
     def given_off(at, c, *args):
         velocities, args = _split(args, dimension)
         second, (alpha, *args) = _split(args, dimension if form in WIDE else 0)
-        spacings, (*weights, drag, value, owner, number) = _split(args, dimension)
+        per_h, (*weights, drag, value, owner, number) = _split(args, dimension)
         rest = 0.0
-        for flux in outflow_of(c, at, form, velocities, spacings, second):
+        for flux in outflow_of(c, at, form, velocities, per_h, second):
             rest = rest - flux
-        return -unbalanced(c, at, rest, number, alpha, spacings, weights, drag, value, owner)
+        return -unbalanced(c, at, rest, number, alpha, per_h, weights, drag, value, owner)
 
     return given_off

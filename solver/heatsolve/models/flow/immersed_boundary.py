@@ -254,6 +254,7 @@ class ImmersedBoundary:
         those of wide convection (asks all processes).
         """
         dimension, spacings = self._grid.dimension, [axis.spacing for axis in self._grid.axes]
+        per_h = [1.0 / spacing for spacing in spacings]
         velocities, form = [fields[name] for name in self._components], self._case.model.convection
         volume, result = float(np.prod(spacings)), {}
         for name, surface in self._surfaces.items():
@@ -264,7 +265,7 @@ class ImmersedBoundary:
             else:
                 point, first = flow.release(dimension, form), fields[name]
             args = (first, *velocities, *second_differences(name))
-            args = (*args, self._diffusivities[name], *spacings, *self._weights[name], *surface)
+            args = (*args, self._diffusivities[name], *per_h, *self._weights[name], *surface)
             key = f"force_{name[-1]}" if across else f"{name}_released"
             for number, obstacle in enumerate(self._case.obstacles):
                 if across or getattr(obstacle, name) is not None:

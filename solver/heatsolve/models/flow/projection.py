@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatsolve.backends import Accumulator
+from heatsolve.backends import Accumulator, PointSweep
 from heatsolve.case.case import Case
 from heatsolve.errors import Diverged, NotConverged
 from heatsolve.linear.iterate import Controller, iterate
@@ -59,10 +60,11 @@ class Projection(RungeKutta):
         self._second = tuple(backend.zeros(shape) for _ in shape if wide)
         self.pressure = Pressure(problem, self._case, self._stages)
         self._speed = backend.accumulator("max")
-        self._plays_back = not (problem.driven_in_time or backend.on_device)
+        self._plays_back = not problem.driven_in_time
         self._plays: dict[float, dict[tuple[str, int], Callable[[], None] | None]] = {}
         """By the length of a step: its recorded sweeps; None for sweeps that ran only once."""
-        self._fastest, self._length, self._last = 0.0, step, step
+        self._fastest: Callable[[], float] = float  # of no field yet: 0
+        self._length, self._last = step, step
         self._driving: dict[str, float] = {}
 
     @property
@@ -93,7 +95,7 @@ class Projection(RungeKutta):
         problem = self.problem
         if problem.bodies is not None:
             problem.bodies.fill(self._now)
-        self._fastest = problem.largest_speed(self._now)
+        self._fastest = self._speed_now()
         problem.write_faces(self._now, 0.0)
         with suppress(NotConverged, Diverged):  # the first step will tell
             self._find_pressure(self._now, 1.0, 0.0)
@@ -127,7 +129,12 @@ class Projection(RungeKutta):
         if problem.walls_vary:
             problem.write_walls(start, part.start)
         self._play("speed", start, lambda: problem.add_speeds(start, self._speed))
-        self._fastest = self._speed.take()
+        self._fastest = cache(self._speed.ask())
+
+    def _speed_now(self) -> Callable[[], float]:
+        """What gives the largest velocity, which the device is asked for at once."""
+        self.problem.add_speeds(self._now, self._speed)
+        return cache(self._speed.ask())
 
     def _predict(self, stage: Stage, fields: tuple[Fields, Fields, Fields], time: float) -> None:
         """Convection, diffusion, forces; fields are the new ones, those at the start, and now."""
@@ -148,11 +155,8 @@ class Projection(RungeKutta):
         reach = pressure.reach_of(stage)
         pressure.solver(length)
 
-        def begin() -> None:
-            pressure.guess(reach)
-            pressure.begin(new, share, length)
-
-        self._play(f"pressure {stage.number}, {reach}", new, begin)
+        name = f"pressure {stage.number}, {reach}"
+        self._play(name, new, lambda: pressure.begin(new, share, length, reach))
         pressure.known += 1
         pressure.solve(share, length, self._fastest, time)
 
@@ -195,31 +199,37 @@ class Projection(RungeKutta):
 
         Where diffusion is implicit the new fields hold the rates of all else.
         """
-        problem, sweep, dt = self.problem, self.problem.backend.sweep, self._length
+        problem, backend, dt = self.problem, self.problem.backend, self._length
         implicit = bool(rates) and self._diffusion is not None
         new, start, now = fields
+        waiting: list[PointSweep] = []
         for name, region, rate, args in self._rates_of(now, time, implicit):
             surface = () if problem.bodies is None else problem.bodies.surface(name, dt)
             u = now[name]
+            inside = region == problem.inside(name)  # and not an open face
+            out: Any = (new[name], rates[name]) if rates else new[name]
             if not rates:
                 point = flow.stage(rate, len(surface))
                 args = (start[name], u, stage.a, stage.b, dt, *surface, *args)
-                sweep(point, new[name], region, *args)
-                continue
-            out, before = (new[name], rates[name]), rates[name]
-            if implicit and region == problem.inside(name):
-                sweep(flow.ahead(rate), out, region, before, self._share, *args)
+            elif implicit and inside:
+                point, args = flow.ahead(rate), (rates[name], self._share, *args)
             else:  # an open face has no diffusion
                 point = flow.adams(rate, len(surface))
-                sweep(point, out, region, u, before, dt, self._share, *surface, *args)
+                args = (u, rates[name], dt, self._share, *surface, *args)
+            if inside and not self._second:
+                waiting.append(PointSweep(point, out, region, args))
+            else:
+                backend.sweep(point, out, region, *args)
+        if waiting:
+            backend.sweep_together(waiting)
 
     def _rates_of(
         self, now: Fields, time: float, implicit: bool
     ) -> Iterator[tuple[str, Region, Point, tuple[Any, ...]]]:
         """Yield each quantity, a region, and the point function of its rate there with its
-        arguments, to be swept before the next: all share the arrays of second differences.
+        arguments; to be swept before the next where they share the arrays of second differences.
         """
-        problem, grid, spacings = self.problem, self.problem.grid, self.problem.steps_along_axes
+        problem, grid, per_h = self.problem, self.problem.grid, self.problem.inverse_spacings
         model, bodies, open_faces = problem.case.model, problem.bodies, problem.open_faces()
         sources = dict(zip(problem.names, problem.sources(time), strict=True))
         velocities, lifts = problem.velocities(now), tuple(reversed(model.buoyancy or ()))
@@ -227,7 +237,7 @@ class Projection(RungeKutta):
             second = self._second_differences(now[name], name)
             nu = ZERO if implicit else problem.moved[name]
             weights = () if bodies is None else bodies.weights(name)
-            source, diffusion = sources[name], (nu, *spacings, *weights)
+            source, diffusion = sources[name], (nu, *per_h, *weights)
             if name in problem.carried:
                 rate = flow.carried(grid.dimension, model.convection)
                 args = (now[name], *velocities, *second, source, *diffusion)
@@ -241,7 +251,7 @@ class Projection(RungeKutta):
             args = (*velocities, *second, source, *buoyant, *diffusion)
             yield name, problem.inside(name), rate, args
             if component in open_faces:
-                args = (now[name], spacings[component])
+                args = (now[name], per_h[component])
                 yield name, open_faces[component], flow.leaving(component), args
 
     @property
@@ -259,7 +269,7 @@ class Projection(RungeKutta):
         870); then it is given back.
         """
         problem, dt = self.problem, self._length
-        sweep, spacings = problem.backend.sweep, problem.steps_along_axes
+        sweep, per_h = problem.backend.sweep, problem.inverse_spacings
         theta = self._theta
         self._correct(new, dt, only_open=True)
         for component, region in problem.open_faces().items():
@@ -272,7 +282,7 @@ class Projection(RungeKutta):
             if name in problem.components:
                 component = problem.components.index(name)
                 region = problem.inside(name)
-                args = (self.pressure.now, 1.0, spacings[component])
+                args = (self.pressure.now, 1.0, per_h[component])
                 sweep(flow.projected(component), right, region, right, *args)
                 force = self._driving.get(f"driving_force_{name[-1]}", 0.0)
                 sweep(flow.raised, right, region, right, force)
@@ -310,18 +320,20 @@ class Projection(RungeKutta):
 
     def _correct(self, fields: Fields, dt: float, only_open: bool = False) -> None:
         """u - dt grad p; `only_open`: at faces through which fluid leaves as it likes."""
-        problem, p, spacings = self.problem, self.pressure.now, self.problem.steps_along_axes
-        sweep, open_faces = problem.backend.sweep, problem.open_faces()
+        problem, p, per_h = self.problem, self.pressure.now, self.problem.inverse_spacings
+        backend, open_faces = problem.backend, problem.open_faces()
         problem.halo.exchange(p)
+        inside: list[PointSweep] = []
         for component, name in enumerate(problem.components):
             w = fields[name]
-            args: tuple[Any, ...] = (w, p, dt, spacings[component])
+            args: tuple[Any, ...] = (w, p, dt, per_h[component])
             if problem.bodies is not None:
                 args = (*args, problem.bodies.mobility(name, self._length))
-            if not only_open:
-                sweep(flow.projected(component), w, problem.inside(name), *args)
+            inside.append(PointSweep(flow.projected(component), w, problem.inside(name), args))
             if component in open_faces:
-                sweep(flow.projected_outflow, w, open_faces[component], *args)
+                backend.sweep(flow.projected_outflow, w, open_faces[component], *args)
+        if not only_open:
+            backend.sweep_together(inside)
 
     def _drive(self, fields: Fields, dt: float) -> None:
         """The uniform force that holds a mean velocity; it needs no pressure."""
@@ -338,7 +350,7 @@ class Projection(RungeKutta):
         now = {**self._now, "pressure": self.pressure.now}
         second_differences = lambda name: self._second_differences(now[name], name)  # noqa: E731
         return (
-            self.problem.measures(now, self._length, self._fastest, second_differences)
+            self.problem.measures(now, self._length, self._fastest(), second_differences)
             | self._driving
         )
 
@@ -358,7 +370,7 @@ class Projection(RungeKutta):
         """The pressure that keeps du/dt free of divergence, found from a step of explicit Euler."""
         problem, (stage,), dt = self.problem, transport.RUNGE_KUTTA["explicit"], self._length
         scratch = self._others[0]
-        self._fastest = problem.largest_speed(self._now)
+        self._fastest = self._speed_now()
         self._make_stage((scratch, self._now, self._now), stage, self.time, {})
         problem.write_faces(scratch, self.time + dt)
         with suppress(NotConverged, Diverged):  # the next step will tell
@@ -392,32 +404,32 @@ class Pressure:
             return (stage.begin - last) / (last - before)
         return 0.0
 
-    def guess(self, reach: float) -> None:
-        """Begin with what the last two stages' pressures say of the time of this one."""
-        pair = self.now, self.before
-        self._problem.backend.sweep(
-            flow.extrapolated, pair, self._problem.grid.interior, *pair, reach
-        )
+    def begin(self, fields: Fields, dt: float, length: float, reach: float | None = None) -> None:
+        """The right side -div u* / dt, and the largest velocity of u*; sweeps only.
 
-    def begin(self, fields: Mapping[str, Any], dt: float, length: float) -> None:
-        """The right side -div u* / dt, and the largest velocity of u*; sweeps only."""
-        problem = self._problem
-        system, _ = self.solver(length)
-        args = (*problem.velocities(fields), *problem.steps_along_axes)
-        interior = problem.grid.interior
-        problem.backend.sweep(flow.scaled_divergence, system.b, interior, -1.0 / dt, *args)
-        problem.add_speeds(fields, self._speed)
+        With a `reach` the pressure begins with what the last two stages' say of this one's time.
+        """
+        problem, pair = self._problem, (self.now, self.before)
+        interior, (system, _) = problem.grid.interior, self.solver(length)
+        args = (-1.0 / dt, *problem.velocities(fields), *problem.inverse_spacings)
+        sweeps = [PointSweep(flow.scaled_divergence, system.b, interior, args)]
+        if reach is not None:
+            sweeps.append(PointSweep(flow.extrapolated, pair, interior, (*pair, reach)))
+        problem.add_speeds(fields, self._speed, besides=sweeps)
 
-    def solve(self, dt: float, length: float, fastest: float, time: float) -> None:
+    def solve(self, dt: float, length: float, fastest: Callable[[], float], time: float) -> None:
         """The p for which u* - dt grad p has no divergence, after `begin`.
 
-        `fastest` is the largest velocity at the start of the step, of whose length the system
+        `fastest` gives the largest velocity at the start of the step, of whose length the system
         beside obstacles depends. Raises NotConverged.
         """
         system, method = self.solver(length)
-        # The residual of the pressure is what is left of div u, over dt.
-        speed = max(fastest, REST * self._speed.take())
-        scale = speed / (min(self._problem.steps_along_axes) * dt)
+        of_rest, spacing = self._speed.ask(), min(self._problem.steps_along_axes)
+
+        def scale() -> float:
+            """The residual of the pressure is what is left of div u, over dt."""
+            return max(fastest(), REST * of_rest()) / (spacing * dt)
+
         # An iteration in any case: a pressure that is good enough would otherwise stay as it is,
         # and a march never come to rest.
         criterion = Criterion(self._case.solver, system, self.now, scale=scale, looks_first=False)
@@ -458,7 +470,7 @@ class ImplicitDiffusion:
     def explicit_part(self, name: str, rate: Any, now: Any) -> Any:
         """r: a rate and diffusion of `now`, whose ghosts are those of t + theta dt."""
         problem, right, region = self._problem, self._right, self._problem.inside(name)
-        args = (rate, now, problem.moved[name], *problem.steps_along_axes)
+        args = (rate, now, problem.moved[name], *problem.inverse_spacings)
         problem.backend.sweep(flow.diffused, right, region, *args)
         if region != problem.grid.interior:  # the wall is an unknown to which nothing is added
             wall = problem.face_at(problem.components.index(name), 1)

@@ -75,6 +75,8 @@ class Staggered(MultiFieldModel):
         super().__init__(case, backend, grid, ranks)
         self.density = case.model.density
         self.carried = [name for name in self.names if name in case.diffusivities]
+        self.inverse_spacings = tuple(1.0 / spacing for spacing in self.steps_along_axes)
+        """1 / h along each axis, slowest first: sweeps multiply where they could divide (1/m)."""
         self._faces = {name: self.grid.faces(n) for n, name in enumerate(self.components)}
         self.open_ends = [
             (number, side)
@@ -401,15 +403,16 @@ class Staggered(MultiFieldModel):
         reduce, region, spacings = self.backend.reduce, self.grid.interior, self.steps_along_axes
         velocities, volume = self.velocities(fields), float(np.prod(spacings))
         fastest = max(fastest, self.largest_speed(fields))
-        relative = reduce("max", flow.divergence, region, *velocities, *spacings) * min(spacings)
+        per_h = self.inverse_spacings
+        relative = reduce("max", flow.divergence, region, *velocities, *per_h) * min(spacings)
         for velocity in velocities:  # the walls' ghosts beside a neighbour's block
             self.halo.exchange(velocity)
-        whirl = reduce("sum", flow.enstrophy, region, *velocities, *spacings)
+        whirl = reduce("sum", flow.enstrophy, region, *velocities, *per_h)
         result = {
             "divergence": relative / fastest if fastest > 0.0 else relative,
             "kinetic_energy": reduce("sum", flow.kinetic_energy, region, *velocities) * volume,
             "enstrophy": whirl * volume,
-            "courant": reduce("max", flow.courant, region, *velocities, *spacings) * dt,
+            "courant": reduce("max", flow.courant, region, *velocities, *per_h) * dt,
         }
         for name in self.carried:
             for number, axis in enumerate(self.whole.axes):
@@ -428,8 +431,8 @@ class Staggered(MultiFieldModel):
             low, high = self.grid.interior[axis]
             beside = ((low, low + 1), (high - 1, high))[side]
             region = replaced(self.grid.interior, axis, beside)
-            point, spacing = flow.slope_outward(axis, side), self.steps_along_axes[axis]
-            self.backend.sweep(point, total, region, array, spacing)
+            point, per_h = flow.slope_outward(axis, side), self.inverse_spacings[axis]
+            self.backend.sweep(point, total, region, array, per_h)
         return total.value * self.whole.axes[axis].unknowns / self.whole.all_unknowns
 
     @property
