@@ -86,16 +86,16 @@ def meet(one: range, other: range) -> bool:
 
 
 class Dependencies(NamedTuple):
-    """What sweeps write, and the arrays that they read elsewhere than there."""
+    """What sweeps write, and what they read elsewhere than there."""
 
     written: list[Part]
-    read: list[Place]
+    read: list[Part]
 
     def depends_on(self, other: "Dependencies") -> bool:
         """Whether one of both writes what the other one reads, or both write the same."""
         return (
-            any(place.meets(array) for array in other.read for place, _ in self.written)
-            or any(place.meets(array) for array in self.read for place, _ in other.written)
+            any(have_common(part, new) for new in other.read for part in self.written)
+            or any(have_common(part, new) for part in self.read for new in other.written)
             or any(have_common(part, new) for new in other.written for part in self.written)
         )
 

@@ -28,7 +28,7 @@ from heatsolve.backends.gpu.emit import (
     places,
 )
 from heatsolve.backends.gpu.launch import Launch
-from heatsolve.stencil.dependencies import Dependencies, Place, place_at
+from heatsolve.stencil.dependencies import Dependencies, Part, Place, place_at
 from heatsolve.stencil.grid import Region
 from heatsolve.stencil.language import INDEX_NAMES
 from heatsolve.stencil.trace import INTEGER, Signature, Tape
@@ -40,7 +40,7 @@ MOST_POINTS = 1300
 """Points up to which a sweep is small: with more, one block takes longer than many do (H200)."""
 MOST_OF_A_BLOCK = 1 << 12
 """Points of sweeps beside each other, up to which one block makes them."""
-MOST_BESIDE = 1 << 15
+MOST_BESIDE = 1 << 17
 """Points up to which a sweep may share a kernel with those that need no barrier."""
 MOST_SWEEPS = 100
 """Sweeps of a kernel."""
@@ -79,20 +79,31 @@ class SmallSweep:
         return points_of(self.region)
 
     def dependencies(self, address: Callable[[Any], int]) -> Dependencies:
-        """What it writes, and the arrays that it reads elsewhere than there."""
-        written: list[Place] = []
-        read: list[Place] = []
-        count, elsewhere = len(self.signature.outputs), read_elsewhere(self.tape)
-        kinds = [kind for _, kind in _operands(self.signature)]
-        for number, (kind, array) in enumerate(zip(kinds, self.operands, strict=True), -count):
-            if isinstance(kind, str) and kind != "array":
-                continue
-            place = place_at(address(array), array.dtype.itemsize, tuple(array.shape))
-            if number < 0:
-                written.append(place)
-            elif number in elsewhere or place not in written:
-                read.append(place)
-        return Dependencies([(place, self.region) for place in written], read)
+        """What it writes, and what it reads elsewhere than there."""
+        count = len(self.signature.outputs)
+        arguments = self.operands[count:]
+
+        def place_of(array: Any) -> Place:
+            return place_at(address(array), array.dtype.itemsize, tuple(array.shape))
+
+        written = [(place_of(array), self.region) for array in self.operands[:count]]
+        read: dict[Part, None] = {}
+        for number, subscript in self.tape.loads():
+            array, shifts = arguments[number], []
+            for shift, added in subscript:
+                shifts.append(shift + sum(int(arguments[n]) for n in added))
+            region = tuple(
+                [
+                    (0, 1) if extent == 1 else (low + shift, high + shift)
+                    for (low, high), shift, extent in zip(
+                        self.region, shifts, array.shape, strict=True
+                    )
+                ]
+            )
+            part = place_of(array), region
+            if part not in written:
+                read[part] = None
+        return Dependencies(written, list(read))
 
     def row(self, address: Callable[[Any], int]) -> list[int]:
         """What the kernel's table holds of it, after the number of its function."""
@@ -107,30 +118,19 @@ class SmallSweep:
         return words
 
 
-@cache
-def read_elsewhere(tape: Tape) -> frozenset[int]:
-    """The arguments that are read at a shift, one that is an argument included."""
-    return frozenset(number for number, at in tape.loads() if any(s or a for s, a in at))
-
-
 class Group:
-    """Sweeps of which none touches what another one writes; one at first, then up to `most`."""
+    """Sweeps of which none touches what another one writes."""
 
-    def __init__(self, sweep: SmallSweep, dependencies: Dependencies, most: int):
-        self.sweeps, self._dependencies, self._most = [sweep], dependencies, most
+    def __init__(self, sweep: SmallSweep, dependencies: Dependencies):
+        self.sweeps, self.dependencies = [sweep], dependencies
 
-    def takes(self, sweep: SmallSweep, dependencies: Dependencies) -> bool:
-        """Whether it is one of them; it is then added."""
-        if len(self.sweeps) == self._most or self._dependencies.depends_on(dependencies):
-            return False
+    def add(self, sweep: SmallSweep, dependencies: Dependencies) -> None:
         self.sweeps.append(sweep)
-        self._dependencies = self._dependencies.and_of(dependencies)
-        return True
+        self.dependencies = self.dependencies.and_of(dependencies)
 
-    @property
-    def fits_a_block(self) -> bool:
-        """Whether one block takes no longer for them than many do."""
-        points = [sweep.points for sweep in self.sweeps]
+    def fits_a_block(self, *more: SmallSweep) -> bool:
+        """Whether one block takes no longer for them, and for some more, than many do."""
+        points = [sweep.points for sweep in (*self.sweeps, *more)]
         return max(points) <= MOST_POINTS and sum(points) <= MOST_OF_A_BLOCK
 
 
@@ -195,12 +195,8 @@ def together(
 ) -> Iterator[Callable[[], None]]:
     """What queues these sweeps, in as few kernels as can be, compiled."""
     most = min(MOST_SWEEPS, backend.limits.shared_of_block // (8 * WORDS))
-    groups: list[Group] = []
-    for sweep in sweeps:
-        dependencies = sweep.dependencies(backend.address)
-        if not groups or not groups[-1].takes(sweep, dependencies):
-            groups.append(Group(sweep, dependencies, most))
-    for in_one_block, some in groupby(groups, lambda group: group.fits_a_block):
+    groups = grouped(sweeps, backend.address, most)
+    for in_one_block, some in groupby(groups, Group.fits_a_block):
         if not in_one_block:
             yield from (_in_turn(backend, [group.sweeps]) for group in some)
             continue
@@ -211,6 +207,27 @@ def together(
                 chain = []
             chain.append(group.sweeps)
         yield _in_turn(backend, chain)
+
+
+def grouped(sweeps: Sequence[SmallSweep], address: Callable[[Any], int], most: int) -> list[Group]:
+    """Groups of up to `most` sweeps: each joins the first one behind all that it depends on.
+
+    It passes by a group that would no longer fit into a block, unless that is the last one.
+    """
+    groups: list[Group] = []
+    for sweep in sweeps:
+        dependencies = sweep.dependencies(address)
+        first = len(groups)
+        while first > 0 and not groups[first - 1].dependencies.depends_on(dependencies):
+            first -= 1
+        for group in groups[first:]:
+            keeps = group is groups[-1] or group.fits_a_block() == group.fits_a_block(sweep)
+            if keeps and len(group.sweeps) < most:
+                group.add(sweep, dependencies)
+                break
+        else:
+            groups.append(Group(sweep, dependencies))
+    return groups
 
 
 def _in_turn(
