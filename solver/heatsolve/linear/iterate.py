@@ -210,13 +210,14 @@ def iterate(
     watcher: Watcher,
     controller: Controller | None = None,
     resumed: Saved | None = None,
+    expected: int = 0,
 ) -> Outcome:
     """Iterate to the first check that meets the criterion, or to the limit.
 
     The host looks at the device once in many checks, but the device stops at the right one. The
     solution is then in `method.u`. `controller` may save it or stop it on the way; from a `resumed`
-    state it goes on as if it had not stopped. Raises Diverged when a norm is not finite or has
-    grown.
+    state it goes on as if it had not stopped. A device is first given as many iterations as are
+    `expected`. Raises Diverged when a norm is not finite or has grown.
     """
     backend, ranks = method.system.backend, method.system.halo.ranks
     test = ConvergenceTest(method, criterion)
@@ -225,7 +226,7 @@ def iterate(
     controller.stride = method.longest
     if backend.on_device:
         controller.least = max(FEWEST_ON_DEVICE, method.longest)
-    done, ahead = 0, min(controller.least, backend.lookahead)
+    done, ahead = 0, min(expected or controller.least, backend.lookahead)
 
     def capture() -> Any:
         record: dict[str, Any] = {"unit": "iterations", "judge": asdict(test.state)}
@@ -274,8 +275,6 @@ class Queue:
     def __init__(self, method: Method, criterion: Criterion):
         self._method, self._criterion = method, criterion
         self.accumulators = method.accumulators(criterion.kind, method.longest)
-        if method.longest > 1:  # an iteration before may have ended by an error
-            method.system.backend.clear(self.accumulators)
 
     def run(self, done: int, until: int, count: int) -> list[ResidualCheck]:
         """Iterations from `done` on, until so many checks are made, or those up to `until`.

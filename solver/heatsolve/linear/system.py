@@ -401,11 +401,11 @@ class Method(ABC):
         return self.system.backend.accumulator(kind)
 
     def accumulators(self, kind: str, count: int) -> list[Accumulator]:
-        """Several of them, for the norms of iterations that follow each other; made once."""
-        if count == 1:
-            return [self.accumulator(kind)]
+        """Some of them, empty, for the norms of iterations that follow each other; made once."""
         if kind not in self._series:
             self._series[kind] = self.system.backend.accumulators(kind, count)
+        else:  # an iteration before may have ended by an error
+            self.system.backend.clear(self._series[kind])
         return self._series[kind]
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
@@ -448,6 +448,8 @@ class Pairwise(Method):
 
     def restart(self) -> None:
         system = self.system
+        if system.homogeneous:  # then both arrays have had the values at walls since they were made
+            return
         for array in self._pair:
             if array is not self.u:
                 system.backend.sweep(copy, array, system.grid.everything, self.u)

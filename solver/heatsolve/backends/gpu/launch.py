@@ -36,7 +36,7 @@ class Shape:
 
 SHAPES = {1: Shape((256, 1), 1), 2: Shape((128, 2), 4), 3: Shape((64, 4), 3)}
 """By dimension, measured on an H200."""
-SEVERAL = {1: Shape((256, 1), 1), 2: Shape((128, 2), 2), 3: Shape((32, 4), 2)}
+SEVERAL = {1: Shape((256, 1), 1), 2: Shape((128, 2), 1), 3: Shape((32, 4), 1)}
 """The same where a sweep has several outputs, whose terms need many registers."""
 REDUCING = {1: Shape((256, 1), 1), 2: Shape((128, 2), 8), 3: Shape((64, 2), 8)}
 """The same where a sweep reduces: more points share the work of a warp's reduction."""
@@ -160,8 +160,8 @@ def may_pair(tape: Tape, signature: Signature, extents: tuple[int, ...]) -> bool
     """Whether pairs pay for a sweep, and rows of its arrays begin with a pair if the arrays do.
 
     They pay where something of a row is read again for the next, unless the sweep has several
-    outputs; a sweep that copies is as fast without. `extents` are those that the kernel takes, see `layout`. Sums are no matter of memory,
-    and two precisions would need pairs of two kinds.
+    outputs; a sweep that copies is as fast without. `extents` are those that the kernel takes, see
+    `layout`. Sums are no matter of memory, and two precisions would need pairs of two kinds.
     """
     loads = tape.loads()
     return (

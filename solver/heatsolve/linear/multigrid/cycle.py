@@ -69,6 +69,7 @@ class Multigrid(Pairwise):
         self._old: Any = None
         # By the array that a cycle begins with; full multigrid may need none but its first.
         self._cycles: dict[int, Callable[[], None]] = {}
+        self._norms: dict[int, Callable[[], None]] = {}
         if self._nested:
             self._full = system.replayed(self._solve)
         else:
@@ -138,6 +139,11 @@ class Multigrid(Pairwise):
             return super().accumulator(kind)
         return self._norm
 
+    def accumulators(self, kind: str, count: int) -> list[Accumulator]:
+        if self._norm is None or kind != self._norm.kind:
+            return super().accumulators(kind, count)
+        return [self._norm]
+
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         if into is self._norm and self._begins_next and self._begun != steps:
             self._begin_next(steps)
@@ -150,7 +156,14 @@ class Multigrid(Pairwise):
             args = (u, system.b, *system.coefficients)
             system.backend.sweep(term_of(system.residual, into.kind), into, self._wide.own, *args)
             return
-        super().residual_norm(steps, into)
+        u = self.solution(steps)
+        if into not in self._series.get(into.kind, ()):
+            self.system.residual_norm(u, into)
+            return
+        number = int(u is not self.u)  # of the array: norms of the cycles themselves
+        if number not in self._norms:
+            self._norms[number] = self.system.replayed(partial(self.system.residual_norm, u, into))
+        self._norms[number]()
 
     def _newest(self, steps: int) -> Any:
         """The array of the first level that holds the solution after so many steps."""

@@ -393,6 +393,8 @@ class Pressure:
         """The norm at which the last iteration ended."""
         self._speed = problem.backend.accumulator("max")
         self._solvers: dict[float, tuple[System, Method]] = {}
+        self._counts: dict[int, int] = {}
+        """The iterations of the step before, by stage."""
 
     def reach_of(self, stage: Stage) -> float:
         """How far the guess for a stage lies beyond the last two, in units of their distance."""
@@ -434,8 +436,9 @@ class Pressure:
         # and a march never come to rest.
         criterion = Criterion(self._case.solver, system, self.now, scale=scale, looks_first=False)
         method.restart()
-        outcome = iterate(method, criterion, Silent())
-        self.norm = outcome.norm
+        stage = self.known % len(self._stages)
+        outcome = iterate(method, criterion, Silent(), expected=self._counts.get(stage, 0))
+        self.norm, self._counts[stage] = outcome.norm, outcome.count
         demand_converged(outcome, f"the pressure at t = {time:g}")
 
     def solver(self, length: float) -> tuple[System, Method]:
