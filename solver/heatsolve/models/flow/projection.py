@@ -61,7 +61,9 @@ class Projection(RungeKutta):
         self.pressure = Pressure(problem, self._case, self._stages)
         self._speed = backend.accumulator("max")
         self._plays_back = not problem.driven_in_time
-        self._plays: dict[float, dict[tuple[str, int], Callable[[], None] | None]] = {}
+        self._waiting: list[tuple[tuple[str, int], Callable[[], None]]] = []
+        """Sweeps whose results the host does not need yet: their names, and what makes them."""
+        self._plays: dict[float, dict[tuple[Any, ...], Callable[[], None] | None]] = {}
         """By the length of a step: its recorded sweeps; None for sweeps that ran only once."""
         self._fastest: Callable[[], float] = float  # of no field yet: 0
         self._length, self._last = step, step
@@ -120,6 +122,7 @@ class Projection(RungeKutta):
             self._apply_walls(stage, new, end)  # the velocities at walls and at neighbours' faces
             self._solve_pressure(stage, new, end)  # lap p = div u* / (b dt)
             self._correct_stage(stage, new, end)  # u = u* - b dt grad p
+        self._make_waiting()
         self._end_step(new, before, change)
 
     def _begin_step(self, part: Substep) -> None:
@@ -129,7 +132,6 @@ class Projection(RungeKutta):
         if problem.walls_vary:
             problem.write_walls(start, part.start)
         self._play("speed", start, lambda: problem.add_speeds(start, self._speed))
-        self._fastest = cache(self._speed.ask())
 
     def _speed_now(self) -> Callable[[], float]:
         """What gives the largest velocity, which the device is asked for at once."""
@@ -142,6 +144,7 @@ class Projection(RungeKutta):
         name = f"predict {stage.number}, {self._share if self._rates else 0.0}"
         self._play(name, new, lambda: self._make_stage(fields, stage, time, self._rates))
         if self._diffusion is not None:
+            self._make_waiting()
             self._diffuse(self._diffusion, new, now, time)
 
     def _apply_walls(self, stage: Stage, new: Fields, time: float) -> None:
@@ -157,13 +160,18 @@ class Projection(RungeKutta):
 
         name = f"pressure {stage.number}, {reach}"
         self._play(name, new, lambda: pressure.begin(new, share, length, reach))
+        self._make_waiting()
+        if stage.number == 0:
+            self._fastest = cache(self._speed.ask())
         pressure.known += 1
         pressure.solve(share, length, self._fastest, time)
 
     def _correct_stage(self, stage: Stage, new: Fields, time: float) -> None:
         problem, share = self.problem, stage.b * self._length
         self._play(f"correct {stage.number}", new, lambda: self._correct(new, share))
-        self._drive(new, share)
+        if problem.mean_velocities:
+            self._make_waiting()
+            self._drive(new, share)
         self._play(f"ghosts {stage.number}", new, lambda: problem.write_walls(new, time))
 
     def _start(self, change: Accumulator | None) -> Fields:
@@ -172,10 +180,25 @@ class Projection(RungeKutta):
         return self._kept() if kept else super()._start(change)
 
     def _play(self, name: str, fields: Fields, work: Callable[[], None]) -> None:
-        """Sweeps of a stage that leaves these fields: played back from the third time on.
+        """Sweeps of a stage that leaves these fields; they may wait for `_make_waiting`."""
+        self._waiting.append(((name, id(fields[self._advanced[0]])), work))
+        if not self._plays_back:
+            self._make_waiting()
+
+    def _make_waiting(self) -> None:
+        """Make the sweeps that wait, all in one: played back from the third time on.
 
         The first time makes the arrays that they need, the second time they are noted down.
         """
+        if not self._waiting:
+            return
+        key, works = zip(*self._waiting, strict=True)
+        self._waiting.clear()
+
+        def work() -> None:
+            for each in works:
+                each()
+
         if not self._plays_back:
             work()
             return
@@ -184,11 +207,9 @@ class Projection(RungeKutta):
             while len(self._plays) > 1:
                 del self._plays[next(iter(self._plays))]
             plays = self._plays[self._length] = {}
-        key = name, id(fields[self._advanced[0]])
         play = plays.get(key)
         if play is None:
-            known = key in plays
-            plays[key] = self._machine.replayed(work) if known else None
+            plays[key] = self._machine.replayed(work) if key in plays else None
             play = plays[key] or work
         play()
 
