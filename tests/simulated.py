@@ -15,7 +15,7 @@ from heatsolve.backends.gpu.numba_cuda import SimulatedBackend
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.linear.multigrid.mixed import CORRECTED
-from heatsolve.stencil.language import copy
+from heatsolve.stencil.language import copy, neighbour
 
 SHAPES = {1: (20,), 2: (7, 19), 3: (5, 4, 9)}
 CHOSEN = {
@@ -52,6 +52,28 @@ def compare_blocks(host, device):
         assert device.reduce(kind, copy, region, device.to_device(values)) == expected
     values[5, 130] = math.nan
     assert math.isnan(device.reduce("sum", copy, region, device.to_device(values)))
+
+
+def compare_ends(host, device):
+    """A sweep that reads the other end of a periodic axis; more rows than a thread has."""
+    for shape, wraps in (((9, 7), (True, True)), ((5, 4, 6), (True, False, True))):
+        u = np.random.default_rng(6).normal(size=shape)
+        region, stale = tuple((1, n - 1) for n in shape), u.copy()
+        for axis in np.flatnonzero(wraps):
+            ends, others = np.moveaxis(u, axis, 0), np.moveaxis(stale, axis, 0)
+            ends[0], ends[-1] = ends[-2], ends[1]
+            others[0] = others[-1] = math.nan
+        expected, got = host.zeros(shape), device.zeros(shape)
+        host.sweep(turned, expected, region, u)
+        device.sweep(turned, got, region, device.to_device(stale), wraps=wraps)
+        assert same(device.to_host(got), expected)
+
+
+def turned(at, u):
+    total = u[at]
+    for axis in range(len(at)):
+        total = 0.3 * total - u[neighbour(at, axis, 1)] + 0.7 * u[neighbour(at, axis, -1)]
+    return total
 
 
 def halved(i, u):
@@ -114,6 +136,7 @@ def main():
             compare(entries[name], precision, host, device)
     host, device = NumpyBackend(), SimulatedBackend()
     compare_blocks(host, device)
+    compare_ends(host, device)
     compare_gate(device)
     compare_both_precisions(host, device)
     compare_packing(device, (6, 7), depth=1, inset=1)

@@ -13,6 +13,7 @@ import pytest
 from conformance import Entry, Field, interior, registry, same, sweep, sweep_plainly
 
 from heatsolve.backends import registry as choice
+from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.errors import InputError
 from heatsolve.linear import fft, krylov, stationary, system
 from heatsolve.linear.multigrid import (
@@ -30,7 +31,7 @@ from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil import language as points
 from heatsolve.stencil.grid import make_grid
-from heatsolve.stencil.language import INDEX_NAMES, maximum, minimum, shifted, where
+from heatsolve.stencil.language import INDEX_NAMES, maximum, minimum, neighbour, shifted, where
 from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, PointRuleError, record
 
 MODULES = (points, heat, transport, flow, system, stationary, krylov, fft,
@@ -521,3 +522,61 @@ def test_shifted_reads_where_it_says():
     out = backend.zeros((4, 5))
     backend.sweep(shifted, out, ((1, 3), (1, 4)), u, 1, -1)
     np.testing.assert_array_equal(out[1:3, 1:4], u[2:4, 0:3])
+
+
+# ---- sweeps that read the other end of periodic axes themselves --------------------------------
+
+
+PERIODIC = [
+    (shape, tuple(axes))
+    for shape in ((40,), (9, 70), (3, 3), (5, 6, 41), (3, 4, 3))
+    for axes in product((False, True), repeat=len(shape))
+    if any(axes)
+]
+
+
+@pytest.mark.parametrize(("shape", "wraps"), PERIODIC)
+@pytest.mark.parametrize("kinds", [("array",), ("array", "sum"), ("max",)])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("machine", OTHERS[2:], indirect=True)
+def test_ends_of_periodic_axes(shape, wraps, kinds, gated, machine):
+    """Whatever the ghosts there hold."""
+    device = machine("float64")
+    rng, host = np.random.default_rng(4), NumpyBackend()
+    u, b = (rng.standard_normal(shape) for _ in range(2))
+    inside = tuple((1, n - 1) for n in shape)
+    full, stale = u.copy(), u.copy()
+    for axis, around in enumerate(wraps):
+        if around:
+            ends, others = np.moveaxis(full, axis, 0), np.moveaxis(stale, axis, 0)
+            ends[0], ends[-1] = ends[-2], ends[1]
+            others[0] = others[-1] = np.nan
+    point = joint_residual(len(kinds))
+    results = []
+    for each, field, around in ((host, full, ()), (device, stale, wraps)):
+        out = [each.zeros(shape) if kind == "array" else each.accumulator(kind) for kind in kinds]
+        if gated:
+            each.open_gate()
+        given = tuple(out) if len(out) > 1 else out[0]
+        u_there, b_there = each.to_device(field), each.to_device(b)
+        each.sweep(point, given, inside, u_there, b_there, 0.3, wraps=around)
+        if gated:
+            each.ledger()
+        results.append([
+            each.to_host(o).tobytes() if kind == "array" else o.value
+            for o, kind in zip(out, kinds, strict=True)
+        ])  # fmt: skip
+    assert results[0] == results[1]
+
+
+@cache
+def joint_residual(count):
+    """A sum over neighbours along each axis, once or twice."""
+
+    def point(at, u, b, factor):
+        total = b[at] - factor * u[at]
+        for axis in range(len(at)):
+            total = total + (u[neighbour(at, axis, -1)] - factor * u[neighbour(at, axis, 1)])
+        return total if count == 1 else (total, factor * total)
+
+    return point

@@ -191,6 +191,8 @@ class Backend(ABC):
     bytes_moved: int = _of_progress("bytes_moved")
     gated: bool = _of_progress("gated")
     """Whether sweeps now obey the gate; only devices that queue work have one."""
+    most_wrapped = 0
+    """Points of a region up to which a sweep may read the other end of a periodic axis itself."""
     on_device = False
     """Whether arrays lie in the memory of a device, which not every MPI can read."""
 
@@ -332,11 +334,20 @@ class Backend(ABC):
 
     # ---- sweeps ----------------------------------------------------------------------------------
 
-    def sweep(self, point: Point, out: Any, region: Region, *arguments: Any) -> None:
+    def sweep(
+        self,
+        point: Point,
+        out: Any,
+        region: Region,
+        *arguments: Any,
+        wraps: tuple[bool, ...] = (),
+    ) -> None:
         """out[p] = point(p, *arguments) for every p of the region.
 
         `out` is an array, an Accumulator, or a tuple of them for a point function that returns as
         many values. Raises ValueError when an output is also read at a shift or is too small.
+        Where the first argument `wraps`, the region is all of its unknowns, and its ghosts are not
+        read, but what they would hold: for regions of up to `most_wrapped` points.
         """
         points = math.prod([max(0, high - low) for low, high in region])
         if points == 0:  # nothing is compiled for it
@@ -347,7 +358,7 @@ class Backend(ABC):
         described = tuple([describe(a) for a in arguments])
         progress = self._progress
         narrow = () if self._single is None else _narrow(outputs, arguments)
-        key = (point, described, kinds, in_place, len(region), progress.gated, narrow)
+        key = (point, described, kinds, in_place, len(region), progress.gated, narrow, wraps)
         known = self._compiled.get(key)
         if known is None:
             known = self._compiled[key] = self._prepare(*key)
@@ -401,9 +412,10 @@ class Backend(ABC):
         axes: int,
         gated: bool,
         narrow: tuple[str, ...],
+        wraps: tuple[bool, ...],
     ) -> Prepared:
         signature = Signature(
-            described, kinds, in_place, self.precision, axes, gated, narrow=narrow
+            described, kinds, in_place, self.precision, axes, gated, narrow=narrow, wraps=wraps
         )
         tape = signature.tape(point)
         if any(tape.read_at_a_shift(number) for number in in_place if number is not None):

@@ -29,12 +29,22 @@ class Sweeps:
     halo: Halo
 
     def sweep(self, point: Point, out: Any, u: Any, *arguments: Any) -> None:
-        """out[p] = point(p, u, *arguments) at all unknowns, the ghosts of u up to date."""
+        """out[p] = point(p, u, *arguments) at all unknowns, with what the ghosts of u are to hold.
+
+        They are written, unless a device reads the other end of periodic axes itself.
+        """
+        if any(self.halo.wraps) and not self.halo.divided and self._is_small:
+            self.backend.sweep(point, out, self.halo.inner, u, *arguments, wraps=self.halo.wraps)
+            return
         self.halo.start(u)  # hidden by the points that need no ghost of another process
         self.backend.sweep(point, out, self.halo.inner, u, *arguments)
         self.halo.finish(u)
         for slab in self.halo.rim:
             self.backend.sweep(point, out, slab, u, *arguments)
+
+    @property
+    def _is_small(self) -> bool:
+        return self.grid.all_unknowns <= self.backend.most_wrapped
 
     def update(
         self,

@@ -293,7 +293,8 @@ class Signature:
     device's gate is closed. `apart`: the arrays, by their names in generated code, whose extents
     are not those that the others share. `narrow`: the arrays in single precision, by the same
     names, of a sweep that computes in double. `pairs`: whether a thread may load and store two
-    neighbours of the innermost axis at once.
+    neighbours of the innermost axis at once. `wraps`: the axes along which the first argument is
+    read at the other end where a point of the region has no neighbour in it; none if empty.
     """
 
     arguments: tuple[Any, ...]
@@ -305,6 +306,7 @@ class Signature:
     apart: tuple[str, ...] = ()
     narrow: tuple[str, ...] = ()
     pairs: bool = False
+    wraps: tuple[bool, ...] = ()
 
     def tape(self, point: Point) -> Tape:
         kinds = [argument if isinstance(argument, str) else ARRAY for argument in self.arguments]

@@ -92,6 +92,7 @@ class DeviceBackend(Backend):
 
     lookahead = 64
     on_device = True
+    most_wrapped = 1 << 19
     vectors = False
     """Whether generated kernels may load and store pairs of elements."""
     limits: Limits
@@ -201,7 +202,7 @@ class DeviceBackend(Backend):
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         arrays = arrays_of(signature)
         kernels: dict[tuple[tuple[str, ...], bool], tuple[Compiled, Shape]] = {}
-        known: dict[tuple[tuple[int, ...], ...], tuple[Signature, tuple[int, ...], bool]] = {}
+        known: dict[Any, tuple[Signature, tuple[int, ...], bool]] = {}
 
         def kernel_of(here: Signature, pairs: bool) -> tuple[Compiled, Shape]:
             key = here.apart, pairs
@@ -214,12 +215,15 @@ class DeviceBackend(Backend):
             operands = (*targets, *arguments)
             args = [operands[array.place] for array in arrays]
             shapes = tuple([array.shape for array in args])
-            if shapes not in known:
+            key = (shapes, region) if signature.wraps else shapes
+            if key not in known:
                 apart, extents = layout(arrays, shapes)
                 here = replace(signature, apart=apart)
+                around = zip(region, signature.wraps, strict=False)
+                extents += tuple([high - low for (low, high), wraps in around if wraps])
                 extents = tuple(map(self.integer, extents))
-                known[shapes] = here, extents, self.vectors and may_pair(tape, here, extents)
-            here, extents, pairs = known[shapes]
+                known[key] = here, extents, self.vectors and may_pair(tape, here, extents)
+            here, extents, pairs = known[key]
 
             def ready() -> Callable[[], None]:
                 addresses = [self.address(array) for array in args] if pairs else []

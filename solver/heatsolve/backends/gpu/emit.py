@@ -89,10 +89,13 @@ def _hex(value: float, precision: str) -> str:
 
 
 def extent_names(signature: Signature) -> list[str]:
-    """The parameters for the extents below the first axis: of all arrays, then of those apart."""
+    """The parameters for the extents below the first axis, of all arrays and then of those apart;
+    and for the unknowns along each axis along which an array wraps."""
     suffixes = ["", *[signature.suffix(name) for name in signature.apart]]
     axes = INDEX_NAMES[1 : signature.dimension]
-    return [f"extent_{axis}{suffix}" for suffix in suffixes for axis in axes]
+    names = [f"extent_{axis}{suffix}" for suffix in suffixes for axis in axes]
+    around = zip(INDEX_NAMES, signature.wraps, strict=False)
+    return names + [f"unknowns_{axis}" for axis, wraps in around if wraps]
 
 
 def thread_indices(signature: Signature, dialect: Dialect, shape: Shape) -> list[str]:
@@ -164,7 +167,8 @@ def body(
     """
     shifted = unrolled(tape, first_row + rows)
     wanted = shifted.results[first_row * len(tape.results) :]
-    lines = [
+    lines = list(_wrapped(shifted, wanted, signature, dialect)) if any(signature.wraps) else []
+    lines += [
         dialect.assign.format(
             name=f"v{place}", value=expression(shifted, place, signature, dialect)
         )
@@ -215,8 +219,11 @@ def expression(tape: Tape, place: int, signature: Signature, dialect: Dialect) -
         return f"a{operands[0]}"
     if name == "load":
         number, subscript = operands
-        name = f"a{number}"
-        place_of = address(subscript, signature.arguments[number], signature.suffix(name))
+        name, suffix = f"a{number}", signature.suffix(f"a{number}")
+        if number == 0 and any(signature.wraps):
+            place_of = f"p{suffix} + {wrapped_place(subscript, signature.wraps, suffix)}"
+        else:
+            place_of = address(subscript, signature.arguments[number], suffix)
         result = f"{name}[{place_of}]"
         return dialect.real.format(result) if name in signature.narrow else result
     return spelled(operation, dialect.where, dialect.sqrt)
@@ -260,6 +267,43 @@ def place_at(subscript: tuple[Any, ...], suffix: str) -> str:
         stride = "" if last else f" * stride_{INDEX_NAMES[axis]}{suffix}"
         terms += [f"{offset}{stride}" for offset in offsets]
     return " + ".join(terms) or "0"
+
+
+# ---- periodic axes ------------------------------------------------------------------------------
+
+
+def wrapped_place(subscript: tuple[Any, ...], wraps: Sequence[bool], suffix: str) -> str:
+    """The same along axes that wrap, by the names that `_wrapped` gives to distances."""
+    terms = []
+    for axis, ((shift, _), around) in enumerate(zip(subscript, wraps, strict=True)):
+        stride = "" if axis == len(subscript) - 1 else f" * stride_{INDEX_NAMES[axis]}{suffix}"
+        if shift:
+            terms.append(f"{_distance(axis, shift) if around else shift}{stride}")
+    return " + ".join(terms) or "0"
+
+
+def _wrapped(
+    tape: Tape, wanted: Sequence[int], signature: Signature, dialect: Dialect
+) -> Iterator[str]:
+    """The statements that find the distances to neighbours, across the ends of periodic axes.
+
+    The unknowns have the indices from 1 on.
+    """
+    operations = [tape.operations[place] for place in needed(tape, wanted)]
+    loads = [each.operands for each in operations if each.name == "load"]
+    subscripts = [subscript for number, subscript in loads if number == 0]
+    for axis in [axis for axis, wraps in enumerate(signature.wraps) if wraps]:
+        index = INDEX_NAMES[axis]
+        for shift in sorted({subscript[axis][0] for subscript in subscripts} - {0}):
+            beyond, before = f"{index} + {shift} > unknowns_{index}", f"{index} + {shift} < 1"
+            back, ahead = f"{shift} - unknowns_{index}", f"{shift} + unknowns_{index}"
+            value = dialect.where.format(before, ahead, str(shift))
+            value = dialect.where.format(beyond, back, value)
+            yield dialect.integer(_distance(axis, shift), value)
+
+
+def _distance(axis: int, shift: int) -> str:
+    return f"to_{INDEX_NAMES[axis]}_{'minus_' if shift < 0 else ''}{abs(shift)}"
 
 
 # ---- pairs of columns ---------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from heatsolve.backends.gpu.emit import (
 )
 from heatsolve.backends.gpu.launch import Launch
 from heatsolve.stencil.dependencies import Dependencies, Part, Place, place_at
-from heatsolve.stencil.grid import Region
+from heatsolve.stencil.grid import Region, whole
 from heatsolve.stencil.language import INDEX_NAMES
 from heatsolve.stencil.trace import INTEGER, Signature, Tape
 
@@ -90,6 +90,9 @@ class SmallSweep:
         read: dict[Part, None] = {}
         for number, subscript in self.tape.loads():
             array, shifts = arguments[number], []
+            if number == 0 and self.signature.wraps:
+                read[place_of(array), whole(array.shape)] = None
+                continue
             for shift, added in subscript:
                 shifts.append(shift + sum(int(arguments[n]) for n in added))
             region = tuple(

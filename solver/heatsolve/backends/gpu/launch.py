@@ -169,6 +169,7 @@ def may_pair(tape: Tape, signature: Signature, extents: tuple[int, ...]) -> bool
         and not signature.reduces
         and len(signature.outputs) == 1
         and not signature.apart
+        and not signature.wraps
         and not signature.narrow
         and extents[-1] % 2 == 0
         and not any(subscript[-1][1] for _, subscript in loads)  # unknown columns
