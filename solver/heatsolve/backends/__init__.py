@@ -493,9 +493,16 @@ class Backend(ABC):
     def read_register(self, register: Any) -> np.ndarray:
         """The integers of a register, on the host (waits)."""
 
-    def ask_register(self, register: Any) -> Callable[[], np.ndarray]:
-        """What gives the integers that a register now has (waits when it is called)."""
+    def post_register(self, register: Any) -> None:
+        """Send the integers of a register to the host, in turn with the sweeps, and empty it.
+
+        What needs not send them does so when they are asked for.
+        """
+
+    def posted_register(self, register: Any) -> Callable[[], np.ndarray]:
+        """What gives the integers that were posted last (waits when it is called)."""
         integers = np.array(self.read_register(register))
+        self.clear_register(register)
         return lambda: integers
 
     @abstractmethod

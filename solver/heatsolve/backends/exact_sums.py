@@ -205,14 +205,16 @@ class Accumulator:
         self.clear()
         return value
 
-    def ask(self) -> Callable[[], float]:
-        """What gives the value when it is called; what comes next begins anew.
+    def post(self) -> None:
+        """Send the value to the host, in turn with the sweeps; what comes next begins anew."""
+        self._backend.post_register(self.register)
 
-        A device is asked now, and goes on with what is queued next while the host waits. Of an
-        accumulator one value is asked for at a time.
+    def posted(self) -> Callable[[], float]:
+        """What gives the value that was posted last: it waits until that has come, when called.
+
+        A device goes on with what is queued meanwhile. The next value is posted after that.
         """
-        read = self._backend.ask_register(self.register)
-        self.clear()
+        read = self._backend.posted_register(self.register)
         return lambda: VALUE_OF[self.kind](self._backend.combine(read()))
 
     def clear(self) -> None:

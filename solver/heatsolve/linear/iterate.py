@@ -314,8 +314,8 @@ class Queue:
             if test.ending:
                 break
         if test.ending or len(values) < len(checks):  # a gate closed, perhaps a little early
-            # What a pass found beyond this check is forgotten.
-            self._method.system.backend.clear(self.accumulators)
+            if check is not checks[-1]:  # what a pass found beyond this check is forgotten
+                self._method.system.backend.clear(self.accumulators)
             check.go_back(self._method)
             return check.number
         return check.stop

@@ -363,6 +363,8 @@ class Method(ABC):
     recurrent = False
     longest = 1
     """Iterations that one `advance` makes at most."""
+    stays = True
+    """Whether `u` is always the array that the method was given."""
     direct = False
     checks_per_floor = 50
     checks_without_fall = 10
@@ -466,5 +468,9 @@ class Pairwise(Method):
 
     def finish(self, steps: int) -> None:
         newest = self.solution(steps)
-        if newest is not self.u:
+        if newest is self.u:
+            return
+        if self.stays:
             self.system.backend.sweep(copy, self.u, self.system.grid.everything, newest)
+        else:
+            self.u, self._pair = newest, self._pair[::-1]

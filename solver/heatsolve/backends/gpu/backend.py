@@ -435,7 +435,7 @@ class DeviceBackend(Backend):
 
     def _make_gate(self) -> None:
         self._c_kernels: dict[tuple[str, int], Compiled] = {}
-        self._answers: dict[int, np.ndarray] = {}
+        self._letters: dict[int, np.ndarray] = {}
         rows = (self.lookahead + BEYOND) * sums.WIDTH
         self._state = self.integers(2 + rows)
         self._gate = self.part(self._state, (2,))
@@ -463,19 +463,25 @@ class DeviceBackend(Backend):
     def read_register(self, register: Any) -> np.ndarray:
         return sums.merge(self.to_host(register).reshape(SPREAD, sums.WIDTH))
 
-    def ask_register(self, register: Any) -> Callable[[], np.ndarray]:
-        key = self.address(register)
-        if key not in self._answers:
-            self._answers[key] = self.pinned((SPREAD, sums.WIDTH), np.int64)
-        answer = self._answers[key]
-        self.queue_to_host(answer, register)
-        wait = self.mark()
+    @queued
+    def post_register(self, register: Any) -> None:
+        self.queue_to_host(self._letter(register), register)
+        self.zero(register)
+
+    def posted_register(self, register: Any) -> Callable[[], np.ndarray]:
+        letter, wait = self._letter(register), self.mark()
 
         def read() -> np.ndarray:
             wait()
-            return sums.merge(answer)
+            return sums.merge(letter)
 
         return read
+
+    def _letter(self, register: Any) -> np.ndarray:
+        """The pinned memory to which a register is posted."""
+        if id(register) not in self._letters:
+            self._letters[id(register)] = self.pinned((SPREAD, sums.WIDTH), np.int64)
+        return self._letters[id(register)]
 
     def open_gate(self) -> None:
         if self.lookahead == 1:

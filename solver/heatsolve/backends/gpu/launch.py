@@ -40,6 +40,8 @@ SEVERAL = {1: Shape((256, 1), 1), 2: Shape((128, 2), 1), 3: Shape((32, 4), 1)}
 """The same where a sweep has several outputs, whose terms need many registers."""
 REDUCING = {1: Shape((256, 1), 1), 2: Shape((128, 2), 8), 3: Shape((64, 2), 8)}
 """The same where a sweep reduces: more points share the work of a warp's reduction."""
+MOST_REDUCING = {1: Shape((256, 1), 1), 2: Shape((128, 2), 4), 3: Shape((64, 2), 4)}
+"""The same where it has more than two outputs in all."""
 
 
 PAIRS = {3: Shape((32, 8), 4, 2)}
@@ -55,8 +57,10 @@ def shape_of(signature: Signature) -> Shape:
     """How the threads of a sweep are cut."""
     if signature.pairs:
         return PAIRS[signature.dimension]
-    several = SEVERAL if len(signature.outputs) > 1 else SHAPES
-    return (REDUCING if signature.reduces else several)[signature.dimension]
+    count = len(signature.outputs)
+    if signature.reduces:
+        return (MOST_REDUCING if count > 2 else REDUCING)[signature.dimension]
+    return (SEVERAL if count > 1 else SHAPES)[signature.dimension]
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,8 @@ class Multigrid(Pairwise):
             self._work_in(*self._pair[::-1])
             self._levels[0].u, self._levels[0].other = self._pair
         self._old: Any = None
-        # By the array that a cycle begins with; full multigrid may need none but its first.
+        # By the array that a cycle begins with; full multigrid may need none but its first. And
+        # norms of residuals, by the array of the solution.
         self._cycles: dict[int, Callable[[], None]] = {}
         self._norms: dict[int, Callable[[], None]] = {}
         if self._nested:
@@ -110,10 +111,10 @@ class Multigrid(Pairwise):
     def _cycle(self, number: int) -> Callable[[], None]:
         """What makes cycle `number`."""
         first = number % 2 if self._swaps else 0
-        if first not in self._cycles:
-            u, other = self._pair[first], self._pair[1 - first]
-            self._cycles[first] = self.system.replayed(partial(self._improve, u, other))
-        return self._cycles[first]
+        u, other = self._pair[first], self._pair[1 - first]
+        if id(u) not in self._cycles:
+            self._cycles[id(u)] = self.system.replayed(partial(self._improve, u, other))
+        return self._cycles[id(u)]
 
     def _improve(self, u: Any, other: Any) -> None:
         if not self._begins_next:
@@ -160,10 +161,9 @@ class Multigrid(Pairwise):
         if into not in self._series.get(into.kind, ()):
             self.system.residual_norm(u, into)
             return
-        number = int(u is not self.u)  # of the array: norms of the cycles themselves
-        if number not in self._norms:
-            self._norms[number] = self.system.replayed(partial(self.system.residual_norm, u, into))
-        self._norms[number]()
+        if id(u) not in self._norms:
+            self._norms[id(u)] = self.system.replayed(partial(self.system.residual_norm, u, into))
+        self._norms[id(u)]()
 
     def _newest(self, steps: int) -> Any:
         """The array of the first level that holds the solution after so many steps."""
@@ -176,6 +176,10 @@ class Multigrid(Pairwise):
             self._wide.give(self.u, self._newest(steps), self.system.grid.interior)
             self._behind = False
         return self.u
+
+    def finish(self, steps: int) -> None:
+        self.stays = self.stays or self._nested  # full multigrid knows its arrays
+        super().finish(steps)
 
     def restart(self) -> None:
         """Walls may have new values: both arrays hold them."""

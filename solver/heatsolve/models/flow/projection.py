@@ -61,7 +61,7 @@ class Projection(RungeKutta):
         self.pressure = Pressure(problem, self._case, self._stages)
         self._speed = backend.accumulator("max")
         self._plays_back = not problem.driven_in_time
-        self._waiting: list[tuple[tuple[str, int], Callable[[], None]]] = []
+        self._waiting: list[tuple[tuple[Any, ...], Callable[[], None]]] = []
         """Sweeps whose results the host does not need yet: their names, and what makes them."""
         self._plays: dict[float, dict[tuple[Any, ...], Callable[[], None] | None]] = {}
         """By the length of a step: its recorded sweeps; None for sweeps that ran only once."""
@@ -131,12 +131,16 @@ class Projection(RungeKutta):
         self._last, self._length = self._length, part.length
         if problem.walls_vary:
             problem.write_walls(start, part.start)
-        self._play("speed", start, lambda: problem.add_speeds(start, self._speed))
+        self._play("speed", start, lambda: self._post_speed(start))
 
     def _speed_now(self) -> Callable[[], float]:
         """What gives the largest velocity, which the device is asked for at once."""
-        self.problem.add_speeds(self._now, self._speed)
-        return cache(self._speed.ask())
+        self._post_speed(self._now)
+        return cache(self._speed.posted())
+
+    def _post_speed(self, fields: Fields) -> None:
+        self.problem.add_speeds(fields, self._speed)
+        self._speed.post()
 
     def _predict(self, stage: Stage, fields: tuple[Fields, Fields, Fields], time: float) -> None:
         """Convection, diffusion, forces; fields are the new ones, those at the start, and now."""
@@ -162,7 +166,7 @@ class Projection(RungeKutta):
         self._play(name, new, lambda: pressure.begin(new, share, length, reach))
         self._make_waiting()
         if stage.number == 0:
-            self._fastest = cache(self._speed.ask())
+            self._fastest = cache(self._speed.posted())
         pressure.known += 1
         pressure.solve(share, length, self._fastest, time)
 
@@ -181,7 +185,8 @@ class Projection(RungeKutta):
 
     def _play(self, name: str, fields: Fields, work: Callable[[], None]) -> None:
         """Sweeps of a stage that leaves these fields; they may wait for `_make_waiting`."""
-        self._waiting.append(((name, id(fields[self._advanced[0]])), work))
+        arrays = id(fields[self._advanced[0]]), id(self.pressure.now)
+        self._waiting.append(((name, *arrays), work))
         if not self._plays_back:
             self._make_waiting()
 
@@ -439,6 +444,7 @@ class Pressure:
         if reach is not None:
             sweeps.append(PointSweep(flow.extrapolated, pair, interior, (*pair, reach)))
         problem.add_speeds(fields, self._speed, besides=sweeps)
+        self._speed.post()
 
     def solve(self, dt: float, length: float, fastest: Callable[[], float], time: float) -> None:
         """The p for which u* - dt grad p has no divergence, after `begin`.
@@ -447,7 +453,7 @@ class Pressure:
         beside obstacles depends. Raises NotConverged.
         """
         system, method = self.solver(length)
-        of_rest, spacing = self._speed.ask(), min(self._problem.steps_along_axes)
+        of_rest, spacing = self._speed.posted(), min(self._problem.steps_along_axes)
 
         def scale() -> float:
             """The residual of the pressure is what is left of div u, over dt."""
@@ -459,6 +465,7 @@ class Pressure:
         method.restart()
         stage = self.known % len(self._stages)
         outcome = iterate(method, criterion, Silent(), expected=self._counts.get(stage, 0))
+        self.now = method.u
         self.norm, self._counts[stage] = outcome.norm, outcome.count
         demand_converged(outcome, f"the pressure at t = {time:g}")
 
@@ -469,8 +476,13 @@ class Pressure:
             while len(self._solvers) > 1:  # that of the last step, which may be a short one
                 del self._solvers[next(iter(self._solvers))]
             system = self._problem.pressure_system(length)
-            self._solvers[length] = system, make_method(self._case, system, self.now)
-        return self._solvers[length]
+            method = make_method(self._case, system, self.now)
+            method.stays = False
+            self._solvers[length] = system, method
+        system, method = self._solvers[length]
+        if method.u is not self.now:  # the steps before had another length
+            self.now = system.like(self.now, method.u)
+        return system, method
 
 
 class ImplicitDiffusion:
