@@ -119,7 +119,10 @@ class CupyBackend(DeviceBackend):
         return event.synchronize
 
     def queue_to_host(self, host: np.ndarray, array: Any) -> None:
-        array.data.copy_to_host_async(host.ctypes.data, host.nbytes)
+        # CuPy's own copy refuses to be captured, though the memory is pinned.
+        runtime, stream = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream()
+        places = host.ctypes.data, array.data.ptr, host.nbytes
+        runtime.memcpyAsync(*places, runtime.memcpyDeviceToHost, stream.ptr)
 
     def queue_to_device(self, array: Any, host: np.ndarray) -> None:
         array.data.copy_from_host_async(host.ctypes.data, host.nbytes)
