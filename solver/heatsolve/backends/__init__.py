@@ -304,6 +304,11 @@ class Backend(ABC):
         """
         return work
 
+    def joins(self, regions: Sequence[Region]) -> bool:
+        """Whether sweeps over these regions, of which none depends on another, would share one
+        launch: only while they are recorded."""
+        return False
+
     def record(self, work: Callable[[], None]) -> tuple[list[Any], int, int]:
         """What `work` would call or queue, the points it updates, and the bytes it moves."""
         progress = self._progress

@@ -10,8 +10,9 @@ A process can then make d sweeps before the next exchange, each over a margin on
 than the one before; every point is computed from the same values as by its owner, to the same bits.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,6 +61,7 @@ class Halo:
         own = [each.axis for each in self._exchanges if isinstance(each, PeriodicWrap)]
         self.wraps = tuple(axis in own for axis in range(grid.dimension))
         """For each axis, whether its ghosts come from the other end of the same array."""
+        self._ends = [] if facing else list(ends_of(grid, self.wraps))
 
     def _exchange_of(
         self, axis: int, around: Region, layers: tuple[int, int]
@@ -108,6 +110,10 @@ class Halo:
 
     def start(self, array: Any) -> None:
         """Begin the exchange: the ghosts of the fastest divided axis are on their way."""
+        if self._ends and self._backend.joins([region for region, _ in self._ends]):
+            for region, distances in self._ends:
+                self._backend.sweep(shifted, array, region, array, *distances)
+            return
         for each in self._exchanges[: self._first + 1]:
             each.start(array)
 
@@ -198,6 +204,25 @@ def widened(interior: Region, facing: dict[int, tuple[bool, bool]], width: int) 
         low, high = around[axis]
         around[axis] = (low - width * sides[0], high + width * sides[1])
     return tuple(around)
+
+
+def ends_of(grid: Grid, wraps: Sequence[bool]) -> Iterator[tuple[Region, tuple[int, ...]]]:
+    """The ghosts beyond faces, edges and corners of periodic axes, and how far away lie the
+    unknowns of the same value: all may be copied at once.
+    """
+    sides = [(-1, 0, 1) if around else (0,) for around in wraps]
+    for place in itertools.product(*sides):
+        ghosts = [axis for axis, side in enumerate(place) if side]
+        region = []
+        for axis, (side, around) in enumerate(zip(place, wraps, strict=True)):
+            last = grid.axes[axis].unknowns
+            bounds = {-1: (0, 1), 0: (1, last + 1), 1: (last + 1, last + 2)}[side]
+            # As of `Grid.ghost`: walls of faster axes are copied, those of slower ones come later.
+            corner = not around and ghosts and axis > ghosts[0]
+            region.append((0, grid.shape[axis]) if corner else bounds)
+        if ghosts:
+            distances = [-side * grid.axes[axis].unknowns for axis, side in enumerate(place)]
+            yield tuple(region), tuple(distances)
 
 
 class PeriodicWrap:

@@ -40,6 +40,8 @@ def have_common(one: Part, other: Part) -> bool:
     """
     place, ((low, high), *_) = one
     place_of_other, ((first, last), *_) = other
+    if place == place_of_other:
+        return all(a < d and c < b for (a, b), (c, d) in zip(one[1], other[1], strict=True))
     if not place.meets(place_of_other):
         return False
     item, across = place.item, math.prod(place.shape[1:])

@@ -36,7 +36,7 @@ from heatsolve.backends.gpu.fused_sweeps import (
     reads_neighbours,
     work_of,
 )
-from heatsolve.backends.gpu.graphs import Replay, SmallSweep, may_share
+from heatsolve.backends.gpu.graphs import MOST_BESIDE, Replay, SmallSweep, may_share, points_of
 from heatsolve.backends.gpu.launch import (
     SPREAD,
     Compiled,
@@ -397,6 +397,9 @@ class DeviceBackend(Backend):
             self.count(points, arrays * self.dtype.itemsize)
 
         return run
+
+    def joins(self, regions: Sequence[Region]) -> bool:
+        return self._progress.recorded is not None and max(map(points_of, regions)) <= MOST_BESIDE
 
     @abstractmethod
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
