@@ -383,7 +383,7 @@ what = sys.argv.pop(1)
 if what == "compiling":
     held_up(NumpyBackend, "_compile", lambda self: compiling(what))
 elif what == "in a step":
-    held_up(Projection, "_drive", lambda self: self.time > 0.07 and waiting(what))
+    held_up(Projection, "_correct_stage", lambda self: self.time > 0.07 and waiting(what))
 else:
     held_up(ranks.World, "__init__", lambda self: waiting(what))
 cli.main()

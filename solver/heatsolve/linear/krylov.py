@@ -18,7 +18,10 @@ class ConjugateGradients(Method):
     alpha = <r, z> / <p, A p>, u += alpha p, r -= alpha A p, z = D^-1 r, beta = <r, z>_new /
     <r, z>, p = z + beta p (Hestenes and Stiefel 1952; Y. Saad, "Iterative Methods for Sparse
     Linear Systems", 2003, algorithm 9.1). The sums are exact, so alpha and beta, and with them
-    every bit, do not depend on the order in which they are added.
+    every bit, do not depend on the order in which they are added. A step begins with z, beta and p
+    for the residual that the one before has left: after the last one nobody needs them.
+
+    `scalars`: "rz" is the <r, z> of the last direction, "begins" 1 where p has none before it.
     """
 
     queues = False
@@ -66,50 +69,67 @@ class ConjugateGradients(Method):
         self._first, self._apply, self._advance, self._turn = first, apply, advance, turn
 
     def step(self, number: int, change: Accumulator | None) -> None:
-        system, old = self.system, self.scalars["rz"]
+        system, product = self.system, self._direct()
         self._pap.clear()
         system.sweep(self._apply, (self._ap, self._pap), self._p, self._zero, *self._weights)
         curvature = self._pap.value
-        alpha = old / curvature if curvature > 0.0 else 0.0
+        alpha = product / curvature if curvature > 0.0 else 0.0
         self._move(alpha)
         if change is not None:
             point = SCALED[change.kind]
             system.backend.sweep(point, change, system.grid.interior, self._p, alpha)
-        new = self._product()
-        self.scalars["rz"] = new
-        self._redirect(new / old if old > 0.0 else 0.0)
+
+    def _direct(self) -> float:
+        """p for the residual; <r, z>."""
+        old, new = self.scalars["rz"], self._product()
+        if self.scalars["begins"]:
+            # The norm of the residual tells the caller of a NaN.
+            new = 0.0 if math.isnan(new) else new
+            self._set_out()
+        else:
+            self._redirect(new / old if old > 0.0 else 0.0)
+        self.scalars |= {"rz": new, "begins": 0.0}
+        return new
 
     def confirm(self, steps: int) -> None:
         """Begin anew from the true residual, from which the recurrence slowly departs."""
-        value = self._begin()
-        # The norm of the residual tells the caller of a NaN.
-        self.scalars["rz"] = 0.0 if math.isnan(value) else value
+        self.scalars = {"rz": 0.0, "begins": 1.0}
+        self._begin()
 
     def restart(self) -> None:
         self.confirm(0)
 
+    def recall(self, scalars: dict[str, float]) -> None:
+        super().recall(scalars)
+        if "begins" not in scalars:  # checkpoints of before 2026-12 held the next direction
+            self.confirm(0)
+
     # ---- what another preconditioner does in its own sweeps; here z is never stored ----
 
-    def _begin(self) -> float:
-        """r = b - A u, p = z; <r, z>."""
+    def _begin(self) -> None:
+        """r = b - A u; here p = z and <r, z>, too."""
         system = self.system
         self._rz.clear()
         out = (self._r, self._p, self._rz)
         system.sweep(self._first, out, self.u, system.b, self._scale, *self._weights)
-        return self._rz.value
+        self.scalars["next rz"] = self._rz.value
+
+    def _set_out(self) -> None:
+        """p = z."""
 
     def _move(self, alpha: float) -> None:
-        """u += alpha p, r -= alpha A p."""
+        """u += alpha p, r -= alpha A p; here <r, z>, too."""
         arrays = (self.u, self._r, self._p, self._ap)
         self._rz.clear()
         self.system.backend.sweep(
             self._advance, (self.u, self._r, self._rz), self.system.grid.interior,
             *arrays, alpha, self._scale, *self._weights,
         )  # fmt: skip
+        self.scalars["next rz"] = self._rz.value
 
     def _product(self) -> float:
         """<r, z>."""
-        return self._rz.value
+        return self.scalars["next rz"]
 
     def _redirect(self, beta: float) -> None:
         """p = z + beta p."""
@@ -147,12 +167,12 @@ class MultigridCG(ConjugateGradients):
         errors = replace(self.system, b=self._r)
         self._correction = Correction(errors, self._smoother, self._smoother, self._cycle)
 
-    def _begin(self) -> float:
+    def _begin(self) -> None:
         system = self.system
         system.sweep(system.residual, self._r, self.u, system.b, *system.coefficients)
-        value = self._product()
-        system.backend.sweep(copy, self._p, system.grid.interior, self._z)
-        return value
+
+    def _set_out(self) -> None:
+        self.system.backend.sweep(copy, self._p, self.system.grid.interior, self._z)
 
     def _move(self, alpha: float) -> None:
         arrays = (self.u, self._r, self._p, self._ap)
