@@ -21,10 +21,13 @@ from heatsolve_post.curves import bench_figure
 
 TINY = {
     name: (17, 17, 17) if "3d" in name else (33, 33) for name in bench.BENCHMARKS
-}  # fmt: skip
+} | {"flow2d-obstacle": (19, 80)}  # fmt: skip
 KEYS = {"name", "backend", "shape", "dtype", "seconds", "glups", "fraction_of_copy",
         "unknowns_per_second", "copies", "machine"}  # fmt: skip
-STEPS = ("collocated2d", "collocated2d-slices", "flow2d", "flow2d-numpy", "flow3d")
+STEPS = (
+    "collocated2d", "collocated2d-slices", "flow2d", "flow2d-numpy", "flow2d-obstacle", "flow3d",
+    "flow3d-128", "flow3d-fft",
+)  # fmt: skip
 SOLVERS = {"multigrid2d", "multigrid2d-mixed", "multigrid3d",
            "multigrid3d-mixed", "fmg2d", "fft3d"}  # fmt: skip
 

@@ -194,7 +194,8 @@ def test_cycle_legs_have_the_bits_of_single_sweeps(grid, method, name):
     expected = two_plain_steps(*GRIDS[grid], method)
     got = two_steps(backend, *GRIDS[grid], method)
     assert not isinstance(backend, Emulated) or backend.launched > 10
-    assert got.tobytes() == expected.tobytes()
+    inside = INSIDE[: got.ndim]
+    assert got[inside].tobytes() == expected[inside].tobytes()
 
 
 INSIDE = (slice(1, -1),) * 3

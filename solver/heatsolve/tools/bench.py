@@ -35,6 +35,7 @@ from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method
 from heatsolve.models.base import make_model
 from heatsolve.models.flow.collocated import Collocated
+from heatsolve.models.flow.projection import Projection
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
 from heatsolve.parallel.ranks import Ranks
@@ -346,12 +347,12 @@ FIRST_STEPS = 3
 class Flow(March):
     """A shipped flow on its way, on arrays of a shape; `step` makes one step of the length `dt`."""
 
-    def __init__(self, name: str, machine: Backend, shape: Sequence[int]):
+    def __init__(self, name: str, machine: Backend, shape: Sequence[int], *more: str):
         cells = [extent - 2 for extent in reversed(shape)]
         if name == "legate-cfd":  # on nodes: no ghosts but those of its periodic axis, x
             settings = [f"constants.n={cells[0]}", f"grid.nodes={[cells[0], shape[0]]}"]
         else:
-            settings = [f"grid.cells={cells}", "time.cfl=0.5", "model.convection=central"]
+            settings = [f"grid.cells={cells}", "time.cfl=0.5", "model.convection=central", *more]
         self.case = load_shipped(name, [*settings, f"solver.precision={machine.precision}"])
         super().__init__(make_model(self.case, machine))
         for _ in range(FIRST_STEPS):
@@ -366,14 +367,21 @@ class Flow(March):
         """The sweeps of a step, or where these are not fixed the divergence after it."""
         if sweeps := self.case.solver.iterations:
             return f"a step of {sweeps} sweeps"
-        return f"divergence {self.stepper.measures()['divergence']:.1e}"
+        assert isinstance(self.stepper, Projection)
+        count = sum(self.stepper.pressure.counts.values())
+        return f"divergence {self.stepper.measures()['divergence']:.1e}, {count} iterations a step"
 
 
-def marching(name: str, bench: Bench, shape: Sequence[int], case: str) -> Iterator[Row]:
-    """A step of a shipped flow."""
-    flow = Flow(case, bench.machine, shape)
+def marching(name: str, bench: Bench, shape: Sequence[int], case: str, *more: str) -> Iterator[Row]:
+    """A step of a shipped flow; `more` are settings of its case."""
+    flow = Flow(case, bench.machine, shape, *more)
     seconds = seconds_of(flow.step, bench.machine)
     yield bench.row(name, shape, seconds, flow.points, note=flow.note)
+
+
+def march_by_fft(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
+    """A step of the vortex in space, its pressure by FFT."""
+    yield from marching(name, bench, shape, "taylor-green-3d", "solver.method=fft")
 
 
 def marching_numpy(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
@@ -491,6 +499,11 @@ BENCHMARKS = {
     "flow2d": Benchmark(partial(marching, case="cavity-re1000"), (514, 514), (2050, 2050)),
     "flow2d-numpy": Benchmark(marching_numpy, (514, 514), (514, 514)),
     "flow3d": Benchmark(partial(marching, case="taylor-green-3d"), (66, 66, 66), (258, 258, 258)),
+    "flow3d-128": Benchmark(
+        partial(marching, case="taylor-green-3d"), (34, 34, 34), (130, 130, 130)
+    ),
+    "flow3d-fft": Benchmark(march_by_fft, (66, 66, 66), (258, 258, 258)),
+    "flow2d-obstacle": Benchmark(partial(marching, case="cylinder-re100"), (43, 222), (248, 1322)),
     "collocated2d": Benchmark(partial(marching, case="legate-cfd"), (1024, 1024), (4096, 4096)),
     "collocated2d-slices": Benchmark(collocated_slices, (1024, 1024), (4096, 4096)),
     "launch": Benchmark(launch, (64, 64), (64, 64)),

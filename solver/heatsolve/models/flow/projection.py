@@ -419,7 +419,7 @@ class Pressure:
         """The norm at which the last iteration ended."""
         self._speed = problem.backend.accumulator("max")
         self._solvers: dict[float, tuple[System, Method]] = {}
-        self._counts: dict[int, int] = {}
+        self.counts: dict[int, int] = {}
         """The iterations of the step before, by stage."""
 
     def reach_of(self, stage: Stage) -> float:
@@ -464,9 +464,9 @@ class Pressure:
         criterion = Criterion(self._case.solver, system, self.now, scale=scale, looks_first=False)
         method.restart()
         stage = self.known % len(self._stages)
-        outcome = iterate(method, criterion, Silent(), expected=self._counts.get(stage, 0))
+        outcome = iterate(method, criterion, Silent(), expected=self.counts.get(stage, 0))
         self.now = method.u
-        self.norm, self._counts[stage] = outcome.norm, outcome.count
+        self.norm, self.counts[stage] = outcome.norm, outcome.count
         demand_converged(outcome, f"the pressure at t = {time:g}")
 
     def solver(self, length: float) -> tuple[System, Method]:
