@@ -415,7 +415,7 @@ def _of_collocated() -> list[Entry]:
         Entry("2d-pressure-sweep", flow.pressure_sweep, 2, (u, u, *[REAL] * 3, *lines)),
         Entry("2d-pressure-sweep-some", flow.pressure_sweep, 2, (u, u, *[REAL] * 3, *some)),
         Entry(
-            "2d-collocated-step", flow.collocated_step, 2, (*[u] * 5, *[REAL] * 5), ("array",) * 2
+            "2d-collocated-step", flow.collocated_step, 2, (*[u] * 5, *[REAL] * 8), ("array",) * 2
         ),
         Entry("2d-mirrored-laplace", copied, 2, (u, u, REAL, *some)),
         Entry(

@@ -444,6 +444,7 @@ class DeviceBackend(Backend):
         self._gate = self.part(self._state, (2,))
         self._rows = self.part(self._state, (rows,), 2)
         self._kinds = []
+        self._copied = self.pinned((2 + rows,), np.int64)
 
     def new_register(self) -> Any:
         return self.integers(SPREAD * sums.WIDTH)
@@ -524,8 +525,11 @@ class DeviceBackend(Backend):
             return super().ledger()
         self.gated = False
         # The gate and the rows lie together: each copy to the host makes it wait.
-        queued = self.part(self._state, (2 + len(self._work) * sums.WIDTH,))
-        (_, passed), rows = np.split(self.to_host(queued), [2])
+        count = 2 + len(self._work) * sums.WIDTH
+        copied = self._copied[:count]
+        self.queue_to_host(copied, self.part(self._state, (count,)))
+        self.sync()
+        passed, rows = int(copied[1]), copied[2:]
         if 0 < passed < len(self._work):  # the sweeps behind a closed gate have done nothing
             self.points_updated, self.bytes_moved = self._work[passed - 1]
         rows = rows.reshape(-1, sums.WIDTH)[:passed]

@@ -80,7 +80,8 @@ class CollocatedStep(RungeKutta):
         self._find_pressure()
         problem.write_walls({"pressure": self._p}, part.start)
         forces = problem.sources(part.start)[: len(old)]
-        args = (*old, self._p, *forces, dt, rho, nu, *spacings)
+        weights = flow.collocated_weights(*map(problem.backend.dtype.type, (dt, rho, *spacings)))
+        args = (*old, self._p, *forces, dt, nu, *spacings, *map(float, weights))
         sweep(flow.collocated_step, tuple(new.values()), grid.interior, *args)
         if change is not None:
             problem.write_walls(new, part.end)

@@ -16,6 +16,7 @@ fourth order or upwind-biased of third.
 """
 
 from functools import cache
+from typing import Any
 
 from heatsolve.stencil.language import (
     ZERO,
@@ -57,22 +58,31 @@ def pressure_weights(dx: float, dy: float) -> tuple[float, float, float]:
     return dy * dy / both, dx * dx / both, dx * dx * dy * dy / both
 
 
-def collocated_step(i, j, u, v, p, fx, fy, dt, rho, nu, dx, dy):
-    """u and v after a step of explicit Euler."""
+def collocated_step(i, j, u, v, p, fx, fy, dt, nu, dx, dy, push_x, push_y, spread_x, spread_y):
+    """u and v after a step of explicit Euler; the last four are `collocated_weights`."""
     here_u, here_v = u[i, j], v[i, j]
     new = []
     gradients = (
-        dt / (2.0 * rho * dx) * (p[i, j + 1] - p[i, j - 1]),
-        dt / (2.0 * rho * dy) * (p[i + 1, j] - p[i - 1, j]),
+        push_x * (p[i, j + 1] - p[i, j - 1]),
+        push_y * (p[i + 1, j] - p[i - 1, j]),
     )
     for w, gradient, force in zip((u, v), gradients, (fx, fy), strict=True):
         here, west, east = w[i, j], w[i, j - 1], w[i, j + 1]
         south, north = w[i - 1, j], w[i + 1, j]
         convected = here - here_u * dt / dx * (here - west) - here_v * dt / dy * (here - south)
-        along_x = dt / (dx * dx) * (east - 2.0 * here + west)
-        along_y = dt / (dy * dy) * (north - 2.0 * here + south)
+        along_x = spread_x * (east - 2.0 * here + west)
+        along_y = spread_y * (north - 2.0 * here + south)
         new.append(convected - gradient + nu * (along_x + along_y) + force[i, j] * dt)
     return tuple(new)
+
+
+def collocated_weights(dt: Any, rho: Any, dx: Any, dy: Any) -> tuple[Any, Any, Any, Any]:
+    """dt / (2 rho h) and dt / h^2 along x and y, formed once as those of the pressure are.
+
+    Numbers in the precision of the field give the bits that a sweep would find.
+    """
+    pushes = dt / (2 * rho * dx), dt / (2 * rho * dy)
+    return *pushes, dt / (dx * dx), dt / (dy * dy)
 
 
 # ---- the staggered scheme --------------------------------------------------------------------
