@@ -22,7 +22,7 @@ from heatsolve.backends import Accumulator, ArrayLibrary
 from heatsolve.errors import InputError
 from heatsolve.linear.system import Method, System, with_change
 from heatsolve.stencil.grid import WALLS, Axis, whole
-from heatsolve.stencil.language import Point, term, where
+from heatsolve.stencil.language import Point, shifted, term, where
 
 AHEAD = "ahead"
 """The scalar that says that the next step is made already."""
@@ -152,7 +152,8 @@ class Fourier(Method):
         self._everywhere = whole(self._lengths)
         self._free = all(modes.free for modes in self._modes)
         self._right = backend.zeros(self._lengths)
-        self._is_packed = False
+        self._is_packed = self._from_zero = False
+        self.needs_start = not self._free
         self._share = 1.0 / math.prod(modes.factor for modes in self._modes)
         self._lines = [
             backend.to_device(system.grid.along(number, line))
@@ -163,6 +164,12 @@ class Fourier(Method):
         system, sweep = self.system, self.system.backend.sweep
         if self.scalars.pop(AHEAD, 0.0) > 0.0:
             assert change is None
+            return
+        if self._from_zero and change is None:
+            self._from_zero = False
+            ones = (1,) * len(self._lengths)
+            sweep(shifted, self._right, self._everywhere, system.b, *ones)
+            self._place_solution()
             return
         if not self._is_packed:
             self._pack()
@@ -177,10 +184,14 @@ class Fourier(Method):
         """u = A^-1 b, and the terms of a norm of b."""
         system, sweep = self.system, self.system.backend.sweep
         sweep(taken_in(norm.kind), (self._right, norm), self._everywhere, system.b)
+        self._place_solution()
+        self.scalars[AHEAD] = 1.0
+
+    def _place_solution(self) -> None:
+        """u = A^-1 b, with b in the array of the transforms."""
         with self._library.queue():
             solution = self._solve(self._library.view(self._right))
-            sweep(placed, self.u, system.grid.interior, solution)
-        self.scalars[AHEAD] = 1.0
+            self.system.backend.sweep(placed, self.u, self.system.grid.interior, solution)
 
     def _pack(self, *norms: Accumulator) -> None:
         """The residual into the array of the transforms; terms of norms of it, and of b."""
@@ -208,7 +219,11 @@ class Fourier(Method):
 
     def restart(self) -> None:
         self.scalars.clear()
-        self._is_packed = False
+        self._is_packed = self._from_zero = False
+
+    def restart_from_zero(self) -> None:
+        self.restart()
+        self._from_zero = not self.needs_start
 
     def solution(self, steps: int) -> Any:
         return self.u

@@ -363,6 +363,8 @@ class Method(ABC):
     recurrent = False
     longest = 1
     """Iterations that one `advance` makes at most."""
+    needs_start = True
+    """Whether the solution depends on the u that it begins with, but for rounding."""
     stays = True
     """Whether `u` is always the array that the method was given."""
     direct = False
@@ -439,6 +441,10 @@ class Method(ABC):
 
     def restart(self) -> None:
         """Begin anew from what stands in `u` and b."""
+
+    def restart_from_zero(self) -> None:
+        """Begin anew from b and u = 0, whatever stands in `u`, if the method does not need it."""
+        self.restart()
 
     def finish(self, steps: int) -> None:
         """Leave the solution after so many steps in `u`."""

@@ -159,8 +159,8 @@ class Projection(RungeKutta):
 
     def _solve_pressure(self, stage: Stage, new: Fields, time: float) -> None:
         pressure, share, length = self.pressure, stage.b * self._length, self._length
-        reach = pressure.reach_of(stage)
-        pressure.solver(length)
+        _, method = pressure.solver(length)
+        reach = pressure.reach_of(stage) if method.needs_start else None
 
         name = f"pressure {stage.number}, {reach}"
         self._play(name, new, lambda: pressure.begin(new, share, length, reach))
@@ -462,7 +462,7 @@ class Pressure:
         # An iteration in any case: a pressure that is good enough would otherwise stay as it is,
         # and a march never come to rest.
         criterion = Criterion(self._case.solver, system, self.now, scale=scale, looks_first=False)
-        method.restart()
+        (method.restart if method.needs_start else method.restart_from_zero)()
         stage = self.known % len(self._stages)
         outcome = iterate(method, criterion, Silent(), expected=self.counts.get(stage, 0))
         self.now = method.u
