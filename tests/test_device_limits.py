@@ -271,7 +271,8 @@ def generic_kernels():
     for name in ("check", "merge", "merge_series", "judge"):
         yield name, cuda_c.check_source(), 128, 0
     functions = ((LAPLACE, LAPLACE.tape(heat.laplace)),)
-    yield "sweeps", graphs.source(functions, 20), graphs.THREADS, 48 * KIB
+    yield "sweeps", graphs.source(functions, 20, False), graphs.THREADS, 48 * KIB
+    yield "sweeps", graphs.source(functions, 20, True), graphs.THREADS_BESIDE, 0
 
 
 def hold(limits: Limits, code, name, threads, bytes_shared, blocks=1):

@@ -46,8 +46,9 @@ MOST_SWEEPS = 100
 """Sweeps of a kernel."""
 WORDS = 70
 """Words of a row of its table, which lies in shared memory, at most."""
-THREADS = 1024
-WARP = 32
+THREADS, WARP = 1024, 32
+THREADS_BESIDE = 256
+"""Threads of a block that has one sweep only."""
 
 
 def may_share(signature: Signature, region: Region) -> bool:
@@ -144,14 +145,18 @@ def _operands(signature: Signature) -> list[tuple[str, Any]]:
 
 
 @cache
-def source(functions: tuple[tuple[Signature, Tape], ...], width: int) -> str:
-    """CUDA C of the kernel `sweeps` for these point functions, and rows of so many words."""
-    cases = [f"case {n}: sweep_{n}(row + 3, n, threads); break;" for n in range(len(functions))]
+def source(functions: tuple[tuple[Signature, Tape], ...], width: int, beside: bool) -> str:
+    """CUDA C of the kernel `sweeps` for these point functions, and rows of `width` words; `beside`
+    each other, or in turn."""
+    threads, head = (THREADS_BESIDE, 1) if beside else (THREADS, 3)
+    numbers = range(len(functions))
+    cases = [f"case {n}: sweep_{n}(row + {head}, n, threads); break;" for n in numbers]
     texts = [_function(n, *function) for n, function in enumerate(functions)]
     gated = any(signature.gated for signature, _ in functions)
-    head = f"#define WIDTH {width}\n#define THREADS {THREADS}\n#define GATED {int(gated)}\n"
-    head += macro("SWEEP_CASES", cases) + "typedef long long integer;\n"
-    return head + "".join(texts) + cuda_text("small_sweeps.cuh")
+    lines = f"#define WIDTH {width}\n#define THREADS {threads}\n#define GATED {int(gated)}\n"
+    lines += macro("SWEEP_CASES", cases) + "typedef long long integer;\n"
+    kernel = cuda_text("sweeps_beside.cuh" if beside else "small_sweeps.cuh")
+    return lines + "".join(texts) + kernel
 
 
 def _function(number: int, signature: Signature, tape: Tape) -> str:
@@ -236,34 +241,44 @@ def grouped(sweeps: Sequence[SmallSweep], address: Callable[[Any], int], most: i
 def _in_turn(
     backend: "DeviceBackend", groups: Sequence[Sequence[SmallSweep]]
 ) -> Callable[[], None]:
-    """What queues these groups, one after the other: those of more than one have one block."""
+    """What queues these groups, one after the other in one block; a single one in many blocks."""
     sweeps = [sweep for group in groups for sweep in group]
     if len(sweeps) == 1:
         return sweeps[0].alone()
+    beside = len(groups) == 1
     functions = tuple(dict.fromkeys((sweep.signature, sweep.tape) for sweep in sweeps))
     number_of = {function: number for number, function in enumerate(functions)}
-    wanted = sum(sweep.points for sweep in sweeps)
-    blocks = 1 if len(groups) > 1 else -(-wanted // THREADS)
     rows = []
     for number, group in enumerate(groups):
         begins = 0
         for place, sweep in enumerate(group):
-            waits = number > 0 and place == 0
-            first = begins % (blocks * THREADS)
+            waits, first = number > 0 and place == 0, begins % THREADS
             function = number_of[sweep.signature, sweep.tape]
-            rows.append([function, int(waits), first, *sweep.row(backend.address)])
+            order = [] if beside else [int(waits), first]
+            rows.append([function, *order, *sweep.row(backend.address)])
             begins += -(-sweep.points // WARP) * WARP
     width = max(map(len, rows))
     table = np.zeros((len(rows), width), np.int64)
     for place, row in enumerate(rows):
         table[place, : len(row)] = row
-    args = backend.stored(table.reshape(-1))
-    few_sizes = 1 << (8 * table.size - 1).bit_length()  # as each is a kernel
-    bytes_shared = min(few_sizes, backend.limits.shared_of_block)
-    kernel = backend.c_kernel(source(functions, width), bytes_shared)
-    launch, kept = Launch((blocks, 1, 1), (THREADS, 1, 1), ()), [s.operands for s in sweeps]
-    # The table holds addresses: what lies there lives as long as what queues the kernel.
-    return lambda: kernel(launch, (args, backend.integer(len(kept)), backend.integer(blocks)))
+    text, args = source(functions, width, beside), [backend.stored(table.reshape(-1))]
+    if beside:
+        counts = [-(-sweep.points // THREADS_BESIDE) for sweep in sweeps]
+        owners = [(row, n) for row, count in enumerate(counts) for n in range(count)]
+        args.append(backend.stored(np.array(owners, np.int64).reshape(-1)))
+        kernel, blocks, threads = backend.c_kernel(text, 0), len(owners), THREADS_BESIDE
+    else:
+        few_sizes = 1 << (8 * table.size - 1).bit_length()  # as each is a kernel
+        kernel = backend.c_kernel(text, min(few_sizes, backend.limits.shared_of_block))
+        args.append(backend.integer(len(rows)))
+        blocks, threads = 1, THREADS
+    launch, kept = Launch((blocks, 1, 1), (threads, 1, 1), ()), [s.operands for s in sweeps]
+
+    def queue(_: Any = kept) -> None:
+        """The table holds addresses: what lies there lives as long as this."""
+        kernel(launch, tuple(args))
+
+    return queue
 
 
 # ---- graphs --------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-// Small sweeps in one kernel: it goes down a table. SWEEP_CASES
-// calls the function of a row's number.
+// Small sweeps in turn in one kernel of one block: it goes down a table. SWEEP_CASES calls the
+// function of a row's number.
 
 // A row: the number of a function, whether it waits for those before, its first thread, the rest.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    sweeps(const integer* gate, const integer* table, integer count, integer blocks) {
+    sweeps(const integer* gate, const integer* table, integer count) {
 #if GATED
     if (*gate) return;
 #endif
@@ -13,11 +13,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (integer word = threadIdx.x; word < count * WIDTH; word += THREADS)
         rows[word] = table[word];
     __syncthreads();
-    const unsigned threads = unsigned(blocks) * THREADS, own = blockIdx.x * THREADS + threadIdx.x;
     for (const integer* row = rows; row < rows + count * WIDTH; row += WIDTH) {
         if (row[1]) __syncthreads();
-        const unsigned first = unsigned(row[2]);
-        const unsigned n = own < first ? own + threads - first : own - first;
+        const unsigned threads = THREADS, first = unsigned(row[2]);
+        const unsigned n = (threadIdx.x + threads - first) % threads;
         switch (row[0]) { SWEEP_CASES }
     }
 }

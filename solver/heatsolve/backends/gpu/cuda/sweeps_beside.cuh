@@ -1,0 +1,16 @@
+// Sweeps that need no barrier between them, in one kernel: each has blocks of its own. SWEEP_CASES
+// calls the function of a row's number.
+
+// A row of the table: the number of a function, and what it takes. `owners` tells of each block its
+// row, and which of the blocks of that row it is.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sweeps(const integer* gate, const integer* table, const integer* owners) {
+#if GATED
+    if (*gate) return;
+#endif
+
+    const integer* const row = table + owners[2 * blockIdx.x] * WIDTH;
+    const unsigned n = unsigned(owners[2 * blockIdx.x + 1]) * THREADS + threadIdx.x;
+    const unsigned threads = ~0u - n;  // a thread has one point at most
+    switch (row[0]) { SWEEP_CASES }
+}
