@@ -10,11 +10,13 @@ import xarray
 from tests.test_flow import text
 
 from heatsolve.backends.host.numpy import NumpyBackend
-from heatsolve.case.load import parse
+from heatsolve.backends.registry import make
+from heatsolve.case.load import load, parse
 from heatsolve.control.controller import Start, State
 from heatsolve.errors import CaseError, InputError
 from heatsolve.io.reader import read, summary
 from heatsolve.io.writer import gather
+from heatsolve.models.base import Substep, make_model
 from heatsolve.models.flow.immersed_boundary import Obstacles
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat.conduction import Conduction
@@ -174,6 +176,22 @@ def test_flow_about_an_obstacle_has_no_divergence(backend, tmp_path):
     )  # fmt: skip
     assert solution.history["divergence"].max() <= 1e-8
     assert solution.history["force_x"][-1] > 0.1
+
+
+@pytest.mark.few(1, among="numpy")
+def test_steps_of_lengths_in_turn(backend):
+    """The pressure's system belongs to a length: what was recorded for one goes with it."""
+    settings = ["constants.n=41", "grid.cells=[66, 12]", "solver.method=multigrid"]
+    problem = make_model(load("cylinder-re20", settings), make(backend))
+    first, second, third = 0.004, 0.003, 0.0035
+    stepper, time = problem.stepper(0.0, first), 0.0
+    stepper.prepare()
+    for step in (second, *[first] * 4, third, *[first] * 4):
+        part = Substep(time, step, 0.0)
+        stepper.make_solvers((part,))
+        stepper.step((part,), None, None)
+        time += step
+        assert stepper.measures()["divergence"] < 1e-5
 
 
 @pytest.mark.parametrize("obstacle", [

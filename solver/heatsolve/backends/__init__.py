@@ -296,11 +296,12 @@ class Backend(ABC):
     def sync(self) -> None:
         """Wait until all sweeps are done."""
 
-    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
+    def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
         """What does `work`: sweeps of the same arrays with the same numbers at each call.
 
         A backend may record them once and play them back, without the host's part in each. It
         calls `work` for that ahead of time, without effect: so it only sweeps, and reads no result.
+        `gated` tells whether the gate is used when it is first played.
         """
         return work
 

@@ -175,7 +175,7 @@ class CountingBackend(NumpyBackend):
             self._compiled[key] = True
             self.tally.take(math.prod(extents) * (1 if condition else self.dtype.itemsize))
 
-    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
+    def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
         return work
 
     def most_fused(

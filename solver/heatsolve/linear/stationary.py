@@ -121,6 +121,8 @@ class Chebyshev(Pairwise):
     product, so a device can run ahead of its host.
     """
 
+    reads_before = True
+
     def __init__(self, system: System, u: Any):
         super().__init__(system, u)
         low, high = system.spectrum()

@@ -135,10 +135,11 @@ class Sweeps:
         self.backend.sweep(copy, array, self.grid.everything, u)
         return array
 
-    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
+    def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
         """What does `work`, played back where the backend can, and the way to other processes."""
-        alone = self.halo.ranks.size == 1
-        return self.backend.replayed(work) if alone or self.halo.transport.replays else work
+        if self.halo.ranks.size > 1 and not self.halo.transport.replays:
+            return work
+        return self.backend.replayed(work, gated)
 
 
 @dataclass(frozen=True)
@@ -453,6 +454,9 @@ class Method(ABC):
 class Pairwise(Method):
     """A method that computes each iterate into a second array, and then back."""
 
+    reads_before = False
+    """Whether a step reads what the array that it writes has held, the first step, too."""
+
     def __init__(self, system: System, u: Any):
         super().__init__(system, u)
         self._pair = (u, system.like(u))
@@ -466,7 +470,7 @@ class Pairwise(Method):
 
     def restart(self) -> None:
         system = self.system
-        if system.homogeneous:  # then both arrays have had the values at walls since they were made
+        if system.homogeneous and not self.reads_before:  # both have the values at walls anyway
             return
         for array in self._pair:
             if array is not self.u:
@@ -474,9 +478,5 @@ class Pairwise(Method):
 
     def finish(self, steps: int) -> None:
         newest = self.solution(steps)
-        if newest is self.u:
-            return
-        if self.stays:
+        if newest is not self.u:
             self.system.backend.sweep(copy, self.u, self.system.grid.everything, newest)
-        else:
-            self.u, self._pair = newest, self._pair[::-1]

@@ -61,7 +61,9 @@ class Halo:
         own = [each.axis for each in self._exchanges if isinstance(each, PeriodicWrap)]
         self.wraps = tuple(axis in own for axis in range(grid.dimension))
         """For each axis, whether its ghosts come from the other end of the same array."""
-        self._ends = [] if facing else list(ends_of(grid, self.wraps))
+        # With walls between two periodic axes the ghosts of all three depend on the order.
+        in_order = self.wraps != (True, False, True)
+        self._ends = list(ends_of(grid, self.wraps)) if in_order and not facing else []
 
     def _exchange_of(
         self, axis: int, around: Region, layers: tuple[int, int]

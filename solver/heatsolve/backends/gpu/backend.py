@@ -405,8 +405,8 @@ class DeviceBackend(Backend):
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
         """A graph of what `work` queues."""
 
-    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
-        return Replay(self, work)
+    def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
+        return Replay(self, work, gated and self.lookahead > 1)
 
     def connect(self, ranks: Any) -> tuple[Nccl | None, str]:
         return connect(self, ranks)

@@ -291,15 +291,15 @@ class Replay:
     """Work that a device plays back from a graph: about a microsecond for each kernel.
 
     Its kernels are recorded, small sweeps joined, and all of them compiled before they are
-    captured; the host does so once, ahead of the first call. Without the gate there are other
-    kernels, which it records where they are first called for.
+    captured; the host does so once, ahead of the first call. With the gate, or without it, there
+    are other kernels, which it records where they are first called for.
     """
 
-    def __init__(self, backend: "DeviceBackend", work: Callable[[], None]):
+    def __init__(self, backend: "DeviceBackend", work: Callable[[], None], gated: bool):
         self._backend, self._work = backend, work
         self._graphs: dict[bool, tuple[Callable[[], None], int, int]] = {}
         self._kept: list[Callable[[], None]] = []  # with the tables that the graphs' kernels read
-        self._prepare(backend.lookahead > 1)
+        self._prepare(gated)
 
     def _prepare(self, gated: bool) -> None:
         backend, before = self._backend, self._backend.gated

@@ -478,7 +478,7 @@ class SimulatedBackend(DeviceBackend, HostBackend):
     def library(self) -> ArrayLibrary:
         raise InputError("FFTs on the cuda backend need a GPU: the simulator has none")
 
-    def replayed(self, work: Callable[[], None]) -> Callable[[], None]:
+    def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
         return work
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:

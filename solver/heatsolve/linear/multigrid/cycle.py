@@ -70,7 +70,7 @@ class Multigrid(Pairwise):
         # By the array that a cycle begins with; full multigrid may need none but its first. And
         # norms of residuals, by the array of the solution.
         self._cycles: dict[int, Callable[[], None]] = {}
-        self._norms: dict[int, Callable[[], None]] = {}
+        self._norms: dict[tuple[int, int], Callable[[], None]] = {}
         if self._nested:
             self._full = system.replayed(self._solve)
         else:
@@ -161,9 +161,10 @@ class Multigrid(Pairwise):
         if into not in self._series.get(into.kind, ()):
             self.system.residual_norm(u, into)
             return
-        if id(u) not in self._norms:
-            self._norms[id(u)] = self.system.replayed(partial(self.system.residual_norm, u, into))
-        self._norms[id(u)]()
+        key = id(u), id(into)
+        if key not in self._norms:
+            self._norms[key] = self.system.replayed(partial(self.system.residual_norm, u, into))
+        self._norms[key]()
 
     def _newest(self, steps: int) -> Any:
         """The array of the first level that holds the solution after so many steps."""
@@ -178,8 +179,11 @@ class Multigrid(Pairwise):
         return self.u
 
     def finish(self, steps: int) -> None:
-        self.stays = self.stays or self._nested  # full multigrid knows its arrays
-        super().finish(steps)
+        newest = self.solution(steps)
+        if self.stays or self._nested or newest is self.u:  # full multigrid knows its arrays
+            super().finish(steps)
+        else:
+            self.u, self._pair = newest, self._pair[::-1]
 
     def restart(self) -> None:
         """Walls may have new values: both arrays hold them."""

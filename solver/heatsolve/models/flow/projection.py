@@ -34,6 +34,10 @@ REST = 1e-4
 what is left of them is rounding, to which no pressure converges."""
 
 
+Plays = dict[tuple[Any, ...], Callable[[], None] | None]
+"""Recorded sweeps by their names and arrays; None for sweeps that ran only once."""
+
+
 class Projection(RungeKutta):
     """Stages of Runge-Kutta for velocities and what they carry; after each one the pressure that
     takes its divergence away (A. J. Chorin, Math. Comp. 22 (1968), 745).
@@ -63,8 +67,8 @@ class Projection(RungeKutta):
         self._plays_back = not problem.driven_in_time
         self._waiting: list[tuple[tuple[Any, ...], Callable[[], None]]] = []
         """Sweeps whose results the host does not need yet: their names, and what makes them."""
-        self._plays: dict[float, dict[tuple[Any, ...], Callable[[], None] | None]] = {}
-        """By the length of a step: its recorded sweeps; None for sweeps that ran only once."""
+        self._plays: dict[float, tuple[System, Plays]] = {}
+        """By the length of a step: the system of its pressure, and its recorded sweeps."""
         self._fastest: Callable[[], float] = float  # of no field yet: 0
         self._length, self._last = step, step
         self._driving: dict[str, float] = {}
@@ -207,14 +211,17 @@ class Projection(RungeKutta):
         if not self._plays_back:
             work()
             return
-        plays = self._plays.get(self._length)
-        if plays is None:
+        of_system, _ = self.pressure.solver(self._length)
+        system, plays = self._plays.get(self._length, (None, {}))
+        if system is not of_system:  # its arrays are others
+            self._plays.pop(self._length, None)
             while len(self._plays) > 1:
                 del self._plays[next(iter(self._plays))]
-            plays = self._plays[self._length] = {}
+            plays = {}
+            self._plays[self._length] = of_system, plays
         play = plays.get(key)
         if play is None:
-            plays[key] = self._machine.replayed(work) if key in plays else None
+            plays[key] = self._machine.replayed(work, gated=False) if key in plays else None
             play = plays[key] or work
         play()
 
