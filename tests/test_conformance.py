@@ -528,7 +528,7 @@ def test_shifted_reads_where_it_says():
 
 
 PERIODIC = [
-    (shape, tuple(axes))
+    pytest.param(shape, axes, id=f"{shape} {''.join('-p'[wraps] for wraps in axes)}")
     for shape in ((40,), (9, 70), (3, 3), (5, 6, 41), (3, 4, 3))
     for axes in product((False, True), repeat=len(shape))
     if any(axes)
@@ -536,8 +536,8 @@ PERIODIC = [
 
 
 @pytest.mark.parametrize(("shape", "wraps"), PERIODIC)
-@pytest.mark.parametrize("kinds", [("array",), ("array", "sum"), ("max",)])
-@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("kinds", [("array",), ("array", "sum"), ("max",)], ids=" and ".join)
+@pytest.mark.parametrize("gated", [False, True], ids=["open", "gated"])
 @pytest.mark.parametrize("machine", OTHERS[2:], indirect=True)
 def test_ends_of_periodic_axes(shape, wraps, kinds, gated, machine):
     """Whatever the ghosts there hold."""

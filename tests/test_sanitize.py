@@ -39,6 +39,7 @@ FAMILIES = {
         "test_regions[2-{0}]", "test_regions[3-{0}]", "test_periodic_ghosts[2-{0}]",
         "test_arrays_of_different_shapes[3-{0}]", "test_reductions_of_different_shapes[{0}]",
         "test_accumulators_gather_until_cleared[{0}]",
+        "test_ends_of_periodic_axes[{0}-gated-array and sum-(5, 6, 41) ppp]",
     ],
     "test_fused_sweeps.py": [
         "test_fused_sweeps_have_the_bits_of_single_sweeps[float64-tiny-walls-{0}]",
@@ -52,6 +53,8 @@ FAMILIES = {
         "test_cycle_legs_in_3d_have_the_bits_of_single_sweeps[nodes-{0}]",
         "test_cycle_legs_in_3d_have_the_bits_of_single_sweeps[torus-{0}]",
         "test_cycle_legs_in_3d_have_the_bits_of_single_sweeps[cells-{0}]",
+        "test_resident_sweeps_have_the_bits_of_single_sweeps[float64-laplace-torus-all-sum-{0}]",
+        "test_resident_sweeps_have_the_bits_of_single_sweeps[float32-tiny-walls-last-max-{0}]",
     ],
 }  # fmt: skip
 """Generic sweeps with and without reductions, of arrays alike and apart; passes of several sweeps;
