@@ -10,7 +10,7 @@ from heatsolve.case.load import load
 from heatsolve.models.base import make_model
 from heatsolve.time.step_size import time_step_controller
 
-MOST_CALLS = 1400
+MOST_CALLS = 900
 """Python functions that a step of the cavity enters, NumPy's wrappers and generated code included:
 the mean of some steps."""
 MOST_FILES = 13
