@@ -150,10 +150,9 @@ class Fourier(Method):
         self._library = backend.library()
         self._transforms = transforms_of(self._library)
         self._everywhere = whole(self._lengths)
-        self._free = all(modes.free for modes in self._modes)
+        self.needs_start = not all(modes.free for modes in self._modes)
         self._right = backend.zeros(self._lengths)
         self._is_packed = self._from_zero = False
-        self.needs_start = not self._free
         self._share = 1.0 / math.prod(modes.factor for modes in self._modes)
         self._lines = [
             backend.to_device(system.grid.along(number, line))
@@ -211,7 +210,7 @@ class Fourier(Method):
 
     def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
         backend = self.system.backend
-        if self._free and of_b:
+        if not self.needs_start and of_b:
             self._solve_ahead(into)
             return backend.values([into]) * 2
         self._pack(into, *of_b)

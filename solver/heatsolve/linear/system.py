@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
 
@@ -33,8 +33,8 @@ class Sweeps:
 
         They are written, unless a device reads the other end of periodic axes itself.
         """
-        if any(self.halo.wraps) and not self.halo.divided and self._is_small:
-            self.backend.sweep(point, out, self.halo.inner, u, *arguments, wraps=self.halo.wraps)
+        if self._own_ends:
+            self.backend.sweep(point, out, self.halo.inner, u, *arguments, wraps=self._own_ends)
             return
         self.halo.start(u)  # hidden by the points that need no ghost of another process
         self.backend.sweep(point, out, self.halo.inner, u, *arguments)
@@ -42,9 +42,11 @@ class Sweeps:
         for slab in self.halo.rim:
             self.backend.sweep(point, out, slab, u, *arguments)
 
-    @property
-    def _is_small(self) -> bool:
-        return self.grid.all_unknowns <= self.backend.most_wrapped
+    @cached_property
+    def _own_ends(self) -> tuple[bool, ...]:
+        """The axes along which sweeps read the other end themselves; none where ghosts serve."""
+        small = self.grid.all_unknowns <= self.backend.most_wrapped
+        return self.halo.wraps if small and any(self.halo.wraps) and not self.halo.divided else ()
 
     def update(
         self,
@@ -444,7 +446,7 @@ class Method(ABC):
         """Begin anew from what stands in `u` and b."""
 
     def restart_from_zero(self) -> None:
-        """Begin anew from b and u = 0, whatever stands in `u`, if the method does not need it."""
+        """Begin anew from b alone, whatever stands in `u`; from `u` where that `needs_start`."""
         self.restart()
 
     def finish(self, steps: int) -> None:

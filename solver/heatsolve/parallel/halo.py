@@ -64,6 +64,7 @@ class Halo:
         # With walls between two periodic axes the ghosts of all three depend on the order.
         in_order = self.wraps != (True, False, True)
         self._ends = list(ends_of(grid, self.wraps)) if in_order and not facing else []
+        self._beyond = [region for region, _ in self._ends]
 
     def _exchange_of(
         self, axis: int, around: Region, layers: tuple[int, int]
@@ -112,7 +113,7 @@ class Halo:
 
     def start(self, array: Any) -> None:
         """Begin the exchange: the ghosts of the fastest divided axis are on their way."""
-        if self._ends and self._backend.joins([region for region, _ in self._ends]):
+        if self._ends and self._backend.joins(self._beyond):
             for region, distances in self._ends:
                 self._backend.sweep(shifted, array, region, array, *distances)
             return

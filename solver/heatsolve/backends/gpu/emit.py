@@ -219,11 +219,9 @@ def expression(tape: Tape, place: int, signature: Signature, dialect: Dialect) -
         return f"a{operands[0]}"
     if name == "load":
         number, subscript = operands
-        name, suffix = f"a{number}", signature.suffix(f"a{number}")
-        if number == 0 and any(signature.wraps):
-            place_of = f"p{suffix} + {wrapped_place(subscript, signature.wraps, suffix)}"
-        else:
-            place_of = address(subscript, signature.arguments[number], suffix)
+        name, wraps = f"a{number}", signature.wraps if number == 0 else ()
+        constant, suffix = signature.arguments[number], signature.suffix(name)
+        place_of = address(subscript, constant, suffix, wraps)
         result = f"{name}[{place_of}]"
         return dialect.real.format(result) if name in signature.narrow else result
     return spelled(operation, dialect.where, dialect.sqrt)
@@ -237,11 +235,16 @@ def element(signature: Signature, output: int, row: int) -> str:
     return f"{name}[p{suffix}{below}]"
 
 
-def address(subscript: tuple[Any, ...], constant: tuple[bool, ...], suffix: str) -> str:
+def address(
+    subscript: tuple[Any, ...],
+    constant: tuple[bool, ...],
+    suffix: str,
+    wraps: tuple[bool, ...] = (),
+) -> str:
     """The place of an element in an array that may be constant along some axes."""
     dimension = len(subscript)
     if not any(constant):
-        return f"p{suffix} + {place_at(subscript, suffix)}"
+        return f"p{suffix} + {place_at(subscript, suffix, wraps)}"
     terms = []
     for axis, (shift, added) in enumerate(subscript):
         if constant[axis]:
@@ -258,11 +261,13 @@ def address(subscript: tuple[Any, ...], constant: tuple[bool, ...], suffix: str)
     return " + ".join(terms) or "0"
 
 
-def place_at(subscript: tuple[Any, ...], suffix: str) -> str:
-    """The place of an element of an array from that of the thread's point on."""
+def place_at(subscript: tuple[Any, ...], suffix: str, wraps: tuple[bool, ...] = ()) -> str:
+    """The place of an element of an array from that of the thread's point on; along axes that wrap
+    by the distances that `_wrapped` names."""
     terms = []
     for axis, (shift, added) in enumerate(subscript):
-        offsets = ([str(shift)] if shift else []) + [f"a{number}" for number in added]
+        distance = _distance(axis, shift) if any(wraps[axis : axis + 1]) else str(shift)
+        offsets = ([distance] if shift else []) + [f"a{number}" for number in added]
         last = axis == len(subscript) - 1
         stride = "" if last else f" * stride_{INDEX_NAMES[axis]}{suffix}"
         terms += [f"{offset}{stride}" for offset in offsets]
@@ -270,16 +275,6 @@ def place_at(subscript: tuple[Any, ...], suffix: str) -> str:
 
 
 # ---- periodic axes ------------------------------------------------------------------------------
-
-
-def wrapped_place(subscript: tuple[Any, ...], wraps: Sequence[bool], suffix: str) -> str:
-    """The same along axes that wrap, by the names that `_wrapped` gives to distances."""
-    terms = []
-    for axis, ((shift, _), around) in enumerate(zip(subscript, wraps, strict=True)):
-        stride = "" if axis == len(subscript) - 1 else f" * stride_{INDEX_NAMES[axis]}{suffix}"
-        if shift:
-            terms.append(f"{_distance(axis, shift) if around else shift}{stride}")
-    return " + ".join(terms) or "0"
 
 
 def _wrapped(

@@ -12,7 +12,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,7 +27,7 @@ from heatsolve.backends.gpu.emit import (
     macro,
     places,
 )
-from heatsolve.backends.gpu.launch import Launch
+from heatsolve.backends.gpu.launch import Compiled, Launch
 from heatsolve.stencil.dependencies import Dependencies, Part, Place, place_at
 from heatsolve.stencil.grid import Region, whole
 from heatsolve.stencil.language import INDEX_NAMES
@@ -245,40 +245,55 @@ def _in_turn(
     sweeps = [sweep for group in groups for sweep in group]
     if len(sweeps) == 1:
         return sweeps[0].alone()
-    beside = len(groups) == 1
-    functions = tuple(dict.fromkeys((sweep.signature, sweep.tape) for sweep in sweeps))
-    number_of = {function: number for number, function in enumerate(functions)}
-    rows = []
+    if len(groups) == 1:
+        return _beside(backend, sweeps)
+    order = []
     for number, group in enumerate(groups):
         begins = 0
         for place, sweep in enumerate(group):
-            waits, first = number > 0 and place == 0, begins % THREADS
-            function = number_of[sweep.signature, sweep.tape]
-            order = [] if beside else [int(waits), first]
-            rows.append([function, *order, *sweep.row(backend.address)])
+            order.append([int(number > 0 and place == 0), begins % THREADS])
             begins += -(-sweep.points // WARP) * WARP
-    width = max(map(len, rows))
-    table = np.zeros((len(rows), width), np.int64)
+    functions, table = _table(backend, sweeps, order)
+    few_sizes = 1 << (8 * table.size - 1).bit_length()  # as each is a kernel
+    bytes_shared = min(few_sizes, backend.limits.shared_of_block)
+    kernel = backend.c_kernel(source(functions, table.shape[1], False), bytes_shared)
+    args = backend.stored(table.reshape(-1)), backend.integer(len(sweeps))
+    return partial(_queue, kernel, Launch((1, 1, 1), (THREADS, 1, 1), ()), args, sweeps)
+
+
+def _beside(backend: "DeviceBackend", sweeps: Sequence[SmallSweep]) -> Callable[[], None]:
+    """What queues sweeps that need no barrier between them: each has blocks of its own."""
+    functions, table = _table(backend, sweeps, [[]] * len(sweeps))
+    counts = [-(-sweep.points // THREADS_BESIDE) for sweep in sweeps]
+    owners = np.array([(row, n) for row, count in enumerate(counts) for n in range(count)])
+    kernel = backend.c_kernel(source(functions, table.shape[1], True), 0)
+    launch = Launch((len(owners), 1, 1), (THREADS_BESIDE, 1, 1), ())
+    args = backend.stored(table.reshape(-1)), backend.stored(owners.reshape(-1))
+    return partial(_queue, kernel, launch, args, sweeps)
+
+
+def _table(
+    backend: "DeviceBackend", sweeps: Sequence[SmallSweep], order: Sequence[Sequence[int]]
+) -> tuple[tuple[tuple[Signature, Tape], ...], np.ndarray]:
+    """The point functions of sweeps; and for each sweep a row with the number of its function, the
+    numbers of its `order`, and what it takes."""
+    functions = tuple(dict.fromkeys((sweep.signature, sweep.tape) for sweep in sweeps))
+    number_of = {function: number for number, function in enumerate(functions)}
+    rows = [
+        [number_of[sweep.signature, sweep.tape], *numbers, *sweep.row(backend.address)]
+        for sweep, numbers in zip(sweeps, order, strict=True)
+    ]
+    table = np.zeros((len(rows), max(map(len, rows))), np.int64)
     for place, row in enumerate(rows):
         table[place, : len(row)] = row
-    text, args = source(functions, width, beside), [backend.stored(table.reshape(-1))]
-    if beside:
-        counts = [-(-sweep.points // THREADS_BESIDE) for sweep in sweeps]
-        owners = [(row, n) for row, count in enumerate(counts) for n in range(count)]
-        args.append(backend.stored(np.array(owners, np.int64).reshape(-1)))
-        kernel, blocks, threads = backend.c_kernel(text, 0), len(owners), THREADS_BESIDE
-    else:
-        few_sizes = 1 << (8 * table.size - 1).bit_length()  # as each is a kernel
-        kernel = backend.c_kernel(text, min(few_sizes, backend.limits.shared_of_block))
-        args.append(backend.integer(len(rows)))
-        blocks, threads = 1, THREADS
-    launch, kept = Launch((blocks, 1, 1), (threads, 1, 1), ()), [s.operands for s in sweeps]
+    return functions, table
 
-    def queue(_: Any = kept) -> None:
-        """The table holds addresses: what lies there lives as long as this."""
-        kernel(launch, tuple(args))
 
-    return queue
+def _queue(
+    kernel: Compiled, launch: Launch, args: tuple[Any, ...], sweeps: Sequence[SmallSweep]
+) -> None:
+    """Queue a kernel. Its table holds addresses: with the sweeps lives what lies there."""
+    kernel(launch, args)
 
 
 # ---- graphs --------------------------------------------------------------------------------------

@@ -157,10 +157,10 @@ class Multigrid(Pairwise):
             args = (u, system.b, *system.coefficients)
             system.backend.sweep(term_of(system.residual, into.kind), into, self._wide.own, *args)
             return
-        u = self.solution(steps)
         if into not in self._series.get(into.kind, ()):
-            self.system.residual_norm(u, into)
+            super().residual_norm(steps, into)
             return
+        u = self.solution(steps)
         key = id(u), id(into)
         if key not in self._norms:
             self._norms[key] = self.system.replayed(partial(self.system.residual_norm, u, into))

@@ -467,7 +467,7 @@ class Pressure:
         # An iteration in any case: a pressure that is good enough would otherwise stay as it is,
         # and a march never come to rest.
         criterion = Criterion(self._case.solver, system, self.now, scale=scale, looks_first=False)
-        (method.restart if method.needs_start else method.restart_from_zero)()
+        method.restart_from_zero()
         stage = self.known % len(self._stages)
         outcome = iterate(method, criterion, Silent(), expected=self.counts.get(stage, 0))
         self.now = method.u
