@@ -26,6 +26,7 @@ from heatsolve.case.types import (
     Shape,
     SpaceField,
     SpaceTimeField,
+    Times,
     VelocityField,
 )
 from heatsolve.stencil.expressions import Expression, show
@@ -52,6 +53,7 @@ WORDS = {
     Shape: '`"circle"`, `"box"` or field of x, y, z',
     Constants: "table of numbers",
     Interval: "whole number > 0 or time",
+    Times: "whole number > 0, time, or list of numbers",
     Film: "true, false, or list of names of fields",
     FieldName: "name of a field",
     StrictBool: "true or false",

@@ -814,6 +814,7 @@ UNUSED = [
     (HEAT_MARCH, IMPLICIT + "allow_unstable = true", "time.allow_unstable", "stable at any"),
     (LINE, "[output]\nevery = 2", "output.every", "a steady case has no time"),
     (HEAT_MARCH, "[output]\nevery = 2", "", ""),
+    (HEAT_MARCH, "[output]\nevery = [1e-9, 9e9]", "output.every.1", "the march ends before, at"),
     (LINE, "[units]\ntime = 's'\nlength = 'm'", "units.time", "a steady case has no time"),
     (LINE, "[model]\ndensity = 2", "model.density", "a steady temperature does not depend on it"),
     (LINE, "[model]\nspecific_heat = '1+x'", "model.specific_heat", "does not depend on it"),

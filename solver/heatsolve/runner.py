@@ -35,6 +35,7 @@ from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, duration, shown, speed, together
 from heatsolve.stencil.language import copy, term_of
 from heatsolve.time import loop as march
+from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStepController, time_step_controller
 
 TOLD_FROM = 0.1
@@ -281,9 +282,6 @@ def solve(
     """Iterate, or march in steps, to the end; the fields go to `results`."""
     case, machine = problem.case, problem.backend
 
-    def frame(time: float | None) -> None:
-        results.append(problem.stored(), time)
-
     machine.points_updated = machine.bytes_moved = 0  # by the set-up
     problem.halo.transport.restart_clocks()
     problem.ranks.summing = 0.0
@@ -293,12 +291,17 @@ def solve(
         outcome = march.steady(problem, report, controller, resumed)
     else:
         report.begin("step", time_steps.count)
-        outcome = march.transient(problem, time_steps, report, frame, controller, resumed)
+
+        def write(time: float) -> None:
+            results.append(problem.stored(), time)
+
+        outputs = [march.Output(Schedule.of(case.output.every), write, results.last)]
+        outcome = march.transient(problem, time_steps, report, outputs, controller, resumed)
     machine.sync()
     seconds = report.end()
     elapsed = seconds + report.compiled - compiled
     if case.model.steady:
-        frame(None)
+        results.append(problem.stored())
     if said := trouble():
         report.warn(said)
     work = problem.ranks.gather((machine.points_updated, machine.bytes_moved))

@@ -23,6 +23,7 @@ from heatsolve.case.types import (
     Real,
     SpaceField,
     SpaceTimeField,
+    Times,
     seconds_of,
 )
 from heatsolve.stencil.expressions import Expression, compile_expression, show
@@ -470,8 +471,10 @@ class Output(Section):
 
     fields: tuple[FieldName, ...] | None = None
     """The fields that are written; all if not given."""
-    every: PositiveInteger | None = None
-    """Steps from one frame to the next; the first and the last one are always written."""
+    every: Times | None = None
+    """From one frame to the next: steps, or seconds of the march's own time such as `"0.5 s"`; or a
+    list of times. A time is that of the first step at or after it; no step is bent to meet one. The
+    first and the last frame are always written."""
     plot: tuple[FieldName, ...] = ()
     """Fields that are drawn when the run is at its end, as `CASE_pressure.png`."""
     film: Film = False
@@ -486,16 +489,6 @@ class Output(Section):
     lines: tuple[Line, ...] = Field(default=(), alias="line")
     """Lines of points that the history holds with each frame, as `line_0_velocity_x`, at the times
     `line_time`."""
-
-    @property
-    def sample_steps(self) -> int | None:
-        """Steps from one row of the history to the next."""
-        return self.sample if isinstance(self.sample, int) else None
-
-    @property
-    def sample_seconds(self) -> float | None:
-        """Time of the march from one row of the history to the next (s)."""
-        return seconds_of(self.sample)
 
     @property
     def films(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ validated against a context `{"constants": {}, "faulty": []}`, which the `[const
 fills in before all the others are read.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -115,6 +116,16 @@ def _interval(value: Any, info: ValidationInfo) -> int | str:
     )
 
 
+def _times(value: Any, info: ValidationInfo) -> int | str | tuple[float, ...]:
+    """A number of steps, the text of a time, or a list of times that ascend."""
+    if not isinstance(value, list):
+        return _interval(value, info)
+    times = tuple(real(item, info) for item in value)
+    if not times or times[0] < 0.0 or any(b <= a for a, b in itertools.pairwise(times)):
+        raise ExpressionError("a list of times must ascend from 0 or later")
+    return times
+
+
 def _constants(table: Any, info: ValidationInfo) -> dict[str, float]:
     """Evaluate the constants in their order; each may use earlier ones."""
     if not isinstance(table, dict):
@@ -142,4 +153,5 @@ VelocityField = Annotated[tuple[Expression, ...] | str | None, PlainValidator(_v
 Shape = Annotated[Expression | str, PlainValidator(_shape)]
 SpaceTimeField = Annotated[Expression, PlainValidator(partial(_field, (*AXIS_NAMES, "t")))]
 Constants = Annotated[dict[str, float], PlainValidator(_constants)]
+Times = Annotated[int | str | tuple[float, ...], PlainValidator(_times)]
 Interval = Annotated[int | str, PlainValidator(_interval)]

@@ -402,6 +402,12 @@ class Results:
         self._fields = {name: values.dtype.str for name, values in fields.items()}
         self._times.append(time)
 
+    @property
+    def last(self) -> float | None:
+        """The time of the last frame, None before the first."""
+        times = self._times or (self._segments[-1].times if self._segments else [None])
+        return times[-1]
+
     def secure(self) -> list[dict[str, Any]]:
         """Make all frames so far durable, and describe them for a restart, ready for JSON.
 

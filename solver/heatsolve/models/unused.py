@@ -3,6 +3,7 @@
 Keys that could be mistaken for something else are refused when the case is read, by its `mistakes`.
 """
 
+import itertools
 import math
 import re
 import tomllib
@@ -56,7 +57,8 @@ def unused_keys(case: Case, machine: Backend, ranks: int) -> Found:
         for key in table.get(section, {})
         if key in keys
     ]
-    for path, why in (*in_sections, *_references(case), *_boxes(case), *_constants(case, table)):
+    others = _references(case), _boxes(case), _times(case), _constants(case, table)
+    for path, why in (*in_sections, *itertools.chain(*others)):
         yield path, f"has no effect: {why}"
 
 
@@ -127,6 +129,15 @@ def _boxes(case: Case) -> Found:
         places = whole.faces(faces.index(box.field)) if staggered else whole
         if any(low >= high for low, high in region_of(box, places)):
             yield ("initial", "box", n), f"no unknown of {box.field} lies in it"
+
+
+def _times(case: Case) -> Found:
+    """Times of frames behind the end of a march."""
+    every = case.output.every
+    for n, time in enumerate(every if case.time and isinstance(every, tuple) else ()):
+        assert case.time is not None
+        if time > case.time.end:
+            yield ("output", "every", n), f"the march ends before, at {case.time.end:g}"
 
 
 def _constants(case: Case, table: Mapping[str, Any]) -> Found:

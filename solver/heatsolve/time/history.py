@@ -15,10 +15,11 @@ import numpy as np
 from heatsolve.control.controller import State
 from heatsolve.errors import Diverged, InputError
 from heatsolve.linear.stopping import GROWTH, first_not_finite, largest_place
-from heatsolve.models.base import FUZZ, Model, Stepper
+from heatsolve.models.base import Model, Stepper
 from heatsolve.models.flow.immersed_boundary import owners
 from heatsolve.stencil.grid import Axis
 from heatsolve.stencil.language import copy
+from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStep
 
 LOOKS_AT_START = 10
@@ -57,7 +58,7 @@ class Log:
         self._problem, self._tolerance = problem, time.tolerance
         self._norm = time.norm if time.tolerance is not None else "l2"
         self._total = 0.0
-        self._output = problem.case.output
+        self._samples = Schedule.of(problem.case.output.sample)
         self._probes, self._lines = Probes(problem), Probes(problem, lines=True)
         self.state = TimeLoopState()
         self._drive_at_end: tuple[int, tuple[float, float]] | None = None
@@ -74,18 +75,14 @@ class Log:
 
     def samples(self, number: int, time_step: TimeStep) -> bool:
         """Whether `output.sample` asks for a row of the history after step `number`."""
-        if (seconds := self._output.sample_seconds) is None:
-            return number % (self._output.sample_steps or math.inf) == 0
-        # A time that rounding leaves before a moment counts as that moment.
-        slack = FUZZ * time_step.length
-        begin, end = (time_step.parts[n] for n in (0, -1))
-        return (end.end + slack) // seconds > (begin.start + slack) // seconds
+        return self._samples.due(number, time_step)
 
-    def until_look(self, number: int, every: int) -> int:
-        """Steps after `number`, up to the next that has a look, if each `every`-th does."""
-        if self._output.sample_seconds is not None or self._norm == "sum-change":
-            return 1  # which is known by its time, or begins before its step
-        return min(n - number % n for n in (every, self._output.sample_steps or every))
+    def until_look(self, number: int, time: float, step: float, every: int) -> int:
+        """Steps of this length after `number`, up to the next that has a look, if each `every`-th
+        does."""
+        if self._norm == "sum-change":
+            return 1  # which begins before its step
+        return min(every - number % every, self._samples.until(number, time, step))
 
     def read_lines(self, time: float) -> None:
         """Add what the newest fields are along lines, at the time of a frame."""
@@ -163,7 +160,7 @@ class Log:
         self._judge(stepper, number, time_step)
         if self._norm == "l2":  # which is kept per time: a short last step does not bend it
             state.norm /= dt * math.sqrt(len(time_step.parts))
-        if not (sampled or self.steady or self._output.sample is None):
+        if not (sampled or self.steady or self._samples.empty):
             return
         row: dict[str, Any]
         row = {"iteration": number, "residual": state.norm, "time": state.time, "dt": dt}

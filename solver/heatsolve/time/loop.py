@@ -1,7 +1,7 @@
 """A steady solution, and the march to the end time."""
 
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from heatsolve.case.case import Case
@@ -13,6 +13,7 @@ from heatsolve.linear.system import Method, System
 from heatsolve.models.base import Model, Stepper
 from heatsolve.models.heat.solver import make_method, stall
 from heatsolve.time.history import Log, TimeLoopState
+from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStepController
 
 FEW_LOOKS = 1000
@@ -54,7 +55,19 @@ def steady(
 
 # ---- transient ---------------------------------------------------------------------------------
 
-Frame = Callable[[float], None]
+
+@dataclass(eq=False)
+class Output:
+    """A file that takes frames of a march: its schedule, the call that writes the fields of a time,
+    and the time of its last frame, also of one that an interrupted run wrote."""
+
+    schedule: Schedule
+    append: Callable[[float], None]
+    last: float | None = None
+
+    def write(self, time: float) -> None:
+        self.append(time)
+        self.last = time
 
 
 def passed_by(case: Case, time_steps: TimeStepController | None, state: State) -> str:
@@ -84,24 +97,29 @@ def transient(
     problem: Model,
     time_steps: TimeStepController,
     watcher: Watcher,
-    frame: Frame,
+    outputs: Sequence[Output],
     controller: CheckpointController | None = None,
     resumed: State | None = None,
 ) -> Outcome:
-    """March to the end time; `frame(t)` is called whenever the field is to be written.
+    """March to the end time; each output gets the first frame, those of its schedule, and the last.
 
-    From a `resumed` state it goes on as if it had not stopped.
+    Lines are read with the frames of the first output. From a `resumed` state it goes on as if it
+    had not stopped.
     """
     case = problem.case
     assert case.time is not None
-    every, look = case.output.every, steps_to_look(case, time_steps.count)
+    look = steps_to_look(case, time_steps.count)
     controller = controller or CheckpointController()
     number, log, stepper = begin(problem, time_steps, resumed)
 
-    def write(time: float) -> None:
-        stepper.present()
-        frame(time)
-        log.read_lines(time)
+    def write(time: float, due: Sequence[Output]) -> None:
+        due = [output for output in due if output.last != time]
+        if due:
+            stepper.present()
+        for output in due:
+            output.write(time)
+        if outputs[0] in due:
+            log.read_lines(time)
 
     def capture() -> State:
         record: dict[str, Any] = {"unit": "steps", "march": asdict(log.state)}
@@ -109,7 +127,7 @@ def transient(
         return State(number, record, log.history, stepper.fields)
 
     if resumed is None:
-        write(0.0)
+        write(0.0, outputs)
     controller.begin(number, resumed is not None and resumed.finished)
     while not (time_steps.over(number, log.state.time) or log.steady):
         if number >= controller.next:
@@ -117,7 +135,8 @@ def transient(
             controller.check(number, capture)
         before = 0  # steps that are made at once with the next look, frame or check
         if stepper.at_once > 1:
-            until = min(log.until_look(number, look), every - number % every if every else look)
+            now = number, log.state.time, time_steps.step
+            until = min(log.until_look(*now, look), *(o.schedule.until(*now) for o in outputs))
             until = min(until, stepper.at_once, time_steps.alike(number), controller.next - number)
             before = max(until, 1) - 1
         time_step = time_steps.next_step(number + before, log.state.time, stepper.fields)
@@ -136,7 +155,8 @@ def transient(
         except NotConverged as error:
             watcher.warn(str(error))
             stepper.finish()
-            frame(stepper.time)
+            for output in outputs:
+                output.write(stepper.time)
             log.read_lines(stepper.time)
             return Outcome("limit", number + 1, stepper.norm, history=log.history)
         number += before + 1
@@ -145,12 +165,11 @@ def transient(
             log.look(stepper, number, time_step, sampled)
             in_all = time_steps.steps_in_all(number, stepper.time)
             watcher.progress(number, log.state.norm, in_all)
-        if every and number % every == 0:
-            write(case.time.end if time_step.last else stepper.time)
+        if due := [output for output in outputs if output.schedule.due(number, time_step)]:
+            write(case.time.end if time_step.last else stepper.time, due)
     # A last frame that a march to a later end would not have is not kept for one.
     controller.finish(capture)
-    if not (every and number % every == 0):
-        write(case.time.end if time_steps.over(number, log.state.time) else stepper.time)
+    write(case.time.end if time_steps.over(number, log.state.time) else stepper.time, outputs)
     ending = "count" if case.time.tolerance is None else "tolerance" if log.steady else "limit"
     threshold = case.time.tolerance or 0.0
     return Outcome(ending, number, log.state.norm, threshold=threshold, history=log.history)

@@ -20,6 +20,7 @@ from heatsolve.parallel.decomposition import largest_block, most_neighbours
 from heatsolve.report import Report, duration, shown, size
 from heatsolve.stencil.grid import Grid
 from heatsolve.time.loop import steps_to_look
+from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStepController, follows, time_step_controller
 from heatsolve.tools.measure import Speed, speed_of
 
@@ -111,10 +112,11 @@ def history(case: Case, count: int) -> str:
     """The rows of the history of a march of about `count` steps, and their bytes."""
     output, fields = case.output, len(case.field_names)
     assert case.time is not None
-    every: float = output.sample_steps or steps_to_look(case, count)
-    if output.sample_seconds is not None:
-        every = max(1.0, output.sample_seconds / (case.time.end / count))
-    rows, columns = math.ceil(count / every), NORMS + fields * len(output.probes)
+    samples = Schedule.of(output.sample)
+    rows = math.ceil(count / steps_to_look(case, count))
+    if not samples.empty:
+        rows = samples.count_with_last(count, case.time.end)
+    columns = NORMS + fields * len(output.probes)
     if case.model.scheme == "staggered":
         own = [case.velocity_names, *([n] for n in case.diffusivities)]
         fixed = [[name for name in names if "velocity" in name or getattr(body, name) is not None]
@@ -161,9 +163,11 @@ def memory_row(budget: Budget, machine: Backend, ranks: int) -> str:
     return row("memory", text)
 
 
-def frames_of(case: Case, count: float) -> int:
+def frames_of(case: Case, count: int) -> int:
     """Frames of a file of results, where a march has `count` steps."""
-    return 1 if case.time is None else 1 + math.ceil(count / (case.output.every or count))
+    if case.time is None:
+        return 1
+    return 1 + Schedule.of(case.output.every).count_with_last(count, case.time.end)
 
 
 def files(case: Case, grid: Grid, count: int) -> str:
