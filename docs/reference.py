@@ -17,7 +17,8 @@ from pydantic import StrictBool
 from pydantic.fields import FieldInfo
 
 from heatsolve.case.load import built_in
-from heatsolve.case.sections import FIELDS, Boundary, FieldName, Film, Model, Section
+from heatsolve.case.output import Film
+from heatsolve.case.sections import FIELDS, Boundary, FieldName, Model, Section
 from heatsolve.case.types import (
     Constants,
     Integer,
@@ -26,6 +27,7 @@ from heatsolve.case.types import (
     Shape,
     SpaceField,
     SpaceTimeField,
+    Stride,
     Times,
     VelocityField,
 )
@@ -54,6 +56,7 @@ WORDS = {
     Constants: "table of numbers",
     Interval: "whole number > 0 or time",
     Times: "whole number > 0, time, or list of numbers",
+    Stride: "whole number > 0, or list of them",
     Film: "true, false, or list of names of fields",
     FieldName: "name of a field",
     StrictBool: "true or false",

@@ -2,19 +2,23 @@
 
 import math
 
+import h5py
 import numpy as np
 import pytest
 from many import Impatient
+from test_ranks import launch, mpi
 
 from heatsolve.case.load import parse
 from heatsolve.control.controller import Start
-from heatsolve.errors import CaseError, Interrupted
+from heatsolve.errors import CaseError, InputError, Interrupted
 from heatsolve.io.reader import read
 from heatsolve.models.base import Substep
 from heatsolve.runner import run
 from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStep
-from heatsolve.tools.check import frames_of
+from heatsolve.tools.check import frames_of, preview
+from heatsolve_post.plot import plot
+from heatsolve_post.view import look
 
 RESTART = Start(restart=True)
 MARCH = """
@@ -140,3 +144,179 @@ def test_no_frame_is_lost_or_doubled_by_a_restart(text, every, tmp_path):
 def test_times_that_are_none_are_refused(every, said):
     with pytest.raises(CaseError, match=said):
         parse(f"{MARCH}[output]\nevery = {every}\n", "case")
+
+
+# ---- several files -------------------------------------------------------------------------------
+
+HEATED = """
+[model]
+kind = "flow"
+viscosity = 0.02
+thermal_diffusivity = 0.03
+buoyancy = [0, 5, 0]
+[grid]
+cells = [10, 6, 7]
+upper = [1.0, 0.6, 0.7]
+periodic = ["x"]
+[initial]
+temperature = "x*y*z"
+velocity_x = "y*(0.6 - y)"
+[boundary]
+bottom = { kind = "no-slip", temperature.value = 1 }
+top = { kind = "no-slip", temperature.value = 0 }
+back = { kind = "free-slip", temperature.gradient = 0 }
+front = { kind = "free-slip", temperature.gradient = 0 }
+[time]
+cfl = 0.1
+end = 0.1
+[output]
+every = "0.04 s"
+"""
+PLANE = """
+[[output.file]]
+name = "plane"
+every = 1
+fields = ["temperature", "velocity_x"]
+lower = [0, 0, 0.33]
+upper = [1, 0.6, 0.33]
+precision = "float32"
+compression = "gzip"
+"""
+CORNER = """
+[[output.file]]
+name = "corner"
+every = "0.03 s"
+fields = ["pressure", "temperature"]
+lower = [0.5, 0.1, 0]
+stride = [2, 1, 3]
+"""
+FILES = HEATED + PLANE + CORNER
+HERE = {"plane": np.s_[3:4, :, :], "corner": np.s_[::3, 1:, 5::2]}
+"""The points of each file, [z, y, x]."""
+
+
+def compare(path, whole, names=("", "_plane", "_corner")):
+    """That the files of two runs hold the same."""
+    for name in names:
+        pair = [read(f.with_name(f"{f.stem}{name}.h5")) for f in (path, whole)]
+        assert np.array_equal(pair[0].time, pair[1].time), name
+        assert pair[0].fields.keys() == pair[1].fields.keys()
+        for field, values in pair[0].fields.items():
+            assert values.dtype == pair[1].fields[field].dtype
+            assert np.array_equal(values, pair[1].fields[field]), (name, field)
+        for column, values in pair[0].history.items():
+            assert np.array_equal(values, pair[1].history[column]), column
+
+
+def test_files_hold_their_points_at_their_times(backend, tmp_path):
+    case, path = parse(FILES, "case"), tmp_path / "case.h5"
+    run(case, backend, path)
+    run(parse(HEATED, "case", ["output.every=1"]), "numpy", tmp_path / "all.h5")
+    everything = read(tmp_path / "all.h5")
+    files = {name: read(tmp_path / f"case_{name}.h5") for name in HERE}
+    assert files["plane"].time.tolist() == everything.time.tolist()
+    assert files["corner"].time.size == 5
+    for name, place in HERE.items():
+        frames = np.searchsorted(everything.time, files[name].time)
+        for n, axis in enumerate("zyx"):
+            assert np.array_equal(files[name].coordinates[axis],
+                                  everything.coordinates[axis][place[n]])  # fmt: skip
+        for field, values in files[name].fields.items():
+            exact = everything.fields[field][(frames, *place)]
+            assert np.array_equal(values, exact.astype(values.dtype)), (name, field)
+    assert set(files["plane"].fields) == {"temperature", "velocity_x"}
+    assert files["plane"].fields["temperature"].dtype == np.float32
+    assert files["corner"].fields["pressure"].dtype == np.float64
+    assert files["plane"].attributes["output"] == "plane"
+    with h5py.File(tmp_path / "case_plane.h5") as file:
+        assert file["temperature"].compression == "gzip"
+    names = [f"{case.name}_{name}.h5 (about" for name in HERE]
+    (said,) = (row for row in preview(case) if row.startswith("files"))
+    assert all(name in said for name in names)
+
+
+@mpi
+@pytest.mark.parametrize("ranks, dims", [
+    (2, "[1,1,2]"),
+    pytest.param(3, "[3,1,1]", marks=pytest.mark.thorough),
+    pytest.param(4, "[2,1,2]", marks=pytest.mark.thorough),
+])  # fmt: skip
+def test_files_of_many_processes(ranks, dims, tmp_path):
+    """Processes without a point of a file write nothing of it; a restart goes on with others."""
+    text = FILES.replace("0.0", "0.01").replace("end = 0.1", "end = 0.04")
+    text += "[checkpoint]\nevery = 2\n"
+    (tmp_path / "case.toml").write_text(text)
+    run(parse(text, "case"), "numpy", tmp_path / "whole.h5")
+    more = ("--backend", "numpy", "--output", tmp_path / "case.h5", "--set")
+    command = ("-m", "heatsolve", "run", tmp_path / "case.toml", *more, f"parallel.ranks={dims}")
+    done = launch(ranks, *command)
+    assert done.returncode == 0, done.stderr
+    compare(tmp_path / "case.h5", tmp_path / "whole.h5")
+    # One process stops, several go on: files are parts of different blocks.
+    (tmp_path / "case.h5").unlink()
+    with pytest.raises(Interrupted):
+        run(parse(text, "case"), "numpy", tmp_path / "case.h5",
+            start=Start(overwrite=True), request=Impatient(3))  # fmt: skip
+    done = launch(ranks, *command, "--restart")
+    assert done.returncode == 0, done.stderr
+    compare(tmp_path / "case.h5", tmp_path / "whole.h5")
+
+
+def test_no_file_loses_a_frame_by_a_restart(tmp_path):
+    text = FILES + "[checkpoint]\nevery = 3\n"
+    case, path = parse(text, "case"), tmp_path / "twice.h5"
+    run(case, "numpy", tmp_path / "whole.h5")
+    for questions in (2, 4):
+        with pytest.raises(Interrupted):
+            run(case, "numpy", path, start=RESTART, request=Impatient(questions))
+    # Other points are another file: a restart could not write its earlier frames.
+    for change in ("output.file.0.stride=2", "output.file.1.name=edge", "output.file=[]"):
+        with pytest.raises(InputError, match=r"output.file"):
+            run(parse(text, "case", [change]), "numpy", path, start=RESTART)
+    run(case, "numpy", path, start=RESTART)
+    compare(path, tmp_path / "whole.h5")
+    before = {each: each.read_bytes() for each in tmp_path.glob("twice*.h5")}
+    run(case, "numpy", path, start=RESTART)
+    assert before == {each: each.read_bytes() for each in tmp_path.glob("twice*.h5")}
+    assert not list(tmp_path.glob("twice*.parts"))
+
+
+def test_files_of_a_steady_case(tmp_path):
+    text = MARCH[MARCH.index("[grid]") : MARCH.index("[time]")]
+    text += "[output]\ncompression = 'lzf'\n[[output.file]]\nname = 'thin'\nstride = 3\n"
+    run(parse(text, "case"), "numpy", tmp_path / "a.h5")
+    whole, thin = read(tmp_path / "a.h5"), read(tmp_path / "a_thin.h5")
+    assert np.array_equal(thin.fields["temperature"], whole.fields["temperature"][::3, ::3])
+    assert thin.time is None and "residual" in thin.history
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["temperature"].compression == "lzf"
+
+
+def test_a_plane_is_drawn_as_one(tmp_path):
+    run(parse(HEATED + PLANE, "case"), "numpy", tmp_path / "case.h5")
+    view = look(tmp_path / "case_plane.h5", "temperature")
+    assert list(view.axes) == ["y", "x"] and view.place == "z = 0.35"
+    assert view.ends == [(0.0, 0.6), (0.0, 1.0)] and view.domain.periodic == {"x"}
+    assert plot(tmp_path / "case_plane.h5").stat().st_size > 10000
+    run(parse(HEATED + CORNER, "case"), "numpy", tmp_path / "case.h5")
+    view = look(tmp_path / "case_corner.h5", "temperature", {"z": 0.05})
+    assert view.ends == [(pytest.approx(0.15), pytest.approx(0.55)),
+                         (pytest.approx(0.55), pytest.approx(0.95))]  # fmt: skip
+
+
+@pytest.mark.parametrize("given, said", [
+    ("name = 'a/b'", "output.file.0.name: must be letters, digits, - and _, not \"a/b\""),
+    ("name = 'a'\n[[output.file]]\nname = 'a'", "a is the name of another one, too"),
+    ("name = 'a'\nfields = ['heat']", "output.file.0.fields.0: the model has no heat"),
+    ("name = 'a'\nlower = [0.5, 2]", "output.file.0.lower: 2 is outside 0 to 1 along y"),
+    ("name = 'a'\nlower = [0.5]", "output.file.0.lower: must have length 2"),
+    ("name = 'a'\nlower = [0.5, 0.5]\nupper = [0.4, 1]", "upper: must not be below lower"),
+    ("name = 'a'\nstride = [1, 2, 3]", "stride: must be one number, or a list of 2"),
+    ("name = 'a'\nstride = 0", "stride: must be whole numbers above 0, not 0"),
+    ("name = 'a'\ncompression = 'zip'", "output.file.0.compression"),
+    ("every = 3", "output.file.0.name: missing"),
+])  # fmt: skip
+def test_files_that_make_no_sense_are_refused(given, said):
+    with pytest.raises(CaseError) as refused:
+        parse(f"{MARCH}[[output.file]]\n{given}\n", "case")
+    assert said in str(refused.value)

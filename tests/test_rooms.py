@@ -21,10 +21,11 @@ ROOMS = {
     "time": "stencil case linear parallel backends models control",
     "io": "parallel control case",
     "budget": "stencil backends backends.registry parallel linear case models time",
+    "outputs": "stencil case models time control io",
     "runner": "stencil backends backends.registry parallel linear case models time control io "
-    "budget",
+    "budget outputs",
     "tools": "stencil backends backends.registry parallel linear case models time control io "
-    "budget runner",
+    "budget outputs runner",
     "heatsolve_post": "io case",
 }
 """The rooms, and which others the modules of each may import.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from heatsolve.case.sections import Output
+from heatsolve.case.output import Output
 from heatsolve.errors import HeatsolveError
 
 

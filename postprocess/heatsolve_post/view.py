@@ -172,7 +172,10 @@ def look(
     solution = read(source, fields=())
     lines = solution.coordinates
     at = {axis: _nearest(solution, axis, place) for axis, place in (slices or {}).items()}
+    at |= {axis: 0 for axis, line in lines.items() if len(line) == 1}  # of a file of a plane
     if len(at) == len(lines):
+        if not slices:
+            raise InputError(f"{solution.path} holds one point, of which nothing can be drawn")
         raise InputError(f"--slice leaves no axis to draw: {solution.path} has {', '.join(lines)}")
     axes = {
         axis: line[evenly(len(line), DRAWN_POINTS)]
@@ -328,9 +331,17 @@ def continued(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
 
 
 def domain_of(solution: Solution) -> Domain:
-    """The domain of the case in a file; without a case, between the first and last points."""
+    """The domain of the case in a file; without a case, between the first and last points.
+
+    Of a file of some points only it ends where these do, but where they reach from wall to wall.
+    """
     case = _of_text(str(solution.attributes.get("case", "")))
     lines = solution.coordinates
+    if case is not None and "output" in solution.attributes and set(lines) == set(case[1].ends):
+        whole = dict(zip(case[0].grid.axes, case[0].grid.counts, strict=True))
+        cut = {axis for axis, line in lines.items() if len(line) != whole[axis]}
+        ends = {axis: (line[0], line[-1]) for axis, line in lines.items() if axis in cut}
+        return replace(case[1], ends={**case[1].ends, **ends}, periodic=case[1].periodic - cut)
     if case is not None and _is_grid_of(case, lines):
         return case[1]
     return Domain({axis: (line[0], line[-1]) for axis, line in lines.items()}, frozenset(), ())

@@ -24,18 +24,18 @@ from heatsolve.errors import ExitCode, HeatsolveError, InputError
 from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.disk import folder_beside
 from heatsolve.io.reader import read
-from heatsolve.io.writer import Results, target
+from heatsolve.io.writer import target
 from heatsolve.linear.iterate import Outcome
 from heatsolve.models.base import Model, dims_of, make_model
 from heatsolve.models.grid import grid_of
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.unused import warn_of_unused
+from heatsolve.outputs import Files
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, duration, shown, speed, together
 from heatsolve.stencil.language import copy, term_of
 from heatsolve.time import loop as march
-from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStepController, time_step_controller
 
 TOLD_FROM = 0.1
@@ -115,23 +115,24 @@ def _run(
         report.warn(time_steps.warning)
     store = store_of(problem, path)
     resumed = restarted(problem, store, start, time_steps, report)
-    with results_of(problem, path, resumed) as results:
+    with Files(problem, path, resumed) as results:
         if resumed is None:
             store.clear()
         controller = controller_of(problem, store, results, start, request)
         outcome, work = solve(problem, time_steps, results, report, controller, resumed)
         result = Result(path, problem.stored(), outcome)
         made = outcome.count - (resumed.number if resumed is not None else 0)
-        if resumed is not None and made == 0 and holds(path, case, outcome, ranks):
+        if resumed is not None and made == 0 and holds(results, case, outcome, ranks):
             report.line(f"{path} holds this already, nothing to do")
             return result
         errors = error_norms(problem, result.fields)
         attributes = attributes_of(problem, outcome, work) | errors
         attributes["wall_seconds"] = clock.perf_counter() - began
-        results.finish(attributes, {k: np.asarray(v) for k, v in outcome.history.items()})
+        results.finish(attributes, outcome.history)
     say_ending(report, case, outcome, errors)
     say_speed(report, problem, outcome, work, made)
-    report.line(f"wrote {path}")
+    for file in results:
+        report.line(f"wrote {file.path}")
     return result
 
 
@@ -249,7 +250,7 @@ def restarted(
 
 
 def controller_of(
-    problem: Model, store: CheckpointStore, results: Results, start: Start, request: StopRequest
+    problem: Model, store: CheckpointStore, results: Files, start: Start, request: StopRequest
 ) -> CheckpointController:
     """The controller that saves the run as the case plans it.
 
@@ -258,10 +259,8 @@ def controller_of(
     case, plan = problem.case, problem.case.checkpoint
 
     def save(state: State) -> Path:
-        record = state.record | {
-            "case": case.recorded,
-            "frames": results.secure() if not case.model.steady else [],
-        }
+        frames = {"frames": []} if case.model.steady else results.secure()
+        record = state.record | {"case": case.recorded} | frames
         fields = {name: problem.own(array) for name, array in state.fields.items()}
         return store.save(replace(state, record=record, fields=fields))
 
@@ -274,7 +273,7 @@ def controller_of(
 def solve(
     problem: Model,
     time_steps: TimeStepController | None,
-    results: Results,
+    results: Files,
     report: Report,
     controller: CheckpointController,
     resumed: State | None,
@@ -292,16 +291,14 @@ def solve(
     else:
         report.begin("step", time_steps.count)
 
-        def write(time: float) -> None:
-            results.append(problem.stored(), time)
-
-        outputs = [march.Output(Schedule.of(case.output.every), write, results.last)]
+        outputs = results.of_march()
         outcome = march.transient(problem, time_steps, report, outputs, controller, resumed)
     machine.sync()
     seconds = report.end()
     elapsed = seconds + report.compiled - compiled
     if case.model.steady:
-        results.append(problem.stored())
+        for file in results:
+            file.append()
     if said := trouble():
         report.warn(said)
     work = problem.ranks.gather((machine.points_updated, machine.bytes_moved))
@@ -309,28 +306,15 @@ def solve(
     return outcome, Work(seconds, elapsed, points, moved)
 
 
-def results_of(problem: Model, path: Path, resumed: State | None) -> Results:
-    """The file of a run, after the frames of the run that it goes on from."""
-    case, axes = problem.case, problem.whole.axes
-    return Results(
-        path,
-        {axis.name: axis.coordinates[slice(*axis.stored)] for axis in axes},
-        case.units.model_dump(),
-        tuple(axis.stored_at for axis in problem.grid.axes),
-        problem.ranks,
-        transient=not case.model.steady,
-        secured=resumed.record["frames"] if resumed is not None else [],
-    )
-
-
-def holds(path: Path, case: Case, outcome: Outcome, ranks: Ranks) -> bool:
-    """Whether a file holds the results of this case up to this iteration or step (asks all)."""
+def holds(files: Files, case: Case, outcome: Outcome, ranks: Ranks) -> bool:
+    """Whether the files hold the results of this case up to this iteration or step (asks all)."""
     same = False
     if ranks.rank == 0:
         with suppress(HeatsolveError):
-            attributes = read(path, fields=()).attributes
-            count = attributes.get("iterations" if case.model.steady else "steps")
-            same = (attributes.get("case"), count) == (case.recorded, outcome.count)
+            every = [read(file.path, fields=()).attributes for file in files]
+            unit = "iterations" if case.model.steady else "steps"
+            wanted = case.recorded, outcome.count
+            same = all((each.get("case"), each.get(unit)) == wanted for each in every)
     return ranks.gather(same)[0]
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, create_model
 
+from heatsolve.case.output import Output
 from heatsolve.case.sections import (
     FIELDS,
     About,
@@ -16,7 +17,6 @@ from heatsolve.case.sections import (
     Grid,
     Initial,
     Model,
-    Output,
     Parallel,
     Reference,
     Section,
@@ -236,6 +236,11 @@ class Case(Section):
             *[(("initial", "box", n, "field"), box.field) for n, box in enumerate(boxes)],
             *[(("source", "point", n, "field"), point.field) for n, point in enumerate(points)],
             *[(("output", "fields", n), name) for n, name in enumerate(written)],
+            *[
+                (("output", "file", m, "fields", n), name)
+                for m, file in enumerate(self.output.files)
+                for n, name in enumerate(file.fields or ())
+            ],
             *[(("reference", "profile", n, "field"), p.field) for n, p in enumerate(profiles)],
             *self._drawn(),
         ]
@@ -281,6 +286,7 @@ class Case(Section):
         for path, _ in points if steady else ():
             yield path, "only for a transient case (model.steady = false)"
         points = [] if steady else points
+        yield from self._mistaken_files()
         for n, profile in enumerate(self.reference.profiles):
             here = ("reference", "profile", n)
             points.append(((*here, "through"), profile.through))
@@ -295,6 +301,20 @@ class Case(Section):
                     yield (*here, "positions", m), f"{outside} along {profile.along}"
         for path, point in points:
             yield from outside_grid(path, point, grid, grid.lower, grid.upper)
+
+    def _mistaken_files(self) -> Found:
+        """Yield boxes of files that are none of the grid."""
+        grid = self.grid
+        for n, file in enumerate(self.output.files):
+            here = ("output", "file", n)
+            for key, corner in (("lower", file.lower), ("upper", file.upper)):
+                if corner is not None:
+                    yield from outside_grid((*here, key), corner, grid, grid.lower, grid.upper)
+            low, high = file.lower or grid.lower, file.upper or grid.upper
+            if any(a > b for a, b in zip(low, high, strict=False)):
+                yield (*here, "upper"), "must not be below lower"
+            if len(file.strides(grid.dimension)) != grid.dimension:
+                yield (*here, "stride"), f"must be one number, or a list of {grid.dimension}"
 
     def _mistaken_boxes(self) -> Found:
         """Yield boxes of initial values that are none of the grid, or beyond the march."""

@@ -33,6 +33,8 @@ MAY_CHANGE = {
     ("time", "tolerance"),  # but for whether there is one
     ("time", "allow_unstable"),
 }
+FREE: dict[str, Any] = {"every": None, "compression": None}
+"""Of a file besides the main one: what does not tell which values it holds."""
 NAMED = 3
 """Keys in one message, at most."""
 
@@ -76,6 +78,9 @@ def _changes(old: Case, new: Case, method_name: MethodName) -> Iterator[Change]:
         read = [getattr(case.output, attribute) for case in (old, new)]
         if read[0] != read[1]:
             yield ("output", key), read[0], read[1]
+    files = [{f.name: f.model_copy(update=FREE) for f in case.output.files} for case in (old, new)]
+    if files[0] != files[1] and not new.model.steady:
+        yield ("output", "file"), old.output.files, new.output.files
     if new.model.scheme == "collocated" and old.solver.iterations != new.solver.iterations:
         yield ("solver", "iterations"), old.solver.iterations, new.solver.iterations
     before, after = (case.time.tolerance if case.time else None for case in (old, new))

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
-from annotated_types import Ge, Le, Lt
-from pydantic import Field, PlainValidator, Strict, StrictBool
+from annotated_types import Le, Lt
+from pydantic import Field, Strict, StrictBool
 
 from heatsolve.case.types import (
     Found,
@@ -23,7 +23,6 @@ from heatsolve.case.types import (
     Real,
     SpaceField,
     SpaceTimeField,
-    Times,
     seconds_of,
 )
 from heatsolve.stencil.expressions import Expression, compile_expression, show
@@ -434,75 +433,6 @@ class Time(Section):
             yield ("norm",), "only with time.tolerance"
         if self.cfl is not None and self.scheme in IMPLICIT:
             yield ("cfl",), f'only for explicit schemes, not "{self.scheme}"'
-
-
-class Line(Section):
-    """`[[output.line]]`: points from one place to another, evenly spaced, ends included."""
-
-    start: tuple[Real, ...] = Field(alias="from")
-    """The first point."""
-    end: tuple[Real, ...] = Field(alias="to")
-    """The last point."""
-    points: Annotated[Integer, Ge(2), Le(1000)]
-    """The number of points."""
-
-    def positions(self) -> list[tuple[float, ...]]:
-        """Along x, y, z."""
-        shares = [n / (self.points - 1) for n in range(self.points)]
-        ends = list(zip(self.start, self.end, strict=True))
-        return [tuple((1.0 - s) * low + s * high for low, high in ends) for s in shares]
-
-
-def _film(value: Any) -> Any:
-    """Whether there is a film, or of which fields."""
-    if not isinstance(value, bool | list):
-        raise ValueError(f"must be true, false or a list of fields, not {show(value)}")
-    for item in value if isinstance(value, list) else ():
-        if not isinstance(item, str):
-            raise ValueError(f"must be a list of names of fields, not of {show(item)}")
-    return value if isinstance(value, bool) else tuple(value)
-
-
-Film = Annotated[bool | tuple[str, ...], PlainValidator(_film)]
-
-
-class Output(Section):
-    """`[output]`: fields, frames and pictures of a run."""
-
-    fields: tuple[FieldName, ...] | None = None
-    """The fields that are written; all if not given."""
-    every: Times | None = None
-    """From one frame to the next: steps, or seconds of the march's own time such as `"0.5 s"`; or a
-    list of times. A time is that of the first step at or after it; no step is bent to meet one. The
-    first and the last frame are always written."""
-    plot: tuple[FieldName, ...] = ()
-    """Fields that are drawn when the run is at its end, as `CASE_pressure.png`."""
-    film: Film = False
-    """`true`, or fields of which the frames become a film, as `CASE.mp4` or `CASE_pressure.mp4`; a
-    GIF where there is no encoder. Needs `output.every`."""
-    sample: Interval | None = None
-    """From one row of a march's history to the next (norm, probes, forces, energies): steps, or
-    seconds of its own time such as `"0.01 s"`; see [the history of a
-    march](output.md#the-history-of-a-march)."""
-    probes: tuple[tuple[Real, ...], ...] = ()
-    """Points at which the history of a march holds all fields, as `probe_0_pressure`."""
-    lines: tuple[Line, ...] = Field(default=(), alias="line")
-    """Lines of points that the history holds with each frame, as `line_0_velocity_x`, at the times
-    `line_time`."""
-
-    @property
-    def films(self) -> tuple[str, ...]:
-        """The fields of films; "" stands for the main one, in a film without its name."""
-        return self.film if isinstance(self.film, tuple) else ("",) * self.film
-
-    @property
-    def drawn(self) -> bool:
-        """Whether there is anything to draw."""
-        return bool(self.plot or self.film)
-
-    def mistakes(self) -> Found:
-        if self.fields == ():
-            yield ("fields",), "must name a field"
 
 
 class Checkpoint(Section):

@@ -126,6 +126,15 @@ def _times(value: Any, info: ValidationInfo) -> int | str | tuple[float, ...]:
     return times
 
 
+def _stride(value: Any, info: ValidationInfo) -> int | tuple[int, ...]:
+    """A whole number above 0 for all axes, or one for each."""
+    several = isinstance(value, list)
+    numbers = [real(item, info) for item in (value if several else [value])]
+    if not all(number.is_integer() and 0 < number <= MAX_INTEGER for number in numbers):
+        raise ExpressionError(f"must be whole numbers above 0, not {show(value)}")
+    return tuple(map(int, numbers)) if several else int(numbers[0])
+
+
 def _constants(table: Any, info: ValidationInfo) -> dict[str, float]:
     """Evaluate the constants in their order; each may use earlier ones."""
     if not isinstance(table, dict):
@@ -152,6 +161,7 @@ SpaceField = Annotated[Expression, PlainValidator(partial(_field, AXIS_NAMES))]
 VelocityField = Annotated[tuple[Expression, ...] | str | None, PlainValidator(_velocity)]
 Shape = Annotated[Expression | str, PlainValidator(_shape)]
 SpaceTimeField = Annotated[Expression, PlainValidator(partial(_field, (*AXIS_NAMES, "t")))]
+Stride = Annotated[int | tuple[int, ...], PlainValidator(_stride)]
 Constants = Annotated[dict[str, float], PlainValidator(_constants)]
 Times = Annotated[int | str | tuple[float, ...], PlainValidator(_times)]
 Interval = Annotated[int | str, PlainValidator(_interval)]

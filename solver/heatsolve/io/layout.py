@@ -34,7 +34,16 @@ LINES, LINE_TIME = "line_", "line_time"
 
 NUMBERS = "fiu"
 """The kinds of NumPy's types that are numbers."""
-TEXTS = {"case", "heatsolve_version", "backend", "precision", "machine", "relative_to", "norm_of"}
+TEXTS = {
+    "case",
+    "heatsolve_version",
+    "backend",
+    "precision",
+    "machine",
+    "relative_to",
+    "norm_of",
+    "output",
+}
 MEASURES = {
     "schema", "ranks", "iterations", "steps", "converged", "threshold", "scale", "residual",
     "solve_seconds", "points_updated", "bytes_moved", "wall_seconds",

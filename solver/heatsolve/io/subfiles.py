@@ -128,6 +128,14 @@ class Linked:
         kept = [n for n, item in zip(values.shape, key, strict=True) if isinstance(item, slice)]
         return values.reshape(kept)
 
+    @property
+    def compression(self) -> str | None:
+        """The filter of its parts."""
+        path, name, *_ = self.sources[0]
+        with self._opened(path, name) as dataset:
+            result: str | None = dataset.compression
+            return result
+
     def look(self) -> None:
         """Open all that it is read from, as `__getitem__` does."""
         for path, name, *_ in self.sources:

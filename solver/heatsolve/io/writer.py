@@ -38,6 +38,7 @@ class FieldFile:
     coordinates: the axes, slowest first, as `{"y": ..., "x": ...}`: 1D, ascending, evenly spaced.
     units: of each field by its name, of the axes as "length", of time as "time"; missing is "1".
     transient: many frames along an unlimited `time` axis, or else exactly one without that axis.
+    compression: a filter of h5py's, for fields.
 
     Raises ValueError for unusable coordinates, FileFailure when the file cannot be created.
     """
@@ -49,6 +50,7 @@ class FieldFile:
         units: Mapping[str, str],
         *,
         transient: bool,
+        compression: str | None = None,
     ) -> None:
         for axis, line in coordinates.items():
             steps = np.diff(line)  # XDMF knows an axis by its origin and one spacing
@@ -60,6 +62,7 @@ class FieldFile:
         self._shape = tuple(map(len, self._coordinates.values()))
         self._units = units
         self._transient = transient
+        self._filters = {"compression": compression, "shuffle": True} if compression else {}
         with failing("write", self._path):
             # Exclusive for each writer, so that two runs with one target never mix their data.
             mark = f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -224,9 +227,13 @@ class FieldFile:
                     kind,
                     maxshape=(None, *self._shape),
                     chunks=chunk,
+                    **self._filters,
                 )
             else:
-                dataset = self._file.create_dataset(name, self._shape, kind)
+                chunks = (_rows(self._shape, kind), *self._shape[1:]) if self._filters else None
+                dataset = self._file.create_dataset(
+                    name, self._shape, kind, chunks=chunks, **self._filters
+                )
             self._describe(dataset, name, scales)
 
     def _next(self, fields: Iterable[str], times: Sequence[float | None]) -> tuple[int, ...]:
@@ -321,8 +328,10 @@ class Results:
     path: the target, which this run alone may write, and which is complete or else as it was.
     coordinates: the axes of the whole grid, slowest first, as `{"y": ..., "x": ...}`.
     units: of each field by its name, of the axes as "length", of time as "time"; missing is "1".
-    window: this process's points of the whole grid, `(low, high)` of each axis, slowest first.
+    window: this process's points of the whole grid, `(low, high)` of each axis, slowest first; a
+        process may have none, if it does not run alone.
     transient: many frames, each at its time, or else exactly one.
+    compression: a filter of h5py's, for fields.
     secured: what `secure` returned to the run that this one continues; later frames are dropped.
 
     Alone, a process leaves a plain file. Several leave a master over their parts, one of each
@@ -343,10 +352,13 @@ class Results:
         *,
         transient: bool,
         secured: Sequence[Mapping[str, Any]] = (),
+        compression: str | None = None,
     ) -> None:
         self._path, self._folder = Path(path), parts.folder_of(Path(path))
         self._coordinates, self._units, self._transient = dict(coordinates), units, transient
         self._window = [[int(low), int(high)] for low, high in window]
+        self._empty = any(low == high for low, high in self._window)
+        self._compression = compression
         self._ranks = ranks
         self._times: list[float | None] = []  # of the segment being written
         self._fields: dict[str, str] = {}
@@ -398,7 +410,8 @@ class Results:
         """
         if self._writer is None:
             self._writer = self._begin()
-        self._writer.append(fields, time)
+        if self._writer is not None:
+            self._writer.append(fields, time)
         self._fields = {name: values.dtype.str for name, values in fields.items()}
         self._times.append(time)
 
@@ -439,12 +452,16 @@ class Results:
         """Whether the frames go straight to the target."""
         return self._ranks.size == 1 and not self._segments
 
-    def _begin(self) -> FieldFile:
-        """The file that the next frames go to."""
+    def _begin(self) -> FieldFile | None:
+        """The file that the next frames go to; None of a process without points."""
+        if self._empty:
+            return None
         path = self._path if self._plain else self._folder / self._part_name()
         axes = zip(self._coordinates.items(), self._window, strict=True)
         block = {axis: np.asarray(line)[slice(*pair)] for (axis, line), pair in axes}
-        return FieldFile(path, block, self._units, transient=self._transient)
+        return FieldFile(
+            path, block, self._units, transient=self._transient, compression=self._compression
+        )
 
     def _part_name(self) -> str:
         return parts.part_name(self._run, len(self._segments), self._ranks.rank)
@@ -456,20 +473,21 @@ class Results:
 
     def _close_segment(self) -> None:
         """Make the frames since the last segment, if any, one of their own."""
-        if self._writer is None:
-            return
         if not self._times:
-            self._writer.discard()
-            self._writer = None
+            if self._writer is not None:
+                self._writer.discard()
+                self._writer = None
             return
         with agreed(self._ranks):
             if self._ranks.size == 1:
                 self._make_folder()
         name = self._part_name()  # a file that was begun as the whole output may become a part
+        part = None
         with agreed(self._ranks):
-            size = self._writer.seal(self._folder / name)
+            if self._writer is not None:
+                part = Part(name, self._writer.seal(self._folder / name), self._window)
         self._writer = None
-        written = self._ranks.gather(Part(name, size, self._window))
+        written = [part for part in self._ranks.gather(part) if part is not None]
         with agreed(self._ranks), failing("write", self._folder):
             if self._ranks.rank == 0:
                 sync(self._folder)
@@ -513,7 +531,14 @@ def _gather(path: Path, plain: Path) -> None:
         units |= solution.units | {"length": solution.units["x"]}
         transient = solution.time is not None
         times = [None] if solution.time is None else solution.time.tolist()
-        with FieldFile(plain, solution.coordinates, units, transient=transient) as writer:
+        first = field_of(file, field_names(file)[0])
+        with FieldFile(
+            plain,
+            solution.coordinates,
+            units,
+            transient=transient,
+            compression=first.compression,
+        ) as writer:
             writer.copy({name: field_of(file, name) for name in field_names(file)}, times)
             if transient:  # a restart looks here for the frames of parts that are no more
                 writer.record("gathered", "frames", parts.lineage(file, field_names(file)[0]))

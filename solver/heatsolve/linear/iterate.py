@@ -3,9 +3,9 @@
 import math
 import sys
 import time as clock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from heatsolve.backends import MOST_FUSED, Accumulator
 from heatsolve.linear.fft import Fourier
@@ -27,6 +27,7 @@ from heatsolve.linear.stopping import (
 from heatsolve.linear.system import Method, System, scaled
 from heatsolve.stencil.grid import whole
 
+T = TypeVar("T")
 FEWEST_ON_DEVICE = 2
 """Iterations that a device is given at least before the host looks: it waits for each look."""
 LONGEST_QUEUE = 0.25
@@ -95,13 +96,48 @@ class Undisturbed:
         pass
 
 
+class Until(Protocol):
+    """How far an iteration goes before it pauses again: to a number of iterations, or no further
+    where there is a reason to `stop`."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def stop(self) -> str: ...
+
+
+class Iterate(NamedTuple):
+    """An iteration at a pause: its number, the norm that was checked last, and the array that holds
+    u multiplied by 1 / `back`."""
+
+    number: int
+    norm: float
+    u: Any
+    back: float
+
+
+Iterates = Generator[Iterate, Until | None, "Outcome"]
+"""An iteration that pauses before the first step, and then where it is told to; at a pause it is
+sent how far to go, None for the end."""
+
+
+def finished(parts: Generator[Any, Any, T]) -> T:
+    """The result of an iteration, or of a march, without a pause."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            return end.value
+
+
 @dataclass
 class Outcome:
     """How an iteration or a march ended.
 
     `ending`: "tolerance", "rounding" (the residual is at rounding level and falls no further),
-    "count" (the fixed number of iterations, or the end time) or "limit" (not converged). A
-    `threshold` relative to something is a share of `scale`, and `relative_to` says of what.
+    "count" (the fixed number of iterations, or the end time), "limit" (not converged) or "stopped"
+    (for the `reason` that was given at a pause). A `threshold` relative to something is a share of
+    `scale`, and `relative_to` says of what.
     """
 
     ending: str
@@ -112,6 +148,7 @@ class Outcome:
     history: dict[str, list[float]] = field(default_factory=dict)
     scale: float = 1.0
     relative_to: str = ""
+    reason: str = ""
 
     @property
     def converged(self) -> bool:
@@ -178,7 +215,20 @@ def solve(
     controller: Controller | None = None,
     resumed: Saved | None = None,
 ) -> Outcome:
-    """Solve A u = b by `iterate`, for numbers of any size.
+    """Solve A u = b as `solving` does, without a pause."""
+    return finished(solving(system, u, begin, reset, watcher, controller, resumed))
+
+
+def solving(
+    system: System,
+    u: Any,
+    begin: Beginning,
+    reset: Callable[[], None],
+    watcher: Watcher,
+    controller: Controller | None = None,
+    resumed: Saved | None = None,
+) -> Iterates:
+    """Solve A u = b by `iterating`, for numbers of any size.
 
     Where squares of norms overflow or underflow, `reset` brings back the u of the start, and u and
     b are multiplied with a power of two, which rounds nothing; at the end u is divided by it.
@@ -187,7 +237,7 @@ def solve(
     exponent = resumed.record.get("exponent", 0) if resumed is not None else 0
     if exponent == 0:
         try:
-            return iterate(*begin(system, 0), watcher, controller, resumed)
+            return (yield from iterating(*begin(system, 0), watcher, controller, resumed))
         except OutOfRange as error:
             exponent = error.exponent
             reset()
@@ -196,7 +246,8 @@ def solve(
     b = backend.zeros(system.b.shape)
     backend.sweep(scaled, b, whole(b.shape), system.b, factor)
     backend.sweep(scaled, u, everything, u, factor)
-    outcome = iterate(*begin(replace(system, b=b), exponent), watcher, controller, resumed)
+    of_scaled = begin(replace(system, b=b), exponent)
+    outcome = yield from iterating(*of_scaled, watcher, controller, resumed)
     largest = largest_of(system, u) * back
     backend.sweep(scaled, u, everything, u, back)
     if lost := lost_digits(system, u, largest):
@@ -212,6 +263,18 @@ def iterate(
     resumed: Saved | None = None,
     expected: int = 0,
 ) -> Outcome:
+    """Iterate as `iterating` does, without a pause."""
+    return finished(iterating(method, criterion, watcher, controller, resumed, expected))
+
+
+def iterating(
+    method: Method,
+    criterion: Criterion,
+    watcher: Watcher,
+    controller: Controller | None = None,
+    resumed: Saved | None = None,
+    expected: int = 0,
+) -> Iterates:
     """Iterate to the first check that meets the criterion, or to the limit.
 
     The host looks at the device once in many checks, but the device stops at the right one. The
@@ -241,10 +304,15 @@ def iterate(
         test.begin()
     watcher.aim(criterion)
     controller.begin(done, resumed is not None and resumed.finished)
-    while not test.ending and done < criterion.limit:
+    back, pause, reason = math.ldexp(1.0, -(criterion.exponent or 0)), done, ""
+    while not (test.ending or reason) and done < criterion.limit:
+        if done >= pause:
+            asked = yield Iterate(done, back * test.norm, method.solution(done), back)
+            pause, reason = (sys.maxsize, "") if asked is None else (asked.number, asked.stop)
+            continue
         if done >= controller.next:
             controller.check(done, capture)
-        until = min(criterion.limit, controller.next)
+        until = min(criterion.limit, controller.next, pause)
         if criterion.check_after(done) > until:  # a question comes before the next check
             method.march(done, until)
             backend.sync()
@@ -260,10 +328,10 @@ def iterate(
             ahead = min(2 * ahead, backend.lookahead)
     controller.finish(capture)
     method.finish(done)
-    ending = test.ending or ("count" if criterion.fixed else "limit")
-    state = test.state
+    otherwise = "stopped" if reason else "count" if criterion.fixed else "limit"
+    ending, state = test.ending or otherwise, test.state
     end = Outcome(ending, done, state.norm, state.floor, criterion.threshold, test.history)
-    return replace(end, scale=criterion.scale, relative_to=criterion.relative_to)
+    return replace(end, scale=criterion.scale, relative_to=criterion.relative_to, reason=reason)
 
 
 class Queue:

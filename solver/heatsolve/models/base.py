@@ -399,12 +399,16 @@ class Model(ABC):
         window = tuple(slice(*pair) for pair in self.grid.interior)
         return np.ascontiguousarray(self.backend.to_host(array)[window])
 
+    def written(self, name: str) -> Any:
+        """The array that holds a field as a file has it, at the points of a file (asks all)."""
+        return self.fields[name]
+
     def stored(self) -> dict[str, np.ndarray]:
-        """The fields at the points of a file that this process owns."""
+        """The fields of the case's file, at the points of it that this process owns (asks all)."""
         window = tuple(slice(*pair) for pair in self.grid.stored)
         return {
-            name: np.ascontiguousarray(self.backend.to_host(array)[window])
-            for name, array in self.fields.items()
+            name: np.ascontiguousarray(self.backend.to_host(self.written(name))[window])
+            for name in self.fields
             if self.case.output.fields is None or name in self.case.output.fields
         }
 

@@ -14,6 +14,7 @@ from heatsolve.backends import Backend
 from heatsolve.case.case import Case
 from heatsolve.case.load import lines_about
 from heatsolve.case.sections import FIELDS, IMPLICIT
+from heatsolve.case.toml import KeyPath
 from heatsolve.case.types import Found
 from heatsolve.errors import CaseError
 from heatsolve.models.grid import grid_of, region_of
@@ -132,12 +133,18 @@ def _boxes(case: Case) -> Found:
 
 
 def _times(case: Case) -> Found:
-    """Times of frames behind the end of a march."""
-    every = case.output.every
-    for n, time in enumerate(every if case.time and isinstance(every, tuple) else ()):
-        assert case.time is not None
-        if time > case.time.end:
-            yield ("output", "every", n), f"the march ends before, at {case.time.end:g}"
+    """Times of frames behind the end of a march, or of files of a case without time."""
+    given: list[tuple[KeyPath, Any]] = [(("output",), case.output.every)]
+    for n, file in enumerate(case.output.files):
+        here = ("output", "file", n)
+        given.append((here, file.every))
+        if case.model.steady and file.every is not None:
+            yield (*here, "every"), STEADY
+    for path, every in given:
+        for n, time in enumerate(every if case.time and isinstance(every, tuple) else ()):
+            assert case.time is not None
+            if time > case.time.end:
+                yield (*path, "every", n), f"the march ends before, at {case.time.end:g}"
 
 
 def _constants(case: Case, table: Mapping[str, Any]) -> Found:

@@ -16,6 +16,7 @@ from heatsolve.models.base import Model, dims_of, model_class
 from heatsolve.models.grid import grid_of, sample_of
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.unused import warn_of_unused
+from heatsolve.outputs import points_of
 from heatsolve.parallel.decomposition import largest_block, most_neighbours
 from heatsolve.report import Report, duration, shown, size
 from heatsolve.stencil.grid import Grid
@@ -179,12 +180,27 @@ def files(case: Case, grid: Grid, count: int) -> str:
     varies = follows(case) and case.output.every
     more = ", or more, as steps follow the flow" if varies else ""
     counted = "" if case.time is None else f", {frames} frames{more}"
-    said = [f"{case.name}.h5 (about {size(h5)}{counted})"]
+    squeezed = ", less as compressed" if case.output.compression else ""
+    said = [f"{case.name}.h5 (about {size(h5)}{counted}{squeezed})"]
     if grid.dimension > 1:
         # A velocity is there twice: its components, and the vector.
         items = 1 + sum(1 + name.startswith("velocity_") for name in names)
         said.append(f"{case.name}.xdmf (about {size(frames * items * XDMF_BYTES)})")
-    return ", ".join([*said, *_drawn(case)])
+    return ", ".join([*said, *_others(case, grid, count), *_drawn(case)])
+
+
+def _others(case: Case, grid: Grid, count: int) -> Iterator[str]:
+    """The files of some points."""
+    for file in case.output.files:
+        points = math.prod(p.coordinates.size for p in points_of(file, case, grid, grid))
+        names, frames = file.fields or case.field_names, 1
+        if case.time is not None:
+            frames += Schedule.of(file.every).count_with_last(count, case.time.end)
+        item = np.dtype(file.precision or case.solver.field_precision).itemsize
+        bulk = H5_BYTES + points * len(names) * item * frames
+        counted = "" if case.time is None else f", {frames} frames"
+        squeezed = ", less as compressed" if file.compression else ""
+        yield f"{case.name}_{file.name}.h5 (about {size(bulk)}{counted}{squeezed})"
 
 
 def _drawn(case: Case) -> Iterator[str]:

@@ -360,6 +360,12 @@ def centred(component: int) -> Point:
     return mean
 
 
+def scaled_pressure(at, p, mean, enclosed, density):
+    """The pressure of a file: rho p, less its mean; `enclosed` is 1 in pockets of their own."""
+    level = mean if enclosed is ZERO else mean * (1.0 - enclosed[at])
+    return (p[at] - level) * density
+
+
 def kinetic_energy(at, *velocities):
     """The sum over both faces along each axis of u^2 / 4: |u|^2 / 2 of a cell."""
     total = 0.0

@@ -333,26 +333,20 @@ class Staggered(MultiFieldModel):
 
     # ---- what is asked for -------------------------------------------------------------------
 
-    def stored(self) -> dict[str, np.ndarray]:
+    def written(self, name: str) -> Any:
         """Velocities at the centres of cells; the pressure with mean 0 where no wall gives it."""
-        backend, grid = self.backend, self.grid
-        result, centre = {}, backend.zeros(grid.shape)
-        mean: Any
-        wanted = self.case.output.fields or self.names
-        for name in wanted:
-            array = self.fields[name]
-            if name in self.components:
-                point = flow.centred(self.components.index(name))
-                backend.sweep(point, centre, grid.interior, array)
-                array = centre
-            values = self.own(array)
-            if name == "pressure":
-                mean = self._mean_pressure(array)
-                if self.bodies is not None:
-                    mean = mean * (1.0 - self.own(self._enclosed))
-                values = (values - mean) * self.density
-            result[name] = values
-        return {name: result[name] for name in self.names if name in result}
+        array, region = self.fields[name], self.grid.interior
+        if name not in ("pressure", *self.components):
+            return array
+        centre = self.backend.zeros(self.grid.shape)
+        if name == "pressure":
+            enclosed = ZERO if self.bodies is None else self._enclosed
+            args = array, self._mean_pressure(array), enclosed, self.density
+            self.backend.sweep(flow.scaled_pressure, centre, region, *args)
+        else:
+            point = flow.centred(self.components.index(name))
+            self.backend.sweep(point, centre, region, array)
+        return centre
 
     def scale(self, name: str, fields: Mapping[str, Any]) -> tuple[float, float]:
         if name != "pressure":

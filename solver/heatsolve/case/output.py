@@ -1,0 +1,124 @@
+"""The section `[output]`: the fields, frames, points and pictures that a run writes."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+from pydantic import Field, PlainValidator
+
+from heatsolve.case.sections import FieldName, Section
+from heatsolve.case.types import Found, Integer, Interval, Real, Stride, Times
+from heatsolve.stencil.expressions import show
+
+
+class Line(Section):
+    """`[[output.line]]`: points from one place to another, evenly spaced, ends included."""
+
+    start: tuple[Real, ...] = Field(alias="from")
+    """The first point."""
+    end: tuple[Real, ...] = Field(alias="to")
+    """The last point."""
+    points: Annotated[Integer, Ge(2), Le(1000)]
+    """The number of points."""
+
+    def positions(self) -> list[tuple[float, ...]]:
+        """Along x, y, z."""
+        shares = [n / (self.points - 1) for n in range(self.points)]
+        ends = list(zip(self.start, self.end, strict=True))
+        return [tuple((1.0 - s) * low + s * high for low, high in ends) for s in shares]
+
+
+def _film(value: Any) -> Any:
+    """Whether there is a film, or of which fields."""
+    if not isinstance(value, bool | list):
+        raise ValueError(f"must be true, false or a list of fields, not {show(value)}")
+    for item in value if isinstance(value, list) else ():
+        if not isinstance(item, str):
+            raise ValueError(f"must be a list of names of fields, not of {show(item)}")
+    return value if isinstance(value, bool) else tuple(value)
+
+
+Film = Annotated[bool | tuple[str, ...], PlainValidator(_film)]
+
+
+Compression = Literal["gzip", "lzf"]
+
+
+class OutputFile(Section):
+    """`[[output.file]]`: one more file, `CASE_NAME.h5`, of some fields at some points."""
+
+    name: str
+    """Its name behind that of the case: letters, digits, `-` and `_`."""
+    fields: tuple[FieldName, ...] | None = None
+    """The fields that are written; all if not given."""
+    every: Times | None = None
+    """From one frame to the next, as `output.every`."""
+    lower: tuple[Real, ...] | None = None
+    """The low corner of a box, whose points are written; that of the grid if not given."""
+    upper: tuple[Real, ...] | None = None
+    """The high corner. Along an axis on which no point lies in the box, the nearest one is written:
+    so a corner at z = 0.5 and another one there give a plane."""
+    stride: Stride = 1
+    """Only every so manyth point of the box, from its low corner on; one number, or one for each
+    axis."""
+    precision: Literal["float64", "float32"] | None = None
+    """The precision of the numbers in the file; that of the fields if not given."""
+    compression: Compression | None = None
+    """As `output.compression`."""
+
+    def strides(self, dimension: int) -> tuple[int, ...]:
+        """Along x, y, z."""
+        return self.stride if isinstance(self.stride, tuple) else (self.stride,) * dimension
+
+    def mistakes(self) -> Found:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", self.name):
+            yield ("name",), f"must be letters, digits, - and _, not {show(self.name)}"
+        if self.fields == ():
+            yield ("fields",), "must name a field"
+
+
+class Output(Section):
+    """`[output]`: fields, frames and pictures of a run."""
+
+    fields: tuple[FieldName, ...] | None = None
+    """The fields that are written; all if not given."""
+    every: Times | None = None
+    """From one frame to the next: steps, or seconds of the march's own time such as `"0.5 s"`; or a
+    list of times. A time is that of the first step at or after it; no step is bent to meet one. The
+    first and the last frame are always written."""
+    compression: Compression | None = None
+    """Values in the file are compressed without loss: `gzip` is read everywhere, `lzf` is
+    faster, and read by h5py only."""
+    files: tuple[OutputFile, ...] = Field(default=(), alias="file")
+    """More files, of some fields at some points."""
+    plot: tuple[FieldName, ...] = ()
+    """Fields that are drawn when the run is at its end, as `CASE_pressure.png`."""
+    film: Film = False
+    """`true`, or fields of which the frames become a film, as `CASE.mp4` or `CASE_pressure.mp4`; a
+    GIF where there is no encoder. Needs `output.every`."""
+    sample: Interval | None = None
+    """From one row of a march's history to the next (norm, probes, forces, energies): steps, or
+    seconds of its own time such as `"0.01 s"`; see [the history of a
+    march](output.md#the-history-of-a-march)."""
+    probes: tuple[tuple[Real, ...], ...] = ()
+    """Points at which the history of a march holds all fields, as `probe_0_pressure`."""
+    lines: tuple[Line, ...] = Field(default=(), alias="line")
+    """Lines of points that the history holds with each frame, as `line_0_velocity_x`, at the times
+    `line_time`."""
+
+    @property
+    def films(self) -> tuple[str, ...]:
+        """The fields of films; "" stands for the main one, in a film without its name."""
+        return self.film if isinstance(self.film, tuple) else ("",) * self.film
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is anything to draw."""
+        return bool(self.plot or self.film)
+
+    def mistakes(self) -> Found:
+        if self.fields == ():
+            yield ("fields",), "must name a field"
+        for n, file in enumerate(self.files):
+            if file.name in [other.name for other in self.files[:n]]:
+                yield ("file", n, "name"), f"{file.name} is the name of another one, too"

@@ -1,0 +1,185 @@
+"""The files of a run: `CASE.h5` with all points, and one for each `[[output.file]]`.
+
+Each has its own fields, points, precision and schedule, and is written in parts by many processes
+as `io.writer.Results` does it.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from heatsolve.case.case import Case
+from heatsolve.case.output import OutputFile
+from heatsolve.control.controller import State
+from heatsolve.io.writer import Results
+from heatsolve.models.base import Model
+from heatsolve.stencil.grid import Axis, Grid, whole
+from heatsolve.stencil.language import shifted
+from heatsolve.time.loop import Output
+from heatsolve.time.schedule import Schedule
+
+COLUMNS = ("iteration", "residual", "time", "dt")
+"""The columns of the history that each file has; CASE.h5 has all."""
+TOUCH = 1e-9
+"""A part of the spacing that is rounding: a point so near to a box lies in it."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """The points along an axis that a file holds, and those of them that this process owns.
+
+    coordinates: of all; window: the numbers of the own ones in the file, from the first to before
+    the last, alike if there are none; low, high: the array indices of the block in which these are
+    every `stride`-th element.
+    """
+
+    coordinates: np.ndarray
+    window: tuple[int, int]
+    low: int
+    high: int
+    stride: int
+
+    @classmethod
+    def of(cls, all_of_it: Axis, own: Axis, low: float, high: float, stride: int) -> "Points":
+        """The points between two positions, each `stride`-th; the nearest one if there is none."""
+        line = all_of_it.coordinates[slice(*all_of_it.stored)]
+        near = TOUCH * all_of_it.spacing
+        inside = np.flatnonzero((line >= low - near) & (line <= high + near))
+        if not inside.size:
+            inside = np.array([np.argmin(np.abs(line - 0.5 * (low + high)))])
+        numbers = inside[::stride]
+        begin, end = own.stored_at
+        mine = np.flatnonzero((numbers >= begin) & (numbers < end))
+        window = (int(mine[0]), int(mine[-1]) + 1) if mine.size else (0, 0)
+        first = own.stored[0] - begin
+        ends = numbers[[window[0], window[1] - 1]] + first if mine.size else (0, -1)
+        return cls(line[numbers], window, int(ends[0]), int(ends[1]) + 1, stride)
+
+
+def points_of(section: OutputFile | None, case: Case, grid: Grid, own: Grid) -> list[Points]:
+    """The points of a file along the axes, slowest first; `own` is the block of this process."""
+    low, high, strides = case.grid.lower, case.grid.upper, (1,) * case.grid.dimension
+    if section is not None:
+        low, high = section.lower or low, section.upper or high
+        strides = section.strides(case.grid.dimension)
+    axes = zip(grid.axes, own.axes, low[::-1], high[::-1], strides[::-1], strict=True)
+    return [Points.of(*each) for each in axes]
+
+
+class File:
+    """A file of a run: where it takes which fields, and when.
+
+    `section` is its table in the case, None for the one of all points.
+    """
+
+    def __init__(
+        self, problem: Model, path: Path, section: OutputFile | None, secured: Any = ()
+    ) -> None:
+        case, self._problem, self.section = problem.case, problem, section
+        self.path = path
+        if section is not None:
+            self.path = path.with_name(f"{path.name.removesuffix('.h5')}_{section.name}.h5")
+        self._points = points_of(section, case, problem.whole, problem.grid)
+        self._shape = [points.high - points.low for points in self._points]
+        self._box: Any = None
+        self.schedule = Schedule.of((section or case.output).every)
+        self._results = Results(
+            self.path,
+            {a.name: p.coordinates for a, p in zip(problem.whole.axes, self._points, strict=True)},
+            case.units.model_dump(),
+            tuple(points.window for points in self._points),
+            problem.ranks,
+            transient=not case.model.steady,
+            secured=secured,
+            compression=(section or case.output).compression,
+        )
+        self.secure, self.last = self._results.secure, self._results.last
+
+    def append(self, time: float | None = None) -> None:
+        """Write the fields of a time, or of a steady case."""
+        self._results.append(self._values(), time)
+
+    def finish(self, attributes: Mapping[str, object], history: Mapping[str, Any]) -> None:
+        """Complete the file."""
+        columns = {name: np.asarray(values) for name, values in history.items()}
+        if self.section is not None:
+            attributes = {**attributes, "output": self.section.name}
+            columns = {name: columns[name] for name in COLUMNS if name in columns}
+        self._results.finish(attributes, columns)
+
+    def __enter__(self) -> Self:
+        self._results.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._results.__exit__(*error)
+
+    def _values(self) -> dict[str, np.ndarray]:
+        """The fields at the own points, on the host."""
+        problem = self._problem
+        if self.section is None:
+            return problem.stored()
+        names = self.section.fields or problem.case.field_names
+        precision = self.section.precision or problem.case.solver.field_precision
+        thin = tuple(slice(None, None, points.stride) for points in self._points)
+        result = {}
+        for name in names:
+            array = problem.written(name)
+            if 0 in self._shape:  # others have the points; a mean, say, was asked of all
+                values = np.empty(self._shape)
+            else:
+                # Cut out where the field lies, so that of a field on a GPU only the box travels.
+                if self._box is None:
+                    self._box = problem.backend.zeros(self._shape)
+                lows = [points.low for points in self._points]
+                problem.backend.sweep(shifted, self._box, whole(self._shape), array, *lows)
+                values = problem.backend.to_host(self._box)[thin]
+            result[name] = np.ascontiguousarray(values, precision)
+        return result
+
+
+class Files:
+    """All files of a run; the first one has all points.
+
+    A context, as `Results` is: leaving it without `finish` removes frames that are not secured.
+    """
+
+    def __init__(self, problem: Model, path: Path, resumed: State | None) -> None:
+        record = resumed.record if resumed is not None else {}
+        others = record.get("files", {})
+        with ExitStack() as stack:
+            made = stack.enter_context(File(problem, path, None, record.get("frames", ())))
+            self._files = [made]
+            for section in problem.case.output.files:
+                secured = others.get(section.name, ())
+                made = stack.enter_context(File(problem, path, section, secured))
+                self._files.append(made)
+            self._end = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.close()
+
+    def __iter__(self) -> Iterator[File]:
+        return iter(self._files)
+
+    def of_march(self) -> list[Output]:
+        """The files as a march writes them."""
+        return [Output(file.schedule, file.append, file.last) for file in self._files]
+
+    def secure(self) -> dict[str, Any]:
+        """Make all frames durable; the record of a checkpoint that goes on behind them."""
+        first, *others = self._files
+        files = {file.section.name: file.secure() for file in others if file.section is not None}
+        return {"frames": first.secure()} | ({"files": files} if files else {})
+
+    def finish(self, attributes: Mapping[str, object], history: Mapping[str, Any]) -> None:
+        """Complete all files, the one of all points last."""
+        for file in reversed(self._files):
+            file.finish(attributes, history)
