@@ -256,7 +256,7 @@ def test_files_of_many_processes(ranks, dims, tmp_path):
     (tmp_path / "case.h5").unlink()
     with pytest.raises(Interrupted):
         run(parse(text, "case"), "numpy", tmp_path / "case.h5",
-            start=Start(overwrite=True), request=Impatient(3))  # fmt: skip
+            start=Start(overwrite=True), request=Impatient(2))  # fmt: skip
     done = launch(ranks, *command, "--restart")
     assert done.returncode == 0, done.stderr
     compare(tmp_path / "case.h5", tmp_path / "whole.h5")
