@@ -175,7 +175,7 @@ def test_results_keep_their_own_data(tmp_path):
 def test_a_result_whose_file_was_replaced(kept, monkeypatch):
     """It goes on with what it has in memory, or says that it cannot."""
     if not kept:
-        monkeypatch.setattr(api, "KEPT_BYTES", 0)
+        monkeypatch.setattr("heatsolve.result.KEPT_BYTES", 0)
     given = {"backend": "numpy", "output": "same.h5"}
     first = heatsolve.run(plate(10), **given)
     assert first["temperature"].min() < 11.0
@@ -221,7 +221,7 @@ def test_a_name_that_was_given_stays_taken():
 
 
 def test_a_name_in_a_result_reads_nothing(monkeypatch):
-    monkeypatch.setattr(api, "KEPT_BYTES", 0)
+    monkeypatch.setattr("heatsolve.result.KEPT_BYTES", 0)
     result = heatsolve.run(TABLE, backend="numpy")
     result.path.unlink()
     assert "temperature" in result and "pressure" not in result and 1 not in result
@@ -258,7 +258,8 @@ def test_values_that_no_case_has(table, overrides, message):
 
 
 def test_names_of_the_package():
-    assert set(dir(heatsolve)) == {"run", "open", "load", "model", "Result", "__version__"}
+    names = {"run", "march", "open", "load", "model", "Result", "Simulation", "__version__"}
+    assert set(dir(heatsolve)) == names
     assert callable(heatsolve.main)
 
 

@@ -1,6 +1,16 @@
 """heatsolve: stencils, heat and flow; one case file, any machine, the same bits."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a program imports them when it asks for them
+    from heatsolve.api import Result as Result
+    from heatsolve.api import Simulation as Simulation
+    from heatsolve.api import load as load
+    from heatsolve.api import main as main
+    from heatsolve.api import march as march
+    from heatsolve.api import model as model
+    from heatsolve.api import open as open
+    from heatsolve.api import run as run
 
 __version__ = "0.1.0"
 MODELS = {
@@ -10,7 +20,7 @@ MODELS = {
 }
 """The built-in models: the folder of each `model.kind`, the usual one first."""
 
-PUBLIC = ("Result", "load", "model", "open", "run")
+PUBLIC = ("Result", "Simulation", "load", "march", "model", "open", "run")
 """What Python programs use, from `api`: imported when it is asked for."""
 
 

@@ -1,19 +1,14 @@
-"""heatsolve from Python: run a case, look at its results, register a model.
+"""heatsolve from Python: run a case, or make its steps one by one; look at its results."""
 
-import heatsolve
-result = heatsolve.run("hotspot", backend="numba")
-result["temperature"].max()
-"""
-
-import base64
-import html
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+import time as clock
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,120 +16,34 @@ from heatsolve.case import load as cases
 from heatsolve.case.case import Case
 from heatsolve.case.changes import refuse_another
 from heatsolve.case.toml import dump, inline
+from heatsolve.case.types import seconds_of
 from heatsolve.cli import main
 from heatsolve.control.controller import Start
 from heatsolve.errors import CaseError, InputError
 from heatsolve.io.checkpoints import CheckpointStore
-from heatsolve.io.reader import Solution, read, summary
+from heatsolve.io.memory import whole
+from heatsolve.io.writer import target
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.user import model
 from heatsolve.parallel.ranks import Ranks, failing_together, find_ranks
 from heatsolve.report import Report
-from heatsolve.runner import run as run_case
+from heatsolve.result import Result, labelled
+from heatsolve.runner import Run, save
+from heatsolve.time.pause import Until
+from heatsolve.time.schedule import Schedule
 
-__all__ = ["Result", "load", "main", "model", "open", "run"]
+__all__ = ["Result", "Simulation", "load", "main", "march", "model", "open", "run"]
 
+Every = str | float | Sequence[float] | None
+"""How often: `"10 steps"`, 0.5 or `"0.5 s"` of the march's own time, a list of times."""
 Overrides = Mapping[str, Any] | Sequence[str]
 """Keys of a case and their values, `{"grid.cells": [64, 64]}`, or texts as for `--set`."""
 
 
-KEPT_BYTES = 256 * 2**20
-"""Of the fields of a Result: up to here they are read at once, and kept."""
 TABLE = "<table>"
 """Where a case that is given as a table comes from, as messages say it."""
 WRITTEN: dict[tuple[Path, str], str] = {}
 """By folder and name the texts of the cases given as tables that this process has run."""
-
-
-class Result(Mapping[str, Any]):
-    """A file of results, as a mapping from the names of its fields to their values.
-
-    `result["temperature"]` is an `xarray.DataArray` with coordinates and units where xarray is
-    installed, else a NumPy array; axes are (y, x) or (z, y, x), behind time in a march. Fields of
-    up to 256 MiB in all (8 bytes a value) are read at once and kept, whatever becomes of the file;
-    larger ones are read when they are asked for, as long as the file is the same. Raises
-    InputError for a file that is not there, FileFailure for one that is damaged or was replaced.
-    """
-
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
-        self._about: Solution = read(self.path, fields=())
-        if 8 * math.prod(self._about.shape) * len(self) <= KEPT_BYTES:
-            self._about = read(self._about)
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self:
-            raise KeyError(f"{self.path} has no field {name!r}, only {', '.join(self)}")
-        values = read(self._about, fields=(name,)).fields[name].copy()
-        try:
-            import xarray
-        except ImportError:
-            return values
-        units = self._about.units
-        axes = self._about.coordinates
-        if self.time is not None:
-            axes = {"time": self.time, **axes}
-        coordinates = {axis: (axis, line, {"units": units[axis]}) for axis, line in axes.items()}
-        attributes = {"units": units[name], "long_name": name.replace("_", " ")}
-        return xarray.DataArray(values, coordinates, list(axes), name, attributes)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._about.names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._about.names)
-
-    def __len__(self) -> int:
-        return len(self._about.names)
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """Of the run: the case as run, `backend`, `iterations` or `steps`, `residual`..."""
-        return self._about.attributes
-
-    @property
-    def converged(self) -> bool:
-        """Whether the run came to its end: its tolerance, its last iteration or its end time."""
-        return bool(self.attributes.get("converged"))
-
-    @property
-    def history(self) -> dict[str, np.ndarray]:
-        """`iteration` and `residual`, the norm that was watched; of a march `time`, `dt`, forces
-        and probes as well."""
-        return self._about.history
-
-    @property
-    def coordinates(self) -> dict[str, np.ndarray]:
-        """The positions along each axis, slowest first."""
-        return self._about.coordinates
-
-    @property
-    def time(self) -> np.ndarray | None:
-        """The times of the frames; None of a steady run."""
-        return self._about.time
-
-    def figure(self, field: str | None = None, history: bool = False, **options: Any) -> Any:
-        """A matplotlib Figure of a field, or of how a norm fell, which a notebook shows.
-
-        Options are as in `heatsolve plot`: `slices={"z": 0.5}`, `at_time`, `vectors`,
-        `streamlines`, `log`, `limits=(-1, 1)`, and `compare` with another file or Result. See
-        `heatsolve_post.plot.figure`.
-        """
-        from heatsolve_post.plot import figure
-
-        other = options.get("compare")
-        if isinstance(other, Result):
-            options["compare"] = other._about
-        return figure(self._about, field, history, **options)
-
-    def __repr__(self) -> str:
-        return f"<heatsolve.Result {self.path}: {', '.join(self)}>"
-
-    def _repr_html_(self) -> str:
-        """The page in a notebook: the main field, and the text of `heatsolve info`."""
-        picture = base64.b64encode(self.figure()._repr_png_()).decode("ascii")
-        text = html.escape(summary(self._about))
-        return f'<img src="data:image/png;base64,{picture}"><pre>{text}</pre>'
 
 
 def load(case: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Case:
@@ -160,9 +69,11 @@ def load(case: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Cas
 def run(
     case: str | Path | Mapping[str, Any] | Case,
     *,
+    each: Callable[["Simulation"], object] | None = None,
+    every: Every = None,
     backend: str | None = None,
     overrides: Overrides = (),
-    output: str | Path | None = None,
+    output: str | Path | bool | None = None,
     restart: bool = False,
     overwrite: bool = False,
     strict: bool = False,
@@ -172,33 +83,408 @@ def run(
 
     The file is NAME.h5 in the current folder. A case given as a table is called "case", and the
     next, other ones in that folder "case-2", "case-3" and so on, as far as this process goes;
-    `restart` takes the one whose checkpoints are of this case.
+    `restart` takes the one whose checkpoints are of this case. With `output=False` there is no
+    file, and the result stays in memory.
+
+    `each(simulation)` is called as `march` yields, `every` as there. The run ends where it returns
+    True or a text, the reason, or calls `Simulation.stop`.
 
     Under mpiexec or srun the processes run it together, and each has the whole result. `restart`,
     `overwrite` and `strict` are those of the command line. Raises HeatsolveError: InputError,
     Diverged, FileFailure. A run that has not converged is no error: see `Result.converged`.
-    """
-    ranks = find_ranks()
-    report = Report(quiet, mute=ranks.rank > 0)
-    try:
-        with failing_together(ranks):
-            loaded = case if isinstance(case, Case) else load(case, overrides)
-            if output is None and loaded.origin is not None and loaded.origin.name == TABLE:
-                name = _name_of(loaded, restart) if ranks.rank == 0 else None
-                output = f"{ranks.gather(name)[0]}.h5"
-            if output == "":
-                raise InputError("output is given nothing")
-            path = Path(output) if output is not None else None
-            start = Start(restart, overwrite=overwrite)
-            written = run_case(loaded, backend, path, report, ranks, start, strict=strict).path
-            ranks.gather(None)  # nobody reads before all have written
-            if ranks.rank == 0 and loaded.output.drawn:
-                from heatsolve_post import draw
 
-                draw(written, loaded.output, report.line, report.warn)
-            return Result(written)
-    finally:
-        report.end()
+    >>> result = heatsolve.run("hot-plate", overrides={"grid.nodes": [17, 17]}, output=False)
+    >>> result.converged, result["temperature"].shape
+    (True, (17, 17))
+    """
+    simulation = Simulation(
+        case,
+        backend=backend,
+        overrides=overrides,
+        output=output,
+        restart=restart,
+        overwrite=overwrite,
+        strict=strict,
+        quiet=quiet,
+    )
+    if each is None:
+        simulation.run()
+    else:
+        simulation.call(each, every)
+    return simulation.result
+
+
+def march(
+    case: str | Path | Mapping[str, Any] | Case, every: Every = None, **options: Any
+) -> Iterator["Simulation"]:
+    """The simulation of a case at its start, `every` so often, and at its end.
+
+    `every` is a number of steps, `"10 steps"`; a time of the march, 0.5 or `"0.5 s"`; or a list of
+    times: a time means the first step that reaches it, for no step is shortened to meet one. By
+    default it is each step. A steady case has iterations, which count as steps here. A restart
+    begins behind its checkpoint. Other options are those of `Simulation`. A loop that is left
+    early ends the run there.
+
+    >>> plate = {"overrides": {"grid.cells": [16, 16], "time.end": 0.1}}
+    >>> for sim in heatsolve.march("taylor-green", every=0.05, **plate):
+    ...     print(sim.steps, round(sim.time, 3))
+    0 0.0
+    3 0.06
+    5 0.1
+    """
+    return Simulation(case, **options).march(every)
+
+
+class Simulation(Mapping[str, Any]):
+    """A run of a case whose steps are made when they are asked for; a mapping of its fields.
+
+    It begins before the first step, or behind the one of a checkpoint. Its steps have the same bits
+    as those of `run`, however they are asked for. By default there is no file, and the frames that
+    the case asks for are kept in memory; with `output`, a path or None for NAME.h5, they are
+    written as `run` does, and the file is complete when the run is over. Options and errors are
+    those of `run`. In a `with` block the run ends with the block.
+
+    Under mpiexec or srun all processes make the same calls, of every method that asks for steps or
+    fields.
+
+    >>> sim = heatsolve.Simulation("hot-plate", overrides={"grid.nodes": [17, 17]})
+    >>> sim.step(2)
+    2
+    >>> sim["temperature"].shape
+    (17, 17)
+    """
+
+    def __init__(
+        self,
+        case: str | Path | Mapping[str, Any] | Case,
+        *,
+        backend: str | None = None,
+        overrides: Overrides = (),
+        output: str | Path | bool | None = False,
+        restart: bool = False,
+        overwrite: bool = False,
+        strict: bool = False,
+        quiet: bool = True,
+    ):
+        self._reason, self._broken = "", False
+        self._result: Result | None = None
+        self._began, self._ranks = clock.perf_counter(), find_ranks()
+        self._report = Report(quiet, mute=self._ranks.rank > 0)
+        with self._together():
+            self.case = case if isinstance(case, Case) else load(case, overrides)
+            """The case."""
+            path = self._path(output, restart)
+            start = Start(restart, overwrite=overwrite)
+            args = self.case, backend, path, self._report, self._ranks, start
+            self._run = Run(*args, strict=strict, kept=output is False)
+            pause = self._run.advance()
+            assert pause is not None
+            self._at = pause
+
+    def _path(self, output: str | Path | bool | None, restart: bool) -> Path | None:
+        """The file of the run; None for that of the case's name, or none at all."""
+        case = self.case
+        if output == "":
+            raise InputError("output is given nothing")
+        if output is False and restart:
+            raise InputError("restart: checkpoints lie beside a file, so give output")
+        if not isinstance(output, bool) and output is not None:
+            return Path(output)
+        if output is False or case.origin is None or case.origin.name != TABLE:
+            return None
+        name = _name_of(case, restart) if self._ranks.rank == 0 else None
+        return Path(f"{self._ranks.gather(name)[0]}.h5")
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """An error ends the run, and all other processes, too."""
+        try:
+            with failing_together(self._ranks):
+                yield
+        except BaseException:
+            self._broken = True
+            self._report.end()
+            raise
+
+    # ---- steps ---------------------------------------------------------------------------------
+
+    def step(self, count: int = 1) -> int:
+        """Make this number of steps, or iterations, or as many as there are; return how many.
+
+        >>> sim = heatsolve.Simulation("hot-plate", overrides={"grid.nodes": [17, 17]})
+        >>> while sim.step(4):
+        ...     print(sim.steps)
+        4
+        6
+        """
+        first = self.steps
+        self._go(Until(first + count))
+        return self.steps - first
+
+    def run(self, until: float | None = None) -> None:
+        """March to the first step that reaches a time (s), by default to the end.
+
+        Raises InputError for a time behind the end of the march.
+        """
+        schedule, end = Schedule(), self.case.time
+        if until is not None:
+            if end is None:
+                raise InputError("until: a steady case has no time, use step()")
+            if not until <= end.end:
+                raise InputError(f"until = {until:g} lies behind time.end = {end.end:g}")
+            if self.time is not None and until <= self.time:
+                return
+            schedule = Schedule(times=(until,))
+        self._go(Until(schedule=schedule))
+
+    def march(self, every: Every = None) -> Iterator[Self]:
+        """Yield the simulation now, `every` so often, and at the end: see `heatsolve.march`."""
+        return self._march(schedule_of(every, self.case.model.steady))
+
+    def _march(self, schedule: Schedule) -> Iterator[Self]:
+        seen = self.steps if self._at.restarted else -1
+        try:
+            while not self.over or self.steps != seen:
+                if self.steps != seen:
+                    seen = self.steps
+                    yield self
+                if steps := schedule.steps:
+                    self._go(Until(seen - seen % steps + steps))
+                else:
+                    self._go(Until(schedule=schedule))
+        except GeneratorExit:
+            self.close("the loop was left")
+            raise
+
+    def call(self, each: Callable[["Simulation"], object], every: Every = None) -> None:
+        """Call a function with the simulation as `march` yields it, up to the end of the run.
+
+        The run ends where it returns True or a text, the reason, or calls `stop`; its file is
+        complete also where the function raises an error.
+        """
+        with failing_together(self._ranks):
+            for _ in self.march(every):
+                try:
+                    answer = each(self)
+                except BaseException as error:
+                    self._leave(f"the callback raised {type(error).__name__}")
+                    raise
+                if answer:
+                    self.stop(answer if isinstance(answer, str) else "the callback said so")
+
+    def stop(self, reason: str = "stopped") -> None:
+        """End the run when its next step is asked for: behind a callback or the body of a loop.
+
+        One process is enough to stop all.
+        """
+        self._reason = reason
+
+    def close(self, reason: str = "closed") -> None:
+        """End the run here, and complete its file; nothing where it is over."""
+        self._reason = self._reason or reason
+        self._go(Until())
+
+    def _go(self, until: Until) -> None:
+        """Go on as all processes ask; any reason to stop goes first. Nothing where it is over."""
+        if self._broken:
+            raise InputError("this run has ended with an error: begin another one")
+        if self.over:
+            return
+        with self._together():
+            until = self._agreed(replace(until, stop=self._reason))
+            while (pause := self._run.advance(until)) is not None:
+                self._at = pause
+                if pause.time is not None or pause.number >= until.number:
+                    return  # else an iteration began anew, in other units
+            self._end()
+
+    def _agreed(self, until: Until) -> Until:
+        """What all processes ask for. Raises InputError where they differ."""
+        asked = self._ranks.gather(until)
+        if reasons := [each.stop for each in asked if each.stop]:
+            return replace(until, stop=reasons[0])
+        for rank, each in enumerate(asked):
+            if each != asked[0]:
+                raise InputError(
+                    f"rank {rank} of {len(asked)} asks for {each.said}, but rank 0 for "
+                    f"{asked[0].said}: all of them must make the same calls"
+                )
+        return until
+
+    def _end(self) -> None:
+        """Take the result of a run that is over."""
+        done = self._run.result
+        assert done is not None
+        problem, outcome = self._at.problem, done.outcome
+        self._at = replace(
+            self._at, number=outcome.count, time=done.time, norm=outcome.norm, back=1.0,
+            history=outcome.history, present=lambda: problem.fields,
+        )  # fmt: skip
+        self._report.end()
+        self._ranks.gather(None)  # nobody reads before all have written
+        if done.solution is None and self._ranks.rank == 0 and self.case.output.drawn:
+            from heatsolve_post import draw
+
+            draw(done.path, self.case.output, self._report.line, self._report.warn)
+        self._result = Result(done.path if done.solution is None else done.solution)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._leave(f"its block raised {kind.__name__}")
+
+    def _leave(self, reason: str) -> None:
+        """End the run for an error of the program; one of many processes asks nobody."""
+        if self._ranks.size == 1 and not self._broken:
+            self.close(reason)
+        elif not self.over:
+            self._run.abandon()
+            self._broken = True
+
+    def __del__(self) -> None:
+        if getattr(self, "_run", None) and not (self.over or self._broken):
+            self._run.abandon()
+            if self._run.path.name:
+                self._report.warn(
+                    f"{self._run.path} is not written: its run was neither taken to its end nor "
+                    "closed"
+                )
+
+    # ---- what can be seen ------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Whether the run is at its end."""
+        return self._result is not None
+
+    @property
+    def result(self) -> Result:
+        """The result of a run that is over. Raises InputError before."""
+        if self._result is None:
+            raise InputError("the run is not over yet: run() takes it to its end, close() ends it")
+        return self._result
+
+    @property
+    def steps(self) -> int:
+        """Steps, or iterations of a steady case, up to now."""
+        return self._at.number
+
+    @property
+    def time(self) -> float | None:
+        """The time of a march (s); None of a steady case."""
+        return self._at.time
+
+    @property
+    def norm(self) -> float:
+        """The norm that was checked last, as in the history; NaN before the first."""
+        return self._at.norm
+
+    @property
+    def history(self) -> dict[str, np.ndarray]:
+        """The history of a march up to now, as of `Result`; of a steady case at its end."""
+        return {name: np.array(values) for name, values in self._at.history.items()}
+
+    @property
+    def coordinates(self) -> dict[str, np.ndarray]:
+        """The positions along each axis, slowest first."""
+        axes = self._at.problem.whole.axes
+        return {axis.name: axis.coordinates[slice(*axis.stored)] for axis in axes}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._at.problem.fields)
+
+    def __len__(self) -> int:
+        return len(self._at.problem.fields)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._at.problem.fields
+
+    def __getitem__(self, name: str) -> Any:
+        """The whole field now, on every process: an `xarray.DataArray` where xarray is installed,
+        else an array; a copy."""
+        mine = self.field(name)
+        window = tuple(axis.stored_at for axis in self._at.problem.grid.axes)
+        axes, units = self.coordinates, self.case.units.model_dump()
+        with self._together():
+            values = whole(self._ranks.gather((window, mine)), [len(x) for x in axes.values()])
+        known = {name: units.get(name, "1"), **dict.fromkeys(axes, units.get("length", "1"))}
+        return labelled(values, name, axes, known)
+
+    def field(self, name: str, device: bool = False) -> Any:
+        """This process's own block of a field now, as in a file: an array on the host, a copy.
+
+        On the `device` it is the array of the scheme itself, a CuPy array on the backend cupy; for
+        reading, and only lent until the next step. There velocities of a staggered grid stand at
+        faces, and a pressure is as the scheme has it.
+        """
+        if name not in self:
+            raise KeyError(f"there is no field {name!r}, only {', '.join(self)}")
+        problem = self._at.problem
+        with self._together(), np.errstate(all="ignore"):
+            if not device:
+                return self._at.stored([name])[name]
+            array = problem.backend.lent(self._at.present()[name])
+            problem.backend.sync()
+        block = array[tuple(slice(*pair) for pair in problem.grid.stored)]
+        if isinstance(block, np.ndarray):
+            block.flags.writeable = False
+        return block if self._at.back == 1.0 else self._at.back * block
+
+    def save(self, path: str | Path) -> None:
+        """Write the fields now, and the history up to now, to a file of results."""
+        with self._together(), np.errstate(all="ignore"):
+            save(self._at, target(Path(path)), clock.perf_counter() - self._began)
+
+    def snapshot(self) -> Result:
+        """The fields now, and the history up to now, as a Result in memory."""
+        with self._together(), np.errstate(all="ignore"):
+            found = save(self._at, Path(), clock.perf_counter() - self._began)
+        assert found is not None
+        return Result(found)
+
+    def figure(self, field: str | None = None, **options: Any) -> Any:
+        """A matplotlib Figure of a field now; options are those of `Result.figure`."""
+        return self.snapshot().figure(field, **options)
+
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+    def __repr__(self) -> str:
+        time = "" if self.time is None else f", t = {self.time:g}"
+        return f"<heatsolve.Simulation {self.case.name}: {self.steps} steps{time}>"
+
+
+def schedule_of(every: Every, steady: bool) -> Schedule:
+    """When a simulation is looked at. Raises InputError for an `every` that says nothing."""
+    if every is None:
+        return Schedule(steps=1)
+    if isinstance(every, str) and (
+        steps := re.fullmatch(r"\s*0*([1-9]\d*)\s*(steps?|iterations?)\s*", every, re.ASCII)
+    ):
+        return Schedule(steps=int(steps[1]))
+    schedule = None
+    with suppress(TypeError, ValueError):
+        if isinstance(every, str):
+            seconds = seconds_of(every)
+        elif isinstance(every, float | np.floating):
+            seconds = float(every)
+        else:
+            seconds, times = None, tuple(map(float, every))
+            if times and all(low < high for low, high in itertools.pairwise((-1.0, *times))):
+                schedule = Schedule(times=times)
+        if seconds is not None and 0.0 < seconds < math.inf:
+            schedule = Schedule(seconds=seconds)
+    if schedule is None:
+        raise InputError(
+            f'every = {every!r} must be a number of steps such as "10 steps", a time such as 0.5 '
+            'or "0.5 s", or a list of times that ascend'
+        )
+    if steady:
+        raise InputError(f'every = {every!r} is a time, a steady case has "10 steps"')
+    return schedule
 
 
 def _name_of(case: Case, restart: bool) -> str:

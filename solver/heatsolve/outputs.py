@@ -15,6 +15,7 @@ import numpy as np
 from heatsolve.case.case import Case
 from heatsolve.case.output import OutputFile
 from heatsolve.control.controller import State
+from heatsolve.io.memory import Kept
 from heatsolve.io.writer import Results
 from heatsolve.models.base import Model
 from heatsolve.stencil.grid import Axis, Grid, whole
@@ -73,7 +74,8 @@ def points_of(section: OutputFile | None, case: Case, grid: Grid, own: Grid) -> 
 class File:
     """A file of a run: where it takes which fields, and when.
 
-    `section` is its table in the case, None for the one of all points.
+    `section` is its table in the case, None for the one of all points. Without a path it is kept in
+    memory.
     """
 
     def __init__(
@@ -87,29 +89,39 @@ class File:
         self._shape = [points.high - points.low for points in self._points]
         self._box: Any = None
         self.schedule = Schedule.of((section or case.output).every)
-        self._results = Results(
-            self.path,
+        args = (
             {a.name: p.coordinates for a, p in zip(problem.whole.axes, self._points, strict=True)},
             case.units.model_dump(),
             tuple(points.window for points in self._points),
             problem.ranks,
-            transient=not case.model.steady,
-            secured=secured,
-            compression=(section or case.output).compression,
         )
+        transient, compression = not case.model.steady, (section or case.output).compression
+        self._results: Results | Kept
+        if path.name:
+            given = {"secured": secured, "compression": compression}
+            self._results = Results(self.path, *args, transient=transient, **given)
+        else:
+            self._results = Kept(*args, transient=transient)
         self.secure, self.last = self._results.secure, self._results.last
 
-    def append(self, time: float | None = None) -> None:
-        """Write the fields of a time, or of a steady case."""
-        self._results.append(self._values(), time)
+    @property
+    def newest(self) -> float | None:
+        """The time of the last frame."""
+        return self._results.last
 
-    def finish(self, attributes: Mapping[str, object], history: Mapping[str, Any]) -> None:
-        """Complete the file."""
+    def append(
+        self, time: float | None = None, fields: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        """Write the fields of a time, or of a steady case; by default those of the model."""
+        self._results.append(self._values() if fields is None else fields, time)
+
+    def finish(self, attributes: Mapping[str, object], history: Mapping[str, Any]) -> Any:
+        """Complete the file; returns its content, a Solution, where it is in memory only."""
         columns = {name: np.asarray(values) for name, values in history.items()}
         if self.section is not None:
             attributes = {**attributes, "output": self.section.name}
             columns = {name: columns[name] for name in COLUMNS if name in columns}
-        self._results.finish(attributes, columns)
+        return self._results.finish(attributes, columns)
 
     def __enter__(self) -> Self:
         self._results.__enter__()
@@ -154,7 +166,7 @@ class Files:
         with ExitStack() as stack:
             made = stack.enter_context(File(problem, path, None, record.get("frames", ())))
             self._files = [made]
-            for section in problem.case.output.files:
+            for section in problem.case.output.files if path.name else ():
                 secured = others.get(section.name, ())
                 made = stack.enter_context(File(problem, path, section, secured))
                 self._files.append(made)
@@ -179,7 +191,11 @@ class Files:
         files = {file.section.name: file.secure() for file in others if file.section is not None}
         return {"frames": first.secure()} | ({"files": files} if files else {})
 
-    def finish(self, attributes: Mapping[str, object], history: Mapping[str, Any]) -> None:
-        """Complete all files, the one of all points last."""
-        for file in reversed(self._files):
-            file.finish(attributes, history)
+    @property
+    def newest(self) -> float | None:
+        """The time of the last frame."""
+        return self._files[0].newest
+
+    def finish(self, attributes: Mapping[str, object], history: Mapping[str, Any]) -> Any:
+        """Complete all files, the one of all points last; returns its content as `File` does."""
+        return [file.finish(attributes, history) for file in reversed(self._files)][-1]

@@ -55,6 +55,8 @@ class Report:
         self.compiled = 0.0
         """Seconds of compilation, which are not counted as solving."""
         self._compiles = False
+        self.waited = 0.0
+        """Seconds in which the run waited for somebody who drives it."""
 
     def line(self, text: str = "") -> None:
         """Print a line. Where nobody reads any more, or the disk is full, the run goes on."""
@@ -104,6 +106,14 @@ class Report:
     def has_compiled(self, seconds: float) -> None:
         """Leave the seconds of a compilation out of the time of solving."""
         self.compiled += seconds
+        self._leave_out(seconds)
+
+    def has_waited(self, seconds: float) -> None:
+        """Leave out the seconds in which the run waited for somebody who drives it."""
+        self.waited += seconds
+        self._leave_out(seconds)
+
+    def _leave_out(self, seconds: float) -> None:
         self.began += seconds
         self._shown += seconds
         self._recent = [(moment + seconds, number, norm) for moment, number, norm in self._recent]

@@ -3,6 +3,7 @@
 import math
 import time as clock
 import tomllib
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,34 +24,40 @@ from heatsolve.control.stop import StopRequest
 from heatsolve.errors import ExitCode, HeatsolveError, InputError
 from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.disk import folder_beside
-from heatsolve.io.reader import read
+from heatsolve.io.reader import Solution, read
 from heatsolve.io.writer import target
 from heatsolve.linear.iterate import Outcome
 from heatsolve.models.base import Model, dims_of, make_model
 from heatsolve.models.grid import grid_of
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.unused import warn_of_unused
-from heatsolve.outputs import Files
+from heatsolve.outputs import File, Files
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, duration, shown, speed, together
 from heatsolve.stencil.language import copy, term_of
 from heatsolve.time import loop as march
+from heatsolve.time.pause import Pause, Until
 from heatsolve.time.step_size import TimeStepController, time_step_controller
 
 TOLD_FROM = 0.1
 """Seconds of compilation from which on a report names them."""
+NO_ROWS = ("iteration", "residual")
+"""The columns of a history without rows."""
 THICK = 16
 """The least thickness of a block, in layers of ghosts: two processes compute the points there."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The results of a run: its file, this process's part of the fields in it, how it ended."""
+    """The results of a run: its file, or without one its content, the same on all processes; this
+    process's part of the fields in it, how it ended, and at which time if it was a march."""
 
     path: Path
     fields: dict[str, np.ndarray]
     outcome: Outcome
+    time: float | None = None
+    solution: Solution | None = None
 
     @property
     def exit_code(self) -> int:
@@ -68,8 +75,6 @@ class Work:
     moved: int
 
 
-# An overflow shows in a norm, which ends the run with a sentence; a warning adds nothing.
-@np.errstate(all="ignore")
 def run(
     case: Case,
     backend: str | None = None,
@@ -86,16 +91,83 @@ def run(
     which are warned of otherwise. Raises HeatsolveError: InputError, Diverged,
     FileFailure, or Interrupted when a `request` to stop is made; each with its exit code.
     """
+    running = Run(case, backend, output, report, ranks, start, request, strict)
+    while running.result is None:
+        running.advance()
+    return running.result
+
+
+class Run:
+    """A run of a case that somebody drives, from pause to pause; options and errors as of `run`.
+
+    The first `advance` brings it to the pause before its first iteration or step. Time between two
+    calls is not counted as solving. With `kept` it writes no file: its result is kept in memory.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        backend: str | None = None,
+        output: Path | None = None,
+        report: Report | None = None,
+        ranks: Ranks | None = None,
+        start: Start | None = None,
+        request: StopRequest | None = None,
+        strict: bool = False,
+        kept: bool = False,
+    ):
+        self.report, self.ranks = report or Report(quiet=True), ranks or Ranks()
+        self.result: Result | None = None
+        """Of a run that is over."""
+        self.path = Path() if kept else output or Path(f"{case.name}.h5")
+        start, request = start or Start(), request or StopRequest()
+        self._parts = _parts(
+            case, backend, self.path, self.report, self.ranks, start, request, strict
+        )
+        self._left = clock.perf_counter()
+
+    def advance(self, until: Until | None = None) -> Pause | None:
+        """Go on to the next pause, by default to the end; None where the run is over."""
+        self.report.has_waited(clock.perf_counter() - self._left)
+        try:
+            # An overflow shows in a norm, which ends the run with a sentence.
+            with np.errstate(all="ignore"), told(self.report.compiles, self.report.has_compiled):
+                return self._parts.send(until)
+        except StopIteration as end:
+            self.result = end.value
+            return None
+        finally:
+            self._left = clock.perf_counter()
+
+    def abandon(self) -> None:
+        """End it at once, without a result: files are as they were."""
+        self._parts.close()
+
+
+Parts = Generator[Pause, Until | None, Result]
+
+
+def _parts(
+    case: Case,
+    backend: str | None,
+    path: Path,
+    report: Report,
+    ranks: Ranks,
+    start: Start,
+    request: StopRequest,
+    strict: bool,
+) -> Parts:
+    """The run, checked before it begins."""
     with locating(case):
-        path = target(output or Path(f"{case.name}.h5"))
-        report, ranks = report or Report(quiet=True), ranks or Ranks()
-        start = start or Start()
+        kept = not path.name
+        path = path if kept else target(path)
         demand_same(ranks, options_of(case, backend, path, start, strict))
-        with told(report.compiles, report.has_compiled):
-            machine = machine_of(case, backend, report, ranks)
-            warn_of_unused(case, machine, ranks.size, report.warn, strict)
-            with explained(case, machine, ranks.size):
-                return _run(case, machine, path, report, ranks, start, request or StopRequest())
+        machine = machine_of(case, backend, report, ranks)
+        warn_of_unused(case, machine, ranks.size, report.warn, strict)
+        if kept and (case.output.drawn or case.output.files or case.checkpoint.every):
+            report.warn("a run without a file writes no others, draws nothing, saves nothing")
+        with explained(case, machine, ranks.size):
+            return (yield from _run(case, machine, path, report, ranks, start, request))
 
 
 def _run(
@@ -106,34 +178,47 @@ def _run(
     ranks: Ranks,
     start: Start,
     request: StopRequest,
-) -> Result:
-    """The run, from the case to its file."""
+) -> Parts:
+    """The run, from the case to its file, or without one where the path is empty."""
     began = clock.perf_counter()
+    report.waited = 0.0
     problem = set_up(case, machine, report, ranks)
     time_steps = None if case.model.steady else time_step_controller(problem)
     if time_steps is not None and time_steps.warning:
         report.warn(time_steps.warning)
-    store = store_of(problem, path)
-    resumed = restarted(problem, store, start, time_steps, report)
+    store = store_of(problem, path) if path.name else None
+    resumed = restarted(problem, store, start, time_steps, report) if store is not None else None
     with Files(problem, path, resumed) as results:
-        if resumed is None:
+        if store is not None and resumed is None:
             store.clear()
         controller = controller_of(problem, store, results, start, request)
-        outcome, work = solve(problem, time_steps, results, report, controller, resumed)
-        result = Result(path, problem.stored(), outcome)
+        outcome, work = yield from solve(problem, time_steps, results, report, controller, resumed)
+        result = Result(path, problem.stored(), outcome, results.newest)
         made = outcome.count - (resumed.number if resumed is not None else 0)
         if resumed is not None and made == 0 and holds(results, case, outcome, ranks):
             report.line(f"{path} holds this already, nothing to do")
             return result
         errors = error_norms(problem, result.fields)
         attributes = attributes_of(problem, outcome, work) | errors
-        attributes["wall_seconds"] = clock.perf_counter() - began
-        results.finish(attributes, outcome.history)
+        attributes["wall_seconds"] = clock.perf_counter() - began - report.waited
+        solution = results.finish(attributes, outcome.history)
     say_ending(report, case, outcome, errors)
     say_speed(report, problem, outcome, work, made)
-    for file in results:
+    for file in results if path.name else ():
         report.line(f"wrote {file.path}")
-    return result
+    return replace(result, solution=solution)
+
+
+def save(pause: Pause, path: Path, seconds: float) -> Solution | None:
+    """Write the fields at a pause, and the history so far, to a file, or return its content where
+    the path is empty; all processes together. `seconds`: of the run up to now."""
+    problem = pause.problem
+    outcome = Outcome("stopped", pause.number, pause.norm)
+    with File(problem, path, None) as file:
+        file.append(pause.time, pause.stored())
+        attributes = attributes_of(problem, outcome, work_of(problem, seconds, seconds))
+        attributes["wall_seconds"] = seconds
+        return file.finish(attributes, pause.history or dict.fromkeys(NO_ROWS, ()))
 
 
 def options_of(
@@ -250,13 +335,19 @@ def restarted(
 
 
 def controller_of(
-    problem: Model, store: CheckpointStore, results: Files, start: Start, request: StopRequest
+    problem: Model,
+    store: CheckpointStore | None,
+    results: Files,
+    start: Start,
+    request: StopRequest,
 ) -> CheckpointController:
-    """The controller that saves the run as the case plans it.
+    """The controller that saves the run as the case plans it, where there is a store.
 
     A state includes the parts that hold the frames so far.
     """
     case, plan = problem.case, problem.case.checkpoint
+    if store is None:
+        return CheckpointController(problem.ranks, request)
 
     def save(state: State) -> Path:
         frames = {"frames": []} if case.model.steady else results.secure()
@@ -277,7 +368,7 @@ def solve(
     report: Report,
     controller: CheckpointController,
     resumed: State | None,
-) -> tuple[Outcome, Work]:
+) -> Generator[Pause, Until | None, tuple[Outcome, Work]]:
     """Iterate, or march in steps, to the end; the fields go to `results`."""
     case, machine = problem.case, problem.backend
 
@@ -287,12 +378,13 @@ def solve(
     compiled = report.compiled
     if time_steps is None:
         report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
-        outcome = march.steady(problem, report, controller, resumed)
+        outcome = yield from march.iterating(problem, report, controller, resumed)
     else:
         report.begin("step", time_steps.count)
 
         outputs = results.of_march()
-        outcome = march.transient(problem, time_steps, report, outputs, controller, resumed)
+        pauses = march.transient(problem, time_steps, report, outputs, controller, resumed)
+        outcome = yield from pauses
     machine.sync()
     seconds = report.end()
     elapsed = seconds + report.compiled - compiled
@@ -301,9 +393,15 @@ def solve(
             file.append()
     if said := trouble():
         report.warn(said)
+    return outcome, work_of(problem, seconds, elapsed)
+
+
+def work_of(problem: Model, seconds: float, elapsed: float) -> Work:
+    """The cost of a solution up to now (asks all)."""
+    machine = problem.backend
     work = problem.ranks.gather((machine.points_updated, machine.bytes_moved))
     points, moved = map(int, np.sum(work, axis=0))
-    return outcome, Work(seconds, elapsed, points, moved)
+    return Work(seconds, elapsed, points, moved)
 
 
 def holds(files: Files, case: Case, outcome: Outcome, ranks: Ranks) -> bool:
@@ -358,6 +456,7 @@ def attributes_of(problem: Model, outcome: Outcome, work: Work) -> dict[str, Any
         "converged": outcome.converged or outcome.ending == "count",
         "threshold": outcome.threshold or None,
         "residual": outcome.norm,
+        "stopped": outcome.reason or None,
         "norm_of": case.norm_words,
         "scale": outcome.scale if outcome.relative_to else None,
         "relative_to": outcome.relative_to or None,
@@ -396,6 +495,7 @@ def say_ending(report: Report, case: Case, outcome: Outcome, errors: dict[str, f
         f"at a floor of {floor:.3e}",
         "count": f"done, {outcome.count} {unit}",
         "limit": f"NOT converged {number}, {case.norm_words} {norm:.6e}{relative}",
+        "stopped": f"stopped {number}: {outcome.reason}",
     }
     report.line(endings[outcome.ending])
     if outcome.ending == "limit":

@@ -273,6 +273,10 @@ class Backend(ABC):
     def to_host(self, array: Any) -> np.ndarray:
         """A copy of a device array on the host."""
 
+    def lent(self, array: Any) -> Any:
+        """The array itself, as the library of arrays of its device has it."""
+        return array
+
     def part(self, array: Any, shape: Sequence[int], first: int = 0) -> Any:
         """The elements of an array from number `first` on, as an array of a shape: no copy."""
         return array.reshape(-1)[first : first + math.prod(shape)].reshape(tuple(shape))

@@ -304,12 +304,14 @@ def iterating(
         test.begin()
     watcher.aim(criterion)
     controller.begin(done, resumed is not None and resumed.finished)
-    back, pause, reason = math.ldexp(1.0, -(criterion.exponent or 0)), done, ""
-    while not (test.ending or reason) and done < criterion.limit:
+    back = math.ldexp(1.0, -(criterion.exponent or 0))
+    pause, reason = -1, ""
+    while True:
         if done >= pause:
             asked = yield Iterate(done, back * test.norm, method.solution(done), back)
             pause, reason = (sys.maxsize, "") if asked is None else (asked.number, asked.stop)
-            continue
+        if test.ending or reason or done >= criterion.limit:
+            break
         if done >= controller.next:
             controller.check(done, capture)
         until = min(criterion.limit, controller.next, pause)

@@ -399,17 +399,23 @@ class Model(ABC):
         window = tuple(slice(*pair) for pair in self.grid.interior)
         return np.ascontiguousarray(self.backend.to_host(array)[window])
 
-    def written(self, name: str) -> Any:
-        """The array that holds a field as a file has it, at the points of a file (asks all)."""
-        return self.fields[name]
+    def written(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
+        """The array that holds a field as a file has it, at the points of a file (asks all).
 
-    def stored(self) -> dict[str, np.ndarray]:
-        """The fields of the case's file, at the points of it that this process owns (asks all)."""
-        window = tuple(slice(*pair) for pair in self.grid.stored)
+        `fields`: the arrays to take it from, by default the model's own.
+        """
+        return (fields or self.fields)[name]
+
+    def stored(
+        self, names: Sequence[str] | None = None, fields: Mapping[str, Any] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Fields, by default those of the case's file, at the points of it that this process owns
+        (asks all); `fields` as of `written`."""
+        window, wanted = tuple(slice(*pair) for pair in self.grid.stored), self.case.output.fields
         return {
-            name: np.ascontiguousarray(self.backend.to_host(self.written(name))[window])
-            for name in self.fields
-            if self.case.output.fields is None or name in self.case.output.fields
+            name: np.ascontiguousarray(self.backend.to_host(self.written(name, fields))[window])
+            for name in (self.fields if names is None else names)
+            if names is not None or wanted is None or name in wanted
         }
 
     def restore(self, array: Any, own: np.ndarray) -> None:

@@ -1,23 +1,28 @@
 """A steady solution, and the march to the end time."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from heatsolve.case.case import Case
 from heatsolve.control.controller import CheckpointController, State, Stopped
 from heatsolve.errors import Diverged, NotConverged
-from heatsolve.linear.iterate import Outcome, Watcher, solve
+from heatsolve.linear.iterate import Outcome, Watcher, finished, solving
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method, System
 from heatsolve.models.base import Model, Stepper
 from heatsolve.models.heat.solver import make_method, stall
 from heatsolve.time.history import Log, TimeLoopState
+from heatsolve.time.pause import Pause, Until
 from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStepController
 
 FEW_LOOKS = 1000
 """Looks at a march of which nobody asks for more than the norm, at least."""
+Pauses = Generator[Pause, Until | None, Outcome]
+"""A run that pauses before its first iteration or step, and then where it is told to; at a pause it
+is sent how far to go, None for the end."""
 
 
 def steady(
@@ -26,6 +31,16 @@ def steady(
     controller: CheckpointController | None = None,
     resumed: State | None = None,
 ) -> Outcome:
+    """Solve A u = b as `iterating` does, without a pause."""
+    return finished(iterating(problem, watcher, controller, resumed))
+
+
+def iterating(
+    problem: Model,
+    watcher: Watcher,
+    controller: CheckpointController | None = None,
+    resumed: State | None = None,
+) -> Pauses:
     """Solve A u = b, as div(k grad T) + q = 0; the solution is left in the model's field.
 
     From a `resumed` state it goes on as if it had not stopped.
@@ -33,7 +48,7 @@ def steady(
     system = problem.steady_system()
     if reason := stall(problem.case, system.singular):
         watcher.warn(reason)
-    (field,) = problem.fields.values()
+    ((name, field),) = problem.fields.items()
     total = problem.add_magnitudes
 
     def begin(system: System, exponent: int) -> tuple[Method, Criterion]:
@@ -41,11 +56,21 @@ def steady(
         criterion = Criterion(problem.case.solver, system, field, total=total, exponent=exponent)
         method = make_method(problem.case, system, field)
         if resumed is not None:
-            for name, array in method.memory(resumed.number).items():
-                problem.restore(array, resumed.fields[name])
+            for key, array in method.memory(resumed.number).items():
+                problem.restore(array, resumed.fields[key])
         return method, criterion
 
-    outcome = solve(system, field, begin, problem.reset, watcher, controller, resumed)
+    iterates = solving(system, field, begin, problem.reset, watcher, controller, resumed)
+    until: Until | None = None
+    while True:
+        try:
+            at = iterates.send(until)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            break
+        present: Callable[[], dict[str, Any]] = partial(dict, [(name, at.u)])
+        again = resumed is not None
+        until = yield Pause(problem, at.number, None, at.norm, again, present, back=at.back)
     if system.singular:
         system.remove_mean(field)
     if problem.case.solver.update is not None:
@@ -100,7 +125,7 @@ def transient(
     outputs: Sequence[Output],
     controller: CheckpointController | None = None,
     resumed: State | None = None,
-) -> Outcome:
+) -> Pauses:
     """March to the end time; each output gets the first frame, those of its schedule, and the last.
 
     Lines are read with the frames of the first output. From a `resumed` state it goes on as if it
@@ -126,18 +151,34 @@ def transient(
         record |= {"pace": time_steps.state, "stepper": stepper.scalars}
         return State(number, record, log.history, stepper.fields)
 
+    def present() -> Mapping[str, Any]:
+        stepper.present()
+        return problem.fields
+
+    def pause() -> Generator[Pause, Until | None, Until]:
+        at, again = log.state, resumed is not None
+        problem.backend.sync()
+        asked = yield Pause(problem, number, at.time, at.norm, again, present, log.history)
+        return asked or Until()
+
     if resumed is None:
         write(0.0, outputs)
     controller.begin(number, resumed is not None and resumed.finished)
-    while not (time_steps.over(number, log.state.time) or log.steady):
+    asked, reached = (yield from pause()), False
+    while not (time_steps.over(number, log.state.time) or log.steady or asked.stop):
+        if reached:
+            asked, reached = (yield from pause()), False
+            continue
         if number >= controller.next:
             problem.backend.sync()
             controller.check(number, capture)
         before = 0  # steps that are made at once with the next look, frame or check
         if stepper.at_once > 1:
             now = number, log.state.time, time_steps.step
-            until = min(log.until_look(*now, look), *(o.schedule.until(*now) for o in outputs))
-            until = min(until, stepper.at_once, time_steps.alike(number), controller.next - number)
+            schedules = [asked.schedule, *(output.schedule for output in outputs)]
+            until = min(log.until_look(*now, look), *(each.until(*now) for each in schedules))
+            until = min(until, stepper.at_once, time_steps.alike(number))
+            until = min(until, controller.next - number, asked.number - number)
             before = max(until, 1) - 1
         time_step = time_steps.next_step(number + before, log.state.time, stepper.fields)
         sampled = time_step.last or log.samples(number + before + 1, time_step)
@@ -167,12 +208,15 @@ def transient(
             watcher.progress(number, log.state.norm, in_all)
         if due := [output for output in outputs if output.schedule.due(number, time_step)]:
             write(case.time.end if time_step.last else stepper.time, due)
+        reached = number >= asked.number or asked.schedule.due(number, time_step)
     # A last frame that a march to a later end would not have is not kept for one.
     controller.finish(capture)
-    write(case.time.end if time_steps.over(number, log.state.time) else stepper.time, outputs)
+    over = time_steps.over(number, log.state.time)
+    write(case.time.end if over else stepper.time, outputs)
+    threshold, reason = case.time.tolerance or 0.0, "" if over or log.steady else asked.stop
     ending = "count" if case.time.tolerance is None else "tolerance" if log.steady else "limit"
-    threshold = case.time.tolerance or 0.0
-    return Outcome(ending, number, log.state.norm, threshold=threshold, history=log.history)
+    outcome = Outcome(ending, number, log.state.norm, threshold=threshold, history=log.history)
+    return replace(outcome, ending="stopped", reason=reason) if reason else outcome
 
 
 def steps_to_look(case: Case, count: int) -> int:

@@ -309,6 +309,9 @@ class CudaBackend(DeviceBackend):
         self.sync()
         return host
 
+    def lent(self, array: DeviceArray) -> Any:
+        return self._cuda.as_cuda_array(array)
+
     def part(self, array: DeviceArray, shape: Sequence[int], first: int = 0) -> DeviceArray:
         return array.part(tuple(shape), first)
 

@@ -333,9 +333,9 @@ class Staggered(MultiFieldModel):
 
     # ---- what is asked for -------------------------------------------------------------------
 
-    def written(self, name: str) -> Any:
+    def written(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
         """Velocities at the centres of cells; the pressure with mean 0 where no wall gives it."""
-        array, region = self.fields[name], self.grid.interior
+        array, region = (fields or self.fields)[name], self.grid.interior
         if name not in ("pressure", *self.components):
             return array
         centre = self.backend.zeros(self.grid.shape)

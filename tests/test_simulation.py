@@ -1,0 +1,394 @@
+"""A run that a Python program drives: steps one by one, callbacks, results in memory, notebooks."""
+
+import doctest
+import gc
+import pickle
+
+import numpy as np
+import pytest
+from test_ranks import launch, mpi
+
+import heatsolve
+from heatsolve import api
+from heatsolve.errors import Diverged, InputError
+
+PLATE = {"grid.nodes": [17, 17]}
+FLOW = {"grid.cells": [12, 12], "time.end": 0.09}
+HEAT = {"grid.cells": [24, 16], "time.end": 0.02}
+HOST = ["numpy", pytest.param("numba", marks=pytest.mark.thorough)]
+WALLS = ("left", "right", "bottom", "top")
+MARCH = {
+    "model": {"steady": False},
+    "grid": {"cells": (12, 8)},
+    "initial": {"temperature": "sin(pi*x)*y"},
+    "boundary": {side: {"temperature": {"value": 1.5}} for side in WALLS},
+    "time": {"end": 0.1, "step": 0.001},
+    "output": {"every": 40},
+}
+CASES = {
+    "explicit": (MARCH, {}),
+    "implicit": (MARCH, {"time.scheme": "crank-nicolson", "time.step": 0.005}),
+    "flow": ("taylor-green", FLOW),
+    "steady": ("hot-plate", PLATE),
+    "jacobi": ("hot-plate", PLATE | {"solver.method": "jacobi", "solver.check_every": 7}),
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def same(a, b):
+    """Whether two results have the same bits: fields, times, and history."""
+    assert list(a) == list(b)
+    assert all(np.array_equal(a[name], b[name]) for name in a)
+    assert np.array_equal(a.time, b.time)
+    assert a.history.keys() == b.history.keys()
+    return all(np.array_equal(a.history[name], b.history[name]) for name in a.history)
+
+
+# ---- steps -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", HOST)
+@pytest.mark.parametrize("name", CASES)
+def test_steps_have_the_bits_of_a_run(name, backend):
+    """However they are asked for, and whatever is read between them."""
+    case, overrides = CASES[name]
+    alone = heatsolve.run(case, backend=backend, overrides=overrides)
+    sim = heatsolve.Simulation(case, backend=backend, overrides=overrides)
+    assert sim.steps == 0 and not sim.over
+    for count in (1, 2, 5):
+        first = sim.steps
+        made = sim.step(count)
+        assert sim.steps == first + made and (made == count or sim.over)
+        for field in sim:
+            assert np.isfinite(sim[field]).all()
+    sim.run()
+    assert sim.over and same(sim.result, alone)
+    assert sim.steps == alone.attributes.get("steps", alone.attributes.get("iterations"))
+    assert all(np.array_equal(sim[f], alone[f][-1] if sim.time else alone[f]) for f in sim)
+    assert sim.step(3) == 0
+    for key in ("converged", "residual", "threshold", "case", "backend"):
+        assert sim.result.attributes.get(key) == alone.attributes.get(key)
+
+
+def test_a_field_between_steps_is_that_of_a_frame():
+    """With its coordinates and units, walls included, at the true time."""
+    frames = heatsolve.run(MARCH, overrides={"output.every": 1}, backend="numpy")
+    sim = heatsolve.Simulation(MARCH, backend="numpy")
+    for n in range(1, 8):
+        assert sim.step() == 1
+        assert sim.time == frames.time[n]
+        assert np.array_equal(sim["temperature"], frames["temperature"][n])
+    assert sim["temperature"].dims == ("y", "x")
+    assert sim["temperature"].x.attrs["units"] == "1"
+    assert np.array_equal(sim.coordinates["x"], frames.coordinates["x"])
+    assert sim.history["iteration"].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert sim.norm == frames.history["residual"][6]
+
+
+def test_iterations_of_numbers_of_any_size():
+    """Where squares of norms overflow the field is still in the units of the case."""
+    large = {"boundary.top.temperature.value": 1e200, "solver.method": "cg"} | PLATE
+    alone = heatsolve.run("hot-plate", backend="numpy", overrides=large)
+    sim = heatsolve.Simulation("hot-plate", backend="numpy", overrides=large)
+    sim.step(30)
+    assert sim.steps == 30 and not sim.over
+    assert 1e199 < np.abs(sim["temperature"]).max() < 1e201
+    assert np.array_equal(sim.field("temperature", device=True), sim["temperature"])
+    sim.run()
+    assert np.array_equal(sim["temperature"], alone["temperature"])
+
+
+def test_run_until_a_time():
+    """The first step that reaches it: no step is bent."""
+    sim = heatsolve.Simulation(MARCH, backend="numpy")
+    sim.run(until=0.0105)
+    assert (sim.steps, sim.time) == (11, pytest.approx(0.011))
+    sim.run(until=0.02)
+    assert sim.steps == 20
+    sim.run(until=0.01)
+    assert sim.steps == 20
+    with pytest.raises(InputError, match=r"until = 1 lies behind time\.end = 0\.1"):
+        sim.run(until=1.0)
+    sim.run(until=0.1)
+    assert sim.over and sim.time == 0.1 and sim.steps == 100
+    with pytest.raises(InputError, match="a steady case has no time"):
+        heatsolve.Simulation("hot-plate", overrides=PLATE).run(until=1.0)
+
+
+def test_the_array_itself():
+    """It is the one that the scheme works in, for reading."""
+    sim = heatsolve.Simulation(MARCH, backend="numpy")
+    sim.step(3)
+    lent = sim.field("temperature", device=True)
+    assert np.shares_memory(lent, sim._at.problem.fields["temperature"])
+    assert np.array_equal(lent, sim["temperature"])
+    with pytest.raises(ValueError, match="read-only"):
+        lent[0, 0] = 1.0
+    copy = sim.field("temperature")
+    copy[:] = 0.0
+    assert sim["temperature"].max() > 0.0
+    with pytest.raises(KeyError, match="there is no field 'speed', only temperature"):
+        sim["speed"]
+
+
+# ---- loops and callbacks -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"),
+    [
+        ("40 steps", [0, 40, 80, 100]),
+        ("1 step", list(range(101))),
+        (0.03, [0, 30, 60, 90, 100]),
+        ("0.05 s", [0, 50, 100]),
+        ([0.0105, 0.02], [0, 11, 20, 100]),
+        (7.0, [0, 100]),
+    ],
+)
+def test_every(every, steps):
+    assert [sim.steps for sim in heatsolve.march(MARCH, every, backend="numpy")] == steps
+
+
+@pytest.mark.parametrize("every", [10, True, 0.0, -1.0, "often", "0 steps", [2.0, 1.0], np.nan, []])
+def test_every_that_says_nothing(every):
+    with pytest.raises(InputError, match="must be a number of steps such as"):
+        heatsolve.march(MARCH, every, backend="numpy")
+
+
+def test_every_of_a_steady_case():
+    found = [sim.steps for sim in heatsolve.march("hot-plate", "4 steps", overrides=PLATE)]
+    assert found == [0, 4, 6]
+    with pytest.raises(InputError, match="is a time, a steady case has"):
+        heatsolve.march("hot-plate", 0.5, overrides=PLATE)
+
+
+def test_a_callback_sees_the_steps_of_a_run():
+    seen = []
+    alone = heatsolve.run(MARCH, backend="numpy", output="alone.h5")
+    result = heatsolve.run(MARCH, each=lambda sim: seen.append(sim.time), every=0.04)
+    assert seen == [pytest.approx(t) for t in (0.0, 0.04, 0.08, 0.1)]
+    assert result.path.name == "case.h5" and same(result, alone)
+    assert "stopped" not in result.attributes
+
+
+@pytest.mark.parametrize(
+    ("each", "reason"),
+    [
+        (lambda sim: sim.steps == 20, "the callback said so"),
+        (lambda sim: "hot enough" if sim.steps == 20 else None, "hot enough"),
+        (lambda sim: sim.stop("seen it") if sim.steps == 20 else None, "seen it"),
+    ],
+)
+def test_a_callback_stops_the_run(each, reason, capsys):
+    """In order: the file is complete, with the last field; a restart goes on."""
+    given = {"backend": "numpy", "overrides": {"checkpoint.every": 1000}}
+    result = heatsolve.run(MARCH, each=each, every="10 steps", quiet=False, **given)
+    assert f"stopped in 20 steps: {reason}\n" in capsys.readouterr().out
+    assert not result.converged
+    assert (result.attributes["steps"], result.attributes["stopped"]) == (20, reason)
+    assert result.time.tolist() == [0.0, pytest.approx(0.02)]
+    further = heatsolve.run(MARCH, restart=True, **given)
+    assert further.attributes["steps"] == 100 and "stopped" not in further.attributes
+    assert same(further, heatsolve.run(MARCH, output="alone.h5", **given))
+
+
+def test_a_loop_that_is_left_ends_the_run():
+    for sim in heatsolve.march(MARCH, "10 steps", backend="numpy", output="left.h5"):
+        if sim.steps == 30:
+            break
+    assert sim.over and sim.result.attributes["stopped"] == "the loop was left"
+    assert heatsolve.open("left.h5").time[-1] == sim.time == pytest.approx(0.03)
+
+
+def test_an_error_in_a_callback_loses_nothing():
+    def each(sim):
+        if sim.steps == 20:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        heatsolve.run(MARCH, each=each, every="10 steps", backend="numpy")
+    result = heatsolve.open("case.h5")
+    assert result.attributes["stopped"] == "the callback raised ZeroDivisionError"
+    assert result.time[-1] == pytest.approx(0.02)
+    with (
+        pytest.raises(ZeroDivisionError),
+        heatsolve.Simulation(MARCH, backend="numpy", output="block.h5") as sim,
+    ):
+        sim.step(5)
+        each(sim.step(15) and sim)
+    assert heatsolve.open("block.h5").attributes["stopped"] == "its block raised ZeroDivisionError"
+
+
+def test_a_stopped_iteration_leaves_its_field():
+    def each(sim):
+        seen.append(sim["temperature"].values)
+        return sim.steps == 3
+
+    seen = []
+    result = heatsolve.run("hot-plate", each=each, backend="numpy", overrides=PLATE)
+    assert result.attributes["iterations"] == 3 and not result.converged
+    assert np.array_equal(result["temperature"], seen[-1]) and len(seen) == 4
+
+
+# ---- files and memory ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["explicit", "flow", "steady"])
+def test_results_in_memory(name, tmp_path):
+    """They are those of the file, but that there is none."""
+    case, overrides = CASES[name]
+    kept = heatsolve.run(case, backend="numpy", overrides=overrides, output=False)
+    assert not list(tmp_path.iterdir()) and kept.path is None
+    written = heatsolve.run(case, backend="numpy", overrides=overrides)
+    assert same(kept, written)
+    differing = {"wall_seconds", "solve_seconds", "machine"}
+    assert kept.attributes.keys() == written.attributes.keys()
+    for key in kept.attributes.keys() - differing:
+        assert kept.attributes[key] == written.attributes[key]
+    for name in written:
+        assert kept[name].attrs == written[name].attrs and kept[name].dims == written[name].dims
+    assert repr(kept).startswith("<heatsolve.Result in memory: ")
+    assert "base64,iVBOR" in kept._repr_html_()
+    with pytest.raises(KeyError, match="in memory has no field 'x'"):
+        kept["x"]
+
+
+def test_save():
+    """The fields now, in a file like any other, and the run goes on as if nothing had been."""
+    alone = heatsolve.run(MARCH, backend="numpy")
+    sim = heatsolve.Simulation(MARCH, backend="numpy")
+    sim.step(30)
+    sim.save("now.h5")
+    now = heatsolve.open("now.h5")
+    assert np.array_equal(now["temperature"][0], sim["temperature"])
+    assert (now.attributes["steps"], now.time.tolist()) == (30, [sim.time])
+    assert not now.converged and len(now.history["residual"]) == 30
+    assert np.array_equal(sim.snapshot()["temperature"], now["temperature"])
+    assert sim.figure("temperature")._repr_png_().startswith(b"\x89PNG")
+    sim.run()
+    assert same(sim.result, alone)
+    steady = heatsolve.Simulation("hot-plate", backend="numpy", overrides=PLATE)
+    steady.step(2)
+    steady.save("steady.h5")
+    assert np.array_equal(heatsolve.open("steady.h5")["temperature"], steady["temperature"])
+    with pytest.raises(InputError, match="is the name of a picture"):
+        steady.save("steady.png")
+
+
+def test_a_simulation_with_a_file():
+    """It is there when the run is over, frames and all; a restart goes on from its checkpoints."""
+    alone = heatsolve.run(MARCH, backend="numpy", output="alone.h5")
+    saved = {"backend": "numpy", "overrides": {"checkpoint.every": 10}, "output": "own.h5"}
+    with heatsolve.Simulation(MARCH, **saved) as sim:
+        sim.step(25)
+        with pytest.raises(InputError, match="not over yet"):
+            sim.result  # noqa: B018
+    assert heatsolve.open("own.h5").attributes["stopped"] == "closed"
+    again = heatsolve.Simulation(MARCH, restart=True, **saved)
+    assert again.steps == 25
+    assert [sim.steps for sim in again.march("50 steps")] == [50, 100]
+    assert same(heatsolve.open("own.h5"), alone)
+    with pytest.raises(InputError, match="checkpoints lie beside a file"):
+        heatsolve.Simulation(MARCH, restart=True)
+    assert [*heatsolve.march(MARCH, "50 steps", restart=True, **saved)] == []
+
+
+def test_a_simulation_that_is_dropped_leaves_no_file(tmp_path, capfd):
+    sim = heatsolve.Simulation(MARCH, backend="numpy", output="own.h5")
+    sim.step(5)
+    del sim
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+    assert "own.h5 is not written: its run was neither taken to its end nor closed" in (
+        capfd.readouterr().err
+    )
+
+
+def test_without_a_file_nothing_is_drawn_or_saved(capfd):
+    heatsolve.run(MARCH, backend="numpy", overrides={"checkpoint.every": 10}, output=False)
+    said = "a run without a file writes no others, draws nothing, saves nothing"
+    assert capfd.readouterr().err == f"heatsolve: warning: {said}\n"
+
+
+def test_waiting_is_no_computing():
+    """Time between two steps is not that of the run, and other runs may use it."""
+    sim = heatsolve.Simulation(MARCH, backend="numpy", quiet=False)
+    sim.step(3)
+    sim._run._left -= 1000.0
+    other = heatsolve.run(MARCH, backend="numpy")
+    sim.run()
+    assert sim.result.attributes["wall_seconds"] < 100.0
+    assert sim.result.attributes["solve_seconds"] < 100.0
+    assert same(sim.result, other)
+    with np.errstate(divide="raise"):
+        sim = heatsolve.Simulation(MARCH, backend="numpy")
+        with pytest.raises(FloatingPointError):
+            np.ones(1) / np.zeros(1)
+
+
+def test_a_run_that_failed_is_over():
+    unstable = {"time.allow_unstable": True, "time.end": 5000, "time.step": 5}
+    sim = heatsolve.Simulation(MARCH, backend="numpy", overrides=unstable)
+    with pytest.raises(Diverged):
+        sim.run()
+    with pytest.raises(InputError, match="has ended with an error"):
+        sim.step()
+
+
+# ---- many processes ----------------------------------------------------------------------------
+
+DRIVEN = """
+import os, pickle, sys, numpy as np, heatsolve
+os.chdir(sys.argv[1])
+case, more = {case!r}, {overrides!r}
+seen = []
+for sim in heatsolve.march(case, {every!r}, backend="numpy", overrides=more, output="many.h5"):
+    seen.append([sim.steps, *(sim[name].values.tobytes() for name in sim)])
+block = sim.field(next(iter(sim)))
+whole = sim[next(iter(sim))]
+rank = sim._ranks.rank
+assert block.size < whole.size and sim._ranks.size == 2
+result = heatsolve.run(case, backend="numpy", overrides=more, output=False)
+assert all(np.array_equal(sim[name], result[name][-1]) for name in sim)
+with open("rank%d" % rank, "wb") as file:
+    pickle.dump(seen, file)
+sim = heatsolve.Simulation(case, backend="numpy", overrides=more)
+sim.step(1)
+if rank == 1:
+    sim.stop("rank 1 has seen enough")
+assert sim.step(1) == 0 and sim.result.attributes["stopped"] == "rank 1 has seen enough"
+sim = heatsolve.Simulation(case, backend="numpy", overrides=more)
+sim.step(1 + rank)
+"""
+
+
+@mpi
+def test_many_processes(tmp_path):
+    """Each sees the whole fields, with the bits of one; a stop of one stops all; different calls
+    are refused."""
+    script = tmp_path / "script.py"
+    given = {"case": MARCH, "overrides": {"time.end": 0.01}, "every": "4 steps"}
+    script.write_text(DRIVEN.format(**given))
+    done = launch(2, script, tmp_path)
+    assert done.returncode == 2, done.stderr
+    sentence = "rank 1 of 2 asks for step 2, but rank 0 for step 1: all of them must make the same"
+    assert sentence in done.stderr
+    alone = [
+        [sim.steps, *(sim[name].values.tobytes() for name in sim)]
+        for sim in heatsolve.march(backend="numpy", **given)
+    ]
+    for rank in (0, 1):
+        assert pickle.loads((tmp_path / f"rank{rank}").read_bytes()) == alone
+    assert heatsolve.open("many.h5").attributes["ranks"] == 2
+
+
+# ---- words -------------------------------------------------------------------------------------
+
+
+def test_examples_of_docstrings():
+    found = doctest.testmod(api, extraglobs={"heatsolve": heatsolve})
+    assert found.attempted >= 8 and not found.failed
