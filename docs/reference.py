@@ -27,6 +27,7 @@ from heatsolve.case.types import (
     Shape,
     SpaceField,
     SpaceTimeField,
+    StartFile,
     Stride,
     Times,
     VelocityField,
@@ -38,7 +39,9 @@ HEAD = """\
 
 Every section and every key, made from the program's own schema. Lists run x, y, z. Where a number
 or a field may stand, an expression in quotes may stand; what it may say, and how the parts work
-together, is in [case files](cases.md). `--set KEY=VALUE` sets any key: `--set grid.cells=[64,64]`,
+together, is in [case files](cases.md). For a field of x, y, z a table may stand that names a file
+or an image, `{ file = "a.h5", field = "T" }`: see [fields from
+files](cases.md#fields-from-files). `--set KEY=VALUE` sets any key: `--set grid.cells=[64,64]`,
 `--set obstacle.0.radius=0.1`.
 
 `FIELD` is a field of the model: `temperature` (heat; flow), `concentration` (transport; flow),
@@ -53,6 +56,7 @@ WORDS = {
     SpaceTimeField: "field of x, y, z, t",
     VelocityField: 'list of fields of x, y, z; or `"self"`',
     Shape: '`"circle"`, `"box"` or field of x, y, z',
+    StartFile: "name of a file",
     Constants: "table of numbers",
     Interval: "whole number > 0 or time",
     Times: "whole number > 0, time, or list of numbers",

@@ -19,7 +19,7 @@ ROOMS = {
     "models": "stencil case linear parallel backends",
     "control": "stencil parallel models",
     "time": "stencil case linear parallel backends models control",
-    "io": "parallel control case",
+    "io": "stencil parallel control case",
     "budget": "stencil backends backends.registry parallel linear case models time",
     "outputs": "stencil case models time control io",
     "runner": "stencil backends backends.registry parallel linear case models time control io "
@@ -38,6 +38,7 @@ see all.
 OUTSIDE = {
     "mpi4py": "parallel",
     "h5py": "io",
+    "PIL": "io.data",
     "numba": "backends",
     "cupy": "backends",
     "cupyx": "backends",

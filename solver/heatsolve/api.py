@@ -15,6 +15,7 @@ import numpy as np
 from heatsolve.case import load as cases
 from heatsolve.case.case import Case
 from heatsolve.case.changes import refuse_another
+from heatsolve.case.data import without_arrays
 from heatsolve.case.toml import dump, inline
 from heatsolve.case.types import seconds_of
 from heatsolve.cli import main
@@ -49,21 +50,26 @@ WRITTEN: dict[tuple[Path, str], str] = {}
 def load(case: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Case:
     """The case of a file, of a shipped name, or of a table as `tomllib` gives it.
 
-    In a table and in overrides arrays of NumPy are lists, and its scalars numbers. Raises
-    CaseError, with a line for each mistake; InputError if there is no such case.
+    In a table and in overrides arrays of NumPy are lists, and its scalars numbers; where a field
+    may stand, an array of NumPy or xarray is its values. Raises CaseError, with a line for each
+    mistake; InputError if there is no such case.
     """
+    arrays: dict[str, Any] = {}
     try:
         settings = list(overrides)
         if isinstance(overrides, Mapping):
-            pairs = overrides.items()
-            settings = [f"{key}={inline(value, tuple(key.split('.')))}" for key, value in pairs]
-        text = dump(case) if isinstance(case, Mapping) else None
+            pairs = [(key, tuple(key.split("."))) for key in overrides]
+            settings = [
+                f"{key}={inline(without_arrays(overrides[key], arrays, path), path)}"
+                for key, path in pairs
+            ]
+        text = dump(without_arrays(case, arrays)) if isinstance(case, Mapping) else None
     except (TypeError, AttributeError, RecursionError) as error:
         raise CaseError(f"{TABLE}: {error}") from None
     if text is None:
-        return cases.load(case, settings)  # type: ignore[arg-type]
+        return cases.load(case, settings).with_arrays(arrays)  # type: ignore[arg-type]
     parsed = cases.parse(text, TABLE, settings)
-    return parsed.named("case", parsed.text, parsed.origin)
+    return parsed.named("case", parsed.text, parsed.origin).with_arrays(arrays)
 
 
 def run(

@@ -23,6 +23,7 @@ from heatsolve.control.controller import CheckpointController, Start, State, fin
 from heatsolve.control.stop import StopRequest
 from heatsolve.errors import ExitCode, HeatsolveError, InputError
 from heatsolve.io.checkpoints import CheckpointStore
+from heatsolve.io.data import connect, described, make_digests, refuse_other_data
 from heatsolve.io.disk import folder_beside
 from heatsolve.io.reader import Solution, read
 from heatsolve.io.writer import target
@@ -164,6 +165,7 @@ def _parts(
         demand_same(ranks, options_of(case, backend, path, start, strict))
         machine = machine_of(case, backend, report, ranks)
         warn_of_unused(case, machine, ranks.size, report.warn, strict)
+        connect(case, grid_of(case), None if kept else path)
         if kept and (case.output.drawn or case.output.files or case.checkpoint.every):
             report.warn("a run without a file writes no others, draws nothing, saves nothing")
         with explained(case, machine, ranks.size):
@@ -183,11 +185,15 @@ def _run(
     began = clock.perf_counter()
     report.waited = 0.0
     problem = set_up(case, machine, report, ranks)
+    read_data(problem, report)
     time_steps = None if case.model.steady else time_step_controller(problem)
     if time_steps is not None and time_steps.warning:
         report.warn(time_steps.warning)
     store = store_of(problem, path) if path.name else None
     resumed = restarted(problem, store, start, time_steps, report) if store is not None else None
+    projected = case.model.scheme == "staggered" and resumed is None
+    if projected and any(key.startswith("initial.velocity") for key, _ in case.data()):
+        report.line("the velocities are projected: the march begins without divergence")
     with Files(problem, path, resumed) as results:
         if store is not None and resumed is None:
             store.clear()
@@ -271,6 +277,21 @@ def set_up(case: Case, machine: Backend, report: Report, ranks: Ranks) -> Model:
     return problem
 
 
+def read_data(problem: Model, report: Report) -> None:
+    """Read the fields of the case that are data, make their digests, and say how the data come to
+    the grid (asks all processes)."""
+    case, given = problem.case, list(problem.case.data())
+    axes = [f"velocity_{axis.name}" for axis in problem.whole.axes]
+    for key, data in given:
+        name, places = key.rpartition(".")[2], problem.whole
+        if case.model.scheme == "staggered" and name in axes:
+            places = places.faces(axes.index(name))
+        report.line(described(key, data, places))
+    if given:
+        assert problem.fields  # so that digests find in memory what has been read
+        make_digests(case, problem.ranks)
+
+
 def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     """The case with a halo of as many layers as a pass makes sweeps, if it leaves that open.
 
@@ -287,11 +308,15 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     most = min(n for n, parts in zip(extents, dims, strict=True) if parts > 1) // THICK
     if most < 3:
         return case
-    # The length of a pass is asked of a model on a grid as large as a block, without neighbours;
-    # point sources at an index may lie outside it.
+    # The length of a pass is asked of a model on a grid as large as a block, without neighbours, in
+    # the low corner of the box; point sources at an index may lie outside it.
     counts = [n + sum(axis.fixed) for n, axis in zip(extents, block.axes, strict=True)]
+    along = zip(case.grid.lower, reversed(counts), reversed(block.axes), strict=True)
+    ends = tuple(low + (axis.upper - low) * n / axis.points for low, n, axis in along)
     of_block = {
-        "grid": case.grid.model_copy(update={case.grid.kind: tuple(reversed(counts))}),
+        "grid": case.grid.model_copy(
+            update={case.grid.kind: tuple(reversed(counts)), "upper": ends}
+        ),
         "parallel": case.parallel.model_copy(update={"ranks": "auto"}),
         "source": case.source.model_copy(update={"point_sources": ()}),
     }
@@ -326,6 +351,7 @@ def restarted(
 
     def obstacle(state: State) -> str:
         refuse_another(recorded(state.record["case"]).text, case, method_name)
+        refuse_other_data(state.record.get("data"), case.digests())
         return march.passed_by(case, time_steps, state)
 
     state = find_state(store, start, obstacle, report)
@@ -343,7 +369,7 @@ def controller_of(
 ) -> CheckpointController:
     """The controller that saves the run as the case plans it, where there is a store.
 
-    A state includes the parts that hold the frames so far.
+    A state includes the parts that hold the frames so far, and the digests of the data.
     """
     case, plan = problem.case, problem.case.checkpoint
     if store is None:
@@ -351,7 +377,7 @@ def controller_of(
 
     def save(state: State) -> Path:
         frames = {"frames": []} if case.model.steady else results.secure()
-        record = state.record | {"case": case.recorded} | frames
+        record = state.record | {"case": case.recorded, "data": case.digests()} | frames
         fields = {name: problem.own(array) for name, array in state.fields.items()}
         return store.save(replace(state, record=record, fields=fields))
 
@@ -447,6 +473,7 @@ def attributes_of(problem: Model, outcome: Outcome, work: Work) -> dict[str, Any
     case = problem.case
     return {
         "case": case.recorded,
+        "data": ", ".join(f"{key} = {value}" for key, value in case.digests().items()) or None,
         "schema": case.schema_version,
         "heatsolve_version": __version__,
         "backend": problem.backend.name,

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -26,8 +26,9 @@ from heatsolve.case.sections import (
     Units,
     Wall,
 )
-from heatsolve.case.toml import ChangedDefault, KeyPath, lines_of, place_of, resolved
+from heatsolve.case.toml import ChangedDefault, KeyPath, dotted, lines_of, place_of, resolved
 from heatsolve.case.types import Constants, Found, real
+from heatsolve.stencil.data import Data
 from heatsolve.stencil.expressions import Expression, show, suggestion
 from heatsolve.stencil.grid import WALLS
 
@@ -93,6 +94,7 @@ class Case(Section):
     _name: str = PrivateAttr("case")
     _text: str = PrivateAttr("")
     _origin: Origin | None = PrivateAttr(None)
+    _arrays: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -113,6 +115,28 @@ class Case(Section):
     def origin(self) -> Origin | None:
         """Where it was read."""
         return self._origin
+
+    @property
+    def arrays(self) -> Mapping[str, Any]:
+        """Arrays that were given from Python, by the digests that stand for them in the text."""
+        return self._arrays
+
+    def with_arrays(self, arrays: Mapping[str, Any]) -> "Case":
+        """The same case with these arrays."""
+        case = self.model_copy()
+        case._arrays = dict(arrays)
+        return case
+
+    def data(self) -> Iterator[tuple[str, Data]]:
+        """Yield the fields that are data, each with its dotted key."""
+        for path, expression in _expressions(self):
+            lacking = path[0] == "initial" and len(path) == 2 and path[1] not in self.field_names
+            if isinstance(expression, Data) and not lacking:
+                yield dotted(path), expression
+
+    def digests(self) -> dict[str, str]:
+        """The digests of these fields by their keys, in a run that has read them."""
+        return {key: data.digest for key, data in self.data()}
 
     def named(self, name: str, text: str, origin: Origin | None) -> "Case":
         """The same case with a name, a text and an origin."""
@@ -206,6 +230,8 @@ class Case(Section):
     def _mistaken_expressions(self) -> Found:
         """Yield expressions in axes that there are not, or in time, and too small or large ones."""
         for path, expression in _expressions(self):
+            if isinstance(expression, Data):  # which varies along axes that its file tells
+                continue
             for name in sorted(expression.names.difference(self.grid.axes)):
                 if name != "t":
                     yield path, f"the case has no {name} axis"

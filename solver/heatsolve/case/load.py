@@ -66,7 +66,8 @@ def load(source: str | Path, overrides: Sequence[str] = ()) -> Case:
     Raises CaseError for an invalid case, and as `read`.
     """
     found = read(source)
-    case = parse(found.text, found.name, overrides)
+    folder = Path(found.name).parent if Path(found.name).is_file() else Path()
+    case = parse(found.text, found.name, overrides, folder)
     assert case.origin is not None
     return case.named(case.name, case.text, replace(case.origin, note=found.note))
 
@@ -134,8 +135,9 @@ def _folder() -> Path:
     return installed if installed.is_dir() else package.parents[1] / "cases"
 
 
-def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
-    """Return the case in a TOML text; `name` is the file that messages speak of.
+def parse(text: str, name: str, overrides: Sequence[str] = (), folder: Path | None = None) -> Case:
+    """Return the case in a TOML text; `name` is the file that messages speak of, `folder` the one
+    that files of data are looked for in, by default the current one.
 
     Raises CaseError, with a line for each mistake.
     """
@@ -145,7 +147,7 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> Case:
     origins = [(_override(table, setting), setting) for setting in settings]
     if found := [(path, UNHELD_WORDS) for path in unheld(table)]:
         raise CaseError(_report(found, 0, text, name, origins))
-    context: dict[str, Any] = {"constants": {}, "faulty": []}
+    context: dict[str, Any] = {"constants": {}, "faulty": [], "folder": folder or Path()}
     kind, unseen = case_of(table.get("model")), 0
     try:
         case = (kind or usual()).model_validate(table, context=context)

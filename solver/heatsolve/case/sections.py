@@ -23,6 +23,8 @@ from heatsolve.case.types import (
     Real,
     SpaceField,
     SpaceTimeField,
+    StartFile,
+    data_of,
     seconds_of,
 )
 from heatsolve.stencil.expressions import Expression, compile_expression, show
@@ -234,8 +236,18 @@ class Initial(Section):
     velocity_y: SpaceField = ZERO
     velocity_z: SpaceField = ZERO
     pressure: SpaceField = ZERO
+    file: StartFile | None = None
+    """A file that has all fields of the model, such as a result of another size: the start of each
+    field that has no key here; see [fields from files](cases.md#fields-from-files)."""
     boxes: tuple[Box, ...] = Field(default=(), alias="box")
     """Other values inside boxes; where boxes overlap, the last one counts."""
+
+    @pydantic.model_validator(mode="after")
+    def _from_file(self, info: pydantic.ValidationInfo) -> "Initial":
+        for name in set(type(self).model_fields) - {"file", "boxes"} - self.model_fields_set:
+            if self.file is not None:  # the keys that were given stay as they are
+                self.__dict__[name] = data_of({**self.file.given, "field": name}, info)
+        return self
 
 
 class Source(Section):

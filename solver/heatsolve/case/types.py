@@ -11,12 +11,15 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Gt, Le
 from pydantic import BeforeValidator, PlainValidator, ValidationInfo
 
 from heatsolve.case.toml import KeyPath
+from heatsolve.report import printable
+from heatsolve.stencil.data import Data
 from heatsolve.stencil.expressions import (
     Expression,
     ExpressionError,
@@ -24,6 +27,7 @@ from heatsolve.stencil.expressions import (
     compile_expression,
     finite,
     show,
+    suggestion,
 )
 from heatsolve.stencil.grid import AXIS_NAMES
 
@@ -59,7 +63,59 @@ def real(value: Any, info: ValidationInfo) -> float:
     return finite(value)
 
 
+DATA = {
+    "file": ("field", "time", "interpolation"),
+    "image": ("black", "white", "interpolation"),
+    "array": ("interpolation",),
+}
+"""Where the values of a field may be, and the other keys of its table."""
+INTERPOLATIONS = ("linear", "nearest")
+
+
+def _data(table: dict[str, Any], info: ValidationInfo) -> Data:
+    """A field that is data: `{ file = ..., field = ... }`, `{ image = ... }`."""
+    kinds = [key for key in DATA if key in table]
+    if len(kinds) != 1:
+        wanted = "a number or an expression, not a table without file or image"
+        raise ExpressionError(f"must be {'given by file or image, not both' if kinds else wanted}")
+    (kind,) = kinds
+    given, faults = dict(table), list[Mistake]()
+    for key, value in table.items():
+        try:
+            if key in ("black", "white", "time") and key in DATA[kind]:
+                given[key] = real(value, info)
+            elif key not in (kind, *DATA[kind]):
+                near = suggestion(key, DATA[kind])
+                faults.append(((key,), f"unknown key{near or f', not with {kind}'}"))
+            elif not isinstance(value, str) or not value:
+                faults.append(((key,), f"must be a text, not {show(value)}"))
+            elif key == "interpolation" and value not in INTERPOLATIONS:
+                faults.append(((key,), f'must be "linear" or "nearest", not {show(value)}'))
+        except ExpressionError as error:
+            faults.append(((key,), str(error)))
+    if faults:
+        raise Mistakes(*faults)
+    return data_of(given, info)
+
+
+def data_of(given: dict[str, Any], info: ValidationInfo) -> Data:
+    """The data of a table whose keys are right."""
+    context: Any = info.context
+    text = given.get("image") or given.get("file") or f"the array {given.get('array')}"
+    text = f"{given['field']} of {text}" if "field" in given else text
+    return Data(printable(text), given, context.get("folder", Path()))
+
+
+def _start(value: Any, info: ValidationInfo) -> Data:
+    """A file of results."""
+    if not isinstance(value, str) or not value:
+        raise ExpressionError(f"must be the name of a file, not {show(value)}")
+    return data_of({"file": value}, info)
+
+
 def _field(variables: Sequence[str], value: Any, info: ValidationInfo) -> Expression:
+    if isinstance(value, dict):
+        return _data(value, info)
     if not isinstance(value, str):
         value = repr(finite(value, "a number or an expression"))
     expression = _compile(value, variables, info)
@@ -90,7 +146,7 @@ def _shape(value: Any, info: ValidationInfo) -> Expression | str:
     """The name of a shape, or a field that is not 0 inside it."""
     if value in ("circle", "box"):
         return value
-    if not isinstance(value, str):
+    if not isinstance(value, str | dict):
         raise ExpressionError(f'must be "circle", "box" or an expression, not {show(value)}')
     return _field(AXIS_NAMES, value, info)
 
@@ -159,6 +215,7 @@ Integer = Annotated[int, BeforeValidator(real), Le(MAX_INTEGER)]
 PositiveInteger = Annotated[Integer, Gt(0)]
 SpaceField = Annotated[Expression, PlainValidator(partial(_field, AXIS_NAMES))]
 VelocityField = Annotated[tuple[Expression, ...] | str | None, PlainValidator(_velocity)]
+StartFile = Annotated[Data, PlainValidator(_start)]
 Shape = Annotated[Expression | str, PlainValidator(_shape)]
 SpaceTimeField = Annotated[Expression, PlainValidator(partial(_field, (*AXIS_NAMES, "t")))]
 Stride = Annotated[int | tuple[int, ...], PlainValidator(_stride)]

@@ -36,6 +36,7 @@ NUMBERS = "fiu"
 """The kinds of NumPy's types that are numbers."""
 TEXTS = {
     "case",
+    "data",
     "heatsolve_version",
     "backend",
     "precision",

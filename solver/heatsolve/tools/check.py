@@ -12,6 +12,7 @@ from heatsolve.budget import Budget, budget_of
 from heatsolve.case.case import Case
 from heatsolve.case.sections import IMPLICIT
 from heatsolve.errors import InputError
+from heatsolve.io.data import connect
 from heatsolve.models.base import Model, dims_of, model_class
 from heatsolve.models.grid import grid_of, sample_of
 from heatsolve.models.heat.solver import method_name
@@ -57,6 +58,7 @@ def preview(
     machine, reason = choose(wanted, precision, case.parallel.threads)
     warn_of_unused(case, machine, ranks, (report or Report(mute=True)).warn, strict)
     grid = grid_of(case)
+    connect(case, grid)
     if case.origin is not None and case.origin.note:
         yield case.origin.note
     yield f"{case.name}: {shown(case.about.title) or 'untitled'}"

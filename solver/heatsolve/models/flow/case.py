@@ -20,6 +20,7 @@ from heatsolve.case.sections import (
     Wall,
 )
 from heatsolve.case.types import Found, PositiveReal, Real, Shape
+from heatsolve.stencil.data import Data
 from heatsolve.stencil.expressions import show, words
 from heatsolve.stencil.grid import WALLS
 
@@ -137,7 +138,7 @@ class Obstacle(Section):
 
     shape: Shape
     """`"circle"` (in 3D a sphere), `"box"`, or an expression that is true inside, as `"x > 1 and
-    y < 0.5*x"`."""
+    y < 0.5*x"`; data are 0.5 and more inside."""
     center: tuple[Real, ...] | None = None
     """The centre of a circle."""
     radius: PositiveReal | None = None
@@ -176,6 +177,8 @@ class Obstacle(Section):
             return inside
         assert not isinstance(self.shape, str)
         result = np.asarray(self.shape(**{name: positions[name] for name in self.shape.names}))
+        if isinstance(self.shape, Data):  # the surface lies half-way between 0 and 1
+            return result >= 0.5
         return np.isfinite(result) & (result != 0.0)
 
     def mistakes(self) -> Found:

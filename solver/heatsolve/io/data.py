@@ -1,0 +1,317 @@
+"""Fields of a case from files: HDF5 (results of heatsolve among them), netCDF-4, NPY, CSV, images.
+
+`connect` opens all that a case names. HDF5, netCDF-4 and NPY are read window by window, CSV and
+images at once.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from heatsolve.case.case import Case
+from heatsolve.errors import InputError
+from heatsolve.io.disk import failing
+from heatsolve.io.reader import field_of, opened
+from heatsolve.parallel.ranks import Ranks
+from heatsolve.stencil.data import Data, Samples, arranged, array_samples, digest, pieces
+from heatsolve.stencil.expressions import suggestion
+from heatsolve.stencil.grid import AXIS_NAMES, Grid
+
+CF = ("scale_factor", "add_offset", "_FillValue", "missing_value")
+"""Attributes by which netCDF packs values: value = scale_factor * stored + add_offset."""
+COUNTED = "This is a netCDF dimension but not a netCDF variable"
+"""The name that netCDF gives an axis without positions."""
+NETCDF_3 = b"CDF"
+"""The first bytes of a file."""
+
+
+def connect(case: Case, grid: Grid, written: Path | None = None) -> None:
+    """Open all data of a case, whose grid this is; `written` is the file that a run will replace.
+
+    Raises InputError, with the key, for a file that is not there, has no such field or does not
+    cover the grid, and FileFailure for one that cannot be read.
+    """
+    axes = [axis.name for axis in grid.axes]
+    for key, data in case.data():
+        try:
+            data.connect(key, _samples(data, axes, case.arrays), grid)
+        except InputError as error:
+            said = str(error)
+            raise InputError(said if said.startswith(f"{key}: ") else f"{key}: {said}") from None
+        if written is not None and written.exists() and "array" not in data.given:
+            path = _path(data)
+            if path.exists() and path.samefile(written):
+                raise InputError(f"{key}: the run would replace {path}: name another --output")
+
+
+def make_digests(case: Case, ranks: Ranks) -> None:
+    """Make the digest of each field of data; each process reads a share of it (asks all)."""
+    for _, data in case.data():
+        assert data.samples is not None
+        windows = pieces(data.samples)
+        first, stop = (len(windows) * n // ranks.size for n in (ranks.rank, ranks.rank + 1))
+        shares = ranks.gather(data.sums(windows[first:stop]))
+        data.has_digest(digest(data.samples, [each for share in shares for each in share]))
+
+
+def refuse_other_data(before: object, now: Mapping[str, str]) -> None:
+    """Raise InputError for data that are not those of a checkpoint, whose digests are `before`."""
+    known = before if isinstance(before, dict) else {}
+    for key, value in now.items():
+        if not key.startswith("reference.") and known.get(key, value) != value:
+            raise InputError(
+                f"{key}: the data are not those of the checkpoint, their digest was "
+                f"{known[key]} and is {value}; restore the file (--overwrite starts anew)"
+            )
+
+
+def described(key: str, data: Data, grid: Grid) -> str:
+    """A line of the log: the values of a field, and how they come to a grid."""
+    assert data.samples is not None
+    points = " x ".join(map(str, reversed(data.samples.shape)))
+    how = "interpolated linearly"
+    if data.nearest:
+        how = "each point takes the nearest one"
+    elif data.meets(grid):
+        how = "point by point"
+    return f"{key}: {data.text}, {points} points, {how}"
+
+
+def _path(data: Data) -> Path:
+    return data.folder / (data.given.get("file") or data.given["image"])
+
+
+def _samples(data: Data, axes: Sequence[str], arrays: Mapping[str, Any]) -> Samples:
+    """The values of a field, for a case with these axes, slowest first."""
+    given = data.given
+    if "array" in given:
+        if given["array"] not in arrays:
+            raise InputError(
+                f"the array {given['array']} was given from Python, and is not in the case's text: "
+                "give it again"
+            )
+        return array_samples(arrays[given["array"]], axes)
+    path = _path(data)
+    with failing("read", path):
+        if not path.is_file():
+            raise InputError(f"there is no file {path}")
+        if "image" in given:
+            return _image(path, given, axes)
+        if path.suffix == ".npy":
+            return _npy(path, given, axes)
+        if path.suffix in (".csv", ".txt", ".dat"):
+            return _csv(path, given, axes)
+        if h5py.is_hdf5(path):
+            return _hdf5(path, given, axes)
+        with path.open("rb") as file:
+            if file.read(3) == NETCDF_3:
+                raise InputError(
+                    f"{path} is netCDF-3: convert it, for example by nccopy -k netCDF-4"
+                )
+    raise InputError(f"{path} is none of HDF5, netCDF-4, NPY (.npy) and CSV (.csv)")
+
+
+def _no_field(path: Path, given: Mapping[str, Any]) -> None:
+    for key in ("field", "time"):
+        if key in given:
+            raise InputError(f"{path} holds one array: leave {key} out")
+
+
+# ---- arrays and tables ---------------------------------------------------------------------------
+
+
+def _npy(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples:
+    _no_field(path, given)
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")  # which holds no objects of Python
+    except ValueError as error:
+        raise InputError(f"{path} is no NPY file of numbers: {error}") from None
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{path} holds {array.dtype}, not real numbers")
+    unknown = [None] * array.ndim
+    return _of_file(path, lambda key: array[key], array.shape, unknown, unknown, array.dtype, axes)
+
+
+def _of_file(path: Path, *args: Any) -> Samples:
+    try:
+        return arranged(*args)
+    except InputError as error:
+        raise InputError(f"{path} {error}") from None
+
+
+def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples:
+    """A table with the columns x, y, z and fields, its rows in any order; or a bare matrix, whose
+    first row is the lowest."""
+    if "time" in given:
+        raise InputError(f"{path} has no times: leave time out")
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        text = [line for line in file.read().splitlines() if line.strip()]
+    if not text:
+        raise InputError(f"{path} is empty")
+    mark = next((each for each in (",", ";", "\t") if each in text[0]), " ")
+    rows = list(csv.reader(text, delimiter=mark, skipinitialspace=True))
+    header = [word.strip() for word in rows[0]]
+    named = any(word in AXIS_NAMES for word in header)
+    try:
+        table = np.array([[float(w) for w in row if w.strip()] for row in rows[named:]], float)
+    except ValueError:
+        raise InputError(f"{path} is no table of numbers with rows of one length") from None
+    if not named:
+        _no_field(path, given)
+        table = table.reshape(-1) if 1 in table.shape and len(axes) == 1 else table
+        unknown = [None] * table.ndim
+        return _of_file(
+            path, lambda key: table[key], table.shape, unknown, unknown, table.dtype, axes
+        )
+    own = [axis for axis in axes if axis in header]
+    fields = [word for word in header if word not in AXIS_NAMES]
+    name = _chosen(path, given, fields)
+    if table.shape[1] != len(header):
+        raise InputError(f"{path} has {len(header)} names and {table.shape[1]} columns")
+    found = [np.unique(table[:, header.index(axis)], return_inverse=True) for axis in own]
+    shape = tuple(line.size for line, _ in found)
+    values = np.full(shape, np.nan)
+    places = tuple(index.reshape(-1) for _, index in found)
+    if len(table) != values.size or len(set(zip(*places, strict=True))) != values.size:
+        raise InputError(
+            f"{path} has {len(table)} points, which are no grid of {' x '.join(map(str, shape))}"
+        )
+    values[places] = table[:, header.index(name)]
+    lines = [line for line, _ in found]
+    return Samples(tuple(own), shape, tuple(lines), values.dtype, lambda key: values[key])
+
+
+def _chosen(path: Path, given: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """The field that a case names, or the only one."""
+    if "field" not in given and len(fields) == 1:
+        return fields[0]
+    name = given.get("field")
+    if name in fields:
+        return str(name)
+    if not fields:
+        raise InputError(f"{path} has no field")
+    has = f"only {', '.join(fields)}" if len(fields) < 20 else f"but {len(fields)} others"
+    if name is None:
+        raise InputError(f"{path} has several fields: give field, one of {', '.join(fields)}")
+    raise InputError(f'{path} has no field "{name}"{suggestion(name, fields)}, {has}')
+
+
+# ---- HDF5 and netCDF-4 ---------------------------------------------------------------------------
+
+
+def _hdf5(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples:
+    with _file(path) as (file, ours):
+        wanted = dict(given)
+        if "field" in given:
+            wanted["field"] = given["field"].strip("/")
+        field = _chosen(path, wanted, _numbers(file))
+        about: Any = file[field]
+        dims, lines = [], []
+        for dimension in about.dims:
+            name, line = dimension.label or None, None
+            if len(dimension):
+                name, line = dimension[0].name.rpartition("/")[2], _positions(dimension[0])
+            dims.append(name)
+            lines.append(line)
+        packing = {key: float(np.ravel(about.attrs[key])[0]) for key in CF if key in about.attrs}
+        frame = _frame(path, given, dims, lines)
+        shape, dtype = about.shape, np.dtype(float) if packing else about.dtype
+
+    def load(key: tuple[Any, ...]) -> np.ndarray:
+        # It has been looked into when its axes were read.
+        with failing("read", path), h5py.File(path, "r", locking="best-effort") as file:
+            dataset = field_of(file, field) if ours else file[field]
+            return _unpacked(np.asarray(dataset[key]), packing)
+
+    return _of_file(path, load, shape, dims, lines, dtype, axes, frame)
+
+
+def _numbers(file: h5py.File) -> list[str]:
+    """The datasets of numbers, at any depth, that are neither axes nor a history."""
+    result = []
+
+    def look(name: str, item: Any) -> None:
+        field = isinstance(item, h5py.Dataset) and item.dtype.kind in "fiu" and item.ndim > 0
+        if field and not item.is_scale and not name.startswith("history/"):
+            result.append(name)
+
+    file.visititems(look)
+    return result
+
+
+def _positions(scale: h5py.Dataset) -> np.ndarray | None:
+    """The values of an axis; None of one that netCDF only counts."""
+    counts = str(scale.attrs.get("NAME", b"")).strip("b'").startswith(COUNTED)
+    numbers = scale.ndim == 1 and scale.dtype.kind in "fiu"
+    return np.asarray(scale[:], np.float64) if numbers and not counts else None
+
+
+@contextmanager
+def _file(path: Path) -> Iterator[tuple[h5py.File, bool]]:
+    """An open file, and whether it is a result, which is examined, and whose values may lie in
+    parts."""
+    with h5py.File(path, "r", locking="best-effort") as file:
+        ours = "heatsolve_version" in file.attrs
+        if not ours:
+            yield file, ours
+    if ours:
+        with opened(path) as file:
+            yield file, ours
+
+
+def _frame(
+    path: Path,
+    given: Mapping[str, Any],
+    dims: Sequence[str | None],
+    lines: Sequence[np.ndarray | None],
+) -> int:
+    """The number of the frame that is nearest to the time of the case, the last one without."""
+    if "time" not in given:
+        return -1
+    places = [n for n, name in enumerate(dims) if name in ("time", "t")]
+    line = lines[places[0]] if places else None
+    if line is None:
+        raise InputError(f"{path} has no axis of times with values: leave time out")
+    return int(np.argmin(np.abs(line - given["time"])))
+
+
+def _unpacked(stored: np.ndarray, packing: Mapping[str, float]) -> np.ndarray:
+    """Values as netCDF's conventions have them, NaN where there are none."""
+    if not packing:
+        return stored
+    values = stored * packing.get("scale_factor", 1.0) + packing.get("add_offset", 0.0)
+    for key in ("_FillValue", "missing_value"):
+        if key in packing:
+            values = np.where(stored == packing[key], np.nan, values)
+    return values
+
+
+# ---- images --------------------------------------------------------------------------------------
+
+
+def _image(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples:
+    """The brightness of pixels, from `black` to `white`; the last row is the lowest."""
+    from PIL import Image, UnidentifiedImageError
+
+    if len(axes) != 2:
+        raise InputError(f"{path} is an image, for cases with two axes, not {len(axes)}")
+    try:
+        with Image.open(path) as opened_image:
+            image: Image.Image = opened_image
+            if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+                paper = Image.new("RGBA", image.size, "white")
+                image = Image.alpha_composite(paper, image.convert("RGBA"))
+            deep = image.mode.startswith("I;16")
+            grey = np.asarray(image if deep else image.convert("L"))
+    except (UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:
+        raise InputError(f"{path} is no image that can be read: {error}") from None
+    black, white = given.get("black", 0.0), given.get("white", 1.0)
+    share = grey.astype(float) / (65535.0 if deep else 255.0)
+    values = np.where(share == 1.0, white, black + share * (white - black))[::-1]
+    shape, none = values.shape, (None, None)
+    return Samples(tuple(axes), shape, none, values.dtype, lambda key: values[key], cells=True)

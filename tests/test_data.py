@@ -1,0 +1,576 @@
+"""Fields from files, images and arrays: their values, interpolation, restarts, refusals."""
+
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import xarray
+from many import Impatient
+from PIL import Image
+from test_ranks import launch, mpi
+
+import heatsolve
+from heatsolve.case.load import load, parse
+from heatsolve.control.controller import Start
+from heatsolve.errors import CaseError, FileFailure, InputError, Interrupted
+from heatsolve.io import data as files
+from heatsolve.io.reader import read
+from heatsolve.models.grid import grid_of
+from heatsolve.parallel.ranks import Ranks
+from heatsolve.report import Report
+from heatsolve.runner import run
+from heatsolve.stencil.data import Data, arranged, pieces
+from heatsolve.stencil.grid import make_grid
+from heatsolve.tools.check import preview
+
+SIDES = ("left", "right", "bottom", "top", "back", "front")
+PLATE = """
+[grid]
+{grid}
+[model]
+steady = false
+{model}
+[initial]
+temperature = {initial}
+[boundary]
+{walls}
+[time]
+end = 0.001
+step = 1e-5
+"""
+
+
+def text(initial="0", grid="cells = [32, 24]", model="", walls=4):
+    each = "\n".join(f"{side}.temperature = {{ value = 0 }}" for side in SIDES[:walls])
+    return PLATE.format(grid=grid, model=model, initial=initial, walls=each)
+
+
+def values_of(given, folder, grid="cells = [32, 24]", **positions):
+    """A field of a case at the points of its grid, or at others."""
+    case = parse(text(given, grid), "case", folder=folder)
+    box = grid_of(case)
+    files.connect(case, box)
+    inside = {axis.name: box.along(n, axis.coordinates[1:-1]) for n, axis in enumerate(box.axes)}
+    return np.asarray(case.initial.temperature(**{**inside, **positions}))
+
+
+@pytest.fixture
+def noise(tmp_path):
+    """The same 24 x 32 values in a file of every kind."""
+    values = np.random.default_rng(3).random((24, 32))
+    x, y = (np.arange(32) + 0.5) / 32, (np.arange(24) + 0.5) / 24
+    np.save(tmp_path / "a.npy", values)
+    np.savetxt(tmp_path / "a.csv", values, fmt="%.17g", delimiter=",")
+    rows = np.array([(v, y[j], x[i]) for (j, i), v in np.ndenumerate(values)])
+    shuffled = np.random.default_rng(4).permutation(rows)
+    table = {"fmt": "%.17g", "delimiter": ", ", "header": "T, y, x", "comments": ""}
+    np.savetxt(tmp_path / "b.csv", shuffled, **table)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["inside/T"] = values
+    array = xarray.DataArray(values, {"y": y, "x": x}, ("y", "x"), "T")
+    array.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
+    swapped = array[::-1].T.expand_dims(time=[0.0, 1.0]).copy()
+    swapped[0] = -1.0
+    swapped.to_netcdf(tmp_path / "b.nc", engine="h5netcdf")
+    return values
+
+
+KINDS = {
+    "a.npy": '{ file = "a.npy" }',
+    "a matrix": '{ file = "a.csv" }',
+    "a table": '{ file = "b.csv" }',
+    "a.h5": '{ file = "a.h5", field = "inside/T" }',
+    "a.nc": '{ file = "a.nc", field = "T" }',
+    "turned, in time": '{ file = "b.nc" }',
+    "at a time": '{ file = "b.nc", time = 0.9 }',
+}
+
+
+@pytest.mark.parametrize("given", KINDS.values(), ids=KINDS)
+def test_every_kind_of_file_gives_its_values(given, noise, tmp_path):
+    assert np.array_equal(values_of(given, tmp_path), noise)
+
+
+def test_packed_values_are_unpacked(tmp_path):
+    stored = xarray.DataArray(
+        np.linspace(-3.0, 4.0, 24 * 32).reshape(24, 32), dims=("y", "x"), name="T"
+    )
+    stored[3, 5] = np.nan
+    packing = {"scale_factor": 0.001, "add_offset": 2.0, "dtype": "int16", "_FillValue": -9999}
+    stored.to_netcdf(tmp_path / "p.nc", engine="h5netcdf",
+                     encoding={"T": packing})  # fmt: skip
+    found = values_of('{ file = "p.nc" }', tmp_path)
+    assert np.isnan(found[3, 5]) and np.nanmax(np.abs(found - stored.values)) < 0.00051
+    with pytest.raises(InputError, match=r"initial.temperature: must be finite, but is nan at x ="):
+        run(parse(text('{ file = "p.nc" }'), "case", folder=tmp_path), "numpy", tmp_path / "o.h5")
+
+
+def field_on(grid, values, lines=None, axes=None, **given):
+    """Data of an array, in the box of a grid."""
+    axes = axes or [axis.name for axis in grid.axes]
+    names = axes if lines else [None] * values.ndim
+    samples = arranged(lambda key: values[key], values.shape, names, lines or names, values.dtype,
+                       [axis.name for axis in grid.axes])  # fmt: skip
+    data = Data("an array", given, Path())
+    data.connect("here", samples, grid)
+    return data
+
+
+def at_points(data, grid):
+    lines = {a.name: grid.along(n, a.coordinates[1:-1]) for n, a in enumerate(grid.axes)}
+    return np.asarray(data(**lines)), lines
+
+
+@pytest.mark.parametrize("on_nodes", [True, False])
+def test_a_product_of_lines_is_met_between_the_points(on_nodes):
+    """(1 + x)(2 - y)(1 - 3 z) is linear along each axis."""
+    lines = [np.linspace(0.0, 1.0, n) for n in (5, 6, 4)]
+    z, y, x = np.meshgrid(*lines, indexing="ij")
+    grid = make_grid((13, 9, 11), (0, 0, 0), (1, 1, 1), on_nodes)
+    data = field_on(grid, (1 + x) * (2 - y) * (1 - 3 * z), lines)
+    found, at = at_points(data, grid)
+    exact = (1 + at["x"]) * (2 - at["y"]) * (1 - 3 * at["z"])
+    assert found.shape == (11, 9, 13) and np.allclose(found, exact, rtol=0, atol=1e-14)
+    # Scattered positions take another way through the program, with the same bits.
+    scattered = {name: np.broadcast_to(line, found.shape).copy() for name, line in at.items()}
+    assert np.array_equal(data(**scattered), found)
+    assert data(x=at["x"][0, 0, 7], y=at["y"][0, 3, 0], z=at["z"][5, 0, 0]) == found[5, 3, 7]
+    assert data(x=np.empty(0), y=np.empty(0), z=np.empty(0)).shape == (0,)
+
+
+def test_equal_values_stay_equal_and_points_keep_theirs():
+    fine, coarse = (make_grid((n, n), (0, 0), (1, 1), True) for n in (65, 17))
+    assert (at_points(field_on(fine, np.full((7, 9), 0.1)), fine)[0] == 0.1).all()
+    values = np.random.default_rng(0).random((65, 65))
+    values[1, 1] = np.nan  # which no coarse point needs
+    assert np.array_equal(at_points(field_on(coarse, values), coarse)[0], values[::4, ::4])
+    assert field_on(coarse, values).meets(coarse) and not field_on(fine, values[::3]).meets(fine)
+
+
+def test_nearest():
+    grid = make_grid((8,), (0,), (1,), False)
+    found, _ = at_points(field_on(grid, np.array([1.0, 5.0, 2.0]), interpolation="nearest"), grid)
+    assert found.tolist() == [1, 1, 1, 5, 5, 2, 2, 2]
+
+
+def test_periodic_axes_go_round():
+    """With and without the end repeated, and with positions of another period."""
+    grid = make_grid((24,), (0,), (1,), False, ["x"])
+    wave = lambda x: np.cos(2 * np.pi * x)  # noqa: E731
+    for start, count in ((0.0, 400), (-0.5, 400), (0.3, 401)):
+        line = start + np.linspace(0.0, 1.0, 401)[:count]
+        data = field_on(grid, wave(line), [line])
+        found, at = at_points(data, grid)
+        assert np.abs(found - wave(at["x"])).max() < 5e-5
+    unplaced = np.arange(4.0)
+    assert at_points(field_on(grid, unplaced), grid)[0][[0, -1]] == pytest.approx([1.25, 1.75])
+
+
+def test_only_the_points_around_a_block_are_read():
+    asked = []
+    values = np.random.default_rng(0).random((64, 48))
+    whole = make_grid((96, 128), (0, 0), (1, 1), False)
+    block = whole.block([(32, 64), (0, 24)], [(1, 1), (0, 1)])
+    data = field_on(whole, values)
+    load = data.samples.load
+    object.__setattr__(data.samples, "load", lambda key: asked.append(key) or load(key))
+    found = np.asarray(data(**block.positions()))
+    ((rows, columns),) = asked
+    assert rows.stop - rows.start <= 20 and columns.stop - columns.start <= 14
+    everything = np.asarray(field_on(whole, values)(**whole.positions()))
+    assert np.array_equal(found[1:-1, 1:-1], everything[32:66, 1:26])
+    asked.clear()
+    data(**block.positions())
+    assert not asked  # it is in memory
+
+
+# ---- runs ----------------------------------------------------------------------------------------
+
+COPPER = """
+[grid]
+cells = [40, 30]
+[model]
+conductivity = { file = "k.npy" }
+[source]
+temperature = { image = "q.png", black = -2, white = 7, interpolation = "nearest" }
+[initial]
+temperature = { file = "a.csv" }
+[boundary]
+left.temperature = { value = { file = "a.npy" } }
+right.temperature = { robin = { h = { file = "k.npy" }, ambient = 1 } }
+bottom.temperature = { gradient = 0 }
+top.temperature = { value = 0 }
+"""
+CARRIED = """
+[grid]
+cells = [40, 30]
+periodic = ["y"]
+[model]
+kind = "transport"
+velocity = [{ file = "v.h5", field = "u" }, { file = "v.h5", field = "v" }]
+[initial]
+concentration = { file = "a.npy" }
+[[initial.box]]
+field = "concentration"
+value = { file = "k.npy" }
+lower = [0.2, 0.2]
+upper = [0.6, 0.5]
+[boundary]
+left.concentration = { value = 0 }
+right.concentration = { gradient = 0 }
+[time]
+end = 0.05
+cfl = 0.5
+scheme = "rk2"
+"""
+PAST = """
+[grid]
+cells = [40, 30]
+periodic = ["y"]
+[model]
+kind = "flow"
+viscosity = 0.01
+[initial]
+velocity_x = { file = "v.h5", field = "u" }
+[[obstacle]]
+shape = { image = "body.png", black = 1, white = 0 }
+[boundary]
+left = { kind = "inflow", velocity_x = { value = 1 } }
+right.kind = "outflow"
+[time]
+end = 0.02
+step = 0.002
+scheme = "rk3"
+[solver]
+method = "mgcg"
+"""
+CASES = {"heat": COPPER, "transport": CARRIED, "flow": PAST}
+
+
+@pytest.fixture
+def folder(noise, tmp_path):
+    """The files of these cases; a disc of radius 0.15 in the middle of body.png."""
+    rng = np.random.default_rng(5)
+    np.save(tmp_path / "k.npy", 1.0 + rng.random((11, 17)))
+    y, x = (np.arange(21) + 0.5)[:, None] / 21, (np.arange(16) + 0.5)[None, :] / 16
+    with h5py.File(tmp_path / "v.h5", "w") as file:
+        file["u"] = (1.0 + 0.3 * np.sin(2 * np.pi * y) + 0.0 * x).astype("f4")
+        file["v"] = 0.2 * np.cos(2 * np.pi * y) * np.ones_like(x)
+    Image.fromarray(rng.integers(0, 256, (9, 14), np.uint8)).save(tmp_path / "q.png")
+    y, x = (np.mgrid[0:90, 0:90] + 0.5) / 90 - 0.5
+    grey = np.clip(0.5 + 20.0 * (np.hypot(x, y) - 0.15), 0.0, 1.0)
+    Image.fromarray(np.round(255 * grey).astype(np.uint8)).save(tmp_path / "body.png")
+    for name, case in CASES.items():
+        (tmp_path / f"{name}.toml").write_text(case)
+    return tmp_path
+
+
+def ran(name, folder, backend, **options):
+    output = folder / f"{name}-{backend}.h5"
+    run(load(folder / f"{name}.toml"), backend, output, **options)
+    return read(output)
+
+
+def assert_same(one, two):
+    assert one.names == two.names
+    for name in one.names:
+        assert np.array_equal(one.fields[name], two.fields[name]), name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_bits_on_every_backend(name, folder, other_backend):
+    assert_same(ran(name, folder, "numpy"), ran(name, folder, other_backend))
+
+
+@mpi
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [(3, "heat"), *[
+        pytest.param(ranks, name, marks=pytest.mark.thorough)
+        for ranks in (2, 4) for name in CASES
+    ]],
+)  # fmt: skip
+def test_same_bits_on_ranks(ranks, name, folder):
+    one = ran(name, folder, "numpy")
+    many = folder / "many.h5"
+    args = "-m", "heatsolve", "run", folder / f"{name}.toml", "--backend", "numpy", "--output", many
+    done = launch(ranks, *args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_same(one, read(many))
+    assert one.attributes["data"] == read(many).attributes["data"]
+
+
+def test_a_run_and_a_check_say_what_they_read(folder):
+    said = []
+    report = Report(quiet=True)
+    report.line = said.append
+    ran("heat", folder, "numpy", report=report)
+    text = "\n".join(said)
+    assert "model.conductivity: k.npy, 17 x 11 points, interpolated linearly" in text
+    assert "source.temperature: q.png, 14 x 9 points, each point takes the nearest one" in text
+    assert "boundary.right.temperature.robin.h: k.npy" in text
+    lines = "\n".join(preview(load(folder / "heat.toml")))
+    assert "k = k.npy, q = q.png" in lines
+    ran("flow", folder, "numpy", report=report)
+    assert "the velocities are projected: the march begins without divergence" in said
+
+
+def test_a_users_model_reads_data(folder, monkeypatch):
+    monkeypatch.setattr("heatsolve.case.load.REGISTERED", {})
+
+    @heatsolve.model("decay", fields=("u",), parameters={"rate": 1.0})
+    def decay(at, u, rate, *spacings):
+        return -rate * u[at]
+
+    case = parse("""
+        [model]
+        kind = "decay"
+        [grid]
+        cells = [32, 24]
+        periodic = ["x", "y"]
+        [initial]
+        u = { file = "a.npy" }
+        [time]
+        end = 0.1
+        step = 0.1
+        """, "case", folder=folder)  # fmt: skip
+    run(case, "numpy", folder / "decay.h5")
+    fields, values = read(folder / "decay.h5").fields, np.load(folder / "a.npy")
+    assert np.array_equal(fields["u"][0], values)
+    assert np.allclose(fields["u"][1], 0.9 * values, rtol=1e-15)
+
+
+def test_a_drawing_is_an_obstacle(folder):
+    """The surface lies half-way from black to white: a disc with a soft edge is a circle."""
+    later = PAST.replace("end = 0.02", "end = 0.3").replace("step = 0.002", "cfl = 0.5")
+    (folder / "flow.toml").write_text(later)  # at first the force depends on every cut
+    drawn = ran("flow", folder, "numpy")
+    circle = "shape = 'circle'\ncenter = [0.5, 0.5]\nradius = 0.15"
+    line = 'shape = { image = "body.png", black = 1, white = 0 }'
+    (folder / "flow.toml").write_text(later.replace(line, circle))
+    round_ = ran("flow", folder, "numpy")
+    one, two = (each.history["force_x"][-1] for each in (drawn, round_))
+    assert one == pytest.approx(two, rel=2e-3) and one > 0.0
+    for each in (drawn, round_):
+        assert each.fields["velocity_x"][-1][15, 20] == 0.0
+
+
+def test_rows_of_an_image_run_from_the_top(tmp_path):
+    picture = np.zeros((24, 32), np.uint8)
+    picture[0, :] = 255
+    picture[5, 3] = 51
+    Image.fromarray(picture).save(tmp_path / "a.png")
+    found = values_of('{ image = "a.png", black = 1, white = "10*5 + 1" }', tmp_path)
+    assert (found[-1] == 51.0).all() and (found[:-1, 4:] == 1.0).all()
+    assert found[18, 3] == 11.0
+    deep = (np.arange(24 * 32).reshape(24, 32) * 85).astype(np.uint16)
+    deep[0, 0] = 65535
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    assert np.allclose(values_of('{ image = "deep.png" }', tmp_path), deep[::-1] / 65535)
+
+
+def test_an_earlier_result_of_another_size_is_a_start(folder):
+    """The fields that have no key of their own; a flow begins without divergence."""
+    coarse = ran("flow", folder, "numpy")
+    shutil.copy(folder / "flow-numpy.h5", folder / "coarse.h5")
+    start = PAST.replace('velocity_x = { file = "v.h5", field = "u" }', 'file = "coarse.h5"')
+    (folder / "flow.toml").write_text(start.replace("[40, 30]", "[56, 44]"))
+    fine = ran("flow", folder, "numpy")
+    first = fine.fields["velocity_x"][0]
+    x = (np.arange(56) + 0.5) / 56
+    last = coarse.fields["velocity_x"][-1].mean(axis=0)
+    near = np.interp(x, (np.arange(40) + 0.5) / 40, last)
+    assert np.abs(first.mean(axis=0) - near).max() < 0.05
+    assert fine.history["divergence"][0] < 1e-7
+    keys = [line.split(" = ")[0] for line in fine.attributes["data"].split(", ")]
+    assert {"initial.velocity_x", "initial.velocity_y", "obstacle.0.shape"} <= set(keys)
+    assert "initial.velocity_z" not in keys
+
+
+def test_a_run_does_not_replace_its_data(folder):
+    ran("heat", folder, "numpy")
+    again = load(folder / "heat.toml", ['initial={file="heat-numpy.h5"}'])
+    with pytest.raises(InputError, match=r"the run would replace .*: name another --output"):
+        run(again, "numpy", folder / "heat-numpy.h5")
+    run(again, "numpy", folder / "other.h5")
+
+
+# ---- restarts ------------------------------------------------------------------------------------
+
+
+def test_a_restart_compares_the_data(folder):
+    name = folder / "transport.toml"
+    steps = CARRIED.replace("cfl = 0.5", "step = 0.002")
+    name.write_text(steps + "[checkpoint]\nevery = 3\n")
+    whole = ran("transport", folder, "numpy")
+    with pytest.raises(Interrupted):
+        run(load(name), "numpy", folder / "part.h5", request=Impatient(7))
+    restart = Start(restart=True)
+    kept = (folder / "k.npy").read_bytes()
+    values = np.load(folder / "k.npy")
+    values[3, 4] = np.nextafter(values[3, 4], 2.0)
+    np.save(folder / "k.npy", values)
+    sentence = (
+        r"initial.box.0.value: the data are not those of the checkpoint, their digest was \w{16} "
+        r"and is \w{16}; restore the file \(--overwrite starts anew\)"
+    )
+    with pytest.raises(InputError, match=sentence):
+        run(load(name), "numpy", folder / "part.h5", start=restart)
+    # The same values elsewhere, and of another kind, are the same data.
+    (folder / "moved.npy").write_bytes(kept)
+    moved = load(name, ['initial.box.0.value={file="moved.npy"}'])
+    run(moved, "numpy", folder / "part.h5", start=restart)
+    assert_same(whole, read(folder / "part.h5"))
+    nearest = load(name, ['model.velocity=[{file="a.npy"}, "x"]'])
+    with pytest.raises(InputError, match=r"model.velocity"):
+        run(nearest, "numpy", folder / "part.h5", start=restart)
+
+
+def test_a_digest_depends_on_every_value_and_position():
+    grid = make_grid((600, 2000), (0, 0), (1, 1), False)
+    values = np.random.default_rng(0).random((2000, 600))
+
+    def digest(data):
+        files.make_digests(Holder(data), Ranks())
+        return data.digest
+
+    first = digest(field_on(grid, values))
+    assert len(pieces(field_on(grid, values).samples)) > 1
+    assert digest(field_on(grid, values.copy())) == first
+    for place in ((0, 0), (1999, 599), (1000, 17)):
+        changed = values.copy()
+        changed[place] = np.nextafter(changed[place], 2.0)
+        assert digest(field_on(grid, changed)) != first
+    assert digest(field_on(grid, values[::-1])) != first
+    lines = [axis.coordinates[1:-1] for axis in grid.axes]
+    assert digest(field_on(grid, values, lines)) != first
+
+
+class Holder:
+    """In place of a case: one field of data."""
+
+    def __init__(self, data):
+        self._data = data
+
+    def data(self):
+        yield "here", self._data
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4"])
+def test_large_blocks_are_read_once_and_not_kept(dtype, monkeypatch):
+    monkeypatch.setattr("heatsolve.stencil.data.KEPT", 1000)
+    monkeypatch.setattr("heatsolve.stencil.data.CHUNK", 5 * 24 * 8)
+    values = np.random.default_rng(0).random((30, 24)).astype(dtype)
+    grid = make_grid((24, 30), (0, 0), (1, 1), False)
+    small = field_on(grid, values)
+    data, asked = field_on(grid, values), []
+    load = data.samples.load
+    object.__setattr__(data.samples, "load", lambda key: asked.append(key) or load(key))
+    found = np.asarray(data(**grid.positions()))
+    assert np.array_equal(found, np.pad(values.astype(float), 1, "edge"))
+    for each in (small, data):
+        files.make_digests(Holder(each), Ranks())
+    assert data.digest == small.digest
+    rows = [key[0] for key in asked]
+    assert len(rows) > 2 and sum(each.stop - each.start for each in rows) == 30
+    assert data._kept is None
+    block = grid.block([(4, 20), (0, 24)], [(1, 1), (0, 0)])
+    assert np.array_equal(np.asarray(data(**block.positions())), found[3:23])
+
+
+# ---- Python --------------------------------------------------------------------------------------
+
+
+def test_arrays_from_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = np.random.default_rng(3).random((24, 32))
+    x, y = (np.arange(32) + 0.5) / 32, (np.arange(24) + 0.5) / 24
+    array = xarray.DataArray(values[::-1].T, {"x": x, "y": y[::-1]}, ("x", "y"))
+    digests = []
+    for given in (values, array, values.astype("f4")):
+        case = {
+            "grid": {"cells": [32, 24], "periodic": ["x", "y"]},
+            "model": {"kind": "transport", "velocity": [1.0, np.ones((24, 32))]},
+            "initial": {"concentration": given},
+            "time": {"end": 0.01, "cfl": 0.5},
+        }
+        result = heatsolve.run(case, backend="numpy")
+        exact = values if given is array else given
+        assert np.array_equal(result["concentration"][0], exact)
+        digests.append(result.attributes["data"])
+    assert len(set(digests)) == 3
+    text = result.attributes["case"]
+    with pytest.raises(InputError, match=r"was given from Python, and is not in the case's text"):
+        run(parse(text, "case"), "numpy")
+    probes = {"output.probes": np.array([[0.5, 0.5], [0.2, 0.2]])}
+    assert heatsolve.load(case | {"initial": {}}, probes).output.probes == ((0.5, 0.5), (0.2, 0.2))
+    loaded = heatsolve.load(case, {"initial.concentration": 2 * values})
+    values[:] = 0.0  # the case has a copy
+    files.connect(loaded, grid_of(loaded))
+    assert loaded.initial.concentration(x=x[3], y=y[2]) > 0.0
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("given", "sentence"), [
+    ('{ file = "a.h5", image = "b.png" }', "must be given by file or image, not both"),
+    ('{ field = "T" }', "an expression, not a table without file or image"),
+    ('{ file = 3 }', "initial.temperature.file: must be a text, not 3"),
+    ('{ file = "" }', "initial.temperature.file: must be a text"),
+    ('{ file = "a.h5", feld = "T" }', 'temperature.feld: unknown key, did you mean "field"'),
+    ('{ file = "a.h5", black = 1 }', "initial.temperature.black: unknown key, not with file"),
+    ('{ image = "a.png", black = "bright" }', 'initial.temperature.black: unknown name "bright"'),
+    ('{ file = "a.h5", interpolation = "cubic" }', 'must be "linear" or "nearest", not "cubic"'),
+    ('[1, 2]', "must be a number or an expression, not a list"),
+])  # fmt: skip
+def test_mistaken_tables(given, sentence):
+    with pytest.raises(CaseError, match=sentence):
+        parse(text(given), "case")
+
+
+@pytest.mark.parametrize(("given", "sentence"), [
+    ('{ file = "none.h5" }', "there is no file .*none.h5"),
+    ('{ file = "a.h5", field = "U" }', 'a.h5 has no field "U", only inside/T'),
+    ('{ file = "two.h5" }', "two.h5 has several fields: give field, one of S, T"),
+    ('{ file = "cube.npy" }', "has 4 dimensions .2 x 2 x 2 x 2., the case has 2 axes"),
+    ('{ file = "a.npy", field = "T" }', "holds one array: leave field out"),
+    ('{ file = "a.h5", time = 1 }', "has no axis of times with values: leave time out"),
+    ('{ file = "short.csv" }', "short.csv covers x = 0 to 0.4 only, the case 0 to 1"),
+    ('{ file = "holes.csv" }', "has 3 points, which are no grid of 2 x 2"),
+    ('{ file = "words.csv" }', "is no table of numbers with rows of one length"),
+    ('{ file = "words.txt2" }', "is none of HDF5, netCDF-4, NPY .* and CSV"),
+    ('{ file = "old.nc" }', "is netCDF-3: convert it"),
+    ('{ file = "objects.npy" }', "is no NPY file of numbers"),
+    ('{ image = "words.csv" }', "is no image that can be read"),
+    ('{ array = "0123" }', "was given from Python, and is not in the case's text"),
+])  # fmt: skip
+def test_mistaken_files(given, sentence, folder):
+    (folder / "words.csv").write_text("a,b\n1\n")
+    (folder / "words.txt2").write_text("a,b\n1\n")
+    (folder / "old.nc").write_bytes(b"CDF\x01" + bytes(40))
+    (folder / "holes.csv").write_text("x,y,T\n0,0,1\n1,0,2\n0,1,3\n")
+    (folder / "short.csv").write_text("x,y,T\n0.1,0,1\n0.1,1,2\n0.3,0,3\n0.3,1,3\n")
+    np.save(folder / "cube.npy", np.ones((2, 2, 2, 2)))
+    np.save(folder / "objects.npy", np.array([{}, 1], object), allow_pickle=True)
+    with h5py.File(folder / "two.h5", "w") as file:
+        file["S"], file["T"] = np.ones((2, 2)), np.ones((2, 2))
+    case = parse(text(given), "case.toml", folder=folder)
+    with pytest.raises(InputError, match=rf"case.toml:8: initial.temperature: .*{sentence}"):
+        run(case, "numpy", folder / "o.h5")
+    with pytest.raises(InputError, match=sentence):
+        list(preview(case))
+
+
+def test_a_damaged_file_is_a_failure_of_files(folder):
+    (folder / "a.h5").write_bytes((folder / "a.h5").read_bytes()[:900])
+    with pytest.raises(FileFailure, match=r"a.h5"):
+        run(parse(text(KINDS["a.h5"]), "case", folder=folder), "numpy", folder / "o.h5")
+
+
+def test_paths_are_relative_to_the_case(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    result = heatsolve.run(folder / "heat.toml", backend="numpy", output=folder / "here.h5")
+    assert "initial.temperature" in result.attributes["data"]
