@@ -204,6 +204,9 @@ def _run(
         if resumed is not None and made == 0 and holds(results, case, outcome, ranks):
             report.line(f"{path} holds this already, nothing to do")
             return result
+        if case.model.steady:
+            for file in results:  # a large field takes long from a device: it has come already
+                file.append(fields=result.fields if file.section is None else None)
         errors = error_norms(problem, result.fields)
         attributes = attributes_of(problem, outcome, work) | errors
         attributes["wall_seconds"] = clock.perf_counter() - began - report.waited
@@ -395,7 +398,7 @@ def solve(
     controller: CheckpointController,
     resumed: State | None,
 ) -> Generator[Pause, Until | None, tuple[Outcome, Work]]:
-    """Iterate, or march in steps, to the end; the fields go to `results`."""
+    """Iterate, or march in steps, to the end; the frames of a march go to `results`."""
     case, machine = problem.case, problem.backend
 
     machine.points_updated = machine.bytes_moved = 0  # by the set-up
@@ -414,9 +417,6 @@ def solve(
     machine.sync()
     seconds = report.end()
     elapsed = seconds + report.compiled - compiled
-    if case.model.steady:
-        for file in results:
-            file.append()
     if said := trouble():
         report.warn(said)
     return outcome, work_of(problem, seconds, elapsed)

@@ -1,5 +1,6 @@
 """The cupy backend: generated CUDA C, compiled by NVRTC, memory and launches by CuPy."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,6 @@ class CupyBackend(DeviceBackend):
         super().__init__(precision)
         try:
             import cupy
-            import cupyx
 
             cupy.cuda.Device(device).use()
             cupy.zeros(1)
@@ -36,7 +36,7 @@ class CupyBackend(DeviceBackend):
             # CuPy says "driver version is insufficient" where there is no driver at all.
             reason = str(error).splitlines()[0]
             raise InputError(f"the cupy backend found no usable CUDA GPU ({reason})") from None
-        self._cupy, self._cupyx = cupy, cupyx
+        self._cupy = cupy
         self.limits = limits_of(cupy.cuda.Device().id)
         self._side = cupy.cuda.Stream(non_blocking=True, priority=PRIORITY)
         self._forked, self._joined = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
@@ -111,7 +111,10 @@ class CupyBackend(DeviceBackend):
         return seconds
 
     def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
-        return self._cupyx.empty_pinned(tuple(shape), dtype or self.dtype)
+        # As cupyx.empty_pinned does: the whole of cupyx would load SciPy, which takes its time.
+        kind = np.dtype(dtype or self.dtype)
+        memory = self._cupy.cuda.alloc_pinned_memory(math.prod(shape) * kind.itemsize)
+        return np.ndarray(tuple(shape), kind, memory)
 
     def mark(self) -> Callable[[], None]:
         event = self._cupy.cuda.Event(disable_timing=True)
