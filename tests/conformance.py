@@ -745,3 +745,34 @@ def compare_packing(backend: Backend, shape: Sequence[int], depth: int, inset: i
         assert same(carry(backend, array, edge, ghosts), host[window]), edge
         host[tuple(slice(*pair) for pair in ghosts)] = host[window]
         assert same(backend.to_host(array), host), ghosts
+
+
+def compare_quotients(backend: Backend) -> None:
+    """Sums that are kept, and their quotients: those of exact sums, 0 without a meaning."""
+    kind = backend.dtype.type
+    values = np.random.default_rng(8).normal(size=(3, 700)) ** 2
+    arrays = [backend.to_device(row) for row in values]
+    out, total = backend.zeros((1,)), backend.accumulator("sum")
+    kept = backend.scalars(3)
+    exact = [sums.exact_sum([row.astype(kind).astype(float)], lambda row: row) for row in values]
+    for number, array in enumerate(arrays):
+        backend.sweep(points.copy, total, ((0, 700),), array)
+        kept.divide(total, number, number, 0, out)
+        assert backend.to_host(out)[0] == kind(exact[number] / exact[0])
+    assert kept.sums == exact and total.value == 0.0
+    kept.sums = [1.0, 2.0, 3.0]
+    for value, quotient in ((math.nan, 0.0), (-1.0, 0.0), (0.0, 0.0), (4.0, 0.25)):
+        backend.sweep(points.fill, total, ((0, 1),), value)
+        kept.divide(total, 1, 0 if value == 4.0 else 1, 1, out)
+        assert backend.to_host(out)[0] == quotient
+    backend.open_gate()  # which the first check closes, where there is one
+    for value in (5.0, 7.0):
+        backend.sweep(points.fill, total, ((0, 1),), value)
+        kept.divide(total, 2, 2, 0, out)
+        backend.sweep(points.fill, total, ((0, 1),), 0.0)
+        backend.check([total], 1.0)
+    checks = len(backend.ledger())
+    assert kept.sums[2] == backend.to_host(out)[0] == (5.0 if checks == 1 else 7.0)
+    backend.sweep(points.fill, total, ((0, 1),), 9.0)  # without the gate
+    kept.divide(total, 2, 2, 0, out)
+    assert kept.sums[2] == 9.0

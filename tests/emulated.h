@@ -35,6 +35,7 @@ template <typename V> V min(V a, V b) { return b < a ? b : a; }
 template <typename V> V max(V a, V b) { return a < b ? b : a; }
 inline float sqrt(float v) { return __builtin_sqrtf(v); }
 inline double sqrt(double v) { return __builtin_sqrt(v); }
+inline double scalbn(double v, int n) { return __builtin_scalbn(v, n); }
 
 template <typename V> V from_lane(V value, int lane) {
     uint64_t bits = 0;

@@ -9,7 +9,7 @@ import math
 import sys
 
 import numpy as np
-from conformance import compare_packing, registry, same, sweep
+from conformance import compare_packing, compare_quotients, registry, same, sweep
 
 from heatsolve.backends.gpu.numba_cuda import SimulatedBackend
 from heatsolve.backends.host.numpy import NumpyBackend
@@ -139,6 +139,7 @@ def main():
     compare_ends(host, device)
     compare_gate(device)
     compare_both_precisions(host, device)
+    compare_quotients(device)
     compare_packing(device, (6, 7), depth=1, inset=1)
     compare_packing(device, (8, 9, 10), depth=2, inset=0)
 

@@ -263,6 +263,12 @@ def test_packing(machine, d, depth, inset):
 
 
 @on_one_of_each
+@pytest.mark.parametrize("precision", ("float64", "float32"))
+def test_quotients(machine, precision):
+    conformance.compare_quotients(machine(precision))
+
+
+@on_one_of_each
 def test_messages(machine):
     """What is received gets into the array, what is packed into the buffer; once or without end."""
     backend = machine("float32")

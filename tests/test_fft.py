@@ -217,9 +217,9 @@ def test_a_step_that_is_made_ahead_is_made_once():
         method = Fourier(system, u)
         if not fields:
             method.first_values(*[system.backend.accumulator("sum") for _ in range(2)])
-            remembered = dict(method.scalars)
+            remembered = dict(method.record(0))
         else:
-            method.recall(remembered)
+            method.recall(0, remembered)
         method.step(0, None)
         assert not method.scalars
         fields.append(inside(system, u).copy())

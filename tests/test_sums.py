@@ -1,12 +1,16 @@
 """Reproducible sums: the same bits in any order, near the exact sum, with room for 2^34 terms."""
 
+import functools
 import math
 from fractions import Fraction
 
+import emulated
 import numpy as np
 import pytest
 
 from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.gpu.emit import check_source
+from heatsolve.backends.gpu.launch import Launch
 from heatsolve.backends.registry import make
 from heatsolve.stencil.language import copy
 
@@ -205,8 +209,9 @@ def test_backends_gather(name, threads, monkeypatch):
         assert gathered.value == expected == total(values)
 
 
-def test_many_sums_at_once_are_those_of_each():
-    """Also where slices carry, cancel or are too large for the quick way."""
+@functools.cache
+def registers_of_all_sorts():
+    """Rows of slices that carry, cancel or are too large for the quick way, too."""
     rng = np.random.default_rng(3)
     registers = [register_of(values) for values in FIELDS.values()]
     registers += [
@@ -222,8 +227,12 @@ def test_many_sums_at_once_are_those_of_each():
                 register[top + 2] *= rng.integers(0, 2)
                 registers.append(register)
     registers.append(register_of([math.nan]))
-    rows = np.array(registers)
-    many, each = sums.sums_of(rows), [sums.sum_of(register) for register in registers]
+    return np.array(registers)
+
+
+def test_many_sums_at_once_are_those_of_each():
+    rows = registers_of_all_sorts()
+    many, each = sums.sums_of(rows), [sums.sum_of(register) for register in rows]
     assert np.array(many).tobytes() == np.array(each).tobytes()
     assert sums.values_of(["sum"] * len(rows), rows) == pytest.approx(each, abs=0, nan_ok=True)
 
@@ -238,3 +247,25 @@ def test_halfway_sums_round_to_even_at_once():
     many = sums.sums_of(np.array(rows))
     assert many == [sums.sum_of(row) for row in rows]
     assert many[:4] == [1.0, 1.0 + 2.0**-51, 1.0 + 2.0**-52, 1.0 + 2.0**-51]
+
+
+ROUND = """
+extern "C" __global__ void sweeps(const integer* gate, const integer* rows, double* values) {
+    for (int n = threadIdx.x; n < @COUNT@; n += 32) values[n] = rounded(rows + n * WIDTH);
+}
+"""
+
+
+def test_a_device_rounds_as_the_host_does():
+    rows = [*registers_of_all_sorts()]
+    # Subnormal sums: the last places of a double are behind the first bins' slices.
+    for slices in RNG.integers(-(1 << 27), 1 << 27, (500, 3)):
+        register = np.zeros(sums.WIDTH, np.int64)
+        register[sums.TOP] = 1
+        register[: len(slices)] = slices // 2 ** RNG.integers(0, 28, 3)
+        rows.append(register)
+    values = np.zeros(len(rows))
+    kernel = check_source() + ROUND.replace("@COUNT@", str(len(rows)))
+    launch = Launch((1, 1, 1), (32, 1, 1), ())
+    emulated.Emulated().c_kernel(kernel, 0)(launch, (np.array(rows), values))
+    assert values.tobytes() == np.array([sums.sum_of(row) for row in rows]).tobytes()

@@ -18,7 +18,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from heatsolve.backends.compilation import cache_folder, digest, kept, told, trouble, wanted_folder
-from heatsolve.backends.exact_sums import Accumulator, exact_sum, from_message, to_message
+from heatsolve.backends.exact_sums import (
+    Accumulator,
+    Scalars,
+    exact_sum,
+    from_message,
+    to_message,
+)
 from heatsolve.backends.gpu.nccl import Nccl
 from heatsolve.backends.machine import cores, host_memory
 from heatsolve.stencil.grid import Region, intersection, without
@@ -458,6 +464,10 @@ class Backend(ABC):
         """A series of them, for the norms of sweeps that follow each other."""
         return [self.accumulator(kind) for _ in range(count)]
 
+    def scalars(self, count: int) -> Scalars:
+        """Some sums, all 0, and quotients of them."""
+        return Scalars(self, count)
+
     def reduce(self, kind: str, point: Point, region: Region, *arguments: Any) -> float:
         """The sum, or the largest magnitude, of a point function over a region.
 
@@ -670,6 +680,7 @@ __all__ = [
     "Message",
     "Nccl",
     "Region",
+    "Scalars",
     "Signature",
     "cache_folder",
     "converted",

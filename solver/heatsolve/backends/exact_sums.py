@@ -24,6 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heatsolve.stencil.grid import whole
+from heatsolve.stencil.language import fill
+
 if TYPE_CHECKING:
     from heatsolve.backends import Backend
 
@@ -220,3 +223,37 @@ class Accumulator:
     def clear(self) -> None:
         """Begin anew."""
         self._backend.clear_register(self.register)
+
+
+def quotient(dividend: float, divisor: float) -> float:
+    """0 where the divisor is not positive, or the dividend is not finite."""
+    return dividend / divisor if divisor > 0.0 and math.isfinite(dividend) else 0.0
+
+
+class Scalars:
+    """Sums, by number, and the quotients of two of them, which sweeps take.
+
+    A device forms them in turn with its sweeps, and the host never sees them. An iteration of
+    conjugate gradients is made of such sums.
+    """
+
+    def __init__(self, backend: "Backend", count: int):
+        self._backend, self._sums = backend, [0.0] * count
+
+    def divide(self, total: Accumulator, number: int, above: int, below: int, out: Any) -> None:
+        """Keep a sum, which begins anew, by this number; out = the quotient of two that are kept.
+
+        `out` is an array of one element.
+        """
+        self._sums[number] = total.take()
+        value = quotient(self._sums[above], self._sums[below])
+        self._backend.sweep(fill, out, whole(out.shape), value)
+
+    @property
+    def sums(self) -> list[float]:
+        """The sums by their numbers (waits)."""
+        return list(self._sums)
+
+    @sums.setter
+    def sums(self, values: list[float]) -> None:
+        self._sums = list(values)

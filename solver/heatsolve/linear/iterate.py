@@ -293,12 +293,12 @@ def iterating(
 
     def capture() -> Any:
         record: dict[str, Any] = {"unit": "iterations", "judge": asdict(test.state)}
-        record |= {"method": method.scalars, "exponent": criterion.exponent or 0}
+        record |= {"method": method.record(done), "exponent": criterion.exponent or 0}
         return controller.state(done, record, test.history, method.memory(done))
 
     if resumed is not None:
         done = resumed.number
-        method.recall(resumed.record["method"])
+        method.recall(done, resumed.record["method"])
         test.recall(IterationState(**resumed.record["judge"]), resumed.lists)
     else:
         test.begin()

@@ -1,6 +1,5 @@
 """Conjugate gradients, preconditioned with the diagonal of A or with a multigrid cycle."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +7,9 @@ from heatsolve.backends import Accumulator
 from heatsolve.linear.multigrid.cycle import Correction
 from heatsolve.linear.multigrid.smoothers import smoother_of
 from heatsolve.linear.stationary import quotient
-from heatsolve.linear.system import TERMS, Method, System, scaled
-from heatsolve.stencil.language import copy, term_of
+from heatsolve.linear.system import TERMS, Method, System
+from heatsolve.stencil.grid import whole
+from heatsolve.stencil.language import copy, fill, term_of
 
 
 class ConjugateGradients(Method):
@@ -21,18 +21,22 @@ class ConjugateGradients(Method):
     every bit, do not depend on the order in which they are added. A step begins with z, beta and p
     for the residual that the one before has left: after the last one nobody needs them.
 
-    `scalars`: "rz" is the <r, z> of the last direction, "begins" 1 where p has none before it.
+    alpha and beta are arrays of one element: a device finds them for itself, and goes on. Of the
+    sums that it keeps `<r, z>` of an even and of an odd step take turns.
     """
 
-    queues = False
     recurrent = True
 
     def __init__(self, system: System, u: Any):
         super().__init__(system, u)
         backend, shape = system.backend, system.grid.shape
         self._r, self._p, self._ap = (backend.zeros(shape) for _ in range(3))
-        self._zero = backend.zeros((1,) * system.grid.dimension)
+        one = (1,) * system.grid.dimension
+        self._alpha, self._beta, self._zero = (backend.zeros(one) for _ in range(3))
         self._pap, self._rz = (backend.accumulator("sum") for _ in range(2))
+        self._sums = backend.scalars(3)
+        self._begins = True
+        """Whether there is no direction before the next one."""
         self._weights = (*system.coefficients.ratios, *system.coefficients)
         self._prepare()
         self.confirm(0)
@@ -58,84 +62,84 @@ class ConjugateGradients(Method):
         def advance(at, u, r, p, ap, alpha, scale, *more):
             """u, r, and the term of <r, z>."""
             ratios, coefficients = more[:axes], more[axes:]
-            new = r[at] - alpha * ap[at]
+            new = r[at] - alpha[at] * ap[at]
             z = divided(new, at, scale, *coefficients)
-            return u[at] + alpha * p[at], new, weighted_product(new, z, at, ratios)
+            return u[at] + alpha[at] * p[at], new, weighted_product(new, z, at, ratios)
 
         def turn(at, p, r, beta, scale, *coefficients):
             """z + beta p."""
-            return divided(r[at], at, scale, *coefficients) + beta * p[at]
+            return divided(r[at], at, scale, *coefficients) + beta[at] * p[at]
 
         self._first, self._apply, self._advance, self._turn = first, apply, advance, turn
 
     def step(self, number: int, change: Accumulator | None) -> None:
-        system, product = self.system, self._direct()
-        self._pap.clear()
-        system.sweep(self._apply, (self._ap, self._pap), self._p, self._zero, *self._weights)
-        curvature = self._pap.value
-        alpha = product / curvature if curvature > 0.0 else 0.0
-        self._move(alpha)
-        if change is not None:
-            point = SCALED[change.kind]
-            system.backend.sweep(point, change, system.grid.interior, self._p, alpha)
-
-    def _direct(self) -> float:
-        """p for the residual; <r, z>."""
-        old, new = self.scalars["rz"], self._product()
-        if self.scalars["begins"]:
-            # The norm of the residual tells the caller of a NaN.
-            new = 0.0 if math.isnan(new) else new
+        system, this, before = self.system, number % 2, (number + 1) % 2
+        self._find_product()
+        self._sums.divide(self._rz, this, this, before, self._beta)
+        if self._begins:
             self._set_out()
         else:
-            self._redirect(new / old if old > 0.0 else 0.0)
-        self.scalars |= {"rz": new, "begins": 0.0}
-        return new
+            self._redirect()
+        self._begins = False
+        system.sweep(self._apply, (self._ap, self._pap), self._p, self._zero, *self._weights)
+        self._sums.divide(self._pap, CURVATURE, this, CURVATURE, self._alpha)
+        self._move()
+        if change is not None:
+            point = MOVED[change.kind]
+            system.backend.sweep(point, change, system.grid.interior, self._p, self._alpha)
 
     def confirm(self, steps: int) -> None:
         """Begin anew from the true residual, from which the recurrence slowly departs."""
-        self.scalars = {"rz": 0.0, "begins": 1.0}
+        self._begins = True
+        for total in (self._pap, self._rz):  # an iteration before may have ended by an error
+            total.clear()
         self._begin()
 
     def restart(self) -> None:
         self.confirm(0)
 
-    def recall(self, scalars: dict[str, float]) -> None:
-        super().recall(scalars)
+    def record(self, steps: int) -> dict[str, float]:
+        """<r, z> of the last direction, and of the next one where a step has found it already."""
+        last = 0.0 if self._begins else self._sums.sums[(steps + 1) % 2]
+        return {"rz": last, "next rz": self._rz.value, "begins": float(self._begins)}
+
+    def recall(self, steps: int, scalars: dict[str, float]) -> None:
         if "begins" not in scalars:  # checkpoints of before 2026-12 held the next direction
             self.confirm(0)
+            return
+        self._begins = bool(scalars["begins"])
+        self._sums.sums = [scalars["rz"], scalars["rz"], 0.0]
+        self._rz.clear()
+        if self.system.halo.ranks.rank == 0:  # it is a sum over all processes
+            one = whole(self._zero.shape)
+            self.system.backend.sweep(fill, self._rz, one, scalars.get("next rz", 0.0))
 
     # ---- what another preconditioner does in its own sweeps; here z is never stored ----
 
     def _begin(self) -> None:
         """r = b - A u; here p = z and <r, z>, too."""
-        system = self.system
-        self._rz.clear()
-        out = (self._r, self._p, self._rz)
+        system, out = self.system, (self._r, self._p, self._rz)
         system.sweep(self._first, out, self.u, system.b, self._scale, *self._weights)
-        self.scalars["next rz"] = self._rz.value
+
+    def _find_product(self) -> None:
+        """<r, z>; here the step before has found it."""
 
     def _set_out(self) -> None:
         """p = z."""
 
-    def _move(self, alpha: float) -> None:
-        """u += alpha p, r -= alpha A p; here <r, z>, too."""
-        arrays = (self.u, self._r, self._p, self._ap)
-        self._rz.clear()
-        self.system.backend.sweep(
-            self._advance, (self.u, self._r, self._rz), self.system.grid.interior,
-            *arrays, alpha, self._scale, *self._weights,
-        )  # fmt: skip
-        self.scalars["next rz"] = self._rz.value
-
-    def _product(self) -> float:
-        """<r, z>."""
-        return self.scalars["next rz"]
-
-    def _redirect(self, beta: float) -> None:
+    def _redirect(self) -> None:
         """p = z + beta p."""
         system = self.system
-        args = (self._p, self._r, beta, self._scale, *system.coefficients)
+        args = (self._p, self._r, self._beta, self._scale, *system.coefficients)
         system.backend.sweep(self._turn, self._p, system.grid.interior, *args)
+
+    def _move(self) -> None:
+        """u += alpha p, r -= alpha A p; here <r, z>, too."""
+        arrays = (self.u, self._r, self._p, self._ap)
+        self.system.backend.sweep(
+            self._advance, (self.u, self._r, self._rz), self.system.grid.interior,
+            *arrays, self._alpha, self._scale, *self._weights,
+        )  # fmt: skip
 
     def solution(self, steps: int) -> Any:
         return self.u
@@ -171,26 +175,23 @@ class MultigridCG(ConjugateGradients):
         system = self.system
         system.sweep(system.residual, self._r, self.u, system.b, *system.coefficients)
 
+    def _find_product(self) -> None:
+        system = self.system
+        self._z = self._correction()
+        args = (self._r, self._z, *system.coefficients.ratios)
+        system.backend.sweep(_product, self._rz, system.grid.interior, *args)
+
     def _set_out(self) -> None:
         self.system.backend.sweep(copy, self._p, self.system.grid.interior, self._z)
 
-    def _move(self, alpha: float) -> None:
+    def _redirect(self) -> None:
+        args = (self._p, self._z, self._beta)
+        self.system.backend.sweep(_redirected, self._p, self.system.grid.interior, *args)
+
+    def _move(self) -> None:
         arrays = (self.u, self._r, self._p, self._ap)
         interior = self.system.grid.interior
-        self.system.backend.sweep(_moved, (self.u, self._r), interior, *arrays, alpha)
-
-    def _product(self) -> float:
-        system = self.system
-        self._z = self._correction()
-        self._rz.clear()
-        args = (self._r, self._z, *system.coefficients.ratios)
-        system.backend.sweep(_product, self._rz, system.grid.interior, *args)
-        return self._rz.value
-
-    def _redirect(self, beta: float) -> None:
-        self.system.backend.sweep(
-            _redirected, self._p, self.system.grid.interior, self._p, self._z, beta
-        )
+        self.system.backend.sweep(_moved, (self.u, self._r), interior, *arrays, self._alpha)
 
 
 def weighted_product(a, b, at, ratios):
@@ -201,18 +202,25 @@ def weighted_product(a, b, at, ratios):
     return product
 
 
-SCALED = {kind: term_of(scaled, kind) for kind in TERMS}
+def _moved_by(at, p, alpha):
+    """alpha p."""
+    return alpha[at] * p[at]
+
+
+MOVED = {kind: term_of(_moved_by, kind) for kind in TERMS}
 """The terms of the norms of alpha p, the change of a step."""
+CURVATURE = 2
+"""The number of <p, A p>, behind <r, z> of even and of odd steps."""
 
 
 def _moved(at, u, r, p, ap, alpha):
     """u and r."""
-    return u[at] + alpha * p[at], r[at] - alpha * ap[at]
+    return u[at] + alpha[at] * p[at], r[at] - alpha[at] * ap[at]
 
 
 def _redirected(at, p, z, beta):
     """z + beta p."""
-    return z[at] + beta * p[at]
+    return z[at] + beta[at] * p[at]
 
 
 def _product(at, r, z, *ratios):

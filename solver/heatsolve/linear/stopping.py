@@ -360,6 +360,8 @@ class ConvergenceTest:
         until_floor = method.checks_per_floor - state.checks % method.checks_per_floor
         if math.isnan(state.floor):  # until it is known nothing counts as being there
             return min(wanted, until_floor)
+        if method.recurrent:  # which may be at that level at any check
+            return 1
         return min(wanted, until_floor, method.checks_without_fall - state.without_fall)
 
     def pass_over(self, checks: Sequence[ResidualCheck], values: Sequence[float]) -> int:

@@ -409,7 +409,11 @@ class Method(ABC):
         """The arrays in which stands, after so many steps, all that the next one reads."""
         return {"u": self.solution(steps)}
 
-    def recall(self, scalars: dict[str, float]) -> None:
+    def record(self, steps: int) -> dict[str, float]:
+        """The numbers that the next step needs after so many, besides the arrays of `memory`."""
+        return self.scalars
+
+    def recall(self, steps: int, scalars: dict[str, float]) -> None:
         """Go on with these numbers, and with what was put into the arrays of `memory`."""
         self.scalars = dict(scalars)
 

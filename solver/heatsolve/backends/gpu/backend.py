@@ -151,6 +151,10 @@ class DeviceBackend(Backend):
     def _check(self) -> Compiled:
         return self.compiled(check_source(), "check")
 
+    @cached_property
+    def _quotient(self) -> Compiled:
+        return self.compiled(check_source(), "quotient")
+
     @abstractmethod
     def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
         """Host memory that the device copies to and from on its own, of the backend's precision
@@ -441,7 +445,7 @@ class DeviceBackend(Backend):
         self._letters: dict[int, np.ndarray] = {}
         rows = (self.lookahead + BEYOND) * sums.WIDTH
         self._state = self.integers(2 + rows)
-        self._gate = self.part(self._state, (2,))
+        self._gate, self._open = self.part(self._state, (2,)), self.integers(1)
         self._rows = self.part(self._state, (rows,), 2)
         self._kinds = []
         self._copied = self.pinned((2 + rows,), np.int64)
@@ -495,6 +499,9 @@ class DeviceBackend(Backend):
         self._kinds, self._work = [], []
         self.gated = True
 
+    def scalars(self, count: int) -> sums.Scalars:
+        return sums.Scalars(self, count) if self.lookahead == 1 else DeviceScalars(self, count)
+
     def check(self, accumulators: Sequence[Accumulator], threshold: float) -> None:
         if self.lookahead == 1:
             super().check(accumulators, threshold)
@@ -512,13 +519,27 @@ class DeviceBackend(Backend):
             self._check_alone(accumulator, limit)
 
     def _check_alone(self, accumulator: Accumulator, limit: float) -> None:
-        register, copies = accumulator.register, SPREAD
-        if self.nccl is not None:
-            copies = self.integer(SPREAD)
-            self._merge(ONE_BLOCK, (register, copies, self._gate, self._own_row))
-            self.nccl.gather(self._own_row, self._all_rows)
-            register, copies = self._all_rows, self.nccl.size
+        register, copies = self._of_all(accumulator, self._gate)
         self._queue_check(register, copies, accumulator.kind, limit)
+
+    def _of_all(self, accumulator: Accumulator, gate: Any) -> tuple[Any, int]:
+        """The copies of a register, of all processes if there are more; how many there are."""
+        register = accumulator.register
+        if self.nccl is None:
+            return register, SPREAD
+        self._merge(ONE_BLOCK, (register, self.integer(SPREAD), gate, self._own_row))
+        self.nccl.gather(self._own_row, self._all_rows)
+        return self._all_rows, self.nccl.size
+
+    @queued
+    def queue_quotient(
+        self, total: Accumulator, number: int, above: int, below: int, kept: Any, out: Any
+    ) -> None:
+        """Queue the kernel of `Scalars.divide` for the sums that are kept in an array."""
+        gate = self._gate if self.gated else self._open
+        register, copies = self._of_all(total, gate)
+        numbers = map(self.integer, (copies, number, above, below, self.precision == "float32"))
+        self._quotient(ONE_BLOCK, (register, *numbers, gate, kept, out))
 
     def ledger(self) -> list[float]:
         if self.lookahead == 1:
@@ -544,6 +565,27 @@ class DeviceBackend(Backend):
             self.check([accumulator], -1.0)
         values = self.ledger()
         return values + super().values(accumulators[len(values) :])
+
+
+class DeviceScalars(sums.Scalars):
+    """Sums that a device keeps and divides."""
+
+    def __init__(self, backend: DeviceBackend, count: int):
+        super().__init__(backend, count)
+        self._device, self._kept = backend, backend.integers(count)
+
+    def divide(self, total: Accumulator, number: int, above: int, below: int, out: Any) -> None:
+        self._device.queue_quotient(total, number, above, below, self._kept, out)
+
+    @property
+    def sums(self) -> list[float]:
+        return self._device.to_host(self._kept).view(np.float64).tolist()
+
+    @sums.setter
+    def sums(self, values: list[float]) -> None:
+        kept = self._device.stored(np.array(values).view(np.int64))
+        self._device.copy(self._kept, kept)
+        self._device.sync()
 
 
 class StagedMessage(Message):

@@ -564,7 +564,7 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
 
 
 def check_source() -> str:
-    """CUDA C of the kernels `check` and `merge`."""
+    """CUDA C of the kernels of checks and of quotients."""
     return constants() + cuda_text("check.cuh")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import ArrayLibrary, Region, Signature, digest, kept
+from heatsolve.backends import Accumulator, ArrayLibrary, Region, Signature, digest, kept
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import compiling
 from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend, queued
@@ -523,6 +523,15 @@ class SimulatedBackend(DeviceBackend, HostBackend):
         self._rows.reshape(-1, sums.WIDTH)[passed] = merged
         register[:] = 0
         self._gate[:] = not sums.VALUE_OF[kind](merged) > limit, passed + 1
+
+    def queue_quotient(
+        self, total: Accumulator, number: int, above: int, below: int, kept: Any, out: Any
+    ) -> None:
+        if self.gated and self._gate[0]:
+            return
+        values = kept.view(np.float64)
+        values[number] = total.take()
+        out[...] = sums.quotient(values[above], values[below])
 
     def _unknown(self, *args: Any, **named: Any) -> Any:
         raise NotImplementedError("the simulator has neither CUDA C nor graphs nor streams")

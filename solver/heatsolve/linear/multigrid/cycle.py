@@ -193,8 +193,8 @@ class Multigrid(Pairwise):
         self._begun = None
         self._forget()
 
-    def recall(self, scalars: dict[str, float]) -> None:
-        super().recall(scalars)
+    def recall(self, steps: int, scalars: dict[str, float]) -> None:
+        super().recall(steps, scalars)
         self._taken = self._behind = False
         self._begun = None
         self._forget()

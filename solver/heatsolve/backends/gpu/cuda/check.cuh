@@ -1,4 +1,4 @@
-// The small kernels of a check: `merge` and `check`.
+// The small kernels of checks and of quotients: they read registers.
 
 __device__ void merge_into(integer* row, integer* reg, int copies) {
     for (int place = threadIdx.x; place < WIDTH; place += blockDim.x) {
@@ -62,4 +62,73 @@ extern "C" __global__ void check(integer* reg, integer copies, integer sum, doub
     if (threadIdx.x) return;
     gate[1] += 1;
     if (closes(merged, sum, limit)) gate[0] = 1;
+}
+
+// Slices but the last one between 0 and 2^SLICE_BITS, of the same sum.
+__device__ void carry_on(integer* slices) {
+    for (int k = 0; k < SLICES - 1; k++) {
+        const integer over = slices[k] >> SLICE_BITS;
+        slices[k] -= over * (1 << SLICE_BITS);
+        slices[k + 1] += over;
+    }
+}
+
+// The sum in a row rounded once, as `exact_sums.sum_of` does: to the nearest, ties to even.
+__device__ double rounded(const integer* row) {
+    if (row[NOT_FINITE]) return __longlong_as_double(0x7FF8000000000000ll);
+    if (!row[TOP]) return 0.0;
+    integer slices[SLICES];
+    for (int k = 0; k < SLICES; k++) slices[k] = row[row[TOP] - 1 + k];
+    int exponent = LOWEST + SLICE_BITS * ((int)row[TOP] - SLICES);
+    carry_on(slices);
+    const bool negative = slices[SLICES - 1] < 0;
+    if (negative) {
+        for (int k = 0; k < SLICES; k++) slices[k] = -slices[k];
+        carry_on(slices);
+    }
+    // The sum is high 2^56 + low, and a little more if something is behind them.
+    word high = slices[3], low = ((word)slices[1] << SLICE_BITS) + slices[0], behind = 0;
+    if (high < 1ull << 62 - SLICE_BITS) {
+        high = (high << SLICE_BITS) + slices[2];
+    } else {
+        low = ((word)slices[2] << SLICE_BITS) + slices[1];
+        behind = slices[0] != 0;
+        exponent += SLICE_BITS;
+    }
+    // Its first 60 bits or more, of which the last one stands for all that follow, too.
+    int shift = 2 * SLICE_BITS;
+    while (shift > 0 && high >> 60 - shift) shift--;
+    const int left = 2 * SLICE_BITS - shift;
+    word leading = (high << shift) + (low >> left);
+    leading |= (low & (1ull << left) - 1) != 0 || behind;
+    exponent += left;
+    // Below the last place of a double it is rounded here, so that it is rounded once.
+    const int below = -1074 - exponent;
+    if (below > 0 && leading >> below < 1ull << 53) {
+        const word rest = leading & (1ull << below) - 1, half = 1ull << below - 1;
+        leading >>= below;
+        leading += rest > half || (rest == half && (leading & 1));
+        exponent += below;
+    }
+    const double size = scalbn((double)leading, exponent);
+    return negative ? -size : size;
+}
+
+// Keeps the sum in a register, which is cleared, and forms the quotient of two sums; one block.
+extern "C" __global__ void quotient(integer* reg, integer copies, integer number, integer above,
+                                    integer below, integer single, integer* gate, double* sums,
+                                    void* out) {
+    if (gate[0]) return;
+    __shared__ integer row[WIDTH];
+    merge_into(row, reg, copies);
+    __syncthreads();
+    if (threadIdx.x) return;
+    sums[number] = rounded(row);
+    const double dividend = sums[above], divisor = sums[below];
+    const bool has_meaning = divisor > 0.0 && dividend - dividend == 0.0;
+    const double value = has_meaning ? dividend / divisor : 0.0;
+    if (single)
+        *(float*)out = value;
+    else
+        *(double*)out = value;
 }
