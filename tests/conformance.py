@@ -761,6 +761,10 @@ def compare_quotients(backend: Backend) -> None:
         assert backend.to_host(out)[0] == kind(exact[number] / exact[0])
     assert kept.sums == exact and total.value == 0.0
     kept.sums = [1.0, 2.0, 3.0]
+    kept.divide(None, 2, 0, 1, out)
+    assert kept.sums == [1.0, 2.0, 3.0] and backend.to_host(out)[0] == 0.5
+    backend.sweep(points.fill, total, ((1, 3), (2, 5)), 0.5)  # without any array
+    assert total.take() == 3.0
     for value, quotient in ((math.nan, 0.0), (-1.0, 0.0), (0.0, 0.0), (4.0, 0.25)):
         backend.sweep(points.fill, total, ((0, 1),), value)
         kept.divide(total, 1, 0 if value == 4.0 else 1, 1, out)

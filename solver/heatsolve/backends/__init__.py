@@ -315,6 +315,10 @@ class Backend(ABC):
         """
         return work
 
+    @abstractmethod
+    def enqueue(self, work: Callable[[], None]) -> None:
+        """Do some work in turn with the sweeps, or record it while they are recorded."""
+
     def joins(self, regions: Sequence[Region]) -> bool:
         """Whether sweeps over these regions, of which none depends on another, would share one
         launch: only while they are recorded."""

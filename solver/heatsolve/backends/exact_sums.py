@@ -20,6 +20,7 @@ which order like integers).
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -240,12 +241,20 @@ class Scalars:
     def __init__(self, backend: "Backend", count: int):
         self._backend, self._sums = backend, [0.0] * count
 
-    def divide(self, total: Accumulator, number: int, above: int, below: int, out: Any) -> None:
+    def divide(
+        self, total: Accumulator | None, number: int, above: int, below: int, out: Any
+    ) -> None:
         """Keep a sum, which begins anew, by this number; out = the quotient of two that are kept.
 
-        `out` is an array of one element.
+        `out` is an array of one element. Without a sum those that are kept stay as they are.
         """
-        self._sums[number] = total.take()
+        self._backend.enqueue(partial(self._divide, total, number, above, below, out))
+
+    def _divide(
+        self, total: Accumulator | None, number: int, above: int, below: int, out: Any
+    ) -> None:
+        if total is not None:
+            self._sums[number] = total.take()
         value = quotient(self._sums[above], self._sums[below])
         self._backend.sweep(fill, out, whole(out.shape), value)
 

@@ -1,6 +1,8 @@
 """Conjugate gradients, preconditioned with the diagonal of A or with a multigrid cycle."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from heatsolve.backends import Accumulator
@@ -8,8 +10,7 @@ from heatsolve.linear.multigrid.cycle import Correction
 from heatsolve.linear.multigrid.smoothers import smoother_of
 from heatsolve.linear.stationary import quotient
 from heatsolve.linear.system import TERMS, Method, System
-from heatsolve.stencil.grid import whole
-from heatsolve.stencil.language import copy, fill, term_of
+from heatsolve.stencil.language import copy, term_of
 
 
 class ConjugateGradients(Method):
@@ -37,6 +38,8 @@ class ConjugateGradients(Method):
         self._sums = backend.scalars(3)
         self._begins = True
         """Whether there is no direction before the next one."""
+        self._steps: dict[tuple[int, bool], Callable[[], None]] = {}
+        """The sweeps of even and odd steps, of which the first after a beginning has others."""
         self._weights = (*system.coefficients.ratios, *system.coefficients)
         self._prepare()
         self.confirm(0)
@@ -73,73 +76,75 @@ class ConjugateGradients(Method):
         self._first, self._apply, self._advance, self._turn = first, apply, advance, turn
 
     def step(self, number: int, change: Accumulator | None) -> None:
-        system, this, before = self.system, number % 2, (number + 1) % 2
-        self._find_product()
-        self._sums.divide(self._rz, this, this, before, self._beta)
-        if self._begins:
-            self._set_out()
-        else:
-            self._redirect()
+        system, key = self.system, (number % 2, self._begins)
+        if key not in self._steps:
+            self._steps[key] = system.replayed(partial(self._make_step, *key))
+        self._steps[key]()
         self._begins = False
-        system.sweep(self._apply, (self._ap, self._pap), self._p, self._zero, *self._weights)
-        self._sums.divide(self._pap, CURVATURE, this, CURVATURE, self._alpha)
-        self._move()
         if change is not None:
             point = MOVED[change.kind]
             system.backend.sweep(point, change, system.grid.interior, self._p, self._alpha)
 
+    def _make_step(self, number: int, begins: bool) -> None:
+        system = self.system
+        self._find_direction(number, begins)
+        system.sweep(self._apply, (self._ap, self._pap), self._p, self._zero, *self._weights)
+        self._sums.divide(self._pap, CURVATURE, number % 2, CURVATURE, self._alpha)
+        self._move(number)
+
+    def _keep_product(self, number: int, total: Accumulator | None) -> None:
+        """Keep <r, z> of a step; beta is what it is of that of the step before."""
+        self._sums.divide(total, number % 2, number % 2, (number + 1) % 2, self._beta)
+
     def confirm(self, steps: int) -> None:
         """Begin anew from the true residual, from which the recurrence slowly departs."""
         self._begins = True
-        for total in (self._pap, self._rz):  # an iteration before may have ended by an error
-            total.clear()
-        self._begin()
+        self._begin(steps)
 
     def restart(self) -> None:
+        for total in (self._pap, self._rz):  # an iteration before may have ended by an error
+            total.clear()
         self.confirm(0)
 
     def record(self, steps: int) -> dict[str, float]:
-        """<r, z> of the last direction, and of the next one where a step has found it already."""
-        last = 0.0 if self._begins else self._sums.sums[(steps + 1) % 2]
-        return {"rz": last, "next rz": self._rz.value, "begins": float(self._begins)}
+        """<r, z> of the step before, and of the next one where it is known."""
+        sums = self._sums.sums
+        before, this = sums[(steps + 1) % 2], sums[steps % 2]
+        return {"rz": before, "next rz": this, "begins": float(self._begins)}
 
     def recall(self, steps: int, scalars: dict[str, float]) -> None:
         if "begins" not in scalars:  # checkpoints of before 2026-12 held the next direction
-            self.confirm(0)
+            self.confirm(steps)
             return
         self._begins = bool(scalars["begins"])
-        self._sums.sums = [scalars["rz"], scalars["rz"], 0.0]
-        self._rz.clear()
-        if self.system.halo.ranks.rank == 0:  # it is a sum over all processes
-            one = whole(self._zero.shape)
-            self.system.backend.sweep(fill, self._rz, one, scalars.get("next rz", 0.0))
+        pair = scalars.get("next rz", 0.0), scalars["rz"]
+        self._sums.sums = [*(pair if steps % 2 == 0 else reversed(pair)), 0.0]
+        self._keep_product(steps, None)
 
     # ---- what another preconditioner does in its own sweeps; here z is never stored ----
 
-    def _begin(self) -> None:
+    def _begin(self, steps: int) -> None:
         """r = b - A u; here p = z and <r, z>, too."""
         system, out = self.system, (self._r, self._p, self._rz)
         system.sweep(self._first, out, self.u, system.b, self._scale, *self._weights)
+        self._keep_product(steps, self._rz)
 
-    def _find_product(self) -> None:
-        """<r, z>; here the step before has found it."""
-
-    def _set_out(self) -> None:
-        """p = z."""
-
-    def _redirect(self) -> None:
-        """p = z + beta p."""
+    def _find_direction(self, number: int, begins: bool) -> None:
+        """<r, z>, which is known here, and p = z + beta p; to begin with p = z, which is known."""
+        if begins:
+            return
         system = self.system
         args = (self._p, self._r, self._beta, self._scale, *system.coefficients)
         system.backend.sweep(self._turn, self._p, system.grid.interior, *args)
 
-    def _move(self) -> None:
-        """u += alpha p, r -= alpha A p; here <r, z>, too."""
+    def _move(self, number: int) -> None:
+        """u += alpha p, r -= alpha A p; here <r, z> of the next step, too."""
         arrays = (self.u, self._r, self._p, self._ap)
         self.system.backend.sweep(
             self._advance, (self.u, self._r, self._rz), self.system.grid.interior,
             *arrays, self._alpha, self._scale, *self._weights,
         )  # fmt: skip
+        self._keep_product(number + 1, self._rz)
 
     def solution(self, steps: int) -> Any:
         return self.u
@@ -171,24 +176,22 @@ class MultigridCG(ConjugateGradients):
         errors = replace(self.system, b=self._r)
         self._correction = Correction(errors, self._smoother, self._smoother, self._cycle)
 
-    def _begin(self) -> None:
+    def _begin(self, steps: int) -> None:
         system = self.system
         system.sweep(system.residual, self._r, self.u, system.b, *system.coefficients)
 
-    def _find_product(self) -> None:
-        system = self.system
-        self._z = self._correction()
-        args = (self._r, self._z, *system.coefficients.ratios)
-        system.backend.sweep(_product, self._rz, system.grid.interior, *args)
+    def _find_direction(self, number: int, begins: bool) -> None:
+        backend, interior = self.system.backend, self.system.grid.interior
+        z = self._correction.sweep()
+        ratios = self.system.coefficients.ratios
+        backend.sweep(_product, self._rz, interior, self._r, z, *ratios)
+        self._keep_product(number, self._rz)
+        if begins:
+            backend.sweep(copy, self._p, interior, z)
+        else:
+            backend.sweep(_redirected, self._p, interior, self._p, z, self._beta)
 
-    def _set_out(self) -> None:
-        self.system.backend.sweep(copy, self._p, self.system.grid.interior, self._z)
-
-    def _redirect(self) -> None:
-        args = (self._p, self._z, self._beta)
-        self.system.backend.sweep(_redirected, self._p, self.system.grid.interior, *args)
-
-    def _move(self) -> None:
+    def _move(self, number: int) -> None:
         arrays = (self.u, self._r, self._p, self._ap)
         interior = self.system.grid.interior
         self.system.backend.sweep(_moved, (self.u, self._r), interior, *arrays, self._alpha)

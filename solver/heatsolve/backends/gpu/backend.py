@@ -221,7 +221,8 @@ class DeviceBackend(Backend):
             shapes = tuple([array.shape for array in args])
             key = (shapes, region) if signature.wraps else shapes
             if key not in known:
-                apart, extents = layout(arrays, shapes)
+                none = (), (1,) * (len(region) - 1)  # for a sum of numbers alone
+                apart, extents = layout(arrays, shapes) if arrays else none
                 here = replace(signature, apart=apart)
                 around = zip(region, signature.wraps, strict=False)
                 extents += tuple([high - low for (low, high), wraps in around if wraps])
@@ -250,7 +251,6 @@ class DeviceBackend(Backend):
         return run
 
     def enqueue(self, work: Callable[[], None]) -> None:
-        """Queue some work now, or record it."""
         if self._progress.recorded is None:
             work()
         else:
@@ -533,11 +533,11 @@ class DeviceBackend(Backend):
 
     @queued
     def queue_quotient(
-        self, total: Accumulator, number: int, above: int, below: int, kept: Any, out: Any
+        self, total: Accumulator | None, number: int, above: int, below: int, kept: Any, out: Any
     ) -> None:
         """Queue the kernel of `Scalars.divide` for the sums that are kept in an array."""
         gate = self._gate if self.gated else self._open
-        register, copies = self._of_all(total, gate)
+        register, copies = (self._open, 0) if total is None else self._of_all(total, gate)
         numbers = map(self.integer, (copies, number, above, below, self.precision == "float32"))
         self._quotient(ONE_BLOCK, (register, *numbers, gate, kept, out))
 
@@ -574,7 +574,9 @@ class DeviceScalars(sums.Scalars):
         super().__init__(backend, count)
         self._device, self._kept = backend, backend.integers(count)
 
-    def divide(self, total: Accumulator, number: int, above: int, below: int, out: Any) -> None:
+    def divide(
+        self, total: Accumulator | None, number: int, above: int, below: int, out: Any
+    ) -> None:
         self._device.queue_quotient(total, number, above, below, self._kept, out)
 
     @property

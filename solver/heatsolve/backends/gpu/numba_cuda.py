@@ -525,15 +525,19 @@ class SimulatedBackend(DeviceBackend, HostBackend):
         self._gate[:] = not sums.VALUE_OF[kind](merged) > limit, passed + 1
 
     def queue_quotient(
-        self, total: Accumulator, number: int, above: int, below: int, kept: Any, out: Any
+        self, total: Accumulator | None, number: int, above: int, below: int, kept: Any, out: Any
     ) -> None:
         if self.gated and self._gate[0]:
             return
         values = kept.view(np.float64)
-        values[number] = total.take()
+        if total is not None:
+            values[number] = total.take()
         out[...] = sums.quotient(values[above], values[below])
 
     def _unknown(self, *args: Any, **named: Any) -> Any:
         raise NotImplementedError("the simulator has neither CUDA C nor graphs nor streams")
 
-    stored = address = captured = aside = rejoin = _nvrtc = _loaded = _unknown
+    def stored(self, values: np.ndarray) -> np.ndarray:
+        return values.copy()
+
+    address = captured = aside = rejoin = _nvrtc = _loaded = _unknown

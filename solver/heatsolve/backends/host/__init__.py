@@ -37,6 +37,9 @@ class HostBackend(Backend):
         for function, operands in calls:
             function(*operands)
 
+    def enqueue(self, work: Callable[[], None]) -> None:
+        self._make([(work, ())])
+
     def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
         """Its calls, one after the other: what each depends on is found once."""
         calls, points, moved = self.record(work)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from heatsolve.backends import Accumulator
@@ -218,20 +218,25 @@ class Correction:
         self._system, self._given = system, (VISITS[cycle], cycles)
         u, self._e = (system.backend.zeros(system.grid.shape) for _ in range(2))
         self._levels = hierarchy(system, u, self._e, smoother, first, overlaps=True)
-        self._solve = system.replayed(self._work)
+
+    @cached_property
+    def _solve(self) -> Callable[[], None]:
+        return self._system.replayed(self.sweep)
 
     def __call__(self) -> Any:
         """The array of e."""
         self._solve()
         return self._e
 
-    def _work(self) -> None:
+    def sweep(self) -> Any:
+        """Its sweeps, for whoever plays them back with others; the array of e."""
         first = self._levels[0]
         if first.overlap is not None:
             first.overlap.take(first.system.b, self._system.b)
         solve_from_zero(self._levels, *self._given)
         if first.overlap is not None:
             first.overlap.give(self._e, first.other, self._system.grid.interior)
+        return self._e
 
 
 def everywhere(system: System) -> Any:

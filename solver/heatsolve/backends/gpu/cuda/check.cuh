@@ -114,7 +114,8 @@ __device__ double rounded(const integer* row) {
     return negative ? -size : size;
 }
 
-// Keeps the sum in a register, which is cleared, and forms the quotient of two sums; one block.
+// Keeps the sum in a register, which is cleared, if there is one (or copies of it); forms the
+// quotient of two sums that are kept; one block.
 extern "C" __global__ void quotient(integer* reg, integer copies, integer number, integer above,
                                     integer below, integer single, integer* gate, double* sums,
                                     void* out) {
@@ -123,7 +124,7 @@ extern "C" __global__ void quotient(integer* reg, integer copies, integer number
     merge_into(row, reg, copies);
     __syncthreads();
     if (threadIdx.x) return;
-    sums[number] = rounded(row);
+    if (copies) sums[number] = rounded(row);
     const double dividend = sums[above], divisor = sums[below];
     const bool has_meaning = divisor > 0.0 && dividend - dividend == 0.0;
     const double value = has_meaning ? dividend / divisor : 0.0;
