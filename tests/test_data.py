@@ -155,6 +155,34 @@ def test_nearest():
     assert found.tolist() == [1, 1, 1, 5, 5, 2, 2, 2]
 
 
+@pytest.mark.parametrize("on_nodes", [True, False])
+@pytest.mark.parametrize("periodic", [(), ("x",)])
+def test_conservative_means_keep_integrals(on_nodes, periodic):
+    """Finer and coarser data, and data whose cells meet those of the grid nowhere."""
+    for count in (3, 37, 200):
+        values = np.random.default_rng(count).random((count, count + 1))
+        grid = make_grid((24, 15), (0, -1), (1, 1), on_nodes, periodic)
+        data = field_on(grid, values, interpolation="conservative")
+        found, _ = at_points(data, grid)
+
+        def shares(axis, n, placed):
+            halves = placed.on_nodes and not placed.periodic
+            weights = np.ones(n)
+            weights[[0, -1]] = 0.5 if halves else 1.0
+            return weights / weights.sum()
+
+        totals = [
+            np.einsum("ij,i,j", field, *map(shares, "yx", field.shape, grid.axes))
+            for field in (found, values)
+        ]
+        assert totals[0] == pytest.approx(totals[1], rel=1e-12)
+        scattered = np.broadcast_arrays(*at_points(data, grid)[1].values())
+        copies = {name: each.copy() for name, each in zip("yx", scattered, strict=True)}
+        assert np.array_equal(data(**copies), found)
+    level = field_on(grid, np.full((7, 9), 0.1), interpolation="conservative")
+    assert (at_points(level, grid)[0] == 0.1).all()
+
+
 def test_periodic_axes_go_round():
     """With and without the end repeated, and with positions of another period."""
     grid = make_grid((24,), (0,), (1,), False, ["x"])
@@ -196,7 +224,7 @@ conductivity = { file = "k.npy" }
 [source]
 temperature = { image = "q.png", black = -2, white = 7, interpolation = "nearest" }
 [initial]
-temperature = { file = "a.csv" }
+temperature = { file = "a.csv", interpolation = "conservative" }
 [boundary]
 left.temperature = { value = { file = "a.npy" } }
 right.temperature = { robin = { h = { file = "k.npy" }, ambient = 1 } }
@@ -397,6 +425,66 @@ def test_a_run_does_not_replace_its_data(folder):
     run(again, "numpy", folder / "other.h5")
 
 
+def heated(left, folder, **options):
+    case = text("0", "cells = [16, 12]").replace("left.temperature = { value = 0 }", left)
+    run(parse(case, "case", folder=folder), "numpy", folder / "wall.h5", **options)
+    return read(folder / "wall.h5").fields["temperature"][-1]
+
+
+def test_a_wall_has_data_along_itself_and_in_time(tmp_path):
+    """Given without the axis across the wall; linear tables are expressions that are linear."""
+    y = (np.arange(12) + 0.5) / 12
+    np.save(tmp_path / "y.npy", 1.0 + y)
+    (tmp_path / "y.csv").write_text("y T\n0 1\n1 2\n")
+    (tmp_path / "t.csv").write_text("t,T\n0,0\n5e-4,1\n2e-3,4\n")
+    (tmp_path / "ty.csv").write_text("t,y,T\n0,0,0\n1,0,0\n0,1,0\n1,1,1e3\n")
+    times = {"time": [0.0, 1.0], "x": [0.0, 1.0], "y": [0.0, 1.0]}
+    array = xarray.DataArray(np.zeros((2, 2, 2)), times, ("time", "x", "y"), "T")
+    array[1, :, 1] = 1e3
+    array.to_netcdf(tmp_path / "ty.nc", engine="h5netcdf")
+    for given, same in {
+        '{ file = "y.npy" }': "'1 + y'",
+        '{ file = "y.csv" }': "'1 + y'",
+        '{ file = "t.csv" }': "'2000*t'",
+        '{ file = "ty.csv" }': "'1000*t*y'",
+        '{ file = "ty.nc", time = "t" }': "'1000*t*y'",
+    }.items():
+        one = heated(f"left.temperature.value = {given}", tmp_path)
+        two = heated(f"left.temperature.value = {same}", tmp_path)
+        assert np.allclose(one, two, rtol=0, atol=1e-14) and one.max() > 1e-3, given
+
+
+def test_a_source_varies_in_time(tmp_path):
+    times = {"time": [0.0, 0.001], "y": [0.0, 1.0], "x": [0.0, 1.0]}
+    ramp = xarray.DataArray(np.zeros((2, 2, 2)), times, ("time", "y", "x"))
+    ramp[1] = 2.0
+    source = {"temperature": {"array": ramp, "time": "t"}}
+    case = {
+        "model": {"steady": False},
+        "grid": {"cells": [4, 4], "periodic": ["x", "y"]},
+        "source": source,
+        "time": {"end": 0.001, "step": 1e-4},
+    }
+    result = heatsolve.run(case, backend="numpy", output=tmp_path / "o.h5")
+    assert np.allclose(result["temperature"][-1], 0.9e-3, rtol=1e-12)  # of explicit Euler
+    again = heatsolve.run(case, backend="numba", output=tmp_path / "p.h5")
+    assert np.array_equal(again["temperature"], result["temperature"])
+    del case["source"], case["time"]
+    case["model"] = {"conductivity": {"array": ramp + 1.0, "time": "t"}}
+    case["initial"] = {"temperature": 1}
+    with pytest.raises(InputError, match="varies in time, and a steady case has no time"):
+        heatsolve.run(case, output=tmp_path / "o.h5")
+    case["time"] = {"end": 0.001, "step": 1e-4}
+    case["model"]["steady"] = False
+    with pytest.raises(InputError, match="varies in time, and the key may not"):
+        heatsolve.run(case, output=tmp_path / "o.h5")
+    case["model"] = {"steady": False}
+    case["source"] = source
+    case["time"]["end"] = 0.002
+    with pytest.raises(InputError, match=r"covers t = 0 to 0.001 only, the case 0 to 0.002"):
+        heatsolve.run(case, output=tmp_path / "o.h5")
+
+
 # ---- restarts ------------------------------------------------------------------------------------
 
 
@@ -523,7 +611,7 @@ def test_arrays_from_python(tmp_path, monkeypatch):
     ('{ file = "a.h5", feld = "T" }', 'temperature.feld: unknown key, did you mean "field"'),
     ('{ file = "a.h5", black = 1 }', "initial.temperature.black: unknown key, not with file"),
     ('{ image = "a.png", black = "bright" }', 'initial.temperature.black: unknown name "bright"'),
-    ('{ file = "a.h5", interpolation = "cubic" }', 'must be "linear" or "nearest", not "cubic"'),
+    ('{ file = "a.h5", interpolation = "cubic" }', '"nearest" or "conservative", not "cubic"'),
     ('[1, 2]', "must be a number or an expression, not a list"),
 ])  # fmt: skip
 def test_mistaken_tables(given, sentence):
@@ -537,7 +625,7 @@ def test_mistaken_tables(given, sentence):
     ('{ file = "two.h5" }', "two.h5 has several fields: give field, one of S, T"),
     ('{ file = "cube.npy" }', "has 4 dimensions .2 x 2 x 2 x 2., the case has 2 axes"),
     ('{ file = "a.npy", field = "T" }', "holds one array: leave field out"),
-    ('{ file = "a.h5", time = 1 }', "has no axis of times with values: leave time out"),
+    ('{ file = "a.h5", time = 1 }', "there is no axis of times with values: leave time out"),
     ('{ file = "short.csv" }', "short.csv covers x = 0 to 0.4 only, the case 0 to 1"),
     ('{ file = "holes.csv" }', "has 3 points, which are no grid of 2 x 2"),
     ('{ file = "words.csv" }', "is no table of numbers with rows of one length"),

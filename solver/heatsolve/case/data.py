@@ -32,6 +32,7 @@ def without_arrays(value: Any, arrays: dict[str, Any], path: KeyPath = ()) -> An
         return [without_arrays(v, arrays, (*path, n)) for n, v in enumerate(value)]
     if not _is_field(value, path):
         return value
+    named = path[-1] == "array"  # of a table that says more of it
     try:
         samples = array_samples(value)
     except InputError as error:
@@ -39,7 +40,7 @@ def without_arrays(value: Any, arrays: dict[str, Any], path: KeyPath = ()) -> An
     name = digest(samples, sums(samples.load, pieces(samples)))
     # Later changes of the caller's own array must not change the case.
     arrays[name] = value.copy()
-    return {"array": name}
+    return name if named else {"array": name}
 
 
 def _is_field(value: Any, path: KeyPath) -> bool:

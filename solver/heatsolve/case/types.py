@@ -66,22 +66,25 @@ def real(value: Any, info: ValidationInfo) -> float:
 DATA = {
     "file": ("field", "time", "interpolation"),
     "image": ("black", "white", "interpolation"),
-    "array": ("interpolation",),
+    "array": ("time", "interpolation"),
 }
 """Where the values of a field may be, and the other keys of its table."""
-INTERPOLATIONS = ("linear", "nearest")
+INTERPOLATIONS = ("linear", "nearest", "conservative")
 
 
-def _data(table: dict[str, Any], info: ValidationInfo) -> Data:
+def _data(table: dict[str, Any], in_time: bool, info: ValidationInfo) -> Data:
     """A field that is data: `{ file = ..., field = ... }`, `{ image = ... }`."""
     kinds = [key for key in DATA if key in table]
     if len(kinds) != 1:
         wanted = "a number or an expression, not a table without file or image"
         raise ExpressionError(f"must be {'given by file or image, not both' if kinds else wanted}")
     (kind,) = kinds
+    names = '"linear", "nearest" or "conservative"'
     given, faults = dict(table), list[Mistake]()
     for key, value in table.items():
         try:
+            if key == "time" and value == "t" and kind != "image":
+                continue
             if key in ("black", "white", "time") and key in DATA[kind]:
                 given[key] = real(value, info)
             elif key not in (kind, *DATA[kind]):
@@ -90,20 +93,20 @@ def _data(table: dict[str, Any], info: ValidationInfo) -> Data:
             elif not isinstance(value, str) or not value:
                 faults.append(((key,), f"must be a text, not {show(value)}"))
             elif key == "interpolation" and value not in INTERPOLATIONS:
-                faults.append(((key,), f'must be "linear" or "nearest", not {show(value)}'))
+                faults.append(((key,), f"must be {names}, not {show(value)}"))
         except ExpressionError as error:
             faults.append(((key,), str(error)))
     if faults:
         raise Mistakes(*faults)
-    return data_of(given, info)
+    return data_of(given, info, in_time)
 
 
-def data_of(given: dict[str, Any], info: ValidationInfo) -> Data:
+def data_of(given: dict[str, Any], info: ValidationInfo, in_time: bool = False) -> Data:
     """The data of a table whose keys are right."""
     context: Any = info.context
     text = given.get("image") or given.get("file") or f"the array {given.get('array')}"
     text = f"{given['field']} of {text}" if "field" in given else text
-    return Data(printable(text), given, context.get("folder", Path()))
+    return Data(printable(text), given, context.get("folder", Path()), in_time)
 
 
 def _start(value: Any, info: ValidationInfo) -> Data:
@@ -115,7 +118,7 @@ def _start(value: Any, info: ValidationInfo) -> Data:
 
 def _field(variables: Sequence[str], value: Any, info: ValidationInfo) -> Expression:
     if isinstance(value, dict):
-        return _data(value, info)
+        return _data(value, "t" in variables, info)
     if not isinstance(value, str):
         value = repr(finite(value, "a number or an expression"))
     expression = _compile(value, variables, info)

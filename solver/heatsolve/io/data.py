@@ -13,12 +13,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from heatsolve.case.case import Case
+from heatsolve.case.case import SIDES, Case
 from heatsolve.errors import InputError
 from heatsolve.io.disk import failing
 from heatsolve.io.reader import field_of, opened
 from heatsolve.parallel.ranks import Ranks
-from heatsolve.stencil.data import Data, Samples, arranged, array_samples, digest, pieces
+from heatsolve.stencil.data import TIME, Data, Samples, arranged, array_samples, digest, pieces
 from heatsolve.stencil.expressions import suggestion
 from heatsolve.stencil.grid import AXIS_NAMES, Grid
 
@@ -37,9 +37,12 @@ def connect(case: Case, grid: Grid, written: Path | None = None) -> None:
     cover the grid, and FileFailure for one that cannot be read.
     """
     axes = [axis.name for axis in grid.axes]
+    end = case.time.end if case.time is not None else None
     for key, data in case.data():
+        section, side, *_ = key.split(".")
+        across = SIDES.get(side) if section == "boundary" else None
         try:
-            data.connect(key, _samples(data, axes, case.arrays), grid)
+            data.connect(key, _samples(data, axes, across, case.arrays), grid, end)
         except InputError as error:
             said = str(error)
             raise InputError(said if said.startswith(f"{key}: ") else f"{key}: {said}") from None
@@ -75,10 +78,12 @@ def described(key: str, data: Data, grid: Grid) -> str:
     assert data.samples is not None
     points = " x ".join(map(str, reversed(data.samples.shape)))
     how = "interpolated linearly"
-    if data.nearest:
+    if data.interpolation == "nearest":
         how = "each point takes the nearest one"
     elif data.meets(grid):
         how = "point by point"
+    elif data.interpolation == "conservative":
+        how = "averaged over cells"
     return f"{key}: {data.text}, {points} points, {how}"
 
 
@@ -86,8 +91,11 @@ def _path(data: Data) -> Path:
     return data.folder / (data.given.get("file") or data.given["image"])
 
 
-def _samples(data: Data, axes: Sequence[str], arrays: Mapping[str, Any]) -> Samples:
-    """The values of a field, for a case with these axes, slowest first."""
+def _samples(
+    data: Data, axes: Sequence[str], across: str | None, arrays: Mapping[str, Any]
+) -> Samples:
+    """The values of a field, for a case with these axes, slowest first; along a wall of the axis
+    `across`, if that is given."""
     given = data.given
     if "array" in given:
         if given["array"] not in arrays:
@@ -95,7 +103,8 @@ def _samples(data: Data, axes: Sequence[str], arrays: Mapping[str, Any]) -> Samp
                 f"the array {given['array']} was given from Python, and is not in the case's text: "
                 "give it again"
             )
-        return array_samples(arrays[given["array"]], axes)
+        array = arrays[given["array"]]
+        return array_samples(array, axes, across, _frame(given, getattr(array, "coords", {})))
     path = _path(data)
     with failing("read", path):
         if not path.is_file():
@@ -103,11 +112,11 @@ def _samples(data: Data, axes: Sequence[str], arrays: Mapping[str, Any]) -> Samp
         if "image" in given:
             return _image(path, given, axes)
         if path.suffix == ".npy":
-            return _npy(path, given, axes)
+            return _npy(path, given, axes, across)
         if path.suffix in (".csv", ".txt", ".dat"):
-            return _csv(path, given, axes)
+            return _csv(path, given, axes, across)
         if h5py.is_hdf5(path):
-            return _hdf5(path, given, axes)
+            return _hdf5(path, given, axes, across)
         with path.open("rb") as file:
             if file.read(3) == NETCDF_3:
                 raise InputError(
@@ -125,7 +134,7 @@ def _no_field(path: Path, given: Mapping[str, Any]) -> None:
 # ---- arrays and tables ---------------------------------------------------------------------------
 
 
-def _npy(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples:
+def _npy(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str | None) -> Samples:
     _no_field(path, given)
     try:
         array = np.lib.format.open_memmap(path, mode="r")  # which holds no objects of Python
@@ -134,7 +143,8 @@ def _npy(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples:
     if array.dtype.kind not in "fiub":
         raise InputError(f"{path} holds {array.dtype}, not real numbers")
     unknown = [None] * array.ndim
-    return _of_file(path, lambda key: array[key], array.shape, unknown, unknown, array.dtype, axes)
+    get = array.__getitem__
+    return _of_file(path, get, array.shape, unknown, unknown, array.dtype, axes, across)
 
 
 def _of_file(path: Path, *args: Any) -> Samples:
@@ -144,9 +154,9 @@ def _of_file(path: Path, *args: Any) -> Samples:
         raise InputError(f"{path} {error}") from None
 
 
-def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples:
-    """A table with the columns x, y, z and fields, its rows in any order; or a bare matrix, whose
-    first row is the lowest."""
+def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str | None) -> Samples:
+    """A table with the columns t, x, y, z and fields, its rows in any order; or a bare matrix,
+    whose first row is the lowest."""
     if "time" in given:
         raise InputError(f"{path} has no times: leave time out")
     with path.open(newline="", encoding="utf-8-sig") as file:
@@ -156,20 +166,20 @@ def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples:
     mark = next((each for each in (",", ";", "\t") if each in text[0]), " ")
     rows = list(csv.reader(text, delimiter=mark, skipinitialspace=True))
     header = [word.strip() for word in rows[0]]
-    named = any(word in AXIS_NAMES for word in header)
+    named = any(word in ("t", *AXIS_NAMES) for word in header)
     try:
         table = np.array([[float(w) for w in row if w.strip()] for row in rows[named:]], float)
     except ValueError:
         raise InputError(f"{path} is no table of numbers with rows of one length") from None
     if not named:
         _no_field(path, given)
-        table = table.reshape(-1) if 1 in table.shape and len(axes) == 1 else table
+        lines = 1 if len(axes) == 1 or (across is not None and len(axes) == 2) else 2
+        table = table.reshape(-1) if 1 in table.shape and lines == 1 else table
         unknown = [None] * table.ndim
-        return _of_file(
-            path, lambda key: table[key], table.shape, unknown, unknown, table.dtype, axes
-        )
-    own = [axis for axis in axes if axis in header]
-    fields = [word for word in header if word not in AXIS_NAMES]
+        get = table.__getitem__
+        return _of_file(path, get, table.shape, unknown, unknown, table.dtype, axes, across)
+    own = [axis for axis in ("t", *axes) if axis in header]
+    fields = [word for word in header if word not in ("t", *AXIS_NAMES)]
     name = _chosen(path, given, fields)
     if table.shape[1] != len(header):
         raise InputError(f"{path} has {len(header)} names and {table.shape[1]} columns")
@@ -182,8 +192,8 @@ def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples:
             f"{path} has {len(table)} points, which are no grid of {' x '.join(map(str, shape))}"
         )
     values[places] = table[:, header.index(name)]
-    lines = [line for line, _ in found]
-    return Samples(tuple(own), shape, tuple(lines), values.dtype, lambda key: values[key])
+    along = tuple(line for line, _ in found)
+    return Samples(tuple(own), shape, along, values.dtype, values.__getitem__)
 
 
 def _chosen(path: Path, given: Mapping[str, Any], fields: Sequence[str]) -> str:
@@ -204,7 +214,7 @@ def _chosen(path: Path, given: Mapping[str, Any], fields: Sequence[str]) -> str:
 # ---- HDF5 and netCDF-4 ---------------------------------------------------------------------------
 
 
-def _hdf5(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples:
+def _hdf5(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str | None) -> Samples:
     with _file(path) as (file, ours):
         wanted = dict(given)
         if "field" in given:
@@ -219,7 +229,7 @@ def _hdf5(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples:
             dims.append(name)
             lines.append(line)
         packing = {key: float(np.ravel(about.attrs[key])[0]) for key in CF if key in about.attrs}
-        frame = _frame(path, given, dims, lines)
+        frame = _frame(given, dict(zip(dims, lines, strict=True)))
         shape, dtype = about.shape, np.dtype(float) if packing else about.dtype
 
     def load(key: tuple[Any, ...]) -> np.ndarray:
@@ -228,7 +238,7 @@ def _hdf5(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples:
             dataset = field_of(file, field) if ours else file[field]
             return _unpacked(np.asarray(dataset[key]), packing)
 
-    return _of_file(path, load, shape, dims, lines, dtype, axes, frame)
+    return _of_file(path, load, shape, dims, lines, dtype, axes, across, frame)
 
 
 def _numbers(file: h5py.File) -> list[str]:
@@ -264,20 +274,17 @@ def _file(path: Path) -> Iterator[tuple[h5py.File, bool]]:
             yield file, ours
 
 
-def _frame(
-    path: Path,
-    given: Mapping[str, Any],
-    dims: Sequence[str | None],
-    lines: Sequence[np.ndarray | None],
-) -> int:
-    """The number of the frame that is nearest to the time of the case, the last one without."""
+def _frame(given: Mapping[str, Any], lines: Mapping[Any, Any]) -> int | None:
+    """The number of the frame that is nearest to the time of the case, the last one without; None
+    where the values vary in time. `lines` are the positions along the axes, by their names."""
     if "time" not in given:
         return -1
-    places = [n for n, name in enumerate(dims) if name in ("time", "t")]
-    line = lines[places[0]] if places else None
+    line = next((lines[name] for name in TIME if name in lines), None)
     if line is None:
-        raise InputError(f"{path} has no axis of times with values: leave time out")
-    return int(np.argmin(np.abs(line - given["time"])))
+        raise InputError("there is no axis of times with values: leave time out")
+    if given["time"] == "t":
+        return None
+    return int(np.argmin(np.abs(np.asarray(line, float) - given["time"])))
 
 
 def _unpacked(stored: np.ndarray, packing: Mapping[str, float]) -> np.ndarray:

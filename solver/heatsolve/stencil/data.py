@@ -2,15 +2,15 @@
 position.
 
 `Data` is an `Expression`, so it stands wherever an expression may. Between its points it is linear
-along each axis, x first, then y, then z: a point's value follows from its position alone, and so
-has the same bits on any number of processes. Only the points around those that are asked for are
-read.
+along each axis, x first, then y, z and the time, unless another interpolation is named: a point's
+value follows from its position alone, and so has the same bits on any number of processes. Only the
+points around those that are asked for are read.
 """
 
 import hashlib
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +33,11 @@ KEPT = 1 << 28
 """Bytes of a block that stays in memory, at most."""
 
 Window = tuple[slice, ...]
-Place = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Along an axis: the points below and above positions, and the share of the way between them."""
+Place = list[tuple[np.ndarray, np.ndarray]]
+"""Along an axis: for each position the numbers of some points and their shares of its value. The
+first point has the share that the others leave."""
+TIME = ("time", "t")
+"""Names of an axis of time; in samples it is "t"."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Samples:
     """Values on a rectangular grid of points, wherever they are kept; axes slowest first."""
 
     axes: tuple[str, ...]
-    """The axes of the case along which the values vary."""
+    """The axes of the case along which the values vary, "t" first where they vary in time."""
     shape: tuple[int, ...]
     lines: tuple[NDArray[np.float64] | None, ...]
     """Ascending positions along each axis; None where the points are spread over the case's box."""
@@ -60,26 +63,31 @@ def arranged(
     lines: Sequence[NDArray[np.float64] | None],
     dtype: np.dtype,
     axes: Sequence[str],
-    frame: int = -1,
+    across: str | None = None,
+    frame: int | None = -1,
 ) -> Samples:
     """Samples of an array whose dimensions have these names and positions, as far as known.
 
     They go by their names where all of these are axes of a case with these `axes` (slowest first),
-    or "time"; else by their order, z, y, x. `frame` is the number along the time. Descending
+    or "time"; else by their order, z, y, x, where an array for a wall may lack the axis `across`
+    it. `frame` is the number along the time, None where the values vary in time. Descending
     positions are turned round. Raises InputError for an array of other dimensions.
     """
     known = [name for name in names if name is not None]
-    times = [n for n, name in enumerate(names) if name in ("time", "t")]
-    if set(known) - {"time", "t"} <= set(axes) and len(known) == len(shape) > len(times):
+    times = [n for n, name in enumerate(names) if name in TIME]
+    if set(known) - set(TIME) <= set(axes) and len(known) == len(shape) > 0:
         own = [axis for axis in axes if axis in known]
         order = [names.index(axis) for axis in own]
     else:
-        own = list(axes)
-        times = [0] if len(shape) == len(axes) + 1 else []
+        along_wall = [axis for axis in axes if axis != across]
+        own = along_wall if len(shape) == len(along_wall) else list(axes)
+        times = [0] if len(shape) == len(own) + 1 else []
         order = list(range(len(times), len(shape)))
-        if len(order) != len(axes):
+        if len(order) != len(own):
             said = " x ".join(map(str, shape))
             raise InputError(f"has {len(shape)} dimensions ({said}), the case has {len(axes)} axes")
+    if frame is None and times:
+        own, order, times = ["t", *own], [*times, *order], []
     along = [lines[n] for n in order]
     for name, line in zip(own, along, strict=True):
         steps = np.diff(line) if line is not None else np.ones(1)
@@ -90,7 +98,7 @@ def arranged(
     def read(window: Window) -> np.ndarray:
         key: list[Any] = [0] * len(shape)
         for n in times:
-            key[n] = frame % shape[n]
+            key[n] = (frame or 0) % shape[n]
         for n, part, turn in zip(order, window, turned, strict=True):
             key[n] = slice(shape[n] - part.stop, shape[n] - part.start) if turn else part
         values = load(tuple(key))
@@ -111,14 +119,15 @@ class Data(Expression):
     """A field of values at points. It must be connected to them before it is called.
 
     `given` is the table of the case, `folder` the one that its paths start from, and `tree` its
-    meaning apart from where the values are kept, which digests compare.
+    meaning apart from where the values are kept, which digests compare. `in_time` tells whether
+    its key may vary in time.
     """
 
-    def __init__(self, text: str, given: Mapping[str, Any], folder: Path):
+    def __init__(self, text: str, given: Mapping[str, Any], folder: Path, in_time: bool = False):
         meaning = {k: v for k, v in given.items() if k not in ("file", "image", "array")}
         super().__init__(text, frozenset("x"), ("data", *sorted(meaning.items())))
         self._set(
-            given=dict(given), folder=folder, samples=None, key="", digest="", _kept=None, _sums={}
+            given=dict(given), folder=folder, in_time=in_time, samples=None, key="", digest=""
         )
 
     def _set(self, **values: Any) -> None:
@@ -127,6 +136,7 @@ class Data(Expression):
 
     given: dict[str, Any]
     folder: Path
+    in_time: bool
     key: str
     """The key that messages speak of."""
     samples: Samples | None
@@ -138,27 +148,35 @@ class Data(Expression):
     """The check sums of pieces that have been read, by their first rows."""
 
     @property
-    def nearest(self) -> bool:
-        """Whether a position has the value of the point nearest to it."""
-        return self.given.get("interpolation") == "nearest"
+    def interpolation(self) -> str:
+        """The way from its points to other positions: linear, nearest or conservative."""
+        return str(self.given.get("interpolation", "linear"))
 
-    def connect(self, key: str, samples: Samples, grid: Grid) -> None:
-        """Give it its values, in the box of a case's grid.
+    def connect(self, key: str, samples: Samples, grid: Grid, end: float | None = None) -> None:
+        """Give it its values, in the box of a case's grid, and until the `end` of its march.
 
-        Raises InputError where they do not cover the box.
+        Raises InputError where they do not cover the box or the march.
         """
         boxes = {axis.name: axis for axis in grid.axes}
+        if "t" in samples.axes:
+            if end is None or not self.in_time:
+                why = "the key may not" if end is not None else "a steady case has no time"
+                raise InputError(f"{key}: {self.text} varies in time, and {why}")
+            boxes["t"] = Axis("t", 2, 0.0, end, on_nodes=True)
         lines = []
         for name, line, count in zip(samples.axes, samples.lines, samples.shape, strict=True):
             box = boxes[name]
             if line is None:
+                if name == "t":
+                    raise InputError(f"{key}: {self.text} has no values of its times")
                 on_nodes = box.on_nodes and not samples.cells
                 if count == 1:
                     line = np.array([0.5 * (box.lower + box.upper)])
                 else:
                     spread = Axis(name, count, box.lower, box.upper, on_nodes, box.periodic)
                     line = spread.coordinates[1:-1]
-            lines.append(_Line(box, line, self.nearest))
+            how = "linear" if name == "t" else self.interpolation
+            lines.append(_Line(box, line, how))
             if outside := lines[-1].outside():
                 raise InputError(f"{key}: {self.text} {outside}")
         names = frozenset(samples.axes)
@@ -169,8 +187,9 @@ class Data(Expression):
         axes = {axis.name: axis for axis in grid.axes}
         assert self.samples is not None
         return all(
-            not line.locate(axes[name].coordinates)[2].any()
+            len(line.locate(axes[name].coordinates)) == 1
             for name, line in zip(self.samples.axes, self._lines, strict=True)
+            if name != "t"
         )
 
     def has_digest(self, digits: str) -> None:
@@ -188,7 +207,7 @@ class Data(Expression):
         return self.samples.load(window)
 
     def __call__(self, **variables: ArrayLike) -> float | NDArray[np.float64]:
-        """The values at positions x, y, z, which are broadcast.
+        """The values at positions x, y, z and times t, which are broadcast.
 
         Raises InputError if it is not connected.
         """
@@ -219,23 +238,21 @@ class Data(Expression):
         """The values where lines of positions along the axes cross."""
         located, windows = self._located(points)
         counts = [window.stop - window.start for window in windows]
-        starts = [window.start for window in windows]
         edges = [
-            None if share.any() else _repeated_ends(low - first, count)
-            for (low, _, share), first, count in zip(located, starts, counts, strict=True)
+            _repeated_ends(place[0][0] - window.start, count) if len(place) == 1 else None
+            for place, window, count in zip(located, windows, counts, strict=True)
         ]
         assert self.samples is not None
         if math.prod(counts) * self.samples.dtype.itemsize > KEPT and None not in edges:
             return self._streamed(windows, [edge or (0, 0) for edge in edges])
         values, located = self._around(located, windows)
-        for axis, (low, high, share) in reversed(list(enumerate(located))):
-            below = np.take(values, low, axis)
-            if not share.any():
-                values = below
+        for axis, place in reversed(list(enumerate(located))):
+            if len(place) == 1 and np.array_equal(place[0][0], np.arange(values.shape[axis])):
                 continue
             shape = [1] * values.ndim
-            shape[axis] = share.size
-            values = _between(below, np.take(values, high, axis), share.reshape(shape))
+            shape[axis] = place[0][0].size
+            parts = ((np.take(values, index, axis), part.reshape(shape)) for index, part in place)
+            values = _blended(parts)
         return values
 
     def _at(self, points: Sequence[np.ndarray]) -> np.ndarray:
@@ -245,9 +262,7 @@ class Data(Expression):
         def inner(axis: int, index: tuple[np.ndarray, ...]) -> np.ndarray:
             if axis == len(located):
                 return values[index]
-            low, high, share = located[axis]
-            below = inner(axis + 1, (*index, low))
-            return _between(below, inner(axis + 1, (*index, high)), share)
+            return _blended((inner(axis + 1, (*index, at)), part) for at, part in located[axis])
 
         return inner(0, ())
 
@@ -255,10 +270,10 @@ class Data(Expression):
         """Where positions along each axis lie, and the windows around them."""
         located, windows = [], []
         for line, at in zip(self._lines, points, strict=True):
-            low, high, share = line.locate(at)
-            located.append((low, high, share))
-            ends = np.concatenate([low, high])
-            windows.append(slice(int(ends.min()), int(ends.max()) + 1))
+            place = line.locate(at)
+            located.append(place)
+            every = np.concatenate([index for index, _ in place])
+            windows.append(slice(int(every.min()), int(every.max()) + 1))
         return located, windows
 
     def _around(
@@ -266,22 +281,20 @@ class Data(Expression):
     ) -> tuple[np.ndarray, list[Place]]:
         """The values around positions, and where in them the positions lie."""
         # Along the slowest axis only rows that are asked for: a sample, or both ends of a period.
-        rows = np.unique(np.concatenate(located[0][:2]))
+        rows = np.unique(np.concatenate([index for index, _ in located[0]]))
         runs = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
         parts = []
         for run in runs:
             window = (slice(int(run[0]), int(run[-1]) + 1), *windows[1:])
             parts.append(np.asarray(self.read(window)))
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        kept = self._kept[1].size if self._kept is not None else 0
-        if len(parts) == 1 and kept < values.size and values.nbytes <= KEPT:
+        if len(parts) == 1 and values.nbytes <= KEPT:
             self._set(_kept=(window, values))
         inside = [
-            (low - window.start, high - window.start, share)
-            for (low, high, share), window in zip(located, windows, strict=True)
+            [(index - window.start, part) for index, part in place]
+            for place, window in zip(located, windows, strict=True)
         ]
-        low, high, share = located[0]
-        inside[0] = np.searchsorted(rows, low), np.searchsorted(rows, high), share
+        inside[0] = [(np.searchsorted(rows, index), part) for index, part in located[0]]
         return values.astype(np.float64, copy=False), inside
 
     def _streamed(self, windows: Sequence[slice], edges: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -332,20 +345,26 @@ def _repeated_ends(index: np.ndarray, count: int) -> tuple[int, int] | None:
     return (low, high) if count > 1 else (low, 0)
 
 
-def _between(below: np.ndarray, above: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Linear between two values; equal ones, and a share of 0, give the value itself."""
-    result: np.ndarray = np.where(share == 0.0, below, below + share * (above - below))
+def _blended(parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Values in their shares, in this order; equal ones, and a share of 0, leave the first."""
+    each = iter(parts)
+    first, _ = next(each)
+    result = first
+    for value, share in each:
+        result = np.where(share == 0.0, result, result + share * (value - first))
     return result
 
 
 class _Line:
-    """The points along one axis of a box."""
+    """The points along one axis of a box, and the interpolation between them."""
 
-    def __init__(self, box: Axis, line: np.ndarray, nearest: bool):
-        self._box, self._line, self._nearest = box, line, nearest
-        length, last = box.upper - box.lower, line.size - 1
-        self._wraps = box.periodic and last > 0 and line[-1] - line[0] < length * (1 - NEAR / last)
-        ends = [line[0] + length] if self._wraps else []
+    def __init__(self, box: Axis, line: np.ndarray, how: str):
+        self._box, self._how = box, how
+        self._length, last = box.upper - box.lower, line.size - 1
+        if box.periodic and last > 1 and line[-1] - line[0] >= self._length * (1 - NEAR / last):
+            line = line[:-1]  # it is the first point once more
+        self._line = line
+        ends = [line[0] + self._length] if box.periodic else []
         self._knots = np.concatenate([line, ends])
 
     def outside(self) -> str:
@@ -354,38 +373,61 @@ class _Line:
         if line.size == 1:
             return ""
         steps = np.diff(line)
-        low, high = line[0] - 0.5 * steps[0], line[-1] + 0.5 * steps[-1]
-        slack = NEAR * (box.upper - box.lower)
+        reach = (0.5 * steps[0], 0.5 * steps[-1]) if box.name != "t" else (0.0, 0.0)
+        low, high = line[0] - reach[0], line[-1] + reach[1]
+        slack = NEAR * self._length
         covered = low <= box.lower + slack and high >= box.upper - slack
-        if self._wraps or (box.periodic and high - low >= box.upper - box.lower - slack):
-            covered = high - low >= (box.upper - box.lower) - slack
-        if covered:
+        if covered or (box.periodic and high - low >= self._length - slack):
             return ""
         low, high = (0.0 if abs(end) < slack else end for end in (low, high))
         return (
             f"covers {box.name} = {low:g} to {high:g} only, the case {box.lower:g} to {box.upper:g}"
         )
 
-    def locate(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The points below and above positions, and how far these are from the one to the other.
+    def locate(self, at: np.ndarray) -> Place:
+        """The points that positions take their values from, and their shares.
 
         Beyond the outermost points it is the outermost one.
         """
+        if self._line.size == 1:
+            return [(np.zeros(at.size, int), np.ones(at.size))]
+        if self._how == "conservative":
+            return self._means(at)
         line, knots = self._line, self._knots
-        if line.size == 1:
-            none = np.zeros(at.size, int)
-            return none, none, np.zeros(at.size)
         if self._box.periodic:
-            length = self._box.upper - self._box.lower
-            beyond = (at < line[0]) | (at > line[0] + length)
-            at = np.where(beyond, line[0] + (at - line[0]) % length, at)
+            beyond = (at < line[0]) | (at > line[0] + self._length)
+            at = np.where(beyond, line[0] + (at - line[0]) % self._length, at)
         low = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, knots.size - 2)
         share = np.clip((at - knots[low]) / (knots[low + 1] - knots[low]), 0.0, 1.0)
-        if self._nearest:
+        if self._how == "nearest":
             share = np.where(share < 0.5, 0.0, 1.0)
         share = np.where(share < NEAR, 0.0, np.where(share > 1.0 - NEAR, 1.0, share))
         low, share = np.where(share == 1.0, low + 1, low), np.where(share == 1.0, 0.0, share)
-        return low % line.size, np.where(share > 0.0, low + 1, low) % line.size, share
+        place = [(low % line.size, 1.0 - share)]
+        if share.any():
+            place.append((np.where(share > 0.0, low + 1, low) % line.size, share))
+        return place
+
+    def _means(self, at: np.ndarray) -> Place:
+        """The means over the case's cells of values that are constant around each point, up to the
+        middle between it and the next."""
+        line, box = self._line, self._box
+        low, high = at - 0.5 * box.spacing, at + 0.5 * box.spacing
+        if box.periodic:
+            line = np.concatenate([line + n * self._length for n in (-1, 0, 1)])
+        else:
+            low, high = np.maximum(low, box.lower), np.minimum(high, box.upper)
+        middles = 0.5 * (line[1:] + line[:-1])
+        first = np.searchsorted(middles, low + NEAR * (high - low), side="right")
+        last = np.searchsorted(middles, high - NEAR * (high - low), side="right")
+        ends = np.concatenate([[-np.inf], middles, [np.inf]])
+        place = []
+        for n in range(int(np.max(last - first)) + 1):
+            index = np.minimum(first + n, last)
+            share = np.minimum(high, ends[index + 1]) - np.maximum(low, ends[index])
+            share = np.where(first + n <= last, share / (high - low), 0.0)
+            place.append((index % self._line.size, share))
+        return place
 
 
 # ---- digests ------------------------------------------------------------------------------------
@@ -423,8 +465,11 @@ def digest(samples: Samples, each: Sequence[int]) -> str:
     return result.hexdigest()[:16]
 
 
-def array_samples(value: Any, axes: Sequence[str] = ()) -> Samples:
-    """Samples of an array of NumPy or xarray in memory, for a case with these axes, slowest first.
+def array_samples(
+    value: Any, axes: Sequence[str] = (), across: str | None = None, frame: int | None = -1
+) -> Samples:
+    """Samples of an array of NumPy or xarray in memory; `axes`, `across` and `frame` as of
+    `arranged`.
 
     Raises InputError for an array of other dimensions than the axes.
     """
@@ -434,8 +479,11 @@ def array_samples(value: Any, axes: Sequence[str] = ()) -> Samples:
     names = list(getattr(value, "dims", [None] * array.ndim))
     coordinates = getattr(value, "coords", {})
     lines = [
-        np.asarray(coordinates[name], float) if name in AXIS_NAMES and name in coordinates else None
+        np.asarray(coordinates[name], float)
+        if name in (*AXIS_NAMES, *TIME) and name in coordinates
+        else None
         for name in names
     ]
     axes = axes or tuple(reversed(AXIS_NAMES[: array.ndim]))
-    return arranged(lambda key: array[key], array.shape, names, lines, array.dtype, axes)
+    get = array.__getitem__
+    return arranged(get, array.shape, names, lines, array.dtype, axes, across, frame)
