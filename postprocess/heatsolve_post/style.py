@@ -1,6 +1,7 @@
 """The style of figures: fonts, axes that reach the walls, obstacles, and how files are written."""
 
 import io
+import re
 import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -300,9 +301,16 @@ def colours_of(
     return Colours(chosen, norm, low, high, EXTENDS[beyond])
 
 
+SIGNED = re.compile(
+    r"pressure|velocity_|vorticity|q_criterion|stream_function|heat_flux_|.*_gradient_[xyz]$"
+    rf"|{re.escape(DIFFERENCE)}$"
+)
+"""Fields of both signs, to which 0 is a level of its own."""
+
+
 def _map_of(field: str, low: float, high: float) -> str:
     """The name of a perceptually uniform map, or of a diverging one."""
-    signed = field in ("pressure", DIFFERENCE) or field.startswith("velocity_")
+    signed = re.match(SIGNED, field) is not None
     if signed and max(low, -high) <= high - low:
         return DIVERGING
     return "inferno" if field == "temperature" else "viridis"

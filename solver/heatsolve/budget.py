@@ -221,9 +221,17 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
     with backend.only_counting():
         stepper.measures()
         stepper.present()
-        for _ in range(problem.arrays_of_a_frame):
+        for _ in range(problem.arrays_of_a_frame + arrays_of_derived(problem.case)):
             backend.zeros(problem.grid.shape)
         return _work(backend, one)
+
+
+def arrays_of_derived(case: Case) -> int:
+    """Arrays that a derived field takes at most: copies of what it is made of, two derivatives and
+    itself."""
+    names = {*case.written, *(name for file in case.output.files for name in file.fields or ())}
+    made = [derived for name, derived in case.derived.items() if name in names]
+    return max((2 * len(derived.sources) + 3 for derived in made), default=0)
 
 
 def _bytes_on_host(problem: Model) -> int:

@@ -91,7 +91,7 @@ class File:
         self.schedule = Schedule.of((section or case.output).every)
         args = (
             {a.name: p.coordinates for a, p in zip(problem.whole.axes, self._points, strict=True)},
-            case.units.model_dump(),
+            case.all_units,
             tuple(points.window for points in self._points),
             problem.ranks,
         )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, create_model
 
+from heatsolve.case.derived import Derived, derived_fields, unit_of
 from heatsolve.case.output import Output
 from heatsolve.case.sections import (
     FIELDS,
@@ -192,6 +193,30 @@ class Case(Section):
         return tuple(name for name in self.field_names if name.startswith("velocity"))
 
     @property
+    def derived(self) -> dict[str, Derived]:
+        """The fields that may be written besides those of the model, by their names."""
+        names, velocities = self.field_names, self.velocity_names
+        conducts = self.kind == "heat"
+        made = derived_fields(names, velocities, self.grid.axes, conducts)
+        return {name: derived for name, derived in made.items() if name not in names}
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The fields in the file of all points, and of a probe those besides the model's."""
+        return self.output.fields or self.field_names
+
+    @property
+    def probed(self) -> tuple[str, ...]:
+        """The fields that probes and lines hold: the model's, and derived ones that are written."""
+        return *self.field_names, *(name for name in self.written if name in self.derived)
+
+    @property
+    def all_units(self) -> dict[str, str]:
+        """The units of all fields, of the axes and of time."""
+        units = self.units.model_dump()
+        return units | {name: unit_of(derived, units) for name, derived in self.derived.items()}
+
+    @property
     def needed_walls(self) -> list[str]:
         """The walls that need a condition."""
         return needed_walls(self.grid)
@@ -258,21 +283,25 @@ class Case(Section):
                     yield (*path, name), f"the model has no such field (it has {', '.join(own)})"
         boxes, points, written = self.initial.boxes, self.source.points, self.output.fields or ()
         profiles = self.reference.profiles
-        named: list[tuple[KeyPath, str]] = [
+        given: list[tuple[KeyPath, str]] = [
             *[(("initial", "box", n, "field"), box.field) for n, box in enumerate(boxes)],
             *[(("source", "point", n, "field"), point.field) for n, point in enumerate(points)],
+            *[(("reference", "profile", n, "field"), p.field) for n, p in enumerate(profiles)],
+        ]
+        shown: list[tuple[KeyPath, str]] = [
             *[(("output", "fields", n), name) for n, name in enumerate(written)],
             *[
                 (("output", "file", m, "fields", n), name)
                 for m, file in enumerate(self.output.files)
                 for n, name in enumerate(file.fields or ())
             ],
-            *[(("reference", "profile", n, "field"), p.field) for n, p in enumerate(profiles)],
             *self._drawn(),
         ]
-        for path, name in named:
-            if name not in own:
-                near = suggestion(name, own) or f" (it has {', '.join(own)})"
+        derived = self.derived if not set(own).issuperset(n for _, n in shown) else {}
+        named = [(*each, own) for each in given] + [(*each, (*own, *derived)) for each in shown]
+        for path, name, known in named:
+            if name not in known:
+                near = suggestion(name, known) or f" (it has {', '.join(own)})"
                 yield path, f"the model has no {name}{near}"
         for side in set(walls).intersection(self.needed_walls):
             for name in self._fields_at_walls():
@@ -297,7 +326,7 @@ class Case(Section):
         """Yield pictures that cannot be drawn, and points to be read that are none of the grid."""
         grid, output, steady = self.grid, self.output, self.model.steady
         for path, name in self._drawn():
-            if name in self.field_names and output.fields and name not in output.fields:
+            if name in (*self.field_names, *self.derived) and name not in self.written:
                 yield path, f"{name} is not among output.fields, and cannot be drawn"
         if output.film and (steady or output.every is None):
             need = "output.every, the steps from one frame to the next"

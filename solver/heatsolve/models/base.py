@@ -16,11 +16,13 @@ import numpy as np
 
 from heatsolve.backends import Accumulator, Backend, PointSweep
 from heatsolve.case.case import Case
+from heatsolve.case.derived import Derived
 from heatsolve.errors import InputError, NotConverged
 from heatsolve.linear.iterate import Controller, Outcome
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import System
 from heatsolve.models import stability
+from heatsolve.models.derived import derive
 from heatsolve.models.grid import Wall, grid_of, region_of, sample_of, walls_of
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.equations import Stage
@@ -232,7 +234,9 @@ class Model(ABC):
     """
 
     arrays_of_a_frame = 0
-    """Arrays of the grid's size that writing the fields needs besides."""
+    """Arrays of the grid's size that writing the model's fields needs besides."""
+    time = 0.0
+    """The time of the newest fields, where they are written or probed."""
 
     def __init__(
         self, case: Case, backend: Backend, grid: Grid | None = None, ranks: Ranks | None = None
@@ -399,23 +403,34 @@ class Model(ABC):
         window = tuple(slice(*pair) for pair in self.grid.interior)
         return np.ascontiguousarray(self.backend.to_host(array)[window])
 
-    def written(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
-        """The array that holds a field as a file has it, at the points of a file (asks all).
+    def at_points(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
+        """The array that holds a field of the model as a file has it, at the points of a file (asks
+        all).
 
         `fields`: the arrays to take it from, by default the model's own.
         """
         return (fields or self.fields)[name]
 
+    def written(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
+        """The same of any field that a file may have, derived ones too."""
+        derived = self.case.derived.get(name)
+        return self.at_points(name, fields) if derived is None else self.derive(derived, fields)
+
+    def derive(self, derived: Derived, fields: Mapping[str, Any] | None = None) -> Any:
+        """A derived field (asks all processes); `fields` as of `at_points`."""
+        return derive(self, derived, fields)
+
     def stored(
         self, names: Sequence[str] | None = None, fields: Mapping[str, Any] | None = None
     ) -> dict[str, np.ndarray]:
         """Fields, by default those of the case's file, at the points of it that this process owns
-        (asks all); `fields` as of `written`."""
-        window, wanted = tuple(slice(*pair) for pair in self.grid.stored), self.case.output.fields
+        (asks all); `fields` as of `at_points`."""
+        window = tuple(slice(*pair) for pair in self.grid.stored)
+        every = (*self.fields, *self.case.derived)
         return {
             name: np.ascontiguousarray(self.backend.to_host(self.written(name, fields))[window])
-            for name in (self.fields if names is None else names)
-            if names is not None or wanted is None or name in wanted
+            for name in (every if names is None else names)
+            if names is not None or name in self.case.written
         }
 
     def restore(self, array: Any, own: np.ndarray) -> None:

@@ -167,6 +167,7 @@ class Log:
         row |= stepper.measures()
         if self._probes:
             stepper.finish()  # walls of this very time
+            self._problem.time = stepper.time
             row |= self._probes.read(stepper.fields)
         self._add(row)
 
@@ -251,7 +252,7 @@ class Probes:
                 tuple(self._shares(name, position)) for position in given
             ), not lines)
             for n, given in enumerate(points)
-            for name in problem.case.field_names
+            for name in problem.case.probed
         ]  # fmt: skip
         self._names = {place.field for place in self._places}
         count = sum(len(place.shares) for place in self._places)
@@ -263,6 +264,9 @@ class Probes:
     def read(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """A number for each probe and a list for each line, by columns (asks all processes)."""
         backend, sums = self._problem.backend, iter(self._sums)
+        derived = self._problem.case.derived
+        made = {name: self._problem.written(name) for name in self._names if name in derived}
+        fields = {**fields, **made}
         for place in self._places:
             for shares in place.shares:
                 into = next(sums)

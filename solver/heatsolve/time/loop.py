@@ -141,6 +141,7 @@ def transient(
         due = [output for output in due if output.last != time]
         if due:
             stepper.present()
+            problem.time = time
         for output in due:
             output.write(time)
         if outputs[0] in due:
@@ -196,6 +197,7 @@ def transient(
         except NotConverged as error:
             watcher.warn(str(error))
             stepper.finish()
+            problem.time = stepper.time
             for output in outputs:
                 output.write(stepper.time)
             log.read_lines(stepper.time)

@@ -113,7 +113,7 @@ def steps(problem: Model) -> Generator[str, None, TimeStepController]:
 
 def history(case: Case, count: int) -> str:
     """The rows of the history of a march of about `count` steps, and their bytes."""
-    output, fields = case.output, len(case.field_names)
+    output, fields = case.output, len(case.probed)
     assert case.time is not None
     samples = Schedule.of(output.sample)
     rows = math.ceil(count / steps_to_look(case, count))
@@ -175,7 +175,7 @@ def frames_of(case: Case, count: int) -> int:
 
 def files(case: Case, grid: Grid, count: int) -> str:
     """The files of a run, with their sizes."""
-    frames, names = frames_of(case, count), case.output.fields or case.field_names
+    frames, names = frames_of(case, count), case.written
     points = [axis.points for axis in grid.axes]
     item = len(names) * np.dtype(case.solver.field_precision).itemsize
     h5 = H5_BYTES + math.prod(points) * item * frames + 8 * sum(points)

@@ -333,7 +333,7 @@ class Staggered(MultiFieldModel):
 
     # ---- what is asked for -------------------------------------------------------------------
 
-    def written(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
+    def at_points(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
         """Velocities at the centres of cells; the pressure with mean 0 where no wall gives it."""
         array, region = (fields or self.fields)[name], self.grid.interior
         if name not in ("pressure", *self.components):

@@ -1,7 +1,7 @@
 """A heat case put on its grid: the arrays that the point functions of `heat` take."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Self
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
+from heatsolve.case.derived import Derived
 from heatsolve.errors import InputError
 from heatsolve.linear.fft import ALONE, modes_of
 from heatsolve.linear.system import (
@@ -19,8 +20,10 @@ from heatsolve.linear.system import (
     weighted_magnitude,
 )
 from heatsolve.models.base import Model, Row, Stepper
+from heatsolve.models.derived import axis_number
 from heatsolve.models.grid import Wall, grid_of, sample_of, walls_of
 from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat.flux import heat_flux
 from heatsolve.models.heat.solver import Explicit, Implicit, make_method, method_name, stall
 from heatsolve.models.heat.walls import WallFaces, WallKind, ratio_line
 from heatsolve.parallel.ranks import Ranks
@@ -273,6 +276,12 @@ class Conduction(Model):
                 inside = [0] * self.grid.dimension
                 inside[wall.axis] = -1 if wall.side else 1
                 self.backend.sweep(shifted, array, ghosts, array, *inside)
+
+    def derive(self, derived: Derived, fields: Mapping[str, Any] | None = None) -> Any:
+        if derived.kind != "heat flux":
+            return super().derive(derived, fields)
+        field = (fields or self.fields)["temperature"]
+        return heat_flux(self, axis_number(self, derived.axis), field)
 
     def add_magnitudes(self, array: Any, into: Accumulator) -> None:
         """Add |T| at all points of a file, walls included."""

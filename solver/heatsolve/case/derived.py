@@ -1,0 +1,66 @@
+"""The names of derived fields, made of those of a model when they are written, drawn or probed.
+
+`models.derived` computes them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A derived field: its kind, the fields it is made of, and the axis along which it looks.
+
+    unit: of it, in the words of `[units]`; such as "velocity_x/length".
+    """
+
+    kind: str
+    sources: tuple[str, ...]
+    axis: str = ""
+    unit: str = ""
+
+
+def derived_fields(
+    names: Sequence[str], velocities: Sequence[str], axes: Sequence[str], conducts: bool
+) -> dict[str, Derived]:
+    """The derived fields that a model with some fields has, by their names.
+
+    `conducts`: whether it knows a flux of heat.
+    """
+    result = {
+        f"{name}_gradient_{axis}": Derived("gradient", (name,), axis, f"{name}/length")
+        for name in names
+        for axis in axes
+    }
+    if conducts:
+        result |= {
+            f"heat_flux_{axis}": Derived("heat flux", tuple(names[:1]), axis) for axis in axes
+        }
+    if velocities:
+        whole = tuple(velocities)
+        result["speed"] = Derived("speed", whole, unit=whole[0])
+    if len(velocities) > 1:
+        rate = f"{velocities[0]}/length"
+        result["q_criterion"] = Derived("q criterion", tuple(velocities), unit=f"({rate})^2")
+        # rot u: along z d(u_y)/dx - d(u_x)/dy, and so on in turn.
+        for first, second in combinations(axes, 2):
+            across = ({"x", "y", "z"} - {first, second}).pop()
+            name = "vorticity" if len(axes) == 2 else f"vorticity_{across}"
+            pair = (second, first) if across == "y" else (first, second)
+            sources = tuple(f"velocity_{axis}" for axis in pair)
+            result[name] = Derived("vorticity", sources, unit=rate)
+    return result
+
+
+def unit_of(derived: Derived, units: Mapping[str, str]) -> str:
+    """Its unit, where the case names those that it is made of; else "1"."""
+    if not derived.unit:
+        return "1"
+    source, _, square = derived.unit.strip("(").partition(")")
+    over, _, below = source.partition("/")
+    numerator, denominator = units.get(over, "1"), units.get(below, "1") if below else "1"
+    unit = numerator
+    if denominator != "1":
+        unit += f"/{denominator}" if denominator.isalnum() else f"/({denominator})"
+    return f"({unit}){square}" if square and unit != "1" else unit

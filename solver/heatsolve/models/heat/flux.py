@@ -1,0 +1,90 @@
+"""The flux of heat, -k grad T, from what the scheme lets through the faces between its volumes.
+
+So it is right where the conductivity jumps, and at a wall it is the wall's own: half a cell's
+difference, a given gradient, or an exchange with the surroundings.
+"""
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from heatsolve.models.derived import with_ghosts
+from heatsolve.parallel.halo import replaced
+from heatsolve.stencil.language import Point, neighbour, shifted
+
+if TYPE_CHECKING:
+    from heatsolve.models.heat.conduction import Conduction
+
+
+@cache
+def through_face(axis: int) -> Point:
+    """The flux through the face below a point, c h (T_below - T), upwards (W/m2)."""
+
+    def through(at, t, c, h):
+        return h * (c[at] * (t[neighbour(at, axis, -1)] - t[at]))
+
+    return through
+
+
+@cache
+def mean_of_faces(axis: int) -> Point:
+    """The mean of both faces of a point."""
+
+    def mean(at, q):
+        return 0.5 * (q[at] + q[neighbour(at, axis, 1)])
+
+    return mean
+
+
+@cache
+def beyond_two(axis: int, first: int, second: int) -> Point:
+    """A flux half a spacing beyond two faces at these distances: 3/2 q_1 - 1/2 q_2."""
+
+    def extrapolated(at, q):
+        return 1.5 * q[neighbour(at, axis, first)] - 0.5 * q[neighbour(at, axis, second)]
+
+    return extrapolated
+
+
+def through_faces(problem: "Conduction", number: int, temperature: Any) -> Any:
+    """The flux through the face below each point along an axis, walls included (W/m2).
+
+    Those above the last points of this process are there, too.
+    """
+    grid, volumes = problem.grid, problem.volumes
+    axis, (low, high) = grid.axes[number], grid.axes[number].own
+    result, field = problem.backend.zeros(grid.shape), with_ghosts(problem, temperature)
+    conductance = problem.faces[2 * (grid.dimension - 1 - number)]
+    region = replaced(grid.stored, number, (low, high + 1))
+    args = field, conductance, axis.spacing
+    problem.backend.sweep(through_face(number), result, region, *args)
+    for wall in volumes.walls:
+        if wall.axis == number and wall.condition.kind.drive is not None:
+            gained = volumes.flux(wall, problem.time) / wall.beside(volumes.ratios[number])
+            layer = ((low, low + 1), (high, high + 1))[wall.side]
+            inwards = -axis.spacing if wall.side else axis.spacing
+            problem.place(result, replaced(grid.interior, number, layer), gained * inwards)
+    return result
+
+
+def heat_flux(problem: "Conduction", number: int, temperature: Any) -> Any:
+    """The flux along an axis at the points of a file: the mean of both faces of a cell, at a wall
+    the wall's own; at nodes of a given temperature it is extrapolated from the faces inside."""
+    grid, sweep = problem.grid, problem.backend.sweep
+    axis, (low, high) = grid.axes[number], grid.axes[number].own
+    faces, result = through_faces(problem, number, temperature), problem.backend.zeros(grid.shape)
+    inner = [low, high]
+    for side, half in enumerate(axis.half_volumes):
+        layer = ((low, low + 1), (high - 1, high))[side]
+        if half:
+            distances = [0] * grid.dimension
+            distances[number] = side
+            sweep(shifted, result, replaced(grid.stored, number, layer), faces, *distances)
+            inner[side] += -1 if side else 1
+        elif axis.fixed[side] and axis.at_ends[side]:
+            layer = ((low - 1, low), (high, high + 1))[side]
+            point = beyond_two(number, 0, -1) if side else beyond_two(number, 1, 2)
+            sweep(point, result, replaced(grid.stored, number, layer), faces)
+    if inner[0] < inner[1]:
+        inside = replaced(grid.stored, number, (inner[0], inner[1]))
+        sweep(mean_of_faces(number), result, inside, faces)
+    return result
