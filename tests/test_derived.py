@@ -200,7 +200,7 @@ def test_probes_hold_derived_fields_that_are_written(tmp_path):
 
 
 @pytest.mark.parametrize("fields, said", [
-    ("['vortisity']", "the model has no vortisity (did you mean vorticity?)"),
+    ("['vortisity']", 'the model has no vortisity, did you mean "vorticity"?'),
     ("['heat_flux_x']", "the model has no heat_flux_x"),
     ("['vorticity_x']", "the model has no vorticity_x"),
 ])  # fmt: skip

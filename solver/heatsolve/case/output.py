@@ -50,7 +50,7 @@ class OutputFile(Section):
     name: str
     """Its name behind that of the case: letters, digits, `-` and `_`."""
     fields: tuple[FieldName, ...] | None = None
-    """The fields that are written; all if not given."""
+    """The fields that are written, as `output.fields`."""
     every: Times | None = None
     """From one frame to the next, as `output.every`."""
     lower: tuple[Real, ...] | None = None
@@ -81,7 +81,8 @@ class Output(Section):
     """`[output]`: fields, frames and pictures of a run."""
 
     fields: tuple[FieldName, ...] | None = None
-    """The fields that are written; all if not given."""
+    """The fields that are written: of the model, or [derived ones](cases.md#derived-fields); all of
+    the model if not given."""
     every: Times | None = None
     """From one frame to the next: steps, or seconds of the march's own time such as `"0.5 s"`; or a
     list of times. A time is that of the first step at or after it; no step is bent to meet one. The
@@ -101,7 +102,8 @@ class Output(Section):
     seconds of its own time such as `"0.01 s"`; see [the history of a
     march](output.md#the-history-of-a-march)."""
     probes: tuple[tuple[Real, ...], ...] = ()
-    """Points at which the history of a march holds all fields, as `probe_0_pressure`."""
+    """Points at which the history of a march holds all fields of the model, and derived ones that
+    are written, as `probe_0_pressure`."""
     lines: tuple[Line, ...] = Field(default=(), alias="line")
     """Lines of points that the history holds with each frame, as `line_0_velocity_x`, at the times
     `line_time`."""

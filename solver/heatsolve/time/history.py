@@ -254,7 +254,7 @@ class Probes:
             for n, given in enumerate(points)
             for name in problem.case.probed
         ]  # fmt: skip
-        self._names = {place.field for place in self._places}
+        self._names = list(dict.fromkeys(place.field for place in self._places))
         count = sum(len(place.shares) for place in self._places)
         self._sums = [problem.backend.accumulator("sum") for _ in range(count)]
 
@@ -265,6 +265,7 @@ class Probes:
         """A number for each probe and a list for each line, by columns (asks all processes)."""
         backend, sums = self._problem.backend, iter(self._sums)
         derived = self._problem.case.derived
+        # In one order on all processes, as they exchange ghosts.
         made = {name: self._problem.written(name) for name in self._names if name in derived}
         fields = {**fields, **made}
         for place in self._places:
