@@ -3,6 +3,7 @@
 import doctest
 import gc
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -10,12 +11,16 @@ from test_ranks import launch, mpi
 
 import heatsolve
 from heatsolve import api
-from heatsolve.errors import Diverged, InputError
+from heatsolve.errors import CaseError, Diverged, FileFailure, InputError
+from heatsolve.time.pause import Changed
 
 PLATE = {"grid.nodes": [17, 17]}
 FLOW = {"grid.cells": [12, 12], "time.end": 0.09}
 HEAT = {"grid.cells": [24, 16], "time.end": 0.02}
-HOST = ["numpy", pytest.param("numba", marks=pytest.mark.thorough)]
+thorough = pytest.mark.thorough
+HOST = ["numpy", pytest.param("numba", marks=thorough)]
+MORE = ("implicit", "nodes", "transport")
+"""Cases that everyday tests leave out."""
 WALLS = ("left", "right", "bottom", "top")
 MARCH = {
     "model": {"steady": False},
@@ -52,7 +57,9 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("backend", HOST)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=thorough if name in MORE else ()) for name in CASES]
+)
 def test_steps_have_the_bits_of_a_run(name, backend):
     """However they are asked for, and whatever is read between them."""
     case, overrides = CASES[name]
@@ -234,6 +241,152 @@ def test_a_stopped_iteration_leaves_its_field():
     assert np.array_equal(result["temperature"], seen[-1]) and len(seen) == 4
 
 
+# ---- values that are set during a march ----------------------------------------------------------
+
+WARMER = {"boundary.left.FIELD.value": "1 + y", "source.FIELD": 3.0}
+MOVED = {"kind": "transport", "velocity": [1.0, 0.5], "diffusivity": 0.1}
+CARRIED = MARCH | {
+    "model": MOVED,
+    "initial": {"concentration": "y"},
+    "boundary": {side: {"concentration": {"value": 1.5}} for side in WALLS},
+}
+SET = {
+    "explicit": (MARCH, {"time.end": 0.03}),
+    "nodes": (MARCH, {"time.end": 0.03, "grid.nodes": [13, 9]}),
+    "crank-nicolson": (MARCH, {"time.end": 0.03, "time.scheme": "crank-nicolson"}),
+    "transport": (CARRIED, {"time.end": 0.03}),
+    "flow": ("natural-convection", {"grid.cells": [6, 4], "time.end": 12.0}),
+}
+
+
+def warmer(sim):
+    """Set other values after step 12, whenever that is seen."""
+    name = "temperature" if "temperature" in sim else "concentration"
+    if sim.steps == 12:
+        sim.set({key.replace("FIELD", name): value for key, value in WARMER.items()})
+
+
+@pytest.mark.parametrize("backend", HOST)
+@pytest.mark.parametrize("scheme", ["explicit", "nodes"])
+def test_a_value_is_another_one_from_the_next_step_on(scheme, backend):
+    """As if the case had said so: of Euler's steps, which read their beginning."""
+    case, overrides = SET[scheme]
+    later = "(t > 0.0115)"
+    said = {
+        "boundary.left.temperature.value": f"where({later}, 1 + y, 1.5)",
+        "source.temperature": f"where({later}, 3.0, 0.0)",
+    }
+    given = {"backend": backend, "output": False, "every": "3 steps"}
+    found = heatsolve.run(case, each=warmer, overrides=overrides, **given)
+    alone = heatsolve.run(case, backend=backend, output=False, overrides=overrides | said)
+    assert np.array_equal(found["temperature"], alone["temperature"])
+    plain = heatsolve.run(case, backend=backend, output=False, overrides=overrides)
+    assert not np.array_equal(found["temperature"], plain["temperature"])
+
+
+@pytest.mark.parametrize("backend", HOST)
+@pytest.mark.parametrize(
+    "scheme", [pytest.param(name, marks=thorough if name in MORE else ()) for name in SET]
+)
+def test_a_restart_knows_what_was_set(scheme, backend):
+    """It goes on with the values, from checkpoints where they were set, or later."""
+    case, overrides = SET[scheme]
+    given = {"backend": backend, "overrides": overrides | {"checkpoint.every": 1000}}
+    alone = heatsolve.run(case, each=warmer, every="4 steps", output="alone.h5", **given)
+    assert alone.attributes["steps"] > 24
+    said, name = alone.attributes["changes"], next(iter(alone))
+    value = r'boundary\.left\.\w+\.value = "1 \+ y", source\.\w+ = 3\.0'
+    assert re.fullmatch(rf"after step 12 \(t = [\d.]+\): {value}", said)
+    for stop in (12, 20):
+        with heatsolve.Simulation(case, output="own.h5", overwrite=True, **given) as sim:
+            for _ in sim.march("4 steps"):
+                warmer(sim)
+                if sim.steps == stop:
+                    break
+        again = heatsolve.run(case, output="own.h5", restart=True, **given)
+        assert same(again, alone) and again.attributes["changes"] == said
+        assert again.attributes["case"] == alone.attributes["case"]
+    plain = heatsolve.run(case, output="plain.h5", **given)
+    assert "changes" not in plain.attributes
+    assert not np.array_equal(plain[name][-1], alone[name][-1])
+
+
+def test_values_beside_data():
+    """Fields of data stay what they are; none can be set."""
+    start = np.add.outer(np.arange(8.0), np.arange(12.0))
+    case = MARCH | {"initial": {"temperature": start}, "source": {"temperature": start}}
+    sim = heatsolve.Simulation(case, backend="numpy", overrides={"time.end": 0.02})
+    sim.step(12)
+    sim.set("boundary.left.temperature.value", "y")
+    with pytest.raises((CaseError, InputError), match=r"set: .*source.temperature"):
+        sim.set("source.temperature", start)
+    sim.run()
+    later = {"boundary.left.temperature.value": "where((t > 0.0115), y, 1.5)", "time.end": 0.02}
+    alone = heatsolve.run(case, backend="numpy", output=False, overrides=later)
+    assert np.array_equal(sim["temperature"], alone["temperature"][-1])
+
+
+@pytest.mark.parametrize("record", [3, [[1]], [["a", 0.0, []]], [[1, 0.0, [["k", 2]]]]])
+def test_changes_of_a_damaged_checkpoint(record):
+    with pytest.raises(FileFailure, match="the checkpoint is damaged"):
+        Changed.of(record)
+
+
+def test_what_was_set_is_told():
+    sim = heatsolve.Simulation(MARCH, backend="numpy")
+    sim.step(3)
+    sim.set("source.temperature", np.float32(2))
+    sim.step(2)
+    sim.set("source.temperature", 2)  # which it has
+    sim.set("source", {"temperature": "x"})
+    assert sim.changes == [
+        (3, sim.history["time"][2], {"source.temperature": "2.0"}),
+        (5, sim.time, {"source": '{temperature = "x"}'}),
+    ]
+    assert "after step 5 (t = 0.005): source = " in sim.snapshot().attributes["changes"]
+    sim.run()
+    sim.set("source.temperature", 3)  # no step is left for it
+    assert len(sim.changes) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"time.end": 3}, InputError, 'set: "time.end" is not a key of [source] or [boundary]'),
+        ({"source.temperatur": 3}, CaseError, "set: source.temperatur=3: source.temperatur: unkn"),
+        ({"source.temperature": "1/"}, CaseError, "set: source.temperature="),
+        ({"source.temperature": 1j}, CaseError, 'set: "source.temperature": complex is no number'),
+        ({"boundary.left.temperature.gradient": 1}, InputError, "a wall keeps its kind of"),
+        ({"source.temperature": "1/(x - x)"}, InputError, "source.temperature"),
+    ],
+)
+def test_values_that_cannot_be_set(settings, error, message):
+    """One sentence, and the run goes on without them."""
+    sim = heatsolve.Simulation(MARCH, backend="numpy")
+    sim.step(3)
+    with pytest.raises(error, match=re.escape(message)):
+        sim.set(settings)
+    sim.run()
+    assert not sim.changes and same(sim.result, heatsolve.run(MARCH, backend="numpy"))
+
+
+def test_an_unstable_step_is_refused_when_a_value_is_set():
+    lid = {"grid.cells": [8, 8], "time.end": 1.0, "time.step": 0.05}
+    sim = heatsolve.Simulation("cavity-re100", backend="numpy", overrides=lid)
+    sim.step(5)
+    with pytest.raises(InputError, match=r"a step of 0\.05 is unstable"):
+        sim.set("boundary.top.velocity_x.value", 100.0)
+    sim.set("boundary.top.velocity_x.value", "1 + t")
+    sim.run()
+    assert sim.steps == 20 and len(sim.changes) == 1
+
+
+def test_a_steady_case_has_no_steps_to_set_values_for():
+    sim = heatsolve.Simulation("hot-plate", overrides=PLATE)
+    with pytest.raises(InputError, match="set: a steady case has no steps"):
+        sim.set("source.temperature", 1.0)
+
+
 # ---- files and memory ----------------------------------------------------------------------------
 
 
@@ -348,11 +501,16 @@ case, more = {case!r}, {overrides!r}
 seen = []
 for sim in heatsolve.march(case, {every!r}, backend="numpy", overrides=more, output="many.h5"):
     seen.append([sim.steps, *(sim[name].values.tobytes() for name in sim)])
+    if sim.steps == 4:
+        sim.set("boundary.left.temperature.value", "y")
 block = sim.field(next(iter(sim)))
 whole = sim[next(iter(sim))]
 rank = sim._ranks.rank
 assert block.size < whole.size and sim._ranks.size == 2
-result = heatsolve.run(case, backend="numpy", overrides=more, output=False)
+def each(sim):
+    if sim.steps == 4:
+        sim.set("boundary.left.temperature.value", "y")
+result = heatsolve.run(case, each=each, backend="numpy", overrides=more, output=False)
 assert all(np.array_equal(sim[name], result[name][-1]) for name in sim)
 with open("rank%d" % rank, "wb") as file:
     pickle.dump(seen, file)
@@ -362,28 +520,42 @@ if rank == 1:
     sim.stop("rank 1 has seen enough")
 assert sim.step(1) == 0 and sim.result.attributes["stopped"] == "rank 1 has seen enough"
 sim = heatsolve.Simulation(case, backend="numpy", overrides=more)
-sim.step(1 + rank)
+{last}
 """
 
 
 @mpi
-def test_many_processes(tmp_path):
+@pytest.mark.parametrize(
+    ("last", "others", "first"),
+    [
+        (
+            "sim.set('source.temperature', rank)",
+            "source.temperature = 1",
+            "source.temperature = 0",
+        ),
+        pytest.param("sim.step(1 + rank)", "step 2", "step 1", marks=thorough),
+    ],
+)
+def test_many_processes(last, others, first, tmp_path):
     """Each sees the whole fields, with the bits of one; a stop of one stops all; different calls
     are refused."""
     script = tmp_path / "script.py"
     given = {"case": MARCH, "overrides": {"time.end": 0.01}, "every": "4 steps"}
-    script.write_text(DRIVEN.format(**given))
+    script.write_text(DRIVEN.format(last=last, **given))
     done = launch(2, script, tmp_path)
     assert done.returncode == 2, done.stderr
-    sentence = "rank 1 of 2 asks for step 2, but rank 0 for step 1: all of them must make the same"
+    sentence = f"rank 1 of 2 asks for {others}, but rank 0 for {first}: all of them must make the"
     assert sentence in done.stderr
-    alone = [
-        [sim.steps, *(sim[name].values.tobytes() for name in sim)]
-        for sim in heatsolve.march(backend="numpy", **given)
-    ]
+    alone = []
+    for sim in heatsolve.march(backend="numpy", **given):
+        alone.append([sim.steps, *(sim[name].values.tobytes() for name in sim)])
+        if sim.steps == 4:
+            sim.set("boundary.left.temperature.value", "y")
     for rank in (0, 1):
         assert pickle.loads((tmp_path / f"rank{rank}").read_bytes()) == alone
-    assert heatsolve.open("many.h5").attributes["ranks"] == 2
+    many = heatsolve.open("many.h5")
+    assert many.attributes["ranks"] == 2 and same(many, sim.result)
+    assert many.attributes["changes"] == sim.result.attributes["changes"]
 
 
 # ---- words -------------------------------------------------------------------------------------

@@ -278,6 +278,46 @@ class Simulation(Mapping[str, Any]):
                 if answer:
                     self.stop(answer if isinstance(answer, str) else "the callback said so")
 
+    def set(self, key: str | Mapping[str, Any], value: Any = None) -> None:
+        """Give a source or a wall of a march another value from the next step on.
+
+        `key` is that of the case, and may be a mapping of several keys to values; a value may be an
+        expression of x, y, z and t. All processes must set the same. The file names what was set,
+        after which step (`changes`), and checkpoints hold it. At the end of a run it has no effect.
+
+        Raises CaseError for a value that the case cannot have, InputError for another key, for a
+        steady case, and where the step of the march would be unstable; then nothing has changed.
+
+        >>> sim = heatsolve.Simulation("cooling-cube", overrides={"grid.nodes": [9, 9, 9]})
+        >>> sim.step(4)
+        4
+        >>> sim.set("boundary.top.temperature.value", 0.5)
+        >>> sim.set({"source.temperature": "10*x", "boundary.left.temperature.value": "t"})
+        >>> sim.changes[0]
+        (4, 0.01, {'boundary.top.temperature.value': '0.5'})
+        """
+        pairs = key.items() if isinstance(key, Mapping) else [(key, value)]
+        if self.case.time is None:
+            raise InputError("set: a steady case has no steps, run another one")
+        try:
+            settings = tuple((name, inline(given, (name,))) for name, given in pairs)
+        except (TypeError, AttributeError, RecursionError) as error:
+            raise CaseError(f"set: {error}") from None
+        self._demand_sound()
+        if self.over:
+            return
+        with self._together():
+            pause = self._run.advance(self._agreed(Until(settings=settings)))
+            assert pause is not None
+            self._at = replace(pause, refused=None)
+        if pause.refused is not None:
+            raise pause.refused
+
+    @property
+    def changes(self) -> list[tuple[int, float, dict[str, str]]]:
+        """What was set: after which step, at which time, and the values of keys as TOML."""
+        return [(each.number, each.time, dict(each.settings)) for each in self._run.changes]
+
     def stop(self, reason: str = "stopped") -> None:
         """End the run when its next step is asked for: behind a callback or the body of a loop.
 
@@ -292,8 +332,7 @@ class Simulation(Mapping[str, Any]):
 
     def _go(self, until: Until) -> None:
         """Go on as all processes ask; any reason to stop goes first. Nothing where it is over."""
-        if self._broken:
-            raise InputError("this run has ended with an error: begin another one")
+        self._demand_sound()
         if self.over:
             return
         with self._together():
@@ -303,6 +342,10 @@ class Simulation(Mapping[str, Any]):
                 if pause.time is not None or pause.number >= until.number:
                     return  # else an iteration began anew, in other units
             self._end()
+
+    def _demand_sound(self) -> None:
+        if self._broken:
+            raise InputError("this run has ended with an error: begin another one")
 
     def _agreed(self, until: Until) -> Until:
         """What all processes ask for. Raises InputError where they differ."""
@@ -443,12 +486,18 @@ class Simulation(Mapping[str, Any]):
     def save(self, path: str | Path) -> None:
         """Write the fields now, and the history up to now, to a file of results."""
         with self._together(), np.errstate(all="ignore"):
-            save(self._at, target(Path(path)), clock.perf_counter() - self._began)
+            save(
+                self._at, target(Path(path)), clock.perf_counter() - self._began, self._run.changes
+            )
+
+    @property
+    def _seconds(self) -> float:
+        return clock.perf_counter() - self._began
 
     def snapshot(self) -> Result:
         """The fields now, and the history up to now, as a Result in memory."""
         with self._together(), np.errstate(all="ignore"):
-            found = save(self._at, Path(), clock.perf_counter() - self._began)
+            found = save(self._at, Path(), self._seconds, self._run.changes)
         assert found is not None
         return Result(found)
 

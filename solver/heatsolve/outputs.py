@@ -81,7 +81,7 @@ class File:
     def __init__(
         self, problem: Model, path: Path, section: OutputFile | None, secured: Any = ()
     ) -> None:
-        case, self._problem, self.section = problem.case, problem, section
+        case, self.problem, self.section = problem.case, problem, section
         self.path = path
         if section is not None:
             self.path = path.with_name(f"{path.name.removesuffix('.h5')}_{section.name}.h5")
@@ -132,7 +132,7 @@ class File:
 
     def _values(self) -> dict[str, np.ndarray]:
         """The fields at the own points, on the host."""
-        problem = self._problem
+        problem = self.problem
         if self.section is None:
             return problem.stored()
         names = self.section.fields or problem.case.field_names
@@ -162,7 +162,7 @@ class Files:
 
     def __init__(self, problem: Model, path: Path, resumed: State | None) -> None:
         record = resumed.record if resumed is not None else {}
-        others = record.get("files", {})
+        others, self.problem = record.get("files", {}), problem
         with ExitStack() as stack:
             made = stack.enter_context(File(problem, path, None, record.get("frames", ())))
             self._files = [made]
@@ -180,6 +180,12 @@ class Files:
 
     def __iter__(self) -> Iterator[File]:
         return iter(self._files)
+
+    def take(self, problem: Model) -> None:
+        """From now on write the fields of another model on the same grid."""
+        self.problem = problem
+        for file in self._files:
+            file.problem = problem
 
     def of_march(self) -> list[Output]:
         """The files as a march writes them."""

@@ -3,7 +3,7 @@
 import math
 import time as clock
 import tomllib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from heatsolve.backends import MOST_FUSED, Backend, told, trouble
 from heatsolve.backends.registry import choose, machine_name, make
 from heatsolve.budget import explained
 from heatsolve.case.case import Case
-from heatsolve.case.changes import refuse_another
+from heatsolve.case.changes import Setting, driven_alike, refuse_another, with_values
 from heatsolve.case.load import locating, recorded
 from heatsolve.case.sections import IMPLICIT
 from heatsolve.control.controller import CheckpointController, Start, State, find_state
@@ -38,7 +38,7 @@ from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, duration, shown, speed, together
 from heatsolve.stencil.language import copy, term_of
 from heatsolve.time import loop as march
-from heatsolve.time.pause import Pause, Until
+from heatsolve.time.pause import Changed, Pause, Until, said_of
 from heatsolve.time.step_size import TimeStepController, time_step_controller
 
 TOLD_FROM = 0.1
@@ -122,8 +122,10 @@ class Run:
         """Of a run that is over."""
         self.path = Path() if kept else output or Path(f"{case.name}.h5")
         start, request = start or Start(), request or StopRequest()
+        self.changes: list[Changed] = []
+        """Values that were set up to now."""
         self._parts = _parts(
-            case, backend, self.path, self.report, self.ranks, start, request, strict
+            case, backend, self.path, self.report, self.ranks, start, request, strict, self.changes
         )
         self._left = clock.perf_counter()
 
@@ -157,6 +159,7 @@ def _parts(
     start: Start,
     request: StopRequest,
     strict: bool,
+    changes: list[Changed],
 ) -> Parts:
     """The run, checked before it begins."""
     with locating(case):
@@ -169,7 +172,7 @@ def _parts(
         if kept and (case.output.drawn or case.output.files or case.checkpoint.every):
             report.warn("a run without a file writes no others, draws nothing, saves nothing")
         with explained(case, machine, ranks.size):
-            return (yield from _run(case, machine, path, report, ranks, start, request))
+            return (yield from _run(case, machine, path, report, ranks, start, request, changes))
 
 
 def _run(
@@ -180,6 +183,7 @@ def _run(
     ranks: Ranks,
     start: Start,
     request: StopRequest,
+    changes: list[Changed],
 ) -> Parts:
     """The run, from the case to its file, or without one where the path is empty."""
     began = clock.perf_counter()
@@ -194,14 +198,40 @@ def _run(
     projected = case.model.scheme == "staggered" and resumed is None
     if projected and any(key.startswith("initial.velocity") for key, _ in case.data()):
         report.line("the velocities are projected: the march begins without divergence")
+    if resumed is not None:
+        changes += Changed.of(resumed.record.get("changes", []))
+    if time_steps is not None and changes:
+        settings = [pair for changed in changes for pair in changed.settings]
+        problem, time_steps = model_in_time(with_values(case, settings), problem, time_steps)
+        report.line(f"the checkpoint: {said_of(changes)}")
     with Files(problem, path, resumed) as results:
         if store is not None and resumed is None:
             store.clear()
-        controller = controller_of(problem, store, results, start, request)
-        outcome, work = yield from solve(problem, time_steps, results, report, controller, resumed)
+
+        def remodel(
+            settings: Sequence[Setting],
+        ) -> tuple[Model, TimeStepController, march.Commit] | None:
+            assert time_steps is not None
+            now = [pair for changed in changes for pair in changed.settings]
+            new = with_values(case, [*now, *settings])
+            if driven_alike(results.problem.case, new):
+                return None
+            made, steps = model_in_time(new, results.problem, time_steps)
+
+            def commit(number: int, time: float) -> None:
+                changes.append(Changed(number, time, tuple(settings)))
+                report.line(str(changes[-1]))
+                results.take(made)
+
+            return made, steps, commit
+
+        controller = controller_of(case, store, results, start, request, changes)
+        del problem  # a march may go on with another one
+        outcome, work = yield from solve(time_steps, results, report, controller, resumed, remodel)
+        problem = results.problem
         result = Result(path, problem.stored(), outcome, results.newest)
         made = outcome.count - (resumed.number if resumed is not None else 0)
-        if resumed is not None and made == 0 and holds(results, case, outcome, ranks):
+        if resumed is not None and made == 0 and holds(results, case, outcome, ranks, changes):
             report.line(f"{path} holds this already, nothing to do")
             return result
         if case.model.steady:
@@ -209,6 +239,7 @@ def _run(
                 file.append(fields=result.fields if file.section is None else None)
         errors = error_norms(problem, result.fields)
         attributes = attributes_of(problem, outcome, work) | errors
+        attributes["changes"] = said_of(changes)
         attributes["wall_seconds"] = clock.perf_counter() - began - report.waited
         solution = results.finish(attributes, outcome.history)
     say_ending(report, case, outcome, errors)
@@ -218,7 +249,23 @@ def _run(
     return replace(result, solution=solution)
 
 
-def save(pause: Pause, path: Path, seconds: float) -> Solution | None:
+def model_in_time(
+    case: Case, before: Model, time_steps: TimeStepController
+) -> tuple[Model, TimeStepController]:
+    """The model of a case that has other values than the one `before`, and its steps.
+
+    Steps of one length keep it. Raises InputError where it is then unstable.
+    """
+    assert case.time is not None
+    if not time_steps.follows:
+        time = case.time.model_copy(update={"step": time_steps.step})
+        case = case.model_copy(update={"time": time})
+    machine, ranks = before.backend, before.ranks
+    made = make_model(with_layers(case, machine, ranks), machine, ranks)
+    return made, time_step_controller(made)
+
+
+def save(pause: Pause, path: Path, seconds: float, changes: Sequence[Changed]) -> Solution | None:
     """Write the fields at a pause, and the history so far, to a file, or return its content where
     the path is empty; all processes together. `seconds`: of the run up to now."""
     problem = pause.problem
@@ -226,7 +273,7 @@ def save(pause: Pause, path: Path, seconds: float) -> Solution | None:
     with File(problem, path, None) as file:
         file.append(pause.time, pause.stored())
         attributes = attributes_of(problem, outcome, work_of(problem, seconds, seconds))
-        attributes["wall_seconds"] = seconds
+        attributes |= {"wall_seconds": seconds, "changes": said_of(changes)}
         return file.finish(attributes, pause.history or dict.fromkeys(NO_ROWS, ()))
 
 
@@ -364,46 +411,48 @@ def restarted(
 
 
 def controller_of(
-    problem: Model,
+    case: Case,
     store: CheckpointStore | None,
     results: Files,
     start: Start,
     request: StopRequest,
+    changes: Sequence[Changed],
 ) -> CheckpointController:
     """The controller that saves the run as the case plans it, where there is a store.
 
-    A state includes the parts that hold the frames so far, and the digests of the data.
+    A state includes the parts that hold the frames so far, digests of the data, the changes.
     """
-    case, plan = problem.case, problem.case.checkpoint
+    plan, ranks = case.checkpoint, results.problem.ranks
     if store is None:
-        return CheckpointController(problem.ranks, request)
+        return CheckpointController(ranks, request)
 
     def save(state: State) -> Path:
         frames = {"frames": []} if case.model.steady else results.secure()
         record = state.record | {"case": case.recorded, "data": case.digests()} | frames
-        fields = {name: problem.own(array) for name, array in state.fields.items()}
+        if changes:
+            record["changes"] = [changed.record for changed in changes]
+        fields = {name: results.problem.own(array) for name, array in state.fields.items()}
         return store.save(replace(state, record=record, fields=fields))
 
     at_end = plan.every is not None or start.restart or start.checkpoint is not None
-    return CheckpointController(
-        problem.ranks, request, save, plan.every_steps, plan.every_seconds, at_end
-    )
+    return CheckpointController(ranks, request, save, plan.every_steps, plan.every_seconds, at_end)
 
 
 def solve(
-    problem: Model,
     time_steps: TimeStepController | None,
     results: Files,
     report: Report,
     controller: CheckpointController,
     resumed: State | None,
+    remodel: march.Remodel,
 ) -> Generator[Pause, Until | None, tuple[Outcome, Work]]:
     """Iterate, or march in steps, to the end; the frames of a march go to `results`."""
-    case, machine = problem.case, problem.backend
+    problem = results.problem
+    case, machine, ranks = problem.case, problem.backend, problem.ranks
 
     machine.points_updated = machine.bytes_moved = 0  # by the set-up
     problem.halo.transport.restart_clocks()
-    problem.ranks.summing = 0.0
+    ranks.summing = 0.0
     compiled = report.compiled
     if time_steps is None:
         report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
@@ -412,14 +461,16 @@ def solve(
         report.begin("step", time_steps.count)
 
         outputs = results.of_march()
-        pauses = march.transient(problem, time_steps, report, outputs, controller, resumed)
+        args = problem, time_steps, report, outputs, controller, resumed, remodel
+        pauses = march.transient(*args)
+        del problem, args
         outcome = yield from pauses
     machine.sync()
     seconds = report.end()
     elapsed = seconds + report.compiled - compiled
     if said := trouble():
         report.warn(said)
-    return outcome, work_of(problem, seconds, elapsed)
+    return outcome, work_of(results.problem, seconds, elapsed)
 
 
 def work_of(problem: Model, seconds: float, elapsed: float) -> Work:
@@ -430,15 +481,17 @@ def work_of(problem: Model, seconds: float, elapsed: float) -> Work:
     return Work(seconds, elapsed, points, moved)
 
 
-def holds(files: Files, case: Case, outcome: Outcome, ranks: Ranks) -> bool:
+def holds(
+    files: Files, case: Case, outcome: Outcome, ranks: Ranks, changes: Sequence[Changed]
+) -> bool:
     """Whether the files hold the results of this case up to this iteration or step (asks all)."""
     same = False
     if ranks.rank == 0:
         with suppress(HeatsolveError):
             every = [read(file.path, fields=()).attributes for file in files]
             unit = "iterations" if case.model.steady else "steps"
-            wanted = case.recorded, outcome.count
-            same = all((each.get("case"), each.get(unit)) == wanted for each in every)
+            wanted = [case.recorded, outcome.count, said_of(changes)]
+            same = all([each.get(k) for k in ("case", unit, "changes")] == wanted for each in every)
     return ranks.gather(same)[0]
 
 

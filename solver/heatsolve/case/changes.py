@@ -1,12 +1,14 @@
-"""Whether a run may go on from a checkpoint: only if the case still asks for the same solution.
+"""What of a case may change: between a checkpoint and its restart, and during a march.
 
-Cases are compared by their meaning. How they are written, what is a default and what is given,
-and constants that are not used make no difference.
+A run goes on from a checkpoint only if the case still asks for the same solution. Cases are
+compared by their meaning. How they are written, what is a default and what is given, and constants
+that are not used make no difference.
 """
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from heatsolve.case.case import Case
@@ -14,6 +16,7 @@ from heatsolve.case.load import parse
 from heatsolve.case.sections import Section
 from heatsolve.case.toml import KeyPath, dotted
 from heatsolve.errors import CaseError, InputError
+from heatsolve.stencil.data import Data
 from heatsolve.stencil.expressions import Expression, quoted, show
 
 MAY_CHANGE = {
@@ -35,6 +38,8 @@ MAY_CHANGE = {
 }
 FREE: dict[str, Any] = {"every": None, "compression": None}
 """Of a file besides the main one: what does not tell which values it holds."""
+DURING_A_MARCH = ("source", "boundary")
+"""The sections of a case whose values a program may set while its steps are made."""
 NAMED = 3
 """Keys in one message, at most."""
 
@@ -65,6 +70,65 @@ def refuse_another(text: str, case: Case, method_name: MethodName) -> None:
         more = ["and other keys changed"] if len(told) > NAMED else []
         sentence = "; ".join([*list(told)[:NAMED], *more])
         raise InputError(f"{sentence} (--overwrite starts anew)")
+
+
+Setting = tuple[str, str]
+"""A dotted key of a case, and a value as TOML."""
+
+
+def with_values(case: Case, settings: Sequence[Setting]) -> Case:
+    """A case with other sources and values at walls, as a program sets them during its march.
+
+    Its text stays that of the case: it does not tell of them. Raises CaseError for a value that the
+    case cannot have, InputError for any other key.
+    """
+    for key, _ in settings:
+        if key.split(".")[0] not in DURING_A_MARCH:
+            raise InputError(
+                f"set: {quoted(key)} is not a key of [{'] or ['.join(DURING_A_MARCH)}], the others "
+                "stay as they are during a run"
+            )
+    assert case.origin is not None
+    folder, result = Path(case.origin.name).parent, case
+    try:
+        asked = [f"{key}={value}" for key, value in settings]
+        new = parse(case.text, case.origin.name, asked, folder if folder.is_dir() else None)
+    except CaseError as error:
+        raise CaseError(str(error).replace("--set ", "set: ")) from None
+    for path, was, now in _differences(case, new):
+        if was is None or now is None or path[-1] == "kind":
+            raise InputError(
+                f"set: {dotted(path)}: was {_shown(was)}, would be {_shown(now)}: a wall keeps its "
+                "kind of condition during a run, only values change"
+            )
+        if isinstance(now, Data):
+            raise InputError(f"set: {dotted(path)}: data cannot be set during a run")
+        result = _replaced(result, path, now)
+    for name in new.source.model_fields_set - case.source.model_fields_set:
+        if name.startswith("mean"):
+            raise InputError(f"set: source.{name} must be in the case from the start of a run")
+    return result
+
+
+def _replaced(old: Any, path: KeyPath, value: Any) -> Any:
+    """A section, or a list of tables, with another value at a path below it."""
+    if not path:
+        return value
+    key, below = path[0], path[1:]
+    if isinstance(old, tuple):
+        items = list(old)
+        items[int(key)] = _replaced(items[int(key)], below, value)
+        return tuple(items)
+    name = type(old).attributes()[key]
+    new = old.model_copy(update={name: _replaced(getattr(old, name), below, value)})
+    for found in vars(new).keys() - type(new).model_fields.keys():
+        del vars(new)[found]  # a property that was kept
+    return new
+
+
+def driven_alike(old: Case, new: Case) -> bool:
+    """Whether two cases have the same sources and walls."""
+    return not any(path[0] in DURING_A_MARCH for path, *_ in _differences(old, new))
 
 
 def _changes(old: Case, new: Case, method_name: MethodName) -> Iterator[Change]:

@@ -35,6 +35,7 @@ LINES, LINE_TIME = "line_", "line_time"
 NUMBERS = "fiu"
 """The kinds of NumPy's types that are numbers."""
 TEXTS = {
+    "changes",
     "case",
     "data",
     "heatsolve_version",

@@ -149,6 +149,10 @@ class Log:
         if self._lines and LINE_TIME not in self.history:  # an earlier version read them in rows
             self.history[LINE_TIME] = list(self.history["time"])
 
+    def drive_anew(self) -> None:
+        """Walls or sources have changed: the next changes are judged as the first ones are."""
+        self.state.looks, self._drive_at_end = 0, None
+
     def look(self, stepper: Stepper, number: int, time_step: TimeStep, sampled: bool) -> None:
         """Take the change in step `number`; the history has a row of each such step, but where the
         case says of which: of those that are `sampled`, and of the last.

@@ -5,9 +5,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from heatsolve.case.case import Case
 from heatsolve.control.controller import CheckpointController, State, Stopped
-from heatsolve.errors import Diverged, NotConverged
+from heatsolve.errors import CaseError, Diverged, InputError, NotConverged
 from heatsolve.linear.iterate import Outcome, Watcher, finished, solving
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method, System
@@ -95,6 +97,14 @@ class Output:
         self.last = time
 
 
+Settings = Sequence[tuple[str, str]]
+Commit = Callable[[int, float], None]
+Remodel = Callable[[Settings], tuple[Model, TimeStepController, Commit] | None]
+"""From settings to the model and the steps of the case that has them, and what makes it the case of
+the run, after a step and at its time; None where they are those that it has. Raises InputError
+where there is no such case."""
+
+
 def passed_by(case: Case, time_steps: TimeStepController | None, state: State) -> str:
     """Why the march, or the iteration, of a case does not come through a state of an earlier one.
 
@@ -125,11 +135,12 @@ def transient(
     outputs: Sequence[Output],
     controller: CheckpointController | None = None,
     resumed: State | None = None,
+    remodel: Remodel | None = None,
 ) -> Pauses:
     """March to the end time; each output gets the first frame, those of its schedule, and the last.
 
     Lines are read with the frames of the first output. From a `resumed` state it goes on as if it
-    had not stopped.
+    had not stopped. Settings at a pause need somebody to `remodel` the case.
     """
     case = problem.case
     assert case.time is not None
@@ -157,10 +168,42 @@ def transient(
         return problem.fields
 
     def pause() -> Generator[Pause, Until | None, Until]:
-        at, again = log.state, resumed is not None
+        refused = None
+        while True:
+            problem.backend.sync()
+            at, again = log.state, resumed is not None
+            now = Pause(problem, number, at.time, at.norm, again, present, log.history)
+            asked = (yield replace(now, refused=refused)) or Until()
+            if not asked.settings:
+                return asked
+            refused = None
+            try:
+                take(asked.settings)
+            except InputError as error:
+                if problem.ranks.size > 1 and not isinstance(error, CaseError):
+                    raise  # others may not have met it
+                refused = error
+
+    def take(settings: Settings) -> None:
+        """Go on with other walls or sources: by a model of the changed case, from the same state.
+
+        It is a restart without a file, so that a restart from a file comes to the same bits.
+        """
+        nonlocal problem, time_steps, log, stepper
+        assert remodel is not None
+        if (new := remodel(settings)) is None:
+            return
+        made, its_steps, commit = new
         problem.backend.sync()
-        asked = yield Pause(problem, number, at.time, at.norm, again, present, log.history)
-        return asked or Until()
+        fields = {name: problem.own(array) for name, array in stepper.fields.items()}
+        history = {name: np.asarray(values) for name, values in log.history.items()}
+        state = replace(capture(), fields=fields, history=history)
+        _, its_log, its_stepper = begin(made, its_steps, state)
+        made.drive(log.state.time)  # which evaluates the new values, before any of it counts
+        commit(number, log.state.time)
+        problem, time_steps, log, stepper = made, its_steps, its_log, its_stepper
+        log.drive_anew()
+        time_steps.drive_anew()
 
     if resumed is None:
         write(0.0, outputs)

@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from heatsolve.errors import FileFailure, InputError
 from heatsolve.models.base import Model
 from heatsolve.time.schedule import Schedule
+
+MOST_SAID = 1000
+"""Changes that a file names; its checkpoints hold all."""
 
 
 @dataclass(frozen=True)
@@ -16,21 +20,60 @@ class Until:
     """How far a run goes before it pauses again, or why it ends here.
 
     It pauses after iteration or step `number`, or before that after a step at which `schedule` is
-    due: a pause never changes the length of a step. `stop` is the reason to end the run.
+    due: a pause never changes the length of a step. `stop` is the reason to end the run. With
+    `settings`, keys of the case and their new values, it takes these and pauses again at once.
     """
 
     number: int = sys.maxsize
     schedule: Schedule = field(default_factory=Schedule)
     stop: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
 
     @property
     def said(self) -> str:
         """In words."""
+        if self.settings:
+            return ", ".join(f"{key} = {value}" for key, value in self.settings)
         if self.number < sys.maxsize:
             return f"step {self.number}"
         if self.schedule.times:
             return f"t = {self.schedule.times[-1]:g}"
         return f"every {self.schedule.seconds:g} s" if self.schedule.seconds else "all steps"
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Values that a program has set during a march, after a step."""
+
+    number: int
+    time: float
+    settings: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{key} = {value}" for key, value in self.settings)
+        return f"after step {self.number} (t = {self.time:g}): {said}"
+
+    @property
+    def record(self) -> list[Any]:
+        """As a checkpoint holds it."""
+        return [self.number, self.time, [list(pair) for pair in self.settings]]
+
+    @classmethod
+    def of(cls, record: Any) -> list["Changed"]:
+        """Those in the record of a checkpoint. Raises FileFailure where they are none."""
+        try:
+            made = [cls(int(n), float(t), tuple((k, v) for k, v in s)) for n, t, s in record]
+            if not all(isinstance(word, str) for c in made for pair in c.settings for word in pair):
+                raise TypeError
+        except (TypeError, ValueError):
+            raise FileFailure("the checkpoint is damaged: its changes are none") from None
+        return made
+
+
+def said_of(changes: Sequence[Changed]) -> str | None:
+    """The values that were set in the course of a march, in words; None if there were none."""
+    more = [f"and {len(changes) - MOST_SAID} more"] if len(changes) > MOST_SAID else []
+    return "; ".join([*map(str, changes[:MOST_SAID]), *more]) or None
 
 
 @dataclass(frozen=True)
@@ -40,7 +83,8 @@ class Pause:
     `number`: iterations or steps so far; `time`: where a march is (s), None of a steady case;
     `norm`: the one that was checked last; `restarted`: whether a checkpoint brought the run here.
     `present` makes the fields of a frame and returns them by name (asks all processes), each
-    multiplied by 1 / `back`; they are lent until the run goes on.
+    multiplied by 1 / `back`; they are lent until the run goes on. `refused`: why it did not take
+    the settings that it was sent.
     """
 
     problem: Model
@@ -51,6 +95,7 @@ class Pause:
     present: Callable[[], Mapping[str, Any]]
     history: Mapping[str, Any] = field(default_factory=dict)
     back: float = 1.0
+    refused: InputError | None = None
 
     def stored(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Fields, by default those of a file, at its points that this process owns (asks all)."""

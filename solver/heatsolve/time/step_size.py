@@ -76,6 +76,9 @@ class TimeStepController(ABC):
     def recall(self, state: Mapping[str, float]) -> None:
         """Go on from an earlier march."""
 
+    def drive_anew(self) -> None:
+        """Walls or sources have changed: steps that follow are chosen anew."""
+
     @abstractmethod
     def over(self, number: int, time: float) -> bool:
         """Whether a march is at its end after this number of steps."""
@@ -156,6 +159,9 @@ class FollowingTimeSteps(TimeStepController):
         self.step, self._rate = state["step"], state["rate"]
         known = [speed for key, speed in state.items() if key.startswith("speed ")]
         self._chosen_for = known or [0.0] * self._problem.grid.dimension
+
+    def drive_anew(self) -> None:
+        self._rate = LARGEST_RATE
 
     def over(self, number: int, time: float) -> bool:
         return self.time.end - time <= FUZZ * self.step
