@@ -19,6 +19,7 @@ from heatsolve.case.case import Case
 from heatsolve.case.changes import Setting, driven_alike, refuse_another, with_values
 from heatsolve.case.load import locating, recorded
 from heatsolve.case.sections import IMPLICIT
+from heatsolve.case.types import seconds_of
 from heatsolve.control.controller import CheckpointController, Start, State, find_state
 from heatsolve.control.stop import StopRequest
 from heatsolve.errors import ExitCode, HeatsolveError, InputError
@@ -187,6 +188,8 @@ def _run(
 ) -> Parts:
     """The run, from the case to its file, or without one where the path is empty."""
     began = clock.perf_counter()
+    if (limit := seconds_of(case.stop.wall_time)) is not None:
+        request.deadline = clock.monotonic() + limit
     report.waited = 0.0
     problem = set_up(case, machine, report, ranks)
     read_data(problem, report)
@@ -241,6 +244,8 @@ def _run(
         attributes = attributes_of(problem, outcome, work) | errors
         attributes["changes"] = said_of(changes)
         attributes["wall_seconds"] = clock.perf_counter() - began - report.waited
+        if case.model.steady and case.output.heat_flow:
+            attributes |= problem.heat_flows()
         solution = results.finish(attributes, outcome.history)
     say_ending(report, case, outcome, errors)
     say_speed(report, problem, outcome, work, made)

@@ -23,6 +23,7 @@ from heatsolve.case.sections import (
     Section,
     Solver,
     Source,
+    Stop,
     Time,
     Units,
     Wall,
@@ -88,6 +89,7 @@ class Case(Section):
     time: Time | None = None
     output: Output = Output()
     checkpoint: Checkpoint = Checkpoint()
+    stop: Stop = Stop()
     parallel: Parallel = Parallel()
     units: Units = Units()
     reference: Reference = Reference()
@@ -244,6 +246,10 @@ class Case(Section):
         yield from self._mistaken_boxes()
         if self.model.steady and self.time:
             yield ("time",), "only for a transient case (model.steady = false)"
+        if self.model.steady and self.stop.when is not None:
+            yield ("stop", "when"), "only for a transient case (model.steady = false)"
+        if self.output.heat_flow and self.kind != "heat":
+            yield ("output", "heat_flow"), 'only for model.kind = "heat"'
         if not self.model.steady and not self.time:
             yield ("time",), "missing, a transient case needs it"
         if self.parallel.layers > 1 and not (self.time and self.time.scheme == "explicit"):
@@ -255,6 +261,8 @@ class Case(Section):
     def _mistaken_expressions(self) -> Found:
         """Yield expressions in axes that there are not, or in time, and too small or large ones."""
         for path, expression in _expressions(self):
+            if path[0] == "stop":  # of columns of the history
+                continue
             if isinstance(expression, Data):  # which varies along axes that its file tells
                 continue
             for name in sorted(expression.names.difference(self.grid.axes)):

@@ -24,6 +24,7 @@ MAY_CHANGE = {
     ("constants",),  # where they are used, they are compared
     ("output",),  # but for the fields of frames, and where the history reads them
     ("checkpoint",),
+    ("stop",),
     ("parallel",),
     ("reference",),
     ("units",),
@@ -138,7 +139,8 @@ def _changes(old: Case, new: Case, method_name: MethodName) -> Iterator[Change]:
     fields = [case.output.fields or case.field_names for case in (old, new)]
     if set(fields[0]) != set(fields[1]) and not new.model.steady:
         yield ("output", "fields"), fields[0], fields[1]
-    for key, attribute in (("probes", "probes"), ("line", "lines")):
+    columns = {"probes": "probes", "line": "lines", "heat_flow": "heat_flow"}
+    for key, attribute in columns.items():
         read = [getattr(case.output, attribute) for case in (old, new)]
         if read[0] != read[1]:
             yield ("output", key), read[0], read[1]

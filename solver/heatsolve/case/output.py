@@ -4,7 +4,7 @@ import re
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainValidator, StrictBool
 
 from heatsolve.case.sections import FieldName, Section
 from heatsolve.case.types import Found, Integer, Interval, Real, Stride, Times
@@ -104,6 +104,9 @@ class Output(Section):
     probes: tuple[tuple[Real, ...], ...] = ()
     """Points at which the history of a march holds all fields of the model, and derived ones that
     are written, as `probe_0_pressure`."""
+    heat_flow: StrictBool = False
+    """Of heat conduction: the heat that leaves through each wall, as the scheme has it, in columns
+    of the history such as `heat_flow_left`; of a steady case in attributes of the file."""
     lines: tuple[Line, ...] = Field(default=(), alias="line")
     """Lines of points that the history holds with each frame, as `line_0_velocity_x`, at the times
     `line_time`."""

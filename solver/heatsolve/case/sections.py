@@ -21,6 +21,7 @@ from heatsolve.case.types import (
     PositiveInteger,
     PositiveReal,
     Real,
+    RowCondition,
     SpaceField,
     SpaceTimeField,
     StartFile,
@@ -465,6 +466,34 @@ class Checkpoint(Section):
     def every_seconds(self) -> float | None:
         """Seconds of wall time from one checkpoint to the next."""
         return seconds_of(self.every)
+
+
+CHANGE = "_change"
+"""The end of a name of `stop.when` that stands for the change of a column."""
+
+
+class Stop(Section):
+    """`[stop]`: when a run ends early."""
+
+    when: RowCondition | None = None
+    """A march ends at the first row of its history at which this holds: an expression in the
+    columns, such as `"probe_0_temperature > 350"`; `NAME_change` is the change of a column over
+    `stop.over`, relative to its largest magnitude there. See [when a run
+    stops](cases.md#when-a-run-stops)."""
+    over: Interval | None = None
+    """The length of such a change: steps, or seconds of the march's own time, as `"0.5 s"`."""
+    wall_time: Interval | None = None
+    """After so long, such as `"110 min"`, a run saves a checkpoint and ends with exit code 75, from
+    which `--restart` goes on. It counts from the beginning of the run."""
+
+    def mistakes(self) -> Found:
+        changes = self.when is not None and any(n.endswith(CHANGE) for n in self.when.names)
+        if changes and self.over is None:
+            yield ("over",), f"missing: stop.when asks for a change ({CHANGE}), over how long?"
+        if self.over is not None and not changes:
+            yield ("over",), f"only with a change in stop.when, a name that ends in {CHANGE}"
+        if isinstance(self.wall_time, int):
+            yield ("wall_time",), 'must be a time, such as "110 min"'
 
 
 class Parallel(Section):

@@ -21,6 +21,7 @@ from heatsolve.case.toml import KeyPath
 from heatsolve.report import printable
 from heatsolve.stencil.data import Data
 from heatsolve.stencil.expressions import (
+    NATURAL,
     Expression,
     ExpressionError,
     check_constant_name,
@@ -194,6 +195,18 @@ def _stride(value: Any, info: ValidationInfo) -> int | tuple[int, ...]:
     return tuple(map(int, numbers)) if several else int(numbers[0])
 
 
+def _row_condition(value: Any, info: ValidationInfo) -> Expression:
+    """An expression in the columns of a row, whose names are known only when it is there."""
+    if not isinstance(value, str):
+        raise ExpressionError(f"must be an expression, not {show(value)}")
+    context: Any = info.context
+    names = set(re.findall(r"[^\W\d]\w*", value)) - {*NATURAL, *context["constants"]}
+    expression = _compile(value, sorted(names), info)
+    if not expression.names:
+        raise ExpressionError("names no column of the history")
+    return expression
+
+
 def _constants(table: Any, info: ValidationInfo) -> dict[str, float]:
     """Evaluate the constants in their order; each may use earlier ones."""
     if not isinstance(table, dict):
@@ -222,6 +235,7 @@ StartFile = Annotated[Data, PlainValidator(_start)]
 Shape = Annotated[Expression | str, PlainValidator(_shape)]
 SpaceTimeField = Annotated[Expression, PlainValidator(partial(_field, (*AXIS_NAMES, "t")))]
 Stride = Annotated[int | tuple[int, ...], PlainValidator(_stride)]
+RowCondition = Annotated[Expression, PlainValidator(_row_condition)]
 Constants = Annotated[dict[str, float], PlainValidator(_constants)]
 Times = Annotated[int | str | tuple[float, ...], PlainValidator(_times)]
 Interval = Annotated[int | str, PlainValidator(_interval)]

@@ -5,6 +5,7 @@ processes at the same iteration. So they ask each other, at iterations that all 
 that a request is heard within half a second of computing, and seldom enough to cost nothing.
 """
 
+import math
 import time as clock
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -175,11 +176,12 @@ class CheckpointController(StopController):
     def interrupt(self, capture: Capture, exit_code: int = Interrupted.exit_code) -> None:
         """Save the state and raise Interrupted."""
         state = capture()
-        raise Interrupted(
-            f"interrupted after {state.number} {state.record.get('unit', 'iterations')}, "
-            f"go on with --restart from {self.save(state)}",
-            exit_code,
-        )
+        timed = not self._request.made and math.isfinite(self._request.deadline)
+        how = "stopped at its wall-clock limit" if timed else "interrupted"
+        saved = self.save(state)
+        more = f", go on with --restart from {saved}" if saved is not None else ""
+        unit = state.record.get("unit", "iterations")
+        raise Interrupted(f"{how} after {state.number} {unit}{more}", exit_code)
 
     def finish(self, capture: Capture) -> None:
         """Save the end of a run, unless the run began with it."""

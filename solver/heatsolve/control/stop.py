@@ -1,6 +1,7 @@
 """The request that a run stops, which a signal makes; it imports little, to be there at once."""
 
 import atexit
+import math
 import os
 import select
 import signal
@@ -35,12 +36,16 @@ class StopRequest:
     """Whether another process speaks for all."""
     answered = False
     """Whether the program has said how it ends."""
+    deadline = math.inf
+    """When a run that has a wall-clock limit stops, by the clock of `time.monotonic`."""
     _heard = 0.0
 
     @property
     def code(self) -> int:
         """The exit code of a run that does as is wished; 0 where there is no request."""
-        return 0 if not self.made else ExitCode.INTERRUPTED if self.by_hand else ExitCode.STOPPED
+        if self.made:
+            return ExitCode.INTERRUPTED if self.by_hand else ExitCode.STOPPED
+        return ExitCode.STOPPED if time.monotonic() >= self.deadline else 0
 
     def make(self, *_: object) -> None:
         self.made = True

@@ -433,6 +433,10 @@ class Model(ABC):
             if names is not None or name in self.case.written
         }
 
+    def heat_flows(self) -> dict[str, float]:
+        """The heat that leaves through each wall, of the newest fields (W; asks all processes)."""
+        raise NotImplementedError
+
     def restore(self, array: Any, own: np.ndarray) -> None:
         """The reverse of `own`: an array's unknowns, and those of its neighbours; walls stay."""
         whole = np.zeros(self.grid.shape)

@@ -21,6 +21,7 @@ from heatsolve.stencil.grid import Axis
 from heatsolve.stencil.language import copy
 from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStep
+from heatsolve.time.stop_condition import StopCondition
 
 LOOKS_AT_START = 10
 """Looks at a march whose largest change is what later ones are compared with."""
@@ -65,6 +66,8 @@ class Log:
         """The last step that was judged by what drives it, and what does at its end."""
         self.history: dict[str, list[Any]]
         self.history = {"iteration": [], "residual": [], "time": [], "dt": []}
+        self._condition, self.stopped = StopCondition(problem.case.stop), ""
+        """When the case says that the march ends, and why it does, if it does."""
         self.change = problem.backend.accumulator("max" if self._norm == "max" else "sum")
         """Takes the squares of the changes in a step that is looked at, or the largest one."""
 
@@ -148,6 +151,7 @@ class Log:
                 self.history["residual"] = [norm / dt for norm, dt in norms]
         if self._lines and LINE_TIME not in self.history:  # an earlier version read them in rows
             self.history[LINE_TIME] = list(self.history["time"])
+        self._ask()
 
     def drive_anew(self) -> None:
         """Walls or sources have changed: the next changes are judged as the first ones are."""
@@ -169,11 +173,21 @@ class Log:
         row: dict[str, Any]
         row = {"iteration": number, "residual": state.norm, "time": state.time, "dt": dt}
         row |= stepper.measures()
+        if self._problem.case.output.heat_flow:
+            stepper.finish()
+            self._problem.time = stepper.time
+            row |= self._problem.heat_flows()
         if self._probes:
             stepper.finish()  # walls of this very time
             self._problem.time = stepper.time
             row |= self._probes.read(stepper.fields)
         self._add(row)
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ask whether the case says that the march ends at the newest row."""
+        if self._condition.holds(self.history):
+            self.stopped = f"stop.when holds, {self._condition.text}"
 
     def _judge(self, stepper: Stepper, number: int, time_step: TimeStep) -> None:
         """Demand that a change is no blow-up, by all that drives the march, and the changes before.

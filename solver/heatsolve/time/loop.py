@@ -209,7 +209,7 @@ def transient(
         write(0.0, outputs)
     controller.begin(number, resumed is not None and resumed.finished)
     asked, reached = (yield from pause()), False
-    while not (time_steps.over(number, log.state.time) or log.steady or asked.stop):
+    while not (time_steps.over(number, log.state.time) or log.steady or log.stopped or asked.stop):
         if reached:
             asked, reached = (yield from pause()), False
             continue
@@ -258,7 +258,8 @@ def transient(
     controller.finish(capture)
     over = time_steps.over(number, log.state.time)
     write(case.time.end if over else stepper.time, outputs)
-    threshold, reason = case.time.tolerance or 0.0, "" if over or log.steady else asked.stop
+    threshold = case.time.tolerance or 0.0
+    reason = "" if over or log.steady else log.stopped or asked.stop
     ending = "count" if case.time.tolerance is None else "tolerance" if log.steady else "limit"
     outcome = Outcome(ending, number, log.state.norm, threshold=threshold, history=log.history)
     return replace(outcome, ending="stopped", reason=reason) if reason else outcome
@@ -273,7 +274,9 @@ def steps_to_look(case: Case, count: int) -> int:
     assert case.time is not None
     forces = case.obstacles or any(name.startswith("mean") for name in case.source.model_fields_set)
     told = case.time.tolerance is not None or "check_every" in case.solver.model_fields_set
-    measured = (case.output.probes or forces) and case.output.sample is None
+    measured = (
+        case.output.probes or case.output.heat_flow or forces
+    ) and case.output.sample is None
     if measured or told:
         return case.solver.check_every
     return max(1, count // FEW_LOOKS)

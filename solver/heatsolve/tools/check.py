@@ -120,6 +120,8 @@ def history(case: Case, count: int) -> str:
     if not samples.empty:
         rows = samples.count_with_last(count, case.time.end)
     columns = NORMS + fields * len(output.probes)
+    if output.heat_flow:
+        columns += sum(wall is not None for _, wall in case.boundary)
     if case.model.scheme == "staggered":
         own = [case.velocity_names, *([n] for n in case.diffusivities)]
         fixed = [[name for name in names if "velocity" in name or getattr(body, name) is not None]

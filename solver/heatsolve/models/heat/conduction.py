@@ -23,7 +23,7 @@ from heatsolve.models.base import Model, Row, Stepper
 from heatsolve.models.derived import axis_number
 from heatsolve.models.grid import Wall, grid_of, sample_of, walls_of
 from heatsolve.models.heat import equations as heat
-from heatsolve.models.heat.flux import heat_flux
+from heatsolve.models.heat.flux import heat_flows, heat_flux
 from heatsolve.models.heat.solver import Explicit, Implicit, make_method, method_name, stall
 from heatsolve.models.heat.walls import WallFaces, WallKind, ratio_line
 from heatsolve.parallel.ranks import Ranks
@@ -282,6 +282,9 @@ class Conduction(Model):
             return super().derive(derived, fields)
         field = (fields or self.fields)["temperature"]
         return heat_flux(self, axis_number(self, derived.axis), field)
+
+    def heat_flows(self) -> dict[str, float]:
+        return heat_flows(self)
 
     def add_magnitudes(self, array: Any, into: Accumulator) -> None:
         """Add |T| at all points of a file, walls included."""

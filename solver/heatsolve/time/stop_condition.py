@@ -1,0 +1,58 @@
+"""The condition at which a march ends before its end time: `stop.when`."""
+
+import bisect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from heatsolve.case.sections import CHANGE, Stop
+from heatsolve.case.types import seconds_of
+from heatsolve.errors import InputError
+
+
+class StopCondition:
+    """Whether `stop.when` holds for the rows of a history so far, of which it reads the last ones.
+
+    So it is the same on all processes and behind a restart.
+    """
+
+    def __init__(self, stop: Stop):
+        self.text = stop.when.text if stop.when is not None else ""
+        self._when = stop.when
+        self._steps = stop.over if isinstance(stop.over, int) else None
+        self._seconds = seconds_of(stop.over)
+
+    def holds(self, history: Mapping[str, Sequence[Any]]) -> bool:
+        """Whether it holds after the last row; raises InputError for a column that there is not."""
+        count = len(history["iteration"])
+        if self._when is None or not count:
+            return False
+        columns = {name: rows for name, rows in history.items() if len(rows) == count
+                   and not isinstance(rows[-1], list)}  # fmt: skip
+        values = {}
+        for name in self._when.names:
+            column = name.removesuffix(CHANGE)
+            if column not in columns:
+                raise InputError(
+                    f"stop.when: the history has no {column}; it has {', '.join(columns)}"
+                )
+            changes = name != column
+            values[name] = self._change(columns, column) if changes else columns[column][-1]
+        return bool(self._when(**values))
+
+    def _change(self, columns: Mapping[str, Sequence[float]], name: str) -> float:
+        """(largest - smallest) / largest magnitude over the last rows, of as long as `stop.over`;
+        infinite where the history is shorter."""
+        axis = "time" if self._steps is None else "iteration"
+        over = self._seconds if self._steps is None else float(self._steps)
+        assert over is not None
+        rows = columns[axis]
+        begin = rows[-1] - over * (1.0 - 1e-9)
+        first = bisect.bisect_right(rows, begin) - 1
+        if first < 0:
+            return math.inf
+        window = columns[name][first:]
+        if any(math.isnan(value) for value in window):
+            return math.nan
+        low, high = min(window), max(window)
+        return (high - low) / (max(abs(low), abs(high)) or 1.0)
