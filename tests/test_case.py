@@ -269,8 +269,8 @@ MISTAKES = [
     (
         TORUS,
         "[initial]\ntemperature = {value = 1}",
-        "5: initial.temperature: must be a number or an expression, not a table without file or "
-        "image",
+        "5: initial.temperature: must be a number or an expression, not a table without file, "
+        "image or solid",
     ),
     (TORUS, "[initial]\ntemperature = '1/0'", "5: initial.temperature: must be finite, not inf"),
     (

@@ -23,6 +23,7 @@ from heatsolve.report import Report
 from heatsolve.runner import run
 from heatsolve.stencil.data import Data, arranged, pieces
 from heatsolve.stencil.grid import make_grid
+from heatsolve.stencil.solid import Surface
 from heatsolve.tools.check import preview
 
 SIDES = ("left", "right", "bottom", "top", "back", "front")
@@ -485,6 +486,121 @@ def test_a_source_varies_in_time(tmp_path):
         heatsolve.run(case, output=tmp_path / "o.h5")
 
 
+# ---- solids --------------------------------------------------------------------------------------
+
+BODY = """
+[grid]
+cells = [24, 20, 16]
+[model]
+conductivity = {{ solid = "{solid}", inside = 10, outside = 2, {more} }}
+[boundary]
+left.temperature = {{ value = 1 }}
+right.temperature = {{ value = 0 }}
+bottom.temperature = {{ gradient = 0 }}
+top.temperature = {{ gradient = 0 }}
+back.temperature = {{ gradient = 0 }}
+front.temperature = {{ gradient = 0 }}
+"""
+PUSHED = """
+[grid]
+cells = [12, 12, 12]
+[model]
+kind = "flow"
+viscosity = 0.1
+[source]
+velocity_x = "y"
+[[obstacle]]
+shape = {shape}
+[time]
+end = 0.02
+step = 0.005
+[boundary]
+"""
+
+
+@pytest.fixture
+def trimesh():
+    return pytest.importorskip("trimesh", reason="solids need heatsolve[solid]")
+
+
+def test_winding_numbers_of_solids(trimesh):
+    """Of a cube at all its corners, edges and faces; of a sphere in a sphere, against r."""
+    cube = Surface(np.asarray(trimesh.creation.box((2, 2, 2)).triangles))
+    line = np.linspace(-2.0, 2.0, 17)
+    z, y = np.meshgrid(line, line, indexing="ij")
+    found = cube.along(line, y, z).reshape(17, 17, 17)
+    inside = (line >= -1.0) & (line < 1.0)
+    assert np.array_equal(found, inside[:, None, None] & inside[:, None] & inside)
+    outer, inner = trimesh.creation.icosphere(4), trimesh.creation.icosphere(4, radius=0.5)
+    both = Surface(np.concatenate([outer.triangles, inner.triangles]))
+    line = np.linspace(-1.1, 1.1, 40)
+    z, y, x = np.meshgrid(line, line, line, indexing="ij")
+    found = both.along(line, y[:, :, 0], z[:, :, 0]).reshape(z.shape)
+    r = np.sqrt(x * x + y * y + z * z)
+    sure = (np.abs(r - 1.0) > 0.005) & (np.abs(r - 0.5) > 0.005)
+    exact = (r < 1.0).astype(int) + (r < 0.5)
+    assert np.array_equal(found[sure], exact[sure])
+    assert np.array_equal(both.at(x.ravel(), y.ravel(), z.ravel()), found.ravel())
+    turned = Surface(both.corners[:, ::-1])
+    assert np.array_equal(turned.along(line, y[:, :, 0], z[:, :, 0]), -found.reshape(-1, 40))
+
+
+def test_a_solid_is_a_material_and_an_obstacle(trimesh, tmp_path):
+    trimesh.creation.icosphere(4, radius=250.0).export(tmp_path / "ball.stl")
+    more = "scale = 1e-3, shift = [0.5, '1/2', 0.5]"
+    case = parse(BODY.format(solid="ball.stl", more=more), "case", folder=tmp_path)
+    said = []
+    report = Report(quiet=True)
+    report.line = said.append
+    run(case, "numpy", tmp_path / "ball.h5", report=report)
+    begin = "model.conductivity: ball.stl, 5120 triangles, x = 0.25 to 0.75, y = 0.25 to 0.75"
+    assert any(line.startswith(begin) for line in said)
+    at = grid_of(case).positions()
+    ball = sum((at[axis] - 0.5) ** 2 for axis in "xyz") < 0.25**2
+    found = np.asarray(case.model.conductivity(**at))
+    assert np.mean(found != np.where(ball, 10.0, 2.0)) < 2e-3 and (found == 10.0).sum() > 300
+    walls = "\n".join(f"{side}.kind = 'no-slip'" for side in SIDES)
+    circle = "'circle'\ncenter = [0.5, 0.5, 0.5]\nradius = 0.25"
+    results = []
+    for shape in (f'{{ solid = "ball.stl", {more} }}', circle):
+        pushed = PUSHED.format(shape=shape) + walls
+        run(parse(pushed, "case", folder=tmp_path), "numpy", tmp_path / "flow.h5")
+        results.append(read(tmp_path / "flow.h5").fields["velocity_x"][-1])
+    assert np.abs(results[0] - results[1]).max() < 0.02 * np.abs(results[1]).max()
+
+
+@mpi
+@pytest.mark.thorough
+def test_a_solid_has_the_same_bits_on_ranks(trimesh, tmp_path):
+    trimesh.creation.torus(0.3, 0.12).export(tmp_path / "ring.ply")
+    given = BODY.format(solid="ring.ply", more="shift = [0.5, 0.5, 0.5]")
+    (tmp_path / "heat.toml").write_text(given)
+    one = ran("heat", tmp_path, "numpy")
+    args = "-m", "heatsolve", "run", tmp_path / "heat.toml", "--backend", "numpy", "--output"
+    done = launch(4, *args, tmp_path / "many.h5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_same(one, read(tmp_path / "many.h5"))
+
+
+def test_mistaken_solids(trimesh, tmp_path):
+    mesh = trimesh.creation.icosphere(1, radius=0.3)
+    trimesh.Trimesh(mesh.vertices, mesh.faces[1:]).export(tmp_path / "hole.stl")
+    mesh.export(tmp_path / "ball.stl")
+    (tmp_path / "words.stl").write_text("no solid\n")
+    for name, sentence in {
+        "hole.stl": "has a surface with holes or with triangles the wrong way round: repair it",
+        "words.stl": "is no solid that trimesh can read|has no triangles",
+        "none.stl": "there is no file",
+    }.items():
+        case = parse(BODY.format(solid=name, more="scale = 1"), "case", folder=tmp_path)
+        with pytest.raises(InputError, match=rf"model.conductivity: .*({sentence})"):
+            run(case, "numpy", tmp_path / "o.h5")
+    with pytest.raises(InputError, match="is a solid, for cases with three axes"):
+        run(parse(text('{ solid = "ball.stl" }'), "case", folder=tmp_path), "numpy")
+    with pytest.raises(CaseError, match=r"initial.temperature.shift: must be a list of 3 numbers"):
+        parse(text('{ solid = "ball.stl", shift = [1, 2] }'), "case")
+
+
 # ---- restarts ------------------------------------------------------------------------------------
 
 
@@ -604,8 +720,8 @@ def test_arrays_from_python(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "sentence"), [
-    ('{ file = "a.h5", image = "b.png" }', "must be given by file or image, not both"),
-    ('{ field = "T" }', "an expression, not a table without file or image"),
+    ('{ file = "a.h5", image = "b.png" }', "must have only one of file, image"),
+    ('{ field = "T" }', "an expression, not a table without file, image or solid"),
     ('{ file = 3 }', "initial.temperature.file: must be a text, not 3"),
     ('{ file = "" }', "initial.temperature.file: must be a text"),
     ('{ file = "a.h5", feld = "T" }', 'temperature.feld: unknown key, did you mean "field"'),

@@ -39,6 +39,7 @@ OUTSIDE = {
     "mpi4py": "parallel",
     "h5py": "io",
     "PIL": "io.data",
+    "trimesh": "io.data",
     "numba": "backends",
     "cupy": "backends",
     "cupyx": "backends",

@@ -31,6 +31,7 @@ from heatsolve.stencil.expressions import (
     suggestion,
 )
 from heatsolve.stencil.grid import AXIS_NAMES
+from heatsolve.stencil.solid import Solid
 
 MAX_INTEGER = 2**53  # up to here every whole number is a float64 too
 WALL_TIME = re.compile(r"\s*(\d+(?:\.\d+)?(?:e[-+]?\d+)?)\s*(s|min|h)\s*", re.ASCII | re.I)
@@ -67,9 +68,11 @@ def real(value: Any, info: ValidationInfo) -> float:
 DATA = {
     "file": ("field", "time", "interpolation"),
     "image": ("black", "white", "interpolation"),
+    "solid": ("inside", "outside", "scale", "shift"),
     "array": ("time", "interpolation"),
 }
 """Where the values of a field may be, and the other keys of its table."""
+NUMBERS = ("black", "white", "inside", "outside", "scale", "time")
 INTERPOLATIONS = ("linear", "nearest", "conservative")
 
 
@@ -77,8 +80,8 @@ def _data(table: dict[str, Any], in_time: bool, info: ValidationInfo) -> Data:
     """A field that is data: `{ file = ..., field = ... }`, `{ image = ... }`."""
     kinds = [key for key in DATA if key in table]
     if len(kinds) != 1:
-        wanted = "a number or an expression, not a table without file or image"
-        raise ExpressionError(f"must be {'given by file or image, not both' if kinds else wanted}")
+        wanted = "must be a number or an expression, not a table without file, image or solid"
+        raise ExpressionError(f"must have only one of {', '.join(kinds)}" if kinds else wanted)
     (kind,) = kinds
     names = '"linear", "nearest" or "conservative"'
     given, faults = dict(table), list[Mistake]()
@@ -86,7 +89,9 @@ def _data(table: dict[str, Any], in_time: bool, info: ValidationInfo) -> Data:
         try:
             if key == "time" and value == "t" and kind != "image":
                 continue
-            if key in ("black", "white", "time") and key in DATA[kind]:
+            if key == "shift" and key in DATA[kind]:
+                given[key] = _vector(value, info)
+            elif key in NUMBERS and key in DATA[kind]:
                 given[key] = real(value, info)
             elif key not in (kind, *DATA[kind]):
                 near = suggestion(key, DATA[kind])
@@ -105,9 +110,18 @@ def _data(table: dict[str, Any], in_time: bool, info: ValidationInfo) -> Data:
 def data_of(given: dict[str, Any], info: ValidationInfo, in_time: bool = False) -> Data:
     """The data of a table whose keys are right."""
     context: Any = info.context
-    text = given.get("image") or given.get("file") or f"the array {given.get('array')}"
+    kind = next(key for key in DATA if key in given)
+    text = f"the array {given[kind]}" if kind == "array" else str(given[kind])
     text = f"{given['field']} of {text}" if "field" in given else text
-    return Data(printable(text), given, context.get("folder", Path()), in_time)
+    args = printable(text), given, context.get("folder", Path()), in_time
+    return Solid(*args) if kind == "solid" else Data(*args)
+
+
+def _vector(value: Any, info: ValidationInfo) -> tuple[float, ...]:
+    """Numbers along x, y, z."""
+    if not isinstance(value, list) or len(value) != len(AXIS_NAMES):
+        raise ExpressionError(f"must be a list of {len(AXIS_NAMES)} numbers, not {show(value)}")
+    return tuple(real(each, info) for each in value)
 
 
 def _start(value: Any, info: ValidationInfo) -> Data:

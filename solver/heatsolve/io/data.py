@@ -21,9 +21,11 @@ from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.data import TIME, Data, Samples, arranged, array_samples, digest, pieces
 from heatsolve.stencil.expressions import suggestion
 from heatsolve.stencil.grid import AXIS_NAMES, Grid
+from heatsolve.stencil.solid import Solid
 
 CF = ("scale_factor", "add_offset", "_FillValue", "missing_value")
 """Attributes by which netCDF packs values: value = scale_factor * stored + add_offset."""
+FILES = ("file", "image", "solid")
 COUNTED = "This is a netCDF dimension but not a netCDF variable"
 """The name that netCDF gives an axis without positions."""
 NETCDF_3 = b"CDF"
@@ -76,6 +78,8 @@ def refuse_other_data(before: object, now: Mapping[str, str]) -> None:
 def described(key: str, data: Data, grid: Grid) -> str:
     """A line of the log: the values of a field, and how they come to a grid."""
     assert data.samples is not None
+    if isinstance(data, Solid):
+        return f"{key}: {data.text}, {data.samples.shape[0]} triangles, {data.extent}"
     points = " x ".join(map(str, reversed(data.samples.shape)))
     how = "interpolated linearly"
     if data.interpolation == "nearest":
@@ -88,7 +92,7 @@ def described(key: str, data: Data, grid: Grid) -> str:
 
 
 def _path(data: Data) -> Path:
-    return data.folder / (data.given.get("file") or data.given["image"])
+    return data.folder / next(data.given[key] for key in FILES if key in data.given)
 
 
 def _samples(
@@ -111,6 +115,8 @@ def _samples(
             raise InputError(f"there is no file {path}")
         if "image" in given:
             return _image(path, given, axes)
+        if "solid" in given:
+            return _solid(path)
         if path.suffix == ".npy":
             return _npy(path, given, axes, across)
         if path.suffix in (".csv", ".txt", ".dat"):
@@ -322,3 +328,28 @@ def _image(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples
     values = np.where(share == 1.0, white, black + share * (white - black))[::-1]
     shape, none = values.shape, (None, None)
     return Samples(tuple(axes), shape, none, values.dtype, lambda key: values[key], cells=True)
+
+
+# ---- solids --------------------------------------------------------------------------------------
+
+
+def _solid(path: Path) -> Samples:
+    """The triangles of a closed surface, 9 numbers each."""
+    try:
+        import trimesh
+    except ImportError:
+        raise InputError(f"{path} needs trimesh: pip install 'heatsolve[solid]'") from None
+    try:
+        mesh = trimesh.load(path, force="mesh")
+        corners = np.ascontiguousarray(mesh.triangles, np.float64).reshape(-1, 9)
+    except Exception as error:  # trimesh has no error of its own for what it cannot read
+        raise InputError(f"{path} is no solid that trimesh can read: {error}") from None
+    if not len(corners) or not np.isfinite(corners).all():
+        raise InputError(f"{path} has no triangles, or some without finite corners")
+    if not mesh.is_watertight or not mesh.is_winding_consistent:
+        raise InputError(
+            f"{path} has a surface with holes or with triangles the wrong way round: repair it, "
+            "for example by trimesh.repair"
+        )
+    shape, none = corners.shape, (None, None)
+    return Samples(("triangle", "x"), shape, none, corners.dtype, corners.__getitem__)

@@ -124,7 +124,7 @@ class Data(Expression):
     """
 
     def __init__(self, text: str, given: Mapping[str, Any], folder: Path, in_time: bool = False):
-        meaning = {k: v for k, v in given.items() if k not in ("file", "image", "array")}
+        meaning = {k: v for k, v in given.items() if k not in ("file", "image", "solid", "array")}
         super().__init__(text, frozenset("x"), ("data", *sorted(meaning.items())))
         self._set(
             given=dict(given), folder=folder, in_time=in_time, samples=None, key="", digest=""
