@@ -258,8 +258,11 @@ def test_values_that_no_case_has(table, overrides, message):
 
 
 def test_names_of_the_package():
-    names = {"run", "march", "open", "load", "model", "Result", "Simulation", "__version__"}
-    assert set(dir(heatsolve)) == names
+    classes = {"Result", "Simulation", "Check"}
+    functions = {"run", "march", "check", "open", "load", "model"}
+    assert set(dir(heatsolve)) == {"__version__", *classes, *functions}
+    assert all(inspect.isclass(getattr(heatsolve, name)) for name in classes)
+    assert all(inspect.isfunction(getattr(heatsolve, name)) for name in functions)
     assert callable(heatsolve.main)
 
 

@@ -11,6 +11,7 @@ from test_ranks import launch, mpi
 
 import heatsolve
 from heatsolve import api
+from heatsolve.cli import app
 from heatsolve.errors import CaseError, Diverged, FileFailure, InputError
 from heatsolve.time.pause import Changed
 
@@ -559,6 +560,73 @@ def test_many_processes(last, others, first, tmp_path):
 
 
 # ---- words -------------------------------------------------------------------------------------
+
+
+def test_check_answers_with_numbers(capfd):
+    """The text is that of the command, and a mapping of its rows; numbers are those of a run."""
+    answer = heatsolve.check("taylor-green", backend="numpy", overrides=FLOW, ranks=2)
+    words = [word for key, value in FLOW.items() for word in ("--set", f"{key}={value}")]
+    given = ["--backend", "numpy", "--ranks", "2", "--untimed"]
+    app(["check", "taylor-green", *given, *words], standalone_mode=False)
+    told = capfd.readouterr().out.splitlines()
+    assert len(told) > 8 and told == str(answer).splitlines()[: len(told)]
+    assert {"equation", "grid", "steps", "memory", "files", "time"} <= set(answer)
+    assert answer["backend"].startswith("numpy") and repr(answer) == str(answer)
+    sim = heatsolve.Simulation("taylor-green", backend="numpy", overrides=FLOW)
+    sim.step()
+    assert answer.step == sim.time and answer.unknowns == 144
+    sim.run()
+    assert answer.steps == sim.steps and answer.seconds > 0.0 and answer.memory > 0
+    steady = heatsolve.check("hot-plate", overrides=PLATE, timed=False)
+    assert steady.steps is steady.step is steady.seconds is steady.stable_step is None
+    explicit = heatsolve.check(MARCH, timed=False)
+    assert explicit.stable_step == pytest.approx(1 / (2 * (12**2 + 8**2)))
+    with pytest.raises(InputError, match="is unstable"):
+        heatsolve.check(MARCH, overrides={"time.step": 1.0})
+
+
+NOTEBOOK = [
+    "import heatsolve\nfrom IPython.display import display",
+    "shown = display(None, display_id=True)\n"
+    "for sim in heatsolve.march({case!r}, '40 steps', backend='numpy'):\n"
+    "    shown.update(sim.figure('temperature'))",
+    "from heatsolve import report\nreport.SECONDS_BETWEEN_FRAMES = 0.0\n"
+    "heatsolve.run({case!r}, backend='numpy', output=False, quiet=False)",
+    "heatsolve.check({case!r}, timed=False)",
+    "sim",
+]
+
+
+def test_a_notebook(tmp_path):
+    """It shows a live picture, a bar while a run goes on, results and answers."""
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    cells = [nbformat.v4.new_code_cell(text.format(case=MARCH)) for text in NOTEBOOK]
+    book = nbformat.v4.new_notebook(cells=cells)
+    seen = []
+    client = nbclient.NotebookClient(
+        book, timeout=120, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    update = client.process_message
+
+    def noted(message, *args):
+        if message["msg_type"] == "update_display_data":
+            seen.append(message["content"]["data"])
+        return update(message, *args)
+
+    client.process_message = noted
+    client.execute()
+    live = [data["image/png"] for data in seen if "image/png" in data]
+    assert len(live) == 4 and len(set(live)) == 4  # at 0, 40, 80, 100 steps
+    assert cells[1].outputs[0]["data"]["image/png"] == live[-1]
+    (result,) = (output for output in cells[2].outputs if output["output_type"] == "execute_result")
+    assert "<img src" in result["data"]["text/html"]
+    bars = [data.get("text/html", "") for data in seen]
+    assert sum('<progress max="1"' in bar and "step " in bar for bar in bars) > 20
+    assert bars[-1] == ""  # it is taken away
+    assert "equation" in cells[3].outputs[0]["data"]["text/plain"]
+    assert cells[4].outputs[0]["data"]["text/plain"].startswith("<heatsolve.Simulation case: 100")
 
 
 def test_examples_of_docstrings():

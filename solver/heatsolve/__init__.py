@@ -3,8 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a program imports them when it asks for them
+    from heatsolve.api import Check as Check
     from heatsolve.api import Result as Result
     from heatsolve.api import Simulation as Simulation
+    from heatsolve.api import check as check
     from heatsolve.api import load as load
     from heatsolve.api import main as main
     from heatsolve.api import march as march
@@ -20,7 +22,7 @@ MODELS = {
 }
 """The built-in models: the folder of each `model.kind`, the usual one first."""
 
-PUBLIC = ("Result", "Simulation", "load", "march", "model", "open", "run")
+PUBLIC = ("Check", "Result", "Simulation", "check", "load", "march", "model", "open", "run")
 """What Python programs use, from `api`: imported when it is asked for."""
 
 

@@ -16,6 +16,7 @@ from heatsolve.case import load as cases
 from heatsolve.case.case import Case
 from heatsolve.case.changes import refuse_another
 from heatsolve.case.data import without_arrays
+from heatsolve.case.load import locating
 from heatsolve.case.toml import dump, inline
 from heatsolve.case.types import seconds_of
 from heatsolve.cli import main
@@ -32,8 +33,20 @@ from heatsolve.result import Result, labelled
 from heatsolve.runner import Run, save
 from heatsolve.time.pause import Until
 from heatsolve.time.schedule import Schedule
+from heatsolve.tools.check import Check, preview
 
-__all__ = ["Result", "Simulation", "load", "main", "march", "model", "open", "run"]
+__all__ = [
+    "Check",
+    "Result",
+    "Simulation",
+    "check",
+    "load",
+    "main",
+    "march",
+    "model",
+    "open",
+    "run",
+]
 
 Every = str | float | Sequence[float] | None
 """How often: `"10 steps"`, 0.5 or `"0.5 s"` of the march's own time, a list of times."""
@@ -540,6 +553,34 @@ def schedule_of(every: Every, steady: bool) -> Schedule:
     if steady:
         raise InputError(f'every = {every!r} is a time, a steady case has "10 steps"')
     return schedule
+
+
+def check(
+    case: str | Path | Mapping[str, Any] | Case,
+    *,
+    backend: str | None = None,
+    overrides: Overrides = (),
+    ranks: int = 1,
+    machine: str | None = None,
+    timed: bool = True,
+    strict: bool = False,
+) -> Check:
+    """What a run of a case would do: equation, grid, steps, memory, files, and the time at least.
+
+    `ranks` are the processes of that run; `machine` is one whose speed is known, "h200", by default
+    this one; without `timed` it measures no speed. Raises InputError where a run would do so before
+    its first step.
+
+    >>> answer = heatsolve.check("taylor-green", overrides={"grid.cells": [64, 64]}, timed=False)
+    >>> answer["grid"]
+    '64 x 64 cells, 4096 unknowns, spacing 0.0981748 x 0.0981748'
+    >>> answer.steps * answer.step > 0.99
+    True
+    """
+    loaded = case if isinstance(case, Case) else load(case, overrides)
+    with locating(loaded):
+        report = Report(quiet=True)
+        return Check(preview(loaded, backend, ranks, report, strict, timed, machine))
 
 
 def _name_of(case: Case, restart: bool) -> str:

@@ -83,7 +83,12 @@ class Report:
         self._unit, self._total = unit, total
         self._goal = NormAlone()
         self.began = self._shown = time.perf_counter()
-        if self._quiet or not self._stream.isatty():
+        if self._quiet:
+            return
+        if self._stream is sys.stdout and in_notebook():
+            self._bar = NotebookBar()
+            return
+        if not self._stream.isatty():
             return
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
@@ -169,6 +174,38 @@ class Report:
             self._bar.stop()
             self._bar = None
         return seconds
+
+
+def in_notebook() -> bool:
+    """Whether this is the program of a notebook, which shows more than text."""
+    shell = sys.modules.get("IPython")
+    return shell is not None and hasattr(shell.get_ipython(), "kernel")
+
+
+class NotebookBar:
+    """A bar in a notebook, with the methods of rich's that a report calls: one of rich's own needs
+    widgets there."""
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        self._share, self._state = 0.0, ""
+        self._shown = display(self, display_id=True)
+
+    def update(self, _: Any, completed: float | None = None, state: str = "") -> None:
+        self._share, self._state = self._share if completed is None else completed, state
+        self._shown.update(self)
+
+    def stop(self) -> None:
+        from IPython.display import HTML
+
+        self._shown.update(HTML(""))
+
+    def __repr__(self) -> str:
+        return f"{100.0 * self._share:.0f} % {self._state}"
+
+    def _repr_html_(self) -> str:
+        return f'<progress max="1" value="{self._share:.4f}"></progress> {self._state}'
 
 
 class Shares(NamedTuple):

@@ -2,7 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,8 @@ def preview(
     if case.time is not None:
         time_steps = yield from steps(problem)
     yield from itertools.starmap(row, problem.cautions())
-    yield row("backend", f"{machine.name} ({reason}), {case.solver.precision}")
+    said = f"{machine.name} ({reason}), {case.solver.precision}"
+    yield row("backend", said, unknowns=grid.all_unknowns)
     yield from process_rows(case, machine, grid, ranks)
     budget = budget_of(case, machine, ranks, time_steps)
     yield memory_row(budget, machine, ranks)
@@ -83,8 +85,57 @@ def preview(
         yield row("not checked", f"{said}{sample.all_unknowns} of the unknowns")
 
 
-def row(label: str, text: str) -> str:
-    return f"{label:<12}{text}"
+class Row(str):
+    """A line of an answer: a label and a text, and the numbers in it by their names."""
+
+    label: str
+    text: str
+    numbers: dict[str, Any]
+
+
+def row(label: str, text: str, **numbers: Any) -> Row:
+    result = Row(f"{label:<12}{text}")
+    result.label, result.text, result.numbers = label, text, numbers
+    return result
+
+
+class Check(Mapping[str, str]):
+    """What a run of a case would do: the rows of `heatsolve check` as a mapping from labels to
+    texts, and their numbers. `str` is the whole answer, as a notebook shows it."""
+
+    unknowns: int
+    """Unknowns of one field, or of one equation."""
+    steps: int | None = None
+    """Steps of a march, as far as is known before it; of a steady case the number of iterations
+    where that is given."""
+    step: float | None = None
+    """The length of the first step (s)."""
+    stable_step: float | None = None
+    """The largest stable step of an explicit scheme (s)."""
+    memory: int
+    """Bytes that each process needs: on the device where there is one, else on the host."""
+    seconds: float | None = None
+    """Seconds that one iteration or step takes at least, where that was asked for."""
+
+    def __init__(self, lines: Iterable[str]):
+        self._lines = list(lines)
+        self._rows = {line.label: line.text for line in self._lines if isinstance(line, Row)}
+        for line in self._lines:
+            vars(self).update(line.numbers if isinstance(line, Row) else {})
+
+    def __getitem__(self, label: str) -> str:
+        return self._rows[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines)
+
+    __repr__ = __str__
 
 
 def alone(case: Case) -> Case:
@@ -99,13 +150,15 @@ def steps(problem: Model) -> Generator[str, None, TimeStepController]:
     assert time is not None
     limit = math.inf if time.scheme in IMPLICIT else problem.largest_step()
     if limit < math.inf:
-        yield row("stability", f"a step of at most {limit:.6g}")
+        yield row("stability", f"a step of at most {limit:.6g}", stable_step=limit)
     time_steps = time_step_controller(problem)
     warning = ", UNSTABLE but allowed" if time_steps.warning else ""
     at_first = ", at first: they follow the flow" if time_steps.follows else ""
     yield row(
         "steps",
         f"{time_steps.count} of {time_steps.step:.6g} to t = {time.end:g}{at_first}{warning}",
+        steps=time_steps.count,
+        step=time_steps.step,
     )
     yield row("history", history(problem.case, time_steps.count))
     return time_steps
@@ -165,7 +218,7 @@ def memory_row(budget: Budget, machine: Backend, ranks: int) -> str:
     _, total = machine.memory()
     if budget.needed(machine.on_device) > total:
         text += f"; more than the {size(total)} here"
-    return row("memory", text)
+    return row("memory", text, memory=int(budget.needed(machine.on_device)))
 
 
 def frames_of(case: Case, count: int) -> int:
@@ -241,9 +294,11 @@ def time_rows(
     seconds = sharing * speed.least(budget)
     unit = "iteration" if time_steps is None else "step"
     work = f"{size(budget.moved)} in {calls_in_words(budget.calls, unit)}"
-    yield row("time", f"at least {_words(seconds)} for each {unit} {where}: {work}")
+    said = f"at least {_words(seconds)} for each {unit} {where}: {work}"
+    yield row("time", said, seconds=seconds)
     count, said = _units(case, time_steps)
-    yield row("in all", said if count is None else f"at least {_words(count * seconds)}: {said}")
+    said = said if count is None else f"at least {_words(count * seconds)}: {said}"
+    yield row("in all", said, **({} if count is None else {"steps": count}))
 
 
 def _units(case: Case, time_steps: TimeStepController | None) -> tuple[int | None, str]:
