@@ -410,7 +410,7 @@ class Simulation(Mapping[str, Any]):
     def __del__(self) -> None:
         if getattr(self, "_run", None) and not (self.over or self._broken):
             self._run.abandon()
-            if self._run.path.name:
+            if self._run.path is not None:
                 self._report.warn(
                     f"{self._run.path} is not written: its run was neither taken to its end nor "
                     "closed"
@@ -510,7 +510,7 @@ class Simulation(Mapping[str, Any]):
     def snapshot(self) -> Result:
         """The fields now, and the history up to now, as a Result in memory."""
         with self._together(), np.errstate(all="ignore"):
-            found = save(self._at, Path(), self._seconds, self._run.changes)
+            found = save(self._at, None, self._seconds, self._run.changes)
         assert found is not None
         return Result(found)
 

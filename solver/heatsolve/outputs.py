@@ -79,11 +79,11 @@ class File:
     """
 
     def __init__(
-        self, problem: Model, path: Path, section: OutputFile | None, secured: Any = ()
+        self, problem: Model, path: Path | None, section: OutputFile | None, secured: Any = ()
     ) -> None:
         case, self.problem, self.section = problem.case, problem, section
         self.path = path
-        if section is not None:
+        if path is not None and section is not None:
             self.path = path.with_name(f"{path.name.removesuffix('.h5')}_{section.name}.h5")
         self._points = points_of(section, case, problem.whole, problem.grid)
         self._shape = [points.high - points.low for points in self._points]
@@ -97,7 +97,7 @@ class File:
         )
         transient, compression = not case.model.steady, (section or case.output).compression
         self._results: Results | Kept
-        if path.name:
+        if self.path is not None:
             given = {"secured": secured, "compression": compression}
             self._results = Results(self.path, *args, transient=transient, **given)
         else:
@@ -160,13 +160,13 @@ class Files:
     A context, as `Results` is: leaving it without `finish` removes frames that are not secured.
     """
 
-    def __init__(self, problem: Model, path: Path, resumed: State | None) -> None:
+    def __init__(self, problem: Model, path: Path | None, resumed: State | None) -> None:
         record = resumed.record if resumed is not None else {}
         others, self.problem = record.get("files", {}), problem
         with ExitStack() as stack:
             made = stack.enter_context(File(problem, path, None, record.get("frames", ())))
             self._files = [made]
-            for section in problem.case.output.files if path.name else ():
+            for section in problem.case.output.files if path is not None else ():
                 secured = others.get(section.name, ())
                 made = stack.enter_context(File(problem, path, section, secured))
                 self._files.append(made)

@@ -121,7 +121,7 @@ class Run:
         self.report, self.ranks = report or Report(quiet=True), ranks or Ranks()
         self.result: Result | None = None
         """Of a run that is over."""
-        self.path = Path() if kept else output or Path(f"{case.name}.h5")
+        self.path = None if kept else output or Path(f"{case.name}.h5")
         start, request = start or Start(), request or StopRequest()
         self.changes: list[Changed] = []
         """Values that were set up to now."""
@@ -154,7 +154,7 @@ Parts = Generator[Pause, Until | None, Result]
 def _parts(
     case: Case,
     backend: str | None,
-    path: Path,
+    path: Path | None,
     report: Report,
     ranks: Ranks,
     start: Start,
@@ -164,8 +164,8 @@ def _parts(
 ) -> Parts:
     """The run, checked before it begins."""
     with locating(case):
-        kept = not path.name
-        path = path if kept else target(path)
+        kept = path is None
+        path = target(path) if path is not None else None
         demand_same(ranks, options_of(case, backend, path, start, strict))
         machine = machine_of(case, backend, report, ranks)
         warn_of_unused(case, machine, ranks.size, report.warn, strict)
@@ -179,14 +179,14 @@ def _parts(
 def _run(
     case: Case,
     machine: Backend,
-    path: Path,
+    path: Path | None,
     report: Report,
     ranks: Ranks,
     start: Start,
     request: StopRequest,
     changes: list[Changed],
 ) -> Parts:
-    """The run, from the case to its file, or without one where the path is empty."""
+    """The run, from the case to its file, or without one where there is no path."""
     began = clock.perf_counter()
     if (limit := seconds_of(case.stop.wall_time)) is not None:
         request.deadline = clock.monotonic() + limit
@@ -196,7 +196,7 @@ def _run(
     time_steps = None if case.model.steady else time_step_controller(problem)
     if time_steps is not None and time_steps.warning:
         report.warn(time_steps.warning)
-    store = store_of(problem, path) if path.name else None
+    store = store_of(problem, path) if path is not None else None
     resumed = restarted(problem, store, start, time_steps, report) if store is not None else None
     projected = case.model.scheme == "staggered" and resumed is None
     if projected and any(key.startswith("initial.velocity") for key, _ in case.data()):
@@ -232,7 +232,7 @@ def _run(
         del problem  # a march may go on with another one
         outcome, work = yield from solve(time_steps, results, report, controller, resumed, remodel)
         problem = results.problem
-        result = Result(path, problem.stored(), outcome, results.newest)
+        result = Result(path or Path(), problem.stored(), outcome, results.newest)
         made = outcome.count - (resumed.number if resumed is not None else 0)
         if resumed is not None and made == 0 and holds(results, case, outcome, ranks, changes):
             report.line(f"{path} holds this already, nothing to do")
@@ -249,7 +249,7 @@ def _run(
         solution = results.finish(attributes, outcome.history)
     say_ending(report, case, outcome, errors)
     say_speed(report, problem, outcome, work, made)
-    for file in results if path.name else ():
+    for file in results if path is not None else ():
         report.line(f"wrote {file.path}")
     return replace(result, solution=solution)
 
@@ -270,9 +270,11 @@ def model_in_time(
     return made, time_step_controller(made)
 
 
-def save(pause: Pause, path: Path, seconds: float, changes: Sequence[Changed]) -> Solution | None:
+def save(
+    pause: Pause, path: Path | None, seconds: float, changes: Sequence[Changed]
+) -> Solution | None:
     """Write the fields at a pause, and the history so far, to a file, or return its content where
-    the path is empty; all processes together. `seconds`: of the run up to now."""
+    there is no path; all processes together. `seconds`: of the run up to now."""
     problem = pause.problem
     outcome = Outcome("stopped", pause.number, pause.norm)
     with File(problem, path, None) as file:
@@ -283,14 +285,14 @@ def save(pause: Pause, path: Path, seconds: float, changes: Sequence[Changed]) -
 
 
 def options_of(
-    case: Case, backend: str | None, path: Path, start: Start, strict: bool
+    case: Case, backend: str | None, path: Path | None, start: Start, strict: bool
 ) -> dict[str, Any]:
     """The case and the options of a run: all of its processes must have the same."""
     return {
         "heatsolve": __version__,
         **tomllib.loads(case.text),
         "--backend": backend,
-        "--output": str(path),
+        "--output": str(path or ""),
         "--restart": start.restart,
         "--restart-from": str(start.checkpoint or ""),
         "--overwrite": start.overwrite,
@@ -493,7 +495,8 @@ def holds(
     same = False
     if ranks.rank == 0:
         with suppress(HeatsolveError):
-            every = [read(file.path, fields=()).attributes for file in files]
+            paths = [file.path for file in files if file.path is not None]
+            every = [read(path, fields=()).attributes for path in paths]
             unit = "iterations" if case.model.steady else "steps"
             wanted = [case.recorded, outcome.count, said_of(changes)]
             same = all([each.get(k) for k in ("case", unit, "changes")] == wanted for each in every)
