@@ -329,6 +329,10 @@ def test_same_bits_on_ranks(ranks, name, folder):
     assert done.returncode == 0, done.stdout + done.stderr
     assert_same(one, read(many))
     assert one.attributes["data"] == read(many).attributes["data"]
+    if name == "heat":  # in parts, which are data as well
+        given = '{ file = "many.h5", field = "temperature" }'
+        found = values_of(given, folder, "cells = [40, 30]")
+        assert np.array_equal(found, one.fields["temperature"])
 
 
 def test_a_run_and_a_check_say_what_they_read(folder):
@@ -416,6 +420,24 @@ def test_an_earlier_result_of_another_size_is_a_start(folder):
     keys = [line.split(" = ")[0] for line in fine.attributes["data"].split(", ")]
     assert {"initial.velocity_x", "initial.velocity_y", "obstacle.0.shape"} <= set(keys)
     assert "initial.velocity_z" not in keys
+
+
+def test_a_start_of_which_nothing_is_taken_is_told(folder):
+    case = text("{ file = 'a.npy' }\nfile = 'none.h5'")
+    with pytest.raises(CaseError, match=r"initial.file: has no effect: every field has a key of"):
+        run(parse(case, "case", folder=folder), "numpy", folder / "o.h5", strict=True)
+
+
+def test_data_stay_during_a_march(folder):
+    """Of a simulation other values may be set, and its data are those of the run."""
+    case = load(folder / "transport.toml")
+    with heatsolve.Simulation(case, backend="numpy") as sim:
+        sim.step(2)
+        sim.set("source.concentration", "x")
+        sim.step(2)
+        with pytest.raises(InputError, match="data cannot be set during a run"):
+            sim.set("source.concentration", {"file": "a.npy"})
+    assert sim.result.attributes["data"].startswith("model.velocity.0 = ")
 
 
 def test_a_run_does_not_replace_its_data(folder):

@@ -105,6 +105,9 @@ def with_values(case: Case, settings: Sequence[Setting]) -> Case:
         if isinstance(now, Data):
             raise InputError(f"set: {dotted(path)}: data cannot be set during a run")
         result = _replaced(result, path, now)
+    for (key, before), (_, after) in zip(case.data(), new.data(), strict=False):
+        if before.given != after.given:  # which only digests would tell
+            raise InputError(f"set: {key}: data cannot be set during a run")
     for name in new.source.model_fields_set - case.source.model_fields_set:
         if name.startswith("mean"):
             raise InputError(f"set: source.{name} must be in the case from the start of a run")

@@ -58,7 +58,7 @@ def unused_keys(case: Case, machine: Backend, ranks: int) -> Found:
         for key in table.get(section, {})
         if key in keys
     ]
-    others = _references(case), _boxes(case), _times(case), _constants(case, table)
+    others = _references(case), _boxes(case), _start(case), _times(case), _constants(case, table)
     for path, why in (*in_sections, *itertools.chain(*others)):
         yield path, f"has no effect: {why}"
 
@@ -145,6 +145,13 @@ def _times(case: Case) -> Found:
             assert case.time is not None
             if time > case.time.end:
                 yield (*path, "every", n), f"the march ends before, at {case.time.end:g}"
+
+
+def _start(case: Case) -> Found:
+    """A file of initial values of which every field has a key of its own."""
+    follows = {"pressure"} if case.model.scheme == "staggered" else set()
+    if case.initial.file and set(case.field_names) - follows <= case.initial.model_fields_set:
+        yield ("initial", "file"), "every field has a key of its own"
 
 
 def _constants(case: Case, table: Mapping[str, Any]) -> Found:

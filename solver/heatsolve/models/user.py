@@ -44,7 +44,7 @@ from heatsolve.models.transport.convection import SCHEMES, Staged
 from heatsolve.stencil import language as points
 from heatsolve.stencil.language import Point
 
-TAKEN = frozenset(("x", "y", "z", "t", "time", "kind", "steady", "box", "point", "history"))
+TAKEN = frozenset(("x", "y", "z", "t", "time", "kind", "steady", "box", "file", "point", "history"))
 """Names that neither a field nor a parameter may have: axes, and keys of the sections."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
