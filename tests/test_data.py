@@ -212,7 +212,10 @@ def test_only_the_points_around_a_block_are_read():
     assert np.array_equal(found[1:-1, 1:-1], everything[32:66, 1:26])
     asked.clear()
     data(**block.positions())
-    assert not asked  # it is in memory
+    at_wall = data(x=np.zeros((1, 1)), y=block.positions()["y"][4:-4])
+    assert at_wall.shape == (28, 1) and not asked  # it is in memory
+    found[:] = 0.0
+    assert np.asarray(data(**block.positions())).any()  # and nobody else's
 
 
 # ---- runs ----------------------------------------------------------------------------------------

@@ -149,8 +149,11 @@ def _npy(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str 
     if array.dtype.kind not in "fiub":
         raise InputError(f"{path} holds {array.dtype}, not real numbers")
     unknown = [None] * array.ndim
-    get = array.__getitem__
-    return _of_file(path, get, array.shape, unknown, unknown, array.dtype, axes, across)
+
+    def load(key: tuple[Any, ...]) -> np.ndarray:
+        return np.array(array[key])  # in memory, whatever becomes of the file
+
+    return _of_file(path, load, array.shape, unknown, unknown, array.dtype, axes, across)
 
 
 def _of_file(path: Path, *args: Any) -> Samples:

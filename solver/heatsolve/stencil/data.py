@@ -196,15 +196,18 @@ class Data(Expression):
         """Note the digest of all values."""
         self._set(digest=digits)
 
-    def read(self, window: Window) -> np.ndarray:
-        """The values of a window, from memory where they are there."""
+    def _read(self, window: Window, keep: bool = False) -> np.ndarray:
+        """The values of a window, from memory where they are there; or kept there, if small."""
         assert self.samples is not None
         if self._kept is not None:
             first, block = self._kept
             pairs = list(zip(window, first, strict=True))
             if all(f.start <= w.start and w.stop <= f.stop for w, f in pairs):
                 return block[tuple(slice(w.start - f.start, w.stop - f.start) for w, f in pairs)]
-        return self.samples.load(window)
+        values = np.asarray(self.samples.load(window))
+        if keep and values.nbytes <= KEPT:
+            self._set(_kept=(window, values))
+        return values
 
     def __call__(self, **variables: ArrayLike) -> float | NDArray[np.float64]:
         """The values at positions x, y, z and times t, which are broadcast.
@@ -246,14 +249,15 @@ class Data(Expression):
         if math.prod(counts) * self.samples.dtype.itemsize > KEPT and None not in edges:
             return self._streamed(windows, [edge or (0, 0) for edge in edges])
         values, located = self._around(located, windows)
+        own = False
         for axis, place in reversed(list(enumerate(located))):
             if len(place) == 1 and np.array_equal(place[0][0], np.arange(values.shape[axis])):
                 continue
             shape = [1] * values.ndim
             shape[axis] = place[0][0].size
             parts = ((np.take(values, index, axis), part.reshape(shape)) for index, part in place)
-            values = _blended(parts)
-        return values
+            values, own = _blended(parts), True
+        return values if own else values.copy()
 
     def _at(self, points: Sequence[np.ndarray]) -> np.ndarray:
         """The values at single positions; the order of operations is that of `_on_lines`."""
@@ -286,10 +290,8 @@ class Data(Expression):
         parts = []
         for run in runs:
             window = (slice(int(run[0]), int(run[-1]) + 1), *windows[1:])
-            parts.append(np.asarray(self.read(window)))
+            parts.append(self._read(window, keep=len(runs) == 1))
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if len(parts) == 1 and values.nbytes <= KEPT:
-            self._set(_kept=(window, values))
         inside = [
             [(index - window.start, part) for index, part in place]
             for place, window in zip(located, windows, strict=True)
@@ -310,7 +312,7 @@ class Data(Expression):
         result = np.empty([n + sum(edge) for n, edge in zip(counts, edges, strict=True)])
         inside = tuple(slice(low, low + n) for low, n in zip(before, counts, strict=True))
         whole = others == [slice(0, n) for n in self.samples.shape[1:]]
-        found = {}
+        found, last = {}, None
         with ThreadPoolExecutor(1) as pool:
             for piece, *_ in pieces(self.samples):
                 first, stop = max(piece.start, rows.start), min(piece.stop, rows.stop)
@@ -318,7 +320,9 @@ class Data(Expression):
                     continue
                 values = self.samples.load((slice(first, stop), *others))
                 if whole and (first, stop) == (piece.start, piece.stop):
-                    found[first] = pool.submit(_sum, values)
+                    if last is not None:
+                        last.result()  # no more than one piece waits
+                    last = found[first] = pool.submit(_sum, values)
                 result[inside][first - rows.start : stop - rows.start] = values
         self._sums.update({first: task.result() for first, task in found.items()})
         for axis, (low, high) in enumerate(edges):
@@ -330,7 +334,7 @@ class Data(Expression):
     def sums(self, windows: Sequence[Window]) -> list[int]:
         """The check sums of pieces; those that are not known yet are read."""
         unknown = [window for window in windows if window[0].start not in self._sums]
-        new = zip(unknown, sums(self.read, unknown), strict=True)
+        new = zip(unknown, sums(self._read, unknown), strict=True)
         self._sums.update({window[0].start: each for window, each in new})
         return [self._sums[window[0].start] for window in windows]
 
@@ -478,11 +482,10 @@ def array_samples(
         raise InputError(f"must be an array of real numbers, not of {array.dtype}")
     names = list(getattr(value, "dims", [None] * array.ndim))
     coordinates = getattr(value, "coords", {})
+    along = [np.asarray(coordinates[name]) if name in coordinates else None for name in names]
     lines = [
-        np.asarray(coordinates[name], float)
-        if name in (*AXIS_NAMES, *TIME) and name in coordinates
-        else None
-        for name in names
+        line.astype(float) if line is not None and line.dtype.kind in "fiu" else None
+        for line in along
     ]
     axes = axes or tuple(reversed(AXIS_NAMES[: array.ndim]))
     get = array.__getitem__
