@@ -43,7 +43,7 @@ or a field may stand, an expression in quotes may stand; what it may say, and ho
 together, is in [case files](cases.md). For a field of x, y, z a table may stand that names a file
 or an image, `{ file = "a.h5", field = "T" }`: see [fields from
 files](cases.md#fields-from-files). `--set KEY=VALUE` sets any key: `--set grid.cells=[64,64]`,
-`--set obstacle.0.radius=0.1`.
+`--set obstacle.0.radius=0.1`; `--set KEY=` removes it.
 
 `FIELD` is a field of the model: `temperature` (heat; flow), `concentration` (transport; flow),
 `velocity_x`, `velocity_y`, `velocity_z` (transport of a velocity; flow), `pressure` (flow), or one

@@ -895,3 +895,27 @@ def test_unused_keys_of_many_processes():
 def test_no_shipped_case_has_unused_keys(name):
     case = parse(STARTER, "starter.toml") if name == "starter" else load(name)
     assert not list(unused_keys(case, NumpyBackend(), 1))
+
+
+def test_an_override_removes_a_key():
+    text = load("cylinder-re20").text
+    case = parse(text, "case", ["time.tolerance=", "output.probes="])
+    assert case.time.tolerance is None and case.output.probes == ()
+    assert parse(case.text, "case") == case  # the text repeats it without any override
+    point = "[[source.point]]\nfield = 'temperature'\nindex = [1, 1]\nvalue = "
+    two = f"{point}1\n{point}2\n"
+    shipped = load("hot-plate").text
+    case = parse(shipped + two, "case", ["source.point.0="])
+    assert [point.value for point in case.source.points] == [2]
+    assert parse(shipped + two, "case", ["source="]).source == load("hot-plate").source
+    for setting, said in (
+        ("time.end=", "time.end: missing"),
+        (
+            "time.toleranze=",
+            "--set time.toleranze=: the case gives no time.toleranze that",
+        ),
+        ("stop.when=", "--set stop.when=: the case gives no stop.when that could be removed"),
+    ):
+        with pytest.raises(CaseError) as refused:
+            parse(text, "case", [setting])
+        assert said in str(refused.value)

@@ -104,14 +104,11 @@ def test_numbers_that_are_none(steady):
 
 def test_other_grids_times_and_fields(steady, march, tmp_path):
     other = tmp_path / "b.h5"
-    run(load("hot-plate", ["grid.nodes=[9, 8]"]), "numpy", other)
-    with pytest.raises(InputError, match=r"a.h5 has 9 x 7 points, .*b.h5 has 9 x 8"):
-        list(compare(steady, other))
     run(load("cavity-re100", ["constants.n=8", "time.end=0.4", "time.cfl=0.3"]), "numpy", other)
     with pytest.raises(InputError, match="frames"):
         list(compare(march, other))
     run(load("hot-plate", ["grid.nodes=[9, 7]", "grid.upper=[2, 1]"]), "numpy", other)
-    with pytest.raises(InputError, match="x is not the same"):
+    with pytest.raises(InputError, match=r"x goes from 0 to 2 in .*b.h5, from 0 to 1 in .*a.h5: n"):
         list(compare(steady, other))
     shutil.copy(march, other)
     with h5py.File(other, "r+") as file:
@@ -119,6 +116,58 @@ def test_other_grids_times_and_fields(steady, march, tmp_path):
     assert next(compare(march, other)) == f"pressure: not in {other}"
     with pytest.raises(InputError, match="no field 'pressure', only velocity_x, velocity_y"):
         list(compare(march, other, ["pressure"]))
+
+
+def slope(path, kind, points):
+    """A steady field 1 + 2 x - 3 y: on any grid its own interpolant."""
+    walls = [f"boundary.{w}.temperature.value='1+2*x-3*y'"
+             for w in ("left", "right", "bottom", "top")]  # fmt: skip
+    settings = [f"grid.{kind}={points}", *walls, "solver.tolerance=1e-13"]
+    return run(load("hot-plate", settings), "numpy", path).path
+
+
+@pytest.mark.parametrize("kinds", [("nodes", "nodes"), ("cells", "cells"), ("nodes", "cells")])
+def test_a_finer_grid_is_interpolated(kinds, tmp_path, monkeypatch):
+    """A linear field is the same on all grids; beyond the last cells it is extrapolated."""
+    fine = slope(tmp_path / "fine.h5", kinds[0], "[21, 17]")
+    coarse = slope(tmp_path / "coarse.h5", kinds[1], "[8, 9]")
+    said, found = compare(fine, coarse)
+    assert said == f"{fine} (21 x 17 points) is interpolated to the 8 x 9 points of {coarse}"
+    assert found.count == 72 and found.largest < 1e-11 and found.interpolated
+    said, turned = compare(coarse, fine, tolerance=1e-10)
+    assert (turned.rms, turned.differing) == (found.rms, 0)
+    monkeypatch.setattr("heatsolve_post.compare.BLOCK_BYTES", 1)
+    assert list(compare(fine, coarse)) == [said, found]
+    values = {(3, 3): 9.0}
+    moved = changed(coarse, "temperature", values)
+    with h5py.File(coarse) as file:
+        apart = 9.0 - file["temperature"][3, 3]
+    _, one = compare(fine, moved, tolerance=1e-9)
+    assert one.differing == 1 and "[3, 3]" in one.first
+    assert one.largest == pytest.approx(apart) and one.mean == pytest.approx(apart / 72)
+    assert one.rms == pytest.approx(apart / math.sqrt(72))
+    for words in ("at most", "root mean square", "mean"):
+        assert words in str(one)
+    for pair, code in (((fine, coarse), 0), ((fine, moved), ExitCode.FAILED)):
+        done = CliRunner().invoke(app, ["compare", *map(str, pair), "--tolerance", "1e-9"])
+        assert (done.exit_code, "is interpolated to" in done.stdout) == (code, True)
+
+
+def test_times_that_both_files_have_are_compared(march, tmp_path):
+    settings = ["time.end=0.4", "time.cfl=0.3", "output.every=[0.1]"]
+    path = run(load("cavity-re100", ["constants.n=16", *settings]), "numpy", tmp_path / "b.h5").path
+    said = list(map(str, compare(march, path)))
+    assert "b.h5 (16 x 16 points) is interpolated to the 8 x 8 points" in said[0]
+    assert said[1] == "only the 2 times that both files have are compared"
+    assert said[2].startswith("pressure: apart in 128 values by at most ")
+    planes = [f"output.file=[{{name='mid', lower=[0, {y}], upper=[1, {y}]}}]" for y in (0.5, 0.1)]
+    for number, plane in enumerate(planes):
+        run(load("cavity-re100", ["constants.n=8", *settings[:2], plane]), "numpy",
+            tmp_path / f"{number}.h5")  # fmt: skip
+    _, _, *fields = compare(march, tmp_path / "0_mid.h5")
+    assert [each.largest for each in fields] == [0.0, 0.0, 0.0]
+    with pytest.raises(InputError, match="y goes from"):
+        list(compare(tmp_path / "0_mid.h5", tmp_path / "1_mid.h5"))
 
 
 def test_the_command(steady, tmp_path):

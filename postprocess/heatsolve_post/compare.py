@@ -1,14 +1,21 @@
-"""Two files of results against each other: how far apart their fields are, and where first."""
+"""Two files of results against each other: how far apart their fields are, and where first.
+
+On one grid bit for bit; else the file of more points is interpolated, linearly along each axis, to
+the points of the other.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from heatsolve.errors import InputError
-from heatsolve.io.reader import Solution, blocks, read
+from heatsolve.io.layout import BLOCK_BYTES
+from heatsolve.io.reader import Block, Solution, blocks, read, values_of
 
 
 @dataclass(frozen=True)
@@ -28,8 +35,17 @@ class Difference:
     rms: float
     scale: float
     first: str
+    mean: float = 0.0
+    """Of |a - b|."""
+    interpolated: bool = False
+    """Whether the values of one file are between its points."""
 
     def __str__(self) -> str:
+        if self.interpolated:
+            norms = {"at most": self.largest, "root mean square": self.rms, "mean": self.mean}
+            size = f" of the largest value {self.scale:.6g}" if self.scale > 0.0 else ""
+            parts = [f"{words} {value / (self.scale or 1.0):.3g}" for words, value in norms.items()]
+            return f"{self.field}: apart in {self.count} values by {', '.join(parts)}{size}"
         if not self.differing:
             same = "the same bits" if self.largest == 0.0 else f"apart by {self.largest:.3g}"
             return f"{self.field}: {same} in all {self.count} values"
@@ -47,51 +63,200 @@ def compare(
     """The differences of all fields, or of some, and a sentence for each field of one file only.
 
     A value counts as different when |a - b| > tolerance max |a|, or, with a tolerance of 0, when
-    its bits are others; two that are no numbers are the same. Files are read block by block. Raises
-    InputError for files on different grids or times, and as `read` does.
+    its bits are others; two that are no numbers are the same. Files are read block by block. On
+    different grids or times a sentence says which file is interpolated, and at which times. Raises
+    InputError for files of different boxes or without a common time, and as `read` does.
     """
     if not (math.isfinite(tolerance) and tolerance >= 0.0):
         raise InputError(f"--tolerance must be a number of at least 0, not {tolerance:g}")
     one, two = (read(Path(p), fields=()) for p in (path, other))
-    _demand_one_grid(one, two)
+    pairing = _pairing(one, two)
+    if pairing is not None:
+        yield from pairing.said(one, two)
     names = [each.names for each in (one, two)]
     for name in fields or dict.fromkeys(names[0] + names[1]):
         missing = [each.path for each, known in zip((one, two), names, strict=True)
                    if name not in known and not fields]  # fmt: skip
-        yield f"{name}: not in {missing[0]}" if missing else _difference(one, two, name, tolerance)
+        yield (
+            f"{name}: not in {missing[0]}"
+            if missing
+            else _difference(one, two, name, tolerance, pairing)
+        )
 
 
-def _demand_one_grid(one: Solution, two: Solution) -> None:
-    """Raise InputError unless both have the same points and times."""
+class Remark(str):
+    """A sentence on how files are compared, which is no difference."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Which values of two files that differ in their points or times are compared.
+
+    `finer`: 0 or 1, the file that is interpolated. `frames`: the numbers of a frame in each file,
+    in pairs; None of a steady file.
+    """
+
+    finer: int
+    frames: tuple[tuple[int | None, int | None], ...]
+
+    def said(self, one: Solution, two: Solution) -> "Iterator[Remark]":
+        """In words."""
+        files = (one, two)
+        fine, coarse = files[self.finer], files[1 - self.finer]
+        yield Remark(
+            f"{fine.path} ({_points(fine)} points) is interpolated to the {_points(coarse)} "
+            f"points of {coarse.path}"
+        )
+        times = [f"t = {file.time[n]:g}" for pair in self.frames[:1]
+                 for file, n in zip(files, pair, strict=True) if file.time is not None
+                 and n is not None]  # fmt: skip
+        if len(times) == 1:
+            yield Remark(f"the last frame, {times[0]}, is compared with the steady solution")
+        elif times and any(len(self.frames) < len(f.time) for f in files if f.time is not None):
+            count = len(self.frames)
+            many = f"the {count} times that both files have are"
+            yield Remark(f"only {many if count > 1 else f'{times[0]} is'} compared")
+
+
+def _points(solution: Solution) -> str:
+    return " x ".join(str(len(line)) for line in reversed(solution.coordinates.values()))
+
+
+def _pairing(one: Solution, two: Solution) -> Pairing | None:
+    """How two files are compared; None for the same points and times, bit for bit."""
     axes = [each.coordinates for each in (one, two)]
-    times = [np.empty(0) if each.time is None else each.time for each in (one, two)]
-    points = [" x ".join(str(len(line)) for line in reversed(each.values())) for each in axes]
-    for what, sizes in (("points", points), ("frames", [str(len(time)) for time in times])):
-        if sizes[0] != sizes[1]:
-            raise InputError(f"{one.path} has {sizes[0]} {what}, {two.path} has {sizes[1]}")
-    for name, line in {**axes[0], "time": times[0]}.items():
-        other = {**axes[1], "time": times[1]}[name]
-        reach = np.abs(line).max(initial=0.0)
-        if not np.allclose(line, other, rtol=0.0, atol=1e-9 * reach):
-            raise InputError(f"{name} is not the same in {one.path} and {two.path}")
+    if list(axes[0]) != list(axes[1]):
+        words = [", ".join(reversed(each)) for each in axes]
+        raise InputError(f"{one.path} has the axes {words[0]}, {two.path} has {words[1]}")
+    frames = _common_frames(one, two)
+    if all(_alike(axes[0][axis], axes[1][axis]) for axis in axes[0]):
+        _demand_one_march(one, two, frames)
+        return None
+    sizes = [math.prod(map(len, each.values())) for each in axes]
+    finer = int(sizes[1] > sizes[0])
+    for axis, line in axes[1 - finer].items():
+        fine = axes[finer][axis]
+        reach = (fine[-1] - fine[0]) / max(len(fine) - 1, 1) + 1e-9 * np.abs(line).max()
+        if line[0] < fine[0] - reach or line[-1] > fine[-1] + reach:
+            ends = [f"{each[0]:g} to {each[-1]:g}" for each in (line, fine)]
+            files = (two, one) if finer == 0 else (one, two)
+            raise InputError(
+                f"{axis} goes from {ends[0]} in {files[0].path}, from {ends[1]} in {files[1].path}:"
+                " nothing can be interpolated there"
+            )
+    return Pairing(finer, frames)
 
 
-def _difference(one: Solution, two: Solution, field: str, tolerance: float) -> Difference:
+def _demand_one_march(one: Solution, two: Solution, frames: Sequence[Any]) -> None:
+    """Raise InputError unless two files of the same points have the same times."""
+    counts = [0 if each.time is None else len(each.time) for each in (one, two)]
+    if counts[0] != counts[1]:
+        raise InputError(f"{one.path} has {counts[0]} frames, {two.path} has {counts[1]}")
+    if counts[0] and len(frames) != counts[0]:
+        raise InputError(f"time is not the same in {one.path} and {two.path}")
+
+
+def _alike(line: np.ndarray, other: np.ndarray) -> bool:
+    reach = np.abs(line).max(initial=0.0)
+    return line.shape == other.shape and np.allclose(line, other, rtol=0.0, atol=1e-9 * reach)
+
+
+def _common_frames(one: Solution, two: Solution) -> tuple[tuple[int | None, int | None], ...]:
+    """The frames at times that both files have; of a march beside a steady file the last one."""
+    if one.time is None or two.time is None:
+        lasts = [None if each.time is None else len(each.time) - 1 for each in (one, two)]
+        return ((lasts[0], lasts[1]),)
+    pairs = []
+    near = 1e-9 * max(float(np.abs(one.time).max()), float(np.abs(two.time).max()))
+    for n, time in enumerate(one.time):
+        m = int(np.argmin(np.abs(two.time - time)))
+        if abs(two.time[m] - time) <= near:
+            pairs.append((n, m))
+    if not pairs:
+        raise InputError(f"{one.path} and {two.path} have no time in common")
+    return tuple(pairs)
+
+
+def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Iterator[Block]:
+    """The values of two files that are compared, block by block, as `blocks` yields them."""
+    files = (one, two)
+    fine, coarse = files[pairing.finer], files[1 - pairing.finer]
+    lines, targets = list(fine.coordinates.values()), list(coarse.coordinates.values())
+    brackets = [_brackets(line, at) for line, at in zip(lines, targets, strict=True)]
+    with ExitStack() as stack:
+        values = [stack.enter_context(values_of(each, field))[1] for each in files]
+        row = math.prod(len(line) for line in lines[1:]) * 8
+        rows = max(1, BLOCK_BYTES // (row * -(-len(lines[0]) // len(targets[0]))))
+        for pair in pairing.frames:
+            starts = [() if n is None else (n,) for n in pair]
+            for start in range(0, len(targets[0]), rows):
+                slab = slice(start, start + rows)
+                result = []
+                for number, (each, place) in enumerate(zip(values, starts, strict=True)):
+                    if number != pairing.finer:
+                        result.append(each[(*place, slab)])
+                        continue
+                    low, share = brackets[0][0][slab], brackets[0][1][slab]
+                    first, stop = int(low.min()), int(low.max()) + 2
+                    piece = each[(*place, slice(first, stop))].astype(float)
+                    inside = [(low - first, share), *brackets[1:]]
+                    for axis, (numbers, weights) in enumerate(inside):
+                        piece = _interpolated(piece, axis, numbers, weights)
+                    result.append(piece)
+                frame = () if pair[0] is None else (pair[0],)
+                yield frame, start, result
+
+
+def _brackets(line: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The number of the point before each position, and the share of the point behind it; beyond
+    the ends the first or last two points are extrapolated."""
+    if len(line) == 1:
+        return np.zeros(len(at), int), np.zeros(len(at))
+    low = np.clip(np.searchsorted(line, at, side="right") - 1, 0, len(line) - 2)
+    return low, (at - line[low]) / (line[low + 1] - line[low])
+
+
+def _interpolated(
+    values: np.ndarray, axis: int, numbers: np.ndarray, shares: np.ndarray
+) -> np.ndarray:
+    """Values between the points of one axis; those at a point are the very ones there."""
+    shape = [1] * values.ndim
+    shape[axis] = len(shares)
+    weights = shares.reshape(shape)
+    low = np.take(values, numbers, axis=axis)
+    high = np.take(values, np.minimum(numbers + 1, values.shape[axis] - 1), axis=axis)
+    between = (1.0 - weights) * low + weights * high
+    result: np.ndarray = np.where(weights == 0.0, low, np.where(weights == 1.0, high, between))
+    return result
+
+
+def _difference(
+    one: Solution, two: Solution, field: str, tolerance: float, pairing: Pairing | None
+) -> Difference:
     scale, largest, total, count, differing, first = 0.0, 0.0, 0.0, 0, 0, ""
-    for _, _, (a,) in blocks([one], field):
+    absolute = 0.0
+    pairs = (
+        (lambda: blocks([one, two], field))
+        if pairing is None
+        else (lambda: _paired(one, two, field, pairing))
+    )
+    for _, _, (a, _b) in pairs():
         scale = max(scale, float(np.abs(a[np.isfinite(a)]).max(initial=0.0)))
-    for frame, start, (a, b) in blocks([one, two], field):
+    grid = one if pairing is None or pairing.finer != 0 else two
+    for frame, start, (a, b) in pairs():
         apart, differ = _apart(a, b, tolerance * scale)
         if not first and differ.any():
             place = np.unravel_index(int(np.argmax(differ)), differ.shape)
-            where = _place(one, frame, (start + int(place[0]), *map(int, place[1:])))
+            where = _place(grid, frame, (start + int(place[0]), *map(int, place[1:])))
             first = f"{where}: {float(a[place])!r} and {float(b[place])!r}"
         largest, count = max(largest, float(apart.max(initial=0.0))), count + a.size
         differing += int(np.count_nonzero(differ))
         with np.errstate(over="ignore"):
             total += float(np.sum(apart * apart))
+            absolute += float(np.sum(apart))
     rms = math.sqrt(total / count) if count else 0.0
-    return Difference(field, count, differing, largest, rms, scale, first)
+    mean, interpolated = absolute / count if count else 0.0, pairing is not None
+    return Difference(field, count, differing, largest, rms, scale, first, mean, interpolated)
 
 
 def _apart(a: np.ndarray, b: np.ndarray, limit: float) -> tuple[np.ndarray, np.ndarray]:

@@ -237,7 +237,7 @@ def _as_text(setting: str) -> str:
 
 
 def _override(table: dict[str, Any], setting: str) -> KeyPath:
-    """Carry out one KEY=VALUE on the document; return the path of its key."""
+    """Carry out one KEY=VALUE on the document, or KEY= which removes the key; return its path."""
     where = f"--set {setting}"
     key, equals, text = setting.partition("=")
     *parents, last = (part.strip() for part in key.split("."))
@@ -252,10 +252,21 @@ def _override(table: dict[str, Any], setting: str) -> KeyPath:
                 raise CaseError(f"{where}: {dotted(path)} has {len(here)} items, counted from 0")
             path, here = (*path, int(part)), here[int(part)]
         else:
-            _drop_rivals(here, kind, path, part)
-            path, here = (*path, part), here.setdefault(part, {})
+            if text:
+                _drop_rivals(here, kind, path, part)
+                here.setdefault(part, {})
+            path, here = (*path, part), here.get(part, {})
         if not isinstance(here, dict | list):
             raise CaseError(f"{where}: {dotted(path)} is not a table")
+    if not text:
+        names = list(map(str, range(len(here)) if isinstance(here, list) else here))
+        if last not in names:
+            raise CaseError(
+                f"{where}: the case gives no {dotted((*path, last))} that could be removed"
+            )
+        place: Any = int(last) if isinstance(here, list) else last
+        del here[place]
+        return (*path, place)
     if isinstance(here, list):
         raise CaseError(f"{where}: {dotted(path)} is a list, and a list is replaced whole")
     _drop_rivals(here, kind, path, last)

@@ -147,7 +147,7 @@ Values = Any
 
 
 @contextmanager
-def _values(source: Source, field: str) -> Iterator[tuple[Solution, Values]]:
+def values_of(source: Source, field: str) -> Iterator[tuple[Solution, Values]]:
     """A field of a file to be read piece by piece, with all that the file holds besides fields."""
     solution = read(source, fields=())
     _demand([field], solution.names, solution.path)
@@ -166,7 +166,7 @@ def cuts(
     `at` are the numbers of the points at which it is cut across some axes. Along the others at most
     `most` points are taken, as `evenly` picks them: only these are read. Raises as `read`.
     """
-    with _values(source, field) as (solution, values):
+    with values_of(source, field) as (solution, values):
         axes = list(solution.coordinates)
         extents = [
             n for n, axis in zip(values.shape[-len(axes) :], axes, strict=True) if axis not in at
@@ -199,7 +199,7 @@ def blocks(sources: Sequence[Source], field: str, last: bool = False) -> Iterato
     All frames, or only the `last` one. Raises as `read` does.
     """
     with ExitStack() as stack:
-        opened = [stack.enter_context(_values(source, field)) for source in sources]
+        opened = [stack.enter_context(values_of(source, field)) for source in sources]
         first, axes = opened[0][1], len(opened[0][0].coordinates)
         frames, (extent, *rest) = first.shape[:-axes], first.shape[-axes:]
         rows = max(1, BLOCK_BYTES // (math.prod(rest) * first.dtype.itemsize))
