@@ -266,9 +266,9 @@ def generic_kernels():
          Signature((space, REAL), ("array",), (None,), "float64", 3, pairs=True)),
     ):  # fmt: skip
         tape = signature.tape(point)
-        threads = math.prod(cuda_c.shape_of(signature).block)
+        threads = math.prod(cuda_c.shape_of(signature, tape).block)
         yield name, cuda_c.kernel_source("sweep", signature, tape), threads, 0
-    for name in ("check", "merge", "merge_series", "judge"):
+    for name in ("check", "merge", "merge_series", "judge", "quotient"):
         yield name, cuda_c.check_source(), 128, 0
     functions = ((LAPLACE, LAPLACE.tape(heat.laplace)),)
     yield "sweeps", graphs.source(functions, 20, False), graphs.THREADS, 48 * KIB

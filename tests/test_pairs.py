@@ -100,9 +100,10 @@ def test_pairs_equal_numpy(entry, precision):
         apart, extents = layout(arrays_of(signature), shapes)
         assert not apart
         paired = replace(signature, pairs=True)
-        function = emulated(kernel_source(entry.name, paired, paired.tape(entry.point)))
+        tape = paired.tape(entry.point)
+        function = emulated(kernel_source(entry.name, paired, tape))
         gate = np.zeros(2, np.int64)
-        for launch in launches(region, shape_of(paired)):
+        for launch in launches(region, shape_of(paired, tape)):
             numbers = [gate, *launch.bounds, *extents, *operands]
             plain = [
                 n.ctypes.data if isinstance(n, np.ndarray) else float(n) if isinstance(n, float)

@@ -212,7 +212,7 @@ class DeviceBackend(Backend):
             key = here.apart, pairs
             if key not in kernels:
                 here = replace(here, pairs=pairs)
-                kernels[key] = self._kernel(point.__name__, here, tape), shape_of(here)
+                kernels[key] = self._kernel(point.__name__, here, tape), shape_of(here, tape)
             return kernels[key]
 
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:

@@ -184,7 +184,7 @@ def body(
 
 def updates(signature: Signature, tape: Tape, dialect: Dialect) -> list[str]:
     """The lines that update the points of one column where they are in the region."""
-    axes, rows = INDEX_NAMES[: tape.dimension], shape_of(signature).rows
+    axes, rows = INDEX_NAMES[: tape.dimension], shape_of(signature, tape).rows
     inside = [f"{axes[-1]} >= low_{axes[-1]}", *[f"{axis} < high_{axis}" for axis in axes[1:]]]
     one_by_one: list[str] = []
     for row in range(rows - 1):
@@ -516,7 +516,7 @@ def paired(signature: Signature, tape: Tape, dialect: Dialect) -> list[str]:
         f"const bool second = {last} + 1 >= low_{last} && {last} + 1 < high_{last};",
         *dialect.chosen(
             [*between, "(first || second)"],
-            march(tape, signature, dialect, shape_of(signature).rows),
+            march(tape, signature, dialect, shape_of(signature, tape).rows),
         ),
     ]
 
@@ -540,7 +540,7 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
         number = "long long" if kind == INTEGER else real
         kind_type = number if isinstance(kind, str) else f"{constant}{element}* __restrict__"
         parameters.append(f"{kind_type} a{n}")
-    shape = shape_of(signature)
+    shape = shape_of(signature, tape)
     rows, (x, y) = shape.rows, shape.block
     reductions = [n for n, kind in enumerate(signature.outputs) if kind != "array"]
     lines = ["    if (*gate) return;"] if signature.gated else []

@@ -36,8 +36,12 @@ class Shape:
 
 SHAPES = {1: Shape((256, 1), 1), 2: Shape((128, 2), 4), 3: Shape((64, 4), 3)}
 """By dimension, measured on an H200."""
-SEVERAL = {1: Shape((256, 1), 1), 2: Shape((128, 2), 1), 3: Shape((32, 4), 1)}
-"""The same where a sweep has several outputs, whose terms need many registers."""
+SEVERAL = {1: Shape((256, 1), 1), 2: Shape((128, 2), 1), 3: Shape((256, 1), 1)}
+"""The same where a sweep has several outputs."""
+MANY_LOADS = 12
+"""Values that a sweep of several outputs reads, from which on neighbours share many of them."""
+SEVERAL_OF_MANY = {1: Shape((256, 1), 1), 2: Shape((64, 2), 4), 3: Shape((32, 4), 2)}
+"""The same for these: a thread keeps the values for its next point in registers."""
 REDUCING = {1: Shape((256, 1), 1), 2: Shape((128, 2), 8), 3: Shape((64, 2), 8)}
 """The same where a sweep reduces: more points share the work of a warp's reduction."""
 MOST_REDUCING = {1: Shape((256, 1), 1), 2: Shape((128, 2), 4), 3: Shape((64, 2), 4)}
@@ -53,14 +57,17 @@ that all threads of a multiprocessor find room, take 6 % off the mean of six nei
 """
 
 
-def shape_of(signature: Signature) -> Shape:
+def shape_of(signature: Signature, tape: Tape) -> Shape:
     """How the threads of a sweep are cut."""
     if signature.pairs:
         return PAIRS[signature.dimension]
     count = len(signature.outputs)
     if signature.reduces:
         return (MOST_REDUCING if count > 2 else REDUCING)[signature.dimension]
-    return (SEVERAL if count > 1 else SHAPES)[signature.dimension]
+    if count == 1:
+        return SHAPES[signature.dimension]
+    many = sum(1 for _ in tape.loads()) >= MANY_LOADS
+    return (SEVERAL_OF_MANY if many else SEVERAL)[signature.dimension]
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ from numba import cuda, float64, int64
 
 def python_source(signature: Signature, tape: Tape) -> str:
     """Python of the kernel `kernel` for a point function, whose outputs are arrays."""
-    axes, shape = INDEX_NAMES[: tape.dimension], shape_of(signature)
+    axes, shape = INDEX_NAMES[: tape.dimension], shape_of(signature, tape)
     parameters = ["gate"]
     parameters += [f"{end}_{axis}" for axis in axes for end in ("low", "high")]
     parameters += extent_names(signature)

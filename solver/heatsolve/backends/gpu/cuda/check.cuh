@@ -3,6 +3,7 @@
 __device__ void merge_into(integer* row, integer* reg, int copies) {
     for (int place = threadIdx.x; place < WIDTH; place += blockDim.x) {
         integer value = 0;
+#pragma unroll 16
         for (int copy = 0; copy < copies; copy++) {
             const integer next = reg[copy * WIDTH + place];
             value = place == TOP || place == LARGEST ? max(value, next) : value + next;
