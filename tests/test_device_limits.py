@@ -16,6 +16,7 @@ from test_cuda_source import nvrtc
 from test_fused_sweeps import INSIDE, two_plain_steps, two_steps
 
 from heatsolve.backends import Signature
+from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.gpu import cycle_legs, graphs
 from heatsolve.backends.gpu import device as device_limits
 from heatsolve.backends.gpu import emit as cuda_c
@@ -269,7 +270,7 @@ def generic_kernels():
         threads = math.prod(cuda_c.shape_of(signature, tape).block)
         yield name, cuda_c.kernel_source("sweep", signature, tape), threads, 0
     for name in ("check", "merge", "merge_series", "judge", "quotient"):
-        yield name, cuda_c.check_source(), 128, 0
+        yield name, cuda_c.check_source(), cuda_c.GROUPS * sums.WIDTH, 0
     functions = ((LAPLACE, LAPLACE.tape(heat.laplace)),)
     yield "sweeps", graphs.source(functions, 20, False), graphs.THREADS, 48 * KIB
     yield "sweeps", graphs.source(functions, 20, True), graphs.THREADS_BESIDE, 0

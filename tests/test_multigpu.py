@@ -26,6 +26,9 @@ CASES = {
     "passes": ("legate-stencil", "constants.N=800", "solver.check_every=50"),
     "cg": ("hot-plate", "grid.nodes=[200, 150]", "solver.method=cg"),
     "multigrid": ("sine-source", "grid.nodes=[1025, 1025]", "solver.method=multigrid"),
+    "full multigrid": ("sine-source", "grid.nodes=[1025, 1025]", "solver.method=multigrid",
+                       "solver.cycle=FMG"),
+    "multigrid as a preconditioner": ("heat-sink", "solver.method=mgcg"),
     "mixed": ("sine-source", "grid.nodes=[1025, 1025]", "solver.precision=mixed",
               "solver.tolerance=1e-9"),
     "heated through a wall": ("hot-plate", "grid.nodes=[129, 1025]", "solver.method=multigrid",
@@ -36,6 +39,7 @@ CASES = {
     "collocated": ("legate-cfd",),
     "flow": ("cavity-re100", "time.end=0.05"),
     "flow in space": ("taylor-green-3d", "constants.n=32", "time.end=0.2"),
+    "flow about an obstacle": ("cylinder-re100", "constants.n=82", "time.end=0.02"),
     "heat and flow": ("rayleigh-benard", "constants.n=24", "time.end=0.2"),
 }  # fmt: skip
 
@@ -58,7 +62,7 @@ def alone(tmp_path_factory):
 @pytest.mark.multigpu
 @pytest.mark.parametrize("name", ["cupy", "cuda"])
 @pytest.mark.parametrize("transport", ["nccl", "host"])
-@pytest.mark.parametrize("gpus", [2, 8])
+@pytest.mark.parametrize("gpus", [2, 4, 8])
 def test_same_bits_as_one_gpu(gpus, transport, name, alone, tmp_path, monkeypatch):
     if count_gpus() < gpus:
         pytest.skip(f"needs {gpus} GPUs")

@@ -27,7 +27,7 @@ from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import compiling
 from heatsolve.backends.gpu.cycle_legs import LegKernels, kernels_of, makes_leg, padded
 from heatsolve.backends.gpu.device import Limits
-from heatsolve.backends.gpu.emit import OPTIONS, check_source, kernel_source
+from heatsolve.backends.gpu.emit import GROUPS, OPTIONS, check_source, kernel_source
 from heatsolve.backends.gpu.fused_kernel import FusedSweeps
 from heatsolve.backends.gpu.fused_sweeps import (
     LARGEST,
@@ -70,7 +70,7 @@ MOST_WITH_NORMS = 7
 GATE_MARGIN = 1e-6
 """The gate closes this much (relative) above a threshold; the host decides with exact sums."""
 
-ONE_BLOCK = Launch((1, 1, 1), (128, 1, 1), ())
+ONE_BLOCK = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
 
 
 def queued(method: Callable[..., None]) -> Callable[..., None]:

@@ -563,9 +563,13 @@ def kernel_source(name: str, signature: Signature, tape: Tape) -> str:
     )
 
 
+GROUPS = 8
+"""Groups of threads that merge the copies of a register, a thread for each of its integers."""
+
+
 def check_source() -> str:
     """CUDA C of the kernels of checks and of quotients."""
-    return constants() + cuda_text("check.cuh")
+    return f"#define GROUPS {GROUPS}\n" + constants() + cuda_text("check.cuh")
 
 
 def c_function(name: str, tape: Tape, precision: str) -> str:

@@ -1,17 +1,24 @@
 // The small kernels of checks and of quotients: they read registers.
 
+__device__ integer merged(int place, integer one, integer other) {
+    return place == TOP || place == LARGEST ? max(one, other) : one + other;
+}
+
+// Of GROUPS * WIDTH threads each merges some of the copies at one place: one thread alone for each
+// place would wait for one after the other.
 __device__ void merge_into(integer* row, integer* reg, int copies) {
-    for (int place = threadIdx.x; place < WIDTH; place += blockDim.x) {
-        integer value = 0;
-#pragma unroll 16
-        for (int copy = 0; copy < copies; copy++) {
-            const integer next = reg[copy * WIDTH + place];
-            value = place == TOP || place == LARGEST ? max(value, next) : value + next;
-        }
-        // Stores between the loads would make each of them wait.
-        for (int copy = 0; copy < copies; copy++) reg[copy * WIDTH + place] = 0;
-        row[place] = value;
-    }
+    __shared__ integer parts[GROUPS][WIDTH];
+    const int place = threadIdx.x % WIDTH, group = threadIdx.x / WIDTH;
+    integer value = 0;
+    for (int copy = group; copy < copies; copy += GROUPS)
+        value = merged(place, value, reg[copy * WIDTH + place]);
+    for (int copy = group; copy < copies; copy += GROUPS) reg[copy * WIDTH + place] = 0;
+    parts[group][place] = value;
+    __syncthreads();
+    if (group) return;
+    for (int other = 1; other < GROUPS; other++)
+        value = merged(place, value, parts[other][place]);
+    row[place] = value;
 }
 
 // Merges a register into a row, and clears it; one block.
