@@ -19,7 +19,12 @@ PLATE = {"grid.nodes": [17, 17]}
 FLOW = {"grid.cells": [12, 12], "time.end": 0.09}
 HEAT = {"grid.cells": [24, 16], "time.end": 0.02}
 thorough = pytest.mark.thorough
-HOST = ["numpy", pytest.param("numba", marks=thorough)]
+BACKENDS = [
+    "numpy",
+    pytest.param("numba", marks=thorough),
+    pytest.param("cupy", marks=pytest.mark.gpu),
+    pytest.param("cuda", marks=pytest.mark.gpu),
+]
 MORE = ("implicit", "nodes", "transport")
 """Cases that everyday tests leave out."""
 WALLS = ("left", "right", "bottom", "top")
@@ -57,7 +62,7 @@ def same(a, b):
 # ---- steps -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", HOST)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=thorough if name in MORE else ()) for name in CASES]
 )
@@ -110,6 +115,24 @@ def test_iterations_of_numbers_of_any_size():
     assert np.array_equal(sim["temperature"], alone["temperature"])
 
 
+def test_derived_fields_between_steps():
+    """Those that a case may write, at any step."""
+    wanted = {"output.fields": ["velocity_x", "vorticity"], "output.every": 1}
+    frames = heatsolve.run("taylor-green", backend="numpy", overrides=FLOW | wanted)
+    sim = heatsolve.Simulation("taylor-green", backend="numpy", overrides=FLOW)
+    for n in range(1, 4):
+        sim.step()
+        assert np.array_equal(sim["vorticity"], frames["vorticity"][n])
+        assert np.array_equal(sim.field("vorticity", device=True), sim["vorticity"])
+    assert sim["vorticity"].attrs == frames["vorticity"].attrs and "vorticity" not in list(sim)
+    heat = heatsolve.Simulation(MARCH, backend="numpy")
+    heat.step(7)
+    frames = heatsolve.run(
+        MARCH, backend="numpy", overrides={"output.every": 7, "output.fields": ["heat_flux_x"]}
+    )
+    assert np.array_equal(heat["heat_flux_x"], frames["heat_flux_x"][1])
+
+
 def test_run_until_a_time():
     """The first step that reaches it: no step is bent."""
     sim = heatsolve.Simulation(MARCH, backend="numpy")
@@ -139,8 +162,23 @@ def test_the_array_itself():
     copy = sim.field("temperature")
     copy[:] = 0.0
     assert sim["temperature"].max() > 0.0
-    with pytest.raises(KeyError, match="there is no field 'speed', only temperature"):
+    with pytest.raises(KeyError, match="there is no field 'speed', only temperature, "):
         sim["speed"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["cupy", "cuda"])
+def test_the_array_itself_on_a_device(backend):
+    """No copy: the scheme's memory, as the library of the backend has it."""
+    import cupy
+
+    sim = heatsolve.Simulation(MARCH, backend=backend)
+    sim.step(3)
+    lent = sim.field("temperature", device=True)
+    assert isinstance(lent, cupy.ndarray) == (backend == "cupy")
+    assert np.array_equal(cupy.asnumpy(cupy.asarray(lent)), sim["temperature"])
+    held = sim._at.problem.fields["temperature"].__cuda_array_interface__["data"][0]
+    assert held <= lent.__cuda_array_interface__["data"][0] < held + 14 * 10 * 8
 
 
 # ---- loops and callbacks -----------------------------------------------------------------------
@@ -157,8 +195,10 @@ def test_the_array_itself():
         (7.0, [0, 100]),
     ],
 )
-def test_every(every, steps):
-    assert [sim.steps for sim in heatsolve.march(MARCH, every, backend="numpy")] == steps
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every(every, steps, backend):
+    """Also where a backend makes several steps in one pass."""
+    assert [sim.steps for sim in heatsolve.march(MARCH, every, backend=backend)] == steps
 
 
 @pytest.mark.parametrize("every", [10, True, 0.0, -1.0, "often", "0 steps", [2.0, 1.0], np.nan, []])
@@ -267,7 +307,7 @@ def warmer(sim):
         sim.set({key.replace("FIELD", name): value for key, value in WARMER.items()})
 
 
-@pytest.mark.parametrize("backend", HOST)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scheme", ["explicit", "nodes"])
 def test_a_value_is_another_one_from_the_next_step_on(scheme, backend):
     """As if the case had said so: of Euler's steps, which read their beginning."""
@@ -285,7 +325,7 @@ def test_a_value_is_another_one_from_the_next_step_on(scheme, backend):
     assert not np.array_equal(found["temperature"], plain["temperature"])
 
 
-@pytest.mark.parametrize("backend", HOST)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "scheme", [pytest.param(name, marks=thorough if name in MORE else ()) for name in SET]
 )
@@ -431,6 +471,8 @@ def test_save():
     assert np.array_equal(heatsolve.open("steady.h5")["temperature"], steady["temperature"])
     with pytest.raises(InputError, match="is the name of a picture"):
         steady.save("steady.png")
+    steady.run()  # as if nobody had tried
+    assert steady.result.converged
 
 
 def test_a_simulation_with_a_file():

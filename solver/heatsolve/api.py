@@ -470,26 +470,30 @@ class Simulation(Mapping[str, Any]):
         else an array; a copy."""
         mine = self.field(name)
         window = tuple(axis.stored_at for axis in self._at.problem.grid.axes)
-        axes, units = self.coordinates, self.case.units.model_dump()
-        with self._together():
+        axes, units = self.coordinates, self.case.all_units
+        with failing_together(self._ranks):
             values = whole(self._ranks.gather((window, mine)), [len(x) for x in axes.values()])
         known = {name: units.get(name, "1"), **dict.fromkeys(axes, units.get("length", "1"))}
         return labelled(values, name, axes, known)
 
     def field(self, name: str, device: bool = False) -> Any:
-        """This process's own block of a field now, as in a file: an array on the host, a copy.
+        """This process's own block of a field now, derived ones such as "vorticity" among them, as
+        in a file: an array on the host, a copy.
 
         On the `device` it is the array of the scheme itself, a CuPy array on the backend cupy; for
         reading, and only lent until the next step. There velocities of a staggered grid stand at
         faces, and a pressure is as the scheme has it.
         """
-        if name not in self:
-            raise KeyError(f"there is no field {name!r}, only {', '.join(self)}")
         problem = self._at.problem
-        with self._together(), np.errstate(all="ignore"):
+        derived = problem.case.derived
+        if name not in self and name not in derived:
+            raise KeyError(f"there is no field {name!r}, only {', '.join((*self, *derived))}")
+        with failing_together(self._ranks), np.errstate(all="ignore"):
             if not device:
                 return self._at.stored([name])[name]
-            array = problem.backend.lent(self._at.present()[name])
+            fields = self._at.present()
+            array = fields[name] if name in fields else problem.written(name, fields)
+            array = problem.backend.lent(array)
             problem.backend.sync()
         block = array[tuple(slice(*pair) for pair in problem.grid.stored)]
         if isinstance(block, np.ndarray):
@@ -498,7 +502,7 @@ class Simulation(Mapping[str, Any]):
 
     def save(self, path: str | Path) -> None:
         """Write the fields now, and the history up to now, to a file of results."""
-        with self._together(), np.errstate(all="ignore"):
+        with failing_together(self._ranks), np.errstate(all="ignore"):
             save(
                 self._at, target(Path(path)), clock.perf_counter() - self._began, self._run.changes
             )
@@ -509,7 +513,7 @@ class Simulation(Mapping[str, Any]):
 
     def snapshot(self) -> Result:
         """The fields now, and the history up to now, as a Result in memory."""
-        with self._together(), np.errstate(all="ignore"):
+        with failing_together(self._ranks), np.errstate(all="ignore"):
             found = save(self._at, None, self._seconds, self._run.changes)
         assert found is not None
         return Result(found)

@@ -165,6 +165,7 @@ def transient(
 
     def present() -> Mapping[str, Any]:
         stepper.present()
+        problem.time = log.state.time
         return problem.fields
 
     def pause() -> Generator[Pause, Until | None, Until]:
