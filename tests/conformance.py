@@ -32,9 +32,10 @@ from heatsolve.linear.multigrid.transfer import (
 from heatsolve.linear.multigrid.transfer_2d import interpolated_2d, restricted_2d
 from heatsolve.linear.stationary import Chebyshev, Jacobi, Sor
 from heatsolve.linear.system import Coefficients, System, weighted_magnitude
+from heatsolve.models import derived
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
-from heatsolve.models.heat import walls
+from heatsolve.models.heat import flux, walls
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil import language as points
@@ -106,8 +107,10 @@ class Entry:
     def region(self, shape: Sequence[int]) -> Region:
         """The points of arrays of this shape inside a ring of one, less those that read beyond."""
         loads = self.signature("float64").tape(self.point).loads()
-        ahead = max((shift for _, subscript in loads for shift, _ in subscript), default=0)
-        return tuple((low, high + 1 - max(1, ahead)) for low, high in interior(shape))
+        shifts = [0, *(shift for _, subscript in loads for shift, _ in subscript)]
+        ahead, behind = max(shifts), -min(shifts)
+        return tuple((low - 1 + max(1, behind), high + 1 - max(1, ahead))
+                     for low, high in interior(shape))  # fmt: skip
 
 
 def random_field(shape, dtype, rng, wild: bool, positive: bool = False) -> np.ndarray:
@@ -164,7 +167,7 @@ def registry() -> tuple[Entry, ...]:
         entry for d in DIMENSIONS
         for entry in (
             *_of_points(d), *_of_heat(d), *_of_walls(d), *_of_transport(d), *_of_flow(d),
-            *_of_methods(d), *_of_transfers(d),
+            *_of_derived(d), *_of_methods(d), *_of_transfers(d),
         )
     )  # fmt: skip
 
@@ -378,10 +381,39 @@ def _of_staggered(d: int) -> list[Entry]:
         *_of_joint_sweeps(d),
         Entry(f"{d}d-adams", flow.adams(flow.momentum(d, 0, "central", False)), d,
               (u, u, REAL, REAL, *around), ("array", 1)),
+        Entry(f"{d}d-scaled-pressure", flow.scaled_pressure, d, (u, REAL, points.ZERO, REAL)),
+        Entry(f"{d}d-scaled-pressure-inside", flow.scaled_pressure, d, (u, REAL, marks, REAL)),
         Entry(f"{d}d-raised", flow.raised, d, (u, REAL), (0,)),
         Entry(f"{d}d-extrapolated", flow.extrapolated, d, (u, u, REAL), (0, 1)),
         Entry(f"{d}d-kinetic-energy", flow.kinetic_energy, d, tuple(velocities), ("sum",)),
     ]  # fmt: skip
+
+
+def _of_derived(d: int) -> list[Entry]:
+    u, k = _mixed(d), _along(d, d - 1)
+    entries = [
+        Entry(f"{d}d-speed", derived.speed, d, (u,) * d),
+        Entry(f"{d}d-less", derived.less, d, (u, u)),
+        Entry(f"{d}d-add-product", derived.add_product, d, (u, u, u, REAL), (0,)),
+        Entry(f"{d}d-product", flux.product, d, (u, k), ("sum",)),
+    ]
+    for axis in range(d):
+        entries += [
+            Entry(f"{d}d-central-difference-{axis}", derived.central_difference(axis), d,
+                  (u, REAL)),
+            Entry(f"{d}d-through-face-{axis}", flux.through_face(axis), d, (u, k, REAL)),
+            Entry(f"{d}d-mean-of-faces-{axis}", flux.mean_of_faces(axis), d, (u,)),
+        ]  # fmt: skip
+        for inwards in (1, -1):
+            end, two = derived.difference_at_end, derived.difference_of_two
+            side = f"{axis}-{'low' if inwards > 0 else 'high'}"
+            reach = (1, 2) if inwards > 0 else (0, -1)
+            entries += [
+                Entry(f"{d}d-difference-at-end-{side}", end(axis, inwards), d, (u, REAL)),
+                Entry(f"{d}d-difference-of-two-{side}", two(axis, inwards), d, (u, REAL)),
+                Entry(f"{d}d-beyond-two-{side}", flux.beyond_two(axis, *reach), d, (u,)),
+            ]
+    return entries
 
 
 def _of_joint_sweeps(d: int) -> list[Entry]:

@@ -24,8 +24,10 @@ from heatsolve.linear.multigrid import (
     transfer,
     transfer_2d,
 )
+from heatsolve.models import derived
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat import flux
 from heatsolve.models.heat.walls import WallKind
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.halo import Halo
@@ -35,7 +37,7 @@ from heatsolve.stencil.language import INDEX_NAMES, maximum, minimum, neighbour,
 from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, PointRuleError, record
 
 MODULES = (points, heat, transport, flow, system, stationary, krylov, fft,
-           cycle, mixed, levels, smoothers, transfer, transfer_2d)  # fmt: skip
+           derived, flux, cycle, mixed, levels, smoothers, transfer, transfer_2d)  # fmt: skip
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
 NAMES = ("numba-1", "numba-2", "cupy", "cuda")
 MARKS = {"cupy": [pytest.mark.gpu], "cuda": [pytest.mark.gpu]}
