@@ -66,7 +66,7 @@ def noise(tmp_path):
     np.savetxt(tmp_path / "a.csv", values, fmt="%.17g", delimiter=",")
     rows = np.array([(v, y[j], x[i]) for (j, i), v in np.ndenumerate(values)])
     shuffled = np.random.default_rng(4).permutation(rows)
-    table = {"fmt": "%.17g", "delimiter": ", ", "header": "T, y, x", "comments": ""}
+    table = {"fmt": "%.17g", "delimiter": ", ", "header": "T, y, x"}
     np.savetxt(tmp_path / "b.csv", shuffled, **table)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["inside/T"] = values
@@ -478,6 +478,8 @@ def test_a_wall_has_data_along_itself_and_in_time(tmp_path):
         one = heated(f"left.temperature.value = {given}", tmp_path)
         two = heated(f"left.temperature.value = {same}", tmp_path)
         assert np.allclose(one, two, rtol=0, atol=1e-14) and one.max() > 1e-3, given
+    (tmp_path / "y.csv").write_text("# measured\n1 2 3 4\n")
+    assert heated('left.temperature.value = { file = "y.csv" }', tmp_path).max() > 1.0
 
 
 def test_a_source_varies_in_time(tmp_path):

@@ -5,6 +5,7 @@ images at once.
 """
 
 import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -170,6 +171,11 @@ def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str 
         raise InputError(f"{path} has no times: leave time out")
     with path.open(newline="", encoding="utf-8-sig") as file:
         text = [line for line in file.read().splitlines() if line.strip()]
+    # NumPy begins a header with "#", as any other remark.
+    begin = text[0] if text else ""
+    text = [line for line in text if not line.lstrip().startswith("#")]
+    if begin.startswith("#") and {"t", *AXIS_NAMES} & set(re.split(r"\W+", begin)):
+        text.insert(0, begin.lstrip("# "))
     if not text:
         raise InputError(f"{path} is empty")
     mark = next((each for each in (",", ";", "\t") if each in text[0]), " ")
