@@ -2,8 +2,11 @@
 
 import doctest
 import gc
+import os
 import pickle
 import re
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -524,6 +527,41 @@ def test_waiting_is_no_computing():
         sim = heatsolve.Simulation(MARCH, backend="numpy")
         with pytest.raises(FloatingPointError):
             np.ones(1) / np.zeros(1)
+
+
+def interrupted(call):
+    """Call a function that takes long, and press Ctrl-C."""
+    pressing = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    pressing.join()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+LONG = {"time.end": 1e5, "output.every": 10**9}
+SLOW = {"grid.nodes": [33, 33], "solver.method": "jacobi", "solver.tolerance": 1e-300,
+        "solver.max_iterations": 10**9}  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "overrides"), [(MARCH, LONG), ("hot-plate", SLOW)])
+def test_a_simulation_outlives_an_interrupt(case, overrides):
+    """As in a notebook: it is between two steps, and goes on when it is asked to."""
+    sim = heatsolve.Simulation(case, backend="numpy", overrides=overrides)
+    interrupted(sim.run)
+    steps = sim.steps
+    assert steps > 10 and not sim.over
+    assert sim.step(5) == 5 and sim.steps == steps + 5
+    alone = heatsolve.Simulation(case, backend="numpy", overrides=overrides)
+    alone.step(sim.steps)
+    assert np.array_equal(sim["temperature"], alone["temperature"])
+
+
+def test_a_run_that_is_interrupted_leaves_its_file():
+    interrupted(lambda: heatsolve.run(MARCH, backend="numpy", overrides=LONG))
+    result = heatsolve.open("case.h5")
+    assert result.attributes["stopped"] == "interrupted" and result.attributes["steps"] > 10
+    assert len(result.time) == 2
 
 
 def test_a_run_that_failed_is_over():

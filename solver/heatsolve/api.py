@@ -5,7 +5,7 @@ import math
 import re
 import time as clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +21,7 @@ from heatsolve.case.toml import dump, inline
 from heatsolve.case.types import seconds_of
 from heatsolve.cli import main
 from heatsolve.control.controller import Start
+from heatsolve.control.stop import StopRequest
 from heatsolve.errors import CaseError, InputError
 from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.memory import whole
@@ -126,10 +127,14 @@ def run(
         strict=strict,
         quiet=quiet,
     )
-    if each is None:
-        simulation.run()
-    else:
-        simulation.call(each, every)
+    try:
+        if each is None:
+            simulation.run()
+        else:
+            simulation.call(each, every)
+    except KeyboardInterrupt:
+        simulation._leave("interrupted")
+        raise
     return simulation.result
 
 
@@ -348,13 +353,17 @@ class Simulation(Mapping[str, Any]):
         self._demand_sound()
         if self.over:
             return
-        with self._together():
-            until = self._agreed(replace(until, stop=self._reason))
+        request = StopRequest()
+        with self._together(), request.heard() if self._ranks.size == 1 else nullcontext():
+            until = replace(self._agreed(replace(until, stop=self._reason)), request=request)
             while (pause := self._run.advance(until)) is not None:
                 self._at = pause
-                if pause.time is not None or pause.number >= until.number:
-                    return  # else an iteration began anew, in other units
-            self._end()
+                if pause.time is not None or pause.number >= until.number or request.made:
+                    break  # else an iteration began anew, in other units
+            else:
+                self._end()
+        if request.made:  # the simulation is as good as before
+            raise KeyboardInterrupt
 
     def _demand_sound(self) -> None:
         if self._broken:

@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from heatsolve.errors import ExitCode
 from heatsolve.report import complain
@@ -82,6 +83,20 @@ class StopRequest:
             signal.signal(number, handler)
             # As Python ends it would let a late one kill the program, and change its exit code.
             atexit.register(signal.signal, number, signal.SIG_IGN)
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Hear Ctrl-C in the context, where otherwise it would raise KeyboardInterrupt at once."""
+        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if not usual or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self.hold()
+        signal.signal(signal.SIGINT, self.interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def watch(self, leave: Callable[[int], None]) -> None:
         """Answer Ctrl-C where the main thread does not: inside a compiler, or a long step.

@@ -98,12 +98,14 @@ class Undisturbed:
 
 class Until(Protocol):
     """How far an iteration goes before it pauses again: to a number of iterations, or no further
-    where there is a reason to `stop`."""
+    where there is a reason to `stop`; it pauses at the next chance where that is `hurried`."""
 
     @property
     def number(self) -> int: ...
     @property
     def stop(self) -> str: ...
+    @property
+    def hurried(self) -> bool: ...
 
 
 class Iterate(NamedTuple):
@@ -305,9 +307,9 @@ def iterating(
     watcher.aim(criterion)
     controller.begin(done, resumed is not None and resumed.finished)
     back = math.ldexp(1.0, -(criterion.exponent or 0))
-    pause, reason = -1, ""
+    pause, reason, asked = -1, "", None
     while True:
-        if done >= pause:
+        if done >= pause or (asked is not None and asked.hurried):
             asked = yield Iterate(done, back * test.norm, method.solution(done), back)
             pause, reason = (sys.maxsize, "") if asked is None else (asked.number, asked.stop)
         if test.ending or reason or done >= criterion.limit:

@@ -254,7 +254,7 @@ def transient(
             watcher.progress(number, log.state.norm, in_all)
         if due := [output for output in outputs if output.schedule.due(number, time_step)]:
             write(case.time.end if time_step.last else stepper.time, due)
-        reached = number >= asked.number or asked.schedule.due(number, time_step)
+        reached = number >= asked.number or asked.schedule.due(number, time_step) or asked.hurried
     # A last frame that a march to a later end would not have is not kept for one.
     controller.finish(capture)
     over = time_steps.over(number, log.state.time)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from heatsolve.control.stop import StopRequest
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.models.base import Model
 from heatsolve.time.schedule import Schedule
@@ -21,13 +22,20 @@ class Until:
 
     It pauses after iteration or step `number`, or before that after a step at which `schedule` is
     due: a pause never changes the length of a step. `stop` is the reason to end the run. With
-    `settings`, keys of the case and their new values, it takes these and pauses again at once.
+    `settings`, keys of the case and their new values, it takes these and pauses again at once. A
+    `request` to stop lets a process that is alone pause at the next step, too.
     """
 
     number: int = sys.maxsize
     schedule: Schedule = field(default_factory=Schedule)
     stop: str = ""
     settings: tuple[tuple[str, str], ...] = ()
+    request: StopRequest | None = field(default=None, compare=False)
+
+    @property
+    def hurried(self) -> bool:
+        """Whether somebody wants a pause as soon as possible."""
+        return self.request is not None and self.request.made
 
     @property
     def said(self) -> str:
