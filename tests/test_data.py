@@ -347,6 +347,7 @@ def test_a_run_and_a_check_say_what_they_read(folder):
     assert "model.conductivity: k.npy, 17 x 11 points, interpolated linearly" in text
     assert "source.temperature: q.png, 14 x 9 points, each point takes the nearest one" in text
     assert "boundary.right.temperature.robin.h: k.npy" in text
+    assert "initial.temperature: a.csv, 32 x 24 points, averaged over cells" in text
     lines = "\n".join(preview(load(folder / "heat.toml")))
     assert "k = k.npy, q = q.png" in lines
     ran("flow", folder, "numpy", report=report)

@@ -27,6 +27,12 @@ from heatsolve.stencil.solid import Solid
 CF = ("scale_factor", "add_offset", "_FillValue", "missing_value")
 """Attributes by which netCDF packs values: value = scale_factor * stored + add_offset."""
 FILES = ("file", "image", "solid")
+HOW = {
+    "linear": "interpolated linearly",
+    "nearest": "each point takes the nearest one",
+    "conservative": "averaged over cells",
+}
+"""How values come to the points of another grid."""
 COUNTED = "This is a netCDF dimension but not a netCDF variable"
 """The name that netCDF gives an axis without positions."""
 NETCDF_3 = b"CDF"
@@ -81,15 +87,14 @@ def described(key: str, data: Data, grid: Grid) -> str:
     assert data.samples is not None
     if isinstance(data, Solid):
         return f"{key}: {data.text}, {data.samples.shape[0]} triangles, {data.extent}"
-    points = " x ".join(map(str, reversed(data.samples.shape)))
-    how = "interpolated linearly"
-    if data.interpolation == "nearest":
-        how = "each point takes the nearest one"
-    elif data.meets(grid):
-        how = "point by point"
-    elif data.interpolation == "conservative":
-        how = "averaged over cells"
-    return f"{key}: {data.text}, {points} points, {how}"
+    in_time = data.samples.axes[0] == "t"
+    times, extents = data.samples.shape[:in_time], data.samples.shape[in_time:]
+    parts = [data.text, *(f"{count} times" for count in times)]
+    if extents:
+        parts.append(" x ".join(map(str, reversed(extents))) + " points")
+        met = data.interpolation != "nearest" and data.meets(grid)
+        parts.append("point by point" if met else HOW[data.interpolation])
+    return f"{key}: {', '.join(parts)}"
 
 
 def _path(data: Data) -> Path:
