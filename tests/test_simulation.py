@@ -28,7 +28,7 @@ BACKENDS = [
     pytest.param("cupy", marks=pytest.mark.gpu),
     pytest.param("cuda", marks=pytest.mark.gpu),
 ]
-MORE = ("implicit", "nodes", "transport")
+MORE = ("implicit", "crank-nicolson", "nodes", "transport")
 """Cases that everyday tests leave out."""
 WALLS = ("left", "right", "bottom", "top")
 MARCH = {
@@ -591,6 +591,8 @@ assert block.size < whole.size and sim._ranks.size == 2
 def each(sim):
     if sim.steps == 4:
         sim.set("boundary.left.temperature.value", "y")
+saved = more | {{"checkpoint.every": 1000}}
+heatsolve.run(case, restart=True, backend="numpy", overrides=saved, output="own.h5")
 result = heatsolve.run(case, each=each, backend="numpy", overrides=more, output=False)
 assert all(np.array_equal(sim[name], result[name][-1]) for name in sim)
 with open("rank%d" % rank, "wb") as file:
@@ -618,11 +620,16 @@ sim = heatsolve.Simulation(case, backend="numpy", overrides=more)
     ],
 )
 def test_many_processes(last, others, first, tmp_path):
-    """Each sees the whole fields, with the bits of one; a stop of one stops all; different calls
-    are refused."""
+    """Each sees the whole fields, with the bits of one, and they go on from a checkpoint of one; a
+    stop of one stops all; different calls are refused."""
     script = tmp_path / "script.py"
     given = {"case": MARCH, "overrides": {"time.end": 0.01}, "every": "4 steps"}
     script.write_text(DRIVEN.format(last=last, **given))
+    saved = {"checkpoint.every": 1000} | given["overrides"]
+    with heatsolve.Simulation(MARCH, backend="numpy", overrides=saved, output="own.h5") as sim:
+        sim.step(4)
+        sim.set("boundary.left.temperature.value", "y")
+        sim.step(2)
     done = launch(2, script, tmp_path)
     assert done.returncode == 2, done.stderr
     sentence = f"rank 1 of 2 asks for {others}, but rank 0 for {first}: all of them must make the"
@@ -634,9 +641,10 @@ def test_many_processes(last, others, first, tmp_path):
             sim.set("boundary.left.temperature.value", "y")
     for rank in (0, 1):
         assert pickle.loads((tmp_path / f"rank{rank}").read_bytes()) == alone
-    many = heatsolve.open("many.h5")
-    assert many.attributes["ranks"] == 2 and same(many, sim.result)
-    assert many.attributes["changes"] == sim.result.attributes["changes"]
+    for name in ("many.h5", "own.h5"):  # the latter was begun by one process
+        many = heatsolve.open(name)
+        assert many.attributes["ranks"] == 2 and same(many, sim.result)
+        assert many.attributes["changes"] == sim.result.attributes["changes"]
 
 
 # ---- words -------------------------------------------------------------------------------------
@@ -677,6 +685,7 @@ NOTEBOOK = [
 ]
 
 
+@thorough
 def test_a_notebook(tmp_path):
     """It shows a live picture, a bar while a run goes on, results and answers."""
     nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel")
