@@ -198,8 +198,8 @@ class Case(Section):
     def derived(self) -> dict[str, Derived]:
         """The fields that may be written besides those of the model, by their names."""
         names, velocities = self.field_names, self.velocity_names
-        conducts = self.kind == "heat"
-        made = derived_fields(names, velocities, self.grid.axes, conducts)
+        conducts, closed = self.kind == "heat", self.model.scheme == "staggered"
+        made = derived_fields(names, velocities, self.grid.axes, conducts, closed)
         return {name: derived for name, derived in made.items() if name not in names}
 
     @property

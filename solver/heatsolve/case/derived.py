@@ -22,11 +22,15 @@ class Derived:
 
 
 def derived_fields(
-    names: Sequence[str], velocities: Sequence[str], axes: Sequence[str], conducts: bool
+    names: Sequence[str],
+    velocities: Sequence[str],
+    axes: Sequence[str],
+    conducts: bool,
+    closed: bool,
 ) -> dict[str, Derived]:
     """The derived fields that a model with some fields has, by their names.
 
-    `conducts`: whether it knows a flux of heat.
+    `conducts`: whether it knows a flux of heat; `closed`: whether what flows into a cell flows out.
     """
     result = {
         f"{name}_gradient_{axis}": Derived("gradient", (name,), axis, f"{name}/length")
@@ -43,6 +47,9 @@ def derived_fields(
     if len(velocities) > 1:
         rate = f"{velocities[0]}/length"
         result["q_criterion"] = Derived("q criterion", tuple(velocities), unit=f"({rate})^2")
+        if closed and len(axes) == 2:
+            unit = f"{whole[0]}*length"
+            result["stream_function"] = Derived("stream function", whole, unit=unit)
         # rot u: along z d(u_y)/dx - d(u_x)/dy, and so on in turn.
         for first, second in combinations(axes, 2):
             across = ({"x", "y", "z"} - {first, second}).pop()
@@ -57,6 +64,9 @@ def unit_of(derived: Derived, units: Mapping[str, str]) -> str:
     """Its unit, where the case names those that it is made of; else "1"."""
     if not derived.unit:
         return "1"
+    if "*" in derived.unit:
+        factors = [units.get(name, "1") for name in derived.unit.split("*")]
+        return " ".join(unit for unit in factors if unit != "1") or "1"
     source, _, square = derived.unit.strip("(").partition(")")
     over, _, below = source.partition("/")
     numerator, denominator = units.get(over, "1"), units.get(below, "1") if below else "1"

@@ -9,6 +9,7 @@ import numpy as np
 
 from heatsolve.backends import Backend
 from heatsolve.case.case import Case
+from heatsolve.case.derived import Derived
 from heatsolve.errors import InputError
 from heatsolve.linear.system import Coefficients, System, lowest_eigenvalue
 from heatsolve.models.base import MultiFieldModel, Row, Stepper
@@ -16,6 +17,7 @@ from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.case import equation
 from heatsolve.models.flow.immersed_boundary import ImmersedBoundary
 from heatsolve.models.flow.projection import Projection
+from heatsolve.models.flow.stream_function import stream_function
 from heatsolve.models.grid import Wall
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.solver import method_name
@@ -347,6 +349,11 @@ class Staggered(MultiFieldModel):
             point = flow.centred(self.components.index(name))
             self.backend.sweep(point, centre, region, array)
         return centre
+
+    def derive(self, derived: Derived, fields: Mapping[str, Any] | None = None) -> Any:
+        if derived.kind != "stream function":
+            return super().derive(derived, fields)
+        return stream_function(self, fields or self.fields)
 
     def scale(self, name: str, fields: Mapping[str, Any]) -> tuple[float, float]:
         if name != "pressure":
