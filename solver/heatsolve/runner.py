@@ -46,6 +46,10 @@ TOLD_FROM = 0.1
 """Seconds of compilation from which on a report names them."""
 NO_ROWS = ("iteration", "residual")
 """The columns of a history without rows."""
+EXCHANGE, UPDATE = 3e-5, 1e-12
+"""Seconds of an exchange between GPUs, and of the update of a point in a pass (H100, NVLink)."""
+MOST_PASSES = 7
+"""Passes for each exchange: with more, little is left to gain."""
 THICK = 16
 """The least thickness of a block, in layers of ghosts: two processes compute the points there."""
 
@@ -383,8 +387,23 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     except InputError:  # an expression that has no value at points of another grid
         return case
     layers -= 1 - layers % 2  # odd, as the number of sweeps of a pass
+    if machine.on_device:
+        divided = [n for n, parts in zip(extents, dims, strict=True) if parts > 1]
+        layers *= passes_between_exchanges(layers, most, math.prod(extents) // min(divided))
     parallel = case.parallel.model_copy(update={"halo": layers})
     return case.model_copy(update={"parallel": parallel})
+
+
+def passes_between_exchanges(sweeps: int, most: int, points: int) -> int:
+    """Passes of so many sweeps that GPUs make for each exchange of ghosts: an odd number.
+
+    With a halo of d layers an exchange costs a sweep a d-th of its time, and the ghosts that are
+    updated, too, d times the `points` of a layer: together least for d = sqrt(time / points).
+    At most `most` layers have room.
+    """
+    best = min(most, math.isqrt(round(EXCHANGE / UPDATE / points)))
+    passes = max(1, min(MOST_PASSES, best // sweeps))
+    return passes - 1 + passes % 2
 
 
 def store_of(problem: Model, path: Path) -> CheckpointStore:
