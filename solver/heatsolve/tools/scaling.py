@@ -253,7 +253,9 @@ def growth(block: Sequence[int], ranks: int, on_device: bool) -> tuple[int, ...]
 
 REPEATS = 7
 SECONDS_A_REPEAT = 0.5
-WARM_UP = 3
+WARM_UP = (0.02, 0.2, 1.0)
+"""Shares of a repeat that come before all repeats and do not count, each as many units long as the
+one before tells, and then a whole one: connections are made and graphs recorded in them."""
 MESSAGES = (64, 1 << 20)
 """Elements of the messages that tell the latency and the bandwidth of a transport."""
 EXCHANGES = 20
@@ -302,8 +304,11 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
         machine.sync()
         return time_of(ranks, units) / count
 
-    timed(WARM_UP)
-    count = max(1, int(SECONDS_A_REPEAT / max(timed(WARM_UP), 1e-7)))
+    count = 1
+    timed(count)
+    for share in WARM_UP:
+        count = max(1, int(share * SECONDS_A_REPEAT / max(timed(count), 1e-7)))
+    timed(count)
     machine.points_updated = machine.bytes_moved = 0
     transport.restart_clocks()
     seconds = [timed(count) for _ in range(REPEATS)]
