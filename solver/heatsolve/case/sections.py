@@ -507,7 +507,8 @@ class Parallel(Section):
     """Processes along x, y, z; `auto`: the blocks with the least surface."""
     halo: Literal["auto"] | PositiveInteger = "auto"
     """Layers of ghosts that are exchanged at once, and so sweeps for each exchange; `auto`: as
-    many as a machine makes in one pass, between GPUs in up to seven, else 1. See [many processes](cases.md#many-processes)."""
+    many as a machine makes in one pass, between GPUs in up to seven, else 1. See
+    [many processes](cases.md#many-processes)."""
     transport: Literal["auto", "nccl", "mpi", "host"] = "auto"
     """How ghosts move between GPUs: NCCL, MPI of memory of GPUs, MPI through pinned memory of
     the host, or the first of these that works."""
