@@ -13,6 +13,7 @@ from heatsolve.control.controller import Start
 from heatsolve.errors import CaseError, InputError, Interrupted
 from heatsolve.io.reader import read
 from heatsolve.models.base import Substep
+from heatsolve.models.flow.projection import Projection
 from heatsolve.runner import run
 from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStep
@@ -233,6 +234,13 @@ def test_files_hold_their_points_at_their_times(backend, tmp_path):
     names = [f"{case.name}_{name}.h5 (about" for name in HERE]
     (said,) = (row for row in preview(case) if row.startswith("files"))
     assert all(name in said for name in names)
+
+
+def test_a_frame_without_a_pressure_needs_no_solution_for_it(tmp_path, monkeypatch):
+    find, found = Projection._find_present_pressure, []
+    monkeypatch.setattr(Projection, "_find_present_pressure", lambda self: found.append(find(self)))
+    path = run(parse(HEATED + PLANE, "case"), "numpy", tmp_path / "case.h5").path
+    assert len(found) == read(path).time.size < read(tmp_path / "case_plane.h5").time.size
 
 
 @mpi

@@ -105,6 +105,19 @@ class File:
         self.secure, self.last = self._results.secure, self._results.last
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The fields that it holds."""
+        case = self.problem.case
+        return case.written if self.section is None else self.section.fields or case.field_names
+
+    @property
+    def presents(self) -> bool:
+        """Whether a frame needs the pressure of its own time, for which a flow solves once more;
+        lines, which are read with those of the first file, hold it, too."""
+        lines = self.problem.case.output.lines if self.section is None else ()
+        return bool(lines) or any(name.startswith("pressure") for name in self.names)
+
+    @property
     def newest(self) -> float | None:
         """The time of the last frame."""
         return self._results.last
@@ -135,11 +148,10 @@ class File:
         problem = self.problem
         if self.section is None:
             return problem.stored()
-        names = self.section.fields or problem.case.field_names
         precision = self.section.precision or problem.case.solver.field_precision
         thin = tuple(slice(None, None, points.stride) for points in self._points)
         result = {}
-        for name in names:
+        for name in self.names:
             array = problem.written(name)
             if 0 in self._shape:  # others have the points; a mean, say, was asked of all
                 values = np.empty(self._shape)
@@ -189,7 +201,9 @@ class Files:
 
     def of_march(self) -> list[Output]:
         """The files as a march writes them."""
-        return [Output(file.schedule, file.append, file.last) for file in self._files]
+        return [
+            Output(file.schedule, file.append, file.last, file.presents) for file in self._files
+        ]
 
     def secure(self) -> dict[str, Any]:
         """Make all frames durable; the record of a checkpoint that goes on behind them."""

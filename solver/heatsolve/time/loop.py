@@ -86,11 +86,13 @@ def iterating(
 @dataclass(eq=False)
 class Output:
     """A file that takes frames of a march: its schedule, the call that writes the fields of a time,
-    and the time of its last frame, also of one that an interrupted run wrote."""
+    the time of its last frame, also of one that an interrupted run wrote, and whether it holds
+    fields that only a frame needs, such as the pressure of this very time."""
 
     schedule: Schedule
     append: Callable[[float], None]
     last: float | None = None
+    presents: bool = True
 
     def write(self, time: float) -> None:
         self.append(time)
@@ -150,9 +152,11 @@ def transient(
 
     def write(time: float, due: Sequence[Output]) -> None:
         due = [output for output in due if output.last != time]
-        if due:
+        if any(output.presents for output in due):
             stepper.present()
-            problem.time = time
+        elif due:
+            stepper.finish()
+        problem.time = time
         for output in due:
             output.write(time)
         if outputs[0] in due:
