@@ -41,6 +41,7 @@ def bar(*more, kind="cells", n=16):
     return parse(BAR.format(kind=kind, n=n) + "".join(more), "case")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["cells", "nodes"])
 def test_a_march_stops_when_its_monitors_are_steady(kind, backend, tmp_path):
     """T falls from 1 to 1/3 where the surroundings take 2/3 per second: exact on either grid."""
