@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from heatsolve.backends.gpu.backend import DeviceBackend
+from heatsolve.backends import Accumulator
+from heatsolve.backends.gpu.backend import DeviceBackend, DeviceScalars
 from heatsolve.backends.gpu.launch import ALIGNMENT, MOST_BLOCKS, REDUCING, SHAPES, launches
 from heatsolve.stencil.language import copy, shifted
 
@@ -136,3 +137,16 @@ def test_launches_cover_a_region_once_within_the_limits(region, shapes):
             assert extents[1] <= down * y < extents[1] + y
             assert extents[0] <= deep * shape.rows < extents[0] + shape.rows
     assert points == math.prod(high - low for low, high in region)
+
+
+def test_a_recorded_quotient_obeys_the_gate_of_its_recording(device):
+    """It is queued, into a graph, when another one may be in use."""
+    device._gate, device._open = "gate", "open"
+    device._quotient = lambda launch, args: device.done.append(args[6])
+    kept, total = DeviceScalars(device, 2), Accumulator("sum", None, device)
+    for gated, obeyed in ((True, "gate"), (False, "open")):
+        device.gated = gated
+        (queue,), *_ = device.record(lambda: kept.divide(total, 0, 0, 1, np.zeros(1)))
+        device.gated = not gated
+        queue()
+        assert device.done.pop() == obeyed

@@ -98,6 +98,23 @@ def test_a_coarse_solve_begins_with_its_start_alone(questions, backend, tmp_path
     assert_same(path, tmp_path / "alone.h5", "a march")
 
 
+@pytest.mark.parametrize("method", ["cg", "mgcg"])
+def test_goes_on_to_a_smaller_tolerance(method, backend, tmp_path):
+    """Questions come before the first check, where a device makes iterations without its gate."""
+    settings = ["grid.nodes=[40, 30]", f"solver.method={method}", "solver.monitor=update",
+                "solver.check_every=2", "checkpoint.every=1"]  # fmt: skip
+    counts, fields = [], []
+    for name in ("numpy", backend):
+        path = tmp_path / f"{len(counts)}.h5"
+        for tolerance in ("1", "1e-9"):
+            case = load("hot-plate", [*settings, f"solver.tolerance={tolerance}"])
+            result = run(case, name, path, start=RESTART)
+            counts.append(result.outcome.count)
+        fields.append(result.fields["temperature"].tobytes())
+    assert counts[:2] == counts[2:] and counts[0] < counts[1]
+    assert fields[0] == fields[1]
+
+
 def test_continues_on_another_backend(tmp_path):
     case = parse(MARCH, "case")
     run(case, "numpy", tmp_path / "alone.h5")

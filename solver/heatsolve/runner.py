@@ -387,7 +387,9 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     except InputError:  # an expression that has no value at points of another grid
         return case
     layers -= 1 - layers % 2  # odd, as the number of sweeps of a pass
-    if machine.on_device:
+    if machine.on_device and layers > 1:
+        if case.model.scheme == "collocated":  # whose every step begins with an exchange
+            most = min(most, case.solver.iterations or most)
         divided = [n for n, parts in zip(extents, dims, strict=True) if parts > 1]
         layers *= passes_between_exchanges(layers, most, math.prod(extents) // min(divided))
     parallel = case.parallel.model_copy(update={"halo": layers})

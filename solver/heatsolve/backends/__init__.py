@@ -315,9 +315,9 @@ class Backend(ABC):
         """
         return work
 
-    @abstractmethod
     def enqueue(self, work: Callable[[], None]) -> None:
         """Do some work in turn with the sweeps, or record it while they are recorded."""
+        work()
 
     def joins(self, regions: Sequence[Region]) -> bool:
         """Whether sweeps over these regions, of which none depends on another, would share one

@@ -323,7 +323,8 @@ def iterating(
             done = until
             continue
         began = clock.perf_counter()
-        checks = queue.run(done, until, test.most_checks(ahead) if method.queues else 1)
+        count = test.most_checks(ahead) if method.queues else 1
+        checks = queue.run(done, until, count, test.gate)
         done = queue.evaluate(checks, test)
         watcher.progress(done, test.norm)
         short = clock.perf_counter() - began < LONGEST_QUEUE
@@ -348,10 +349,11 @@ class Queue:
         self._method, self._criterion = method, criterion
         self.accumulators = method.accumulators(criterion.kind, method.longest)
 
-    def run(self, done: int, until: int, count: int) -> list[ResidualCheck]:
+    def run(self, done: int, until: int, count: int, gate: float) -> list[ResidualCheck]:
         """Iterations from `done` on, until so many checks are made, or those up to `until`.
 
-        A pass may bring more checks than were asked for; the last pass holds the last check.
+        A check whose value is at most `gate` ends them, too. A pass may bring more checks than were
+        asked for; the last pass holds the last check.
         """
         method, criterion, backend = self._method, self._criterion, self._method.system.backend
         afterwards = criterion.monitor == "residual" or criterion.total is not None
@@ -371,7 +373,7 @@ class Queue:
                 criterion.find(method, stop, self.accumulators[0])
                 changes[stop - done - 1] = self.accumulators[0]
             made = [(n, c) for n, c in enumerate(changes[: stop - done], done + 1) if c is not None]
-            backend.check([change for _, change in made], criterion.gate)
+            backend.check([change for _, change in made], gate)
             checks += [ResidualCheck(number, done, stop) for number, _ in made]
             done = stop
         return checks

@@ -107,7 +107,7 @@ class ConjugateGradients(Method):
         self.confirm(0)
 
     def record(self, steps: int) -> dict[str, float]:
-        """<r, z> of the step before, and of the next one where it is known."""
+        """<r, z> of the step before, and of the next one if a step finds that, too."""
         sums = self._sums.sums
         before, this = sums[(steps + 1) % 2], sums[steps % 2]
         return {"rz": before, "next rz": this, "begins": float(self._begins)}

@@ -60,7 +60,7 @@ class Jacobi(Pairwise):
         return self.system.updates(self.point, new, old, stages, changes, number)
 
     def march(self, number: int, until: int) -> int:
-        while until - number >= 2 * self._at_once:
+        while until - number - -number % self._at_once >= self._at_once:
             number = super().march(number, number + -number % self._at_once)
             if self._many is None:
                 self._many = self.system.replayed(self._march_at_once)

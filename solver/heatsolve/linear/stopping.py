@@ -25,6 +25,8 @@ NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
 """The smallest number with all of its digits."""
 GROWTH = 1e12
 """Growth of a norm beyond its first value that counts as divergence."""
+BELOW_FLOOR = 0.25
+"""A residual found by recurrence is not believed below this share of its rounding level."""
 FAST = 0.5
 """A residual that fell by this since the check before is not at its rounding level yet."""
 
@@ -227,13 +229,14 @@ class Criterion:
     def met(self, norm: float) -> bool:
         return not self.fixed and (norm < self.threshold or norm == 0.0)
 
-    @property
-    def gate(self) -> float:
-        """The threshold for the value of an accumulator."""
+    def gate(self, floor: float = 0.0) -> float:
+        """The threshold for the value of an accumulator; that of a norm of `floor` if it is higher,
+        below which the host has to look as well."""
         if self.fixed or self.total is not None or self.waits:
             return -1.0
         # A product: a power of floats raises an error where it overflows.
-        return self.threshold * self.threshold if self.kind == "sum" else self.threshold
+        limit = max(self.threshold, floor)
+        return limit * limit if self.kind == "sum" else limit
 
     def _norm_with_walls(self, u: Any, scratch: Any) -> float:
         """The norm of b with the walls' values moved into it: the residual of u = 0 inside."""
@@ -360,9 +363,16 @@ class ConvergenceTest:
         until_floor = method.checks_per_floor - state.checks % method.checks_per_floor
         if math.isnan(state.floor):  # until it is known nothing counts as being there
             return min(wanted, until_floor)
-        if method.recurrent:  # which may be at that level at any check
-            return 1
+        if method.recurrent:  # the gate closes at that level
+            return min(wanted, until_floor)
         return min(wanted, until_floor, method.checks_without_fall - state.without_fall)
+
+    @property
+    def gate(self) -> float:
+        """The value of a check at which the host must decide; with a recurrence it is in doubt
+        well below the rounding level, too."""
+        doubt = BELOW_FLOOR * self.state.floor if self._method.recurrent else 0.0
+        return self._criterion.gate(doubt if doubt > 0.0 else 0.0)
 
     def pass_over(self, checks: Sequence[ResidualCheck], values: Sequence[float]) -> int:
         """Take the values of the first checks that end nothing, if they are of changes of u.
@@ -427,7 +437,7 @@ class ConvergenceTest:
         if due or (method.direct and number > 0):
             self._find_floor(number)
         if method.recurrent:
-            if self._criterion.met(state.norm) or state.norm < 0.25 * state.floor:
+            if self._criterion.met(state.norm) or state.norm < BELOW_FLOOR * state.floor:
                 self._confirm(number)
             return
         falls = state.norm < method.fall * state.lowest

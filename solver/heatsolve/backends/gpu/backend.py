@@ -531,15 +531,20 @@ class DeviceBackend(Backend):
         self.nccl.gather(self._own_row, self._all_rows)
         return self._all_rows, self.nccl.size
 
-    @queued
     def queue_quotient(
         self, total: Accumulator | None, number: int, above: int, below: int, kept: Any, out: Any
     ) -> None:
         """Queue the kernel of `Scalars.divide` for the sums that are kept in an array."""
+        # The gate of now: what is recorded is queued later, when another one may be in use.
         gate = self._gate if self.gated else self._open
-        register, copies = (self._open, 0) if total is None else self._of_all(total, gate)
-        numbers = map(self.integer, (copies, number, above, below, self.precision == "float32"))
-        self._quotient(ONE_BLOCK, (register, *numbers, gate, kept, out))
+        numbers = tuple(map(self.integer, (number, above, below, self.precision == "float32")))
+
+        def queue() -> None:
+            register, copies = (self._open, 0) if total is None else self._of_all(total, gate)
+            args = (register, self.integer(copies), *numbers, gate, kept, out)
+            self._quotient(ONE_BLOCK, args)
+
+        self.enqueue(queue)
 
     def ledger(self) -> list[float]:
         if self.lookahead == 1:
