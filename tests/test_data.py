@@ -776,7 +776,7 @@ def test_mistaken_tables(given, sentence):
     ('{ file = "a.h5", time = 1 }', "there is no axis of times with values: leave time out"),
     ('{ file = "short.csv" }', "short.csv covers x = 0 to 0.4 only, the case 0 to 1"),
     ('{ file = "holes.csv" }', "has 3 points, which are no grid of 2 x 2"),
-    ('{ file = "words.csv" }', "is no table of numbers with rows of one length"),
+    ('{ file = "words.csv" }', 'words.csv, line 1, column 1: "a" is no number .a header needs'),
     ('{ file = "words.txt2" }', "is none of HDF5, netCDF-4, NPY .* and CSV"),
     ('{ file = "old.nc" }', "is netCDF-3: convert it"),
     ('{ file = "objects.npy" }', "is no NPY file of numbers"),
@@ -798,6 +798,140 @@ def test_mistaken_files(given, sentence, folder):
         run(case, "numpy", folder / "o.h5")
     with pytest.raises(InputError, match=sentence):
         list(preview(case))
+
+
+def started(given, **more):
+    """The first frame of a plate of 6 x 8 cells that starts from this."""
+    case = {
+        "grid": {"cells": [8, 6], "periodic": ["x", "y"]},
+        "model": {"steady": False},
+        "initial": {"temperature": given},
+        "time": {"end": 0.004, "step": 0.002},
+    }
+    result = heatsolve.run(case | more, backend="numpy", output=False)
+    return np.asarray(result["temperature"])
+
+
+def named(shape, *dims, **coords):
+    return xarray.DataArray(np.arange(np.prod(shape, dtype=float)).reshape(shape), coords, dims)
+
+
+@pytest.mark.parametrize(("given", "sentence"), [
+    (named((4, 6, 8), "z", "y", "x"), "has an axis z, the case has x and y: cut a plane out of it"),
+    (named((6, 8), "z", "x"), "has an axis z, the case has x and y: cut a plane out of it"),
+    (named((2, 6, 8), "member", "y", "x"), r"has 3 dimensions \(2 x 6 x 8\), the case has 2 axes"),
+    (named((3,), "time", time=[0.0, 1.0, 2.0]), 'varies in time alone: give time = "t"'),
+    (np.ones((4, 6, 8)), "the case has 2 axes: take one frame of it, or one layer"),
+    (np.ones((0, 8)), r"is empty \(0 x 8\)"),
+    (np.ma.masked_array(np.ones((6, 8)), np.eye(6, 8) > 0), "has masked values: fill them first"),
+    ({"array": named((2, 6, 8), "time", "y", "x", time=np.array([0, 1], "M8[s]").astype("M8[ns]")),
+      "time": 0.5}, "its times are dates: give numbers, in the case's unit of time"),
+    (named((2, 2), "y", "x", y=[0.25, 0.75], x=[0.1, 0.2]), "the array covers x = "),
+])  # fmt: skip
+def test_mistaken_arrays(given, sentence):
+    with pytest.raises(CaseError, match=rf"initial.temperature: .*{sentence}"):
+        started(given)
+
+
+def test_a_file_with_another_axis_is_refused(tmp_path):
+    """Its z is no time; a layer of one point is a plane."""
+    cube = named((4, 6, 8), "z", "y", "x")
+    cube.to_netcdf(tmp_path / "cube.nc", engine="h5netcdf")
+    cube[3:].to_netcdf(tmp_path / "plane.nc", engine="h5netcdf")
+    (tmp_path / "cube.csv").write_text("x,y,z,T\n0,0,0,1\n0,0,1,2\n")
+    np.save(tmp_path / "cube.npy", cube.values)
+    for name, sentence in {
+        "cube.nc": "cube.nc has an axis z, the case has x and y: cut a plane out of it",
+        "cube.csv": "cube.csv has an axis z, the case has x and y: cut a plane out of it",
+        "cube.npy": "has 3 dimensions .4 x 6 x 8., the case has 2 axes: take one frame of it",
+    }.items():
+        with pytest.raises(InputError, match=sentence):
+            values_of(f'{{ file = "{name}" }}', tmp_path)
+    found = values_of('{ file = "plane.nc" }', tmp_path, "cells = [8, 6]")
+    assert np.array_equal(found, cube[3])
+
+
+def test_names_of_axes_come_before_their_order():
+    """An axis without a name of x, y, z takes the axis that is left."""
+    array = named((8, 6), "x", "r")
+    assert np.array_equal(started(array)[0], array.T)
+    assert np.array_equal(started(named((6, 8), "s", "x"))[0], named((6, 8), "s", "x"))
+
+
+def test_arrays_in_time_alone_and_with_one_last_frame():
+    """A table of times; and arrays that differ in their first frames only are two arrays."""
+    ramp = named((3,), "time", time=[0.0, 0.002, 1.0]).clip(0.0, 1.0)
+    found = started(0.0, source={"temperature": {"array": ramp, "time": "t"}})
+    assert np.allclose(found[-1], 0.002, rtol=1e-12)  # of explicit Euler
+    first = named((2, 6, 8), "time", "y", "x", time=[0.0, 1.0])
+    second = first.copy()
+    second[0] += 1.0
+    case = {"array": first, "time": 0.0}, {"array": second, "time": 0.0}
+    found = started(case[0], source={"temperature": case[1]})
+    assert np.array_equal(found[0], first[0])
+    assert np.isclose(found[1].mean() - found[0].mean(), 0.004 * second[0].mean())
+    assert (started(xarray.DataArray(3.0))[0] == 3.0).all()
+
+
+@pytest.mark.parametrize(("table", "sentence"), [
+    (b"1,,3\n2,2,3\n", "a.csv, line 1, column 2: is empty"),
+    (b"1,2,3\n\n# more\n2,2,\n3,3,3\n", "a.csv, line 4, column 3: is empty"),
+    (b"1,2,3\n2,2\n", "a.csv, line 2: has 2 cells, the first row has 3"),
+    (b"x,y,T\n0,0,1\ninf,0,1\n", "a.csv, line 3: x is inf, positions must be finite"),
+    (b"x,y,T\n0,0,1\n0,nan,1\n", "a.csv, line 3: y is nan, positions must be finite"),
+    (b"x,y,T\n", "a.csv has a header and no rows"),
+    (b"X,Y,T\n0,0,1\n", '"X" is no number .a header needs columns x, y, z or t, in lower case'),
+    (b"time,T\n0,1\n", '"time" is no number .a header needs columns x, y, z or t, in lower'),
+    (b"x;y;T\n0;0;1,5\n", 'a.csv, line 2, column 3: "1,5" is no number: write 1.5, not 1,5'),
+    (b"1,5;2\n", 'a.csv, line 1, column 1: "1,5" is no number: write 1.5, not 1,5'),
+    ("x,T\u00b0\n0,1\n".encode("latin-1"), "a.csv is no text in UTF-8: save it as UTF-8"),
+    ("1,2\n".encode("utf-16"), "a.csv is no text in UTF-8: save it as UTF-8"),
+])  # fmt: skip
+def test_mistaken_tables_of_numbers(table, sentence, tmp_path):
+    (tmp_path / "a.csv").write_bytes(table)
+    with pytest.raises(InputError, match=rf"initial.temperature: .*{sentence}"):
+        values_of('{ file = "a.csv" }', tmp_path)
+
+
+def test_a_last_comma_is_no_cell(tmp_path):
+    (tmp_path / "a.csv").write_text("1,2,\n3,4,\n")
+    assert values_of('{ file = "a.csv" }', tmp_path, "cells = [2, 2]").tolist() == [[1, 2], [3, 4]]
+    (tmp_path / "a.csv").write_text("x,y,T,\n0.5,0.5,7,\n")
+    assert (values_of('{ file = "a.csv" }', tmp_path) == 7.0).all()
+
+
+def test_folders_and_starts_without_names(tmp_path):
+    (tmp_path / "folder.h5").mkdir()
+    with pytest.raises(InputError, match=r"folder.h5 is a folder: name a file in it"):
+        values_of('{ file = "folder.h5" }', tmp_path)
+    np.save(tmp_path / "a.npy", np.ones((24, 32)))
+    case = text().replace("temperature = 0", 'file = "a.npy"', 1)
+    with pytest.raises(InputError, match=r"\(initial.file needs a file with named fields\)"):
+        run(parse(case, "case", folder=tmp_path), "numpy", tmp_path / "o.h5")
+
+
+def test_no_array_is_set_during_a_run(folder):
+    array = np.ones((30, 40))
+    with heatsolve.Simulation(load(folder / "transport.toml"), backend="numpy") as sim:
+        for given in (array, {"array": array}, {"file": "a.npy"}):
+            with pytest.raises(InputError) as error:
+                sim.set("source.concentration", given)
+            assert str(error.value) == "set: source.concentration: data cannot be set during a run"
+
+
+@pytest.mark.parametrize("kind", ["int32", "float32"])
+def test_images_of_32_bits_are_refused(kind, tmp_path):
+    Image.fromarray(np.ones((6, 8), kind)).save(tmp_path / "a.tif")
+    with pytest.raises(InputError, match=r"a.tif is an image of 32-bit numbers, .*: save it with"):
+        values_of('{ image = "a.tif" }', tmp_path)
+
+
+def test_transparency_of_16_bits_is_white(tmp_path):
+    deep = np.zeros((6, 8), np.uint16)
+    deep[0] = 60000
+    Image.fromarray(deep).save(tmp_path / "a.png", transparency=0)
+    found = values_of('{ image = "a.png" }', tmp_path, "cells = [8, 6]")[::-1]
+    assert np.array_equal(found[0], deep[0] / 65535) and (found[1:] == 1.0).all()
 
 
 def test_a_damaged_file_is_a_failure_of_files(folder):

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from heatsolve.case.case import Case
+from heatsolve.case.data import LISTS, MOST_COORDINATES
 from heatsolve.case.load import parse
 from heatsolve.case.sections import Section
 from heatsolve.case.toml import KeyPath, dotted
+from heatsolve.case.types import DATA
 from heatsolve.errors import CaseError, InputError
 from heatsolve.stencil.data import Data
 from heatsolve.stencil.expressions import Expression, quoted, show
@@ -83,12 +85,14 @@ def with_values(case: Case, settings: Sequence[Setting]) -> Case:
     Its text stays that of the case: it does not tell of them. Raises CaseError for a value that the
     case cannot have, InputError for any other key.
     """
-    for key, _ in settings:
+    for key, value in settings:
         if key.split(".")[0] not in DURING_A_MARCH:
             raise InputError(
                 f"set: {quoted(key)} is not a key of [{'] or ['.join(DURING_A_MARCH)}], the others "
                 "stay as they are during a run"
             )
+        if _is_data(tomllib.loads(f"value = {value}")["value"], tuple(key.split("."))):
+            raise InputError(f"set: {key}: data cannot be set during a run")
     assert case.origin is not None
     folder, result = Path(case.origin.name).parent, case
     try:
@@ -112,6 +116,15 @@ def with_values(case: Case, settings: Sequence[Setting]) -> Case:
         if name.startswith("mean"):
             raise InputError(f"set: source.{name} must be in the case from the start of a run")
     return result
+
+
+def _is_data(value: Any, path: KeyPath) -> bool:
+    """Whether a value of TOML is, or holds, a table of data or the numbers of an array."""
+    if isinstance(value, dict):
+        return any(key in DATA or _is_data(item, (*path, key)) for key, item in value.items())
+    if not isinstance(value, list) or path[-1] in LISTS:
+        return False
+    return len(value) > MOST_COORDINATES or any(isinstance(item, list | dict) for item in value)
 
 
 def _replaced(old: Any, path: KeyPath, value: Any) -> Any:

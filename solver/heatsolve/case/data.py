@@ -11,7 +11,7 @@ import numpy as np
 
 from heatsolve.case.toml import KeyPath, dotted
 from heatsolve.errors import CaseError, InputError
-from heatsolve.stencil.data import array_samples, digest, pieces, sums
+from heatsolve.stencil.data import array_digest
 
 SECTIONS = ("initial", "source", "model", "boundary", "obstacle", "reference")
 """The sections in which a field may stand."""
@@ -30,14 +30,15 @@ def without_arrays(value: Any, arrays: dict[str, Any], path: KeyPath = ()) -> An
         return {k: without_arrays(v, arrays, (*path, k)) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [without_arrays(v, arrays, (*path, n)) for n, v in enumerate(value)]
+    if hasattr(value, "coords") and value.ndim == 0:
+        return value.item()
     if not _is_field(value, path):
         return value
     named = path[-1] == "array"  # of a table that says more of it
     try:
-        samples = array_samples(value)
+        name = array_digest(value)
     except InputError as error:
         raise CaseError(f"{dotted(path)}: {error}") from None
-    name = digest(samples, sums(samples.load, pieces(samples)))
     # Later changes of the caller's own array must not change the case.
     arrays[name] = value.copy()
     return name if named else {"array": name}

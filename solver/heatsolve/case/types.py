@@ -111,7 +111,7 @@ def data_of(given: dict[str, Any], info: ValidationInfo, in_time: bool = False) 
     """The data of a table whose keys are right."""
     context: Any = info.context
     kind = next(key for key in DATA if key in given)
-    text = f"the array {given[kind]}" if kind == "array" else str(given[kind])
+    text = "the array" if kind == "array" else str(given[kind])
     text = f"{given['field']} of {text}" if "field" in given else text
     args = printable(text), given, context.get("folder", Path()), in_time
     return Solid(*args) if kind == "solid" else Data(*args)

@@ -19,6 +19,7 @@ from heatsolve.errors import InputError
 from heatsolve.io.disk import failing
 from heatsolve.io.reader import field_of, opened
 from heatsolve.parallel.ranks import Ranks
+from heatsolve.report import printable
 from heatsolve.stencil.data import TIME, Data, Samples, arranged, array_samples, digest, pieces
 from heatsolve.stencil.expressions import suggestion
 from heatsolve.stencil.grid import AXIS_NAMES, Grid
@@ -117,6 +118,8 @@ def _samples(
         return array_samples(array, axes, across, _frame(given, getattr(array, "coords", {})))
     path = _path(data)
     with failing("read", path):
+        if path.is_dir():
+            raise InputError(f"{path} is a folder: name a file in it")
         if not path.is_file():
             raise InputError(f"there is no file {path}")
         if "image" in given:
@@ -140,7 +143,8 @@ def _samples(
 def _no_field(path: Path, given: Mapping[str, Any]) -> None:
     for key in ("field", "time"):
         if key in given:
-            raise InputError(f"{path} holds one array: leave {key} out")
+            start = " (initial.file needs a file with named fields)" if key == "field" else ""
+            raise InputError(f"{path} holds one array: leave {key} out{start}")
 
 
 # ---- arrays and tables ---------------------------------------------------------------------------
@@ -174,23 +178,8 @@ def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str 
     whose first row is the lowest."""
     if "time" in given:
         raise InputError(f"{path} has no times: leave time out")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        text = [line for line in file.read().splitlines() if line.strip()]
-    # NumPy begins a header with "#", as any other remark.
-    begin = text[0] if text else ""
-    text = [line for line in text if not line.lstrip().startswith("#")]
-    if begin.startswith("#") and {"t", *AXIS_NAMES} & set(re.split(r"\W+", begin)):
-        text.insert(0, begin.lstrip("# "))
-    if not text:
-        raise InputError(f"{path} is empty")
-    mark = next((each for each in (",", ";", "\t") if each in text[0]), " ")
-    rows = list(csv.reader(text, delimiter=mark, skipinitialspace=True))
-    header = [word.strip() for word in rows[0]]
-    named = any(word in ("t", *AXIS_NAMES) for word in header)
-    try:
-        table = np.array([[float(w) for w in row if w.strip()] for row in rows[named:]], float)
-    except ValueError:
-        raise InputError(f"{path} is no table of numbers with rows of one length") from None
+    header, table, lines_at = _table(path)
+    named = bool(header)
     if not named:
         _no_field(path, given)
         lines = 1 if len(axes) == 1 or (across is not None and len(axes) == 2) else 2
@@ -201,8 +190,20 @@ def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str 
     own = [axis for axis in ("t", *axes) if axis in header]
     fields = [word for word in header if word not in ("t", *AXIS_NAMES)]
     name = _chosen(path, given, fields)
-    if table.shape[1] != len(header):
-        raise InputError(f"{path} has {len(header)} names and {table.shape[1]} columns")
+    if not own:
+        raise InputError(f"{path} has none of the columns {', '.join(['t', *reversed(axes)])}")
+    for word in set(header) & {"t", *AXIS_NAMES}:
+        column = table[:, header.index(word)]
+        if not (sound := np.isfinite(column)).all():
+            n = int(np.argmin(sound))
+            raise InputError(
+                f"{path}, line {lines_at[n]}: {word} is {column[n]:g}, positions must be finite"
+            )
+        if word not in own and np.ptp(column):
+            has = " and ".join(reversed(axes))
+            raise InputError(
+                f"{path} has an axis {word}, the case has {has}: cut a plane out of it"
+            )
     found = [np.unique(table[:, header.index(axis)], return_inverse=True) for axis in own]
     shape = tuple(line.size for line, _ in found)
     values = np.full(shape, np.nan)
@@ -214,6 +215,58 @@ def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str 
     values[places] = table[:, header.index(name)]
     along = tuple(line for line, _ in found)
     return Samples(tuple(own), shape, along, values.dtype, values.__getitem__)
+
+
+def _table(path: Path) -> tuple[list[str], np.ndarray, list[int]]:
+    """The header of a CSV file, empty if it has none, its numbers and the lines they stand in."""
+    try:
+        written = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no text in UTF-8: save it as UTF-8") from None
+    text = [(n, line) for n, line in enumerate(written, start=1) if line.strip()]
+    # NumPy begins a header with "#", as any other remark.
+    first, begin = text[0] if text else (0, "")
+    text = [(n, line) for n, line in text if not line.lstrip().startswith("#")]
+    if begin.startswith("#") and {"t", *AXIS_NAMES} & set(re.split(r"\W+", begin)):
+        text.insert(0, (first, begin.lstrip("# ")))
+    if not text:
+        raise InputError(f"{path} is empty")
+    mark = next((each for each in (";", ",", "\t") if each in text[0][1]), " ")
+    rows = csv.reader([line for _, line in text], delimiter=mark, skipinitialspace=True)
+    cells = [[cell.strip() for cell in row] for row in rows]
+    header, numbers = cells[0], [n for n, _ in text]
+    width = len(header) - (not header[-1])
+    named = any(word in ("t", *AXIS_NAMES) for word in header)
+    if named and len(cells) == 1:
+        raise InputError(f"{path} has a header and no rows")
+    table = np.empty((len(cells) - named, width))
+    for row, n in zip(range(len(table)), numbers[named:], strict=True):
+        given = cells[row + named]
+        if len(given) == width + 1 and not given[-1]:
+            given = given[:-1]  # after a last comma
+        for column, cell in enumerate(given[:width]):
+            try:
+                table[row, column] = float(cell)
+            except ValueError:
+                raise InputError(
+                    _no_number(path, n, column + 1, cell, row == 0 and not named)
+                ) from None
+        if len(given) != width:
+            raise InputError(f"{path}, line {n}: has {len(given)} cells, the first row has {width}")
+    return header[:width] if named else [], table, numbers[named:]
+
+
+def _no_number(path: Path, line: int, column: int, cell: str, first: bool) -> str:
+    """A sentence about a cell of a CSV file that holds no number."""
+    at = f"{path}, line {line}, column {column}"
+    if not cell:
+        return f"{at}: is empty"
+    said = f'{at}: "{printable(cell[:40])}" is no number'
+    if re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell, re.I):
+        return f"{said}: write 1.5, not 1,5"
+    return (
+        f"{said} (a header needs columns x, y, z or t, in lower case, and a field)" * first or said
+    )
 
 
 def _chosen(path: Path, given: Mapping[str, Any], fields: Sequence[str]) -> str:
@@ -304,6 +357,9 @@ def _frame(given: Mapping[str, Any], lines: Mapping[Any, Any]) -> int | None:
         raise InputError("there is no axis of times with values: leave time out")
     if given["time"] == "t":
         return None
+    if (kind := np.asarray(line).dtype.kind) not in "fiu":
+        said = {"M": "dates", "m": "durations"}.get(kind, "no numbers")
+        raise InputError(f"its times are {said}: give numbers, in the case's unit of time")
     return int(np.argmin(np.abs(np.asarray(line, float) - given["time"])))
 
 
@@ -330,11 +386,19 @@ def _image(path: Path, given: Mapping[str, Any], axes: Sequence[str]) -> Samples
     try:
         with Image.open(path) as opened_image:
             image: Image.Image = opened_image
-            if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+            deep = image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG")
+            if image.mode in ("I", "F") and not deep:
+                raise InputError(
+                    f"{path} is an image of 32-bit numbers, whose black and white are not known: "
+                    "save it with 8 or 16 bits of grey, or its numbers as NPY"
+                )
+            clear = image.info.get("transparency")
+            if not deep and (image.mode in ("RGBA", "LA", "PA") or clear is not None):
                 paper = Image.new("RGBA", image.size, "white")
                 image = Image.alpha_composite(paper, image.convert("RGBA"))
-            deep = image.mode.startswith("I;16")
             grey = np.asarray(image if deep else image.convert("L"))
+            if deep and isinstance(clear, int):
+                grey = np.where(grey == clear, 65535, grey)
     except (UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:
         raise InputError(f"{path} is no image that can be read: {error}") from None
     black, white = given.get("black", 0.0), given.get("white", 1.0)

@@ -68,24 +68,36 @@ def arranged(
 ) -> Samples:
     """Samples of an array whose dimensions have these names and positions, as far as known.
 
-    They go by their names where all of these are axes of a case with these `axes` (slowest first),
-    or "time"; else by their order, z, y, x, where an array for a wall may lack the axis `across`
-    it. `frame` is the number along the time, None where the values vary in time. Descending
-    positions are turned round. Raises InputError for an array of other dimensions.
+    Dimensions named x, y, z and time go by their names, the others by their order, z, y, x, over
+    the axes that are left; an array for a wall may lack the axis `across` it, and a dimension of
+    one point along an axis that the case lacks is dropped. `frame` is the number along the time,
+    None where the values vary in time. Descending positions are turned round. Raises InputError
+    for an array of other dimensions.
     """
-    known = [name for name in names if name is not None]
+    said = " x ".join(map(str, shape))
+    if 0 in shape:
+        raise InputError(f"is empty ({said})")
     times = [n for n, name in enumerate(names) if name in TIME]
-    if set(known) - set(TIME) <= set(axes) and len(known) == len(shape) > 0:
-        own = [axis for axis in axes if axis in known]
-        order = [names.index(axis) for axis in own]
-    else:
-        along_wall = [axis for axis in axes if axis != across]
-        own = along_wall if len(shape) == len(along_wall) else list(axes)
-        times = [0] if len(shape) == len(own) + 1 else []
-        order = list(range(len(times), len(shape)))
-        if len(order) != len(own):
-            said = " x ".join(map(str, shape))
-            raise InputError(f"has {len(shape)} dimensions ({said}), the case has {len(axes)} axes")
+    foreign = [n for n, name in enumerate(names) if name in AXIS_NAMES and name not in axes]
+    for n in foreign:
+        if shape[n] > 1:
+            has = " and ".join(reversed(axes))
+            raise InputError(f"has an axis {names[n]}, the case has {has}: cut a plane out of it")
+    placed = {name: n for n, name in enumerate(names) if name in axes}
+    others = [n for n in range(len(shape)) if n not in (*times, *foreign, *placed.values())]
+    free = [axis for axis in axes if axis not in placed]
+    if others and len(others) != len(free):
+        free = [axis for axis in free if axis != across]
+    if times and not (placed or others) and frame is not None:
+        raise InputError('varies in time alone: give time = "t"')
+    if len(times) > 1 or len(others) not in (0, len(free)) or not (times or placed or others):
+        dimensions = "1 dimension" if len(shape) == 1 else f"{len(shape)} dimensions"
+        has = "1 axis" if len(axes) == 1 else f"{len(axes)} axes"
+        cut = ": take one frame of it, or one layer" if len(others) > len(free) else ""
+        raise InputError(f"has {dimensions} ({said}), the case has {has}{cut}")
+    placed |= dict(zip(free, others, strict=False))
+    own = [axis for axis in axes if axis in placed]
+    order = [placed[axis] for axis in own]
     if frame is None and times:
         own, order, times = ["t", *own], [*times, *order], []
     along = [lines[n] for n in order]
@@ -96,7 +108,7 @@ def arranged(
     turned = [line is not None and line.size > 1 and line[0] > line[-1] for line in along]
 
     def read(window: Window) -> np.ndarray:
-        key: list[Any] = [0] * len(shape)
+        key: list[Any] = [0] * len(shape)  # of a foreign axis its only point
         for n in times:
             key[n] = (frame or 0) % shape[n]
         for n, part, turn in zip(order, window, turned, strict=True):
@@ -470,23 +482,46 @@ def digest(samples: Samples, each: Sequence[int]) -> str:
 
 
 def array_samples(
-    value: Any, axes: Sequence[str] = (), across: str | None = None, frame: int | None = -1
+    value: Any, axes: Sequence[str], across: str | None = None, frame: int | None = -1
 ) -> Samples:
     """Samples of an array of NumPy or xarray in memory; `axes`, `across` and `frame` as of
     `arranged`.
 
-    Raises InputError for an array of other dimensions than the axes.
+    Raises InputError for an array of other dimensions than the axes, and for one without values.
     """
+    array = _numbers_of(value)
+    names, lines = _placed(value, array.ndim)
+    get = array.__getitem__
+    return arranged(get, array.shape, names, lines, array.dtype, axes, across, frame)
+
+
+def array_digest(value: Any) -> str:
+    """The digest of all of an array of NumPy or xarray, whatever the axes of the case.
+
+    Raises InputError for one without values.
+    """
+    array = _numbers_of(value)
+    names, lines = _placed(value, array.ndim)
+    axes, get = tuple(map(str, names)), array.__getitem__
+    samples = Samples(axes, array.shape, tuple(lines), array.dtype, get)
+    return digest(samples, sums(samples.load, pieces(samples)))
+
+
+def _numbers_of(value: Any) -> np.ndarray:
+    if np.ma.is_masked(value):
+        raise InputError("has masked values: fill them first, for example by .filled(0)")
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
         raise InputError(f"must be an array of real numbers, not of {array.dtype}")
-    names = list(getattr(value, "dims", [None] * array.ndim))
+    return array
+
+
+def _placed(value: Any, count: int) -> tuple[list[Any], list[NDArray[np.float64] | None]]:
+    """The names of an array's dimensions and the positions along them, None where it has none."""
+    names = list(getattr(value, "dims", [None] * count))
     coordinates = getattr(value, "coords", {})
     along = [np.asarray(coordinates[name]) if name in coordinates else None for name in names]
-    lines = [
+    return names, [
         line.astype(float) if line is not None and line.dtype.kind in "fiu" else None
         for line in along
     ]
-    axes = axes or tuple(reversed(AXIS_NAMES[: array.ndim]))
-    get = array.__getitem__
-    return arranged(get, array.shape, names, lines, array.dtype, axes, across, frame)
