@@ -159,6 +159,31 @@ def test_conditions_that_are_none_are_refused(given, said):
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize("when, steps", [
+    ("residual/0 > 1", 5), ("residual/0", 5), ("0*residual/0", 5), ("not time/0 > 1", 1),
+    ("time_change > 0.1", 3), ("time_change < 0.1 or time > 0.035", 4),
+])  # fmt: skip
+def test_a_comparison_with_what_is_not_finite_does_not_hold(when, steps, tmp_path):
+    over = "over = 2\n" if "change" in when else ""
+    case = bar("[stop]\n", f"when = '{when}'\n", over, n=4).text
+    case = parse(case, "case", ["time.end=0.05", "time.step=0.01", "solver.check_every=1"])
+    assert run(case, "numpy", tmp_path / "a.h5").outcome.count == steps
+
+
+@pytest.mark.parametrize("key, value", [
+    ("output.every", "9"), ("output.every", "'9 s'"),
+    ("stop.over", "9"), ("stop.over", "'9 s'"),
+])  # fmt: skip
+def test_intervals_longer_than_the_march_are_warned_of(key, value, tmp_path, capfd):
+    case = bar("[stop]\nwhen = 'time_change < 0'\nover = 1\n", n=4).text
+    short = ["time.end=0.05", "time.step=0.01", f"{key}={value}"]
+    run(parse(case, "case", short), "numpy", tmp_path / "a.h5")
+    assert f"{key}: has no effect: the march ends before, at 0.05" in capfd.readouterr().err
+    short[2] = f"{key}=5" if value == "9" else f"{key}='0.05 s'"
+    run(parse(case, "case", short), "numpy", tmp_path / "a.h5")
+    assert "no effect" not in capfd.readouterr().err
+
+
 def test_other_mistakes_of_conditions(tmp_path):
     with pytest.raises(CaseError, match=r"the history has no probe_1_temperature; it has iter"):
         run(bar("[stop]\nwhen = 'probe_1_temperature > 1'\n"), "numpy", tmp_path / "a.h5")

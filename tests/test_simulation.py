@@ -285,6 +285,93 @@ def test_a_stopped_iteration_leaves_its_field():
     assert np.array_equal(result["temperature"], seen[-1]) and len(seen) == 4
 
 
+# ---- mistakes of a program -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [-1, 2.5, "3", None, True, np.nan])
+def test_steps_that_are_no_number_are_refused(count):
+    sim = heatsolve.Simulation(MARCH, backend="numpy")
+    with pytest.raises(InputError, match=r"step: .* must be a whole number of steps, 0 or more"):
+        sim.step(count)
+    assert sim.step(0) == 0 == sim.steps
+    assert sim.step(np.int64(2)) == 2
+
+
+def test_mistakes_of_a_program_are_sentences(tmp_path):
+    sim = heatsolve.Simulation(MARCH, backend="numpy")
+    sim.run(until="0.01 s")
+    assert sim.steps == 10
+    for until in ("soon", np.nan, True, [0.1]):
+        with pytest.raises(InputError, match=r'until = .* must be a time such as 0\.5 or "0\.5 s"'):
+            sim.run(until=until)
+    for key in ({}, 3, {3: 3}, None):
+        with pytest.raises(InputError, match=r'set: give a key such as "source\.temperature"'):
+            sim.set(key, 3)
+    with pytest.raises(InputError, match="path = None must be the name of a file"):
+        sim.save(None)
+    assert sim.steps == 10
+    with pytest.raises(InputError, match="case = None must be a file, the name of a shipped case"):
+        heatsolve.run(None)
+    with pytest.raises(InputError, match="each = 3 must be a function"):
+        heatsolve.run(MARCH, each=3)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_set_after_the_end():
+    """But a callback, which is called at the end too, need not know; a wrong key is refused."""
+    sim = heatsolve.Simulation(MARCH, backend="numpy")
+    sim.run()
+    with pytest.raises(InputError, match="set: the run is over"):
+        sim.set("source.temperature", 1.0)
+    with pytest.raises(InputError, match="is not a key of"):
+        sim.set("time.end", 1.0)
+    for last in heatsolve.march(MARCH, "100 steps", backend="numpy"):
+        last.set("source.temperature", 1.0)
+        if last.over:
+            with pytest.raises(InputError, match="is not a key of"):
+                last.set("time.end", 1.0)
+    assert len(last.changes) == 1
+    with pytest.raises(InputError, match="set: the run is over"):
+        last.set("source.temperature", 1.0)
+
+
+def test_no_file_of_a_run_replaces_its_data():
+    """Neither the main file, nor another one, nor one that is saved between steps."""
+    files = [{"name": "p"}]
+    heatsolve.run(MARCH, backend="numpy", overrides={"output.file": files}, output="q.h5")
+    again = {"initial.temperature": {"file": "q_p.h5"}}
+    before = (api.Path("q.h5").read_bytes(), api.Path("q_p.h5").read_bytes())
+    refused = r"initial\.temperature: the run would replace .*q_p\.h5: "
+    for more in ({"output.file": [{"name": "p", "stride": 4}]}, {"output.file": files}):
+        with pytest.raises(InputError, match=f"{refused}name another --output"):
+            heatsolve.run(MARCH, backend="numpy", overrides=again | more, output="q.h5")
+    with pytest.raises(InputError, match=refused):
+        heatsolve.run(MARCH, backend="numpy", overrides=again, output="q_p.h5")
+    sim = heatsolve.Simulation(MARCH, backend="numpy", overrides=again)
+    sim.step()
+    with pytest.raises(InputError, match=f"{refused}save to another file"):
+        sim.save("./q_p.h5")
+    sim.save("keep.h5")
+    assert before == (api.Path("q.h5").read_bytes(), api.Path("q_p.h5").read_bytes())
+    heatsolve.run(MARCH, backend="numpy", overrides=again, output="q.h5")
+
+
+@mpi
+def test_an_error_in_a_callback_on_one_process_is_said_once(tmp_path):
+    script = tmp_path / "raises.py"
+    script.write_text(
+        "import heatsolve\n"
+        "def each(sim):\n"
+        "    if sim.steps == 2 and heatsolve.api.find_ranks().rank == 1:\n"
+        "        raise ValueError('seen')\n"
+        "heatsolve.run('taylor-green', overrides={'grid.cells': [8, 8]}, each=each, "
+        "backend='numpy', output=False)\n"
+    )
+    done = launch(2, script)
+    assert done.returncode != 0 and "ValueError: seen" in done.stderr
+    assert "begin another one" not in done.stderr and "ignored" not in done.stderr
+
+
 # ---- values that are set during a march ----------------------------------------------------------
 
 WARMER = {"boundary.left.FIELD.value": "1 + y", "source.FIELD": 3.0}
@@ -389,7 +476,8 @@ def test_what_was_set_is_told():
     ]
     assert "after step 5 (t = 0.005): source = " in sim.snapshot().attributes["changes"]
     sim.run()
-    sim.set("source.temperature", 3)  # no step is left for it
+    with pytest.raises(InputError, match="set: the run is over"):
+        sim.set("source.temperature", 3)
     assert len(sim.changes) == 2
 
 

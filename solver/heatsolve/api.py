@@ -2,11 +2,14 @@
 
 import itertools
 import math
+import operator
 import re
 import time as clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from numbers import Real
+from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +17,7 @@ import numpy as np
 
 from heatsolve.case import load as cases
 from heatsolve.case.case import Case
-from heatsolve.case.changes import refuse_another
+from heatsolve.case.changes import refuse_another, with_values
 from heatsolve.case.data import without_arrays
 from heatsolve.case.load import locating
 from heatsolve.case.toml import dump, inline
@@ -69,6 +72,8 @@ def load(case: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Cas
     mistake; InputError if there is no such case.
     """
     arrays: dict[str, Any] = {}
+    if not isinstance(case, str | PathLike | Mapping):
+        raise InputError(f"case = {case!r} must be a file, the name of a shipped case, or a table")
     try:
         settings = list(overrides)
         if isinstance(overrides, Mapping):
@@ -117,6 +122,8 @@ def run(
     >>> result.converged, result["temperature"].shape
     (True, (17, 17))
     """
+    if each is not None and not callable(each):
+        raise InputError(f"each = {each!r} must be a function of the simulation")
     simulation = Simulation(
         case,
         backend=backend,
@@ -190,7 +197,7 @@ class Simulation(Mapping[str, Any]):
         strict: bool = False,
         quiet: bool = True,
     ):
-        self._reason, self._broken = "", False
+        self._reason, self._broken, self._yielded = "", False, False
         self._result: Result | None = None
         self._began, self._ranks = clock.perf_counter(), find_ranks()
         self._report = Report(quiet, mute=self._ranks.rank > 0)
@@ -213,7 +220,7 @@ class Simulation(Mapping[str, Any]):
         if output is False and restart:
             raise InputError("restart: checkpoints lie beside a file, so give output")
         if not isinstance(output, bool) and output is not None:
-            return Path(output)
+            return _file("output", output)
         if output is False or case.origin is None or case.origin.name != TABLE:
             return None
         name = _name_of(case, restart) if self._ranks.rank == 0 else None
@@ -235,26 +242,35 @@ class Simulation(Mapping[str, Any]):
     def step(self, count: int = 1) -> int:
         """Make this number of steps, or iterations, or as many as there are; return how many.
 
+        Raises InputError for anything but a whole number from 0 on.
+
         >>> sim = heatsolve.Simulation("hot-plate", overrides={"grid.nodes": [17, 17]})
         >>> while sim.step(4):
         ...     print(sim.steps)
         4
         6
         """
-        first = self.steps
-        self._go(Until(first + count))
+        first, number = self.steps, -1
+        with suppress(TypeError):
+            number = -1 if isinstance(count, bool) else operator.index(count)
+        if number < 0:
+            raise InputError(f"step: {count!r} must be a whole number of steps, 0 or more")
+        self._go(Until(first + number))
         return self.steps - first
 
-    def run(self, until: float | None = None) -> None:
-        """March to the first step that reaches a time (s), by default to the end.
+    def run(self, until: float | str | None = None) -> None:
+        """March to the first step that reaches a time, 0.5 or `"0.5 s"`, by default to the end.
 
-        Raises InputError for a time behind the end of the march.
+        Raises InputError for a time behind the end of the march, or for none.
         """
         schedule, end = Schedule(), self.case.time
         if until is not None:
             if end is None:
                 raise InputError("until: a steady case has no time, use step()")
-            if not until <= end.end:
+            until = time_of(given := until)
+            if until is None or math.isnan(until):
+                raise InputError(f'until = {given!r} must be a time such as 0.5 or "0.5 s"')
+            if until > end.end:
                 raise InputError(f"until = {until:g} lies behind time.end = {end.end:g}")
             if self.time is not None and until <= self.time:
                 return
@@ -270,15 +286,19 @@ class Simulation(Mapping[str, Any]):
         try:
             while not self.over or self.steps != seen:
                 if self.steps != seen:
-                    seen = self.steps
+                    seen, self._yielded = self.steps, True
                     yield self
+                    self._yielded = False
                 if steps := schedule.steps:
                     self._go(Until(seen - seen % steps + steps))
                 else:
                     self._go(Until(schedule=schedule))
         except GeneratorExit:
-            self.close("the loop was left")
+            if not self._broken:
+                self.close("the loop was left")
             raise
+        finally:
+            self._yielded = False
 
     def call(self, each: Callable[["Simulation"], object], every: Every = None) -> None:
         """Call a function with the simulation as `march` yields it, up to the end of the run.
@@ -301,10 +321,12 @@ class Simulation(Mapping[str, Any]):
 
         `key` is that of the case, and may be a mapping of several keys to values; a value may be an
         expression of x, y, z and t. All processes must set the same. The file names what was set,
-        after which step (`changes`), and checkpoints hold it. At the end of a run it has no effect.
+        after which step (`changes`), and checkpoints hold it. In the last call of a callback, and
+        the last turn of a loop over `march`, it has no effect.
 
         Raises CaseError for a value that the case cannot have, InputError for another key, for a
-        steady case, and where the step of the march would be unstable; then nothing has changed.
+        steady case, after the end of the run, and where the step of the march would be unstable;
+        then nothing has changed.
 
         >>> sim = heatsolve.Simulation("cooling-cube", overrides={"grid.nodes": [9, 9, 9]})
         >>> sim.step(4)
@@ -314,7 +336,9 @@ class Simulation(Mapping[str, Any]):
         >>> sim.changes[0]
         (4, 0.01, {'boundary.top.temperature.value': '0.5'})
         """
-        pairs = key.items() if isinstance(key, Mapping) else [(key, value)]
+        pairs = list(key.items()) if isinstance(key, Mapping) else [(key, value)]
+        if not pairs or not all(isinstance(name, str) for name, _ in pairs):
+            raise InputError(f'set: give a key such as "source.temperature", not {key!r}')
         if self.case.time is None:
             raise InputError("set: a steady case has no steps, run another one")
         try:
@@ -323,6 +347,9 @@ class Simulation(Mapping[str, Any]):
             raise CaseError(f"set: {error}") from None
         self._demand_sound()
         if self.over:
+            with_values(self.case, settings)
+            if not self._yielded:
+                raise InputError("set: the run is over, there is no next step")
             return
         with self._together():
             pause = self._run.advance(self._agreed(Until(settings=settings)))
@@ -356,6 +383,8 @@ class Simulation(Mapping[str, Any]):
         request = StopRequest()
         with self._together(), request.heard() if self._ranks.size == 1 else nullcontext():
             until = replace(self._agreed(replace(until, stop=self._reason)), request=request)
+            if until.number == self.steps and not until.stop:
+                return
             while (pause := self._run.advance(until)) is not None:
                 self._at = pause
                 if pause.time is not None or pause.number >= until.number or request.made:
@@ -513,7 +542,10 @@ class Simulation(Mapping[str, Any]):
         """Write the fields now, and the history up to now, to a file of results."""
         with failing_together(self._ranks), np.errstate(all="ignore"):
             save(
-                self._at, target(Path(path)), clock.perf_counter() - self._began, self._run.changes
+                self._at,
+                target(_file("path", path)),
+                clock.perf_counter() - self._began,
+                self._run.changes,
             )
 
     @property
@@ -536,6 +568,21 @@ class Simulation(Mapping[str, Any]):
     def __repr__(self) -> str:
         time = "" if self.time is None else f", t = {self.time:g}"
         return f"<heatsolve.Simulation {self.case.name}: {self.steps} steps{time}>"
+
+
+def time_of(value: Any) -> float | None:
+    """The seconds of a time, 0.5 or `"0.5 s"`; None if it is none."""
+    if isinstance(value, str):
+        return seconds_of(value)
+    real = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    return float(value) if real else None
+
+
+def _file(name: str, value: Any) -> Path:
+    try:
+        return Path(value)
+    except TypeError:
+        raise InputError(f"{name} = {value!r} must be the name of a file") from None
 
 
 def schedule_of(every: Every, steady: bool) -> Schedule:
@@ -624,4 +671,4 @@ def _name_to_go_on(case: Case) -> str | None:
 
 def open(path: str | Path) -> Result:
     """The results of an earlier run, in a file."""
-    return Result(path)
+    return Result(_file("path", path))

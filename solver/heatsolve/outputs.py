@@ -4,7 +4,7 @@ Each has its own fields, points, precision and schedule, and is written in parts
 as `io.writer.Results` does it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ import numpy as np
 from heatsolve.case.case import Case
 from heatsolve.case.output import OutputFile
 from heatsolve.control.controller import State
+from heatsolve.errors import InputError
+from heatsolve.io.data import FILES
 from heatsolve.io.memory import Kept
 from heatsolve.io.writer import Results
 from heatsolve.models.base import Model
@@ -61,6 +63,23 @@ class Points:
         return cls(line[numbers], window, int(ends[0]), int(ends[1]) + 1, stride)
 
 
+def path_of(path: Path, section: OutputFile) -> Path:
+    """The path of one more file of a run, beside the one of all points."""
+    return path.with_name(f"{path.name.removesuffix('.h5')}_{section.name}.h5")
+
+
+def refuse_to_replace_data(case: Case, paths: Iterable[Path], advice: str) -> None:
+    """Raise InputError, with the key, where one of these files to be written holds data of the
+    case."""
+    written = [path for path in paths if path.exists()]
+    for key, data in case.data():
+        named = next((data.given[kind] for kind in FILES if kind in data.given), None)
+        for path in written if named is not None else ():
+            source = data.folder / str(named)
+            if source.exists() and source.samefile(path):
+                raise InputError(f"{key}: the run would replace {source}: {advice}")
+
+
 def points_of(section: OutputFile | None, case: Case, grid: Grid, own: Grid) -> list[Points]:
     """The points of a file along the axes, slowest first; `own` is the block of this process."""
     low, high, strides = case.grid.lower, case.grid.upper, (1,) * case.grid.dimension
@@ -84,7 +103,7 @@ class File:
         case, self.problem, self.section = problem.case, problem, section
         self.path = path
         if path is not None and section is not None:
-            self.path = path.with_name(f"{path.name.removesuffix('.h5')}_{section.name}.h5")
+            self.path = path_of(path, section)
         self._points = points_of(section, case, problem.whole, problem.grid)
         self._shape = [points.high - points.low for points in self._points]
         self._box: Any = None

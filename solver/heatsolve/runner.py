@@ -33,7 +33,7 @@ from heatsolve.models.base import Model, dims_of, make_model
 from heatsolve.models.grid import grid_of
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.unused import warn_of_unused
-from heatsolve.outputs import File, Files
+from heatsolve.outputs import File, Files, path_of, refuse_to_replace_data
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, duration, shown, speed, together
@@ -173,7 +173,10 @@ def _parts(
         demand_same(ranks, options_of(case, backend, path, start, strict))
         machine = machine_of(case, backend, report, ranks)
         warn_of_unused(case, machine, ranks.size, report.warn, strict)
-        connect(case, grid_of(case), None if kept else path)
+        connect(case, grid_of(case))
+        if path is not None:
+            paths = [path, *(path_of(path, section) for section in case.output.files)]
+            refuse_to_replace_data(case, paths, "name another --output")
         if kept and (case.output.drawn or case.output.files or case.checkpoint.every):
             report.warn("a run without a file writes no others, draws nothing, saves nothing")
         with explained(case, machine, ranks.size):
@@ -281,6 +284,8 @@ def save(
     there is no path; all processes together. `seconds`: of the run up to now."""
     problem = pause.problem
     outcome = Outcome("stopped", pause.number, pause.norm)
+    if path is not None:
+        refuse_to_replace_data(problem.case, [path], "save to another file")
     with File(problem, path, None) as file:
         file.append(pause.time, pause.stored())
         attributes = attributes_of(problem, outcome, work_of(problem, seconds, seconds))

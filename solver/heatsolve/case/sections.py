@@ -478,7 +478,8 @@ class Stop(Section):
     when: RowCondition | None = None
     """A march ends at the first row of its history at which this holds: an expression in the
     columns, such as `"probe_0_temperature > 350"`; `NAME_change` is the change of a column over
-    `stop.over`, relative to its largest magnitude there. See [when a run
+    `stop.over`, relative to its largest magnitude there. A comparison with a value that is not
+    finite, as 1/0, does not hold. See [when a run
     stops](cases.md#when-a-run-stops)."""
     over: Interval | None = None
     """The length of such a change: steps, or seconds of the march's own time, as `"0.5 s"`."""

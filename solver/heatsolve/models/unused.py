@@ -13,9 +13,9 @@ from typing import Any
 from heatsolve.backends import Backend
 from heatsolve.case.case import Case
 from heatsolve.case.load import lines_about
-from heatsolve.case.sections import FIELDS, IMPLICIT
+from heatsolve.case.sections import FIELDS, IMPLICIT, Time
 from heatsolve.case.toml import KeyPath
-from heatsolve.case.types import Found
+from heatsolve.case.types import Found, seconds_of
 from heatsolve.errors import CaseError
 from heatsolve.models.grid import grid_of, region_of
 
@@ -133,18 +133,30 @@ def _boxes(case: Case) -> Found:
 
 
 def _times(case: Case) -> Found:
-    """Times of frames behind the end of a march, or of files of a case without time."""
+    """Times behind the end of a march; of files of a case without time."""
     given: list[tuple[KeyPath, Any]] = [(("output",), case.output.every)]
     for n, file in enumerate(case.output.files):
         here = ("output", "file", n)
         given.append((here, file.every))
         if case.model.steady and file.every is not None:
             yield (*here, "every"), STEADY
+    for path, length in (*(((*path, "every"), every) for path, every in given),
+                         (("stop", "over"), case.stop.over)):  # fmt: skip
+        if case.time is not None and _outlasts(length, case.time):
+            yield path, f"the march ends before, at {case.time.end:g}"
     for path, every in given:
         for n, time in enumerate(every if case.time and isinstance(every, tuple) else ()):
             assert case.time is not None
             if time > case.time.end:
                 yield (*path, "every", n), f"the march ends before, at {case.time.end:g}"
+
+
+def _outlasts(length: Any, time: Time) -> bool:
+    """Whether steps or seconds are more than those of a march."""
+    seconds = seconds_of(length)
+    if seconds is None and isinstance(length, int) and time.step is not None:
+        seconds = (length - 0.5) * time.step
+    return seconds is not None and seconds > time.end
 
 
 def _start(case: Case) -> Found:

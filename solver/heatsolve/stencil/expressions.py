@@ -12,7 +12,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
 from typing import Any
@@ -67,6 +67,16 @@ def _min(*operands: ArrayLike) -> Any:
 
 def _max(*operands: ArrayLike) -> Any:
     return reduce(np.maximum, operands)
+
+
+@dataclass(frozen=True)
+class _Finite:
+    """A comparison that does not hold where an operand is not finite."""
+
+    chain: "_Chain"
+
+    def __call__(self, *operands: ArrayLike) -> Any:
+        return _and(self.chain(*operands), *map(np.isfinite, operands))
 
 
 @dataclass(frozen=True)
@@ -159,6 +169,19 @@ class Expression:
         with np.errstate(all="ignore"):
             value = np.asarray(_evaluate(self.tree, arrays), np.float64)
         return value if value.ndim else float(value)
+
+
+def comparing_finite(expression: Expression) -> Expression:
+    """The same expression, but a comparison with a value that is not finite does not hold."""
+
+    def changed(tree: Tree) -> Tree:
+        if not isinstance(tree, tuple):
+            return tree
+        function, *branches = tree
+        function = _Finite(function) if isinstance(function, _Chain) else function
+        return (function, *map(changed, branches))
+
+    return replace(expression, tree=changed(expression.tree))
 
 
 def words(expression: Expression) -> str:

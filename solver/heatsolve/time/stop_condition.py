@@ -5,9 +5,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from heatsolve.case.sections import CHANGE, Stop
 from heatsolve.case.types import seconds_of
 from heatsolve.errors import InputError
+from heatsolve.stencil.expressions import comparing_finite
 
 
 class StopCondition:
@@ -18,12 +21,15 @@ class StopCondition:
 
     def __init__(self, stop: Stop):
         self.text = stop.when.text if stop.when is not None else ""
-        self._when = stop.when
+        self._when = comparing_finite(stop.when) if stop.when is not None else None
         self._steps = stop.over if isinstance(stop.over, int) else None
         self._seconds = seconds_of(stop.over)
 
     def holds(self, history: Mapping[str, Sequence[Any]]) -> bool:
-        """Whether it holds after the last row; raises InputError for a column that there is not."""
+        """Whether it holds after the last row; what is not finite does not.
+
+        Raises InputError for a column that there is not.
+        """
         count = len(history["iteration"])
         if self._when is None or not count:
             return False
@@ -38,7 +44,8 @@ class StopCondition:
                 )
             changes = name != column
             values[name] = self._change(columns, column) if changes else columns[column][-1]
-        return bool(self._when(**values))
+        value = self._when(**values)
+        return bool(value) and bool(np.isfinite(value))
 
     def _change(self, columns: Mapping[str, Sequence[float]], name: str) -> float:
         """(largest - smallest) / largest magnitude over the last rows, of as long as `stop.over`;
