@@ -36,6 +36,8 @@ HOW = {
 """How values come to the points of another grid."""
 COUNTED = "This is a netCDF dimension but not a netCDF variable"
 """The name that netCDF gives an axis without positions."""
+HEADER = " (a header needs columns x, y, z or t, in lower case, and a field)"
+"""A hint, where a CSV file has none."""
 NETCDF_3 = b"CDF"
 """The first bytes of a file."""
 
@@ -233,10 +235,19 @@ def _table(path: Path) -> tuple[list[str], np.ndarray, list[int]]:
         raise InputError(f"{path} is empty")
     mark = next((each for each in (";", ",", "\t") if each in text[0][1]), " ")
     rows = csv.reader([line for _, line in text], delimiter=mark, skipinitialspace=True)
-    cells = [[cell.strip() for cell in row] for row in rows]
+    try:
+        cells = [[cell.strip() for cell in row] for row in rows]
+    except csv.Error as error:
+        raise InputError(f"{path}, line {text[rows.line_num - 1][0]}: {error}") from None
+    if len(cells) < len(text):
+        raise InputError(f"{path} has a quotation mark without its other")
     header, numbers = cells[0], [n for n, _ in text]
     width = len(header) - (not header[-1])
     named = any(word in ("t", *AXIS_NAMES) for word in header)
+    words = [word.strip() for word in begin.lstrip("# ").lower().split(mark.strip() or None)]
+    if not named and len(words) == width and {"time", *AXIS_NAMES} & set(words):
+        said = printable(begin[:40])
+        raise InputError(f'{path}, line {first}: "{said}" is no header{HEADER}')
     if named and len(cells) == 1:
         raise InputError(f"{path} has a header and no rows")
     table = np.empty((len(cells) - named, width))
@@ -248,25 +259,19 @@ def _table(path: Path) -> tuple[list[str], np.ndarray, list[int]]:
             try:
                 table[row, column] = float(cell)
             except ValueError:
-                raise InputError(
-                    _no_number(path, n, column + 1, cell, row == 0 and not named)
-                ) from None
+                said = _no_number(cell) + HEADER * (row == 0 and not named and cell[:1].isalpha())
+                raise InputError(f"{path}, line {n}, column {column + 1}: {said}") from None
         if len(given) != width:
             raise InputError(f"{path}, line {n}: has {len(given)} cells, the first row has {width}")
     return header[:width] if named else [], table, numbers[named:]
 
 
-def _no_number(path: Path, line: int, column: int, cell: str, first: bool) -> str:
-    """A sentence about a cell of a CSV file that holds no number."""
-    at = f"{path}, line {line}, column {column}"
+def _no_number(cell: str) -> str:
+    """What is wrong with a cell of a CSV file that holds no number."""
     if not cell:
-        return f"{at}: is empty"
-    said = f'{at}: "{printable(cell[:40])}" is no number'
-    if re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell, re.I):
-        return f"{said}: write 1.5, not 1,5"
-    return (
-        f"{said} (a header needs columns x, y, z or t, in lower case, and a field)" * first or said
-    )
+        return "is empty"
+    decimal = re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell, re.I)
+    return f'"{printable(cell[:40])}" is no number' + (": write 1.5, not 1,5" if decimal else "")
 
 
 def _chosen(path: Path, given: Mapping[str, Any], fields: Sequence[str]) -> str:
@@ -355,11 +360,11 @@ def _frame(given: Mapping[str, Any], lines: Mapping[Any, Any]) -> int | None:
     line = next((lines[name] for name in TIME if name in lines), None)
     if line is None:
         raise InputError("there is no axis of times with values: leave time out")
-    if given["time"] == "t":
-        return None
     if (kind := np.asarray(line).dtype.kind) not in "fiu":
         said = {"M": "dates", "m": "durations"}.get(kind, "no numbers")
         raise InputError(f"its times are {said}: give numbers, in the case's unit of time")
+    if given["time"] == "t":
+        return None
     return int(np.argmin(np.abs(np.asarray(line, float) - given["time"])))
 
 
