@@ -17,8 +17,8 @@ from pydantic import StrictBool
 from pydantic.fields import FieldInfo
 
 from heatsolve.case.load import built_in
-from heatsolve.case.output import Film
-from heatsolve.case.sections import FIELDS, Boundary, FieldName, Model, Section
+from heatsolve.case.output import Every, Film
+from heatsolve.case.sections import FIELDS, Boundary, FieldName, Model, Section, WallTime
 from heatsolve.case.types import (
     Constants,
     Integer,
@@ -30,7 +30,6 @@ from heatsolve.case.types import (
     SpaceTimeField,
     StartFile,
     Stride,
-    Times,
     VelocityField,
 )
 from heatsolve.stencil.expressions import Expression, show
@@ -60,7 +59,8 @@ WORDS = {
     StartFile: "name of a file",
     Constants: "table of numbers",
     Interval: "whole number > 0 or time",
-    Times: "whole number > 0, time, or list of numbers",
+    WallTime: "time",
+    Every: "whole number > 0, time, or list of numbers",
     RowCondition: "expression in columns of the history",
     Stride: "whole number > 0, or list of them",
     Film: "true, false, or list of names of fields",

@@ -253,7 +253,7 @@ def test_values_of_numpy():
     ],
 )
 def test_values_that_no_case_has(table, overrides, message):
-    with pytest.raises(CaseError, match=re.escape(f"<table>: {message}")):
+    with pytest.raises(CaseError, match=re.escape(f"the case: {message}")):
         heatsolve.load(table, overrides)
 
 
@@ -308,7 +308,7 @@ def test_importing_is_light():
 def test_keys_without_effect(capfd):
     """They are warned of, or refused with `strict`."""
     heatsolve.run(TABLE | {"output": {"every": 2}}, backend="numpy")
-    assert "warning: <table>:" in (said := capfd.readouterr().err)
+    assert "warning: the case:" in (said := capfd.readouterr().err)
     assert said.endswith("output.every: has no effect: a steady case has no time\n")
     with pytest.raises(CaseError, match=r"output\.every: has no effect: a steady case has no"):
         heatsolve.run(TABLE | {"output": {"every": 2}}, backend="numpy", strict=True)

@@ -170,6 +170,13 @@ def test_times_that_both_files_have_are_compared(march, tmp_path):
         list(compare(tmp_path / "0_mid.h5", tmp_path / "1_mid.h5"))
 
 
+def test_what_is_no_file_of_results_is_said(steady, tmp_path):
+    np.save(tmp_path / "x.npy", np.ones(3))
+    for pair in ((tmp_path / "x.npy", steady), (steady, tmp_path / "x.npy")):
+        with pytest.raises(FileFailure, match=r"cannot read .*x\.npy: it is no HDF5 file"):
+            list(compare(*pair))
+
+
 def test_the_command(steady, tmp_path):
     other = changed(steady, "temperature", {(3, 3): 9.0})
     for given, code, said in (

@@ -24,7 +24,7 @@ from heatsolve.case import load as registry
 from heatsolve.case.case import Case
 from heatsolve.case.load import parse
 from heatsolve.cli import app
-from heatsolve.errors import CaseError
+from heatsolve.errors import CaseError, ExitCode
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -181,6 +181,15 @@ def test_the_readme_names_every_command():
     text = PAGES["README.md"].read_text()
     program = typer.main.get_command(app)
     assert not {name for name in program.commands if f"`heatsolve {name}" not in text}
+
+
+def test_all_exit_codes_are_explained():
+    """In a table that the help of the program names."""
+    rows = re.findall(r"^\| (\d+) \| .+ \|$", PAGES["output.md"].read_text(), re.MULTILINE)
+    assert [int(row) for row in rows] == [int(code) for code in ExitCode]
+    said = " ".join(str(typer.main.get_command(app).help).split())
+    assert 'see docs/output.md, "Exit codes"' in said
+    assert all(f" {code} " in said for code in ExitCode if code != ExitCode.INTERNAL_ERROR)
 
 
 def test_the_reference_is_that_of_the_sections():

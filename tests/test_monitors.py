@@ -151,7 +151,8 @@ def test_all_processes_stop_at_the_limit(tmp_path):
     ("when = '1 > 2'", "stop.when: names no column of the history"),
     ("when = 3", "stop.when: must be an expression, not 3"),
     ("when = 'open(x)'", "stop.when"),
-    ("wall_time = 20", "stop.wall_time: must be a time, such as"),
+    ("wall_time = 20", 'stop.wall_time: must be a wall time, such as "110 min" or "90 s", not 20'),
+    ("wall_time = 0", 'stop.wall_time: must be a wall time, such as "110 min"'),
 ])  # fmt: skip
 def test_conditions_that_are_none_are_refused(given, said):
     with pytest.raises(CaseError) as refused:

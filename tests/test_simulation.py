@@ -372,6 +372,23 @@ def test_an_error_in_a_callback_on_one_process_is_said_once(tmp_path):
     assert "begin another one" not in done.stderr and "ignored" not in done.stderr
 
 
+def test_figures_and_places_name_the_case():
+    sim = heatsolve.Simulation(MARCH, backend="numpy")
+    sim.step(3)
+    short = {"time.end": 0.003, "output.fields": ["heat_flux_x"]}
+    written = heatsolve.run(MARCH, backend="numpy", overrides=short, output=False)
+    levels, expected = (
+        each.figure("heat_flux_x").axes[0].collections[0].get_array() for each in (sim, written)
+    )
+    assert len(levels) and np.array_equal(levels, expected)
+    with pytest.raises(InputError, match=r"^case has no field 'nope', only temperature, "):
+        sim.figure("nope")
+    with pytest.raises(InputError, match=r"^the result in memory has no field 'nope', only temp"):
+        sim.snapshot().figure("nope")
+    with pytest.raises(CaseError, match=r"^the case: time\.end: "):
+        heatsolve.run(MARCH | {"time": {"end": -1, "step": 0.1}})
+
+
 # ---- values that are set during a march ----------------------------------------------------------
 
 WARMER = {"boundary.left.FIELD.value": "1 + y", "source.FIELD": 3.0}

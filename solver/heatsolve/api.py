@@ -20,7 +20,7 @@ from heatsolve.case.case import Case
 from heatsolve.case.changes import refuse_another, with_values
 from heatsolve.case.data import without_arrays
 from heatsolve.case.load import locating
-from heatsolve.case.toml import dump, inline
+from heatsolve.case.toml import TABLE, dump, inline
 from heatsolve.case.types import seconds_of
 from heatsolve.cli import main
 from heatsolve.control.controller import Start
@@ -58,8 +58,6 @@ Overrides = Mapping[str, Any] | Sequence[str]
 """Keys of a case and their values, `{"grid.cells": [64, 64]}`, or texts as for `--set`."""
 
 
-TABLE = "<table>"
-"""Where a case that is given as a table comes from, as messages say it."""
 WRITTEN: dict[tuple[Path, str], str] = {}
 """By folder and name the texts of the cases given as tables that this process has run."""
 
@@ -554,14 +552,25 @@ class Simulation(Mapping[str, Any]):
 
     def snapshot(self) -> Result:
         """The fields now, and the history up to now, as a Result in memory."""
+        return self._snapshot()
+
+    def _snapshot(self, names: Sequence[str] | None = None) -> Result:
         with failing_together(self._ranks), np.errstate(all="ignore"):
-            found = save(self._at, None, self._seconds, self._run.changes)
+            found = save(self._at, None, self._seconds, self._run.changes, names)
         assert found is not None
         return Result(found)
 
     def figure(self, field: str | None = None, **options: Any) -> Any:
-        """A matplotlib Figure of a field now; options are those of `Result.figure`."""
-        return self.snapshot().figure(field, **options)
+        """A matplotlib Figure of a field now, derived ones among them; options are those of
+        `Result.figure`."""
+        derived = self.case.derived
+        if field is None or field in self.case.written or options.get("history"):
+            return self.snapshot().figure(field, **options)
+        if field not in self and field not in derived:
+            raise InputError(
+                f"{self.case.name} has no field {field!r}, only {', '.join((*self, *derived))}"
+            )
+        return self._snapshot([field]).figure(field, **options)
 
     __eq__, __hash__ = object.__eq__, object.__hash__
 

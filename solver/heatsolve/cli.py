@@ -76,7 +76,11 @@ def program(
         ),
     ] = False,
 ) -> None:
-    """Stencil, heat and flow solver: one case file, any machine, the same bits."""
+    """Stencil, heat and flow solver: one case file, any machine, the same bits.
+
+    Exit codes: 0 done, 2 bad input, 3 not converged, 4 diverged, 5 a comparison failed, 6 a file
+    failed, 75 stopped with a checkpoint, 130 Ctrl-C; see docs/output.md, "Exit codes".
+    """
 
 
 @app.command()

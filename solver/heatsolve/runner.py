@@ -278,16 +278,21 @@ def model_in_time(
 
 
 def save(
-    pause: Pause, path: Path | None, seconds: float, changes: Sequence[Changed]
+    pause: Pause,
+    path: Path | None,
+    seconds: float,
+    changes: Sequence[Changed],
+    names: Sequence[str] | None = None,
 ) -> Solution | None:
-    """Write the fields at a pause, and the history so far, to a file, or return its content where
-    there is no path; all processes together. `seconds`: of the run up to now."""
+    """Write fields at a pause, by default those of the case's file, and the history so far, to a
+    file, or return its content where there is no path; all processes together. `seconds`: of the
+    run up to now."""
     problem = pause.problem
     outcome = Outcome("stopped", pause.number, pause.norm)
     if path is not None:
         refuse_to_replace_data(problem.case, [path], "save to another file")
     with File(problem, path, None) as file:
-        file.append(pause.time, pause.stored())
+        file.append(pause.time, pause.stored(names))
         attributes = attributes_of(problem, outcome, work_of(problem, seconds, seconds))
         attributes |= {"wall_seconds": seconds, "changes": said_of(changes)}
         return file.finish(attributes, pause.history or dict.fromkeys(NO_ROWS, ()))

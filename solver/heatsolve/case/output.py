@@ -3,11 +3,21 @@
 import re
 from typing import Annotated, Any, Literal
 
+import pydantic
 from annotated_types import Ge, Le
 from pydantic import Field, PlainValidator, StrictBool
 
 from heatsolve.case.sections import FieldName, Section
-from heatsolve.case.types import Found, Integer, Interval, Real, Stride, Times
+from heatsolve.case.types import (
+    Found,
+    Integer,
+    Interval,
+    Mistakes,
+    Real,
+    Stride,
+    Times,
+    seconds_of,
+)
 from heatsolve.stencil.expressions import show
 
 
@@ -41,6 +51,29 @@ def _film(value: Any) -> Any:
 Film = Annotated[bool | tuple[str, ...], PlainValidator(_film)]
 
 
+def _every(
+    value: Any, handler: pydantic.ValidatorFunctionWrapHandler
+) -> int | str | tuple[float, ...]:
+    """A number of steps, the text of a time, or a list of times that ascend."""
+    if isinstance(value, list) and any(seconds_of(item) is not None for item in value):
+        raise ValueError(
+            f"a list of times has numbers of seconds, such as [0.1, 0.5], not {show(value)}"
+        )
+    try:
+        return handler(value)
+    except pydantic.ValidationError as error:
+        cause = error.errors()[0].get("ctx", {}).get("error")
+        if isinstance(value, list) or isinstance(cause, Mistakes):
+            raise
+    raise ValueError(
+        'must be a number of steps, such as 100, a time of the march, such as "0.5 s", or a list '
+        f"of times, such as [0.1, 0.5], not {show(value)}"
+    )
+
+
+Every = Annotated[Times, pydantic.WrapValidator(_every)]
+
+
 Compression = Literal["gzip", "lzf"]
 
 
@@ -51,7 +84,7 @@ class OutputFile(Section):
     """Its name behind that of the case: letters, digits, `-` and `_`."""
     fields: tuple[FieldName, ...] | None = None
     """The fields that are written, as `output.fields`."""
-    every: Times | None = None
+    every: Every | None = None
     """From one frame to the next, as `output.every`."""
     lower: tuple[Real, ...] | None = None
     """The low corner of a box, whose points are written; that of the grid if not given."""
@@ -83,7 +116,7 @@ class Output(Section):
     fields: tuple[FieldName, ...] | None = None
     """The fields that are written: of the model, or [derived ones](cases.md#derived-fields); all of
     the model if not given."""
-    every: Times | None = None
+    every: Every | None = None
     """From one frame to the next: steps, or seconds of the march's own time such as `"0.5 s"`; or a
     list of times. A time is that of the first step at or after it; no step is bent to meet one. The
     first and the last frame are always written."""

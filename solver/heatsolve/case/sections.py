@@ -472,6 +472,17 @@ CHANGE = "_change"
 """The end of a name of `stop.when` that stands for the change of a column."""
 
 
+def _wall_time(value: Any) -> str:
+    """The text of a wall time."""
+    seconds = seconds_of(value)
+    if seconds is None or not 0.0 < seconds < math.inf:
+        raise ValueError(f'must be a wall time, such as "110 min" or "90 s", not {show(value)}')
+    return str(value)
+
+
+WallTime = Annotated[str, pydantic.PlainValidator(_wall_time)]
+
+
 class Stop(Section):
     """`[stop]`: when a run ends early."""
 
@@ -483,7 +494,7 @@ class Stop(Section):
     stops](cases.md#when-a-run-stops)."""
     over: Interval | None = None
     """The length of such a change: steps, or seconds of the march's own time, as `"0.5 s"`."""
-    wall_time: Interval | None = None
+    wall_time: WallTime | None = None
     """After so long, such as `"110 min"`, a run saves a checkpoint and ends with exit code 75, from
     which `--restart` goes on. It counts from the beginning of the run."""
 
@@ -493,8 +504,6 @@ class Stop(Section):
             yield ("over",), f"missing: stop.when asks for a change ({CHANGE}), over how long?"
         if self.over is not None and not changes:
             yield ("over",), f"only with a change in stop.when, a name that ends in {CHANGE}"
-        if isinstance(self.wall_time, int):
-            yield ("wall_time",), 'must be a time, such as "110 min"'
 
 
 class Parallel(Section):

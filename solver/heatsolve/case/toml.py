@@ -164,6 +164,10 @@ class Place(NamedTuple):
     words: str
 
 
+TABLE = "the case"
+"""The name of a case that a program gives as a table: its text has no lines that a user knows."""
+
+
 def place_of(
     path: KeyPath, lines: Mapping[KeyPath, int], name: str, origins: Sequence[tuple[KeyPath, str]]
 ) -> Place:
@@ -178,7 +182,7 @@ def place_of(
         return Place(True, 0, f"--set {settings[-1]}")
     around = (path[:length] for length in range(len(path), 0, -1))
     line = next((lines[p] for p in around if p in lines), 0)
-    return Place(False, line, f"{name}:{line}" if line else name)
+    return Place(False, line, f"{name}:{line}" if line and name != TABLE else name)
 
 
 def dump(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:

@@ -147,6 +147,8 @@ def _failure(verb: str, path: Path, error: Exception) -> FileFailure:
     reason = re.search(r"\((.*)\)", str(error))
     number = int(buried[1]) if buried else getattr(error, "errno", None)
     cause = os.strerror(number) if number else reason[1] if reason else str(error)
+    if "file signature not found" in cause:
+        cause = "it is no HDF5 file"
     if number == errno.EAGAIN:
         cause = "another program has it locked"
     elif not path.parent.is_dir():

@@ -312,7 +312,8 @@ def _demand(fields: Sequence[str], names: Sequence[str], path: Path) -> None:
     """Raise InputError for a field that a file does not have."""
     for field in fields:
         if field not in names:
-            raise InputError(f"{path} has no field {field!r}, only {', '.join(names)}")
+            where = path if path.name else "the result in memory"
+            raise InputError(f"{where} has no field {field!r}, only {', '.join(names)}")
 
 
 def field_of(file: h5py.File, name: str) -> h5py.Dataset | parts.Linked:
