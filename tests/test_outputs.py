@@ -139,7 +139,7 @@ def test_no_frame_is_lost_or_doubled_by_a_restart(text, every, tmp_path):
 @pytest.mark.parametrize("every, said", [
     ("0", 'must be a number of steps, such as 100, a time of the march, such as "0.5 s", or a'),
     ("'soon'", "must be a number of steps"),
-    ("['0.01 s']", "a list of times has numbers of seconds, such as"),
+    ("['0.01 s']", r'has numbers of seconds, such as \[0\.1, 0\.5\], not "0\.01 s"'),
     ("[]", "a list of times must ascend from 0 or later"),
     ("[0.2, 0.1]", "a list of times must ascend from 0 or later"),
     ("[-1, 0.1]", "a list of times must ascend from 0 or later"),

@@ -352,6 +352,13 @@ def test_no_file_of_a_run_replaces_its_data():
     with pytest.raises(InputError, match=f"{refused}save to another file"):
         sim.save("./q_p.h5")
     sim.save("keep.h5")
+    sim.figure("temperature").savefig("q_temperature.png")
+    drawn = {
+        "initial.temperature": {"image": "q_temperature.png", "black": 0, "white": 1},
+        "output.plot": ["temperature"],
+    }
+    with pytest.raises(InputError, match=r"the run would replace q_temperature\.png: name"):
+        heatsolve.run(MARCH, backend="numpy", overrides=drawn, output="q.h5")
     assert before == (api.Path("q.h5").read_bytes(), api.Path("q_p.h5").read_bytes())
     heatsolve.run(MARCH, backend="numpy", overrides=again, output="q.h5")
 

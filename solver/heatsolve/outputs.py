@@ -65,7 +65,12 @@ class Points:
 
 def path_of(path: Path, section: OutputFile) -> Path:
     """The path of one more file of a run, beside the one of all points."""
-    return path.with_name(f"{path.name.removesuffix('.h5')}_{section.name}.h5")
+    return beside(path, f"{section.name}.h5")
+
+
+def beside(path: Path, end: str) -> Path:
+    """A path beside the file of all points, CASE_END."""
+    return path.with_name(f"{path.name.removesuffix('.h5')}_{end}")
 
 
 def refuse_to_replace_data(case: Case, paths: Iterable[Path], advice: str) -> None:

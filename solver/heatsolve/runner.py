@@ -33,7 +33,7 @@ from heatsolve.models.base import Model, dims_of, make_model
 from heatsolve.models.grid import grid_of
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.unused import warn_of_unused
-from heatsolve.outputs import File, Files, path_of, refuse_to_replace_data
+from heatsolve.outputs import File, Files, beside, path_of, refuse_to_replace_data
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, duration, shown, speed, together
@@ -175,8 +175,9 @@ def _parts(
         warn_of_unused(case, machine, ranks.size, report.warn, strict)
         connect(case, grid_of(case))
         if path is not None:
-            paths = [path, *(path_of(path, section) for section in case.output.files)]
-            refuse_to_replace_data(case, paths, "name another --output")
+            others = [path_of(path, section) for section in case.output.files]
+            pictures = [beside(path, f"{field}.png") for field in case.output.plot]
+            refuse_to_replace_data(case, [path, *others, *pictures], "name another --output")
         if kept and (case.output.drawn or case.output.files or case.checkpoint.every):
             report.warn("a run without a file writes no others, draws nothing, saves nothing")
         with explained(case, machine, ranks.size):

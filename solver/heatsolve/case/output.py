@@ -55,10 +55,11 @@ def _every(
     value: Any, handler: pydantic.ValidatorFunctionWrapHandler
 ) -> int | str | tuple[float, ...]:
     """A number of steps, the text of a time, or a list of times that ascend."""
-    if isinstance(value, list) and any(seconds_of(item) is not None for item in value):
-        raise ValueError(
-            f"a list of times has numbers of seconds, such as [0.1, 0.5], not {show(value)}"
-        )
+    for item in value if isinstance(value, list) else ():
+        if seconds_of(item) is not None:
+            raise ValueError(
+                f"a list of times has numbers of seconds, such as [0.1, 0.5], not {show(item)}"
+            )
     try:
         return handler(value)
     except pydantic.ValidationError as error:
