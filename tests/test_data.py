@@ -430,6 +430,19 @@ def test_an_earlier_result_of_another_size_is_a_start(folder):
     assert "initial.velocity_z" not in keys
 
 
+def test_the_parts_of_a_result_are_no_fields(folder):
+    """A file of many processes says how large their parts are."""
+    path = folder / "many.h5"
+    run(load("hot-plate", ["grid.nodes=[9, 9]"]), "numpy", path)
+    part = folder / "many.parts" / "0123abcd-0000-0000.h5"
+    part.parent.mkdir()
+    shutil.copy(path, part)
+    with h5py.File(path, "r+") as file:
+        file["parts/name"], file["parts/size"] = [f"many.parts/{part.name}"], [part.stat().st_size]
+    again = load("hot-plate", ["grid.nodes=[9, 9]", f"initial.temperature={{file='{path}'}}"])
+    assert run(again, "numpy", folder / "again.h5").outcome.count < 20
+
+
 def test_a_start_of_which_nothing_is_taken_is_told(folder):
     case = text("{ file = 'a.npy' }\nfile = 'none.h5'")
     with pytest.raises(CaseError, match=r"initial.file: has no effect: every field has a key of"):

@@ -17,6 +17,7 @@ import numpy as np
 from heatsolve.case.case import SIDES, Case
 from heatsolve.errors import InputError
 from heatsolve.io.disk import failing
+from heatsolve.io.layout import field_names
 from heatsolve.io.reader import field_of, opened
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.report import printable
@@ -42,8 +43,8 @@ NETCDF_3 = b"CDF"
 """The first bytes of a file."""
 
 
-def connect(case: Case, grid: Grid, written: Path | None = None) -> None:
-    """Open all data of a case, whose grid this is; `written` is the file that a run will replace.
+def connect(case: Case, grid: Grid) -> None:
+    """Open all data of a case, whose grid this is.
 
     Raises InputError, with the key, for a file that is not there, has no such field or does not
     cover the grid, and FileFailure for one that cannot be read.
@@ -58,10 +59,6 @@ def connect(case: Case, grid: Grid, written: Path | None = None) -> None:
         except InputError as error:
             said = str(error)
             raise InputError(said if said.startswith(f"{key}: ") else f"{key}: {said}") from None
-        if written is not None and written.exists() and "array" not in data.given:
-            path = _path(data)
-            if path.exists() and path.samefile(written):
-                raise InputError(f"{key}: the run would replace {path}: name another --output")
 
 
 def make_digests(case: Case, ranks: Ranks) -> None:
@@ -297,7 +294,7 @@ def _hdf5(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str
         wanted = dict(given)
         if "field" in given:
             wanted["field"] = given["field"].strip("/")
-        field = _chosen(path, wanted, _numbers(file))
+        field = _chosen(path, wanted, field_names(file) if ours else _numbers(file))
         about: Any = file[field]
         dims, lines = [], []
         for dimension in about.dims:
@@ -320,12 +317,12 @@ def _hdf5(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str
 
 
 def _numbers(file: h5py.File) -> list[str]:
-    """The datasets of numbers, at any depth, that are neither axes nor a history."""
+    """The datasets of numbers, at any depth, that are no axes."""
     result = []
 
     def look(name: str, item: Any) -> None:
         field = isinstance(item, h5py.Dataset) and item.dtype.kind in "fiu" and item.ndim > 0
-        if field and not item.is_scale and not name.startswith("history/"):
+        if field and not item.is_scale:
             result.append(name)
 
     file.visititems(look)
