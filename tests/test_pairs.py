@@ -83,8 +83,8 @@ def test_pairs_equal_numpy(entry, precision):
     signature = entry.signature(precision)
     for region in REGIONS:
         region = tuple(
-            (low, min(high, last))
-            for (low, high), (_, last) in zip(region, entry.region(SHAPE), strict=True)
+            (max(low, first), min(high, last))
+            for (low, high), (first, last) in zip(region, entry.region(SHAPE), strict=True)
         )
         given = [
             aligned(value) if isinstance(value, np.ndarray) else value
