@@ -542,7 +542,7 @@ class Simulation(Mapping[str, Any]):
             save(
                 self._at,
                 target(_file("path", path)),
-                clock.perf_counter() - self._began,
+                self._seconds,
                 self._run.changes,
             )
 

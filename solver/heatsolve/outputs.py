@@ -16,7 +16,7 @@ from heatsolve.case.case import Case
 from heatsolve.case.output import OutputFile
 from heatsolve.control.controller import State
 from heatsolve.errors import InputError
-from heatsolve.io.data import FILES
+from heatsolve.io.data import file_of
 from heatsolve.io.memory import Kept
 from heatsolve.io.writer import Results
 from heatsolve.models.base import Model
@@ -78,11 +78,11 @@ def refuse_to_replace_data(case: Case, paths: Iterable[Path], advice: str) -> No
     case."""
     written = [path for path in paths if path.exists()]
     for key, data in case.data():
-        named = next((data.given[kind] for kind in FILES if kind in data.given), None)
-        for path in written if named is not None else ():
-            source = data.folder / str(named)
-            if source.exists() and source.samefile(path):
-                raise InputError(f"{key}: the run would replace {source}: {advice}")
+        source = file_of(data)
+        if source is None or not source.exists():
+            continue
+        if any(path.samefile(source) for path in written):
+            raise InputError(f"{key}: the run would replace {source}: {advice}")
 
 
 def points_of(section: OutputFile | None, case: Case, grid: Grid, own: Grid) -> list[Points]:
@@ -126,7 +126,7 @@ class File:
             self._results = Results(self.path, *args, transient=transient, **given)
         else:
             self._results = Kept(*args, transient=transient)
-        self.secure, self.last = self._results.secure, self._results.last
+        self.secure = self._results.secure
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -226,7 +226,7 @@ class Files:
     def of_march(self) -> list[Output]:
         """The files as a march writes them."""
         return [
-            Output(file.schedule, file.append, file.last, file.presents) for file in self._files
+            Output(file.schedule, file.append, file.newest, file.presents) for file in self._files
         ]
 
     def secure(self) -> dict[str, Any]:

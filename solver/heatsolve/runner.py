@@ -408,7 +408,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
 
 
 def passes_between_exchanges(sweeps: int, most: int, points: int) -> int:
-    """Passes of so many sweeps that GPUs make for each exchange of ghosts: an odd number.
+    """The number of passes, of `sweeps` each, that GPUs make for each exchange: an odd number.
 
     With a halo of d layers an exchange costs a sweep a d-th of its time, and the ghosts that are
     updated, too, d times the `points` of a layer: together least for d = sqrt(time / points).

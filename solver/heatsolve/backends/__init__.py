@@ -684,7 +684,6 @@ __all__ = [
     "Message",
     "Nccl",
     "Region",
-    "Scalars",
     "Signature",
     "cache_folder",
     "converted",

@@ -97,8 +97,9 @@ def described(key: str, data: Data, grid: Grid) -> str:
     return f"{key}: {', '.join(parts)}"
 
 
-def _path(data: Data) -> Path:
-    return data.folder / next(data.given[key] for key in FILES if key in data.given)
+def file_of(data: Data) -> Path | None:
+    """The file that holds some data; None of an array from Python."""
+    return next((data.folder / str(data.given[key]) for key in FILES if key in data.given), None)
 
 
 def _samples(
@@ -115,7 +116,8 @@ def _samples(
             )
         array = arrays[given["array"]]
         return array_samples(array, axes, across, _frame(given, getattr(array, "coords", {})))
-    path = _path(data)
+    path = file_of(data)
+    assert path is not None
     with failing("read", path):
         if path.is_dir():
             raise InputError(f"{path} is a folder: name a file in it")
@@ -186,22 +188,17 @@ def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str 
         unknown = [None] * table.ndim
         get = table.__getitem__
         return _of_file(path, get, table.shape, unknown, unknown, table.dtype, axes, across)
-    own = [axis for axis in ("t", *axes) if axis in header]
+    own = [axis for axis in ("t", *reversed(AXIS_NAMES)) if axis in header]
     fields = [word for word in header if word not in ("t", *AXIS_NAMES)]
     name = _chosen(path, given, fields)
-    if not own:
+    if not {"t", *axes} & set(own):
         raise InputError(f"{path} has none of the columns {', '.join(['t', *reversed(axes)])}")
-    for word in set(header) & {"t", *AXIS_NAMES}:
+    for word in own:
         column = table[:, header.index(word)]
         if not (sound := np.isfinite(column)).all():
             n = int(np.argmin(sound))
             raise InputError(
                 f"{path}, line {lines_at[n]}: {word} is {column[n]:g}, positions must be finite"
-            )
-        if word not in own and np.ptp(column):
-            has = " and ".join(reversed(axes))
-            raise InputError(
-                f"{path} has an axis {word}, the case has {has}: cut a plane out of it"
             )
     found = [np.unique(table[:, header.index(axis)], return_inverse=True) for axis in own]
     shape = tuple(line.size for line, _ in found)
@@ -212,8 +209,8 @@ def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str 
             f"{path} has {len(table)} points, which are no grid of {' x '.join(map(str, shape))}"
         )
     values[places] = table[:, header.index(name)]
-    along = tuple(line for line, _ in found)
-    return Samples(tuple(own), shape, along, values.dtype, values.__getitem__)
+    along, get = [line for line, _ in found], values.__getitem__
+    return _of_file(path, get, shape, own, along, values.dtype, axes, across, None)
 
 
 def _table(path: Path) -> tuple[list[str], np.ndarray, list[int]]:

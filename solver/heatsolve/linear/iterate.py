@@ -208,19 +208,6 @@ Beginning = Callable[[System, int], tuple[Method, Criterion]]
 """The method and the criterion of a system whose u and b were multiplied with 2 to a power."""
 
 
-def solve(
-    system: System,
-    u: Any,
-    begin: Beginning,
-    reset: Callable[[], None],
-    watcher: Watcher,
-    controller: Controller | None = None,
-    resumed: Saved | None = None,
-) -> Outcome:
-    """Solve A u = b as `solving` does, without a pause."""
-    return finished(solving(system, u, begin, reset, watcher, controller, resumed))
-
-
 def solving(
     system: System,
     u: Any,

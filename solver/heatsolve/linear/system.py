@@ -410,7 +410,7 @@ class Method(ABC):
         return {"u": self.solution(steps)}
 
     def record(self, steps: int) -> dict[str, float]:
-        """The numbers that the next step needs after so many, besides the arrays of `memory`."""
+        """The numbers that step `steps` needs besides the arrays of `memory`."""
         return self.scalars
 
     def recall(self, steps: int, scalars: dict[str, float]) -> None:

@@ -67,7 +67,7 @@ class Schedule:
         return max(1, math.ceil(min(steps, 2.0**53)))
 
     def count_with_last(self, steps: int, end: float) -> int:
-        """How often it is due in about so many even steps from 0 to the end, and after the last."""
+        """How often it is due in about `steps` even steps up to the `end`, and after the last."""
         if self.empty:
             return 1
         if self.steps is not None:

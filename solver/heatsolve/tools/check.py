@@ -11,6 +11,7 @@ from heatsolve.backends import Backend
 from heatsolve.backends.registry import choose, make
 from heatsolve.budget import Budget, budget_of
 from heatsolve.case.case import Case
+from heatsolve.case.output import OutputFile
 from heatsolve.case.sections import IMPLICIT
 from heatsolve.errors import InputError
 from heatsolve.io.data import connect
@@ -221,11 +222,12 @@ def memory_row(budget: Budget, machine: Backend, ranks: int) -> str:
     return row("memory", text, memory=int(budget.needed(machine.on_device)))
 
 
-def frames_of(case: Case, count: int) -> int:
-    """Frames of a file of results, where a march has `count` steps."""
+def frames_of(case: Case, count: int, file: OutputFile | None = None) -> int:
+    """Frames of the file of all points, or of another one, where a march has `count` steps."""
     if case.time is None:
         return 1
-    return 1 + Schedule.of(case.output.every).count_with_last(count, case.time.end)
+    every = (file or case.output).every
+    return 1 + Schedule.of(every).count_with_last(count, case.time.end)
 
 
 def files(case: Case, grid: Grid, count: int) -> str:
@@ -250,9 +252,7 @@ def _others(case: Case, grid: Grid, count: int) -> Iterator[str]:
     """The files of some points."""
     for file in case.output.files:
         points = math.prod(p.coordinates.size for p in points_of(file, case, grid, grid))
-        names, frames = file.fields or case.field_names, 1
-        if case.time is not None:
-            frames += Schedule.of(file.every).count_with_last(count, case.time.end)
+        names, frames = file.fields or case.field_names, frames_of(case, count, file)
         item = np.dtype(file.precision or case.solver.field_precision).itemsize
         bulk = H5_BYTES + points * len(names) * item * frames
         counted = "" if case.time is None else f", {frames} frames"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from heatsolve.backends import Accumulator
 from heatsolve.case.case import Case
 from heatsolve.linear import iterate
-from heatsolve.linear.iterate import Controller, solve
+from heatsolve.linear.iterate import Controller, finished, solving
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method, System, two_coloured
@@ -186,7 +186,7 @@ class Implicit(Stepper):
             if problem.walls_vary:
                 problem.write_walls(t, end)
 
-        outcome = solve(self.system, t, begin, reset, Silent(), controller)
+        outcome = finished(solving(self.system, t, begin, reset, Silent(), controller))
         self.norm = outcome.norm
         demand_converged(outcome, f"the step to t = {end:g}")
         if change is not None:
