@@ -14,7 +14,8 @@ from conformance import compare_packing, compare_quotients, registry, same, swee
 from heatsolve.backends.gpu.numba_cuda import SimulatedBackend
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
-from heatsolve.linear.multigrid.mixed import CORRECTED
+from heatsolve.linear.multigrid.mixed import corrected
+from heatsolve.linear.system import with_change
 from heatsolve.stencil.language import copy, neighbour
 
 SHAPES = {1: (20,), 2: (7, 19), 3: (5, 4, 9)}
@@ -121,7 +122,7 @@ def compare_both_precisions(host, device):
         single = machine.single()
         u, e, out = machine.to_device(values), single.to_device(values), single.zeros((6, 9))
         norm = machine.accumulator("max")
-        machine.sweep(CORRECTED["max"], (out, norm), ((1, 5), (1, 8)), u, e, 1.0 / 3.0)
+        machine.sweep(with_change(corrected, "max"), (out, norm), ((1, 5), (1, 8)), u, e, 1.0 / 3.0)
         results.append((machine.to_host(out), norm.value))
     (ours, norm), (wanted, other) = results
     assert ours.dtype == np.float32 and same(ours, wanted) and norm == other

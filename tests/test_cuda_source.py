@@ -14,7 +14,8 @@ from conformance import PRECISIONS, registry
 
 from heatsolve.backends import Signature
 from heatsolve.backends.gpu import emit as cuda_c
-from heatsolve.linear.multigrid.mixed import CORRECTED, scaled_residual
+from heatsolve.linear.multigrid.mixed import corrected, scaled_residual
+from heatsolve.linear.system import with_change
 from heatsolve.models.heat import equations as heat
 from heatsolve.stencil.trace import REAL
 
@@ -95,7 +96,7 @@ NARROW = {
         ),
     ),
     "correction": (
-        CORRECTED["max"],
+        with_change(corrected, "max"),
         Signature(
             (FULL, FULL, REAL), ("array", "max"), (0, None), "float64", 2, True, narrow=("a1",)
         ),

@@ -84,7 +84,7 @@ def solved(given, backend, ranks):
         norms.append(into.value)
     own = problem.own(method.solution(3))
     levels = getattr(method, "_correction", method)._levels
-    overlapping = sum(level.overlap is not None for level in levels)
+    overlapping = sum(level.overlaps for level in levels)
     places = [slice(a.start, a.start + a.unknowns) for a in problem.grid.axes]
     return own, (*norms, change.value), tuple(places), overlapping
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from heatsolve.backends import Accumulator, ArrayLibrary
 from heatsolve.errors import InputError
-from heatsolve.linear.system import Method, System, with_change
+from heatsolve.linear.system import Method, System, with_norm_of_change
 from heatsolve.stencil.grid import WALLS, Axis, whole
 from heatsolve.stencil.language import Point, shifted, term, where
 
@@ -175,8 +175,7 @@ class Fourier(Method):
         self._is_packed = False
         with self._library.queue():
             correction = self._solve(self._library.view(self._right))
-            out = self.u if change is None else (self.u, change)
-            point = CORRECTED[change.kind if change else None]
+            point, out = with_norm_of_change(corrected, self.u, change)
             sweep(point, out, system.grid.interior, self.u, correction)
 
     def _solve_ahead(self, norm: Accumulator) -> None:
@@ -306,13 +305,6 @@ def placed(at, inside):
 def corrected(at, u, correction):
     """u plus a correction without ghosts."""
     return u[at] + placed(at, correction)
-
-
-CORRECTED: dict[str | None, Point] = {
-    None: corrected,
-    "max": with_change(corrected, "max"),
-    "sum": with_change(corrected, "sum"),
-}
 
 
 # ---- transforms ----------------------------------------------------------------------------------

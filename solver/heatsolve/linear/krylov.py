@@ -9,7 +9,7 @@ from heatsolve.backends import Accumulator
 from heatsolve.linear.multigrid.cycle import Correction
 from heatsolve.linear.multigrid.smoothers import smoother_of
 from heatsolve.linear.stationary import quotient
-from heatsolve.linear.system import TERMS, Method, System
+from heatsolve.linear.system import Method, System
 from heatsolve.stencil.language import copy, term_of
 
 
@@ -82,7 +82,7 @@ class ConjugateGradients(Method):
         self._steps[key]()
         self._begins = False
         if change is not None:
-            point = MOVED[change.kind]
+            point = term_of(_moved_by, change.kind)
             system.backend.sweep(point, change, system.grid.interior, self._p, self._alpha)
 
     def _make_step(self, number: int, begins: bool) -> None:
@@ -153,7 +153,8 @@ class ConjugateGradients(Method):
         return {"u": self.u, "r": self._r, "p": self._p}
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
-        self.system.backend.sweep(TERMS[into.kind], into, self.system.grid.interior, self._r)
+        system = self.system
+        system.backend.sweep(term_of(copy, into.kind), into, system.grid.interior, self._r)
 
 
 class MultigridCG(ConjugateGradients):
@@ -206,12 +207,10 @@ def weighted_product(a, b, at, ratios):
 
 
 def _moved_by(at, p, alpha):
-    """alpha p."""
+    """alpha p, the change of a step."""
     return alpha[at] * p[at]
 
 
-MOVED = {kind: term_of(_moved_by, kind) for kind in TERMS}
-"""The terms of the norms of alpha p, the change of a step."""
 CURVATURE = 2
 """The number of <p, A p>, behind <r, z> of even and of odd steps."""
 

@@ -63,8 +63,7 @@ class Sweeps:
         update the part of the margin that the next ones read. A norm of new - u goes into `change`.
         """
         halo, sweep = self.halo, self.backend.sweep
-        changed = point if change is None else with_change(point, change.kind)
-        out = new if change is None else (new, change)
+        changed, out = with_norm_of_change(point, new, change)
         since_exchange = number % halo.depth
         if since_exchange == 0:
             self.sweep(changed, out, u, *arguments)
@@ -189,7 +188,7 @@ class System(Sweeps):
 
     def norm_of_b(self, into: Accumulator) -> None:
         """Add the terms of a norm of b alone."""
-        self.backend.sweep(TERMS[into.kind], into, self.grid.interior, self.b)
+        self.backend.sweep(term_of(copy, into.kind), into, self.grid.interior, self.b)
 
     def residual_floor(self, u: Any, kind: str) -> float:
         """2 eps times the norm of |A| |u| + |b|: what rounding leaves of the residual's norm."""
@@ -230,10 +229,6 @@ def _odd(number: int) -> int:
     return number - 1 + number % 2
 
 
-TERMS = {kind: term_of(copy, kind) for kind in ("sum", "max")}
-"""The terms of the norms of an array."""
-
-
 @lru_cache(1 << 8)
 def with_change(point: Point, kind: str) -> Point:
     """An update of u together with the term of a norm of its change."""
@@ -243,6 +238,13 @@ def with_change(point: Point, kind: str) -> Point:
         return value, term(value - u[at], kind)
 
     return updated
+
+
+def with_norm_of_change(point: Point, out: Any, change: Accumulator | None) -> tuple[Point, Any]:
+    """An update and its output, with a norm of its change if there is an accumulator for it."""
+    if change is None:
+        return point, out
+    return with_change(point, change.kind), (out, change)
 
 
 def weighted(at, u, *ratios):
@@ -466,10 +468,6 @@ class Pairwise(Method):
     def __init__(self, system: System, u: Any):
         super().__init__(system, u)
         self._pair = (u, system.like(u))
-
-    def _work_in(self, first: Any, second: Any) -> None:
-        """Use these two arrays; begin in the first of them."""
-        self._pair = (first, second)
 
     def solution(self, steps: int) -> Any:
         return self._pair[steps % 2]

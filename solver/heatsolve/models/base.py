@@ -30,8 +30,7 @@ from heatsolve.parallel.decomposition import block_of_rank, process_grid
 from heatsolve.parallel.halo import Halo
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.parallel.transport import transport_of
-from heatsolve.stencil.evaluate import evaluate
-from heatsolve.stencil.expressions import words
+from heatsolve.stencil.expressions import evaluate, words
 from heatsolve.stencil.grid import WALLS, Grid, Region
 from heatsolve.stencil.language import copy, largest_magnitude
 

@@ -2,7 +2,8 @@
 
 A text is parsed by Python's own grammar, and only the few kinds of node named here are taken
 over into a tree of NumPy functions; nothing is ever handed to `eval`. Everything is float64:
-a comparison gives 1 or 0, and any number but 0 counts as true.
+a comparison gives 1 or 0, and any number but 0 counts as true. `evaluate` takes an expression to
+the points of a grid.
 """
 
 import ast
@@ -15,13 +16,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heatsolve.errors import InputError
 from heatsolve.report import printable
+from heatsolve.stencil.grid import Grid
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 60
@@ -355,3 +357,60 @@ class _Reader:
             plural = "" if fewest == 1 else "s"
             raise ExpressionError(f"{name} takes {wanted} argument{plural}, not {given}")
         return function
+
+
+# ---- quantities on a grid -----------------------------------------------------------------------
+
+
+class End(Protocol):
+    """An end of the grid: an axis, slowest first, and its low (0) or high (1) side."""
+
+    @property
+    def axis(self) -> int: ...
+    @property
+    def side(self) -> int: ...
+
+
+def evaluate(
+    grid: Grid,
+    path: str,
+    expression: Expression,
+    time: float = 0.0,
+    positive: bool = False,
+    wall: End | None = None,
+) -> np.ndarray:
+    """An expression at all points of a grid, or along a wall; finite, or InputError.
+
+    It is evaluated on the host by NumPy, so that its bits do not depend on the backend. A quantity
+    that does not vary along an axis stays an array of extent 1 along it: constants need no memory.
+    `path` is the key that messages speak of.
+    """
+    positions = grid.positions()
+    if wall is not None:
+        axis = grid.axes[wall.axis]
+        at_wall = np.array([(axis.lower, axis.upper)[wall.side]])
+        positions[axis.name] = grid.along(wall.axis, at_wall)
+    known: dict[str, ArrayLike] = {**positions, "t": time}
+    variables = {name: known[name] for name in expression.names}
+    args = variables if wall is not None else grid.to_evaluate(variables)
+    values = np.asarray(expression(**args), float)
+    values = values if values.ndim else values.reshape((1,) * grid.dimension)
+    if "t" in expression.names and time > 0.0:
+        path = f"{path} at t = {time:g}"
+    demand(grid, np.isfinite(values), values, path, "be finite")
+    if positive:
+        demand(grid, values > 0.0, values, path, "be greater than 0")
+    if args is not variables:
+        shapes = [np.shape(each) for each in variables.values()]
+        values = np.broadcast_to(values, np.broadcast_shapes(*shapes))
+    return values
+
+
+def demand(grid: Grid, holds: np.ndarray, values: np.ndarray, path: str, what: str) -> None:
+    """Raise InputError, with the first place where it does not hold."""
+    if holds.all():
+        return
+    index = tuple(int(n) for n in np.unravel_index(int(np.argmin(holds)), values.shape))
+    where = grid.place(index, values.shape)
+    at = f" at {where}" if where else ""
+    raise InputError(f"{path}: must {what}, but is {values[index]:g}{at}")

@@ -1,16 +1,18 @@
 """Geometric multigrid: cycles of smoothing and of corrections from coarser grids."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.linear.multigrid.hierarchy import hierarchy
-from heatsolve.linear.multigrid.levels import Level
+from heatsolve.linear.multigrid.levels import FusedLevel
+from heatsolve.linear.multigrid.overlap import OverlappedLevel
 from heatsolve.linear.multigrid.smoothers import Smoother, first_of, smoother_of
 from heatsolve.linear.system import Pairwise, System
-from heatsolve.stencil.language import change, copy, term_of
+from heatsolve.stencil.language import change as change_of
+from heatsolve.stencil.language import copy, term_of
 
 
 class Multigrid(Pairwise):
@@ -42,30 +44,21 @@ class Multigrid(Pairwise):
         dimension = system.grid.dimension
         smoother_here = smoother_of(smoother, dimension, sweeps=sweeps, nested=self._nested)
         first = first_of(smoother_here, dimension, self._nested)
-        levels = hierarchy(system, *self._pair, smoother_here, first, overlaps=not self._nested)
-        self._levels = levels
-        # A first level whose blocks overlap has arrays of its own: whether u and b have been taken
-        # into them, and whether u is behind them since.
-        self._wide = levels[0].overlap
-        self._taken = self._behind = False
+        args = (*self._pair, smoother_here, first, not self._nested)
+        self._levels = hierarchy(system, *args)
+        self._first = self._levels[0]
+        self._wide = self._first if isinstance(self._first, OverlappedLevel) else None
         if self._wide is not None:
-            self._work_in(levels[0].u, levels[0].other)
-        # The norm that a cycle finds on its way, and the number of cycles whose norm it is.
-        self._norm: Accumulator | None = None
-        self._known: int | None = None
-        # Cycles that begin with the residual find that of their start: so each is begun by the one
-        # before it. The number of cycles after which the next one is begun already.
-        self._begun: int | None = None
-        self._begins_next = False
+            self._pair = self._wide.u, self._wide.other
+        self._norm: NormOnTheWay | None = None
         if norm is not None:
             total = system.backend.accumulator(norm)
-            restricts = not (first.before or self._nested)
-            self._norm = total if self._levels[0].look_on_the_way(total, restricts) else None
-            self._begins_next = self._norm is not None and restricts
-        self._swaps = self._levels[0].swaps
+            begins_next = not (first.before or self._nested)
+            if self._first.add_norm_on_the_way(total, begins_next):
+                self._norm = NormOnTheWay(total, begins_next)
+        self._swaps = self._first.swaps
         if self._nested and self._swaps:  # a start of its own is made in the other array
-            self._work_in(*self._pair[::-1])
-            self._levels[0].u, self._levels[0].other = self._pair
+            self._first.u, self._first.other = self._pair = self._pair[::-1]
         self._old: Any = None
         # By the array that a cycle begins with; full multigrid may need none but its first. And
         # norms of residuals, by the array of the solution.
@@ -78,35 +71,26 @@ class Multigrid(Pairwise):
                 self._cycle(number)
 
     def step(self, number: int, change: Accumulator | None) -> None:
-        self._forget()
+        norm = self._norm
+        if norm is not None:
+            norm.forget()
         # Full multigrid makes a start of its own where the given one stands.
         copies = not self._swaps or self._wide is not None or (self._nested and number == 0)
         if change is not None and copies:
             self._old = self.system.like(self.solution(number), self._old)
-        if self._begins_next and self._begun != number:
-            self._begin_next(number)
-            self._forget()
-        self._take()
+        if norm is not None and norm.begins_next and norm.begun != number:
+            self._begin_next(number, norm)
+            norm.forget()
+        if self._wide is not None:
+            self._wide.take(self.u, self.system.b)
         (self._cycle(number) if number or not self._nested else self._full)()
-        self._behind = self._wide is not None
-        if self._norm is not None:
-            self._known = number + 1
-        if self._begins_next:
-            self._begun = number + 1
+        if norm is not None:
+            norm.known = number + 1
+            norm.begun = number + 1 if norm.begins_next else None
         if change is not None:
             interior, new = self.system.grid.interior, self.solution(number + 1)
             old = self._old if copies else self.solution(number)
-            self.system.backend.sweep(_changes[change.kind], change, interior, new, old)
-
-    def _take(self) -> None:
-        """Take u and b into the arrays of blocks that overlap, unless they are there."""
-        if self._wide is None or self._taken:
-            return
-        for array in self._pair:
-            self._wide.take(array, self.u)
-        if (b := self._levels[0].system.b) is not self.system.b:
-            self._wide.take(b, self.system.b)
-        self._taken = True
+            self.system.backend.sweep(term_of(change_of, change.kind), change, interior, new, old)
 
     def _cycle(self, number: int) -> Callable[[], None]:
         """What makes cycle `number`."""
@@ -117,45 +101,48 @@ class Multigrid(Pairwise):
         return self._cycles[id(u)]
 
     def _improve(self, u: Any, other: Any) -> None:
-        if not self._begins_next:
-            improve(self._levels, u, other, self._visits)
+        level = self._first
+        if self._norm is None or not self._norm.begins_next:
+            level.improve(u, other, self._visits)
             return
-        result = end(self._levels, u, u, other, self._visits)
-        self._levels[0].descend(result, other if result is u else u)
+        assert isinstance(level, FusedLevel)
+        result = level.end(u, u, other, self._visits)
+        level.descend(result, other if result is u else u)
 
-    def _begin_next(self, steps: int) -> None:
-        """Begin the cycle after so many, and find the norm of their residual."""
-        self._forget()
+    def _begin_next(self, steps: int, norm: "NormOnTheWay") -> None:
+        """Begin the cycle after these, and find the norm of their residual."""
+        norm.forget()
         u = self.solution(steps)
-        self._levels[0].descend(u, self._pair[u is self.u])
-        self._begun = self._known = steps
+        assert isinstance(self._first, FusedLevel)
+        self._first.descend(u, self._pair[u is self.u])
+        norm.begun = norm.known = steps
 
     def _solve(self) -> None:
-        begin_nested(self._levels)
+        self._first.begin_nested(self._first.u)
         self._improve(*self._pair)
 
     def accumulator(self, kind: str) -> Accumulator:
         """That of the cycles themselves, if it is of this kind."""
-        if self._norm is None or kind != self._norm.kind:
+        if self._norm is None or kind != self._norm.total.kind:
             return super().accumulator(kind)
-        return self._norm
+        return self._norm.total
 
     def accumulators(self, kind: str, count: int) -> list[Accumulator]:
-        if self._norm is None or kind != self._norm.kind:
+        if self._norm is None or kind != self._norm.total.kind:
             return super().accumulators(kind, count)
-        return [self._norm]
+        return [self._norm.total]
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
-        if into is self._norm and self._begins_next and self._begun != steps:
-            self._begin_next(steps)
-        if into is self._norm and self._known == steps:
-            self._known = None  # it has all terms already
-            return
-        if self._wide is not None and self._behind:
-            system, u = self._levels[0].system, self._newest(steps)
-            self._wide.exchange(u)
-            args = (u, system.b, *system.coefficients)
-            system.backend.sweep(term_of(system.residual, into.kind), into, self._wide.own, *args)
+        norm = self._norm
+        if norm is not None and into is norm.total:
+            if norm.begins_next and norm.begun != steps:
+                self._begin_next(steps, norm)
+            if norm.known == steps:
+                norm.known = None  # it has all terms already
+                return
+        if self._wide is not None:
+            self._wide.take(self.u, self.system.b)
+            self._wide.residual_norm(self._newest(steps), into)
             return
         if into not in self._series.get(into.kind, ()):
             super().residual_norm(steps, into)
@@ -167,16 +154,12 @@ class Multigrid(Pairwise):
         self._norms[key]()
 
     def _newest(self, steps: int) -> Any:
-        """The array of the first level that holds the solution after so many steps."""
+        """The array of the first level that holds the solution after these steps."""
         return self._pair[steps % 2 if self._swaps else 0]
 
     def solution(self, steps: int) -> Any:
-        if self._wide is None:
-            return self._newest(steps)
-        if self._behind:
-            self._wide.give(self.u, self._newest(steps), self.system.grid.interior)
-            self._behind = False
-        return self.u
+        newest = self._newest(steps)
+        return newest if self._wide is None else self._wide.solution(self.u, newest)
 
     def finish(self, steps: int) -> None:
         newest = self.solution(steps)
@@ -189,21 +172,39 @@ class Multigrid(Pairwise):
         """Walls may have new values: both arrays hold them."""
         if self._wide is None:
             super().restart()
-        self._taken = self._behind = False
-        self._begun = None
         self._forget()
 
     def recall(self, steps: int, scalars: dict[str, float]) -> None:
         super().recall(steps, scalars)
-        self._taken = self._behind = False
-        self._begun = None
         self._forget()
 
     def _forget(self) -> None:
+        if self._wide is not None:
+            self._wide.forget()
+        if self._norm is not None:
+            self._norm.forget()
+            self._norm.begun = None
+
+
+@dataclass
+class NormOnTheWay:
+    """The norm of the residual that cycles find in their own passes, in `total`.
+
+    `known`: the number of cycles whose norm it is. Cycles that begin with the residual find that
+    of their start, so the one before `begins_next`; `begun`: the number of cycles after which the
+    next one is begun already.
+    """
+
+    total: Accumulator
+    begins_next: bool
+    known: int | None = None
+    begun: int | None = None
+
+    def forget(self) -> None:
         """Nobody asked for the norm of the last cycle."""
-        if self._norm is not None and self._known is not None:
-            self._norm.clear()
-            self._known = None
+        if self.known is not None:
+            self.total.clear()
+            self.known = None
 
 
 class Correction:
@@ -215,7 +216,7 @@ class Correction:
     def __init__(
         self, system: System, smoother: Smoother, first: Smoother, cycle: str, cycles: int = 1
     ):
-        self._system, self._given = system, (VISITS[cycle], cycles)
+        self._system, self._args = system, (VISITS[cycle], cycles)
         u, self._e = (system.backend.zeros(system.grid.shape) for _ in range(2))
         self._levels = hierarchy(system, u, self._e, smoother, first, overlaps=True)
 
@@ -231,11 +232,12 @@ class Correction:
     def sweep(self) -> Any:
         """Its sweeps, for whoever plays them back with others; the array of e."""
         first = self._levels[0]
-        if first.overlap is not None:
-            first.overlap.take(first.system.b, self._system.b)
-        solve_from_zero(self._levels, *self._given)
-        if first.overlap is not None:
-            first.overlap.give(self._e, first.other, self._system.grid.interior)
+        if isinstance(first, OverlappedLevel):
+            first.take_b(self._system.b)
+            first.solve_from_zero(*self._args)
+            first.give(self._e, first.other)
+        else:
+            first.solve_from_zero(*self._args)
         return self._e
 
 
@@ -251,59 +253,3 @@ def everywhere(system: System) -> Any:
 
 VISITS = {"V": 1, "W": 2, "FMG": 1}
 """Cycles by which a cycle solves each coarser system."""
-
-
-def begin_nested(levels: list[Level]) -> None:
-    """Full multigrid: u of the first level from the solution of the next one, found likewise.
-
-    From the coarsest level up, each level begins with the solution of the one below, interpolated
-    by cubics, and improves it by one V cycle; that of the first level is left to the caller. The
-    next level's error of discretisation is four times this one's, so a cycle that leaves a tenth of
-    what is smooth brings it below half (A. Brandt, Math. Comp. 31 (1977), 333; Trottenberg,
-    Oosterlee and Schueller, section 2.6).
-    """
-    for level in levels[:-1]:
-        level.restrict_solution()
-    if len(levels) > 1:
-        levels[-1].coarse_solve(levels[-1].u, levels[-1].other)
-        for number in range(len(levels) - 2, 0, -1):
-            level = levels[number]
-            level.prolong(level.other)
-            improve(levels[number:], level.other, level.u, VISITS["FMG"])
-        levels[0].prolong(levels[0].u)
-
-
-def improve(levels: list[Level], u: Any, other: Any, visits: int) -> Any:
-    """One cycle on these levels for u of the first one; which array it ends in.
-
-    `other` is as u outside the unknowns.
-    """
-    if len(levels) == 1:
-        levels[0].coarse_solve(u, u)
-        return u
-    return end(levels, levels[0].descend(u, other), u, other, visits)
-
-
-def end(levels: list[Level], smoothed: Any, u: Any, other: Any, visits: int) -> Any:
-    """The rest of such a cycle, after b of the next level."""
-    solve_from_zero(levels[1:], visits, visits)
-    result = other if levels[0].swaps else u
-    levels[0].ascend(smoothed, result)
-    return result
-
-
-def solve_from_zero(levels: list[Level], visits: int, cycles: int) -> None:
-    """So many cycles from zero for the first level; they end in `other`."""
-    level = levels[0]
-    if len(levels) == 1:
-        level.coarse_solve_from_zero()
-        return
-    assert not level.swaps
-    smoothed = level.descend_from_zero()
-    solve_from_zero(levels[1:], visits, visits)
-    level.ascend(smoothed, level.other)
-    for _ in range(cycles - 1):
-        improve(levels, level.other, level.u, visits)
-
-
-_changes = {kind: term_of(change, kind) for kind in ("sum", "max")}

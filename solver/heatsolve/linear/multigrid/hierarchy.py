@@ -9,55 +9,25 @@ A. Schueller, "Multigrid", 2001, section 5.1).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
-from heatsolve.backends import Backend
-from heatsolve.linear.assembly import Assembly
-from heatsolve.linear.coefficients import (
-    Coefficient,
+from heatsolve.linear.multigrid.coarsening import AxisCoarsening, AxisMetrics, finest_metrics
+from heatsolve.linear.multigrid.direct import MOST, Inverse
+from heatsolve.linear.multigrid.levels import CoarsestLevel, Level, Plan, Step, level_of, plan_of
+from heatsolve.linear.multigrid.overlap import OverlappedLevel, overlapping
+from heatsolve.linear.multigrid.partition import (
+    Assembly,
+    HostCoefficient,
+    Partition,
+    are_even,
     coefficients_of,
-    even,
-    gathered,
-    halved,
-    margin,
-    placed,
-    shortened,
-    strongest,
 )
-from heatsolve.linear.metrics import AxisMetrics, finest
-from heatsolve.linear.multigrid.coarsening import AxisCoarsening
-from heatsolve.linear.multigrid.direct import MOST
-from heatsolve.linear.multigrid.levels import Level
-from heatsolve.linear.multigrid.overlap import (
-    Overlap,
-    Passage,
-    axis_transfer_of,
-    can_overlap,
-    is_even,
-    layers_of,
-    overlap_of,
-    overlapping,
-    with_nobody,
-)
-from heatsolve.linear.multigrid.partition import Partition, partition_of
 from heatsolve.linear.multigrid.smoothers import Smoother
 from heatsolve.linear.multigrid.transfer import AxisTransfer, Transfer
 from heatsolve.linear.system import Coefficients, System
 from heatsolve.parallel.halo import Halo
-from heatsolve.stencil.grid import Grid
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a level is made of, and how its axes are halved on the way to the next one."""
-
-    partition: Partition
-    metrics: tuple[AxisMetrics, ...]
-    given: tuple[Coefficient, ...]
-    coarsenings: dict[int, AxisCoarsening]
 
 
 def hierarchy(
@@ -70,130 +40,89 @@ def hierarchy(
     overlap on the levels for whose half cycles the backend has passes; the first level then has
     arrays of its own.
     """
-    grid, backend, s = system.grid, system.backend, system.coefficients.s
-    arrays = [*reversed(system.coefficients.conductances), system.coefficients.capacity]
-    partition = partition_of(system.halo)
-    metrics = [finest(axis) for axis in grid.axes]
-    given = [
-        shortened(found, partition, grid)
-        for found in coefficients_of(arrays, grid, partition, backend)
-    ]
-    linear = even(given[:-1], partition, grid)
-    here = (partition, grid, backend)
-    coefficients = _placed(given, s, system.coefficients.ratios, *here, u.shape, arrays)
-    finest_system = replace(system, coefficients=coefficients)
-    levels = [Level(finest_system, u, other, first or smoother, _margin(given, metrics, grid))]
-    plans = []
-    while not _is_last(levels, metrics):
-        fine = levels[-1]
-        grid, halo, assembly = fine.system.grid, fine.system.halo, None
-        before = partition, tuple(metrics), tuple(given)
-        # The last level is whole on every process, so one that may lead to it is gathered; it is
-        # too fine for blocks already, unless the constants of `partition` are others, as in tests.
-        if partition.divided and (
-            partition.too_fine or _elements(metrics) <= MOST << grid.dimension
-        ):
-            assembly = _assembly(fine.system, partition)
-            given = [gathered(found, partition) for found in given]
-            partition = partition.gathered()
-            grid = partition.grid([metric.axis for metric in metrics])
-            halo = Halo(grid, backend)
-        transfers = {}
-        for number in _halved(metrics):
-            ends = _ends(metrics[number], strongest(given[number], partition))
-            coarsening = AxisCoarsening(metrics[number], linear, ends)
-            after = partition.halved(number, coarsening)
-            given = [halved(found, number, coarsening, partition, after) for found in given]
-            metrics[number], partition = coarsening.coarse, after
-            block, below = grid.axes[number], partition.blocks()[number]
-            transfers[number] = AxisTransfer(
-                coarsening,
-                (block.start, block.unknowns),
-                (below[0], below[1] - below[0]),
-                partial(halo.along, number, layers=(1, 2)),
-            )
-        evenly = len(transfers) == len(_halved(metrics)) == grid.dimension
-        roomy = evenly and not partition.divided and _elements(metrics) > MOST
-        coarse = _level(fine.system, smoother, metrics, given, s, partition, halo, roomy)
-        transfer = Transfer(backend, transfers, grid.shape, coarse.system.b, coarse.other)
-        fine.lead_to(coarse, transfer, assembly)
-        levels.append(coarse)
-        plans.append(
-            Plan(*before, {number: along.coarsening for number, along in transfers.items()})
-        )
-    plans.append(Plan(partition, tuple(metrics), tuple(given), {}))
-    if overlaps:
-        _overlap(levels, plans, s)
+    plans, steps = [finest_plan(system, u, other)], []
+    linear = are_even(plans[0].coefficients[:-1])
+    while (inverse := _inverse_of_last(plans)) is None:
+        coarse, step = coarsened(plans[-1], linear)
+        plans.append(coarse)
+        steps.append(step)
+    smoothers = [first or smoother, *[smoother] * len(steps)]
+    wide = overlapping(plans, steps, smoothers) if overlaps else []
+    levels: list[Level] = [CoarsestLevel(plans[-1], inverse)]
+    for number in reversed(range(len(steps))):
+        if number < len(wide):
+            level: Level = OverlappedLevel(wide[number], levels[0])
+        else:
+            level = level_of(plans[number], smoothers[number], levels[0], steps[number])
+        levels.insert(0, level)
     return levels
 
 
-def _overlap(levels: list[Level], plans: Sequence[Plan], s: float) -> None:
-    """Let levels overlap, from the first one on, as long as they can (asks all processes)."""
-    passage: Passage | None = None
-    for number, (level, (plan, below)) in enumerate(zip(levels[:-1], pairwise(plans), strict=True)):
-        system, backend = level.system, level.system.backend
-        layers, ring = layers_of(level.smoother), system.grid.axes[0].periodic
-        if not (
-            level.is_halved_in_blocks
-            and can_overlap(system, plan.partition, layers)
-            and can_overlap(levels[number + 1].system, below.partition, layers, thick=1)
-            and (system.b.shape[0] == 1 or system.b.shape == level.u.shape)
-            and not (ring and not is_even(plan.coarsenings[0]))
-        ):
-            return
-        here, there = (
-            overlap_of(
-                [metric.axis for metric in each.metrics], each.partition, system.halo, backend, n
-            )
-            for each, n in ((plan, layers), (below, layers_of(levels[number + 1].smoother)))
+def finest_plan(system: System, u: Any, other: Any) -> Plan:
+    """The first level, with the arrays of the system where they can be."""
+    grid, backend, partition = system.grid, system.backend, Partition.of(system.halo)
+    arrays = [*reversed(system.coefficients.conductances), system.coefficients.capacity]
+    host = coefficients_of(arrays, grid, partition, backend)
+    *faces, capacity = [
+        each.to_device(grid, backend, u.shape, array)
+        for each, array in zip(host, arrays, strict=True)
+    ]
+    s, ratios = system.coefficients.s, system.coefficients.ratios
+    coefficients = Coefficients(capacity, s, tuple(reversed(faces)), ratios)
+    metrics = tuple(finest_metrics(axis) for axis in grid.axes)
+    shortest = replace(system, coefficients=coefficients)
+    return Plan(partition, metrics, tuple(host), shortest, u, other)
+
+
+def coarsened(fine: Plan, linear: bool) -> tuple[Plan, Step]:
+    """The next level, and the way to it; `linear`: how corrections are interpolated."""
+    system, backend, partition = fine.system, fine.system.backend, fine.partition
+    grid, halo, assembly = system.grid, system.halo, None
+    metrics, coefficients = list(fine.metrics), list(fine.coefficients)
+    # The last level is whole on every process, so one that may lead to it is gathered; it is
+    # too fine for blocks already, unless the constants of `partition` are others, as in tests.
+    if partition.divided and (partition.too_fine or _elements(metrics) <= MOST << grid.dimension):
+        assembly = _assembly(system, partition)
+        coefficients = [each.gathered() for each in coefficients]
+        partition = partition.gathered()
+        grid = partition.grid([metric.axis for metric in metrics])
+        halo = Halo(grid, backend)
+    transfers: dict[int, AxisTransfer] = {}
+    coarsenings: dict[int, AxisCoarsening] = {}
+    for axis in _axes_to_halve(metrics):
+        ends = _ends(metrics[axis], coefficients[axis])
+        coarsening = coarsenings[axis] = AxisCoarsening(metrics[axis], linear, ends)
+        partition = partition.halved(axis, coarsening)
+        coefficients = [each.halved(axis, coarsening, partition) for each in coefficients]
+        metrics[axis] = coarsening.coarse
+        block, (low, high) = grid.axes[axis], partition.blocks()[axis]
+        transfers[axis] = AxisTransfer(
+            coarsening,
+            (block.start, block.unknowns),
+            (low, high - low),
+            partial(halo.along, axis, layers=(1, 2)),
         )
-        wide = _overlapping(level, plan, here, s, passage)
-        transfers = {
-            n: AxisTransfer(each, (0, here.grid.axes[n].unknowns), (0, each.count), with_nobody)
-            for n, each in plan.coarsenings.items()
-        }
-        transfers[0] = axis_transfer_of(plan.coarsenings[0], here)
-        shape = backend.padded(there.grid.shape)
-        first, rows = here.first // 2 - there.first, transfers[0].coarse[1] + 2
-        after = Passage(there, backend.zeros(shape), backend.zeros(shape), first, rows)
-        transfer = Transfer(backend, transfers, here.grid.shape, after.down, after.up)
-        if not all(plan.partition.ranks.gather(wide.overlap_with(here, transfer, after))):
-            return
-        coarse = levels[number + 1]
-        after.block = coarse.system.b, coarse.other, coarse.system.grid.interior
-        if passage is not None:
-            passage.block = None
-        levels[number], passage = wide, after
+    coarse_grid = partition.grid([metric.axis for metric in metrics])
+    # Rows may have room where all axes are halved, on the way to the level and from it: a transfer
+    # along some axes takes all others together, without any room.
+    evenly = len(transfers) == len(_axes_to_halve(metrics)) == grid.dimension
+    roomy = evenly and not partition.divided and _elements(metrics) > MOST
+    shape = backend.padded(coarse_grid.shape) if roomy else coarse_grid.shape
+    b, u, other = (backend.zeros(shape) for _ in range(3))
+    coarse_halo = halo.of(coarse_grid) if partition.divided else Halo(coarse_grid, backend)
+    args = partition, metrics, coefficients, coarse_grid, coarse_halo
+    coarse = plan_of(system, *args, b, u, other)
+    return coarse, Step(Transfer(backend, transfers, grid.shape, b, other), coarsenings, assembly)
 
 
-def _overlapping(
-    level: Level, plan: Plan, overlap: Overlap, s: float, passage: Passage | None
-) -> Level:
-    """The same level, whose block holds layers of its neighbours; arrays of a `passage` to it."""
-    backend, grid = level.system.backend, overlap.grid
-    shape = backend.padded(grid.shape)
-    given = [overlapping(found, plan.partition, overlap) for found in plan.given]
-    ratios = _ratios(backend, grid, plan.metrics)
-    u, b = backend.zeros(shape), level.system.b
-    if passage is None:
-        other = backend.zeros(shape)
-        # A source that is the same in all layers is so in those of others.
-        b = b if b.shape[0] == 1 else backend.zeros(shape)
-    else:
-        b, other = passage.b, passage.other
-    system = replace(
-        level.system, grid=grid, halo=Halo(grid, backend), b=b,
-        coefficients=_placed(given, s, ratios, plan.partition, grid, backend, shape),
-    )  # fmt: skip
-    return Level(system, u, other, level.smoother, _margin(given, plan.metrics, grid))
-
-
-def _is_last(levels: Sequence[Level], metrics: Sequence[AxisMetrics]) -> bool:
-    """Make the level the last one, if it can be; a small one is whole on every process."""
-    if not any(metric.can_coarsen for metric in metrics):
-        return levels[-1].be_last(if_sound=False)
-    small = _elements(metrics) <= MOST and len(levels) > 1
-    return small and levels[-1].be_last(if_sound=True)
+def _inverse_of_last(plans: Sequence[Plan]) -> Inverse | None:
+    """The inverse of the last level, if it needs no next one; a small one is whole everywhere."""
+    metrics = plans[-1].metrics
+    can_coarsen = any(metric.can_coarsen for metric in metrics)
+    if can_coarsen and (_elements(metrics) > MOST or len(plans) == 1):
+        return None
+    inverse = Inverse(plans[-1].system)
+    return inverse if inverse.is_sound or not can_coarsen else None
 
 
 def _elements(metrics: Sequence[AxisMetrics]) -> int:
@@ -201,97 +130,31 @@ def _elements(metrics: Sequence[AxisMetrics]) -> int:
     return math.prod(metric.axis.unknowns + 2 for metric in metrics)
 
 
-def _halved(metrics: Sequence[AxisMetrics]) -> list[int]:
-    """The axes to halve: those of the smallest spacing among those that can be."""
+def _axes_to_halve(metrics: Sequence[AxisMetrics]) -> list[int]:
+    """The axes of the smallest spacing among those that can be halved."""
     least = min((metric.spacing for metric in metrics if metric.can_coarsen), default=0.0)
     return [
-        number
-        for number, metric in enumerate(metrics)
+        axis
+        for axis, metric in enumerate(metrics)
         if metric.can_coarsen and metric.spacing * metric.spacing < 2.0 * least * least
     ]
 
 
-def _ends(metric: AxisMetrics, strongest: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """How far beyond the ends of an axis a linear profile vanishes.
-
-    `strongest` are the largest conductances of the wall and beside it, for both ends.
-    """
+def _ends(metric: AxisMetrics, conductance: HostCoefficient) -> tuple[float, float]:
+    """How far beyond the ends of an axis a linear profile vanishes."""
+    at_walls = conductance.at_walls()
     axis, distances = metric.axis, metric.distances
     if axis.on_nodes:
-        fixed = axis.fixed
-        return (
-            distances[1] if fixed[0] else math.inf,
-            distances[-1] if fixed[1] else math.inf,
+        low, high = (
+            distances[place] if fixed else math.inf
+            for fixed, place in zip(axis.fixed, (1, -1), strict=True)
         )
-    low, high = (
-        beside * distances[inside] / wall if wall > 0.0 else math.inf
-        for (wall, beside), inside in zip(strongest, (2, -2), strict=True)
-    )
+    else:
+        low, high = (
+            beside * distances[inside] / wall if wall > 0.0 else math.inf
+            for (wall, beside), inside in zip(at_walls, (2, -2), strict=True)
+        )
     return low, high
-
-
-def _placed(
-    given: Sequence[Coefficient],
-    s: float,
-    ratios: Sequence[Any],
-    partition: Partition,
-    grid: Grid,
-    backend: Backend,
-    shape: Sequence[int],
-    known: Sequence[Any] | None = None,
-) -> Coefficients:
-    """The coefficients as arrays of a block; those that are `known` are not made anew."""
-    *faces, capacity = [
-        placed(found, partition, grid, backend, shape, known and known[number])
-        for number, found in enumerate(given)
-    ]
-    return Coefficients(capacity, s, tuple(reversed(faces)), tuple(ratios))
-
-
-def _level(
-    fine: System,
-    smoother: Smoother,
-    metrics: Sequence[AxisMetrics],
-    given: Sequence[Coefficient],
-    s: float,
-    partition: Partition,
-    halo: Halo,
-    roomy: bool,
-) -> Level:
-    """The level of axes with these metrics; `roomy`: whether rows of its arrays may have room.
-
-    That is so where all axes are halved, on the way to it and from it: a transfer along some axes
-    takes all others together, without any room.
-    """
-    backend = fine.backend
-    grid = partition.grid([metric.axis for metric in metrics])
-    ratios = _ratios(backend, grid, metrics)
-    shape = backend.padded(grid.shape) if roomy else grid.shape
-    b, u, other = (backend.zeros(shape) for _ in range(3))
-    system = replace(
-        fine,
-        grid=grid,
-        halo=halo.of(grid) if partition.divided else Halo(grid, backend),
-        coefficients=_placed(given, s, ratios, partition, grid, backend, shape),
-        b=b,
-    )
-    return Level(system, u, other, smoother, _margin(given, metrics, grid))
-
-
-def _ratios(backend: Backend, grid: Grid, metrics: Sequence[AxisMetrics]) -> tuple[Any, ...]:
-    """Ratios of a full cell to each control volume, for x, y, z."""
-    ratios = [
-        backend.factor(grid.along(number, metric.ratio_of(grid.axes[number])))
-        for number, metric in enumerate(metrics)
-    ]
-    return tuple(reversed(ratios))
-
-
-def _margin(given: Sequence[Coefficient], metrics: Sequence[AxisMetrics], grid: Grid) -> int | None:
-    """Layers beside the walls of a block beyond which all coefficients are the same."""
-    ratios = [metric.ratio_of(axis) for metric, axis in zip(metrics, grid.axes, strict=True)]
-    inside = [ratio if ratio.size == 1 else ratio[1:-1] for ratio in ratios]
-    return margin([*[found.values for found in given], *inside])
 
 
 def _assembly(system: System, partition: Partition) -> Assembly:

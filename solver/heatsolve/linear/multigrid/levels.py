@@ -1,66 +1,209 @@
-"""A level of multigrid: what a cycle does on one grid of the hierarchy."""
+"""The levels of multigrid: what a cycle does on one grid of the hierarchy.
 
+A `SweptLevel` makes single sweeps; a `FusedLevel` has passes of the backend that make half a cycle
+each; an `OverlappedLevel` (see `overlap`) has them although there are several processes; the
+`CoarsestLevel` multiplies with the inverse of its matrix.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from heatsolve.backends import Accumulator, CycleLeg
-from heatsolve.linear.assembly import Assembly
+from heatsolve.linear.multigrid.coarsening import AxisCoarsening, AxisMetrics
 from heatsolve.linear.multigrid.direct import Inverse
-from heatsolve.linear.multigrid.overlap import Overlap, Passage
+from heatsolve.linear.multigrid.partition import Assembly, HostCoefficient, Partition, margin_of
 from heatsolve.linear.multigrid.smoothers import Relaxation, Smoother, Sweep
 from heatsolve.linear.multigrid.transfer import FUNCTIONS, Prolongation, Transfer
-from heatsolve.linear.system import System, added
+from heatsolve.linear.system import Coefficients, System, added
+from heatsolve.parallel.halo import Halo
+from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import copy, fill, shifted
 
 LONGEST_ASCENT = {"float64": 4, "float32": 2}
-"""Sweeps, of a colour each, of a pass in space after a correction where there are none before it.
+"""Sweeps, of a colour each, of a pass in 3D after a correction where there are none before it.
 
 On an H200 all four in one pass take 1.9 ms (512 cubed), in two 2.2; in single precision, where a
 thread has twice the columns, 1.8 and 1.3.
 """
 
 
-class Level:
-    """One grid of the hierarchy: its system, two arrays for u, the way to the next level.
+@dataclass(frozen=True)
+class Plan:
+    """A grid of the hierarchy: its axes and coefficients on the host, its system, arrays for u."""
 
-    What a cycle asks of it: `descend`, sweeps after which the next level gets the residual as its
-    b; and `ascend`, which adds the next level's solution, found in its `other`, before more sweeps.
-    A backend may do either in one or two passes through memory. Of the last level it asks
-    `coarse_solve`.
+    partition: Partition
+    metrics: tuple[AxisMetrics, ...]
+    coefficients: tuple[HostCoefficient, ...]
+    system: System
+    u: Any
+    other: Any
+
+    @cached_property
+    def margin(self) -> int | None:
+        """Layers beside the walls of the block beyond which all coefficients are the same."""
+        axes = zip(self.metrics, self.system.grid.axes, strict=True)
+        ratios = [metric.ratio_of(axis) for metric, axis in axes]
+        inside = [ratio if ratio.size == 1 else ratio[1:-1] for ratio in ratios]
+        return margin_of([*[each.values for each in self.coefficients], *inside])
+
+
+def plan_of(
+    fine: System,
+    partition: Partition,
+    metrics: Sequence[AxisMetrics],
+    coefficients: Sequence[HostCoefficient],
+    grid: Grid,
+    halo: Halo,
+    b: Any,
+    u: Any,
+    other: Any,
+) -> Plan:
+    """A level with these coefficients, and with the point functions of a finer system."""
+    backend = fine.backend
+    ratios = [
+        backend.factor(grid.along(n, metric.ratio_of(axis)))
+        for n, (metric, axis) in enumerate(zip(metrics, grid.axes, strict=True))
+    ]
+    *faces, capacity = [each.to_device(grid, backend, u.shape) for each in coefficients]
+    on_device = Coefficients(
+        capacity, fine.coefficients.s, tuple(reversed(faces)), tuple(reversed(ratios))
+    )
+    system = replace(fine, grid=grid, halo=halo, coefficients=on_device, b=b)
+    return Plan(partition, tuple(metrics), tuple(coefficients), system, u, other)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The way to the next level; with an `assembly` every process has all of that."""
+
+    transfer: Transfer
+    coarsenings: dict[int, AxisCoarsening]
+    assembly: Assembly | None
+
+    @property
+    def is_in_blocks(self) -> bool:
+        """Whether all axes are halved, by each process for itself."""
+        return self.transfer.halves_all and self.assembly is None
+
+
+class Level(ABC):
+    """A grid of the hierarchy: a system, two arrays for u, and what a cycle asks of it."""
+
+    overlaps = False
+    """Whether its block holds layers of its neighbours, in arrays of its own."""
+    swaps = False
+    """Whether a cycle's result is not in the array that it began with, but in the other one."""
+
+    def __init__(self, plan: Plan):
+        self.system, self.u, self.other = plan.system, plan.u, plan.other
+
+    @abstractmethod
+    def improve(self, u: Any, other: Any, visits: int) -> Any:
+        """One cycle for u, which solves the next level by `visits` cycles; which array it ends in.
+
+        `other` is as u outside the unknowns.
+        """
+
+    @abstractmethod
+    def solve_from_zero(self, visits: int, cycles: int) -> None:
+        """Cycles from zero; they end in `other`."""
+
+    def begin_nested(self, u: Any) -> None:
+        """Full multigrid: u by cubics from the solution of the next level, found likewise.
+
+        From the coarsest level up, each level improves such a start by one V cycle; that of the
+        first level is left to the caller. The next level's error of discretisation is four times
+        this one's, so a cycle that leaves a tenth of what is smooth brings it below half
+        (A. Brandt, Math. Comp. 31 (1977), 333; Trottenberg, Oosterlee and Schueller, section 2.6).
+        """
+
+    def solve_nested(self) -> None:
+        """Full multigrid for this level, into `other`."""
+        self.begin_nested(self.other)
+        self.improve(self.other, self.u, 1)
+
+    def add_norm_on_the_way(self, norm: Accumulator, restricts: bool) -> bool:
+        """Have a pass add the terms of a norm of the residual, too, if it can.
+
+        `ascend` adds those of its result or, if it `restricts`, `descend` those of u: then no
+        sweeps come first.
+        """
+        return False
+
+
+class CoarsestLevel(Level):
+    """The last level: the inverse of its matrix solves it."""
+
+    def __init__(self, plan: Plan, inverse: Inverse):
+        super().__init__(plan)
+        self._inverse = inverse
+
+    def improve(self, u: Any, other: Any, visits: int) -> Any:
+        self._inverse.solve(u, u)
+        return u
+
+    def solve_from_zero(self, visits: int, cycles: int) -> None:
+        self._inverse.solve_from_zero(self.other)
+
+    def solve_nested(self) -> None:
+        self._inverse.solve(self.u, self.other)  # the arrays hold the walls' values
+
+
+class SweptLevel(Level):
+    """A level that is not the last one: it smooths, by single sweeps, and corrects.
+
+    `descend` makes sweeps after which the next level gets the residual as its b; `ascend` adds the
+    next level's solution, found in its `other`, before more sweeps.
     """
 
-    def __init__(
-        self, system: System, u: Any, other: Any, smoother: Smoother, margin: int | None = None
-    ):
-        """`margin`: layers beside the walls beyond which all coefficients are the same."""
-        self.system, self._margin = system, margin
-        self.u, self.other = u, other
-        self.smoother = smoother
-        self._relaxation = Relaxation(system, smoother, u.shape)
-        self._passes: dict[str, Any] = {}
-        self._inverse: Inverse | None = None
-        self.overlap: Overlap | None = None
-        """Of a block that holds layers of its neighbours."""
-        self._passage: Passage | None = None
+    def __init__(self, plan: Plan, relaxation: Relaxation, coarse: Level, step: Step):
+        super().__init__(plan)
+        self.smoother, self.coarse = relaxation.smoother, coarse
+        self._relaxation, self._transfer = relaxation, step.transfer
+        self._assembly = step.assembly
 
-    def be_last(self, if_sound: bool) -> bool:
-        """Let there be no next level: the system is solved by the inverse of its matrix.
+    def improve(self, u: Any, other: Any, visits: int) -> Any:
+        return self.end(self.descend(u, other), u, other, visits)
 
-        `if_sound`: only if rounding allows; whether it is the last one.
-        """
-        inverse = Inverse(self.system)
-        if inverse.is_sound or not if_sound:
-            self._inverse = inverse
-        return self._inverse is not None
+    def end(self, smoothed: Any, u: Any, other: Any, visits: int) -> Any:
+        """The rest of a cycle, after b of the next level."""
+        self.coarse.solve_from_zero(visits, visits)
+        result = other if self.swaps else u
+        self.ascend(smoothed, result)
+        return result
 
-    def lead_to(self, coarse: "Level", transfer: Transfer, assembly: Assembly | None) -> None:
-        """Set the next level; with an `assembly` every process has all of it."""
-        self._coarse, self._transfer, self._assembly = coarse, transfer, assembly
-        self._down, self._up = coarse.system.b, coarse.other
-        self._extents = coarse.system.grid.shape
-        if assembly is None and transfer.halves_all and not self.system.halo.divided:
-            self._passes = self._fused()
+    def solve_from_zero(self, visits: int, cycles: int) -> None:
+        assert not self.swaps
+        smoothed = self.descend_from_zero()
+        self.coarse.solve_from_zero(visits, visits)
+        self.ascend(smoothed, self.other)
+        for _ in range(cycles - 1):
+            self.improve(self.other, self.u, visits)
+
+    def descend(self, u: Any, other: Any) -> Any:
+        """Sweeps of u, and b of the next level; which of the two arrays holds u then."""
+        self._relaxation.smooth(u, other, self.smoother.before)
+        self._restrict(u)
+        return u
+
+    def descend_from_zero(self) -> Any:
+        """The same from u = 0; None if u still is."""
+        if self.smoother.before:
+            self._relaxation.begin(self.u, self.other)
+        else:
+            self.system.backend.sweep(fill, self.other, self.system.grid.interior, 0.0)
+        self._restrict(self.other)
+        return self.other
+
+    def ascend(self, u: Any, result: Any) -> None:
+        """u, or 0 for None, plus the next level's solution, after more sweeps, in `result`."""
+        assert u is result
+        self.coarse.system.halo.exchange(self.coarse.other)
+        self._correct(u)
+        self._relaxation.smooth(u, self.other if u is self.u else self.u, self.smoother.after)
 
     @cached_property
     def _residual(self) -> Any:
@@ -69,126 +212,6 @@ class Level:
             return self._transfer.finer
         return self.system.backend.zeros(self.system.grid.shape)
 
-    @property
-    def is_halved_in_blocks(self) -> bool:
-        """Whether the next level is made along all axes, by each process for itself."""
-        return self._transfer.halves_all and self._assembly is None
-
-    def overlap_with(self, overlap: Overlap, transfer: Transfer, passage: Passage) -> bool:
-        """Let its block hold layers of the neighbours; whether the backend has passes for it."""
-        self.overlap, self._transfer, self._passage = overlap, transfer, passage
-        self._down, self._up, self._extents = passage.down, passage.up, passage.extents
-        self._passes = self._fused()
-        return bool(self._passes)
-
-    def _fused(self) -> dict[str, Any]:
-        """What the backend does in one pass; nothing, unless it is all."""
-        transfer, smoother = self._transfer, self.smoother
-        given = self._of_residual | {"restricts": True}
-        before, after = smoother.before, smoother.after
-        descent = before, self._down, transfer.restriction_weights
-        correction = self._up, transfer.interpolation_weights
-        result = {
-            "descend": self._half(*descent, **given),
-            "descend from zero": self._half(*descent, **given, from_zero=True),
-        }
-        if before:
-            result["ascend"] = self._half(after, *correction)
-        else:
-            split = len(after) > LONGEST_ASCENT[self.system.backend.precision]
-            half = len(after) // 2 if split and self.system.grid.dimension == 3 else len(after)
-            first, rest = after[:half], after[half:]
-            result["ascend"] = self._half(first, *correction)
-            result["ascend from zero"] = self._half(first, *correction, from_zero=True)
-            if rest:
-                result["go on"] = self._half(rest, None, ())
-        return result if all(result.values()) else {}
-
-    def _half(self, sweeps: Sequence[Sweep], coarse: Any, lines: Any, **more: Any) -> Any:
-        """Half a cycle in one pass, if the backend has it."""
-        system = self.system
-        # A pass without sweeps has the arguments of one, too.
-        point, stages, colours = self._relaxation.uncoloured(sweeps or self.smoother.after)
-        grid = system.grid
-        where = (grid.shape, self.u.shape[-1], grid.interior, system.halo.wraps)
-        cycle = CycleLeg(
-            point, stages, colours if sweeps else (), *where, coarse, self._extents, lines,
-            margin=self._margin, inverse=self._relaxation.inverse_point, functions=FUNCTIONS,
-            **more,
-        )  # fmt: skip
-        return system.backend.cycle_leg(cycle)
-
-    def look_on_the_way(self, norm: Accumulator, restricts: bool) -> bool:
-        """Have a pass add the terms of a norm of the residual, too, if it can.
-
-        `ascend` adds those of its result or, if it `restricts`, `descend` those of u: then no
-        sweeps come first.
-        """
-        if not self._passes or (not restricts and "go on" in self._passes) or self.overlap:
-            return False
-        transfer = self._transfer
-        half = (self.smoother.after, self._up, transfer.interpolation_weights)
-        if restricts:
-            half = ((), self._down, transfer.restriction_weights)
-        result = self._half(*half, norm=norm, restricts=restricts, **self._of_residual)
-        if result:
-            self._passes["descend" if restricts else "ascend"] = result
-        return bool(result)
-
-    @property
-    def swaps(self) -> bool:
-        """Whether a cycle's result is not in the array that it began with, but in the other one."""
-        return bool(self._passes) and not self.smoother.before and "go on" not in self._passes
-
-    @property
-    def _of_residual(self) -> dict[str, Any]:
-        """What half a cycle takes that computes a residual."""
-        system = self.system
-        return {"residual": system.residual, "operands": (system.b, *system.coefficients)}
-
-    def descend(self, u: Any, other: Any) -> Any:
-        """Sweeps of u, and b of the next level; which of the two arrays holds u then."""
-        if self._passes:
-            result = other if self.smoother.before else u
-            if self.overlap is not None:
-                self.overlap.exchange(u)
-            self._passes["descend"](result, u)
-            self._bring_down()
-            return result
-        self._relaxation.smooth(u, other, self.smoother.before)
-        self._restrict(u)
-        return u
-
-    def descend_from_zero(self) -> Any:
-        """The same from u = 0; None if u still is."""
-        if self._passes:
-            self._passes["descend from zero"](self.u, None)
-            self._bring_down()
-            return self.u if self.smoother.before else None
-        if self.smoother.before:
-            self._relaxation.begin(self.u, self.other)
-        else:
-            system = self.system
-            system.backend.sweep(fill, self.other, system.grid.interior, 0.0)
-        self._restrict(self.other)
-        return self.other
-
-    def ascend(self, u: Any, result: Any) -> None:
-        """u, or 0 for None, plus the next level's solution, after more sweeps, in `result`."""
-        self._bring_up()
-        ascent = self._passes.get("ascend from zero" if u is None else "ascend")
-        if ascent and "go on" in self._passes:
-            halfway = self.other if result is self.u else self.u
-            ascent(halfway, u)
-            self._passes["go on"](result, halfway)
-            return
-        if ascent:
-            ascent(result, u)
-            return
-        assert u is result
-        self._correct(u)
-        self._relaxation.smooth(u, self.other if u is self.u else self.u, self.smoother.after)
-
     def _restrict(self, u: Any) -> None:
         """b of the next level is the residual b - A u, restricted."""
         system = self.system
@@ -196,9 +219,23 @@ class Level:
         self._assemble()
         self._transfer.restrict()
 
+    def _assemble(self) -> None:
+        if self._assembly is not None:
+            self._assembly.bring(self._transfer.finer, self._residual)
+
+    @property
+    def _is_interpolated_in_place(self) -> bool:
+        return self._assembly is None and self._transfer.takes_rows
+
+    @property
+    def _starts(self) -> list[int]:
+        """Where the arrays of this level begin in that of the transfer."""
+        axes = self.system.grid.axes
+        return [0 if self._assembly is None else axis.start for axis in axes]
+
     def _correct(self, u: Any) -> None:
         """u += what is interpolated from `other` of the next level."""
-        if self._assembly is None and self._transfer.takes_rows:
+        if self._is_interpolated_in_place:
             self._transfer.interpolate(u)
             return
         self._transfer.interpolate()
@@ -208,33 +245,16 @@ class Level:
         else:
             sweep(added_from, u, interior, u, self._transfer.finer, *self._starts)
 
-    def _bring_down(self) -> None:
-        """What b of the next level needs of other processes."""
-        if self._passage is not None:
-            self._passage.go_down()
-
-    def _bring_up(self) -> None:
-        """What the correction needs of them."""
-        if self._passage is not None:
-            self._passage.go_up()
-        else:
-            self._coarse.system.halo.exchange(self._coarse.other)
-
-    def coarse_solve(self, u: Any, result: Any) -> None:
-        """The solution of the last level, from u or what it has of it: the walls' values."""
-        assert self._inverse is not None
-        self._inverse.solve(u, result)
-
-    def coarse_solve_from_zero(self) -> None:
-        """The same in `other` where walls hold 0."""
-        assert self._inverse is not None
-        self._inverse.solve_from_zero(self.other)
-
     # ---- full multigrid: not corrections, but solutions, with the walls' values ----
 
-    def restrict_solution(self) -> None:
+    def begin_nested(self, u: Any) -> None:
+        self._restrict_solution()
+        self.coarse.solve_nested()
+        self._prolong(u)
+
+    def _restrict_solution(self) -> None:
         """The next level gets b, restricted, and the values at the walls in both its arrays."""
-        system, b, grid, coarse = self.system, self.system.b, self.system.grid, self._coarse
+        system, b, grid, coarse = self.system, self.system.b, self.system.grid, self.coarse
         sweep, residual = system.backend.sweep, self._residual
         neighbours = system.halo.divided or grid.axes[0].periodic or self._assembly is not None
         # A source that is the same everywhere has no ghosts.
@@ -251,11 +271,11 @@ class Level:
         for ghosts in coarse.system.grid.ghosts:
             sweep(copied, (coarse.u, coarse.other), ghosts, coarse.system.b)
 
-    def prolong(self, u: Any) -> None:
+    def _prolong(self, u: Any) -> None:
         """u is interpolated from `other` of the next level, which is for corrections from now."""
-        sweep, coarse = self.system.backend.sweep, self._coarse
+        sweep, coarse = self.system.backend.sweep, self.coarse
         coarse.system.halo.exchange(coarse.other)
-        if self._assembly is None and self._transfer.takes_rows:
+        if self._is_interpolated_in_place:
             self._prolongation.interpolate(u)
         else:
             self._prolongation.interpolate()
@@ -265,17 +285,119 @@ class Level:
 
     @cached_property
     def _prolongation(self) -> Prolongation:
-        return Prolongation(self._transfer, self._coarse.system.halo.across)
+        return Prolongation(self._transfer, self.coarse.system.halo.across)
 
-    def _assemble(self) -> None:
-        if self._assembly is not None:
-            self._assembly.bring(self._transfer.finer, self._residual)
 
-    @property
-    def _starts(self) -> list[int]:
-        """Where the arrays of this level begin in that of the transfer."""
-        axes = self.system.grid.axes
-        return [0 if self._assembly is None else axis.start for axis in axes]
+class Legs:
+    """The passes of a backend that make half a cycle each; none if it has not all of them.
+
+    They restrict into the array `down` and interpolate from `up`, of a coarse grid of a shape.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        relaxation: Relaxation,
+        transfer: Transfer,
+        down: Any,
+        up: Any,
+        coarse_shape: tuple[int, ...],
+    ):
+        self._plan, self._relaxation = plan, relaxation
+        self._shape = coarse_shape
+        system, smoother = plan.system, relaxation.smoother
+        self._down = down, transfer.restriction_weights
+        self._up = up, transfer.interpolation_weights
+        self._of_residual: dict[str, Any] = {
+            "residual": system.residual,
+            "operands": (system.b, *system.coefficients),
+        }
+        before, after = smoother.before, smoother.after
+        descent = self._of_residual | {"restricts": True}
+        passes = {
+            "descend": self._leg(before, *self._down, **descent),
+            "descend from zero": self._leg(before, *self._down, **descent, from_zero=True),
+        }
+        if before:
+            passes["ascend"] = self._leg(after, *self._up)
+        else:
+            split = len(after) > LONGEST_ASCENT[system.backend.precision]
+            half = len(after) // 2 if split and system.grid.dimension == 3 else len(after)
+            first, rest = after[:half], after[half:]
+            passes["ascend"] = self._leg(first, *self._up)
+            passes["ascend from zero"] = self._leg(first, *self._up, from_zero=True)
+            if rest:
+                passes["go on"] = self._leg(rest, None, ())
+        self.passes: dict[str, Any] = passes if all(passes.values()) else {}
+
+    def _leg(self, sweeps: Sequence[Sweep], coarse: Any, weights: Any, **more: Any) -> Any:
+        """Half a cycle in one pass, if the backend has it."""
+        plan, system, relaxation = self._plan, self._plan.system, self._relaxation
+        # A pass without sweeps has the arguments of one, too.
+        point, stages, colours = relaxation.uncoloured(sweeps or relaxation.smoother.after)
+        grid = system.grid
+        where = (grid.shape, plan.u.shape[-1], grid.interior, system.halo.wraps)
+        leg = CycleLeg(
+            point, stages, colours if sweeps else (), *where, coarse, self._shape, weights,
+            margin=plan.margin, inverse=relaxation.inverse_point, functions=FUNCTIONS, **more,
+        )  # fmt: skip
+        return system.backend.cycle_leg(leg)
+
+    def add_norm(self, norm: Accumulator, restricts: bool) -> bool:
+        """See `Level.add_norm_on_the_way`."""
+        if not restricts and "go on" in self.passes:
+            return False
+        half = ((), *self._down) if restricts else (self._relaxation.smoother.after, *self._up)
+        leg = self._leg(*half, norm=norm, restricts=restricts, **self._of_residual)
+        if leg:
+            self.passes["descend" if restricts else "ascend"] = leg
+        return bool(leg)
+
+
+class FusedLevel(SweptLevel):
+    """A level whose half cycles the backend makes in one or two passes through memory."""
+
+    def __init__(self, plan: Plan, relaxation: Relaxation, coarse: Level, step: Step, legs: Legs):
+        super().__init__(plan, relaxation, coarse, step)
+        self._legs, self.passes = legs, legs.passes
+        self.swaps = not self.smoother.before and "go on" not in self.passes
+
+    def add_norm_on_the_way(self, norm: Accumulator, restricts: bool) -> bool:
+        return self._legs.add_norm(norm, restricts)
+
+    def descend(self, u: Any, other: Any) -> Any:
+        result = other if self.smoother.before else u
+        self.passes["descend"](result, u)
+        return result
+
+    def descend_from_zero(self) -> Any:
+        self.passes["descend from zero"](self.u, None)
+        return self.u if self.smoother.before else None
+
+    def ascend(self, u: Any, result: Any) -> None:
+        self._exchange_correction()
+        ascent = self.passes["ascend from zero" if u is None else "ascend"]
+        if "go on" not in self.passes:
+            ascent(result, u)
+            return
+        halfway = self.other if result is self.u else self.u
+        ascent(halfway, u)
+        self.passes["go on"](result, halfway)
+
+    def _exchange_correction(self) -> None:
+        """What the correction needs of other processes."""
+        self.coarse.system.halo.exchange(self.coarse.other)
+
+
+def level_of(plan: Plan, smoother: Smoother, coarse: Level, step: Step) -> SweptLevel:
+    """A level in passes of the backend, if it has them for all that a cycle does, or in sweeps."""
+    relaxation = Relaxation(plan.system, smoother, plan.u.shape)
+    if step.is_in_blocks and not plan.system.halo.divided:
+        shape = coarse.system.grid.shape
+        legs = Legs(plan, relaxation, step.transfer, coarse.system.b, coarse.other, shape)
+        if legs.passes:
+            return FusedLevel(plan, relaxation, coarse, step, legs)
+    return SweptLevel(plan, relaxation, coarse, step)
 
 
 def copied(at, a):

@@ -10,7 +10,7 @@ from heatsolve.backends import Accumulator
 from heatsolve.errors import InputError
 from heatsolve.linear.multigrid.cycle import Correction
 from heatsolve.linear.multigrid.smoothers import first_of, smoother_of
-from heatsolve.linear.system import Coefficients, Method, System, scaled, with_change
+from heatsolve.linear.system import Coefficients, Method, System, scaled, with_norm_of_change
 from heatsolve.stencil.grid import whole
 from heatsolve.stencil.language import ONE, ZERO, Point, term, where
 
@@ -69,9 +69,8 @@ class Refinement(Method):
             self._choose_exponent(self._largest.take())
         e = self._correction()
         self._known = None
-        out = self.u if change is None else (self.u, change)
+        point, out = with_norm_of_change(corrected, self.u, change)
         back = math.ldexp(1.0, -self._exponent - int(self.scalars["exponent"]))
-        point = CORRECTED[None if change is None else change.kind]
         system.backend.sweep(point, out, system.grid.interior, self.u, e, back)
 
     def _choose_exponent(self, largest: float) -> None:
@@ -164,12 +163,6 @@ def in_single(system: System) -> tuple[System, int]:
 def corrected(at, u, e, factor):
     """u + factor e."""
     return u[at] + factor * e[at]
-
-
-CORRECTED: dict[str | None, Point] = {
-    None: corrected, "sum": with_change(corrected, "sum"), "max": with_change(corrected, "max")
-}  # fmt: skip
-"""With a norm of the change, or without."""
 
 
 @cache

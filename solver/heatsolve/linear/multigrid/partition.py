@@ -1,4 +1,4 @@
-"""How the unknowns of a level are divided among the processes.
+"""How the unknowns of a level are divided among the processes, and its coefficients on the host.
 
 The process that owns the fine point 2q - 1 owns the coarse point q, so that blocks of all levels
 lie over each other, whatever their bounds; a level is gathered on every process before a block of
@@ -14,28 +14,47 @@ from typing import Any
 
 import numpy as np
 
+from heatsolve.backends import Backend, Region
 from heatsolve.linear.multigrid.coarsening import AxisCoarsening
 from heatsolve.parallel.decomposition import block_of
 from heatsolve.parallel.halo import Halo
 from heatsolve.parallel.ranks import Ranks
-from heatsolve.stencil.grid import Axis, Grid, Region
+from heatsolve.parallel.transport import Transport
+from heatsolve.stencil.grid import Axis, Grid
+from heatsolve.stencil.language import shifted
 
 LEAST = 8
 """Unknowns along a divided axis that every block of a divided level has."""
 GATHERED_UP_TO = 1 << 14
 """Unknowns of a level up to which messages would take longer than its sweeps."""
+LAYERS = 3
+"""Layers of the neighbours' coefficients that a coarse block is made of, at most."""
+JUMP = 2.0
+"""Ratio of neighbouring conductances from which no linear profile is expected between them."""
 
 
 @dataclass(frozen=True)
 class Partition:
     """The processes, how many there are along each axis, and the ends of their blocks there.
 
-    `ends` holds for each axis 0 and the number of the last unknown of each block.
+    `ends` holds for each axis 0 and the number of the last unknown of each block; `periodic` tells
+    which axes are rings.
     """
 
     ranks: Ranks
     dims: tuple[int, ...]
     ends: tuple[tuple[int, ...], ...]
+    periodic: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, halo: Halo) -> "Partition":
+        """The partition of the finest level: that of the run."""
+        ends = []
+        for axis, parts in zip(halo.grid.axes, halo.dims, strict=True):
+            blocks = [block_of(axis.all_unknowns, parts, place) for place in range(parts)]
+            ends.append((0, *(stop for _, stop in blocks)))
+        periodic = tuple(axis.periodic for axis in halo.grid.axes)
+        return cls(halo.ranks, halo.dims, tuple(ends), periodic)
 
     @property
     def divided(self) -> bool:
@@ -76,17 +95,18 @@ class Partition:
             for (low, high), ends in zip(self.blocks(rank), self.ends, strict=True)
         )
 
-    def halved(self, number: int, coarsening: AxisCoarsening) -> "Partition":
+    def halved(self, axis: int, coarsening: AxisCoarsening) -> "Partition":
         """The partition of the next level, with one axis halved."""
-        *inner, _ = self.ends[number]
+        *inner, _ = self.ends[axis]
         coarse = (*((end + 1) // 2 for end in inner), coarsening.count)
-        return replace(self, ends=(*self.ends[:number], coarse, *self.ends[number + 1 :]))
+        return replace(self, ends=(*self.ends[:axis], coarse, *self.ends[axis + 1 :]))
 
     def gathered(self) -> "Partition":
         """The same level where every process has all of it."""
-        return Partition(Ranks(), (1,) * len(self.dims), tuple((0, ends[-1]) for ends in self.ends))
+        ends = tuple((0, ends[-1]) for ends in self.ends)
+        return Partition(Ranks(), (1,) * len(self.dims), ends, self.periodic)
 
-    def pass_on(self, value: Any, number: int, step: int, periodic: bool) -> Any:
+    def pass_on(self, value: Any, axis: int, step: int) -> Any:
         """Give a value to the next process along an axis, and get that of the one before.
 
         None at the end of an axis; on a periodic one that is not divided a process gets its own.
@@ -94,22 +114,242 @@ class Partition:
 
         def at(distance: int) -> int | None:
             place = list(self.place())
-            place[number] += distance
-            if periodic:
-                place[number] %= self.dims[number]
-            if not 0 <= place[number] < self.dims[number]:
+            place[axis] += distance
+            if self.periodic[axis]:
+                place[axis] %= self.dims[axis]
+            if not 0 <= place[axis] < self.dims[axis]:
                 return None
             return int(np.ravel_multi_index(place, self.dims))
 
-        if self.dims[number] == 1:
-            return value if periodic else None
+        if self.dims[axis] == 1:
+            return value if self.periodic[axis] else None
         return self.ranks.trade(value, at(step), at(-step))
 
 
-def partition_of(halo: Halo) -> Partition:
-    """The partition of the finest level: that of the run."""
-    ends = []
-    for axis, parts in zip(halo.grid.axes, halo.dims, strict=True):
-        blocks = [block_of(axis.all_unknowns, parts, place) for place in range(parts)]
-        ends.append((0, *(stop for _, stop in blocks)))
-    return Partition(halo.ranks, halo.dims, tuple(ends))
+class Assembly:
+    """Brings the block of every process into the whole array of every process, by one message.
+
+    `own` is the region of this process's block in its own array, `regions` tells for each process
+    where its block lies in the whole. Blocks travel in boxes as large as the largest of them.
+    """
+
+    def __init__(
+        self, backend: Backend, transport: Transport, own: Region, regions: Sequence[Region]
+    ):
+        self._backend, self._transport = backend, transport
+        sizes = [[high - low for low, high in region] for region in regions]
+        box = [max(extents) for extents in zip(*sizes, strict=True)]
+        self._leaving = transport.message(backend, box)
+        self._arriving = transport.message(backend, (len(regions) * box[0], *box[1:]))
+        self._packed = tuple((0, high - low) for low, high in own)
+        self._from_own = tuple(low for low, _ in own)
+        # The boxes lie one behind the other along the slowest axis.
+        self._places = [
+            (region, (rank * box[0] - region[0][0], *(-low for low, _ in region[1:])))
+            for rank, region in enumerate(regions)
+        ]
+
+    def bring(self, whole: Any, array: Any) -> None:
+        """Fill `whole` from the blocks in the `array` of each process."""
+        sweep = self._backend.sweep
+        sweep(shifted, self._leaving.array, self._packed, array, *self._from_own)
+        self._transport.gather(self._leaving, self._arriving)
+        for region, distances in self._places:
+            sweep(shifted, whole, region, self._arriving.array, *distances)
+
+
+# ---- coefficients on the host --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HostCoefficient:
+    """A conductance or a capacity at this process's own points; its extent is 1 where constant.
+
+    `varies`: whether it varies along each axis, on any process. `along`: the axis whose faces it
+    belongs to, None for a capacity. Along that axis it varies, and holds the face below each point
+    and the one above the last. Where a coarse point is made of fine points of another process,
+    their coefficients are passed on, a few layers at a time.
+    """
+
+    values: np.ndarray
+    varies: tuple[bool, ...]
+    along: int | None
+    partition: Partition
+
+    def last(self, axis: int) -> np.ndarray:
+        """The values with one axis as the last."""
+        return np.moveaxis(self.values, axis, -1)
+
+    def first_of(self, axis: int) -> "HostCoefficient":
+        """The same where it is constant along an axis."""
+        varies = (*self.varies[:axis], False, *self.varies[axis + 1 :])
+        return replace(self, values=np.take(self.values, [0], axis=axis), varies=varies)
+
+    def widened(self, axis: int, layers: int = LAYERS) -> np.ndarray:
+        """The values with more layers on both sides along an axis, which is then the last one.
+
+        Beyond the ends of the axis stands what is beside them.
+        """
+        values = self.last(axis)
+        count = values.shape[-1] - (axis == self.along)
+        core = values[..., :count]
+        lowest = np.take(core, np.arange(layers), axis=-1, mode="wrap")
+        highest = np.take(core, np.arange(count - layers, count), axis=-1, mode="wrap")
+        below = self.partition.pass_on(highest, axis, 1)
+        above = self.partition.pass_on(lowest, axis, -1)
+        if below is None:
+            below = np.repeat(values[..., :1], layers, axis=-1)
+        if above is None:
+            above = np.repeat(values[..., -1:], layers, axis=-1)
+        return np.concatenate([below, core, above], axis=-1)
+
+    def is_constant(self, axis: int) -> bool:
+        """Whether all values along an axis are equal (asks all processes)."""
+        if not self.varies[axis]:
+            return True
+        wide = self.widened(axis)
+        same = bool(np.all(wide == wide[..., :1]) and np.all(self.last(axis) == wide[..., :1]))
+        return all(self.partition.ranks.gather(same))
+
+    def shortened(self) -> "HostCoefficient":
+        """The same, with an extent of 1 along axes other than its own where it is constant."""
+        result = self
+        for axis in range(len(self.varies)):
+            if axis != self.along and result.is_constant(axis):
+                result = result.first_of(axis)
+        return result
+
+    def to_device(
+        self, grid: Grid, backend: Backend, shape: Sequence[int], known: Any = None
+    ) -> Any:
+        """The array that point functions take, with an extent of 1 along all axes where it can be.
+
+        It has the shape of the field's arrays if it varies along all axes. `known` is taken where
+        it is already that array. Element 0 of faces is read nowhere.
+        """
+        kept, faces = self, self.along
+        if faces is not None and self.is_constant(faces):
+            kept, faces = self.first_of(faces), None
+        extents: list[int] = []
+        window = []
+        for number, (axis, varies) in enumerate(zip(grid.axes, kept.varies, strict=True)):
+            first, stop = axis.own
+            extents.append(axis.unknowns + 2 if varies else 1)
+            window.append(slice(first, stop + (number == faces)) if varies else slice(0, 1))
+        if all(kept.varies):
+            extents = list(shape)
+        if known is not None and known.shape == tuple(extents):
+            return known
+        host = np.zeros(extents)
+        host[tuple(window)] = kept.values
+        return backend.to_device(host)
+
+    def halved(self, axis: int, coarsening: AxisCoarsening, coarse: Partition) -> "HostCoefficient":
+        """The coefficient of the next level, with one axis halved."""
+        if not self.varies[axis]:
+            return replace(self, partition=coarse)
+        first = self.partition.blocks()[axis][0] + 1 - LAYERS
+        rule = coarsening.conductances if axis == self.along else coarsening.mean
+        values = np.moveaxis(rule(self.widened(axis), first, coarse.blocks()[axis]), -1, axis)
+        return replace(self, values=np.ascontiguousarray(values), partition=coarse)
+
+    def gathered(self) -> "HostCoefficient":
+        """The coefficient of all points, on every process."""
+        partition, extents = self.partition, list(self.values.shape)
+        for axis, ends in enumerate(partition.ends):
+            if self.varies[axis]:
+                extents[axis] = ends[-1] + (axis == self.along)
+        whole = np.empty(extents)
+        for rank, values in enumerate(partition.ranks.gather(self.values)):
+            starts = [low for low, _ in partition.blocks(rank)]
+            places = zip(starts, values.shape, self.varies, strict=True)
+            whole[tuple(slice(s, s + n) if varies else slice(None) for s, n, varies in places)] = (
+                values
+            )
+        return replace(self, values=whole, partition=partition.gathered())
+
+    def is_even(self) -> bool:
+        """Whether no own conductance is much larger than those beside it, walls apart."""
+        assert self.along is not None
+        first, stop = self.partition.blocks()[self.along]
+        # The walls' faces have the numbers 1 and n + 1.
+        last = stop == self.partition.ends[self.along][-1]
+        inside = slice(int(first == 0), self.values.shape[self.along] - last)
+        trimmed = self.values[(slice(None),) * self.along + (inside,)]
+        points = replace(self, values=trimmed, along=None)
+        holds = True
+        for axis in range(len(self.varies)):
+            values = points.last(axis)
+            if axis != self.along and self.varies[axis]:
+                wide = points.widened(axis)
+                values = wide[..., LAYERS : wide.shape[-1] - LAYERS + 1]
+            a, b = values[..., 1:], values[..., :-1]
+            holds &= bool(np.all((a <= JUMP * b) & (b <= JUMP * a)))
+        return holds
+
+    def at_walls(self) -> list[tuple[float, float]]:
+        """For both walls across the faces: the largest conductance there and beside it.
+
+        Asks all processes.
+        """
+        assert self.along is not None
+        values, place = self.last(self.along), self.partition.place()[self.along]
+        at_ends = (place == 0, place == self.partition.dims[self.along] - 1)
+        mine = [
+            (float(values[..., wall].max()), float(values[..., beside].max()))
+            if here
+            else (0.0, 0.0)
+            for here, wall, beside in zip(at_ends, (0, -1), (1, -2), strict=True)
+        ]
+        largest = np.max(self.partition.ranks.gather(mine), axis=0)
+        return [(float(wall), float(beside)) for wall, beside in largest]
+
+
+def coefficients_of(
+    arrays: Sequence[Any], grid: Grid, partition: Partition, backend: Backend
+) -> list[HostCoefficient]:
+    """From the arrays of a system: conductances of the faces along each axis, and a capacity.
+
+    Asks all processes: conditions at a wall may make conductances vary on some of them only.
+    """
+    mine = [[extent > 1 for extent in array.shape] for array in arrays]
+    anywhere = np.any(partition.ranks.gather(mine), axis=0)
+    np.fill_diagonal(anywhere, True)  # the axes of the faces
+    result = []
+    for along, (array, varies) in enumerate(zip(arrays, anywhere, strict=True)):
+        bounds = [
+            (first, stop + (axis == along)) if varies[axis] else (0, 1)
+            for axis, (first, stop) in enumerate(grid.interior)
+        ]
+        host = np.asarray(backend.to_host(array), float)
+        window = tuple(
+            slice(None) if extent == 1 else slice(*pair)
+            for extent, pair in zip(host.shape, bounds, strict=True)
+        )
+        values = np.broadcast_to(host[window], [high - low for low, high in bounds])
+        place = along if along < grid.dimension else None
+        coefficient = HostCoefficient(values, tuple(map(bool, varies)), place, partition)
+        result.append(coefficient.shortened())
+    return result
+
+
+def are_even(faces: Sequence[HostCoefficient]) -> bool:
+    """Whether no conductance is much larger than those beside it, walls apart (asks all)."""
+    mine = [coefficient.is_even() for coefficient in faces]  # every one: all are asked
+    return all(faces[0].partition.ranks.gather(all(mine)))
+
+
+def margin_of(arrays: Sequence[np.ndarray]) -> int | None:
+    """Layers beside the ends of all axes beyond which each array is the same; None: there are none.
+
+    An array has an extent of 1 along axes where it is constant, and varies along one axis at most.
+    """
+    layers = 0
+    for values in arrays:
+        count = values.size
+        if count > max(values.shape):
+            return None
+        line = values.reshape(-1)
+        (others,) = np.nonzero(line != line[count // 2])
+        layers = max([layers, *(np.minimum(others, count - 1 - others) + 1)])
+    return int(layers)

@@ -142,24 +142,26 @@ class Relaxation:
         """`extents`: those of the field's arrays."""
         self.system, self.smoother = system, smoother
         backend, grid, coefficients = system.backend, system.grid, system.coefficients
-        points = points_of(system.residual, system.diagonal, smoother.coloured)
         self._lines = signs(grid, backend) if smoother.coloured else ()
         varies = variation(system)
         self._inverse: tuple[Any, ...] = ()
         self.inverse_point: Point | None = None
         common = smoother.weight
-        self._relaxed, self._begun = points["relaxed"], points["begun"]
         arrays = [array for array in coefficients if not isinstance(array, float)]
         lines = not any(sum(n > 1 for n in array.shape) > 1 for array in arrays)
         if lines or not all(varies):
-            self._relaxed, self._begun = points["relaxed by"], points["begun by"]
             weight = 1.0 if common is None else common
             shape = extents if all(varies) else grid.shape
             self._inverse = (inverse(system, weight, varies, shape, grid.interior),)
             self.inverse_point = inverse_of(system.diagonal, weight)
             common = None if common is None else 1.0
+        self._relaxed, self._begun = self._points(smoother.coloured)
         # Sweeps of one level take all their weights alike, as numbers or as nothing at all.
         self._plain = common == 1.0
+
+    def _points(self, coloured: bool) -> tuple[Point, Point]:
+        system = self.system
+        return points_of(system.residual, system.diagonal, coloured, bool(self._inverse))
 
     def smooth(self, old: Any, new: Any, sweeps: tuple[Sweep, ...]) -> None:
         """Sweeps from one array into the other and back; ghosts are brought before each."""
@@ -181,11 +183,10 @@ class Relaxation:
     ) -> tuple[Point, list[tuple[Any, ...]], tuple[int, ...]]:
         """The same sweeps, told by a point function of all points, its arguments, and colours."""
         system = self.system
-        points = points_of(system.residual, system.diagonal, False)
         more = (*self._inverse, *system.coefficients)
         stages = [(system.b, self._weight(sweep), *more) for sweep in sweeps]
         colours = tuple(int(sweep.colour) for sweep in sweeps)
-        return points["relaxed by" if self._inverse else "relaxed"], stages, colours
+        return self._points(False)[0], stages, colours
 
     def begin(self, new: Any, old: Any) -> None:
         """The sweeps before a correction, from zero; they end in `old`."""
@@ -196,48 +197,32 @@ class Relaxation:
 
 
 @cache
-def points_of(residual: Point, diagonal: Point, coloured: bool) -> dict[str, Point]:
-    """The point functions of a smoother; made once, as backends know a sweep by its function.
+def points_of(
+    residual: Point, diagonal: Point, coloured: bool, has_inverse: bool
+) -> tuple[Point, Point]:
+    """The point functions of a sweep, and of one that begins at u = 0.
 
-    After b, a weight, and the inverse if there is one, they take a colour and its lines if
-    `coloured`, and the coefficients.
+    After b and a weight they take the inverse of the diagonal, if there is one, a colour and its
+    lines if `coloured`, and the coefficients. Made once, as backends know a sweep by its function.
     """
 
-    def divided(more, at):
-        colour_and_lines = len(at) + 1 if coloured else 0
-        return more[:colour_and_lines], more[colour_and_lines:]
-
-    def moved(old, new, at, which):
-        """The new value, at the points of one colour if there is one."""
-        return of_colour(new, old, at, which[0], which[1:]) if coloured else new
+    def stepped(old, r, at, weight, *more):
+        """old + weight r / D, at the points of one colour if there is one."""
+        inverse, more = more[:has_inverse], more[has_inverse:]
+        colours = len(at) + 1 if coloured else 0
+        colour, coefficients = more[:colours], more[colours:]
+        step = r * inverse[0][at] if has_inverse else r / diagonal(at, *coefficients)
+        new = weight * step if old is None else old + weight * step
+        if not coloured:
+            return new
+        # 0 in the precision of a field: one that `where` chooses is not converted.
+        return of_colour(new, r - r if old is None else old, at, colour[0], colour[1:])
 
     def relaxed(at, u, b, weight, *more):
-        which, coefficients = divided(more, at)
-        step = residual(at, u, b, *coefficients) / diagonal(at, *coefficients)
-        return moved(u[at], u[at] + weight * step, at, which)
-
-    def relaxed_by(at, u, b, weight, inverse, *more):
-        which, coefficients = divided(more, at)
-        step = residual(at, u, b, *coefficients) * inverse[at]
-        return moved(u[at], u[at] + weight * step, at, which)
+        coefficients = more[has_inverse + (len(at) + 1 if coloured else 0) :]
+        return stepped(u[at], residual(at, u, b, *coefficients), at, weight, *more)
 
     def begun(at, b, weight, *more):
-        """`relaxed` for u = 0."""
-        which, coefficients = divided(more, at)
-        return moved(zero(b[at]), weight * (b[at] / diagonal(at, *coefficients)), at, which)
+        return stepped(None, b[at], at, weight, *more)
 
-    def begun_by(at, b, weight, inverse, *more):
-        which, _ = divided(more, at)
-        return moved(zero(b[at]), weight * (b[at] * inverse[at]), at, which)
-
-    return {
-        "relaxed": relaxed,
-        "relaxed by": relaxed_by,
-        "begun": begun,
-        "begun by": begun_by,
-    }
-
-
-def zero(value):
-    """0 in the precision of a field: one that `where` chooses is not converted."""
-    return value - value
+    return relaxed, begun

@@ -27,8 +27,7 @@ from heatsolve.models.heat.flux import heat_flows, heat_flux
 from heatsolve.models.heat.solver import Explicit, Implicit, make_method, method_name, stall
 from heatsolve.models.heat.walls import WallFaces, WallKind, ratio_line
 from heatsolve.parallel.ranks import Ranks
-from heatsolve.stencil.evaluate import demand, evaluate
-from heatsolve.stencil.expressions import words
+from heatsolve.stencil.expressions import demand, evaluate, words
 from heatsolve.stencil.grid import Grid, Outline
 from heatsolve.stencil.language import ZERO, fill, shifted
 

@@ -18,8 +18,7 @@ from heatsolve.case.sections import Section
 from heatsolve.case.types import SpaceField, SpaceTimeField
 from heatsolve.models.grid import Wall
 from heatsolve.models.heat.equations import harmonic_mean
-from heatsolve.stencil.evaluate import demand, evaluate
-from heatsolve.stencil.expressions import Expression, words
+from heatsolve.stencil.expressions import Expression, demand, evaluate, words
 from heatsolve.stencil.grid import Axis, Grid
 from heatsolve.stencil.language import where
 

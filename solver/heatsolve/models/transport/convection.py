@@ -13,8 +13,7 @@ from heatsolve.linear.iterate import Controller
 from heatsolve.models.base import Fields, MultiFieldModel, Row, RungeKutta, Stepper, Substep
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.ranks import Ranks
-from heatsolve.stencil.evaluate import evaluate
-from heatsolve.stencil.expressions import words
+from heatsolve.stencil.expressions import evaluate, words
 from heatsolve.stencil.grid import Grid, SampledAxis
 from heatsolve.stencil.language import ZERO, Point, copy
 
