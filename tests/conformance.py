@@ -32,7 +32,7 @@ from heatsolve.linear.multigrid.transfer import (
 from heatsolve.linear.multigrid.transfer_2d import interpolated_2d, restricted_2d
 from heatsolve.linear.stationary import Chebyshev, Jacobi, Sor
 from heatsolve.linear.system import Coefficients, System, weighted_magnitude
-from heatsolve.models import derived
+from heatsolve.models import derived, statistics
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat import flux, walls
@@ -167,7 +167,7 @@ def registry() -> tuple[Entry, ...]:
         entry for d in DIMENSIONS
         for entry in (
             *_of_points(d), *_of_heat(d), *_of_walls(d), *_of_transport(d), *_of_flow(d),
-            *_of_derived(d), *_of_methods(d), *_of_transfers(d),
+            *_of_derived(d), *_of_statistics(d), *_of_methods(d), *_of_transfers(d),
         )
     )  # fmt: skip
 
@@ -414,6 +414,19 @@ def _of_derived(d: int) -> list[Entry]:
                 Entry(f"{d}d-beyond-two-{side}", flux.beyond_two(axis, *reach), d, (u,)),
             ]
     return entries
+
+
+def _of_statistics(d: int) -> list[Entry]:
+    """Of two fields: their means, a variance, a covariance, the extremes; and a mean alone."""
+    u = _mixed(d)
+    several = statistics.sampled(2, 2, ((0, 0), (0, 1)), (1,), (0,))
+    places = tuple(range(4, 10))
+    return [
+        Entry(f"{d}d-sampled", several, d, (REAL, REAL, *[u] * 8), places),
+        Entry(f"{d}d-sampled-mean", statistics.sampled(1, 1, (), (), ()), d, (REAL, REAL, u, u),
+              (3,)),
+        Entry(f"{d}d-multiplied", statistics.multiplied, d, (u, REAL)),
+    ]  # fmt: skip
 
 
 def _of_joint_sweeps(d: int) -> list[Entry]:

@@ -513,17 +513,17 @@ class Simulation(Mapping[str, Any]):
         return labelled(values, name, axes, known)
 
     def field(self, name: str, device: bool = False) -> Any:
-        """This process's own block of a field now, derived ones such as "vorticity" among them, as
-        in a file: an array on the host, a copy.
+        """This process's own block of a field now, derived ones such as "vorticity" and statistics
+        among them, as in a file: an array on the host, a copy.
 
         On the `device` it is the array of the scheme itself, a CuPy array on the backend cupy; for
         reading, and only lent until the next step. There velocities of a staggered grid stand at
         faces, and a pressure is as the scheme has it.
         """
         problem = self._at.problem
-        derived = problem.case.derived
-        if name not in self and name not in derived:
-            raise KeyError(f"there is no field {name!r}, only {', '.join((*self, *derived))}")
+        more = *problem.case.derived, *problem.case.statistic_fields
+        if name not in self and name not in more:
+            raise KeyError(f"there is no field {name!r}, only {', '.join((*self, *more))}")
         with failing_together(self._ranks), np.errstate(all="ignore"):
             if not device:
                 return self._at.stored([name])[name]

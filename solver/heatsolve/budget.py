@@ -206,6 +206,7 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
         numbers |= {min(2, count - 1), count - 1}
     stepper = problem.stepper(0.0, step)
     change: Any = backend.accumulator("sum")
+    statistics = problem.statistics  # whose arrays stay
     for number in sorted(numbers):
         stepper.make_solvers(parts(number))
         with backend.only_counting():
@@ -221,6 +222,8 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
     with backend.only_counting():
         stepper.measures()
         stepper.present()
+        if statistics:
+            statistics.take(stepper.fields, 1.0)
         for _ in range(problem.arrays_of_a_frame + arrays_of_derived(problem.case)):
             backend.zeros(problem.grid.shape)
         return _work(backend, one)

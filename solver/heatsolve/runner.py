@@ -425,7 +425,8 @@ def store_of(problem: Model, path: Path) -> CheckpointStore:
     window = [axis.block or (0, axis.all_unknowns) for axis in axes]
     shape = [axis.all_unknowns for axis in axes]
     folder, keep = folder_beside(path, "checkpoints"), problem.case.checkpoint.keep
-    return CheckpointStore(folder, shape, window, problem.ranks, keep)
+    points = [axis.stored_at for axis in axes]
+    return CheckpointStore(folder, shape, window, problem.ranks, keep, points)
 
 
 def restarted(
@@ -471,7 +472,8 @@ def controller_of(
         if changes:
             record["changes"] = [changed.record for changed in changes]
         fields = {name: results.problem.own(array) for name, array in state.fields.items()}
-        return store.save(replace(state, record=record, fields=fields))
+        points = {n: results.problem.own_points(array) for n, array in state.points.items()}
+        return store.save(replace(state, record=record, fields=fields, points=points))
 
     at_end = plan.every is not None or start.restart or start.checkpoint is not None
     return CheckpointController(ranks, request, save, plan.every_steps, plan.every_seconds, at_end)

@@ -28,6 +28,8 @@ from heatsolve.case.sections import (
     Units,
     Wall,
 )
+from heatsolve.case.statistics import Statistic, Statistics
+from heatsolve.case.statistics import unit_of as unit_of_statistic
 from heatsolve.case.toml import ChangedDefault, KeyPath, dotted, lines_of, place_of, resolved
 from heatsolve.case.types import Constants, Found, real
 from heatsolve.stencil.data import Data
@@ -88,6 +90,7 @@ class Case(Section):
     solver: Solver = Solver()
     time: Time | None = None
     output: Output = Output()
+    statistics: Statistics = Statistics()
     checkpoint: Checkpoint = Checkpoint()
     stop: Stop = Stop()
     parallel: Parallel = Parallel()
@@ -203,9 +206,14 @@ class Case(Section):
         return {name: derived for name, derived in made.items() if name not in names}
 
     @property
+    def statistic_fields(self) -> dict[str, Statistic]:
+        """The statistics that may be written, too, by their names."""
+        return self.statistics.fields
+
+    @property
     def written(self) -> tuple[str, ...]:
         """The fields in the file of all points, and of a probe those besides the model's."""
-        return self.output.fields or self.field_names
+        return self.output.fields or (*self.field_names, *self.statistic_fields)
 
     @property
     def probed(self) -> tuple[str, ...]:
@@ -216,7 +224,9 @@ class Case(Section):
     def all_units(self) -> dict[str, str]:
         """The units of all fields, of the axes and of time."""
         units = self.units.model_dump()
-        return units | {name: unit_of(derived, units) for name, derived in self.derived.items()}
+        units |= {name: unit_of(derived, units) for name, derived in self.derived.items()}
+        made = self.statistic_fields.items()
+        return units | {name: unit_of_statistic(statistic, units) for name, statistic in made}
 
     @property
     def needed_walls(self) -> list[str]:
@@ -248,6 +258,8 @@ class Case(Section):
             yield ("time",), "only for a transient case (model.steady = false)"
         if self.model.steady and self.stop.when is not None:
             yield ("stop", "when"), "only for a transient case (model.steady = false)"
+        if self.model.steady and self.statistics.fields:
+            yield ("statistics",), "only for a transient case (model.steady = false)"
         if self.output.heat_flow and self.kind != "heat":
             yield ("output", "heat_flow"), 'only for model.kind = "heat"'
         if not self.model.steady and not self.time:
@@ -305,8 +317,12 @@ class Case(Section):
             ],
             *self._drawn(),
         ]
-        derived = self.derived if not set(own).issuperset(n for _, n in shown) else {}
-        named = [(*each, own) for each in given] + [(*each, (*own, *derived)) for each in shown]
+        sampled = list(self._sampled())
+        named_all = [name for _, name in (*shown, *sampled)]
+        derived = self.derived if not set(own).issuperset(named_all) else {}
+        named = [(*each, own) for each in given]
+        named += [(*each, (*own, *derived)) for each in sampled]
+        named += [(*each, (*own, *derived, *self.statistic_fields)) for each in shown]
         for path, name, known in named:
             if name not in known:
                 near = suggestion(name, known) or f" (it has {', '.join(own)})"
@@ -319,6 +335,16 @@ class Case(Section):
     def _fields_at_walls(self) -> Collection[str]:
         """The fields that need a condition at every wall."""
         return self.field_names
+
+    def _sampled(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield the fields of statistics, and where they stand."""
+        section = self.statistics
+        for key in ("mean", "variance", "minimum", "maximum"):
+            for n, name in enumerate(getattr(section, key)):
+                yield ("statistics", key, n), name
+        for n, pair in enumerate(section.covariance):
+            for m, name in enumerate(pair):
+                yield ("statistics", "covariance", n, m), name
 
     def _drawn(self) -> list[tuple[KeyPath, str]]:
         """The fields of pictures and films, and where they stand."""
@@ -334,7 +360,8 @@ class Case(Section):
         """Yield pictures that cannot be drawn, and points to be read that are none of the grid."""
         grid, output, steady = self.grid, self.output, self.model.steady
         for path, name in self._drawn():
-            if name in (*self.field_names, *self.derived) and name not in self.written:
+            known = (*self.field_names, *self.derived, *self.statistic_fields)
+            if name in known and name not in self.written:
                 yield path, f"{name} is not among output.fields, and cannot be drawn"
         if output.film and (steady or output.every is None):
             need = "output.every, the steps from one frame to the next"

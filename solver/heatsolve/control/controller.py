@@ -31,13 +31,14 @@ class State:
 
     `record` holds plain numbers and words, `history` one list for each quantity. `fields` are
     arrays of the backend where a state is captured, and host arrays of this process's own
-    unknowns where it comes from a checkpoint.
+    unknowns where it comes from a checkpoint; `points` are the same at the points of a file.
     """
 
     number: int
     record: dict[str, Any] = field(default_factory=dict)
     history: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
+    points: dict[str, Any] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:

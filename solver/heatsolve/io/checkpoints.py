@@ -43,28 +43,37 @@ Window = Sequence[tuple[int, int]]
 Places = Sequence[tuple[int, np.ndarray]]
 
 
+Kind = Annotated[str, Field(pattern=r"^[<>|]?[fiu]\d$")]
+"""The type of an array, as NumPy writes it."""
+
+
 class PartRecord(BaseModel, strict=True):
     """The entry of a part: the seal guards against accidents, its types against intent."""
 
     name: Annotated[str, Field(pattern=r"^part-\d{4,}\.h5$")]
     window: list[tuple[int, int]]
+    points: list[tuple[int, int]] = []
     bytes: int
     crc32: int
 
 
 class Manifest(BaseModel, strict=True):
-    """The manifest of a checkpoint; `fields` are the types of the fields, by name."""
+    """The manifest of a checkpoint; `fields` are the types of the fields, by name, and `points`
+    those of the arrays at the points of a file, which have the windows `points` of the parts."""
 
     heatsolve: str
     number: int
     shape: list[int]
-    fields: dict[str, Annotated[str, Field(pattern=r"^[<>|]?[fiu]\d$")]]
+    fields: dict[str, Kind]
+    points: dict[str, Kind] = {}
     parts: list[PartRecord]
     record: dict[str, Any]
 
     @model_validator(mode="after")
     def _windows_have_the_axes_of_the_grid(self) -> "Manifest":
-        if any(len(part.window) != len(self.shape) for part in self.parts):
+        windows = [part.window for part in self.parts]
+        windows += [part.points for part in self.parts if self.points]
+        if any(len(window) != len(self.shape) for window in windows):
             raise ValueError("a window has other axes than the grid")
         return self
 
@@ -82,18 +91,25 @@ class CheckpointStore:
     window: the part of the grid that this process has, as ((low, high), ...). The process that
         wrote a checkpoint may have had another window, and there may have been more processes.
     keep: the number of checkpoints that are kept, the newest ones.
+    points: the same window of the points of a file, for the arrays that a state has there.
 
     All processes raise the failure of one.
     """
 
     def __init__(
-        self, folder: Path, shape: Sequence[int], window: Window, ranks: Ranks, keep: int = 2
+        self,
+        folder: Path,
+        shape: Sequence[int],
+        window: Window,
+        ranks: Ranks,
+        keep: int = 2,
+        points: Window = (),
     ):
         self.folder = Path(folder)
         self.damaged: list[str] = []
         """The checkpoints that `newest` had to skip and why, one sentence each."""
         self._shape, self._window = tuple(shape), tuple(window)
-        self._extent = tuple(high - low for low, high in window)
+        self._points = tuple(points)
         self._ranks, self._keep = ranks, keep
         self._deleting: threading.Thread | None = None
 
@@ -106,8 +122,9 @@ class CheckpointStore:
         checkpoints are then untouched. Raises ValueError for a block that does not fit the window,
         TypeError for a record that JSON cannot say.
         """
-        if any(values.shape != self._extent for values in snapshot.fields.values()):
-            raise ValueError(f"every field has the shape {self._extent} of the window")
+        for window, arrays in ((self._window, snapshot.fields), (self._points, snapshot.points)):
+            if any(values.shape != _extent(window) for values in arrays.values()):
+                raise ValueError(f"every field has the shape {_extent(window)} of the window")
         json.dumps(snapshot.record)  # all processes raise a TypeError here
         self._refuse_not_finite(snapshot)
         place = self.folder / f"{snapshot.number:012d}"
@@ -198,7 +215,7 @@ class CheckpointStore:
     def _refuse_not_finite(self, snapshot: State) -> None:
         own = [
             name
-            for name, values in snapshot.fields.items()
+            for name, values in (*snapshot.fields.items(), *snapshot.points.items())
             if not all(np.isfinite(piece).all() for piece in chunks(values))
         ]
         for name, *_ in filter(None, self._ranks.gather(own)):
@@ -236,8 +253,10 @@ class CheckpointStore:
         history = snapshot.history if rank == 0 else {}
         arrays = {key: np.asarray(values) for key, values in history.items()}
         with failing("write", place):
-            size, checksum = write_part(aside / name, self._window, snapshot.fields, arrays)
-        return {"name": name, "window": self._window, "bytes": size, "crc32": checksum}
+            args = self._window, snapshot.fields, arrays, snapshot.points
+            size, checksum = write_part(aside / name, *args)
+        entry = {"name": name, "window": self._window, "bytes": size, "crc32": checksum}
+        return entry | ({"points": self._points} if snapshot.points else {})
 
     def _finish(
         self, aside: Path, place: Path, snapshot: State, parts: list[dict[str, Any]]
@@ -248,6 +267,7 @@ class CheckpointStore:
             "number": snapshot.number,
             "shape": self._shape,
             "fields": {name: values.dtype.str for name, values in snapshot.fields.items()},
+            "points": {name: values.dtype.str for name, values in snapshot.points.items()},
             "parts": parts,
             "record": snapshot.record,
         }
@@ -293,19 +313,21 @@ class CheckpointStore:
     def _read(self, path: Path, manifest: Manifest, snapshot: State) -> None:
         """Fill in the history, and the fields from all parts that overlap the window."""
         for name, kind in manifest.fields.items():
-            snapshot.fields[name] = np.empty(self._extent, kind)
+            snapshot.fields[name] = np.empty(_extent(self._window), kind)
+        for name, kind in manifest.points.items():
+            snapshot.points[name] = np.empty(_extent(self._points), kind)
         for rank, part in enumerate(manifest.parts):
-            both = [
-                (max(low, first), min(high, last))
-                for (low, high), (first, last) in zip(part.window, self._window, strict=True)
-            ]
-            overlaps, file = all(low < high for low, high in both), path / part.name
-            if rank == 0 or overlaps:
+            groups = [("fields", snapshot.fields, part.window, self._window)]
+            if manifest.points:
+                groups.append(("points", snapshot.points, part.points, self._points))
+            shared = [(*each, both) for each in groups if (both := _both(each[2], each[3]))]
+            file = path / part.name
+            if rank == 0 or shared:
                 with failing("read", file), h5py.File(file, "r", locking="best-effort") as stored:
                     if rank == 0:
                         snapshot.history = read_history(stored)
-                    if overlaps:
-                        read_fields(stored, part.window, snapshot.fields, self._window, both)
+                    for group, arrays, window, wanted, both in shared:
+                        read_fields(stored, window, arrays, wanted, both, group)
 
 
 # ---- folders: the files of others in them are never removed ------------------------------------
@@ -433,13 +455,16 @@ def _damage(path: Path, what: str) -> FileFailure:
 # ---- parts: the blocks that one process writes, and their checksum ------------------------------
 
 
-def write_part(path: Path, window: Window, fields: Arrays, history: Arrays) -> tuple[int, int]:
+def write_part(
+    path: Path, window: Window, fields: Arrays, history: Arrays, points: Arrays | None = None
+) -> tuple[int, int]:
     """Write a part and force it to the disk; return its bytes and its checksum.
 
     Raises OSError if the disk fails.
     """
     with closing(Disk(path, "x+")) as disk:
-        places = _lay_out(disk, window, {"fields": fields, "history": history})
+        groups = {"fields": fields, "history": history} | ({"points": points} if points else {})
+        places = _lay_out(disk, window, groups)
         disk.check()
         if end := max((offset + values.nbytes for offset, values in places), default=0):
             reserve(disk.fileno(), 0, end)
@@ -470,12 +495,17 @@ def read_history(file: h5py.File) -> dict[str, np.ndarray]:
 
 
 def read_fields(
-    file: h5py.File, window: Window, fields: Arrays, wanted: Window, region: Window
+    file: h5py.File,
+    window: Window,
+    fields: Arrays,
+    wanted: Window,
+    region: Window,
+    group: str = "fields",
 ) -> None:
     """Fill a region of arrays of the window `wanted` from a part that holds `window`."""
     for name, values in fields.items():
-        stored = demand_values(demand_group(file, "fields"), name)
-        if stored.shape != tuple(high - low for low, high in window):
+        stored = demand_values(demand_group(file, group), name)
+        if stored.shape != _extent(window):
             raise damage(stored.parent, name, "does not fit its window")
         stored.read_direct(values, _within(window, region), _within(wanted, region))
 
@@ -527,6 +557,18 @@ def _write(descriptor: int, data: memoryview, offset: int) -> int:
 
 def _bytes(values: np.ndarray) -> memoryview:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+def _extent(window: Window) -> tuple[int, ...]:
+    """The shape of an array that holds a window."""
+    return tuple(high - low for low, high in window)
+
+
+def _both(window: Window, other: Window) -> list[tuple[int, int]]:
+    """The region that two windows share; nothing where there is none."""
+    pairs = zip(window, other, strict=True)
+    both = [(max(low, first), min(high, last)) for (low, high), (first, last) in pairs]
+    return both if all(low < high for low, high in both) else []
 
 
 def _within(window: Window, region: Window) -> tuple[slice, ...]:

@@ -24,6 +24,7 @@ from heatsolve.linear.system import System
 from heatsolve.models import stability
 from heatsolve.models.derived import derive
 from heatsolve.models.grid import Wall, grid_of, region_of, sample_of, walls_of
+from heatsolve.models.statistics import Statistics
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.equations import Stage
 from heatsolve.parallel.decomposition import block_of_rank, process_grid
@@ -411,7 +412,9 @@ class Model(ABC):
         return (fields or self.fields)[name]
 
     def written(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
-        """The same of any field that a file may have, derived ones too."""
+        """The same of any field that a file may have, derived ones and statistics too."""
+        if name in self.case.statistic_fields:
+            return self.statistics.field(name)
         derived = self.case.derived.get(name)
         return self.at_points(name, fields) if derived is None else self.derive(derived, fields)
 
@@ -424,13 +427,17 @@ class Model(ABC):
     ) -> dict[str, np.ndarray]:
         """Fields, by default those of the case's file, at the points of it that this process owns
         (asks all); `fields` as of `at_points`."""
-        window = tuple(slice(*pair) for pair in self.grid.stored)
-        every = (*self.fields, *self.case.derived)
+        every = (*self.fields, *self.case.derived, *self.case.statistic_fields)
         return {
-            name: np.ascontiguousarray(self.backend.to_host(self.written(name, fields))[window])
+            name: self.own_points(self.written(name, fields))
             for name in (every if names is None else names)
             if names is not None or name in self.case.written
         }
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """The statistics of the march up to now."""
+        return Statistics(self)
 
     def heat_flows(self) -> dict[str, float]:
         """The heat that leaves through each wall, of the newest fields (W; asks all processes)."""
@@ -442,6 +449,17 @@ class Model(ABC):
         whole[tuple(slice(*pair) for pair in self.grid.interior)] = own
         self.place(array, self.grid.interior, whole)
         self.halo.exchange(array)
+
+    def own_points(self, array: Any) -> np.ndarray:
+        """This process's own points of a file of an array, on the host."""
+        window = tuple(slice(*pair) for pair in self.grid.stored)
+        return np.ascontiguousarray(self.backend.to_host(array)[window])
+
+    def restore_points(self, array: Any, own: np.ndarray) -> None:
+        """The reverse of `own_points`."""
+        whole = np.zeros(self.grid.shape)
+        whole[tuple(slice(*pair) for pair in self.grid.stored)] = own
+        self.place(array, self.grid.stored, whole)
 
     def recall(self, stored: Mapping[str, np.ndarray], time: float) -> None:
         """The fields of a checkpoint, and the walls of its time."""

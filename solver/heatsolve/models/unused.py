@@ -58,7 +58,8 @@ def unused_keys(case: Case, machine: Backend, ranks: int) -> Found:
         for key in table.get(section, {})
         if key in keys
     ]
-    others = _references(case), _boxes(case), _start(case), _times(case), _constants(case, table)
+    others = [_references(case), _statistics(case), _boxes(case), _start(case), _times(case)]
+    others.append(_constants(case, table))
     for path, why in (*in_sections, *itertools.chain(*others)):
         yield path, f"has no effect: {why}"
 
@@ -119,6 +120,20 @@ def _references(case: Case) -> Found:
     for n, profile in enumerate(case.reference.profiles):
         if profile.field not in written:
             yield ("reference", "profile", n, "field"), unwritten.format(profile.field)
+
+
+def _statistics(case: Case) -> Found:
+    """Statistics that no file holds, and those that begin behind the end of the march."""
+    files = case.output.files
+    written = {*case.written, *(name for file in files for name in file.fields or ())}
+    for name, statistic in case.statistic_fields.items():
+        if name not in written:
+            key = "covariance" if name.startswith("covariance") else name.partition("_")[0]
+            given = [v if isinstance(v, str) else v[0] for v in getattr(case.statistics, key)]
+            number = given.index(statistic.sources[0])
+            yield ("statistics", key, number), f"no file holds {name} (add it to output.fields)"
+    if case.statistic_fields and case.time and case.statistics.begin >= case.time.end:
+        yield ("statistics", "begin"), f"the march ends before, at {case.time.end:g}"
 
 
 def _boxes(case: Case) -> Found:

@@ -18,6 +18,7 @@ from heatsolve.models.heat.solver import make_method, stall
 from heatsolve.time.history import Log, TimeLoopState
 from heatsolve.time.pause import Pause, Until
 from heatsolve.time.schedule import Schedule
+from heatsolve.time.statistics import Sampling
 from heatsolve.time.step_size import TimeStepController
 
 FEW_LOOKS = 1000
@@ -148,7 +149,7 @@ def transient(
     assert case.time is not None
     look = steps_to_look(case, time_steps.count)
     controller = controller or CheckpointController()
-    number, log, stepper = begin(problem, time_steps, resumed)
+    number, log, stepper, sampling = begin(problem, time_steps, resumed)
 
     def write(time: float, due: Sequence[Output]) -> None:
         due = [output for output in due if output.last != time]
@@ -165,7 +166,8 @@ def transient(
     def capture() -> State:
         record: dict[str, Any] = {"unit": "steps", "march": asdict(log.state)}
         record |= {"pace": time_steps.state, "stepper": stepper.scalars}
-        return State(number, record, log.history, stepper.fields)
+        record |= sampling.record
+        return State(number, record, log.history, stepper.fields, problem.statistics.arrays)
 
     def present() -> Mapping[str, Any]:
         stepper.present()
@@ -194,7 +196,7 @@ def transient(
 
         It is a restart without a file, so that a restart from a file comes to the same bits.
         """
-        nonlocal problem, time_steps, log, stepper
+        nonlocal problem, time_steps, log, stepper, sampling
         assert remodel is not None
         if (new := remodel(settings)) is None:
             return
@@ -202,11 +204,13 @@ def transient(
         problem.backend.sync()
         fields = {name: problem.own(array) for name, array in stepper.fields.items()}
         history = {name: np.asarray(values) for name, values in log.history.items()}
-        state = replace(capture(), fields=fields, history=history)
-        _, its_log, its_stepper = begin(made, its_steps, state)
+        points = {n: problem.own_points(array) for n, array in problem.statistics.arrays.items()}
+        state = replace(capture(), fields=fields, history=history, points=points)
+        _, its_log, its_stepper, its_sampling = begin(made, its_steps, state)
         made.drive(log.state.time)  # which evaluates the new values, before any of it counts
         commit(number, log.state.time)
         problem, time_steps, log, stepper = made, its_steps, its_log, its_stepper
+        sampling = its_sampling
         log.drive_anew()
         time_steps.drive_anew()
 
@@ -226,6 +230,7 @@ def transient(
             now = number, log.state.time, time_steps.step
             schedules = [asked.schedule, *(output.schedule for output in outputs)]
             until = min(log.until_look(*now, look), *(each.until(*now) for each in schedules))
+            until = min(until, sampling.until(*now))
             until = min(until, stepper.at_once, time_steps.alike(number))
             until = min(until, controller.next - number, asked.number - number)
             before = max(until, 1) - 1
@@ -252,6 +257,7 @@ def transient(
             return Outcome("limit", number + 1, stepper.norm, history=log.history)
         number += before + 1
         log.state.time, log.state.shortened = stepper.time, time_step.shortened
+        sampling.take(stepper, number, time_step)
         if looks:
             log.look(stepper, number, time_step, sampled)
             in_all = time_steps.steps_in_all(number, stepper.time)
@@ -289,17 +295,19 @@ def steps_to_look(case: Case, count: int) -> int:
 
 def begin(
     problem: Model, time_steps: TimeStepController, resumed: State | None
-) -> tuple[int, "Log", Stepper]:
-    """The number of steps that are done, the log of them, and who makes the others."""
-    log = Log(problem)
+) -> tuple[int, "Log", Stepper, Sampling]:
+    """The number of steps that are done, the log of them, who makes the others, and who takes
+    their statistics."""
+    log, sampling = Log(problem), Sampling(problem)
     if resumed is not None:
         log.recall(resumed)
         time_steps.recall(resumed.record["pace"])
         problem.recall(resumed.fields, log.state.time)
+        sampling.recall(resumed.record, resumed.points)
     stepper = problem.stepper(log.state.time, time_steps.step)
     if resumed is None:
         stepper.prepare()
         log.start()
-        return 0, log, stepper
+        return 0, log, stepper, sampling
     stepper.recall(resumed.number, resumed.record["stepper"], resumed.fields)
-    return resumed.number, log, stepper
+    return resumed.number, log, stepper, sampling

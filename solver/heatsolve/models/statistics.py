@@ -1,0 +1,132 @@
+"""Statistics of fields in time, at each point of a file: means, variances, covariances, extremes.
+
+A sample of weight w updates, with W the sum of all weights so far,
+
+    d_i = u_i - m_i,   m_i += (w / W) d_i,   s_ij += w d_i (u_j - m_j),
+
+where the last factor has the new mean (B. P. Welford, Technometrics 4 (1962), 419; weighted by
+D. H. D. West, Comm. ACM 22 (1979), 532). The mean is m_i, the covariance s_ij / W. So nothing is
+lost where a deviation is small against its mean, and a point depends on the order of times only.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from heatsolve.stencil.language import Point, copy, fill, maximum, minimum
+
+if TYPE_CHECKING:
+    from heatsolve.models.base import Model
+
+
+@cache
+def sampled(
+    fields: int,
+    means: int,
+    products: Sequence[tuple[int, int]],
+    lowest: Sequence[int],
+    highest: Sequence[int],
+) -> Point:
+    """The point function of a sample of this number of fields, of which the first ones have means.
+
+    It takes w / W, w, and arrays: the fields, their means, the products of these pairs of
+    deviations, the lowest values of some fields, the highest ones of some; it gives all but the
+    fields anew.
+    """
+
+    def statistics(at, share, weight, *arrays):
+        u = [array[at] for array in arrays[:fields]]
+        kept = arrays[fields:]
+        deviations = [u[n] - kept[n][at] for n in range(means)]
+        result = [kept[n][at] + share * deviations[n] for n in range(means)]
+        for n, (i, j) in enumerate(products):
+            product = deviations[i] * (u[j] - result[j])
+            result.append(kept[means + n][at] + weight * product)
+        first = means + len(products)
+        for n, i in enumerate(lowest):
+            result.append(minimum(u[i], kept[first + n][at]))
+        first = first + len(lowest)
+        for n, i in enumerate(highest):
+            result.append(maximum(u[i], kept[first + n][at]))
+        return tuple(result) if len(result) > 1 else result[0]
+
+    return statistics
+
+
+def multiplied(at, a, factor):
+    """a times a number."""
+    return factor * a[at]
+
+
+class Statistics:
+    """The statistics that the case of a model asks for, from samples of its fields.
+
+    `weight` is the sum of the weights of all samples (s), `arrays` hold the sums, as a checkpoint
+    has them, by names.
+    """
+
+    def __init__(self, problem: "Model"):
+        self._problem, self.weight = problem, 0.0
+        self._asked = asked = problem.case.statistics.fields
+        kinds = {kind: list(dict.fromkeys(source for each in asked.values() if each.kind == kind
+                                          for source in each.sources))
+                 for kind in ("mean", "product", "minimum", "maximum")}  # fmt: skip
+        means = list(dict.fromkeys([*kinds["mean"], *kinds["product"]]))
+        lowest, highest = kinds["minimum"], kinds["maximum"]
+        self._names = list(dict.fromkeys([*means, *lowest, *highest]))
+        pairs = [each.sources for each in asked.values() if each.kind == "product"]
+        products = list(dict.fromkeys(pairs))
+        place = self._names.index
+        self._point = sampled(
+            len(self._names),
+            len(means),
+            tuple((place(i), place(j)) for i, j in products),
+            tuple(map(place, lowest)),
+            tuple(map(place, highest)),
+        )
+        keys = [
+            *(("mean", name) for name in means),
+            *(("product", *pair) for pair in products),
+            *(("minimum", name) for name in lowest),
+            *(("maximum", name) for name in highest),
+        ]
+        zeros, shape = problem.backend.zeros, problem.grid.shape
+        self.arrays = {" ".join(key): zeros(shape) for key in keys}
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def take(self, fields: Mapping[str, Any], weight: float) -> None:
+        """Take a sample of this weight (s); `fields` as of `Model.at_points` (asks all)."""
+        problem, region = self._problem, self._problem.grid.stored
+        values = [problem.written(name, fields) for name in self._names]
+        if not self.weight:  # any first value is the lowest and the highest one
+            for key, array in self.arrays.items():
+                kind, name, *_ = key.split()
+                if kind in ("minimum", "maximum"):
+                    problem.backend.sweep(copy, array, region, values[self._names.index(name)])
+        self.weight += weight
+        arrays = tuple(self.arrays.values())
+        out: Any = arrays if len(arrays) > 1 else arrays[0]
+        args = (weight / self.weight, weight, *values, *arrays)
+        problem.backend.sweep(self._point, out, region, *args)
+
+    def field(self, name: str) -> Any:
+        """A statistic up to now at the points of a file; NaN before the first sample."""
+        asked, backend, region = self._asked[name], self._problem.backend, self._problem.grid.stored
+        array = self.arrays[" ".join((asked.kind, *asked.sources))]
+        if self.weight and asked.kind != "product":
+            return array
+        result = backend.zeros(self._problem.grid.shape)
+        if self.weight:
+            backend.sweep(multiplied, result, region, array, 1.0 / self.weight)
+        else:
+            backend.sweep(fill, result, region, math.nan)
+        return result
+
+    def recall(self, weight: float, points: Mapping[str, Any]) -> None:
+        """Go on from the sums of a checkpoint."""
+        self.weight = weight
+        for name, array in self.arrays.items():
+            self._problem.restore_points(array, points[name])

@@ -1,0 +1,51 @@
+"""The samples of a march of which its statistics are made: their times and their weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from heatsolve.models.base import FUZZ, Model, Stepper
+from heatsolve.time.schedule import Schedule
+from heatsolve.time.step_size import TimeStep
+
+
+class Sampling:
+    """Takes the statistics of a march after the steps of `statistics.every`, from a time on.
+
+    The weight of a sample is the time since the one before, or since that time: so steps of any
+    length count by their lengths, and a sample stands for the steps up to it.
+    """
+
+    def __init__(self, problem: Model):
+        section = problem.case.statistics
+        self._statistics = problem.statistics
+        self._begin, self._last = Schedule(times=(section.begin,)), section.begin
+        self._schedule = Schedule.of(section.every) if self._statistics else Schedule()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The numbers that a restart needs."""
+        if not self._statistics:
+            return {}
+        return {"statistics": {"weight": self._statistics.weight, "last": self._last}}
+
+    def recall(self, record: Mapping[str, Any], points: Mapping[str, Any]) -> None:
+        """Go on from the record and the arrays of a checkpoint."""
+        if self._statistics:
+            known = record["statistics"]
+            self._last = known["last"]
+            self._statistics.recall(known["weight"], points)
+
+    def until(self, number: int, time: float, step: float) -> int:
+        """As of `Schedule`; before the samples begin none is due."""
+        steps = self._schedule.until(number, time, step)
+        return max(steps, self._begin.until(number, time, step)) if time < self._last else steps
+
+    def take(self, stepper: Stepper, number: int, time_step: TimeStep) -> None:
+        """Take a sample after step `number` if one is due (asks all processes)."""
+        weight = stepper.time - self._last
+        if not (self._schedule.due(number, time_step) and weight > FUZZ * time_step.length):
+            return
+        stepper.finish()  # with the walls of this very time
+        problem = stepper.problem
+        problem.time = self._last = stepper.time
+        problem.statistics.take(stepper.fields, weight)

@@ -1,0 +1,331 @@
+"""Statistics in time: exact values, Welford's sums bit by bit, on all backends and processes, and
+across restarts."""
+
+import numpy as np
+import pytest
+from many import Impatient
+from test_ranks import launch, mpi
+
+import heatsolve
+from heatsolve.backends.registry import make
+from heatsolve.budget import budget_of
+from heatsolve.case.load import load, parse
+from heatsolve.control.controller import Start
+from heatsolve.errors import CaseError, InputError, Interrupted
+from heatsolve.io.reader import read
+from heatsolve.models.unused import unused_keys
+from heatsolve.runner import run
+
+RESTART = Start(restart=True)
+BAR = """
+[model]
+steady = false
+[grid]
+{kind} = [{n}, 3]
+[initial]
+temperature = "cos(pi*x)"
+[boundary]
+left.temperature.gradient = 0
+right.temperature.gradient = 0
+bottom.temperature.gradient = 0
+top.temperature.gradient = 0
+[time]
+end = 0.1
+step = 0.0005
+[statistics]
+mean = ["temperature"]
+variance = ["temperature"]
+minimum = ["temperature"]
+maximum = ["temperature"]
+"""
+# Walls of nodes are no unknowns, and change in time; steps follow the flow.
+HEAT = """
+[model]
+steady = false
+[grid]
+nodes = [9, 8]
+[initial]
+temperature = "sin(5*x)*y"
+[boundary]
+left.temperature.value = "1 + sin(40*t)*y"
+right.temperature.value = 0
+bottom.temperature.gradient = 0
+top.temperature.value = "cos(30*t)"
+[time]
+step = 0.002
+end = 0.1
+[output]
+every = 1
+fields = ["temperature", "temperature_gradient_x", "mean_temperature", "variance_temperature",
+          "covariance_temperature_temperature_gradient_x", "minimum_temperature",
+          "maximum_temperature_gradient_x"]
+[statistics]
+begin = 0.0213
+every = 3
+mean = ["temperature"]
+variance = ["temperature"]
+covariance = [["temperature", "temperature_gradient_x"]]
+minimum = ["temperature"]
+maximum = ["temperature_gradient_x"]
+"""
+FLOW = """
+[model]
+kind = "flow"
+viscosity = 0.01
+[grid]
+cells = [12, 8]
+[boundary]
+left.kind = "no-slip"
+right.kind = "no-slip"
+bottom.kind = "no-slip"
+top = { kind = "no-slip", velocity_x = { value = 1 } }
+[time]
+cfl = 0.5
+end = 0.2
+[output]
+every = 1
+[statistics]
+mean = ["velocity_x", "pressure"]
+variance = ["velocity_y"]
+covariance = [["velocity_x", "velocity_y"]]
+maximum = ["speed"]
+[units]
+velocity_x = "m/s"
+velocity_y = "m/s"
+"""
+CASES = {"heat": HEAT, "flow": FLOW}
+
+
+def welford(section, found, schedule):
+    """The statistics of each frame after some of the steps, in NumPy."""
+    values = found.fields
+    sums, weight, last = {}, 0.0, section.begin
+    for n, time in enumerate(found.time):
+        if n == 0 or not schedule(n) or time <= last:
+            yield {} if not weight else None
+            continue
+        w, last = time - last, time
+        first, weight = not weight, weight + w
+        result = {}
+        names = {name for each in section.fields.values() for name in each.sources}
+        old = {name: sums.get(name, np.zeros_like(values[name][n])) for name in names}
+        away = {name: values[name][n] - old[name] for name in names}
+        for name in names:
+            sums[name] = old[name] + w / weight * away[name]
+        for name, asked in section.fields.items():
+            u, kind = asked.sources[0], asked.kind
+            here = values[u][n]
+            if kind == "mean":
+                result[name] = sums[u]
+            elif kind == "product":
+                v = asked.sources[1]
+                change = w * (away[u] * (values[v][n] - sums[v]))
+                sums[name] = sums.get(name, 0.0) + change
+                result[name] = sums[name] * (1.0 / weight)
+            else:
+                pick = np.minimum if kind == "minimum" else np.maximum
+                sums[name] = here if first else pick(here, sums[name])
+                result[name] = sums[name]
+        yield result
+
+
+@pytest.mark.parametrize("kind, n", [("cells", 16), ("nodes", 17)])
+def test_statistics_of_a_mode_that_decays(kind, n, backend, tmp_path):
+    """T = a^k cos(pi x): each step multiplies it by a, so sums over steps are geometric series."""
+    text = BAR.format(kind=kind, n=n)
+    found = read(run(parse(text, "case"), backend, tmp_path / "a.h5").path)
+    first, last = found.fields["temperature"][[0, -1]]
+    h, dt, steps = 1 / 16, 0.0005, 200
+    a = 1.0 - dt * (2.0 - 2.0 * np.cos(np.pi * h)) / h**2
+    assert last == pytest.approx(a**steps * first, rel=1e-10, abs=1e-14)
+    mean = a * (1.0 - a**steps) / (1.0 - a) / steps
+    square = a**2 * (1.0 - a ** (2 * steps)) / (1.0 - a**2) / steps
+    result = {name: values[-1] for name, values in found.fields.items()}
+    assert result["mean_temperature"] == pytest.approx(mean * first, rel=1e-10, abs=1e-14)
+    variance = (square - mean**2) * first**2
+    assert result["variance_temperature"] == pytest.approx(variance, rel=1e-9, abs=1e-14)
+    pair = np.stack([a * first, last])
+    assert result["minimum_temperature"] == pytest.approx(pair.min(axis=0), rel=1e-10, abs=1e-14)
+    assert result["maximum_temperature"] == pytest.approx(pair.max(axis=0), rel=1e-10, abs=1e-14)
+    # Before the first sample there is none.
+    assert np.isnan(found.fields["mean_temperature"][0]).all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_welfords_sums_bit_by_bit(name, backend, tmp_path):
+    """Those of the values in a file, weighted by the steps; statistics bend no step."""
+    case = parse(CASES[name], "case", [] if name == "heat" else ["output.fields=[\
+        'velocity_x','velocity_y','pressure','speed','mean_velocity_x','variance_velocity_y',\
+        'covariance_velocity_x_velocity_y','maximum_speed']"])  # fmt: skip
+    found = read(run(case, backend, tmp_path / "a.h5").path)
+    every = case.statistics.every
+    exact, count = None, 0
+    for n, result in enumerate(welford(case.statistics, found, lambda n: n % every == 0)):
+        exact = exact if result is None else result
+        for statistic in case.statistic_fields:
+            if statistic not in found.fields:  # a pressure is that of the last stage
+                continue
+            values = found.fields[statistic][n]
+            if exact:
+                assert np.array_equal(values, exact[statistic]), (statistic, n)
+                count += 1
+            else:
+                assert np.isnan(values).all()
+    assert count > 50
+    plain = parse(CASES[name].partition("[output]")[0] + "[output]\nevery = 1\n", "case")
+    plain = read(run(plain, backend, tmp_path / "b.h5").path)
+    assert np.array_equal(plain.time, found.time)
+    for field in set(plain.fields) & set(found.fields):
+        assert np.array_equal(plain.fields[field], found.fields[field]), field
+
+
+def test_means_of_even_steps_are_those_of_numpy(tmp_path):
+    """To rounding, with every sample of one weight; and where several steps are made at once."""
+    more = ["statistics.begin=0", "statistics.every=5", "time.end=0.1"]
+    case = parse(HEAT, "case", more)
+    found = read(run(case, "numpy", tmp_path / "a.h5").path).fields
+    samples = found["temperature"][5::5]
+    assert found["mean_temperature"][-1] == pytest.approx(samples.mean(axis=0), rel=1e-13)
+    assert found["variance_temperature"][-1] == pytest.approx(samples.var(axis=0), abs=1e-15)
+    assert np.array_equal(found["minimum_temperature"][-1], samples.min(axis=0))
+    other = found["temperature_gradient_x"][5::5]
+    away = (samples - samples.mean(axis=0)) * (other - other.mean(axis=0))
+    covariance = found["covariance_temperature_temperature_gradient_x"][-1]
+    assert covariance == pytest.approx(away.mean(axis=0), abs=1e-14)
+
+
+def test_samples_by_time_among_steps_that_are_made_at_once(other_backend, tmp_path):
+    text = BAR.format(kind="cells", n=64).replace("end = 0.1\nstep = 0.0005",
+                                                  "end = 0.01\nstep = 0.0001")  # fmt: skip
+    text += "every = '0.0007 s'\nbegin = 0.0033\n[solver]\ncheck_every = 50\n"
+    results = {}
+    for backend in ("numpy", other_backend):
+        results[backend] = read(run(parse(text, "case"), backend, tmp_path / "a.h5").path).fields
+    for name, values in results["numpy"].items():
+        assert np.array_equal(values, results[other_backend][name], equal_nan=True), name
+    run(parse(text, "case", ["output.every=1"]), "numpy", tmp_path / "b.h5")
+    values, last = read(tmp_path / "b.h5").fields, results["numpy"]
+    for name in last:
+        assert np.array_equal(last[name][-1], values[name][-1]), name
+    lowest = values["temperature"][[35, 42, 49, 56, 63, 70, 77, 84, 91, 98]].min(axis=0)
+    assert np.array_equal(last["minimum_temperature"][-1], lowest)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_restart_goes_on_with_statistics(name, tmp_path):
+    text = CASES[name] + f"[checkpoint]\nevery = {9 if name == 'heat' else 4}\n"
+    path = tmp_path / "twice.h5"
+    end = {"heat": 0.05, "flow": 0.2}[name]
+    case = parse(text, "case", [f"time.end={end}"])
+    whole = read(run(case, "numpy", tmp_path / "whole.h5").path)
+    with pytest.raises(Interrupted):
+        run(case, "numpy", path, request=Impatient(3))
+    with pytest.raises(InputError, match=r"statistics\.begin: was 0(\.0213)? in the checkpoint"):
+        changed = parse(text, "case", [f"time.end={end}", "statistics.begin=0.01"])
+        run(changed, "numpy", path, start=RESTART)
+    run(case, "numpy", path, start=RESTART)
+    same(read(path), whole)
+    # A finished march goes on to a later end.
+    longer = parse(text, "case", [f"time.end={1.2 * end}"])
+    run(longer, "numpy", path, start=RESTART)
+    run(longer, "numpy", tmp_path / "longer.h5")
+    for name, values in read(tmp_path / "longer.h5").fields.items():
+        assert np.array_equal(read(path).fields[name][-1], values[-1]), name
+
+
+def same(one, other):
+    assert np.array_equal(one.time, other.time)
+    assert one.fields.keys() == other.fields.keys()
+    for name, values in one.fields.items():
+        assert np.array_equal(values, other.fields[name], equal_nan=True), name
+    assert one.history.keys() == other.history.keys()
+    for name, values in one.history.items():
+        assert np.array_equal(values, other.history[name], equal_nan=True), name
+
+
+@mpi
+@pytest.mark.parametrize("ranks, dims", [
+    (2, "[1,2]"),
+    pytest.param(3, "[3,1]", marks=pytest.mark.thorough),
+    pytest.param(4, "[2,2]", marks=pytest.mark.thorough),
+])  # fmt: skip
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_bits_on_many_processes(name, ranks, dims, tmp_path):
+    """Also where one process stops and several go on: each takes its walls of nodes."""
+    short = CASES[name].replace("end = 0.1", "end = 0.05").replace("end = 0.2", "end = 0.1")
+    text = short + f"[checkpoint]\nevery = {9 if name == 'heat' else 3}\n"
+    (tmp_path / "case.toml").write_text(text)
+    case = parse(text, "case")
+    whole = read(run(case, "numpy", tmp_path / "whole.h5").path)
+    with pytest.raises(Interrupted):
+        run(case, "numpy", tmp_path / "many.h5", start=Start(overwrite=True), request=Impatient(3))
+    command = ("-m", "heatsolve", "run", tmp_path / "case.toml", "--backend", "numpy",
+               "--set", f"parallel.ranks={dims}")  # fmt: skip
+    done = launch(ranks, *command, "--output", tmp_path / "many.h5", "--restart")
+    assert done.returncode == 0, done.stderr
+    same(read(tmp_path / "many.h5"), whole)
+    if ranks > 2:
+        done = launch(ranks, *command, "--output", tmp_path / "new.h5")
+        assert done.returncode == 0, done.stderr
+        same(read(tmp_path / "new.h5"), whole)
+
+
+def test_a_program_reads_statistics_and_sets_values_meanwhile(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    case = parse(FLOW, "case", ["time.end=0.2", "output.every="])
+    sim = heatsolve.Simulation(case, backend="numpy")
+    sim.step(3)
+    before = np.asarray(sim["mean_velocity_x"])
+    assert np.isfinite(before).all() and np.abs(before).max() > 0.0
+    sim.set("boundary.top.velocity_x.value", 1.0)  # which makes another model of an equal case
+    assert np.array_equal(np.asarray(sim["mean_velocity_x"]), before)
+    sim.set("boundary.top.velocity_x.value", 2.0)
+    assert np.array_equal(np.asarray(sim["mean_velocity_x"]), before)
+    sim.step(1)
+    assert not np.array_equal(np.asarray(sim["mean_velocity_x"]), before)
+
+
+def test_units_and_files_of_statistics(tmp_path):
+    case = parse(FLOW + "[[output.file]]\nname='means'\nfields=['mean_velocity_x']\nevery=100\n",
+                 "case", ["time.end=0.05", "output.plot=['variance_velocity_y']"])  # fmt: skip
+    found = read(run(case, "numpy", tmp_path / "a.h5").path)
+    units = {name: found.units[name] for name in case.statistic_fields}
+    assert units == {
+        "mean_velocity_x": "m/s",
+        "mean_pressure": "1",
+        "variance_velocity_y": "(m/s)^2",
+        "covariance_velocity_x_velocity_y": "(m/s)^2",
+        "maximum_speed": "m/s",
+    }
+    means = read(tmp_path / "a_means.h5")
+    assert np.array_equal(means.fields["mean_velocity_x"][-1], found.fields["mean_velocity_x"][-1])
+    # `check` counts the arrays that stay: five statistics, three more means.
+    large = parse(FLOW, "case", ["grid.cells=[96,96]"])
+    plain = parse(FLOW, "case", ["grid.cells=[96,96]", "statistics="])
+    machine = make("numpy")
+    more = budget_of(large, machine).arrays - budget_of(plain, machine).arrays
+    assert 6 * 98**2 * 8 <= more <= 16 * 98**2 * 8
+
+
+@pytest.mark.parametrize("given, said", [
+    ("mean = ['heat']", "statistics.mean.0: the model has no heat"),
+    ("mean = ['mean_temperature']", "statistics.mean.0: the model has no mean_temperature"),
+    ("covariance = [['temperature']]", "statistics.covariance.0: must be a pair of fields, not 1"),
+    ("every = 5", "statistics: every without any statistic"),
+    ("mean = ['temperature']\nbegin = -1", "statistics.begin"),
+    ("mean = ['temperature']\nevery = 0", "must be a number of iterations or steps"),
+])  # fmt: skip
+def test_statistics_that_make_no_sense_are_refused(given, said):
+    with pytest.raises(CaseError) as refused:
+        parse(f"{HEAT[: HEAT.index('[output]')]}[statistics]\n{given}\n", "case")
+    assert said in str(refused.value)
+    with pytest.raises(CaseError, match="statistics: only for a transient case"):
+        load("hot-plate", ["statistics.mean=['temperature']"])
+
+
+def test_statistics_without_effect_are_told():
+    case = parse(HEAT, "case", ["output.fields=['temperature']", "statistics.begin=7"])
+    told = dict(unused_keys(case, make("numpy"), 1))
+    assert "no file holds mean_temperature" in told["statistics", "mean", 0]
+    assert "no file holds covariance_temperature" in told["statistics", "covariance", 0]
+    assert "the march ends before" in told["statistics", "begin"]
