@@ -42,6 +42,7 @@ from heatsolve.stencil import language as points
 from heatsolve.stencil.grid import make_grid
 from heatsolve.stencil.language import Point, evaluate
 from heatsolve.stencil.trace import INTEGER, REAL, describe
+from heatsolve.time import integrals
 
 DIMENSIONS = (1, 2, 3)
 PRECISIONS = ("float64", "float32")
@@ -426,6 +427,8 @@ def _of_statistics(d: int) -> list[Entry]:
         Entry(f"{d}d-sampled-mean", statistics.sampled(1, 1, (), (), ()), d, (REAL, REAL, u, u),
               (3,)),
         Entry(f"{d}d-multiplied", statistics.multiplied, d, (u, REAL)),
+        Entry(f"{d}d-weighted", integrals.weighted, d, (u, *[_along(d, n) for n in range(d)]),
+              ("sum",)),
     ]  # fmt: skip
 
 

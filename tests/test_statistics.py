@@ -15,6 +15,7 @@ from heatsolve.errors import CaseError, InputError, Interrupted
 from heatsolve.io.reader import read
 from heatsolve.models.unused import unused_keys
 from heatsolve.runner import run
+from heatsolve.tools.check import preview
 
 RESTART = Start(restart=True)
 BAR = """
@@ -93,7 +94,25 @@ maximum = ["speed"]
 velocity_x = "m/s"
 velocity_y = "m/s"
 """
-CASES = {"heat": HEAT, "flow": FLOW}
+FLOW_INTEGRALS = """
+[[statistics.integral]]
+name = "lid"
+fields = ["velocity_x", "pressure"]
+wall = "top"
+[[statistics.integral]]
+name = "core"
+fields = ["speed", "mean_velocity_x", "covariance_velocity_x_velocity_y"]
+lower = [0.21, 0.3]
+upper = [0.77, 0.86]
+"""
+HEAT_INTEGRALS = """
+[[statistics.integral]]
+name = "part"
+fields = ["temperature", "temperature_gradient_x", "variance_temperature"]
+lower = [0.11, 0.2]
+upper = [0.93, 0.7]
+"""
+CASES = {"heat": HEAT + HEAT_INTEGRALS, "flow": FLOW + FLOW_INTEGRALS}
 
 
 def welford(section, found, schedule):
@@ -299,12 +318,144 @@ def test_units_and_files_of_statistics(tmp_path):
     }
     means = read(tmp_path / "a_means.h5")
     assert np.array_equal(means.fields["mean_velocity_x"][-1], found.fields["mean_velocity_x"][-1])
-    # `check` counts the arrays that stay: five statistics, three more means.
+    # `check` counts the arrays that stay: three means, two products, one maximum.
     large = parse(FLOW, "case", ["grid.cells=[96,96]"])
     plain = parse(FLOW, "case", ["grid.cells=[96,96]", "statistics="])
     machine = make("numpy")
     more = budget_of(large, machine).arrays - budget_of(plain, machine).arrays
     assert 6 * 98**2 * 8 <= more <= 16 * 98**2 * 8
+
+
+# ---- integrals -----------------------------------------------------------------------------------
+
+EXACT = "1 + 2*x - 3*y + 0.5*z"
+BOX = f"""
+[model]
+steady = false
+[grid]
+KIND
+lower = [-0.5, 0, 0]
+upper = [0.5, 0.8, 1.2]
+PERIODIC
+[initial]
+temperature = "{EXACT}"
+[boundary]
+WALLS
+[time]
+end = 1e-12
+step = 1e-12
+[statistics]
+maximum = ["temperature"]
+"""
+INTEGRALS = """
+[[statistics.integral]]
+name = "all"
+fields = ["temperature", "temperature_gradient_y", "maximum_temperature"]
+[[statistics.integral]]
+name = "box"
+fields = ["temperature"]
+lower = [-0.3, 0.2, 0.3]
+upper = [0.1, 0.6, 0.9]
+[[statistics.integral]]
+name = "plane"
+fields = ["temperature"]
+lower = [-0.5, 0.37, 0]
+upper = [0.5, 0.37, 1.2]
+[[statistics.integral]]
+name = "wall"
+fields = ["temperature"]
+wall = "front"
+[[statistics.integral]]
+name = "point"
+fields = ["temperature"]
+lower = [0.11, 0.22, 0.33]
+upper = [0.11, 0.22, 0.33]
+"""
+SIDES = ("left", "right", "bottom", "top", "back", "front")
+
+
+def box_text(kind, sides=SIDES):
+    points = {"cells": "cells = [10, 8, 12]", "nodes": "nodes = [11, 9, 13]"}[kind]
+    walls = "\n".join(f'{side}.temperature = {{ value = "{EXACT}" }}' for side in sides)
+    return BOX.replace("KIND", points).replace("WALLS", walls).replace("PERIODIC", "")
+
+
+def mean_of(low, high):
+    x, y, z = (0.5 * (a + b) for a, b in zip(low, high, strict=True))
+    return 1 + 2 * x - 3 * y + 0.5 * z
+
+
+@pytest.mark.parametrize("kind", ["cells", "nodes"])
+def test_integrals_of_a_linear_field_are_exact(kind, backend, tmp_path):
+    """Midpoints of cells, the trapezoidal rule on nodes, linear interpolation to planes."""
+    lower = (-0.3, 0.2, 0.3), (0.1, 0.6, 0.9)
+    if kind == "nodes":  # whose volumes end midway
+        lower = (-0.35, 0.25, 0.25), (0.15, 0.65, 0.95)
+    more = [f"statistics.integral.1.{key}={list(corner)}"
+            for key, corner in zip(("lower", "upper"), lower, strict=True)]  # fmt: skip
+    case = parse(box_text(kind) + INTEGRALS, "case", more)
+    history = read(run(case, backend, tmp_path / "a.h5").path).history
+    whole = (-0.5, 0, 0), (0.5, 0.8, 1.2)
+    exact = {
+        "all_temperature": 0.96 * mean_of(*whole),
+        "all_maximum_temperature": 0.96 * mean_of(*whole),
+        "all_temperature_gradient_y": -3 * 0.96,
+        "box_temperature": np.prod(np.subtract(*lower[::-1])) * mean_of(*lower),
+        "plane_temperature": 1.2 * mean_of((-0.5, 0.37, 0), (0.5, 0.37, 1.2)),
+        "wall_temperature": 0.8 * mean_of((-0.5, 0, 1.2), (0.5, 0.8, 1.2)),
+        "point_temperature": mean_of((0.11, 0.22, 0.33), (0.11, 0.22, 0.33)),
+    }
+    found = {name: values[-1] for name, values in history.items() if name.startswith("integral")}
+    assert found.keys() == {f"integral_{name}" for name in exact}
+    for name, value in exact.items():
+        assert found[f"integral_{name}"] == pytest.approx(value, rel=1e-10), name
+    (row,) = (row for row in preview(case) if row.startswith("history"))
+    assert "rows of 11 columns" in row
+
+
+@pytest.mark.parametrize("kind, n", [("cells", 8), ("nodes", 8)])
+def test_integrals_along_a_periodic_axis(kind, n, tmp_path):
+    """A node at its begin stands for half a spacing at its end, too."""
+    text = f"""
+[model]
+steady = false
+[grid]
+{kind} = [{n}]
+upper = [4]
+periodic = ["x"]
+[initial]
+temperature = "1 if x < 0.4 else 0"
+[time]
+end = 1e-12
+step = 1e-12
+[[statistics.integral]]
+name = "whole"
+fields = ["temperature"]
+[[statistics.integral]]
+name = "end"
+fields = ["temperature"]
+lower = [3.5]
+[[statistics.integral]]
+name = "last"
+fields = ["temperature"]
+lower = [4]
+"""
+    history = read(run(parse(text, "case"), "numpy", tmp_path / "a.h5").path).history
+    at_end, last = (0.25, 1.0) if kind == "nodes" else (0.0, 0.5)
+    found = [history[f"integral_{name}_temperature"][-1] for name in ("whole", "end", "last")]
+    assert found == pytest.approx([0.5, at_end, last], abs=1e-9)
+
+
+def test_integrals_of_a_steady_case(tmp_path):
+    text = box_text("nodes")
+    text = text[text.index("[grid]") : text.index("[time]")] + "[solver]\ntolerance = 1e-12\n"
+    integrals = INTEGRALS.replace(', "maximum_temperature"', "")
+    about = read(run(parse(text + integrals, "case"), "numpy", tmp_path / "a.h5").path).attributes
+    assert about["integral_all_temperature"] == pytest.approx(0.96 * mean_of((0, 0.4, 0.6), (0, 0.4,
+                                                              0.6)), rel=1e-9)  # fmt: skip
+    assert about["integral_point_temperature"] == pytest.approx(
+        mean_of((0.11, 0.22, 0.33), (0.11, 0.22, 0.33)), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("given, said", [
@@ -319,6 +470,19 @@ def test_statistics_that_make_no_sense_are_refused(given, said):
     with pytest.raises(CaseError) as refused:
         parse(f"{HEAT[: HEAT.index('[output]')]}[statistics]\n{given}\n", "case")
     assert said in str(refused.value)
+    for given, said in (
+        ("name='a b'\nfields=['temperature']", "integral.0.name: must be letters, digits and _"),
+        ("name='a'\nfields=['heat']", "integral.0.fields.0: the model has no heat"),
+        ("name='a'\nfields=[]", "integral.0.fields: must name a field"),
+        ("name='a'\nfields=['temperature']\nlower=[2, 0]", "lower: 2 is outside 0 to 1 along x"),
+        ("name='a'\nfields=['temperature']\nlower=[0.5,0]\nupper=[0.4,1]", "below lower"),
+        ("name='a'\nfields=['temperature']\nwall='back'", "the case has no wall back"),
+        ("name='a'\nfields=['temperature']\nwall='top'\nlower=[0,0]", "is a box of its own"),
+    ):
+        with pytest.raises(CaseError) as refused:
+            text = HEAT[: HEAT.index("[output]")]
+            parse(f"{text}[[statistics.integral]]\n{given}\n", "case")
+        assert said in str(refused.value)
     with pytest.raises(CaseError, match="statistics: only for a transient case"):
         load("hot-plate", ["statistics.mean=['temperature']"])
 

@@ -39,6 +39,7 @@ from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, duration, shown, speed, together
 from heatsolve.stencil.language import copy, term_of
 from heatsolve.time import loop as march
+from heatsolve.time.integrals import Integrals
 from heatsolve.time.pause import Changed, Pause, Until, said_of
 from heatsolve.time.step_size import TimeStepController, time_step_controller
 
@@ -254,6 +255,8 @@ def _run(
         attributes["wall_seconds"] = clock.perf_counter() - began - report.waited
         if case.model.steady and case.output.heat_flow:
             attributes |= problem.heat_flows()
+        if case.model.steady:
+            attributes |= Integrals(problem).read(problem.fields)
         solution = results.finish(attributes, outcome.history)
     say_ending(report, case, outcome, errors)
     say_speed(report, problem, outcome, work, made)

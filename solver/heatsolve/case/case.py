@@ -309,6 +309,11 @@ class Case(Section):
             *[(("reference", "profile", n, "field"), p.field) for n, p in enumerate(profiles)],
         ]
         shown: list[tuple[KeyPath, str]] = [
+            *[
+                (("statistics", "integral", m, "fields", n), name)
+                for m, integral in enumerate(self.statistics.integrals)
+                for n, name in enumerate(integral.fields)
+            ],
             *[(("output", "fields", n), name) for n, name in enumerate(written)],
             *[
                 (("output", "file", m, "fields", n), name)
@@ -377,6 +382,7 @@ class Case(Section):
             yield path, "only for a transient case (model.steady = false)"
         points = [] if steady else points
         yield from self._mistaken_files()
+        yield from self._mistaken_integrals()
         for n, profile in enumerate(self.reference.profiles):
             here = ("reference", "profile", n)
             points.append(((*here, "through"), profile.through))
@@ -405,6 +411,19 @@ class Case(Section):
                 yield (*here, "upper"), "must not be below lower"
             if len(file.strides(grid.dimension)) != grid.dimension:
                 yield (*here, "stride"), f"must be one number, or a list of {grid.dimension}"
+
+    def _mistaken_integrals(self) -> Found:
+        """Yield boxes of integrals that are none of the grid, and walls that there are not."""
+        grid = self.grid
+        for n, integral in enumerate(self.statistics.integrals):
+            here = ("statistics", "integral", n)
+            for key, corner in (("lower", integral.lower), ("upper", integral.upper)):
+                if corner is not None:
+                    yield from outside_grid((*here, key), corner, grid, grid.lower, grid.upper)
+            if any(a > b for a, b in zip(*integral.ends(grid), strict=False)):
+                yield (*here, "upper"), "must not be below lower"
+            if integral.wall is not None and integral.wall not in self.needed_walls:
+                yield (*here, "wall"), f"the case has no wall {integral.wall}"
 
     def _mistaken_boxes(self) -> Found:
         """Yield boxes of initial values that are none of the grid, or beyond the march."""

@@ -1,13 +1,17 @@
 """The section `[statistics]`, and the names of the fields that it adds to a file."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge
+from pydantic import Field
 
-from heatsolve.case.sections import FieldName, Section
+from heatsolve.case.sections import FieldName, Grid, Section
 from heatsolve.case.types import Found, Interval, Real
+from heatsolve.stencil.expressions import show
+from heatsolve.stencil.grid import WALLS
 
 
 @dataclass(frozen=True)
@@ -19,8 +23,43 @@ class Statistic:
     sources: tuple[str, ...]
 
 
+Corners = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+class Integral(Section):
+    """`[[statistics.integral]]`: integrals of fields over a box, a plane or a wall."""
+
+    name: str
+    """Its name in columns of the history, as `integral_NAME_temperature`: letters, digits, `_`."""
+    fields: tuple[FieldName, ...]
+    """Fields that a file may have: of the model, derived ones, statistics."""
+    lower: tuple[Real, ...] | None = None
+    """The low corner of a box; that of the grid if not given."""
+    upper: tuple[Real, ...] | None = None
+    """The high corner. Along an axis on which it is the same as that of the low one, the box is a
+    plane, to which values are interpolated: the integral is one over its area."""
+    wall: Literal["left", "right", "bottom", "top", "back", "front"] | None = None
+    """In place of a box: all of a wall."""
+
+    def ends(self, grid: Grid) -> Corners:
+        """Both corners, along x, y, z."""
+        low, high = list(self.lower or grid.lower), list(self.upper or grid.upper)
+        for n, axis in enumerate(grid.axes):
+            if self.wall in WALLS[axis]:
+                low[n] = high[n] = (low[n], high[n])[WALLS[axis].index(self.wall)]
+        return tuple(low), tuple(high)
+
+    def mistakes(self) -> Found:
+        if not re.fullmatch(r"[A-Za-z0-9_]{1,60}", self.name):
+            yield ("name",), f"must be letters, digits and _, not {show(self.name)}"
+        if not self.fields:
+            yield ("fields",), "must name a field"
+        if self.wall is not None and (self.lower or self.upper):
+            yield ("wall",), "is a box of its own: give it, or lower and upper"
+
+
 class Statistics(Section):
-    """`[statistics]`: means and other statistics in time, at each point of a march."""
+    """`[statistics]`: means and other statistics in time, at each point of a march; integrals."""
 
     begin: Annotated[Real, Ge(0)] = 0.0
     """The time from which on steps count."""
@@ -41,6 +80,10 @@ class Statistics(Section):
     maximum: tuple[FieldName, ...] = ()
     """Those of which it has the highest value, as `maximum_temperature`."""
 
+    integrals: tuple[Integral, ...] = Field(default=(), alias="integral")
+    """Integrals in space, which the history holds in each row; of a steady case attributes of the
+    file."""
+
     @property
     def fields(self) -> dict[str, Statistic]:
         """What is asked for, by the names in the file."""
@@ -57,6 +100,9 @@ class Statistics(Section):
         for n, pair in enumerate(self.covariance):
             if len(pair) != 2:
                 yield ("covariance", n), f"must be a pair of fields, not {len(pair)}"
+        for n, integral in enumerate(self.integrals):
+            if integral.name in [other.name for other in self.integrals[:n]]:
+                yield ("integral", n, "name"), f"{integral.name} is the name of another one, too"
         given = [*self.mean, *self.variance, *self.covariance, *self.minimum, *self.maximum]
         keys = {"begin", "every"} & self.model_fields_set
         if keys and not given:

@@ -126,6 +126,7 @@ def _statistics(case: Case) -> Found:
     """Statistics that no file holds, and those that begin behind the end of the march."""
     files = case.output.files
     written = {*case.written, *(name for file in files for name in file.fields or ())}
+    written |= {name for integral in case.statistics.integrals for name in integral.fields}
     for name, statistic in case.statistic_fields.items():
         if name not in written:
             key = "covariance" if name.startswith("covariance") else name.partition("_")[0]

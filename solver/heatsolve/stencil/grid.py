@@ -123,6 +123,21 @@ class Axis:
         """The array index of the point that the case counts as `index` (from 0)."""
         return index + (0 if self.fixed[0] else 1) - self.start
 
+    def number_at(self, position: float) -> float:
+        """The number that a point at a position would have, as the case counts."""
+        offset = 0.0 if self.on_nodes else 1.0 if self.on_faces else 0.5
+        return (position - self.lower) / self.spacing - offset
+
+    def linear(self, position: float) -> list[tuple[int, float]]:
+        """The numbers of the two points around a position, and the weights of their values; beside
+        the ends they extrapolate."""
+        number = self.number_at(position)
+        low = math.floor(number)
+        if not self.periodic:
+            low = min(max(low, -1 if self.on_faces else 0), self.points - 2)
+        share = number - low
+        return [(low, 1.0 - share), (low + 1, share)]
+
     @property
     def stored(self) -> tuple[int, int]:
         """The array indices of the points that this process writes: together, all points."""

@@ -19,6 +19,7 @@ from heatsolve.models.base import Model, Stepper
 from heatsolve.models.flow.immersed_boundary import owners
 from heatsolve.stencil.grid import Axis
 from heatsolve.stencil.language import copy
+from heatsolve.time.integrals import Integrals
 from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStep
 from heatsolve.time.stop_condition import StopCondition
@@ -61,6 +62,7 @@ class Log:
         self._total = 0.0
         self._samples = Schedule.of(problem.case.output.sample)
         self._probes, self._lines = Probes(problem), Probes(problem, lines=True)
+        self._integrals = Integrals(problem)
         self.state = TimeLoopState()
         self._drive_at_end: tuple[int, tuple[float, float]] | None = None
         """The last step that was judged by what drives it, and what does at its end."""
@@ -181,6 +183,10 @@ class Log:
             stepper.finish()  # walls of this very time
             self._problem.time = stepper.time
             row |= self._probes.read(stepper.fields)
+        if self._integrals:
+            stepper.finish()
+            self._problem.time = stepper.time
+            row |= self._integrals.read(stepper.fields)
         self._add(row)
         self._ask()
 
@@ -318,7 +324,7 @@ class Probes:
         """The points around a position along x, y, z, and the weights of their values."""
         problem = self._problem
         given = list(zip(problem.places(name).axes, position[::-1], strict=True))
-        corners = itertools.product(*[_linear(axis, at) for axis, at in given])
+        corners = itertools.product(*[axis.linear(at) for axis, at in given])
         shares = [tuple(zip(*corner, strict=True)) for corner in corners]
         if problem.case.obstacles and name == "pressure":
             cells = itertools.product(*[_around(axis, at, 2) for axis, at in given])
@@ -352,7 +358,7 @@ def _plane(
 
     That is so where too few points are there for another.
     """
-    at = np.array([_number(axis, x) for axis, x in given])
+    at = np.array([axis.number_at(x) for axis, x in given])
     offsets = np.array(points) - at
     weights = (0.01 + (offsets * offsets).sum(axis=1)) ** -2.0
     rows = np.column_stack([np.ones(len(points)), offsets])
@@ -362,28 +368,12 @@ def _plane(
     yield from zip(points, map(float, inverse[0] * np.sqrt(weights)), strict=True)
 
 
-def _number(axis: Axis, at: float) -> float:
-    """The number that a point at a position would have."""
-    offset = 0.0 if axis.on_nodes else 1.0 if axis.on_faces else 0.5
-    return (at - axis.lower) / axis.spacing - offset
-
-
 def _around(axis: Axis, at: float, reach: int) -> list[int]:
     """The numbers of `reach` points before a position and as many behind it."""
-    low = math.floor(_number(axis, at))
+    low = math.floor(axis.number_at(at))
     numbers = range(low + 1 - reach, low + 1 + reach)
     first = -1 if axis.on_faces else 0
     return [n for n in numbers if axis.periodic or first <= n < axis.points]
-
-
-def _linear(axis: Axis, at: float) -> list[tuple[int, float]]:
-    """Two points, extrapolating beside the ends, and their weights."""
-    number = _number(axis, at)
-    low = math.floor(number)
-    if not axis.periodic:
-        low = min(max(low, -1 if axis.on_faces else 0), axis.points - 2)
-    share = number - low
-    return [(low, 1.0 - share), (low + 1, share)]
 
 
 def scaled(at: Any, u: Any, weight: Any) -> Any:

@@ -285,9 +285,9 @@ def steps_to_look(case: Case, count: int) -> int:
     assert case.time is not None
     forces = case.obstacles or any(name.startswith("mean") for name in case.source.model_fields_set)
     told = case.time.tolerance is not None or "check_every" in case.solver.model_fields_set
-    measured = (
-        case.output.probes or case.output.heat_flow or forces
-    ) and case.output.sample is None
+    output, integrals = case.output, case.statistics.integrals
+    rows = output.probes or output.heat_flow or integrals or forces
+    measured = rows and output.sample is None
     if measured or told:
         return case.solver.check_every
     return max(1, count // FEW_LOOKS)

@@ -174,6 +174,7 @@ def history(case: Case, count: int) -> str:
     if not samples.empty:
         rows = samples.count_with_last(count, case.time.end)
     columns = NORMS + fields * len(output.probes)
+    columns += sum(len(integral.fields) for integral in case.statistics.integrals)
     if output.heat_flow:
         columns += sum(wall is not None for _, wall in case.boundary)
     if case.model.scheme == "staggered":

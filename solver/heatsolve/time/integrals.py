@@ -1,0 +1,85 @@
+"""Integrals of fields over boxes, planes and walls, for the history of a march.
+
+A point stands for its control volume, a cell of the grid or, on nodes, what is nearer to a node
+than to others; of a volume at the rim of a box the part inside counts. Along an axis across which
+a box has no extent, values are interpolated as for a probe. Terms are added exactly, so that sums
+do not depend on who has which point.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from heatsolve.case.statistics import Integral
+from heatsolve.models.base import Model
+from heatsolve.stencil.grid import Axis, Region
+
+
+def weighted(at: Any, u: Any, *weights: Any) -> Any:
+    """u times a product of weights."""
+    value = u[at]
+    for w in weights:
+        value = value * w[at]
+    return value
+
+
+class Integrals:
+    """Reads the integrals that the case of a model asks for (`statistics.integral`)."""
+
+    def __init__(self, problem: Model):
+        self._problem, case = problem, problem.case
+        self._sections = case.statistics.integrals
+        self._parts = [_part(problem, section) for section in self._sections]
+        names = [name for section in self._sections for name in section.fields]
+        self._names = list(dict.fromkeys(names))
+        self._sums = [problem.backend.accumulator("sum") for _ in names]
+
+    def __bool__(self) -> bool:
+        return bool(self._sums)
+
+    def read(self, fields: Mapping[str, Any]) -> dict[str, float]:
+        """The integrals by their columns, as `integral_NAME_temperature`; `fields` as of
+        `Model.at_points` (asks all processes)."""
+        problem, columns = self._problem, list[str]()
+        # In one order on all processes, as derived fields exchange ghosts.
+        arrays = {name: problem.written(name, fields) for name in self._names}
+        for section, (region, weights) in zip(self._sections, self._parts, strict=True):
+            for name in section.fields:
+                into = self._sums[len(columns)]
+                problem.backend.sweep(weighted, into, region, arrays[name], *weights)
+                columns.append(f"integral_{section.name}_{name}")
+        return dict(zip(columns, problem.backend.values(self._sums), strict=True))
+
+
+def _part(problem: Model, section: Integral) -> tuple[Region, list[Any]]:
+    """The points of this process that count, and the weights along each axis, slowest first."""
+    case, region, lines = problem.case, [], []
+    low, high = section.ends(case.grid)
+    for number, axis in enumerate(problem.grid.axes):
+        line = weights_along(axis, low[-1 - number], high[-1 - number])
+        first, stop = axis.stored
+        inside = first + np.flatnonzero(line[first:stop])
+        region.append((int(inside[0]), int(inside[-1]) + 1) if inside.size else (0, 0))
+        lines.append(problem.backend.to_device(problem.grid.along(number, line)))
+    return tuple(region), lines
+
+
+def weights_along(axis: Axis, low: float, high: float) -> np.ndarray:
+    """The length of each point's part of an axis, between two positions; where these are one, the
+    weights of the points around it. 0 at points of other processes."""
+    first, stop = axis.stored
+    line = np.zeros(axis.unknowns + 2)
+    if low == high:
+        for number, weight in axis.linear(low):
+            index = axis.number(number % axis.points if axis.periodic else number)
+            if first <= index < stop:
+                line[index] += weight
+        return line
+    at, half, length = axis.coordinates[first:stop], 0.5 * axis.spacing, axis.upper - axis.lower
+    # The node at the begin of a periodic axis stands for half a spacing at its end, too.
+    for shift in (0.0, length) if axis.periodic and axis.on_nodes else (0.0,):
+        below = np.maximum(np.maximum(at - half + shift, axis.lower), low)
+        above = np.minimum(np.minimum(at + half + shift, axis.upper), high)
+        line[first:stop] += np.maximum(above - below, 0.0)
+    return line
