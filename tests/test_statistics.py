@@ -112,7 +112,15 @@ fields = ["temperature", "temperature_gradient_x", "variance_temperature"]
 lower = [0.11, 0.2]
 upper = [0.93, 0.7]
 """
-CASES = {"heat": HEAT + HEAT_INTEGRALS, "flow": FLOW + FLOW_INTEGRALS}
+PROFILES = """
+[statistics.profile]
+x = ["{0}", "mean_{0}"]
+y = ["{0}"]
+"""
+CASES = {
+    "heat": HEAT + HEAT_INTEGRALS + PROFILES.format("temperature"),
+    "flow": FLOW + FLOW_INTEGRALS + PROFILES.format("velocity_x"),
+}
 
 
 def welford(section, found, schedule):
@@ -458,11 +466,41 @@ def test_integrals_of_a_steady_case(tmp_path):
     )
 
 
+@pytest.mark.parametrize("kind", ["cells", "nodes"])
+def test_profiles_are_means_over_planes(kind, backend, tmp_path):
+    """Weighted by the volumes of points; each sample has a row."""
+    text = box_text(kind).replace("end = 1e-12\nstep = 1e-12", "end = 0.01\nstep = 0.001")
+    text += "every = 2\n[statistics.profile]\n"
+    text += "\n".join(f"{axis} = ['temperature', 'maximum_temperature']" for axis in "xyz")
+    case = parse(text, "case", ["output.every=1", "initial.temperature='exp(x*y*z)'"])
+    found = read(run(case, backend, tmp_path / "a.h5").path)
+    assert found.history["sample_time"] == pytest.approx([0.002, 0.004, 0.006, 0.008, 0.01])
+    lines, h = list(found.coordinates.values()), 0.1
+    widths = [np.full(len(line), h) for line in lines]
+    for width in widths if kind == "nodes" else ():
+        width[[0, -1]] *= 0.5
+    for n, axis in enumerate("zyx"):
+        for name in ("temperature", "maximum_temperature"):
+            profile = found.history[f"profile_{axis}_{name}"]
+            assert profile.shape == (5, len(lines[n]))
+            values = found.fields[name][2::2]
+            others = [m for m in range(3) if m != n]
+            area = np.prod([widths[m].sum() for m in others])
+            weights = np.multiply.outer(*[widths[m] for m in others])
+            shape = [1 if m == n else len(widths[m]) for m in range(3)]
+            means = (values * weights.reshape(shape)).sum(axis=tuple(m + 1 for m in others)) / area
+            assert profile == pytest.approx(means, rel=1e-13), (axis, name)
+    (row,) = (row for row in preview(case) if row.startswith("history"))
+    assert "5 samples" in row
+
+
 @pytest.mark.parametrize("given, said", [
     ("mean = ['heat']", "statistics.mean.0: the model has no heat"),
     ("mean = ['mean_temperature']", "statistics.mean.0: the model has no mean_temperature"),
     ("covariance = [['temperature']]", "statistics.covariance.0: must be a pair of fields, not 1"),
-    ("every = 5", "statistics: every without any statistic"),
+    ("every = 5", "statistics: every without samples: name fields"),
+    ("profile.z = ['temperature']", "statistics.profile.z: the case has no z axis"),
+    ("profile.x = ['heat']", "statistics.profile.x.0: the model has no heat"),
     ("mean = ['temperature']\nbegin = -1", "statistics.begin"),
     ("mean = ['temperature']\nevery = 0", "must be a number of iterations or steps"),
 ])  # fmt: skip

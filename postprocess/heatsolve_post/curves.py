@@ -11,13 +11,16 @@ from matplotlib.ticker import NullFormatter
 
 from heatsolve.case.sections import Profile
 from heatsolve.errors import InputError
-from heatsolve.io.layout import LINE_TIME, row_axis
+from heatsolve.io.layout import ROW_TIMES, row_axis
 from heatsolve.io.reader import Solution, cuts
 from heatsolve.report import count
 from heatsolve_post.style import Figure, drawing_style, one_curve
 from heatsolve_post.view import label_of
 
-OF_THE_MARCH = ("iteration", "step", "time", "dt", "residual", "divergence", "courant", LINE_TIME)
+OF_THE_MARCH = (
+    *("iteration", "step", "time", "dt", "residual", "divergence", "courant"),
+    *ROW_TIMES.values(),
+)
 """Columns on the progress of a march, not on its results."""
 AXES = ("time", "step", "iteration")
 """Columns over which others are drawn, the first of them that there is."""

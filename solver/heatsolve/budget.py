@@ -26,7 +26,7 @@ from heatsolve.models.heat.solver import make_method, method_name
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.report import size
 from heatsolve.stencil.grid import Grid, Outline
-from heatsolve.time.integrals import Integrals
+from heatsolve.time.integrals import Integrals, Profiles
 from heatsolve.time.loop import steps_to_look
 from heatsolve.time.step_size import TimeStepController, substeps
 
@@ -226,6 +226,7 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
         if statistics:
             statistics.take(stepper.fields, 1.0)
         Integrals(problem).read(stepper.fields)
+        Profiles(problem).read(stepper.fields)
         for _ in range(problem.arrays_of_a_frame + arrays_of_derived(problem.case)):
             backend.zeros(problem.grid.shape)
         return _work(backend, one)

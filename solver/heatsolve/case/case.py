@@ -258,7 +258,7 @@ class Case(Section):
             yield ("time",), "only for a transient case (model.steady = false)"
         if self.model.steady and self.stop.when is not None:
             yield ("stop", "when"), "only for a transient case (model.steady = false)"
-        if self.model.steady and self.statistics.fields:
+        if self.model.steady and (self.statistics.fields or self.statistics.recorded):
             yield ("statistics",), "only for a transient case (model.steady = false)"
         if self.output.heat_flow and self.kind != "heat":
             yield ("output", "heat_flow"), 'only for model.kind = "heat"'
@@ -313,6 +313,11 @@ class Case(Section):
                 (("statistics", "integral", m, "fields", n), name)
                 for m, integral in enumerate(self.statistics.integrals)
                 for n, name in enumerate(integral.fields)
+            ],
+            *[
+                (("statistics", *place, n), name)
+                for place, names in self.statistics.recorded.items()
+                for n, name in enumerate(names)
             ],
             *[(("output", "fields", n), name) for n, name in enumerate(written)],
             *[
@@ -415,6 +420,9 @@ class Case(Section):
     def _mistaken_integrals(self) -> Found:
         """Yield boxes of integrals that are none of the grid, and walls that there are not."""
         grid = self.grid
+        for kind, axis in self.statistics.recorded:
+            if axis not in grid.axes:
+                yield ("statistics", kind, axis), f"the case has no {axis} axis"
         for n, integral in enumerate(self.statistics.integrals):
             here = ("statistics", "integral", n)
             for key, corner in (("lower", integral.lower), ("upper", integral.upper)):

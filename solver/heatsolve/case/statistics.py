@@ -58,6 +58,18 @@ class Integral(Section):
             yield ("wall",), "is a box of its own: give it, or lower and upper"
 
 
+class Profiles(Section):
+    """`[statistics.profile]`: fields along one axis, averaged over the others."""
+
+    x: tuple[FieldName, ...] = ()
+    """Fields that a file may have, whose means over y and z each sample adds to the history, as
+    `profile_x_temperature`: a value for each point of the file along x."""
+    y: tuple[FieldName, ...] = ()
+    """The same along y, over x and z."""
+    z: tuple[FieldName, ...] = ()
+    """The same along z, over x and y."""
+
+
 class Statistics(Section):
     """`[statistics]`: means and other statistics in time, at each point of a march; integrals."""
 
@@ -65,7 +77,7 @@ class Statistics(Section):
     """The time from which on steps count."""
     every: Interval = 1
     """From one sample of the fields to the next: steps, or seconds of the march's own time such as
-    `"0.1 s"`. A sample stands for the time since the one before."""
+    `"0.1 s"`. A sample stands for the time since the one before. Profiles have a row for each."""
     mean: tuple[FieldName, ...] = ()
     """Fields of the model, or derived ones, of which the file has the mean in time, as
     `mean_temperature`."""
@@ -83,6 +95,15 @@ class Statistics(Section):
     integrals: tuple[Integral, ...] = Field(default=(), alias="integral")
     """Integrals in space, which the history holds in each row; of a steady case attributes of the
     file."""
+
+    profile: Profiles = Profiles()
+    """Fields along one axis, averaged over the others, which the history holds for each sample."""
+
+    @property
+    def recorded(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        """What each sample adds to the history: fields, by the kind and the axis."""
+        every = {("profile", axis): getattr(self.profile, axis) for axis in WALLS}
+        return {place: names for place, names in every.items() if names}
 
     @property
     def fields(self) -> dict[str, Statistic]:
@@ -103,10 +124,10 @@ class Statistics(Section):
         for n, integral in enumerate(self.integrals):
             if integral.name in [other.name for other in self.integrals[:n]]:
                 yield ("integral", n, "name"), f"{integral.name} is the name of another one, too"
-        given = [*self.mean, *self.variance, *self.covariance, *self.minimum, *self.maximum]
+        given = [*self.fields, *self.recorded]
         keys = {"begin", "every"} & self.model_fields_set
         if keys and not given:
-            yield (), f"{' and '.join(sorted(keys))} without any statistic: name fields, as in mean"
+            yield (), f"{' and '.join(sorted(keys))} without samples: name fields, as in mean"
 
 
 def unit_of(statistic: Statistic, units: Mapping[str, str]) -> str:

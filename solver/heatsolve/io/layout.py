@@ -29,8 +29,10 @@ flipped bit may crash the library, or let it loop without end."""
 
 POINTS = "points_"
 """The name of an axis of lines in the history, before the number of points."""
-LINES, LINE_TIME = "line_", "line_time"
-"""The begin of a name of a column of lines, and the axis of the times at which they are read."""
+LINE_TIME = "line_time"
+"""The axis of the times at which lines are read."""
+ROW_TIMES = {"line_": LINE_TIME, "profile_": "sample_time"}
+"""By the begin of the names of some columns of the history: the axis of their rows."""
 
 NUMBERS = "fiu"
 """The kinds of NumPy's types that are numbers."""
@@ -174,8 +176,11 @@ def damage(group: h5py.Group, name: str, what: str) -> FileFailure:
 
 
 def row_axis(name: str, axis: str, history: Container[str]) -> str:
-    """The axis of the rows of a column: LINE_TIME for lines whose times are there, or `axis`."""
-    return LINE_TIME if name.startswith(LINES) and LINE_TIME in history else axis
+    """The axis of the rows of a column: one of ROW_TIMES that is there, or `axis`."""
+    for begin, times in ROW_TIMES.items():
+        if times in history and (name == times or name.startswith(begin)):
+            return times
+    return axis
 
 
 def field_names(file: h5py.File) -> list[str]:

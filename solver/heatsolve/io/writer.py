@@ -22,7 +22,7 @@ import numpy as np
 from heatsolve.errors import InputError
 from heatsolve.io import subfiles as parts
 from heatsolve.io.disk import Disk, failing, reserved, sync, target_of
-from heatsolve.io.layout import BLOCK_BYTES, FORMAT, LINE_TIME, POINTS, field_names, row_axis
+from heatsolve.io.layout import BLOCK_BYTES, FORMAT, POINTS, ROW_TIMES, field_names, row_axis
 from heatsolve.io.reader import field_of, opened, read
 from heatsolve.io.subfiles import Part, Segment
 from heatsolve.parallel.ranks import Ranks, agreed
@@ -166,7 +166,7 @@ class FieldFile:
 
         attributes: of the root; None is left out, a bool stored as 0 or 1 (netCDF has none).
         history: arrays of one length, on the axis `step` or else `iteration`; arrays of lines have
-        a second axis, and where `line_time` is given that is the first.
+        a second axis, and where their times are given (`ROW_TIMES`) these are the first.
 
         Raises ValueError for want of a frame or of an axis of the history, FileFailure if the disk
         fails: an earlier file is then still there.
@@ -186,7 +186,7 @@ class FieldFile:
                 scales = [] if name == axes[name] else [group[axes[name]]]
                 if dataset.ndim > 1:
                     scales.append(self._points_of_line(group, dataset.shape[1]))
-                self._describe(dataset, "time" if name == LINE_TIME else name, scales)
+                self._describe(dataset, "time" if name in ROW_TIMES.values() else name, scales)
             for key, item in attributes.items():
                 if item is not None:
                     self._file.attrs[key] = int(item) if isinstance(item, bool | np.bool_) else item

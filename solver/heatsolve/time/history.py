@@ -93,9 +93,10 @@ class Log:
         """Add what the newest fields are along lines, at the time of a frame."""
         if self._lines:
             row = {LINE_TIME: time, **self._lines.read(self._problem.fields)}
-            self._add(row)
+            self.add(row)
 
-    def _add(self, row: dict[str, Any]) -> None:
+    def add(self, row: dict[str, Any]) -> None:
+        """Add a value to each of some columns."""
         for name, value in row.items():
             self.history.setdefault(name, []).append(value)
 
@@ -187,7 +188,7 @@ class Log:
             stepper.finish()
             self._problem.time = stepper.time
             row |= self._integrals.read(stepper.fields)
-        self._add(row)
+        self.add(row)
         self._ask()
 
     def _ask(self) -> None:

@@ -1,4 +1,5 @@
-"""Integrals of fields over boxes, planes and walls, for the history of a march.
+"""Integrals of fields over boxes, planes and walls, and means over planes along an axis, for the
+history of a march.
 
 A point stands for its control volume, a cell of the grid or, on nodes, what is nearer to a node
 than to others; of a volume at the rim of a box the part inside counts. Along an axis across which
@@ -6,14 +7,20 @@ a box has no extent, values are interpolated as for a probe. Terms are added exa
 do not depend on who has which point.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from heatsolve.backends import Accumulator
 from heatsolve.case.statistics import Integral
 from heatsolve.models.base import Model
+from heatsolve.parallel.halo import replaced
 from heatsolve.stencil.grid import Axis, Region
+
+TOUCH = 1e-9
+"""A part of the spacing that is rounding."""
 
 
 def weighted(at: Any, u: Any, *weights: Any) -> Any:
@@ -52,6 +59,54 @@ class Integrals:
         return dict(zip(columns, problem.backend.values(self._sums), strict=True))
 
 
+class Profiles:
+    """Reads the means over planes across axes that the case of a model asks for
+    (`statistics.profile`).
+
+    Each plane has an exact sum of its own; a process adds the part of those that it has.
+    """
+
+    def __init__(self, problem: Model):
+        self._problem, asked = problem, problem.case.statistics.recorded
+        numbers = {axis.name: n for n, axis in enumerate(problem.grid.axes)}
+        self._asked = [
+            (numbers[axis], name)
+            for (kind, axis), names in asked.items()
+            if kind == "profile"
+            for name in names
+        ]
+        weights = [weights_along(axis, axis.lower, axis.upper) for axis in problem.grid.axes]
+        to_device, along = problem.backend.to_device, problem.grid.along
+        self._lines = [to_device(along(n, line)) for n, line in enumerate(weights) if self._asked]
+        self._sums: dict[int, list[Accumulator]] = {}
+        """By the number of points of an axis."""
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def read(self, fields: Mapping[str, Any]) -> dict[str, list[float]]:
+        """A list for each profile by columns, as `profile_y_temperature`; `fields` as of
+        `Model.at_points` (asks all processes)."""
+        problem, backend, result = self._problem, self._problem.backend, {}
+        names = dict.fromkeys(name for _, name in self._asked)
+        arrays = {name: problem.written(name, fields) for name in names}
+        for number, name in self._asked:
+            axis, whole = problem.grid.axes[number], problem.whole.axes
+            others = [line for n, line in enumerate(self._lines) if n != number]
+            if axis.points not in self._sums:
+                self._sums[axis.points] = backend.accumulators("sum", axis.points)
+            sums = self._sums[axis.points]
+            first, _ = axis.stored_at
+            for n, index in enumerate(range(*axis.stored), first):
+                layer = replaced(problem.grid.stored, number, (index, index + 1))
+                backend.sweep(weighted, sums[n], layer, arrays[name], *others)
+            areas = [each.upper - each.lower for n, each in enumerate(whole) if n != number]
+            area = math.prod(areas)
+            values = backend.values(sums)
+            result[f"profile_{axis.name}_{name}"] = [value / area for value in values]
+        return result
+
+
 def _part(problem: Model, section: Integral) -> tuple[Region, list[Any]]:
     """The points of this process that count, and the weights along each axis, slowest first."""
     case, region, lines = problem.case, [], []
@@ -76,10 +131,13 @@ def weights_along(axis: Axis, low: float, high: float) -> np.ndarray:
             if first <= index < stop:
                 line[index] += weight
         return line
-    at, half, length = axis.coordinates[first:stop], 0.5 * axis.spacing, axis.upper - axis.lower
+    # In spacings from the low end; an end of the box so near to that of a volume is there.
+    ends = np.array([(position - axis.lower) / axis.spacing for position in (low, high)])
+    near = np.round(2.0 * ends) / 2.0
+    begin, end = np.where(np.abs(ends - near) < TOUCH, near, ends)
+    below = axis.numbers[first:stop] - (0.5 if axis.on_nodes else 0.0)
     # The node at the begin of a periodic axis stands for half a spacing at its end, too.
-    for shift in (0.0, length) if axis.periodic and axis.on_nodes else (0.0,):
-        below = np.maximum(np.maximum(at - half + shift, axis.lower), low)
-        above = np.minimum(np.minimum(at + half + shift, axis.upper), high)
-        line[first:stop] += np.maximum(above - below, 0.0)
+    for shift in (0, axis.points) if axis.periodic and axis.on_nodes else (0,):
+        share = np.minimum(below + shift + 1.0, end) - np.maximum(below + shift, begin)
+        line[first:stop] += axis.spacing * np.maximum(share, 0.0)
     return line

@@ -257,7 +257,7 @@ def transient(
             return Outcome("limit", number + 1, stepper.norm, history=log.history)
         number += before + 1
         log.state.time, log.state.shortened = stepper.time, time_step.shortened
-        sampling.take(stepper, number, time_step)
+        log.add(sampling.take(stepper, number, time_step))
         if looks:
             log.look(stepper, number, time_step, sampled)
             in_all = time_steps.steps_in_all(number, stepper.time)

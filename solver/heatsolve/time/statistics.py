@@ -1,11 +1,16 @@
-"""The samples of a march of which its statistics are made: their times and their weights."""
+"""The samples of a march of which its statistics are made: their times and their weights; profiles
+of each, for the history."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from heatsolve.models.base import FUZZ, Model, Stepper
+from heatsolve.time.integrals import Profiles
 from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStep
+
+SAMPLE_TIME = "sample_time"
+"""The column of the times of samples, for profiles."""
 
 
 class Sampling:
@@ -17,20 +22,21 @@ class Sampling:
 
     def __init__(self, problem: Model):
         section = problem.case.statistics
-        self._statistics = problem.statistics
+        self._statistics, self._profiles = problem.statistics, Profiles(problem)
+        self._active = bool(self._statistics or self._profiles)
         self._begin, self._last = Schedule(times=(section.begin,)), section.begin
-        self._schedule = Schedule.of(section.every) if self._statistics else Schedule()
+        self._schedule = Schedule.of(section.every) if self._active else Schedule()
 
     @property
     def record(self) -> dict[str, Any]:
         """The numbers that a restart needs."""
-        if not self._statistics:
+        if not self._active:
             return {}
         return {"statistics": {"weight": self._statistics.weight, "last": self._last}}
 
     def recall(self, record: Mapping[str, Any], points: Mapping[str, Any]) -> None:
         """Go on from the record and the arrays of a checkpoint."""
-        if self._statistics:
+        if self._active:
             known = record["statistics"]
             self._last = known["last"]
             self._statistics.recall(known["weight"], points)
@@ -40,12 +46,17 @@ class Sampling:
         steps = self._schedule.until(number, time, step)
         return max(steps, self._begin.until(number, time, step)) if time < self._last else steps
 
-    def take(self, stepper: Stepper, number: int, time_step: TimeStep) -> None:
-        """Take a sample after step `number` if one is due (asks all processes)."""
+    def take(self, stepper: Stepper, number: int, time_step: TimeStep) -> dict[str, Any]:
+        """Take a sample after step `number` if one is due; its columns of the history, if any (asks
+        all processes)."""
         weight = stepper.time - self._last
         if not (self._schedule.due(number, time_step) and weight > FUZZ * time_step.length):
-            return
+            return {}
         stepper.finish()  # with the walls of this very time
         problem = stepper.problem
         problem.time = self._last = stepper.time
-        problem.statistics.take(stepper.fields, weight)
+        if self._statistics:
+            self._statistics.take(stepper.fields, weight)
+        if not self._profiles:
+            return {}
+        return {SAMPLE_TIME: stepper.time, **self._profiles.read(stepper.fields)}

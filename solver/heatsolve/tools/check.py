@@ -189,6 +189,11 @@ def history(case: Case, count: int) -> str:
     if output.lines:
         said += f", {frames} of lines"
         values += frames * (1 + fields * sum(line.points for line in output.lines))
+    if recorded := case.statistics.recorded:
+        taken = Schedule.of(case.statistics.every).count_with_last(count, case.time.end)
+        said += f", {taken} samples of profiles"
+        points = dict(zip(case.grid.axes, case.grid.counts, strict=True))
+        values += taken * sum(points[axis] * len(n) for (_, axis), n in recorded.items())
     return f"{said}, about {size(8 * values)}"
 
 
