@@ -494,12 +494,100 @@ def test_profiles_are_means_over_planes(kind, backend, tmp_path):
     assert "5 samples" in row
 
 
+@pytest.mark.parametrize("kind, n", [("cells", 12), ("nodes", 13)])
+def test_spectra_of_a_few_waves(kind, n, backend, tmp_path):
+    """3 + 2 cos(k x) + y sin(2 k x): 9 of the mean, 4/2, and (1/2) of the mean of y^2."""
+    text = f"""
+[model]
+kind = "transport"
+velocity = [0, 0]
+diffusivity = 0
+[grid]
+{kind} = [{n}, 64]
+upper = [3, 1]
+periodic = ["x"]
+[initial]
+concentration = "3 + 2*cos(2*pi*x/3) + y*sin(4*pi*x/3)"
+[boundary]
+bottom.concentration.gradient = 0
+top.concentration.gradient = 0
+[time]
+end = 0.02
+step = 0.01
+[output]
+every = 1
+[statistics.spectrum]
+x = ["concentration"]
+"""
+    case = parse(text, "case")
+    found = read(run(case, backend, tmp_path / "a.h5").path)
+    energies = found.history["spectrum_x_concentration"]
+    assert energies.shape == (2, n // 2 + 1)
+    exact = np.zeros(n // 2 + 1)
+    exact[:3] = 9.0, 2.0, 1 / 6
+    assert energies[-1] == pytest.approx(exact, abs=1e-4)  # a midpoint rule of y^2
+    square = found.fields["concentration"][-1] ** 2
+    lines = np.ones(64)
+    if kind == "nodes":
+        lines[[0, -1]] = 0.5
+    assert energies[-1].sum() == pytest.approx((lines @ square).sum() / n / lines.sum(), rel=1e-12)
+    (row,) = (row for row in preview(case) if row.startswith("history"))
+    assert "2 samples of profiles or spectra" in row
+
+
+WAVES = """
+[model]
+kind = "flow"
+viscosity = 0.02
+[grid]
+cells = [12, 10]
+periodic = ["x", "y"]
+[initial]
+velocity_x = "sin(2*pi*x)*cos(2*pi*y) + 0.3*cos(6*pi*y)"
+velocity_y = "-cos(2*pi*x)*sin(2*pi*y) + 0.2*sin(4*pi*x)"
+[time]
+step = 0.01
+end = 0.03
+scheme = "rk3"
+[statistics.spectrum]
+x = ["velocity_x", "vorticity"]
+y = ["velocity_x"]
+[statistics.profile]
+x = ["speed"]
+"""
+
+
+@mpi
+@pytest.mark.parametrize("ranks, dims", [
+    (2, "[2,1]"),
+    pytest.param(3, "[3,1]", marks=pytest.mark.thorough),
+    pytest.param(4, "[2,2]", marks=pytest.mark.thorough),
+])  # fmt: skip
+def test_spectra_of_many_processes(ranks, dims, tmp_path):
+    """To rounding: they are the only statistic without equal bits."""
+    (tmp_path / "case.toml").write_text(WAVES)
+    whole = read(run(parse(WAVES, "case"), "numpy", tmp_path / "whole.h5").path).history
+    done = launch(ranks, "-m", "heatsolve", "run", tmp_path / "case.toml", "--backend", "numpy",
+                  "--set", f"parallel.ranks={dims}", "--output", tmp_path / "many.h5")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    many = read(tmp_path / "many.h5").history
+    assert {name for name in whole if name.startswith("spectrum")} == {
+        "spectrum_x_velocity_x", "spectrum_x_vorticity", "spectrum_y_velocity_x"
+    }  # fmt: skip
+    for name, values in whole.items():
+        if name.startswith("spectrum"):
+            assert many[name] == pytest.approx(values, rel=1e-11, abs=1e-14), name
+        else:
+            assert np.array_equal(many[name], values), name
+
+
 @pytest.mark.parametrize("given, said", [
     ("mean = ['heat']", "statistics.mean.0: the model has no heat"),
     ("mean = ['mean_temperature']", "statistics.mean.0: the model has no mean_temperature"),
     ("covariance = [['temperature']]", "statistics.covariance.0: must be a pair of fields, not 1"),
     ("every = 5", "statistics: every without samples: name fields"),
     ("profile.z = ['temperature']", "statistics.profile.z: the case has no z axis"),
+    ("spectrum.x = ['temperature']", "spectrum.x: needs a periodic axis, and x has walls"),
     ("profile.x = ['heat']", "statistics.profile.x.0: the model has no heat"),
     ("mean = ['temperature']\nbegin = -1", "statistics.begin"),
     ("mean = ['temperature']\nevery = 0", "must be a number of iterations or steps"),

@@ -36,6 +36,9 @@ CHECKED_OFTEN = 64
 """Iterations between two checks up to which the work of a check counts."""
 EXACT_ARRAYS = 3
 """Arrays in double precision that a comparison with an exact solution takes on the host."""
+SPECTRUM_ARRAYS = 5
+"""Arrays in double precision that a spectrum takes on the host: a field, its whole lines, their
+coefficients, and the squares of these."""
 COARSENED_TO = 1 << 18
 """Unknowns of the grid that is counted in place of a larger one whose arrays the host fills."""
 SIGNS = ("OUT_OF_MEMORY", "MemoryAllocation", "ALLOC_FAILED", "Out of memory")
@@ -88,6 +91,8 @@ def budget_of(
     host = times * _bytes_on_host(problem) + 2 * len(case.field_names) * one
     if case.reference.exact.temperature is not None:
         host += 8 * EXACT_ARRAYS * math.prod(block.shape)
+    if any(kind == "spectrum" for kind, _ in case.statistics.recorded):
+        host += 8 * SPECTRUM_ARRAYS * math.prod(block.shape)
     moved, calls = work
     return Budget(round(arrays), round(host), times * moved, calls)
 

@@ -423,6 +423,8 @@ class Case(Section):
         for kind, axis in self.statistics.recorded:
             if axis not in grid.axes:
                 yield ("statistics", kind, axis), f"the case has no {axis} axis"
+            elif kind == "spectrum" and axis not in grid.periodic:
+                yield ("statistics", kind, axis), f"needs a periodic axis, and {axis} has walls"
         for n, integral in enumerate(self.statistics.integrals):
             here = ("statistics", "integral", n)
             for key, corner in (("lower", integral.lower), ("upper", integral.upper)):

@@ -70,6 +70,19 @@ class Profiles(Section):
     """The same along z, over x and y."""
 
 
+class Spectra(Section):
+    """`[statistics.spectrum]`: spectra along a periodic axis, averaged over the others."""
+
+    x: tuple[FieldName, ...] = ()
+    """Fields that a file may have, whose spectra along x each sample adds to the history, as
+    `spectrum_x_velocity_y`: a value for each number of waves from 0 to half the number of
+    points."""
+    y: tuple[FieldName, ...] = ()
+    """The same along y."""
+    z: tuple[FieldName, ...] = ()
+    """The same along z."""
+
+
 class Statistics(Section):
     """`[statistics]`: means and other statistics in time, at each point of a march; integrals."""
 
@@ -77,7 +90,8 @@ class Statistics(Section):
     """The time from which on steps count."""
     every: Interval = 1
     """From one sample of the fields to the next: steps, or seconds of the march's own time such as
-    `"0.1 s"`. A sample stands for the time since the one before. Profiles have a row for each."""
+    `"0.1 s"`. A sample stands for the time since the one before. Profiles and spectra have a
+    row for each."""
     mean: tuple[FieldName, ...] = ()
     """Fields of the model, or derived ones, of which the file has the mean in time, as
     `mean_temperature`."""
@@ -98,12 +112,19 @@ class Statistics(Section):
 
     profile: Profiles = Profiles()
     """Fields along one axis, averaged over the others, which the history holds for each sample."""
+    spectrum: Spectra = Spectra()
+    """Spectra along a periodic axis, which the history holds for each sample."""
 
     @property
     def recorded(self) -> dict[tuple[str, str], tuple[str, ...]]:
         """What each sample adds to the history: fields, by the kind and the axis."""
-        every = {("profile", axis): getattr(self.profile, axis) for axis in WALLS}
-        return {place: names for place, names in every.items() if names}
+        sections = {"profile": self.profile, "spectrum": self.spectrum}
+        return {
+            (kind, axis): names
+            for kind, section in sections.items()
+            for axis in WALLS
+            if (names := getattr(section, axis))
+        }
 
     @property
     def fields(self) -> dict[str, Statistic]:

@@ -31,7 +31,7 @@ POINTS = "points_"
 """The name of an axis of lines in the history, before the number of points."""
 LINE_TIME = "line_time"
 """The axis of the times at which lines are read."""
-ROW_TIMES = {"line_": LINE_TIME, "profile_": "sample_time"}
+ROW_TIMES = {"line_": LINE_TIME, "profile_": "sample_time", "spectrum_": "sample_time"}
 """By the begin of the names of some columns of the history: the axis of their rows."""
 
 NUMBERS = "fiu"

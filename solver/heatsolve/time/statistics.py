@@ -1,5 +1,5 @@
 """The samples of a march of which its statistics are made: their times and their weights; profiles
-of each, for the history."""
+and spectra of each, for the history."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,10 +7,11 @@ from typing import Any
 from heatsolve.models.base import FUZZ, Model, Stepper
 from heatsolve.time.integrals import Profiles
 from heatsolve.time.schedule import Schedule
+from heatsolve.time.spectra import Spectra
 from heatsolve.time.step_size import TimeStep
 
 SAMPLE_TIME = "sample_time"
-"""The column of the times of samples, for profiles."""
+"""The column of the times of samples, for profiles and spectra."""
 
 
 class Sampling:
@@ -22,8 +23,9 @@ class Sampling:
 
     def __init__(self, problem: Model):
         section = problem.case.statistics
-        self._statistics, self._profiles = problem.statistics, Profiles(problem)
-        self._active = bool(self._statistics or self._profiles)
+        self._statistics = problem.statistics
+        self._readers = [reader for reader in (Profiles(problem), Spectra(problem)) if reader]
+        self._active = bool(self._statistics or self._readers)
         self._begin, self._last = Schedule(times=(section.begin,)), section.begin
         self._schedule = Schedule.of(section.every) if self._active else Schedule()
 
@@ -57,6 +59,7 @@ class Sampling:
         problem.time = self._last = stepper.time
         if self._statistics:
             self._statistics.take(stepper.fields, weight)
-        if not self._profiles:
-            return {}
-        return {SAMPLE_TIME: stepper.time, **self._profiles.read(stepper.fields)}
+        row: dict[str, Any] = {SAMPLE_TIME: stepper.time} if self._readers else {}
+        for reader in self._readers:
+            row |= reader.read(stepper.fields)
+        return row

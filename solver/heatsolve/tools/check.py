@@ -191,9 +191,10 @@ def history(case: Case, count: int) -> str:
         values += frames * (1 + fields * sum(line.points for line in output.lines))
     if recorded := case.statistics.recorded:
         taken = Schedule.of(case.statistics.every).count_with_last(count, case.time.end)
-        said += f", {taken} samples of profiles"
-        points = dict(zip(case.grid.axes, case.grid.counts, strict=True))
-        values += taken * sum(points[axis] * len(n) for (_, axis), n in recorded.items())
+        said += f", {taken} samples of profiles or spectra"
+        for (kind, axis), names in recorded.items():
+            points = case.grid.counts[case.grid.axes.index(axis)]
+            values += taken * len(names) * (points // 2 + 1 if kind == "spectrum" else points)
     return f"{said}, about {size(8 * values)}"
 
 
