@@ -16,6 +16,7 @@ from heatsolve.io.reader import read
 from heatsolve.models.unused import unused_keys
 from heatsolve.runner import run
 from heatsolve.tools.check import preview
+from heatsolve_post.view import look
 
 RESTART = Start(restart=True)
 BAR = """
@@ -156,6 +157,7 @@ def welford(section, found, schedule):
         yield result
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind, n", [("cells", 16), ("nodes", 17)])
 def test_statistics_of_a_mode_that_decays(kind, n, backend, tmp_path):
     """T = a^k cos(pi x): each step multiplies it by a, so sums over steps are geometric series."""
@@ -178,6 +180,7 @@ def test_statistics_of_a_mode_that_decays(kind, n, backend, tmp_path):
     assert np.isnan(found.fields["mean_temperature"][0]).all()
 
 
+@pytest.mark.few(2, among="heat")
 @pytest.mark.parametrize("name", CASES)
 def test_welfords_sums_bit_by_bit(name, backend, tmp_path):
     """Those of the values in a file, weighted by the steps; statistics bend no step."""
@@ -238,6 +241,7 @@ def test_samples_by_time_among_steps_that_are_made_at_once(other_backend, tmp_pa
     assert np.array_equal(last["minimum_temperature"][-1], lowest)
 
 
+@pytest.mark.few(1, among="heat")
 @pytest.mark.parametrize("name", CASES)
 def test_a_restart_goes_on_with_statistics(name, tmp_path):
     text = CASES[name] + f"[checkpoint]\nevery = {9 if name == 'heat' else 4}\n"
@@ -276,7 +280,7 @@ def same(one, other):
     pytest.param(3, "[3,1]", marks=pytest.mark.thorough),
     pytest.param(4, "[2,2]", marks=pytest.mark.thorough),
 ])  # fmt: skip
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["heat", pytest.param("flow", marks=pytest.mark.thorough)])
 def test_the_same_bits_on_many_processes(name, ranks, dims, tmp_path):
     """Also where one process stops and several go on: each takes its walls of nodes."""
     short = CASES[name].replace("end = 0.1", "end = 0.05").replace("end = 0.2", "end = 0.1")
@@ -324,6 +328,7 @@ def test_units_and_files_of_statistics(tmp_path):
         "covariance_velocity_x_velocity_y": "(m/s)^2",
         "maximum_speed": "m/s",
     }
+    assert look(tmp_path / "a.h5").field == "pressure"  # no statistic is the main field
     means = read(tmp_path / "a_means.h5")
     assert np.array_equal(means.fields["mean_velocity_x"][-1], found.fields["mean_velocity_x"][-1])
     # `check` counts the arrays that stay: three means, two products, one maximum.
@@ -393,6 +398,7 @@ def mean_of(low, high):
     return 1 + 2 * x - 3 * y + 0.5 * z
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["cells", "nodes"])
 def test_integrals_of_a_linear_field_are_exact(kind, backend, tmp_path):
     """Midpoints of cells, the trapezoidal rule on nodes, linear interpolation to planes."""
@@ -466,6 +472,7 @@ def test_integrals_of_a_steady_case(tmp_path):
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["cells", "nodes"])
 def test_profiles_are_means_over_planes(kind, backend, tmp_path):
     """Weighted by the volumes of points; each sample has a row."""
@@ -494,6 +501,7 @@ def test_profiles_are_means_over_planes(kind, backend, tmp_path):
     assert "5 samples" in row
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind, n", [("cells", 12), ("nodes", 13)])
 def test_spectra_of_a_few_waves(kind, n, backend, tmp_path):
     """3 + 2 cos(k x) + y sin(2 k x): 9 of the mean, 4/2, and (1/2) of the mean of y^2."""

@@ -182,8 +182,17 @@ def look(
         for axis, line in lines.items()
         if axis not in at
     }
-    field = field or ("temperature" if "temperature" in solution.names else solution.names[0])
+    field = field or main_field(solution)
     return View(solution, field, axes, at, _frames(solution, time, several=len(axes) == 1))
+
+
+def main_field(solution: Solution) -> str:
+    """The temperature, or else the first field that is no statistic of another one."""
+    if "temperature" in solution.names:
+        return "temperature"
+    case = _of_text(str(solution.attributes.get("case", "")))
+    statistics = case[0].statistic_fields if case is not None else {}
+    return next((n for n in solution.names if n not in statistics), solution.names[0])
 
 
 def _frames(solution: Solution, time: float | None, several: bool) -> Sequence[int]:
