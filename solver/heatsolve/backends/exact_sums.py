@@ -170,21 +170,23 @@ def exact_sum(arrays: Sequence[np.ndarray], combine: Callable[[np.ndarray], np.n
     return sum_of(combine(register))
 
 
-def to_message(register: np.ndarray, rank: int, size: int) -> np.ndarray:
-    """The integers of a process whose sum over all processes holds the register of all terms.
+def to_message(registers: np.ndarray, rank: int, size: int) -> np.ndarray:
+    """The integers of a process whose sum over all processes holds the registers of all terms;
+    registers: one, or rows of them.
 
     Bins add up; the top slices and the largest values of all processes stand side by side.
     """
-    tops = np.zeros((size, 2), np.int64)
-    tops[rank] = register[[TOP, LARGEST]]
-    return np.concatenate([register, tops.ravel()])
+    tops = np.zeros((*registers.shape[:-1], size, 2), np.int64)
+    tops[..., rank, :] = registers[..., [TOP, LARGEST]]
+    return np.concatenate([registers, tops.reshape(*registers.shape[:-1], -1)], axis=-1)
 
 
 def from_message(total: np.ndarray) -> np.ndarray:
-    """The register of all processes' terms, from the sum of their messages."""
-    register = total[:WIDTH]
-    register[[TOP, LARGEST]] = total[WIDTH:].reshape(-1, 2).max(axis=0)
-    return register
+    """The registers of all processes' terms, from the sum of their messages."""
+    registers, tops = total[..., :WIDTH], total[..., WIDTH:]
+    each = tops.reshape(*tops.shape[:-1], -1, 2)
+    registers[..., [TOP, LARGEST]] = each.max(axis=-2)
+    return registers
 
 
 class Accumulator:

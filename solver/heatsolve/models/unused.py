@@ -128,12 +128,11 @@ def _statistics(case: Case) -> Found:
     written = {*case.written, *(name for file in files for name in file.fields or ())}
     written |= {name for integral in case.statistics.integrals for name in integral.fields}
     written |= {name for names in case.statistics.recorded.values() for name in names}
-    for name, statistic in case.statistic_fields.items():
-        if name not in written:
-            key = "covariance" if name.startswith("covariance") else name.partition("_")[0]
-            given = [v if isinstance(v, str) else v[0] for v in getattr(case.statistics, key)]
-            number = given.index(statistic.sources[0])
-            yield ("statistics", key, number), f"no file holds {name} (add it to output.fields)"
+    for key in ("mean", "variance", "covariance", "minimum", "maximum"):
+        for n, given in enumerate(getattr(case.statistics, key)):
+            name = "_".join((key, *((given,) if isinstance(given, str) else given)))
+            if name not in written:
+                yield ("statistics", key, n), f"no file holds {name} (add it to output.fields)"
     samples = case.statistic_fields or case.statistics.recorded
     if samples and case.time and case.statistics.begin >= case.time.end:
         yield ("statistics", "begin"), f"the march ends before, at {case.time.end:g}"

@@ -55,9 +55,9 @@ class Ranks:
     summing = 0.0
     """Seconds that sums and largest values of all processes have taken."""
 
-    def combine(self, register: np.ndarray) -> np.ndarray:
-        """The register of all processes' terms."""
-        return register
+    def combine(self, registers: np.ndarray) -> np.ndarray:
+        """The registers (one, or rows of them) of all processes' terms."""
+        return registers
 
     def exact_sum(self, terms: Sequence[np.ndarray]) -> float:
         """The sum of arrays (float64) of all processes, to the same bits whoever has which."""
@@ -110,8 +110,8 @@ class World(Ranks):
         # Known to all: they must make the same calls.
         self.crowd = max(self.comm.allgather(self.crowd))
 
-    def combine(self, register: np.ndarray) -> np.ndarray:
-        message = to_message(register, self.rank, self.size)
+    def combine(self, registers: np.ndarray) -> np.ndarray:
+        message = to_message(registers, self.rank, self.size)
         began = time.perf_counter()
         self.collective("Allreduce", self._mpi.IN_PLACE, message)
         self.summing += time.perf_counter() - began
