@@ -467,6 +467,11 @@ def test_a_run_does_not_replace_its_data(folder):
     with pytest.raises(InputError, match=r"the run would replace .*: name another --output"):
         run(again, "numpy", folder / "heat-numpy.h5")
     run(again, "numpy", folder / "other.h5")
+    Image.new("L", (8, 8)).save(folder / "film.gif")
+    given = ["initial.concentration={image='film.gif'}", "output.film=true", "output.every=1"]
+    filmed = load(folder / "transport.toml", given)
+    with pytest.raises(InputError, match=r"the run would replace .*film.gif: name another"):
+        run(filmed, "numpy", folder / "film.h5")
 
 
 def heated(left, folder, **options):
@@ -846,6 +851,31 @@ def named(shape, *dims, **coords):
 def test_mistaken_arrays(given, sentence):
     with pytest.raises(CaseError, match=rf"initial.temperature: .*{sentence}"):
         started(given)
+
+
+@pytest.mark.parametrize(("units", "time", "fine"), [
+    ("days since 2000-01-01", "'t'", False),
+    ("hours since 2000-01-01 12:00", "1.0", False),
+    ("seconds since 2000-01-01", "1.0", True),
+    ("s", "2.0", True),
+])  # fmt: skip
+def test_times_that_are_dates_are_refused(units, time, fine, tmp_path):
+    """A day is 86400 s, and the case's unit of time may be another one."""
+    values = named((3, 2, 2), "time", "y", "x", time=[0.0, 1.0, 2.0], y=[0.0, 1.0], x=[0.0, 1.0])
+    values["time"].attrs["units"] = units
+    values.rename("T").to_netcdf(tmp_path / "dates.nc", engine="h5netcdf")
+    given = f"{{file='dates.nc', time={time}}}"
+    if fine:
+        assert values_of(given, tmp_path, t=1.0).min() >= 4
+        return
+    with pytest.raises(InputError, match=f"temperature: its times are {units}: give them in the"):
+        values_of(given, tmp_path, t=1.0)
+
+
+def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path):
+    (tmp_path / "twice.csv").write_text("x,y,T,T\n0,0,1,2\n1,0,1,2\n0,1,1,2\n1,1,1,2\n")
+    with pytest.raises(InputError, match=r"twice.csv has two columns T"):
+        values_of("{file='twice.csv', field='T'}", tmp_path)
 
 
 def test_a_file_with_another_axis_is_refused(tmp_path):

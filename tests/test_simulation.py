@@ -210,6 +210,11 @@ def test_every_that_says_nothing(every):
         heatsolve.march(MARCH, every, backend="numpy")
 
 
+def test_every_needs_each():
+    with pytest.raises(InputError, match="every says how often each is called: give each, or a"):
+        heatsolve.run(MARCH, every="10 steps", backend="numpy")
+
+
 def test_every_of_a_steady_case():
     found = [sim.steps for sim in heatsolve.march("hot-plate", "4 steps", overrides=PLATE)]
     assert found == [0, 4, 6]

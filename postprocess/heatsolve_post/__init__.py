@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from heatsolve.case.output import Output
+from heatsolve.case.output import Output, film_of
 from heatsolve.errors import HeatsolveError
 
 
@@ -23,8 +23,7 @@ def draw(
     tasks: list[tuple[Callable[..., Path], str, str]]
     tasks = [(plot, field, f"{stem}_{field}.png") for field in wanted.plot]
     for field in wanted.films:
-        name = f"{stem}_{field}" if field else stem
-        tasks.append((animate, field, f"{name}.{usual_format()}"))
+        tasks.append((animate, field, film_of(path, field, usual_format()).name))
     for make, field, name in tasks:
         try:
             say(f"wrote {make(path, path.with_name(name), field)}")

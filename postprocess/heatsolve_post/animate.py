@@ -9,6 +9,7 @@ from matplotlib.animation import AbstractMovieWriter, FFMpegWriter, PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from heatsolve.case.output import film_of
 from heatsolve.errors import InputError
 from heatsolve.io.disk import aside
 from heatsolve.io.reader import evenly, read
@@ -66,9 +67,7 @@ def animate(
         raise InputError(f"--rate must be 1 to 100 frames a second, not {rate}")
     limits = None if limits is None else limits_of(limits)
     encoder = _encoder()
-    chosen = f"_{field}" if field else ""  # as a film that a case asks for
-    default = f"{path.name.removesuffix('.h5')}{chosen}.{usual_format()}"
-    output = Path(output) if output else path.with_name(default)
+    output = Path(output) if output else film_of(path, field or "", usual_format())
     kind = output.suffix[1:].lower()
     if kind not in FORMATS:
         raise InputError(f"cannot draw {output}: a film is one of {', '.join(FORMATS)}")

@@ -122,6 +122,8 @@ def run(
     """
     if each is not None and not callable(each):
         raise InputError(f"each = {each!r} must be a function of the simulation")
+    if each is None and every is not None:
+        raise InputError("every says how often each is called: give each, or a loop over march")
     simulation = Simulation(
         case,
         backend=backend,

@@ -18,6 +18,7 @@ from heatsolve.budget import explained
 from heatsolve.case.case import Case
 from heatsolve.case.changes import Setting, driven_alike, refuse_another, with_values
 from heatsolve.case.load import locating, recorded
+from heatsolve.case.output import film_of
 from heatsolve.case.sections import IMPLICIT
 from heatsolve.case.types import seconds_of
 from heatsolve.control.controller import CheckpointController, Start, State, find_state
@@ -178,6 +179,7 @@ def _parts(
         if path is not None:
             others = [path_of(path, section) for section in case.output.files]
             pictures = [beside(path, f"{field}.png") for field in case.output.plot]
+            pictures += [film_of(path, field, "gif") for field in case.output.films]
             refuse_to_replace_data(case, [path, *others, *pictures], "name another --output")
         if kept and (case.output.drawn or case.output.files or case.checkpoint.every):
             report.warn("a run without a file writes no others, draws nothing, saves nothing")

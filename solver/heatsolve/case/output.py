@@ -1,6 +1,7 @@
 """The section `[output]`: the fields, frames, points and pictures that a run writes."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -76,6 +77,12 @@ Every = Annotated[Times, pydantic.WrapValidator(_every)]
 
 
 Compression = Literal["gzip", "lzf"]
+
+
+def film_of(path: Path, field: str, kind: str) -> Path:
+    """The path of the film of a field, or of the main one (""), of a file; `kind`: mp4 or gif."""
+    stem = path.name.removesuffix(".h5")
+    return path.with_name(f"{stem}_{field}.{kind}" if field else f"{stem}.{kind}")
 
 
 class OutputFile(Section):

@@ -190,6 +190,8 @@ def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str 
         return _of_file(path, get, table.shape, unknown, unknown, table.dtype, axes, across)
     own = [axis for axis in ("t", *reversed(AXIS_NAMES)) if axis in header]
     fields = [word for word in header if word not in ("t", *AXIS_NAMES)]
+    if again := next((word for n, word in enumerate(header) if word in header[:n]), None):
+        raise InputError(f"{path} has two columns {again}")
     name = _chosen(path, given, fields)
     if not {"t", *axes} & set(own):
         raise InputError(f"{path} has none of the columns {', '.join(['t', *reversed(axes)])}")
@@ -302,6 +304,8 @@ def _hdf5(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str
             lines.append(line)
         packing = {key: float(np.ravel(about.attrs[key])[0]) for key in CF if key in about.attrs}
         frame = _frame(given, dict(zip(dims, lines, strict=True)))
+        if "time" in given:
+            _refuse_dates(about)
         shape, dtype = about.shape, np.dtype(float) if packing else about.dtype
 
     def load(key: tuple[Any, ...]) -> np.ndarray:
@@ -360,6 +364,18 @@ def _frame(given: Mapping[str, Any], lines: Mapping[Any, Any]) -> int | None:
     if given["time"] == "t":
         return None
     return int(np.argmin(np.abs(np.asarray(line, float) - given["time"])))
+
+
+def _refuse_dates(field: h5py.Dataset) -> None:
+    """Raise InputError for times that netCDF's conventions count from a date, but in seconds."""
+    scales = [dimension[0] for dimension in field.dims if len(dimension)]
+    times = [scale for scale in scales if scale.name.rpartition("/")[2] in TIME]
+    for units in (scale.attrs.get("units", "") for scale in times):
+        said = units.decode() if isinstance(units, bytes) else str(units)
+        if " since " in said and said.split()[0] not in ("s", "sec", "second", "seconds"):
+            raise InputError(
+                f"its times are {printable(said)}: give them in the case's unit of time"
+            )
 
 
 def _unpacked(stored: np.ndarray, packing: Mapping[str, float]) -> np.ndarray:
