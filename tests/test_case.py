@@ -108,7 +108,6 @@ def test_no_checkpoint():
     [
         ("0", "0"),
         ("-5", "-5"),
-        ("2.5", "2.5"),
         ("1e300", "1e+300"),
         ("true", "true"),
         ("[1]", "a list"),
@@ -124,6 +123,11 @@ def test_checkpoint_mistake(every, shown):
         "case.toml:5: checkpoint.every: must be a number of iterations or steps, such as 1000, "
         f'or a time, such as "30 min", "2 h" or "90 s", not {shown}'
     ]
+
+
+def test_an_interval_with_a_decimal_point_may_be_a_time():
+    (said,) = mistakes(f"{TORUS}[checkpoint]\nevery = 2.5\n")
+    assert said.endswith('or a time, such as "2.5 s", not 2.5')
 
 
 def test_checkpoint_in_terms_of_a_mistaken_constant():

@@ -3,6 +3,7 @@ across restarts."""
 
 import numpy as np
 import pytest
+import xarray
 from many import Impatient
 from test_ranks import launch, mpi
 
@@ -13,9 +14,12 @@ from heatsolve.case.load import load, parse
 from heatsolve.control.controller import Start
 from heatsolve.errors import CaseError, InputError, Interrupted
 from heatsolve.io.reader import read
+from heatsolve.models.base import make_model
 from heatsolve.models.unused import unused_keys
 from heatsolve.runner import run
+from heatsolve.stencil.language import fill
 from heatsolve.tools.check import preview
+from heatsolve_post.plot import plot
 from heatsolve_post.view import look
 
 RESTART = Start(restart=True)
@@ -599,6 +603,7 @@ def test_spectra_of_many_processes(ranks, dims, tmp_path):
     ("profile.x = ['heat']", "statistics.profile.x.0: the model has no heat"),
     ("mean = ['temperature']\nbegin = -1", "statistics.begin"),
     ("mean = ['temperature']\nevery = 0", "must be a number of iterations or steps"),
+    ("mean = ['temperature']\nevery = 0.005", 'such as "0.005 s", not 0.005'),
 ])  # fmt: skip
 def test_statistics_that_make_no_sense_are_refused(given, said):
     with pytest.raises(CaseError) as refused:
@@ -612,6 +617,12 @@ def test_statistics_that_make_no_sense_are_refused(given, said):
         ("name='a'\nfields=['temperature']\nlower=[0.5,0]\nupper=[0.4,1]", "below lower"),
         ("name='a'\nfields=['temperature']\nwall='back'", "the case has no wall back"),
         ("name='a'\nfields=['temperature']\nwall='top'\nlower=[0,0]", "is a box of its own"),
+        ("name='a'\nfields=['mean_temperature']", "name temperature in statistics.mean"),
+        (
+            "name='a'\nfields=['temperature']\n[[statistics.integral]]\nname='a'\n"
+            "fields=['temperature']",
+            "integral_a_temperature is a column of another one, too",
+        ),
     ):
         with pytest.raises(CaseError) as refused:
             text = HEAT[: HEAT.index("[output]")]
@@ -627,3 +638,143 @@ def test_statistics_without_effect_are_told():
     assert "no file holds mean_temperature" in told["statistics", "mean", 0]
     assert "no file holds covariance_temperature" in told["statistics", "covariance", 0]
     assert "the march ends before" in told["statistics", "begin"]
+    never = parse(HEAT, "case", ["statistics.every='2 s'"])
+    told = dict(unused_keys(never, make("numpy"), 1))
+    assert "the march ends before" in told["statistics", "every"]
+
+
+def test_columns_of_two_integrals_are_not_mixed_up():
+    """`a` of a mean, and `a_mean` of the temperature, would have one name."""
+    text = HEAT[: HEAT.index("[output]")] + "[statistics]\nmean=['temperature']\n" + "".join(
+        f"[[statistics.integral]]\nname='{name}'\nfields=['{field}']\n"
+        for name, field in (("a", "mean_temperature"), ("a_mean", "temperature"))
+    )  # fmt: skip
+    with pytest.raises(CaseError, match="integral_a_mean_temperature is a column of another one"):
+        parse(text, "case")
+
+
+def test_names_that_a_model_has_already_are_refused():
+    """And two covariances of one name."""
+
+    def several(at, u, mean_u, u_v, v, v_w, w, *spacings):
+        """Nothing changes."""
+        return (0.0 * u[at],) * 6
+
+    fields = ("u", "mean_u", "u_v", "v", "v_w", "w")
+    name = "fields-of-statistics"
+    heatsolve.model(name, fields=fields, diffusivities=())(several)
+    text = f"""
+[model]
+kind = "{name}"
+[grid]
+cells = [8]
+periodic = ["x"]
+[time]
+end = 0.1
+step = 0.01
+[statistics]
+"""
+    with pytest.raises(CaseError, match=r"statistics.mean.0: mean_u is a field of the model"):
+        parse(text + "mean = ['u']\n", "case")
+    with pytest.raises(CaseError, match=r"covariance.1: covariance_u_v_w is the name of another"):
+        parse(text + "covariance = [['u_v', 'w'], ['u', 'v_w']]\n", "case")
+
+
+def test_single_precision_keeps_its_sums_in_double(backend):
+    """A drift of 10 K in 2000 samples: sums in single precision would lose a part of each."""
+    case = parse(BAR.format(kind="cells", n=8), "case", ["solver.precision=float32"])
+    machine = make(backend, "float32")
+    model = make_model(case, machine)
+    samples = (300.0 + 0.005 * np.arange(2000)).astype(np.float32)
+    for sample in samples:
+        array = model.fields["temperature"]
+        machine.sweep(fill, array, model.grid.stored, float(sample))
+        model.statistics.take(model.fields, 1.0)
+    exact = samples.astype(float)
+    sums = model.statistics.arrays
+    assert machine.to_host(sums["mean temperature"])[2, 4] == pytest.approx(exact.mean(), rel=1e-13)
+    found = {n: machine.to_host(model.statistics.field(n)) for n in case.statistic_fields}
+    assert found["variance_temperature"].dtype == np.float32
+    assert found["variance_temperature"][2, 4] == pytest.approx(exact.var(), rel=1e-6)
+    assert found["maximum_temperature"][2, 4] == samples.max()
+
+
+def test_a_box_that_rounding_makes_thin_is_a_plane(tmp_path):
+    """0.1 + 0.2 is not 0.3."""
+    text = (
+        HEAT
+        + """
+[[statistics.integral]]
+name = "thin"
+fields = ["temperature"]
+lower = [0.3, 0]
+upper = ["0.1 + 0.2", 1]
+[[statistics.integral]]
+name = "thick"
+fields = ["temperature"]
+lower = ["0.1 + 0.2", 0]
+upper = [0.3, 1]
+[[statistics.integral]]
+name = "plane"
+fields = ["temperature"]
+lower = [0.3, 0]
+upper = [0.3, 1]
+"""
+    )
+    history = read(run(parse(text, "case"), "numpy", tmp_path / "a.h5").path).history
+    plane = history["integral_plane_temperature"]
+    assert np.abs(plane).max() > 0.1
+    for name in ("thin", "thick"):
+        assert history[f"integral_{name}_temperature"] == pytest.approx(plane, rel=1e-9)
+
+
+def test_the_number_of_samples_that_check_tells(tmp_path):
+    for every, begin, number in ((3, 0.0213, 13), ("'0.03 s'", 0.0, 3), (7, 0.0, 7)):
+        given = [f"statistics.every={every}", f"statistics.begin={begin}"]
+        case = parse(HEAT + PROFILES.format("temperature"), "case", given)
+        history = read(run(case, "numpy", tmp_path / "a.h5").path).history
+        assert len(history["sample_time"]) == number
+        (row,) = (row for row in preview(case) if row.startswith("history"))
+        assert f"{number} samples of profiles" in row
+
+
+def test_columns_have_positions_units_and_pictures(tmp_path):
+    """Of a profile those of the grid, of a spectrum its wave numbers."""
+    text = WAVES + "[units]\nvelocity_x = 'm/s'\nlength = 'm'\n"
+    path = run(parse(text, "case", ["output.probes=[[0.2,0.3]]"]), "numpy", tmp_path / "a.h5").path
+    whole = read(path)
+    with xarray.open_dataset(path, engine="h5netcdf", group="history") as history:
+        assert history.profile_x_speed.dims == ("sample_time", "x")
+        assert np.array_equal(history.x, whole.coordinates["x"])
+        spectrum = history.spectrum_y_velocity_x
+        assert spectrum.dims == ("sample_time", "wave_number_y")
+        assert history.wave_number_y.values == pytest.approx(2 * np.pi * np.arange(6))
+        assert history.probe_0_velocity_x.attrs["units"] == "m/s"
+        assert history.x.attrs["units"] == "m"
+    assert "x" not in whole.history
+    for name in ("profile_x_speed", "spectrum_x_velocity_x", "probe_0_velocity_x"):
+        assert plot(path, tmp_path / f"{name}.png", name, history=True).exists()
+    with pytest.raises(InputError, match="no history of 'sample_time', only of"):
+        plot(path, tmp_path / "b.png", "sample_time", history=True)
+
+
+def test_probes_read_statistics_that_are_written(tmp_path):
+    text = HEAT.replace("[output]", "[output]\nprobes = [[0.25, 0.5]]")
+    found = read(run(parse(text, "case"), "numpy", tmp_path / "a.h5").path)
+    probe = found.history["probe_0_mean_temperature"]
+    assert np.isnan(probe[0]) and np.isfinite(probe[-1])
+    x, y = found.coordinates["x"], found.coordinates["y"]
+    column = found.fields["mean_temperature"][-1][:, np.flatnonzero(x == 0.25)[0]]
+    assert probe[-1] == pytest.approx(np.interp(0.5, y, column), rel=1e-12)
+
+
+def test_a_restart_with_other_statistics_names_them(tmp_path):
+    """And no `output.fields` that nobody wrote."""
+    text = HEAT[: HEAT.index("fields =")] + HEAT[HEAT.index("[statistics]") :]
+    start = ["time.end=0.06", "checkpoint.every=10"]
+    run(parse(text, "case", start), "numpy", tmp_path / "a.h5")
+    more = parse(text, "case", ["checkpoint.every=10", "statistics.maximum=['temperature']"])
+    with pytest.raises(InputError) as refused:
+        run(more, "numpy", tmp_path / "a.h5", start=RESTART)
+    assert "statistics.maximum" in str(refused.value)
+    assert "output.fields" not in str(refused.value)

@@ -11,10 +11,10 @@ from matplotlib.ticker import NullFormatter
 
 from heatsolve.case.sections import Profile
 from heatsolve.errors import InputError
-from heatsolve.io.layout import ROW_TIMES, row_axis
-from heatsolve.io.reader import Solution, cuts
+from heatsolve.io.layout import ROW_TIMES, WAVES, along_column_axis, column_axis, row_axis
+from heatsolve.io.reader import Solution, cuts, evenly
 from heatsolve.report import count
-from heatsolve_post.style import Figure, drawing_style, one_curve
+from heatsolve_post.style import Figure, drawing_style, one_curve, shades
 from heatsolve_post.view import label_of
 
 OF_THE_MARCH = (
@@ -25,6 +25,8 @@ OF_THE_MARCH = (
 AXES = ("time", "step", "iteration")
 """Columns over which others are drawn, the first of them that there is."""
 SIDE_BY_SIDE = 2
+MOST_ROWS = 6
+"""Rows of a column with several values that are drawn, evenly spread in time."""
 
 
 def norm_figure(solution: Solution) -> Figure:
@@ -51,20 +53,43 @@ def norm_figure(solution: Solution) -> Figure:
 
 
 def column_figure(solution: Solution, name: str) -> Figure:
-    """One column of the history over time, or over iterations where there is no time.
+    """One column of the history over time, or over iterations where there is no time; a profile, a
+    spectrum or a line over its own axis, at up to six times.
 
-    Raises InputError for a column that is not there, or that holds more than a number for each.
+    Raises InputError for a column that is not there.
     """
-    curves = {k: v for k, v in solution.history.items() if v.ndim == 1 and k not in AXES}
+    axes = (*AXES, *ROW_TIMES.values())
+    curves = {k: v for k, v in solution.history.items() if k not in axes}
     if name not in curves:
         known = ", ".join(curves) or "nothing"
         raise InputError(f"{solution.path} has no history of {name!r}, only of {known}")
+    if curves[name].ndim > 1:
+        return _rows_figure(solution, name)
     axis = next((axis for axis in AXES if axis in solution.history), "")
     unit = solution.units.get("time", "1") if axis == "time" else "1"
     label = axis + (f" ({unit})" if unit != "1" else "")
     drawing, ax = one_curve(label, name.replace("_", " "), solution.title)
     ax.plot(solution.history[axis], curves[name])
     ax.margins(x=0.0)
+    return drawing
+
+
+def _rows_figure(solution: Solution, name: str) -> Figure:
+    """Rows of a column that has several values at each of its times."""
+    rows = solution.history[name]
+    times = solution.history[row_axis(name, "time", solution.history)]
+    axis = column_axis(name, rows.shape[1])
+    line = along_column_axis(axis, rows.shape[1], solution.coordinates)
+    label = label_of(solution, axis) if axis in solution.coordinates else axis.replace("_", " ")
+    scales = {}
+    if axis.startswith(WAVES):  # of the lowest, which is the mean, there is no logarithm
+        line, rows, scales = line[1:], rows[:, 1:], {"xscale": "log", "yscale": "log"}
+    drawing, ax = one_curve(label, name.replace("_", " "), solution.title, **scales)
+    shown = evenly(len(times), MOST_ROWS)
+    for n, colour in zip(shown, shades(len(shown)), strict=True):
+        ax.plot(line, rows[n], color=colour, label=f"t = {times[n]:.4g}")
+    ax.margins(x=0.01)
+    drawing.legend(loc="outside right center")
     return drawing
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, SymLogNorm
@@ -35,6 +34,7 @@ from heatsolve_post.style import (
     set_title,
     set_up_line,
     set_up_plane,
+    shades,
 )
 from heatsolve_post.view import View, limits_of, look, quantity
 
@@ -125,10 +125,8 @@ def _lines(view: View, how: Look) -> Figure:
     """A profile; of a march at up to six times, evenly spread."""
     ((axis, x),) = view.axes.items()
     drawing, ax = one_curve(view.label(axis), view.label(view.field), view.title)
-    shades: list[Any] = ["C0"]
-    if len(view.frames) > 1:
-        shades = list(matplotlib.colormaps["viridis"](np.linspace(0.05, 0.8, len(view.frames))))
-    for frame, values, colour in zip(view.frames, view.values, shades, strict=True):
+    colours = shades(len(view.frames))
+    for frame, values, colour in zip(view.frames, view.values, colours, strict=True):
         ax.plot(x, values, color=colour, label=view.moment(frame))
     if len(view.frames) > 1:
         drawing.legend(loc="outside right center")

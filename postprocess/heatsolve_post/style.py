@@ -108,6 +108,13 @@ def one_curve(x: str, y: str, title: str = "", **scales: str) -> tuple[Figure, A
     return drawing, ax
 
 
+def shades(count: int) -> list[Any]:
+    """Colours of so many lines that follow each other."""
+    if count == 1:
+        return ["C0"]
+    return list(matplotlib.colormaps["viridis"](np.linspace(0.05, 0.8, count)))
+
+
 def image_format(output: Path) -> str:
     """The format that the suffix of a path asks for. Raises InputError if it is none of DOTS."""
     kind = output.suffix[1:].lower() or "png"

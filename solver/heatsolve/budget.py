@@ -88,7 +88,7 @@ def budget_of(
     arrays = times * backend.tally.most
     if machine.on_device and processes > 1 and method_name(case) in ("multigrid", "mgcg"):
         arrays += WIDE_LEVELS * one
-    host = times * _bytes_on_host(problem) + 2 * len(case.field_names) * one
+    host = times * _bytes_on_host(problem) + 2 * len(case.written) * one
     if case.reference.exact.temperature is not None:
         host += 8 * EXACT_ARRAYS * math.prod(block.shape)
     if any(kind == "spectrum" for kind, _ in case.statistics.recorded):

@@ -20,15 +20,13 @@ from heatsolve.io.data import file_of
 from heatsolve.io.memory import Kept
 from heatsolve.io.writer import Results
 from heatsolve.models.base import Model
-from heatsolve.stencil.grid import Axis, Grid, whole
+from heatsolve.stencil.grid import TOUCH, Axis, Grid, whole
 from heatsolve.stencil.language import shifted
 from heatsolve.time.loop import Output
 from heatsolve.time.schedule import Schedule
 
 COLUMNS = ("iteration", "residual", "time", "dt")
 """The columns of the history that each file has; CASE.h5 has all."""
-TOUCH = 1e-9
-"""A part of the spacing that is rounding: a point so near to a box lies in it."""
 
 
 @dataclass(frozen=True)

@@ -212,6 +212,7 @@ class Backend(ABC):
         # keys differ in length.
         self._compiled: dict[Any, Any] = {}
         self._single: Self | None = None
+        self._double: Self | None = None
 
     def single(self) -> Self:
         """The same machine in single precision.
@@ -226,6 +227,17 @@ class Backend(ABC):
             single._compiled = {}
             self._single = single
         return self._single
+
+    def double(self) -> Self:
+        """The same machine in double precision; a machine in single precision is its `single`."""
+        if self.precision == "float64":
+            return self
+        if self._double is None:
+            double = duplicate(self)
+            double.precision, double.dtype = "float64", np.dtype("float64")
+            double._compiled, double._single = {}, self
+            self._double = double
+        return self._double
 
     def join(self, combine: Callable[[np.ndarray], np.ndarray], nccl: Nccl | None = None) -> None:
         """From now on `combine` makes the registers of all processes one.

@@ -97,6 +97,11 @@ class CountingBackend(NumpyBackend):
         made.machine = self.machine.single()
         return made
 
+    def double(self) -> Self:
+        made = super().double()
+        made.machine = self.machine.double()
+        return made
+
     def memory(self) -> tuple[int, int]:
         return self.machine.memory()
 

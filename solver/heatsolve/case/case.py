@@ -34,7 +34,7 @@ from heatsolve.case.toml import ChangedDefault, KeyPath, dotted, lines_of, place
 from heatsolve.case.types import Constants, Found, real
 from heatsolve.stencil.data import Data
 from heatsolve.stencil.expressions import Expression, show, suggestion
-from heatsolve.stencil.grid import WALLS
+from heatsolve.stencil.grid import TOUCH, WALLS
 
 SWEPT = ("jacobi", "sor", "chebyshev")
 """Methods of which several sweeps can be made without a word from other processes."""
@@ -217,8 +217,8 @@ class Case(Section):
 
     @property
     def probed(self) -> tuple[str, ...]:
-        """The fields that probes and lines hold: the model's, and derived ones that are written."""
-        return *self.field_names, *(name for name in self.written if name in self.derived)
+        """The fields that probes and lines hold: the model's, and others that are written."""
+        return tuple(dict.fromkeys((*self.field_names, *self.written)))
 
     @property
     def all_units(self) -> dict[str, str]:
@@ -306,9 +306,9 @@ class Case(Section):
         given: list[tuple[KeyPath, str]] = [
             *[(("initial", "box", n, "field"), box.field) for n, box in enumerate(boxes)],
             *[(("source", "point", n, "field"), point.field) for n, point in enumerate(points)],
-            *[(("reference", "profile", n, "field"), p.field) for n, p in enumerate(profiles)],
         ]
         shown: list[tuple[KeyPath, str]] = [
+            *[(("reference", "profile", n, "field"), p.field) for n, p in enumerate(profiles)],
             *[
                 (("statistics", "integral", m, "fields", n), name)
                 for m, integral in enumerate(self.statistics.integrals)
@@ -330,13 +330,22 @@ class Case(Section):
         sampled = list(self._sampled())
         named_all = [name for _, name in (*shown, *sampled)]
         derived = self.derived if not set(own).issuperset(named_all) else {}
+        every = (*own, *derived, *self.statistic_fields)
         named = [(*each, own) for each in given]
         named += [(*each, (*own, *derived)) for each in sampled]
-        named += [(*each, (*own, *derived, *self.statistic_fields)) for each in shown]
+        named += [(*each, every) for each in shown]
         for path, name, known in named:
             if name not in known:
+                key, _, source = name.partition("_")
+                sampled_too = known is every and source in (*own, *derived)
+                if sampled_too and key in ("mean", "variance", "minimum", "maximum"):
+                    yield path, f"is no field of the case: name {source} in statistics.{key}"
+                    continue
                 near = suggestion(name, known) or f" (it has {', '.join(own)})"
                 yield path, f"the model has no {name}{near}"
+        for place, name, _ in self.statistics.named:
+            if name in own or name in self.derived:
+                yield ("statistics", *place), f"{name} is a field of the model"
         for side in set(walls).intersection(self.needed_walls):
             for name in self._fields_at_walls():
                 if getattr(getattr(self.boundary, side), name) is None:
@@ -348,13 +357,9 @@ class Case(Section):
 
     def _sampled(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield the fields of statistics, and where they stand."""
-        section = self.statistics
-        for key in ("mean", "variance", "minimum", "maximum"):
-            for n, name in enumerate(getattr(section, key)):
-                yield ("statistics", key, n), name
-        for n, pair in enumerate(section.covariance):
-            for m, name in enumerate(pair):
-                yield ("statistics", "covariance", n, m), name
+        for place, _, statistic in self.statistics.named:
+            for name in dict.fromkeys(statistic.sources):
+                yield ("statistics", *place), name
 
     def _drawn(self) -> list[tuple[KeyPath, str]]:
         """The fields of pictures and films, and where they stand."""
@@ -430,7 +435,9 @@ class Case(Section):
             for key, corner in (("lower", integral.lower), ("upper", integral.upper)):
                 if corner is not None:
                     yield from outside_grid((*here, key), corner, grid, grid.lower, grid.upper)
-            if any(a > b for a, b in zip(*integral.ends(grid), strict=False)):
+            sizes = (high - low for low, high in zip(grid.lower, grid.upper, strict=True))
+            ends = zip(*integral.ends(grid), sizes, strict=False)
+            if any(low - high > TOUCH * size for low, high, size in ends):
                 yield (*here, "upper"), "must not be below lower"
             if integral.wall is not None and integral.wall not in self.needed_walls:
                 yield (*here, "wall"), f"the case has no wall {integral.wall}"

@@ -152,7 +152,10 @@ def _changes(old: Case, new: Case, method_name: MethodName) -> Iterator[Change]:
     was, now = method_name(old), method_name(new)
     if was != now:
         yield ("solver", "method"), was, now
-    fields = [case.written for case in (old, new)]
+    # Of statistics that were added or left out their own keys tell.
+    alike = old.statistic_fields == new.statistic_fields
+    own = [case.output.fields or case.field_names for case in (old, new)]
+    fields = [case.written for case in (old, new)] if alike else own
     if set(fields[0]) != set(fields[1]) and not new.model.steady:
         yield ("output", "fields"), fields[0], fields[1]
     columns = {"probes": "probes", "line": "lines", "heat_flow": "heat_flow"}

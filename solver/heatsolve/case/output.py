@@ -122,8 +122,8 @@ class Output(Section):
     """`[output]`: fields, frames and pictures of a run."""
 
     fields: tuple[FieldName, ...] | None = None
-    """The fields that are written: of the model, or [derived ones](cases.md#derived-fields); all of
-    the model if not given."""
+    """The fields that are written: of the model, [derived ones](cases.md#derived-fields), or
+    [statistics](cases.md#statistics); if not given all of the model, and all statistics."""
     every: Every | None = None
     """From one frame to the next: steps, or seconds of the march's own time such as `"0.5 s"`; or a
     list of times. A time is that of the first step at or after it; no step is bent to meet one. The

@@ -1,7 +1,7 @@
 """The section `[statistics]`, and the names of the fields that it adds to a file."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,6 +9,7 @@ from annotated_types import Ge
 from pydantic import Field
 
 from heatsolve.case.sections import FieldName, Grid, Section
+from heatsolve.case.toml import KeyPath
 from heatsolve.case.types import Found, Interval, Real
 from heatsolve.stencil.expressions import show
 from heatsolve.stencil.grid import WALLS
@@ -48,6 +49,11 @@ class Integral(Section):
             if self.wall in WALLS[axis]:
                 low[n] = high[n] = (low[n], high[n])[WALLS[axis].index(self.wall)]
         return tuple(low), tuple(high)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the history, in the order of the fields."""
+        return [f"integral_{self.name}_{name}" for name in self.fields]
 
     def mistakes(self) -> Found:
         if not re.fullmatch(r"[A-Za-z0-9_]{1,60}", self.name):
@@ -127,24 +133,33 @@ class Statistics(Section):
         }
 
     @property
+    def named(self) -> Iterator[tuple[KeyPath, str, Statistic]]:
+        """Yield the place in this section, the name in the file, and each statistic in time."""
+        for key in ("mean", "variance", "covariance", "minimum", "maximum"):
+            kind = key if key in ("mean", "minimum", "maximum") else "product"
+            for n, given in enumerate(getattr(self, key)):
+                sources = (given,) if isinstance(given, str) else given
+                both = (given, given) if key == "variance" else sources
+                yield (key, n), "_".join((key, *sources)), Statistic(kind, both)
+
+    @property
     def fields(self) -> dict[str, Statistic]:
-        """What is asked for, by the names in the file."""
-        result = {f"mean_{name}": Statistic("mean", (name,)) for name in self.mean}
-        for name in self.variance:
-            result[f"variance_{name}"] = Statistic("product", (name, name))
-        for pair in self.covariance:
-            result[f"covariance_{'_'.join(pair)}"] = Statistic("product", pair)
-        for kind, names in (("minimum", self.minimum), ("maximum", self.maximum)):
-            result |= {f"{kind}_{name}": Statistic(kind, (name,)) for name in names}
-        return result
+        """The statistics in time, by their names in the file."""
+        return {name: statistic for _, name, statistic in self.named}
 
     def mistakes(self) -> Found:
         for n, pair in enumerate(self.covariance):
             if len(pair) != 2:
                 yield ("covariance", n), f"must be a pair of fields, not {len(pair)}"
+        known: dict[str, Statistic] = {}
+        for place, name, statistic in self.named:
+            if known.setdefault(name, statistic) != statistic:
+                yield place, f"{name} is the name of another statistic, too"
+        columns = set[str]()
         for n, integral in enumerate(self.integrals):
-            if integral.name in [other.name for other in self.integrals[:n]]:
-                yield ("integral", n, "name"), f"{integral.name} is the name of another one, too"
+            if again := columns.intersection(integral.columns):
+                yield ("integral", n, "name"), f"{min(again)} is a column of another one, too"
+            columns.update(integral.columns)
         given = [*self.fields, *self.recorded]
         keys = {"begin", "every"} & self.model_fields_set
         if keys and not given:
@@ -156,6 +171,6 @@ def unit_of(statistic: Statistic, units: Mapping[str, str]) -> str:
     first, *second = (units.get(name, "1") for name in statistic.sources)
     if not second:
         return first
-    if first == second[0]:
-        return first if first == "1" else f"({first})^2"
-    return " ".join(unit for unit in (first, *second) if unit != "1")
+    if "1" in (first, *second):
+        return "1"
+    return f"({first})^2" if first == second[0] else f"{first} {second[0]}"

@@ -180,13 +180,16 @@ def _interval(value: Any, info: ValidationInfo) -> int | str:
     seconds = seconds_of(value)
     if seconds is not None and 0.0 < seconds < math.inf:
         return value
+    times = '"30 min", "2 h" or "90 s"'
     with suppress(ExpressionError):
         number = real(value, info)
         if number.is_integer() and 0 < number <= MAX_INTEGER:
             return int(number)
+        if 0.0 < number and not number.is_integer():
+            times = f'"{number:g} s"'
     raise ExpressionError(
         "must be a number of iterations or steps, such as 1000, or a time, such as "
-        f'"30 min", "2 h" or "90 s", not {show(value)}'
+        f"{times}, not {show(value)}"
     )
 
 

@@ -13,7 +13,7 @@ import math
 import os
 import resource
 import signal
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,16 @@ import h5py
 import numpy as np
 
 from heatsolve.errors import FileFailure
+from heatsolve.stencil.grid import AXIS_NAMES
 
 BLOCK_BYTES = 64 * 2**20  # bound on a chunk of a file, and on its part in memory
 FORMAT = "v110"
 """Of HDF5, since 2016: a checksum guards the bytes around the values. Where there is none, a
 flipped bit may crash the library, or let it loop without end."""
 
-POINTS = "points_"
-"""The name of an axis of lines in the history, before the number of points."""
+POINTS, WAVES = "points_", "wave_number_"
+"""Names of axes along which columns of the history have several values, before the number of points
+of lines, and before the axis of spectra; those of profiles are axes of the grid."""
 LINE_TIME = "line_time"
 """The axis of the times at which lines are read."""
 ROW_TIMES = {"line_": LINE_TIME, "profile_": "sample_time", "spectrum_": "sample_time"}
@@ -175,6 +177,28 @@ def damage(group: h5py.Group, name: str, what: str) -> FileFailure:
     return FileFailure(f"{group.file.filename} is damaged: {short!r} {what}")
 
 
+def is_column_axis(name: str) -> bool:
+    """Whether a dataset of the history is an axis along which columns have several values."""
+    return name.startswith((POINTS, WAVES)) or name in AXIS_NAMES
+
+
+def column_axis(name: str, count: int) -> str:
+    """The axis along which a column of the history has `count` values."""
+    kind, axis, *_ = name.split("_")
+    return {"profile": axis, "spectrum": f"{WAVES}{axis}"}.get(kind, f"{POINTS}{count}")
+
+
+def along_column_axis(axis: str, count: int, coordinates: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Positions on an axis of columns: those of the grid, wave numbers, or numbers of points."""
+    if axis in coordinates:
+        return coordinates[axis]
+    if not axis.startswith(WAVES):
+        return np.arange(count)
+    line = coordinates[axis.removeprefix(WAVES)]
+    spacing = (line[-1] - line[0]) / max(1, len(line) - 1)
+    return 2.0 * np.pi * np.fft.rfftfreq(len(line), spacing)
+
+
 def row_axis(name: str, axis: str, history: Container[str]) -> str:
     """The axis of the rows of a column: one of ROW_TIMES that is there, or `axis`."""
     for begin, times in ROW_TIMES.items():
@@ -218,7 +242,7 @@ def inspect(file: h5py.File) -> None:
         demand_unit(history, name)
     lengths: dict[str, set[int]] = {}
     for name in history:
-        if not name.startswith(POINTS):
+        if not is_column_axis(name):
             axis = row_axis(name, "iteration", history)
             lengths.setdefault(axis, set()).add(len(history[name]))
     if any(len(result) > 1 for result in lengths.values()):

@@ -19,11 +19,11 @@ from heatsolve.io import subfiles as parts
 from heatsolve.io.disk import failing
 from heatsolve.io.layout import (
     BLOCK_BYTES,
-    POINTS,
     attributes,
     axes_of,
     field_names,
     inspect,
+    is_column_axis,
     survives,
 )
 from heatsolve.report import shown
@@ -132,7 +132,7 @@ def read(source: Source, fields: Sequence[str] | None = None) -> Solution:
             history={
                 name: values[:]
                 for name, values in file["history"].items()
-                if not name.startswith(POINTS)
+                if not is_column_axis(name)
             },
             units={
                 name: str(file[name].attrs["units"])

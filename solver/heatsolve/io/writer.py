@@ -22,7 +22,15 @@ import numpy as np
 from heatsolve.errors import InputError
 from heatsolve.io import subfiles as parts
 from heatsolve.io.disk import Disk, failing, reserved, sync, target_of
-from heatsolve.io.layout import BLOCK_BYTES, FORMAT, POINTS, ROW_TIMES, field_names, row_axis
+from heatsolve.io.layout import (
+    BLOCK_BYTES,
+    FORMAT,
+    ROW_TIMES,
+    along_column_axis,
+    column_axis,
+    field_names,
+    row_axis,
+)
 from heatsolve.io.reader import field_of, opened, read
 from heatsolve.io.subfiles import Part, Segment
 from heatsolve.parallel.ranks import Ranks, agreed
@@ -185,8 +193,9 @@ class FieldFile:
                 dataset = group.create_dataset(name, data=history[name])
                 scales = [] if name == axes[name] else [group[axes[name]]]
                 if dataset.ndim > 1:
-                    scales.append(self._points_of_line(group, dataset.shape[1]))
-                self._describe(dataset, "time" if name in ROW_TIMES.values() else name, scales)
+                    scales.append(self._column_axis(group, name, dataset.shape[1]))
+                unit = "time" if name in ROW_TIMES.values() else OF_A_FIELD.sub("", name)
+                self._describe(dataset, unit, scales)
             for key, item in attributes.items():
                 if item is not None:
                     self._file.attrs[key] = int(item) if isinstance(item, bool | np.bool_) else item
@@ -199,11 +208,14 @@ class FieldFile:
                 self._sidecar.unlink(missing_ok=True)
             sync(self._path.parent)
 
-    def _points_of_line(self, group: h5py.Group, count: int) -> h5py.Dataset:
-        """The axis that all lines of `count` points share: netCDF has none without a name."""
-        name = f"{POINTS}{count}"
+    def _column_axis(self, group: h5py.Group, column: str, count: int) -> h5py.Dataset:
+        """The axis along which a column has several values: positions of a profile, wave numbers of
+        a spectrum, numbers of the points of a line (netCDF has no axis without a name)."""
+        name = column_axis(column, count)
         if name not in group:
-            self._describe(group.create_dataset(name, data=np.arange(count)), name, [])
+            values = along_column_axis(name, count, self._coordinates)
+            unit = "length" if name in self._coordinates else name
+            self._describe(group.create_dataset(name, data=values), unit, [])
         return group[name]
 
     def _create(self, fields: Mapping[str, np.dtype | h5py.VirtualLayout]) -> None:
@@ -281,6 +293,8 @@ def remove_leftovers(path: Path) -> None:
                 (path.parent / name).unlink()
 
 
+OF_A_FIELD = re.compile(r"^(probe|line)_\d+_|^profile_[xyz]_")
+"""The begin of the name of a column whose values are those of a field."""
 PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".gif", ".mp4", ".htm", ".html")
 """Names that promise something else than a file of results."""
 NOT_IN_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")

@@ -455,12 +455,6 @@ class Model(ABC):
         window = tuple(slice(*pair) for pair in self.grid.stored)
         return np.ascontiguousarray(self.backend.to_host(array)[window])
 
-    def restore_points(self, array: Any, own: np.ndarray) -> None:
-        """The reverse of `own_points`."""
-        whole = np.zeros(self.grid.shape)
-        whole[tuple(slice(*pair) for pair in self.grid.stored)] = own
-        self.place(array, self.grid.stored, whole)
-
     def recall(self, stored: Mapping[str, np.ndarray], time: float) -> None:
         """The fields of a checkpoint, and the walls of its time."""
         for name, array in self.fields.items():

@@ -5,14 +5,17 @@ A sample of weight w updates, with W the sum of all weights so far,
     d_i = u_i - m_i,   m_i += (w / W) d_i,   s_ij += w d_i (u_j - m_j),
 
 where the last factor has the new mean (B. P. Welford, Technometrics 4 (1962), 419; weighted by
-D. H. D. West, Comm. ACM 22 (1979), 532). The mean is m_i, the covariance s_ij / W. So nothing is
+D. H. D. West, Comm. ACM 22 (1979), 532). The mean is m_i, the covariance s_ij / W. So little is
 lost where a deviation is small against its mean, and a point depends on the order of times only.
+All sums are in double precision, whatever that of the fields.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from heatsolve.stencil.language import Point, copy, fill, maximum, minimum
 
@@ -91,8 +94,8 @@ class Statistics:
             *(("minimum", name) for name in lowest),
             *(("maximum", name) for name in highest),
         ]
-        zeros, shape = problem.backend.zeros, problem.grid.shape
-        self.arrays = {" ".join(key): zeros(shape) for key in keys}
+        self._machine = problem.backend.double()
+        self.arrays = {" ".join(key): self._machine.zeros(problem.grid.shape) for key in keys}
 
     def __bool__(self) -> bool:
         return bool(self._asked)
@@ -105,22 +108,23 @@ class Statistics:
             for key, array in self.arrays.items():
                 kind, name, *_ = key.split()
                 if kind in ("minimum", "maximum"):
-                    problem.backend.sweep(copy, array, region, values[self._names.index(name)])
+                    self._machine.sweep(copy, array, region, values[self._names.index(name)])
         self.weight += weight
         arrays = tuple(self.arrays.values())
         out: Any = arrays if len(arrays) > 1 else arrays[0]
         args = (weight / self.weight, weight, *values, *arrays)
-        problem.backend.sweep(self._point, out, region, *args)
+        self._machine.sweep(self._point, out, region, *args)
 
     def field(self, name: str) -> Any:
         """A statistic up to now at the points of a file; NaN before the first sample."""
         asked, backend, region = self._asked[name], self._problem.backend, self._problem.grid.stored
         array = self.arrays[" ".join((asked.kind, *asked.sources))]
-        if self.weight and asked.kind != "product":
+        if self.weight and asked.kind != "product" and self._machine is backend:
             return array
         result = backend.zeros(self._problem.grid.shape)
         if self.weight:
-            backend.sweep(multiplied, result, region, array, 1.0 / self.weight)
+            factor = 1.0 / self.weight if asked.kind == "product" else 1.0
+            self._machine.sweep(multiplied, result, region, array, factor)
         else:
             backend.sweep(fill, result, region, math.nan)
         return result
@@ -129,4 +133,7 @@ class Statistics:
         """Go on from the sums of a checkpoint."""
         self.weight = weight
         for name, array in self.arrays.items():
-            self._problem.restore_points(array, points[name])
+            whole = np.zeros(self._problem.grid.shape)
+            region = self._problem.grid.stored
+            whole[tuple(slice(*pair) for pair in region)] = points[name]
+            self._machine.sweep(copy, array, region, self._machine.to_device(whole))

@@ -134,8 +134,12 @@ def _statistics(case: Case) -> Found:
             if name not in written:
                 yield ("statistics", key, n), f"no file holds {name} (add it to output.fields)"
     samples = case.statistic_fields or case.statistics.recorded
-    if samples and case.time and case.statistics.begin >= case.time.end:
-        yield ("statistics", "begin"), f"the march ends before, at {case.time.end:g}"
+    if samples and case.time:
+        ends = f"the march ends before, at {case.time.end:g}"
+        if case.statistics.begin >= case.time.end:
+            yield ("statistics", "begin"), ends
+        elif _outlasts(case.statistics.every, case.time):
+            yield ("statistics", "every"), ends
 
 
 def _boxes(case: Case) -> Found:

@@ -24,6 +24,8 @@ WALLS = {
     "z": ("back", "front"),
 }
 """Names of the low and the high wall of each axis."""
+TOUCH = 1e-9
+"""A part of the spacing that is rounding: positions so near to each other are the same."""
 
 FEW = 5
 """Unknowns of a sample along an axis along which nothing varies."""

@@ -289,9 +289,9 @@ class Probes:
     def read(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """A number for each probe and a list for each line, by columns (asks all processes)."""
         backend, sums = self._problem.backend, iter(self._sums)
-        derived = self._problem.case.derived
+        own = self._problem.case.field_names
         # In one order on all processes, as they exchange ghosts.
-        made = {name: self._problem.written(name) for name in self._names if name in derived}
+        made = {name: self._problem.written(name) for name in self._names if name not in own}
         fields = {**fields, **made}
         for place in self._places:
             for shares in place.shares:

@@ -17,10 +17,7 @@ from heatsolve.backends import Accumulator
 from heatsolve.case.statistics import Integral
 from heatsolve.models.base import Model
 from heatsolve.parallel.halo import replaced
-from heatsolve.stencil.grid import Axis, Region
-
-TOUCH = 1e-9
-"""A part of the spacing that is rounding."""
+from heatsolve.stencil.grid import TOUCH, Axis, Region
 
 
 def weighted(at: Any, u: Any, *weights: Any) -> Any:
@@ -52,10 +49,10 @@ class Integrals:
         # In one order on all processes, as derived fields exchange ghosts.
         arrays = {name: problem.written(name, fields) for name in self._names}
         for section, (region, weights) in zip(self._sections, self._parts, strict=True):
-            for name in section.fields:
+            for name, column in zip(section.fields, section.columns, strict=True):
                 into = self._sums[len(columns)]
                 problem.backend.sweep(weighted, into, region, arrays[name], *weights)
-                columns.append(f"integral_{section.name}_{name}")
+                columns.append(column)
         return dict(zip(columns, problem.backend.values(self._sums), strict=True))
 
 
@@ -125,7 +122,7 @@ def weights_along(axis: Axis, low: float, high: float) -> np.ndarray:
     weights of the points around it. 0 at points of other processes."""
     first, stop = axis.stored
     line = np.zeros(axis.unknowns + 2)
-    if low == high:
+    if abs(high - low) <= TOUCH * axis.spacing:
         for number, weight in axis.linear(low):
             index = axis.number(number % axis.points if axis.periodic else number)
             if first <= index < stop:

@@ -1,9 +1,11 @@
 """The samples of a march of which its statistics are made: their times and their weights; profiles
 and spectra of each, for the history."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from heatsolve.case.case import Case
 from heatsolve.models.base import FUZZ, Model, Stepper
 from heatsolve.time.integrals import Profiles
 from heatsolve.time.schedule import Schedule
@@ -12,6 +14,16 @@ from heatsolve.time.step_size import TimeStep
 
 SAMPLE_TIME = "sample_time"
 """The column of the times of samples, for profiles and spectra."""
+
+
+def samples_of(case: Case, steps: int) -> int:
+    """The number of samples in a march of about `steps` even steps."""
+    assert case.time is not None
+    section, end = case.statistics, case.time.end
+    schedule = Schedule.of(section.every)
+    apart = max((schedule.steps or 1) * end / steps, schedule.seconds or 0.0)
+    taken, skipped = (math.floor(time / apart + FUZZ) for time in (end, section.begin))
+    return max(0, taken - skipped)
 
 
 class Sampling:

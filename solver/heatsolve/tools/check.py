@@ -25,6 +25,7 @@ from heatsolve.report import Report, duration, shown, size
 from heatsolve.stencil.grid import Grid
 from heatsolve.time.loop import steps_to_look
 from heatsolve.time.schedule import Schedule
+from heatsolve.time.statistics import samples_of
 from heatsolve.time.step_size import TimeStepController, follows, time_step_controller
 from heatsolve.tools.measure import Speed, speed_of
 
@@ -190,7 +191,7 @@ def history(case: Case, count: int) -> str:
         said += f", {frames} of lines"
         values += frames * (1 + fields * sum(line.points for line in output.lines))
     if recorded := case.statistics.recorded:
-        taken = Schedule.of(case.statistics.every).count_with_last(count, case.time.end)
+        taken = samples_of(case, count)
         said += f", {taken} samples of profiles or spectra"
         for (kind, axis), names in recorded.items():
             points = case.grid.counts[case.grid.axes.index(axis)]
