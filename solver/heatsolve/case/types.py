@@ -185,7 +185,7 @@ def _interval(value: Any, info: ValidationInfo) -> int | str:
         number = real(value, info)
         if number.is_integer() and 0 < number <= MAX_INTEGER:
             return int(number)
-        if 0.0 < number and not number.is_integer():
+        if number > 0.0 and not number.is_integer():
             times = f'"{number:g} s"'
     raise ExpressionError(
         "must be a number of iterations or steps, such as 1000, or a time, such as "
