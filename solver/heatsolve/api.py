@@ -446,9 +446,9 @@ class Simulation(Mapping[str, Any]):
             self._broken = True
 
     def __del__(self) -> None:
-        if getattr(self, "_run", None) and not (self.over or self._broken):
+        if getattr(self, "_run", None) and not self.over:
             self._run.abandon()
-            if self._run.path is not None:
+            if self._run.path is not None and not self._broken:
                 self._report.warn(
                     f"{self._run.path} is not written: its run was neither taken to its end nor "
                     "closed"

@@ -105,6 +105,9 @@ def run(
     return running.result
 
 
+Parts = Generator[Pause, Until | None, Result]
+
+
 class Run:
     """A run of a case that somebody drives, from pause to pause; options and errors as of `run`.
 
@@ -128,12 +131,11 @@ class Run:
         self.result: Result | None = None
         """Of a run that is over."""
         self.path = None if kept else output or Path(f"{case.name}.h5")
-        start, request = start or Start(), request or StopRequest()
         self.changes: list[Changed] = []
         """Values that were set up to now."""
-        self._parts = _parts(
-            case, backend, self.path, self.report, self.ranks, start, request, strict, self.changes
-        )
+        self._case = case
+        self._start, self._request = start or Start(), request or StopRequest()
+        self._parts = self._checked(backend, strict)
         self._left = clock.perf_counter()
 
     def advance(self, until: Until | None = None) -> Pause | None:
@@ -153,118 +155,99 @@ class Run:
         """End it at once, without a result: files are as they were."""
         self._parts.close()
 
+    def _checked(self, backend: str | None, strict: bool) -> Parts:
+        """The run, checked before it begins."""
+        case, path, report, ranks = self._case, self.path, self.report, self.ranks
+        with locating(case):
+            path = target(path) if path is not None else None
+            demand_same(ranks, options_of(case, backend, path, self._start, strict))
+            machine = machine_of(case, backend, report, ranks)
+            warn_of_unused(case, machine, ranks.size, report.warn, strict)
+            connect(case, grid_of(case))
+            if path is not None:
+                others = [path_of(path, section) for section in case.output.files]
+                pictures = [beside(path, f"{field}.png") for field in case.output.plot]
+                pictures += [film_of(path, field, "gif") for field in case.output.films]
+                refuse_to_replace_data(case, [path, *others, *pictures], "name another --output")
+            if path is None and (case.output.drawn or case.output.files or case.checkpoint.every):
+                report.warn("a run without a file writes no others, draws nothing, saves nothing")
+            with explained(case, machine, ranks.size):
+                return (yield from self._go(machine, path))
 
-Parts = Generator[Pause, Until | None, Result]
+    def _go(self, machine: Backend, path: Path | None) -> Parts:
+        """The run, from the case to its file, or without one where there is no path."""
+        case, report, ranks, changes = self._case, self.report, self.ranks, self.changes
+        start, request = self._start, self._request
+        began = clock.perf_counter()
+        if (limit := seconds_of(case.stop.wall_time)) is not None:
+            request.deadline = clock.monotonic() + limit
+        report.waited = 0.0
+        problem = set_up(case, machine, report, ranks)
+        read_data(problem, report)
+        time_steps = None if case.model.steady else time_step_controller(problem)
+        if time_steps is not None and time_steps.warning:
+            report.warn(time_steps.warning)
+        store = store_of(problem, path) if path is not None else None
+        resumed = None
+        if store is not None:
+            resumed = restarted(problem, store, start, time_steps, report)
+        projected = case.model.scheme == "staggered" and resumed is None
+        if projected and any(key.startswith("initial.velocity") for key, _ in case.data()):
+            report.line("the velocities are projected: the march begins without divergence")
+        if resumed is not None:
+            changes += Changed.of(resumed.record.get("changes", []))
+        if time_steps is not None and changes:
+            settings = [pair for changed in changes for pair in changed.settings]
+            problem, time_steps = model_in_time(with_values(case, settings), problem, time_steps)
+            report.line(f"the checkpoint: {said_of(changes)}")
+        with Files(problem, path, resumed) as results:
+            if store is not None and resumed is None:
+                store.clear()
 
+            def remodel(
+                settings: Sequence[Setting],
+            ) -> tuple[Model, TimeStepController, march.Commit] | None:
+                assert time_steps is not None
+                now = [pair for changed in changes for pair in changed.settings]
+                new = with_values(case, [*now, *settings])
+                if driven_alike(results.problem.case, new):
+                    return None
+                made, steps = model_in_time(new, results.problem, time_steps)
 
-def _parts(
-    case: Case,
-    backend: str | None,
-    path: Path | None,
-    report: Report,
-    ranks: Ranks,
-    start: Start,
-    request: StopRequest,
-    strict: bool,
-    changes: list[Changed],
-) -> Parts:
-    """The run, checked before it begins."""
-    with locating(case):
-        kept = path is None
-        path = target(path) if path is not None else None
-        demand_same(ranks, options_of(case, backend, path, start, strict))
-        machine = machine_of(case, backend, report, ranks)
-        warn_of_unused(case, machine, ranks.size, report.warn, strict)
-        connect(case, grid_of(case))
-        if path is not None:
-            others = [path_of(path, section) for section in case.output.files]
-            pictures = [beside(path, f"{field}.png") for field in case.output.plot]
-            pictures += [film_of(path, field, "gif") for field in case.output.films]
-            refuse_to_replace_data(case, [path, *others, *pictures], "name another --output")
-        if kept and (case.output.drawn or case.output.files or case.checkpoint.every):
-            report.warn("a run without a file writes no others, draws nothing, saves nothing")
-        with explained(case, machine, ranks.size):
-            return (yield from _run(case, machine, path, report, ranks, start, request, changes))
+                def commit(number: int, time: float) -> None:
+                    changes.append(Changed(number, time, tuple(settings)))
+                    report.line(str(changes[-1]))
+                    results.take(made)
 
+                return made, steps, commit
 
-def _run(
-    case: Case,
-    machine: Backend,
-    path: Path | None,
-    report: Report,
-    ranks: Ranks,
-    start: Start,
-    request: StopRequest,
-    changes: list[Changed],
-) -> Parts:
-    """The run, from the case to its file, or without one where there is no path."""
-    began = clock.perf_counter()
-    if (limit := seconds_of(case.stop.wall_time)) is not None:
-        request.deadline = clock.monotonic() + limit
-    report.waited = 0.0
-    problem = set_up(case, machine, report, ranks)
-    read_data(problem, report)
-    time_steps = None if case.model.steady else time_step_controller(problem)
-    if time_steps is not None and time_steps.warning:
-        report.warn(time_steps.warning)
-    store = store_of(problem, path) if path is not None else None
-    resumed = restarted(problem, store, start, time_steps, report) if store is not None else None
-    projected = case.model.scheme == "staggered" and resumed is None
-    if projected and any(key.startswith("initial.velocity") for key, _ in case.data()):
-        report.line("the velocities are projected: the march begins without divergence")
-    if resumed is not None:
-        changes += Changed.of(resumed.record.get("changes", []))
-    if time_steps is not None and changes:
-        settings = [pair for changed in changes for pair in changed.settings]
-        problem, time_steps = model_in_time(with_values(case, settings), problem, time_steps)
-        report.line(f"the checkpoint: {said_of(changes)}")
-    with Files(problem, path, resumed) as results:
-        if store is not None and resumed is None:
-            store.clear()
-
-        def remodel(
-            settings: Sequence[Setting],
-        ) -> tuple[Model, TimeStepController, march.Commit] | None:
-            assert time_steps is not None
-            now = [pair for changed in changes for pair in changed.settings]
-            new = with_values(case, [*now, *settings])
-            if driven_alike(results.problem.case, new):
-                return None
-            made, steps = model_in_time(new, results.problem, time_steps)
-
-            def commit(number: int, time: float) -> None:
-                changes.append(Changed(number, time, tuple(settings)))
-                report.line(str(changes[-1]))
-                results.take(made)
-
-            return made, steps, commit
-
-        controller = controller_of(case, store, results, start, request, changes)
-        del problem  # a march may go on with another one
-        outcome, work = yield from solve(time_steps, results, report, controller, resumed, remodel)
-        problem = results.problem
-        result = Result(path or Path(), problem.stored(), outcome, results.newest)
-        made = outcome.count - (resumed.number if resumed is not None else 0)
-        if resumed is not None and made == 0 and holds(results, case, outcome, ranks, changes):
-            report.line(f"{path} holds this already, nothing to do")
-            return result
-        if case.model.steady:
-            for file in results:  # a large field takes long from a device: it has come already
-                file.append(fields=result.fields if file.section is None else None)
-        errors = error_norms(problem, result.fields)
-        attributes = attributes_of(problem, outcome, work) | errors
-        attributes["changes"] = said_of(changes)
-        attributes["wall_seconds"] = clock.perf_counter() - began - report.waited
-        if case.model.steady and case.output.heat_flow:
-            attributes |= problem.heat_flows()
-        if case.model.steady:
-            attributes |= Integrals(problem).read(problem.fields)
-        solution = results.finish(attributes, outcome.history)
-    say_ending(report, case, outcome, errors)
-    say_speed(report, problem, outcome, work, made)
-    for file in results if path is not None else ():
-        report.line(f"wrote {file.path}")
-    return replace(result, solution=solution)
+            controller = controller_of(case, store, results, start, request, changes)
+            del problem  # a march may go on with another one
+            args = time_steps, results, report, controller, resumed, remodel
+            outcome, work = yield from solve(*args)
+            problem = results.problem
+            result = Result(path or Path(), problem.stored(), outcome, results.newest)
+            made = outcome.count - (resumed.number if resumed is not None else 0)
+            if resumed is not None and made == 0 and holds(results, case, outcome, ranks, changes):
+                report.line(f"{path} holds this already, nothing to do")
+                return result
+            if case.model.steady:
+                for file in results:  # a large field takes long from a device: it has come already
+                    file.append(fields=result.fields if file.section is None else None)
+            errors = error_norms(problem, result.fields)
+            attributes = attributes_of(problem, outcome, work) | errors
+            attributes["changes"] = said_of(changes)
+            attributes["wall_seconds"] = clock.perf_counter() - began - report.waited
+            if case.model.steady and case.output.heat_flow:
+                attributes |= problem.heat_flows()
+            if case.model.steady:
+                attributes |= Integrals(problem).read(problem.fields)
+            solution = results.finish(attributes, outcome.history)
+        say_ending(report, case, outcome, errors)
+        say_speed(report, problem, outcome, work, made)
+        for file in results if path is not None else ():
+            report.line(f"wrote {file.path}")
+        return replace(result, solution=solution)
 
 
 def model_in_time(
