@@ -419,7 +419,7 @@ def main(backend, what):
     name = tempfile.mkdtemp(prefix="heatsolve-many-") if world.rank == 0 else None
     folder = Path(world.gather(name)[0])
     if what.endswith("passes"):
-        heatsolve.backends.host.numba.Tiling, heatsolve.runner.THICK = SMALL_TILES, 1
+        heatsolve.backends.host.numba.Tiling, heatsolve.runner.MIN_THICKNESS = SMALL_TILES, 1
         few = what == "some-passes"
         chosen = [text for text in texts() if (text[0] in SOME_PASSES) == few]
         compared = same_bits(world, backend, folder, chosen, passes=True)

@@ -52,7 +52,7 @@ EXCHANGE, UPDATE = 3e-5, 1e-12
 """Seconds of an exchange between GPUs, and of the update of a point in a pass (H100, NVLink)."""
 MOST_PASSES = 7
 """Passes for each exchange: with more, little is left to gain."""
-THICK = 16
+MIN_THICKNESS = 16
 """The least thickness of a block, in layers of ghosts: two processes compute the points there."""
 
 
@@ -365,7 +365,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     dims = dims_of(case, grid, ranks.size, machine.on_device)
     block = largest_block(grid, dims)
     extents = [stop - first for first, stop in block.interior]
-    most = min(n for n, parts in zip(extents, dims, strict=True) if parts > 1) // THICK
+    most = min(n for n, parts in zip(extents, dims, strict=True) if parts > 1) // MIN_THICKNESS
     if most < 3:
         return case
     # The length of a pass is asked of a model on a grid as large as a block, without neighbours, in

@@ -3,7 +3,7 @@
 A x = b keeps its form on every level, with other conductances and ratios; so every level is
 solved by the same point functions. An axis is halved only where its spacing is among the smallest
 (h^2 < 2 h_min^2): points then stay coupled about equally along all axes that are halved, which is
-what makes a smoother of single points enough (semicoarsening; U. Trottenberg, C. Oosterlee and
+why a smoother of single points is enough (semicoarsening; U. Trottenberg, C. Oosterlee and
 A. Schueller, "Multigrid", 2001, section 5.1).
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from heatsolve.linear.multigrid.coarsening import AxisCoarsening, AxisMetrics, finest_metrics
 from heatsolve.linear.multigrid.direct import MOST, Inverse
 from heatsolve.linear.multigrid.levels import CoarsestLevel, Level, Plan, Step, level_of, plan_of
-from heatsolve.linear.multigrid.overlap import OverlappedLevel, overlapping
+from heatsolve.linear.multigrid.overlap import OverlappedLevel, overlapped_plans
 from heatsolve.linear.multigrid.partition import (
     Assembly,
     HostCoefficient,
@@ -31,13 +31,13 @@ from heatsolve.parallel.halo import Halo
 
 
 def hierarchy(
-    system: System, u: Any, other: Any, smoother: Smoother, first: Smoother | None = None,
+    system: System, u: Any, other: Any, smoother: Smoother, finest: Smoother | None = None,
     overlaps: bool = False,
 ) -> list[Level]:  # fmt: skip
-    """The levels from that of a system down to a small one (asks all processes).
+    """The levels, from the finest one, of the system, to the coarsest one (asks all processes).
 
-    `first`: the smoother of the first level, if it is another one. `overlaps`: whether blocks may
-    overlap on the levels for whose half cycles the backend has passes; the first level then has
+    `finest`: the smoother of the finest level, if not `smoother`. `overlaps`: whether blocks may
+    overlap, on levels for which the backend has passes for half a cycle; the finest level then has
     arrays of its own.
     """
     plans, steps = [finest_plan(system, u, other)], []
@@ -46,12 +46,12 @@ def hierarchy(
         coarse, step = coarsened(plans[-1], linear)
         plans.append(coarse)
         steps.append(step)
-    smoothers = [first or smoother, *[smoother] * len(steps)]
-    wide = overlapping(plans, steps, smoothers) if overlaps else []
+    smoothers = [finest or smoother, *[smoother] * len(steps)]
+    overlapped = overlapped_plans(plans, steps, smoothers) if overlaps else []
     levels: list[Level] = [CoarsestLevel(plans[-1], inverse)]
     for number in reversed(range(len(steps))):
-        if number < len(wide):
-            level: Level = OverlappedLevel(wide[number], levels[0])
+        if number < len(overlapped):
+            level: Level = OverlappedLevel(overlapped[number], levels[0])
         else:
             level = level_of(plans[number], smoothers[number], levels[0], steps[number])
         levels.insert(0, level)
@@ -59,13 +59,13 @@ def hierarchy(
 
 
 def finest_plan(system: System, u: Any, other: Any) -> Plan:
-    """The first level, with the arrays of the system where they can be."""
+    """The finest level, with the arrays of the system where possible."""
     grid, backend, partition = system.grid, system.backend, Partition.of(system.halo)
     arrays = [*reversed(system.coefficients.conductances), system.coefficients.capacity]
     host = coefficients_of(arrays, grid, partition, backend)
     *faces, capacity = [
-        each.to_device(grid, backend, u.shape, array)
-        for each, array in zip(host, arrays, strict=True)
+        field.to_device(grid, backend, u.shape, array)
+        for field, array in zip(host, arrays, strict=True)
     ]
     s, ratios = system.coefficients.s, system.coefficients.ratios
     coefficients = Coefficients(capacity, s, tuple(reversed(faces)), ratios)
@@ -75,13 +75,15 @@ def finest_plan(system: System, u: Any, other: Any) -> Plan:
 
 
 def coarsened(fine: Plan, linear: bool) -> tuple[Plan, Step]:
-    """The next level, and the way to it; `linear`: how corrections are interpolated."""
+    """The next level and the step to it; `linear`: whether corrections vary linearly."""
     system, backend, partition = fine.system, fine.system.backend, fine.partition
     grid, halo, assembly = system.grid, system.halo, None
     metrics, coefficients = list(fine.metrics), list(fine.coefficients)
-    # The last level is whole on every process, so one that may lead to it is gathered; it is
+    # Every process holds the whole coarsest level, so the level above it is gathered; it is
     # too fine for blocks already, unless the constants of `partition` are others, as in tests.
-    if partition.divided and (partition.too_fine or _elements(metrics) <= MOST << grid.dimension):
+    if partition.divided and (
+        partition.too_fine or _element_count(metrics) <= MOST << grid.dimension
+    ):
         assembly = _assembly(system, partition)
         coefficients = [each.gathered() for each in coefficients]
         partition = partition.gathered()
@@ -103,11 +105,11 @@ def coarsened(fine: Plan, linear: bool) -> tuple[Plan, Step]:
             partial(halo.along, axis, layers=(1, 2)),
         )
     coarse_grid = partition.grid([metric.axis for metric in metrics])
-    # Rows may have room where all axes are halved, on the way to the level and from it: a transfer
-    # along some axes takes all others together, without any room.
+    # Rows may be padded where all axes are halved, both to this level and from it: a transfer along
+    # some axes treats all others as one, which allows no padding.
     evenly = len(transfers) == len(_axes_to_halve(metrics)) == grid.dimension
-    roomy = evenly and not partition.divided and _elements(metrics) > MOST
-    shape = backend.padded(coarse_grid.shape) if roomy else coarse_grid.shape
+    padded = evenly and not partition.divided and _element_count(metrics) > MOST
+    shape = backend.padded(coarse_grid.shape) if padded else coarse_grid.shape
     b, u, other = (backend.zeros(shape) for _ in range(3))
     coarse_halo = halo.of(coarse_grid) if partition.divided else Halo(coarse_grid, backend)
     args = partition, metrics, coefficients, coarse_grid, coarse_halo
@@ -116,22 +118,22 @@ def coarsened(fine: Plan, linear: bool) -> tuple[Plan, Step]:
 
 
 def _inverse_of_last(plans: Sequence[Plan]) -> Inverse | None:
-    """The inverse of the last level, if it needs no next one; a small one is whole everywhere."""
+    """The inverse of the last level if that is coarse enough, else None."""
     metrics = plans[-1].metrics
     can_coarsen = any(metric.can_coarsen for metric in metrics)
-    if can_coarsen and (_elements(metrics) > MOST or len(plans) == 1):
+    if can_coarsen and (_element_count(metrics) > MOST or len(plans) == 1):
         return None
     inverse = Inverse(plans[-1].system)
     return inverse if inverse.is_sound or not can_coarsen else None
 
 
-def _elements(metrics: Sequence[AxisMetrics]) -> int:
-    """Of an array of all of a level, ghosts included."""
+def _element_count(metrics: Sequence[AxisMetrics]) -> int:
+    """The number of elements in an array of a whole level, ghosts included."""
     return math.prod(metric.axis.unknowns + 2 for metric in metrics)
 
 
 def _axes_to_halve(metrics: Sequence[AxisMetrics]) -> list[int]:
-    """The axes of the smallest spacing among those that can be halved."""
+    """The axes to be halved: the smallest spacing of all axes that can be, or nearly so."""
     least = min((metric.spacing for metric in metrics if metric.can_coarsen), default=0.0)
     return [
         axis
@@ -158,7 +160,7 @@ def _ends(metric: AxisMetrics, conductance: HostCoefficient) -> tuple[float, flo
 
 
 def _assembly(system: System, partition: Partition) -> Assembly:
-    """What brings a whole array of a level to every process, ghosts at its ends included."""
+    """The assembly of a whole array of a level on every process, ghosts at its ends included."""
     own = tuple(
         (first - at_low, stop + at_high)
         for (first, stop), axis in zip(system.grid.interior, system.grid.axes, strict=True)

@@ -1,8 +1,8 @@
 """The levels of multigrid: what a cycle does on one grid of the hierarchy.
 
-A `SweptLevel` makes single sweeps; a `FusedLevel` has passes of the backend that make half a cycle
-each; an `OverlappedLevel` (see `overlap`) has them although there are several processes; the
-`CoarsestLevel` multiplies with the inverse of its matrix.
+A `SweptLevel` makes single sweeps. A `FusedLevel` makes each half of a cycle in one or two passes
+of the backend; an `OverlappedLevel` (see `overlap`) does so on several processes. The
+`CoarsestLevel` multiplies by the inverse of its matrix.
 """
 
 from abc import ABC, abstractmethod
@@ -23,10 +23,10 @@ from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import copy, fill, shifted
 
 LONGEST_ASCENT = {"float64": 4, "float32": 2}
-"""Sweeps, of a colour each, of a pass in 3D after a correction where there are none before it.
+"""The most post-smoothing sweeps, of one colour each, in a pass in 3D without pre-smoothing.
 
-On an H200 all four in one pass take 1.9 ms (512 cubed), in two 2.2; in single precision, where a
-thread has twice the columns, 1.8 and 1.3.
+On an H200 four sweeps of 512 cubed take 1.9 ms in one pass and 2.2 ms in two; in single precision,
+where a thread has twice the columns, 1.8 ms and 1.3 ms.
 """
 
 
@@ -43,11 +43,11 @@ class Plan:
 
     @cached_property
     def margin(self) -> int | None:
-        """Layers beside the walls of the block beyond which all coefficients are the same."""
+        """Layers beside the walls of the block; beyond them every coefficient is constant."""
         axes = zip(self.metrics, self.system.grid.axes, strict=True)
         ratios = [metric.ratio_of(axis) for metric, axis in axes]
         inside = [ratio if ratio.size == 1 else ratio[1:-1] for ratio in ratios]
-        return margin_of([*[each.values for each in self.coefficients], *inside])
+        return margin_of([*[field.values for field in self.coefficients], *inside])
 
 
 def plan_of(
@@ -61,13 +61,13 @@ def plan_of(
     u: Any,
     other: Any,
 ) -> Plan:
-    """A level with these coefficients, and with the point functions of a finer system."""
+    """The plan of a level with these coefficients; its point functions are those of `fine`."""
     backend = fine.backend
     ratios = [
         backend.factor(grid.along(n, metric.ratio_of(axis)))
         for n, (metric, axis) in enumerate(zip(metrics, grid.axes, strict=True))
     ]
-    *faces, capacity = [each.to_device(grid, backend, u.shape) for each in coefficients]
+    *faces, capacity = [field.to_device(grid, backend, u.shape) for field in coefficients]
     on_device = Coefficients(
         capacity, fine.coefficients.s, tuple(reversed(faces)), tuple(reversed(ratios))
     )
@@ -77,7 +77,7 @@ def plan_of(
 
 @dataclass(frozen=True)
 class Step:
-    """The way to the next level; with an `assembly` every process has all of that."""
+    """The transfer to the next level; with an `assembly` every process has the whole next level."""
 
     transfer: Transfer
     coarsenings: dict[int, AxisCoarsening]
@@ -85,67 +85,67 @@ class Step:
 
     @property
     def is_in_blocks(self) -> bool:
-        """Whether all axes are halved, by each process for itself."""
+        """Whether all axes are halved, and each process halves its own block."""
         return self.transfer.halves_all and self.assembly is None
 
 
 class Level(ABC):
-    """A grid of the hierarchy: a system, two arrays for u, and what a cycle asks of it."""
+    """A grid of the hierarchy: a system, two arrays for u, and the operations of a cycle."""
 
     overlaps = False
-    """Whether its block holds layers of its neighbours, in arrays of its own."""
+    """Whether its arrays are its own, and hold layers of the neighbours' blocks, too."""
     swaps = False
-    """Whether a cycle's result is not in the array that it began with, but in the other one."""
+    """Whether a cycle leaves its result in the other array than the one that it began with."""
 
     def __init__(self, plan: Plan):
         self.system, self.u, self.other = plan.system, plan.u, plan.other
 
     @abstractmethod
-    def improve(self, u: Any, other: Any, visits: int) -> Any:
-        """One cycle for u, which solves the next level by `visits` cycles; which array it ends in.
+    def cycle(self, u: Any, other: Any, cycle_index: int) -> Any:
+        """Improve u by one cycle; return the array of the result, `u` or `other`.
 
-        `other` is as u outside the unknowns.
+        The next level is solved by `cycle_index` cycles. The ghosts of `other` are those of u.
         """
 
     @abstractmethod
-    def solve_from_zero(self, visits: int, cycles: int) -> None:
-        """Cycles from zero; they end in `other`."""
+    def solve_from_zero(self, cycle_index: int, cycles: int) -> None:
+        """Make cycles from u = 0; the result is in `other`."""
 
     def begin_nested(self, u: Any) -> None:
-        """Full multigrid: u by cubics from the solution of the next level, found likewise.
+        """Full multigrid: the start u, interpolated by cubics from the next level's solution.
 
-        From the coarsest level up, each level improves such a start by one V cycle; that of the
-        first level is left to the caller. The next level's error of discretisation is four times
-        this one's, so a cycle that leaves a tenth of what is smooth brings it below half
+        Each level, from the coarsest one up, improves its start by one V cycle; on the finest level
+        the caller does. The error of discretisation of the next level is four times the error of
+        this level, so a cycle that leaves a tenth of the smooth error brings it below half
         (A. Brandt, Math. Comp. 31 (1977), 333; Trottenberg, Oosterlee and Schueller, section 2.6).
         """
 
     def solve_nested(self) -> None:
         """Full multigrid for this level, into `other`."""
         self.begin_nested(self.other)
-        self.improve(self.other, self.u, 1)
+        self.cycle(self.other, self.u, 1)
 
-    def add_norm_on_the_way(self, norm: Accumulator, restricts: bool) -> bool:
-        """Have a pass add the terms of a norm of the residual, too, if it can.
+    def fuse_norm(self, norm: Accumulator, restricts: bool) -> bool:
+        """Let a pass add the terms of the residual's norm, if it can; whether it does.
 
-        `ascend` adds those of its result or, if it `restricts`, `descend` those of u: then no
-        sweeps come first.
+        `ascend` adds the residual of its result. If it `restricts`, `descend` adds the residual of
+        u: then there is no pre-smoothing.
         """
         return False
 
 
 class CoarsestLevel(Level):
-    """The last level: the inverse of its matrix solves it."""
+    """The coarsest level, solved by the inverse of its matrix."""
 
     def __init__(self, plan: Plan, inverse: Inverse):
         super().__init__(plan)
         self._inverse = inverse
 
-    def improve(self, u: Any, other: Any, visits: int) -> Any:
+    def cycle(self, u: Any, other: Any, cycle_index: int) -> Any:
         self._inverse.solve(u, u)
         return u
 
-    def solve_from_zero(self, visits: int, cycles: int) -> None:
+    def solve_from_zero(self, cycle_index: int, cycles: int) -> None:
         self._inverse.solve_from_zero(self.other)
 
     def solve_nested(self) -> None:
@@ -153,10 +153,10 @@ class CoarsestLevel(Level):
 
 
 class SweptLevel(Level):
-    """A level that is not the last one: it smooths, by single sweeps, and corrects.
+    """A level above the coarsest one: it smooths, by single sweeps, and corrects.
 
-    `descend` makes sweeps after which the next level gets the residual as its b; `ascend` adds the
-    next level's solution, found in its `other`, before more sweeps.
+    `descend` is pre-smoothing and restriction: the residual becomes b of the next level. `ascend`
+    is interpolation of the next level's solution, in its `other`, and post-smoothing.
     """
 
     def __init__(self, plan: Plan, relaxation: Relaxation, coarse: Level, step: Step):
@@ -165,32 +165,32 @@ class SweptLevel(Level):
         self._relaxation, self._transfer = relaxation, step.transfer
         self._assembly = step.assembly
 
-    def improve(self, u: Any, other: Any, visits: int) -> Any:
-        return self.end(self.descend(u, other), u, other, visits)
+    def cycle(self, u: Any, other: Any, cycle_index: int) -> Any:
+        return self.finish_cycle(self.descend(u, other), u, other, cycle_index)
 
-    def end(self, smoothed: Any, u: Any, other: Any, visits: int) -> Any:
-        """The rest of a cycle, after b of the next level."""
-        self.coarse.solve_from_zero(visits, visits)
+    def finish_cycle(self, smoothed: Any, u: Any, other: Any, cycle_index: int) -> Any:
+        """The part of a cycle after the descent; `smoothed` is the array that it returned."""
+        self.coarse.solve_from_zero(cycle_index, cycle_index)
         result = other if self.swaps else u
         self.ascend(smoothed, result)
         return result
 
-    def solve_from_zero(self, visits: int, cycles: int) -> None:
+    def solve_from_zero(self, cycle_index: int, cycles: int) -> None:
         assert not self.swaps
         smoothed = self.descend_from_zero()
-        self.coarse.solve_from_zero(visits, visits)
+        self.coarse.solve_from_zero(cycle_index, cycle_index)
         self.ascend(smoothed, self.other)
         for _ in range(cycles - 1):
-            self.improve(self.other, self.u, visits)
+            self.cycle(self.other, self.u, cycle_index)
 
     def descend(self, u: Any, other: Any) -> Any:
-        """Sweeps of u, and b of the next level; which of the two arrays holds u then."""
+        """Pre-smooth u and restrict its residual; return the array that then holds u."""
         self._relaxation.smooth(u, other, self.smoother.before)
         self._restrict(u)
         return u
 
     def descend_from_zero(self) -> Any:
-        """The same from u = 0; None if u still is."""
+        """The same from u = 0; return None where u is still 0."""
         if self.smoother.before:
             self._relaxation.begin(self.u, self.other)
         else:
@@ -199,7 +199,7 @@ class SweptLevel(Level):
         return self.other
 
     def ascend(self, u: Any, result: Any) -> None:
-        """u, or 0 for None, plus the next level's solution, after more sweeps, in `result`."""
+        """Add the next level's solution to u (None: 0), and post-smooth, into `result`."""
         assert u is result
         self.coarse.system.halo.exchange(self.coarse.other)
         self._correct(u)
@@ -207,13 +207,13 @@ class SweptLevel(Level):
 
     @cached_property
     def _residual(self) -> Any:
-        """The array of the residual, or in full multigrid of b: this process's own points."""
+        """The array of the residual, or of b in full multigrid, at this process's own points."""
         if self._assembly is None:
             return self._transfer.finer
         return self.system.backend.zeros(self.system.grid.shape)
 
     def _restrict(self, u: Any) -> None:
-        """b of the next level is the residual b - A u, restricted."""
+        """Restrict the residual b - A u into b of the next level."""
         system = self.system
         system.sweep(system.residual, self._residual, u, system.b, *system.coefficients)
         self._assemble()
@@ -229,12 +229,12 @@ class SweptLevel(Level):
 
     @property
     def _starts(self) -> list[int]:
-        """Where the arrays of this level begin in that of the transfer."""
+        """The index in the transfer's array at which the arrays of this level begin."""
         axes = self.system.grid.axes
         return [0 if self._assembly is None else axis.start for axis in axes]
 
     def _correct(self, u: Any) -> None:
-        """u += what is interpolated from `other` of the next level."""
+        """Add to u the correction, interpolated from `other` of the next level."""
         if self._is_interpolated_in_place:
             self._transfer.interpolate(u)
             return
@@ -245,7 +245,7 @@ class SweptLevel(Level):
         else:
             sweep(added_from, u, interior, u, self._transfer.finer, *self._starts)
 
-    # ---- full multigrid: not corrections, but solutions, with the walls' values ----
+    # ---- full multigrid: the next level holds a solution, with the walls' values ----
 
     def begin_nested(self, u: Any) -> None:
         self._restrict_solution()
@@ -253,11 +253,11 @@ class SweptLevel(Level):
         self._prolong(u)
 
     def _restrict_solution(self) -> None:
-        """The next level gets b, restricted, and the values at the walls in both its arrays."""
+        """Restrict b and the values at the walls to the next level, to both of its arrays."""
         system, b, grid, coarse = self.system, self.system.b, self.system.grid, self.coarse
         sweep, residual = system.backend.sweep, self._residual
         neighbours = system.halo.divided or grid.axes[0].periodic or self._assembly is not None
-        # A source that is the same everywhere has no ghosts.
+        # A uniform source has no ghosts.
         if b.shape == self.u.shape and not neighbours and self._transfer.can_average(b.shape):
             for ghosts in grid.ghosts:
                 sweep(copied, (residual, b), ghosts, self.u)
@@ -272,7 +272,7 @@ class SweptLevel(Level):
             sweep(copied, (coarse.u, coarse.other), ghosts, coarse.system.b)
 
     def _prolong(self, u: Any) -> None:
-        """u is interpolated from `other` of the next level, which is for corrections from now."""
+        """Interpolate u from `other` of the next level, then clear its ghosts for corrections."""
         sweep, coarse = self.system.backend.sweep, self.coarse
         coarse.system.halo.exchange(coarse.other)
         if self._is_interpolated_in_place:
@@ -289,9 +289,9 @@ class SweptLevel(Level):
 
 
 class Legs:
-    """The passes of a backend that make half a cycle each; none if it has not all of them.
+    """The passes of a backend for the two halves of a cycle; none if the backend lacks one of them.
 
-    They restrict into the array `down` and interpolate from `up`, of a coarse grid of a shape.
+    They restrict into the array `down`, and interpolate from the array `up`, of the coarse grid.
     """
 
     def __init__(
@@ -331,9 +331,9 @@ class Legs:
         self.passes: dict[str, Any] = passes if all(passes.values()) else {}
 
     def _leg(self, sweeps: Sequence[Sweep], coarse: Any, weights: Any, **more: Any) -> Any:
-        """Half a cycle in one pass, if the backend has it."""
+        """Half a cycle in one pass; None if the backend has no such pass."""
         plan, system, relaxation = self._plan, self._plan.system, self._relaxation
-        # A pass without sweeps has the arguments of one, too.
+        # A pass without sweeps has the arguments of a sweep, too.
         point, stages, colours = relaxation.uncoloured(sweeps or relaxation.smoother.after)
         grid = system.grid
         where = (grid.shape, plan.u.shape[-1], grid.interior, system.halo.wraps)
@@ -343,8 +343,8 @@ class Legs:
         )  # fmt: skip
         return system.backend.cycle_leg(leg)
 
-    def add_norm(self, norm: Accumulator, restricts: bool) -> bool:
-        """See `Level.add_norm_on_the_way`."""
+    def fuse_norm(self, norm: Accumulator, restricts: bool) -> bool:
+        """As `Level.fuse_norm`."""
         if not restricts and "go on" in self.passes:
             return False
         half = ((), *self._down) if restricts else (self._relaxation.smoother.after, *self._up)
@@ -355,15 +355,15 @@ class Legs:
 
 
 class FusedLevel(SweptLevel):
-    """A level whose half cycles the backend makes in one or two passes through memory."""
+    """A level on which each half of a cycle is one or two passes of the backend."""
 
     def __init__(self, plan: Plan, relaxation: Relaxation, coarse: Level, step: Step, legs: Legs):
         super().__init__(plan, relaxation, coarse, step)
         self._legs, self.passes = legs, legs.passes
         self.swaps = not self.smoother.before and "go on" not in self.passes
 
-    def add_norm_on_the_way(self, norm: Accumulator, restricts: bool) -> bool:
-        return self._legs.add_norm(norm, restricts)
+    def fuse_norm(self, norm: Accumulator, restricts: bool) -> bool:
+        return self._legs.fuse_norm(norm, restricts)
 
     def descend(self, u: Any, other: Any) -> Any:
         result = other if self.smoother.before else u
@@ -385,12 +385,12 @@ class FusedLevel(SweptLevel):
         self.passes["go on"](result, halfway)
 
     def _exchange_correction(self) -> None:
-        """What the correction needs of other processes."""
+        """Bring the ghosts of the correction from other processes."""
         self.coarse.system.halo.exchange(self.coarse.other)
 
 
 def level_of(plan: Plan, smoother: Smoother, coarse: Level, step: Step) -> SweptLevel:
-    """A level in passes of the backend, if it has them for all that a cycle does, or in sweeps."""
+    """A level of fused passes if the backend has all that a cycle needs, else of single sweeps."""
     relaxation = Relaxation(plan.system, smoother, plan.u.shape)
     if step.is_in_blocks and not plan.system.halo.divided:
         shape = coarse.system.grid.shape
@@ -411,5 +411,5 @@ def filled(at, value):
 
 
 def added_from(at, u, correction, *starts):
-    """u + correction, which is found so much further on."""
+    """u + correction, with the correction read at an offset of `starts`."""
     return u[at] + shifted(at, correction, *starts)

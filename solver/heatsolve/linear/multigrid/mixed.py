@@ -9,7 +9,7 @@ from typing import Any
 from heatsolve.backends import Accumulator
 from heatsolve.errors import InputError
 from heatsolve.linear.multigrid.cycle import Correction
-from heatsolve.linear.multigrid.smoothers import first_of, smoother_of
+from heatsolve.linear.multigrid.smoothers import finest_smoother, smoother_of
 from heatsolve.linear.system import Coefficients, Method, System, scaled, with_norm_of_change
 from heatsolve.stencil.grid import whole
 from heatsolve.stencil.language import ONE, ZERO, Point, term, where
@@ -17,15 +17,15 @@ from heatsolve.stencil.language import ONE, ZERO, Point, term, where
 CYCLES = {1: 2, 2: 2, 3: 4}
 """Cycles for each correction, by dimension.
 
-In two dimensions the rounding of single precision leaves 2e-4 of the residual on 8192 x 8192
-points, which is what two cycles leave; in three it leaves 5e-7 on 512 cubed, and fewer corrections,
-of 40 bytes a point each, pay. To 1e-10 they are three, or two.
+In 2D the rounding of single precision leaves 2e-4 of the residual on 8192 x 8192 points, as much as
+two cycles leave; in 3D it leaves 5e-7 on 512 cubed, and fewer corrections, of 40 bytes a point
+each, pay. To 1e-10 there are three corrections in 2D, two in 3D.
 """
 LARGEST_RESIDUAL = 40
-"""The exponent of the residual that an iteration begins with: single precision holds what is
-2^80 times larger and, beyond the 2^53 of a double, what is 2^110 times smaller."""
+"""The exponent to which the first residual is scaled: single precision holds values 2^80 times
+larger and, beyond the 2^53 of a double, 2^110 times smaller."""
 EASY = range(-20, 61)
-"""Exponents with which a residual is as good as it is: 2^60 times larger and smaller still fits."""
+"""Exponents of residuals that need no scaling: values 2^60 times larger and smaller still fit."""
 WIDEST = 2.0**60
 """The ratio of diagonal elements of A up to which all of them fit into single precision."""
 MOST = 1000
@@ -35,8 +35,8 @@ MOST = 1000
 class Refinement(Method):
     """Iterative refinement: r = b - A u in double precision, A e = r in single, u + e in double.
 
-    A e = r is solved by cycles of `Multigrid` from e = 0. Rounding errors of e are as good as
-    errors that a cycle leaves, so u goes down to the rounding level of double precision (N. J.
+    A e = r is solved by cycles of `Multigrid` from e = 0. Rounding errors of e act like the errors
+    that a cycle leaves, so u converges to the rounding level of double precision (N. J.
     Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 12.1; D. Goeddeke, R.
     Strzodka and S. Turek, Int. J. Parallel Emergent Distrib. Syst. 22 (2007), 221).
 
@@ -55,8 +55,8 @@ class Refinement(Method):
         super().__init__(system, u)
         self._errors, self._exponent = in_single(system)
         dimension = system.grid.dimension
-        smoother_here = smoother_of(smoother, dimension, sweeps=sweeps)
-        args = smoother_here, first_of(smoother_here, dimension), cycle, CYCLES[dimension]
+        on_coarser = smoother_of(smoother, dimension, sweeps=sweeps)
+        args = on_coarser, finest_smoother(on_coarser, dimension), cycle, CYCLES[dimension]
         self._correction = Correction(self._errors, *args)
         self._known: int | None = None
         self._largest = system.backend.accumulator("max")
@@ -74,7 +74,7 @@ class Refinement(Method):
         system.backend.sweep(point, out, system.grid.interior, self.u, e, back)
 
     def _choose_exponent(self, largest: float) -> None:
-        """By which the residual is scaled from now on; the first one was not."""
+        """Choose the exponent by which the residual is scaled; the first one was not."""
         self.scalars["exponent"] = 0.0
         # Whoever iterates will say so if it is 0 or not finite.
         if 0.0 < largest < math.inf and math.frexp(largest)[1] not in EASY:

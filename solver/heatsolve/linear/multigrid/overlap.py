@@ -1,11 +1,12 @@
 """Levels of multigrid whose blocks overlap, so that a pass makes many sweeps for one exchange.
 
-A process takes layers of its neighbours into its arrays, enough of them that after all sweeps of
-half a cycle its own points have what they would have without any blocks: what is stale at the
-outermost layer spoils one layer a sweep. It then works on the block with its layers as if it were
-alone. That is so along the slowest axis only, where blocks are slabs, and where a machine makes
-half a cycle in one pass: for single sweeps an exchange each is cheaper than sweeps of layers that
-others own.
+The arrays of a process hold layers of its neighbours' blocks, too: as many as the sweeps of half a
+cycle spoil, one layer for each sweep, because the outermost layer is not updated. The process then
+works on its block and these layers as if there were no other process, and its own points get the
+values that they have on one process.
+
+Blocks overlap along the slowest axis only, where they are slabs and the backend makes half a cycle
+in one pass. For single sweeps an exchange before each is cheaper than sweeps of neighbours' layers.
 """
 
 import math
@@ -26,17 +27,17 @@ from heatsolve.parallel.halo import Halo
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import shifted, term_of
 
-THICK = 4
-"""Times its layers a block is thick at least."""
-AWAY = 2
-"""The first number that a block on a ring is given: it is nowhere near an end, and even."""
+MIN_THICKNESS = 4
+"""The least thickness of a block, in multiples of its layers."""
+PERIODIC_START = 2
+"""The number given to a block's first unknown on a periodic axis: even, and away from the ends."""
 
 
 def layers_of(smoother: Smoother) -> int:
-    """The layers that half a cycle before the correction spoils, and after it another half.
+    """The layers that an overlap needs: the more of what the descent and the ascent spoil.
 
-    The residual at a point reads one layer, and its restriction two points below the block. The
-    outermost layer is nobody's unknown, so it gets no correction.
+    Each sweep spoils one layer. The residual at a point reads one more, its restriction two points
+    below the block. The outermost layer holds no unknowns, so it gets no correction.
     """
     before, after = len(smoother.before), len(smoother.after)
     return max(before + 3, before + after, after + 1)
@@ -46,9 +47,9 @@ def layers_of(smoother: Smoother) -> int:
 class Overlap:
     """The block of a level with layers of its neighbours.
 
-    `grid`: that of its arrays, as if there were no other process; the first unknown in them has the
-    number `first` + 1 among those of all, which is odd, as for the next level's points it must be.
-    `halo` brings the layers; the process's own points are the region `own`.
+    `grid`: the grid of its arrays, as if there were no other process. The first unknown in them is
+    number `first` + 1 of the whole axis; it is odd, as points of the next level are. `halo` brings
+    the layers; the process's own points are the region `own`.
     """
 
     grid: Grid
@@ -58,7 +59,7 @@ class Overlap:
 
     @classmethod
     def of(cls, plan: Plan, layers: int) -> "Overlap":
-        """That of a level with so many layers."""
+        """The overlap of a level with this number of layers."""
         slowest, *others = [metric.axis for metric in plan.metrics]
         partition = plan.partition
         (low, high), *_ = partition.blocks()
@@ -66,11 +67,11 @@ class Overlap:
         below, above = ((layers - 1) * (slowest.periodic or place != end) for end in (0, last))
         below += (low - below) % 2
         first, unknowns = low - below, below + high - low + above
-        start = AWAY if slowest.periodic else first
-        lone = replace(slowest, block=(start, start + unknowns), periodic=False)
-        beside = replace(slowest, block=(low, high), margin=(below, above))
-        halo = plan.system.halo.of(Grid((beside, *others)), layers=layers)
-        return cls(Grid((lone, *others)), first, halo, plan.system.backend)
+        start = PERIODIC_START if slowest.periodic else first
+        local = replace(slowest, block=(start, start + unknowns), periodic=False)
+        with_margin = replace(slowest, block=(low, high), margin=(below, above))
+        halo = plan.system.halo.of(Grid((with_margin, *others)), layers=layers)
+        return cls(Grid((local, *others)), first, halo, plan.system.backend)
 
     @property
     def own(self) -> Region:
@@ -81,18 +82,18 @@ class Overlap:
         """Layers of the neighbour below."""
         return self.halo.grid.axes[0].margin[0]
 
-    def take(self, wide: Any, array: Any) -> None:
-        """Fill an array from one of the block alone, its ghosts included, and bring the layers."""
+    def copy_in(self, overlapped: Any, array: Any) -> None:
+        """Copy an array of the block, ghosts included, into an overlapped one; bring the layers."""
         (low, high), *_ = self.own
         region = ((low - 1, high + 1), *[(0, extent) for extent in self.grid.shape[1:]])
-        self.backend.sweep(shifted, wide, region, array, *self._distances(-1))
-        self.halo.exchange(wide)
+        self.backend.sweep(shifted, overlapped, region, array, *self._offsets(-1))
+        self.halo.exchange(overlapped)
 
-    def give(self, array: Any, wide: Any, interior: Region) -> None:
-        """The reverse, for the unknowns of the block alone."""
-        self.backend.sweep(shifted, array, interior, wide, *self._distances(1))
+    def copy_out(self, array: Any, overlapped: Any, interior: Region) -> None:
+        """Copy the unknowns of the block from an overlapped array."""
+        self.backend.sweep(shifted, array, interior, overlapped, *self._offsets(1))
 
-    def _distances(self, sign: int) -> tuple[int, ...]:
+    def _offsets(self, sign: int) -> tuple[int, ...]:
         return (sign * self.below, *[0] * (self.grid.dimension - 1))
 
     def widened(self, coefficient: HostCoefficient) -> HostCoefficient:
@@ -105,19 +106,20 @@ class Overlap:
         return replace(coefficient, values=values[layers - self.below :][:count])
 
     def halved(self, coarsening: AxisCoarsening) -> AxisTransfer:
-        """How the slowest axis of a block is halved, whose layers have come already."""
+        """The transfer along the slowest axis, with the neighbours' layers in the arrays."""
         axis, whole = self.grid.axes[0], coarsening.fine.axis
         ends = not whole.periodic and self.first + axis.unknowns == whole.all_unknowns
         count = coarsening.count - self.first // 2 if ends else axis.unknowns // 2
-        return alone(coarsening, (axis.start, axis.unknowns), (axis.start // 2, count))
+        return local_transfer(coarsening, (axis.start, axis.unknowns), (axis.start // 2, count))
 
 
 @dataclass(frozen=True)
-class Overlapping:
-    """A level whose blocks overlap, all but the next level.
+class OverlappedPlan:
+    """All of a level with overlapping blocks, except the next level.
 
-    `plan` has the arrays of the `overlap`, `interior` is that of the block alone. The passes lead
-    to arrays `b` and `other` of the next level, which has the overlap `below`.
+    `plan` has the arrays of the `overlap`, `interior` is the region of the block's own unknowns.
+    The passes restrict to `b`, and interpolate from `other`, arrays of the next level with its
+    overlap, `below`.
     """
 
     plan: Plan
@@ -131,11 +133,11 @@ class Overlapping:
     other: Any
 
 
-def overlapping(
+def overlapped_plans(
     plans: Sequence[Plan], steps: Sequence[Step], smoothers: Sequence[Smoother]
-) -> list[Overlapping]:
-    """The levels that can overlap: from the first one on, as long as they can (asks all)."""
-    result: list[Overlapping] = []
+) -> list[OverlappedPlan]:
+    """The plans of the finest levels, down to the first that cannot overlap (asks all)."""
+    result: list[OverlappedPlan] = []
     pairs = zip(pairwise(plans), steps, pairwise(smoothers), strict=True)
     for (fine, coarse), step, (smoother, next_smoother) in pairs:
         layers, backend = layers_of(smoother), fine.system.backend
@@ -145,19 +147,19 @@ def overlapping(
         grid, shape = overlap.grid, backend.padded(overlap.grid.shape)
         if result:
             b, other = result[-1].b, result[-1].other
-        else:  # a source that is the same in all layers is so in those of others
+        else:  # a source constant along the axis is the same in the neighbours' layers
             constant = fine.system.b.shape[0] == 1
             b, other = fine.system.b if constant else backend.zeros(shape), backend.zeros(shape)
-        coefficients = [overlap.widened(each) for each in fine.coefficients]
+        coefficients = [overlap.widened(field) for field in fine.coefficients]
         args = fine.system, fine.partition, fine.metrics, coefficients, grid, Halo(grid, backend)
         plan = plan_of(*args, b, backend.zeros(shape), other)
         relaxation = Relaxation(plan.system, smoother, shape)
         transfers = {
-            axis: alone(each, (0, grid.axes[axis].unknowns), (0, each.count))
-            for axis, each in step.coarsenings.items()
+            axis: local_transfer(halving, (0, grid.axes[axis].unknowns), (0, halving.count))
+            for axis, halving in step.coarsenings.items()
         }
         transfers[0] = overlap.halved(step.coarsenings[0])
-        # Rows of the next level's arrays, in which its points are where they would be alone.
+        # The rows of the next level's arrays that one process alone would have for this block.
         first, rows = overlap.first // 2 - below.first, transfers[0].coarse[1] + 2
         shape = backend.padded(below.grid.shape)
         b, other = backend.zeros(shape), backend.zeros(shape)
@@ -169,27 +171,29 @@ def overlapping(
         legs = Legs(plan, relaxation, transfer, down, up, (rows, *below.grid.shape[1:]))
         if not all(fine.partition.ranks.gather(bool(legs.passes))):
             break
-        interior, wide_step = fine.system.grid.interior, replace(step, transfer=transfer)
+        interior, overlapped_step = fine.system.grid.interior, replace(step, transfer=transfer)
         result.append(
-            Overlapping(plan, interior, relaxation, wide_step, legs, overlap, below, b, other)
+            OverlappedPlan(
+                plan, interior, relaxation, overlapped_step, legs, overlap, below, b, other
+            )
         )
     return result
 
 
 def can_overlap(fine: Plan, coarse: Plan, step: Step, layers: int) -> bool:
-    """Whether blocks of both levels are slabs, thick enough; all processes find the same."""
-    ring, b = fine.metrics[0].axis.periodic, fine.system.b
+    """Whether blocks of both levels are slabs, thick enough; the same on all processes."""
+    periodic, b = fine.metrics[0].axis.periodic, fine.system.b
     return (
         fine.system.backend.on_device
-        and are_slabs(fine, THICK * layers)
+        and are_slabs(fine, MIN_THICKNESS * layers)
         and are_slabs(coarse, layers)
         and (b.shape[0] == 1 or b.shape == fine.u.shape)
-        and not (ring and not is_even(step.coarsenings[0]))
+        and not (periodic and not is_uniform(step.coarsenings[0]))
     )
 
 
 def are_slabs(plan: Plan, thickness: int) -> bool:
-    """Whether blocks are slabs of this thickness, on a ring of an even number of points."""
+    """Whether blocks are slabs of this thickness; a periodic axis has an even number of points."""
     (parts, *others), ends = plan.partition.dims, plan.partition.ends[0]
     return (
         parts > 1
@@ -199,18 +203,18 @@ def are_slabs(plan: Plan, thickness: int) -> bool:
     )
 
 
-def is_even(coarsening: AxisCoarsening) -> bool:
-    """Whether all points of an axis are halved alike: on a ring no block then has a place."""
+def is_uniform(coarsening: AxisCoarsening) -> bool:
+    """Whether all points of an axis are halved by the same weights, whatever their position."""
     columns = [column for half in coarsening.weights for column in half.T]
     lines = [*coarsening.restriction_weights, *columns]
     full = coarsening.fine.ratio.size == 1
     return full and all(bool(np.all(line[1:-1] == line[1])) for line in lines)
 
 
-def alone(
+def local_transfer(
     coarsening: AxisCoarsening, fine: tuple[int, int], coarse: tuple[int, int]
 ) -> AxisTransfer:
-    """The transfer along an axis whose arrays need no neighbours."""
+    """The transfer along an axis whose arrays need no exchange."""
     return AxisTransfer(coarsening, fine, coarse, lambda shape: lambda array: None)
 
 
@@ -219,17 +223,16 @@ class OverlappedLevel(FusedLevel):
 
     overlaps = True
 
-    def __init__(self, overlapping: Overlapping, coarse: Level):
-        args = overlapping.plan, overlapping.relaxation, coarse, overlapping.step
-        super().__init__(*args, overlapping.legs)
-        self._overlap, self._below = overlapping.overlap, overlapping.below
-        self._interior = overlapping.interior
-        self._b, self._other = overlapping.b, overlapping.other
-        # Whether u and b have been taken into the arrays, and whether u is behind them since.
-        self._is_taken = self._is_ahead = False
+    def __init__(self, plan: OverlappedPlan, coarse: Level):
+        super().__init__(plan.plan, plan.relaxation, coarse, plan.step, plan.legs)
+        self._overlap, self._below = plan.overlap, plan.below
+        self._interior = plan.interior
+        self._b, self._other = plan.b, plan.other
+        # Whether u and b are copied into the arrays, and whether these are newer than u since.
+        self._is_copied_in = self._is_newer = False
 
-    def add_norm_on_the_way(self, norm: Accumulator, restricts: bool) -> bool:
-        return False  # it would count the neighbours' points, too
+    def fuse_norm(self, norm: Accumulator, restricts: bool) -> bool:
+        return False  # the pass would add the neighbours' points, too
 
     def descend(self, u: Any, other: Any) -> Any:
         self._overlap.halo.exchange(u)
@@ -243,53 +246,53 @@ class OverlappedLevel(FusedLevel):
         return result
 
     def _exchange_residual(self) -> None:
-        """What b of the next level needs of other processes."""
+        """Bring the layers of the next level's b from other processes."""
         if self.coarse.overlaps:
             self._below.halo.exchange(self._b)
         else:
             system = self.coarse.system
-            self._below.give(system.b, self._b, system.grid.interior)
+            self._below.copy_out(system.b, self._b, system.grid.interior)
 
     def _exchange_correction(self) -> None:
         if self.coarse.overlaps:
             self._below.halo.exchange(self._other)
         else:
-            self._below.take(self._other, self.coarse.other)
+            self._below.copy_in(self._other, self.coarse.other)
 
     def residual_norm(self, u: Any, into: Accumulator) -> None:
-        """Add the terms of a norm of b - A u at the points of the block alone."""
+        """Add the terms of a norm of b - A u at the block's own points."""
         system = self.system
         self._overlap.halo.exchange(u)
         point = term_of(system.residual, into.kind)
         args = (u, system.b, *system.coefficients)
         system.backend.sweep(point, into, self._overlap.own, *args)
 
-    # ---- between its arrays and those of the block ----
+    # ---- copies between its arrays and the arrays of the block ----
 
-    def take(self, u: Any, b: Any) -> None:
-        """Take u, into both arrays, and b from the block, unless they are here; a cycle follows."""
-        if not self._is_taken:
+    def copy_in(self, u: Any, b: Any) -> None:
+        """Copy u, into both arrays, and b from the block, unless done; a cycle follows."""
+        if not self._is_copied_in:
             for array in (self.u, self.other):
-                self._overlap.take(array, u)
-            self.take_b(b)
-        self._is_taken = self._is_ahead = True
+                self._overlap.copy_in(array, u)
+            self.copy_in_b(b)
+        self._is_copied_in = self._is_newer = True
 
-    def take_b(self, b: Any) -> None:
-        """The same for b alone, each time."""
+    def copy_in_b(self, b: Any) -> None:
+        """Copy b alone, each time."""
         if self.system.b is not b:
-            self._overlap.take(self.system.b, b)
+            self._overlap.copy_in(self.system.b, b)
 
-    def give(self, u: Any, own: Any) -> None:
-        """Fill u of the block from an array of this level."""
-        self._overlap.give(u, own, self._interior)
+    def copy_out(self, u: Any, own: Any) -> None:
+        """Copy an array of this level into u of the block."""
+        self._overlap.copy_out(u, own, self._interior)
 
     def solution(self, u: Any, own: Any) -> Any:
-        """u of the block, filled from an array of this level if it is behind it."""
-        if self._is_ahead:
-            self.give(u, own)
-            self._is_ahead = False
+        """u of the block, copied from an array of this level if that is newer."""
+        if self._is_newer:
+            self.copy_out(u, own)
+            self._is_newer = False
         return u
 
     def forget(self) -> None:
-        """Take u and b anew before the next cycle."""
-        self._is_taken = self._is_ahead = False
+        """Copy u and b again before the next cycle."""
+        self._is_copied_in = self._is_newer = False

@@ -1,4 +1,4 @@
-"""What makes the error smooth on a level of multigrid: sweeps of a colour and a weight each."""
+"""The smoothers of multigrid: sweeps of red-black Gauss-Seidel or of Chebyshev's iteration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,22 +11,23 @@ from heatsolve.linear.system import System
 from heatsolve.stencil.language import ONE, Point
 
 WEIGHTS = {1: 1.0, 2: 1.15, 3: 1.2}
-"""Of red-black sweeps, by dimension: over-relaxation smooths better where there are many axes.
+"""Weights of red-black sweeps, by dimension: with more axes more over-relaxation smooths better.
 
 I. Yavneh, SIAM J. Sci. Comput. 17 (1996), 180. To 1e-10 it takes a cycle or two less here; on a
 line the plain sweep is exact.
 """
 IN_SPACE, FIRST_IN_SPACE = ((1.74, 1.3), (1.15, 1.6)), 1.14
-"""Of single sweeps in space, red and black, before a correction and after it; of the first level.
+"""Weights in 3D with one sweep on each side: (red, black) of pre-smoothing, of post-smoothing; and
+the weight of the finest level.
 
-Below the first level the first half-sweep begins at 0 and the last one goes back as a correction,
-which is too small otherwise. Found by search, on nodes and cells: to 1e-10 it takes 8 cycles
-instead of 9 on nodes, 11 instead of 12 or 13 on cells, and never more on twelve other grids.
+On coarser levels the first half-sweep begins at 0, and the last one makes the correction, which is
+otherwise too small. Found by search, on nodes and cells: to 1e-10 it takes 8 cycles instead of 9 on
+nodes, 11 instead of 12 or 13 on cells, and never more on twelve other grids.
 """
 
 
 class Sweep(NamedTuple):
-    """A sweep of the points of one colour, 1 or -1, or of all for 0, by `weight` steps."""
+    """A sweep of the points of one colour (1 red, -1 black, 0 all), relaxed by `weight`."""
 
     colour: float
     weight: float
@@ -34,9 +35,9 @@ class Sweep(NamedTuple):
 
 @dataclass(frozen=True)
 class Smoother:
-    """Sweeps before a correction and after it.
+    """Sweeps `before` a correction (pre-smoothing) and `after` it (post-smoothing).
 
-    Where the sweeps after it are the adjoint of those before it, a cycle is a symmetric operator.
+    If post-smoothing is the adjoint of pre-smoothing, a cycle is a symmetric operator.
     """
 
     before: tuple[Sweep, ...]
@@ -49,15 +50,15 @@ class Smoother:
 
     @property
     def weight(self) -> float | None:
-        """That of all sweeps, if it is one."""
+        """The weight that all sweeps share; None if there are several."""
         weights = {sweep.weight for sweep in (*self.before, *self.after)}
         return weights.pop() if len(weights) == 1 else None
 
 
 def red_black(dimension: int, sweeps: int, symmetric: bool) -> Smoother:
-    """Gauss-Seidel, red points before black ones; if `symmetric`, in reverse after a correction.
+    """Gauss-Seidel, red points before black ones; if `symmetric`, post-smoothing in reverse order.
 
-    The same order before and after is the faster one, the other one is for conjugate gradients.
+    The same order on both sides converges faster; conjugate gradients need the symmetric one.
     """
     red, black = (Sweep(colour, WEIGHTS[dimension]) for colour in (1.0, -1.0))
     after = (black, red) if symmetric else (red, black)
@@ -65,7 +66,7 @@ def red_black(dimension: int, sweeps: int, symmetric: bool) -> Smoother:
 
 
 def in_space() -> Smoother:
-    """A sweep of Gauss-Seidel in space before a correction, and one after it."""
+    """One sweep of Gauss-Seidel in 3D before a correction, and one after it."""
     before, after = ((Sweep(1.0, red), Sweep(-1.0, black)) for red, black in IN_SPACE)
     return Smoother(before, after)
 
@@ -73,10 +74,10 @@ def in_space() -> Smoother:
 def chebyshev(dimension: int, sweeps: int) -> Smoother:
     """Jacobi's iteration, weighted with the inverse roots of a Chebyshev polynomial.
 
-    It is the smallest one on the upper part of the spectrum of D^-1 A, [2 / (2 d), 2], with
-    Gershgorin's bound 2: of the modes that no coarse grid knows, the lowest has the eigenvalue
-    1 / d (M. Adams et al., J. Comput. Phys. 188 (2003), 593). A product of such sweeps is
-    its own adjoint. As the red and the black points of a sweep are two, so are its two roots.
+    The polynomial is the smallest one on the upper part of the spectrum of D^-1 A, [1 / d, 2]: 2 is
+    Gershgorin's bound, 1 / d the lowest eigenvalue of the modes that no coarse grid resolves
+    (M. Adams et al., J. Comput. Phys. 188 (2003), 593). A product of such sweeps is its own
+    adjoint. Each of the `sweeps` has two roots, as a red-black sweep has two colours.
     """
     high = 2.0
     low = high / (2.0 * dimension)
@@ -88,14 +89,15 @@ def chebyshev(dimension: int, sweeps: int) -> Smoother:
     return Smoother(sweeps_here, sweeps_here)
 
 
-def first_of(smoother: Smoother, dimension: int, nested: bool = False) -> Smoother:
-    """The smoother of the first level of cycles: where it pays, all sweeps after the correction.
+def finest_smoother(smoother: Smoother, dimension: int, nested: bool = False) -> Smoother:
+    """The smoother of the finest level: where it pays, all sweeps are post-smoothing.
 
-    With those before the correction of the next cycle they are as many, so only the beginning and
-    the end of an iteration differ. In space the residual that is restricted is then that of a whole
-    cycle's result, whose norm is wanted anyway; not where a cycle stands for itself (`nested`). In
-    full multigrid in a plane the sweeps that are left out begin with an interpolated solution,
-    which has little for them to smooth, and one array less is written.
+    The post-smoothing of one cycle is followed by the pre-smoothing of the next, so only the
+    beginning and the end of an iteration differ. In 3D the residual that is restricted then belongs
+    to the result of a whole cycle, and its norm is wanted anyway; in full multigrid (`nested`),
+    where one cycle is to be enough, it is not. In full multigrid in 2D pre-smoothing would begin
+    with an interpolated solution, whose error is smooth already; without it one array less is
+    written.
     """
     one_sweep = len(smoother.before) == 2
     pays = (dimension == 2 and one_sweep) if nested else dimension == 3
@@ -113,11 +115,11 @@ def smoother_of(
     sweeps: int | None = None,
     nested: bool = False,
 ) -> Smoother:
-    """A smoother by the name that cases call it by, with so many sweeps on each side.
+    """The smoother that a case names, with this number of `sweeps` on each side of a correction.
 
-    By default two. One of red-black where cycles stand alone in three dimensions: to 1e-10 there
-    are eight instead of seven between nodes, of little more than half the work each. And one in
-    full multigrid (`nested`), to which a cycle that leaves a tenth is enough.
+    The default is two, with two exceptions for red-black: one in 3D without conjugate gradients
+    (eight cycles to 1e-10 on nodes instead of seven, each of little more than half the work), and
+    one in full multigrid (`nested`), which needs only a reduction to a tenth.
     """
     if sweeps is None:
         one = name == "red-black" and not symmetric and (dimension == 3 or nested)
@@ -132,14 +134,14 @@ def smoother_of(
 class Relaxation:
     """The sweeps of a smoother on one level.
 
-    They multiply by the inverse of the diagonal where it is constant along an axis, so that it
+    They multiply by the inverse of the diagonal where it is constant along an axis, because it then
     needs no memory traffic; and where each coefficient varies along one axis at most, as beside the
-    last interval of coarse levels: one array more takes less time there than divisions.
+    last interval of coarse levels, because reading one more array takes less time than divisions.
     Elsewhere they divide by the diagonal.
     """
 
     def __init__(self, system: System, smoother: Smoother, extents: Sequence[int]):
-        """`extents`: those of the field's arrays."""
+        """`extents`: the shape of the field's arrays."""
         self.system, self.smoother = system, smoother
         backend, grid, coefficients = system.backend, system.grid, system.coefficients
         self._lines = signs(grid, backend) if smoother.coloured else ()
@@ -156,7 +158,7 @@ class Relaxation:
             self.inverse_point = inverse_of(system.diagonal, weight)
             common = None if common is None else 1.0
         self._relaxed, self._begun = self._points(smoother.coloured)
-        # Sweeps of one level take all their weights alike, as numbers or as nothing at all.
+        # All sweeps of a level take a weight, or none does.
         self._plain = common == 1.0
 
     def _points(self, coloured: bool) -> tuple[Point, Point]:
@@ -164,7 +166,7 @@ class Relaxation:
         return points_of(system.residual, system.diagonal, coloured, bool(self._inverse))
 
     def smooth(self, old: Any, new: Any, sweeps: tuple[Sweep, ...]) -> None:
-        """Sweeps from one array into the other and back; ghosts are brought before each."""
+        """Make sweeps from one array into the other and back, each after an exchange of ghosts."""
         system = self.system
         for sweep in sweeps:
             system.sweep(self._relaxed, new, old, system.b, *self._arguments(sweep))
@@ -174,14 +176,15 @@ class Relaxation:
         return ONE if self._plain else sweep.weight
 
     def _arguments(self, sweep: Sweep) -> tuple[Any, ...]:
-        """What a sweep takes after b."""
+        """The arguments of a sweep after b."""
         colour = (sweep.colour, *self._lines) if self.smoother.coloured else ()
         return (self._weight(sweep), *self._inverse, *colour, *self.system.coefficients)
 
     def uncoloured(
         self, sweeps: Sequence[Sweep]
     ) -> tuple[Point, list[tuple[Any, ...]], tuple[int, ...]]:
-        """The same sweeps, told by a point function of all points, its arguments, and colours."""
+        """The same sweeps for a fused pass: a point function of all points, its arguments for each
+        sweep, and the colours."""
         system = self.system
         more = (*self._inverse, *system.coefficients)
         stages = [(system.b, self._weight(sweep), *more) for sweep in sweeps]
@@ -189,7 +192,7 @@ class Relaxation:
         return self._points(False)[0], stages, colours
 
     def begin(self, new: Any, old: Any) -> None:
-        """The sweeps before a correction, from zero; they end in `old`."""
+        """Pre-smooth from u = 0; the result is in `old`."""
         system, (first, *others) = self.system, self.smoother.before
         args = (system.grid.interior, system.b, *self._arguments(first))
         system.backend.sweep(self._begun, new, *args)
@@ -200,10 +203,11 @@ class Relaxation:
 def points_of(
     residual: Point, diagonal: Point, coloured: bool, has_inverse: bool
 ) -> tuple[Point, Point]:
-    """The point functions of a sweep, and of one that begins at u = 0.
+    """The point functions of a sweep, and of a sweep from u = 0.
 
-    After b and a weight they take the inverse of the diagonal, if there is one, a colour and its
-    lines if `coloured`, and the coefficients. Made once, as backends know a sweep by its function.
+    After b and a weight they take the inverse of the diagonal if it `has_inverse`, a colour and the
+    signs along each axis if `coloured`, and the coefficients. Cached, because a backend identifies
+    a compiled sweep by its function.
     """
 
     def stepped(old, r, at, weight, *more):
