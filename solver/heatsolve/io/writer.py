@@ -5,6 +5,7 @@ one master. The frames between two checkpoints are a *segment*: a secured one is
 again, and a restart, on any number of processes, continues behind it.
 """
 
+import html
 import math
 import os
 import re
@@ -14,7 +15,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
-from xml.sax.saxutils import escape
 
 import h5py
 import numpy as np
@@ -618,7 +618,7 @@ def _vectors(fields: Iterable[str], axes: list[str]) -> dict[str, list[str]]:
 def _item(name: str, data: Any, points: str, frame: int | None) -> str:
     """The place of the values of a field, or of one of its frames."""
     number = f'NumberType="{KINDS[data.dtype.kind]}" Precision="{data.dtype.itemsize}"'
-    place = f"{escape(name)}:{data.name}"
+    place = f"{html.escape(name, quote=False)}:{data.name}"
     if frame is None:
         return f'<DataItem Format="HDF" {number} Dimensions="{points}">\n{place}</DataItem>'
     shape = data.shape[1:]
