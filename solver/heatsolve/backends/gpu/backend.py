@@ -562,14 +562,16 @@ class DeviceBackend(Backend):
         return sums.values_of(self._kinds[: len(rows)], rows)
 
     def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
-        """By way of a ledger, from which nothing but a value that is not finite bars the rest."""
+        """By way of ledgers, each of which ends where it is full or a value is not finite."""
         if self.lookahead == 1 or len(accumulators) == 1:
             return super().values(accumulators)
-        self.open_gate()
-        for accumulator in accumulators:
-            self.check([accumulator], -1.0)
-        values = self.ledger()
-        return values + super().values(accumulators[len(values) :])
+        values: list[float] = []
+        while several := accumulators[len(values) : len(values) + self.lookahead + BEYOND]:
+            self.open_gate()
+            for accumulator in several:
+                self.check([accumulator], -1.0)
+            values += self.ledger()
+        return values
 
 
 class DeviceScalars(sums.Scalars):
