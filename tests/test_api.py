@@ -68,6 +68,7 @@ def test_a_result_is_a_mapping():
         result["temperature"]
     assert result.path.name == "cfdpython-11.h5" and result.path.exists()
     assert result.attributes["backend"] == "numpy" and result.converged
+    assert result.attributes["launches"] > 10 * result.attributes["steps"]
     assert repr(result) == "<heatsolve.Result cfdpython-11.h5: pressure, velocity_x, velocity_y>"
     again = heatsolve.open("cfdpython-11.h5")
     assert np.array_equal(again["pressure"], result["pressure"])

@@ -26,7 +26,7 @@ KEYS = {"name", "backend", "shape", "dtype", "seconds", "glups", "fraction_of_co
         "unknowns_per_second", "copies", "machine"}  # fmt: skip
 STEPS = (
     "collocated2d", "collocated2d-slices", "flow2d", "flow2d-numpy", "flow2d-obstacle", "flow3d",
-    "flow3d-128", "flow3d-fft",
+    "flow3d-128", "flow3d-fft", "flow3d-run",
 )  # fmt: skip
 SOLVERS = {"multigrid2d", "multigrid2d-mixed", "multigrid3d",
            "multigrid3d-mixed", "fmg2d", "fft3d"}  # fmt: skip
@@ -38,6 +38,7 @@ def short(monkeypatch):
     monkeypatch.setattr(measure, "SECONDS_A_REPEAT", 1e-4)
     monkeypatch.setattr(measure, "REPEATS", 3)
     monkeypatch.setattr(bench, "SOURCE_SWEEPS", {False: 4, True: 4})
+    monkeypatch.setattr(bench, "RUN_STEPS", 2)
 
 
 @pytest.fixture
@@ -179,7 +180,10 @@ def test_every_row(backend):
     for row in rows:
         assert row.seconds > 0.0
         solver = row.name in SOLVERS
-        assert (row.copies is not None) == (row.unknowns_per_second is not None) == solver
+        step = row.name in STEPS and row.rival_of is None
+        assert (row.copies is not None) == (solver or step)
+        assert (row.unknowns_per_second is not None) == solver
+        assert ("launches" in row.note) == (step and row.name != "flow3d-run")
         assert (row.setup_seconds is not None) == solver
         step = row.name in STEPS
         assert (row.fraction_of_copy is None) == (row.glups is None or step)

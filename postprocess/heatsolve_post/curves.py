@@ -208,7 +208,7 @@ def bench_figure(rows: Sequence[Row]) -> Figure:
             ax.xaxis.set_major_formatter("{x:g}")
             # Bars begin at one copy; the last label needs room.
             ax.set_xlim(1.0, 4.0 * max(row[unit] for row in chosen))
-            ax.set_xlabel("time of a solution, in copies of one field", loc="right")
+            ax.set_xlabel("time of a solution or a step, in copies of one field", loc="right")
         else:
             ax.set_xlim(0.0, 1.22 * max(1.0, *[row[unit] for row in chosen]))
             ax.axvline(1.0, color="0.25", linewidth=0.8, dashes=(4, 3), zorder=3)

@@ -74,13 +74,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Work:
-    """The cost of a solution: seconds without compilation, seconds that elapsed, and of all
-    processes together the points updated and the bytes moved."""
+    """The cost of a solution: seconds without compilation, seconds that elapsed, of all processes
+    together the points updated and the bytes moved, and of one process the launches."""
 
     seconds: float
     elapsed: float
     points: int
     moved: int
+    launches: int
 
 
 def run(
@@ -479,7 +480,7 @@ def solve(
     problem = results.problem
     case, machine, ranks = problem.case, problem.backend, problem.ranks
 
-    machine.points_updated = machine.bytes_moved = 0  # by the set-up
+    machine.points_updated = machine.bytes_moved = machine.launches = 0  # by the set-up
     problem.halo.transport.restart_clocks()
     ranks.summing = 0.0
     compiled = report.compiled
@@ -507,7 +508,7 @@ def work_of(problem: Model, seconds: float, elapsed: float) -> Work:
     machine = problem.backend
     work = problem.ranks.gather((machine.points_updated, machine.bytes_moved))
     points, moved = map(int, np.sum(work, axis=0))
-    return Work(seconds, elapsed, points, moved)
+    return Work(seconds, elapsed, points, moved, machine.launches)
 
 
 def holds(
@@ -574,6 +575,7 @@ def attributes_of(problem: Model, outcome: Outcome, work: Work) -> dict[str, Any
         "solve_seconds": work.seconds,
         "points_updated": work.points,
         "bytes_moved": work.moved,
+        "launches": work.launches,
     }
 
 
@@ -625,7 +627,11 @@ def say_speed(report: Report, problem: Model, outcome: Outcome, work: Work, made
     else:
         systems = made if case.time.scheme in IMPLICIT else 0
     solved = systems * problem.whole.all_unknowns
-    report.line(speed(work.seconds, work.points, work.moved, solved))
+    said = speed(work.seconds, work.points, work.moved, solved)
+    if problem.backend.on_device and made:
+        unit = "an iteration" if case.time is None else "a step"
+        said += f", {work.launches / made:.3g} kernels {unit}"
+    report.line(said)
     if report.compiled >= TOLD_FROM:
         report.line(f"{duration(report.compiled)} more of compiling, once")
     if problem.ranks.size > 1:

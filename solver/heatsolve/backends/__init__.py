@@ -67,6 +67,7 @@ class Progress:
 
     points_updated: int = 0
     bytes_moved: int = 0
+    launches: int = 0
     gated: bool = False
     recorded: list[Any] | None = None
     """What is queued while it is only recorded."""
@@ -183,8 +184,9 @@ class Backend(ABC):
 
     `points_updated` and `bytes_moved` count what its sweeps have done: a point once for each
     sweep, a byte for each array element that a sweep, or a pass of several sweeps, must read or
-    write at least once. What is not abstract has a meaning for every machine; fused sweeps and
-    legs of cycles are a gain that only some have.
+    write at least once. `launches` counts kernels that were queued, nodes of a graph among them, or
+    calls of a host. What is not abstract has a meaning for every machine; fused sweeps and legs of
+    cycles are a gain that only some have.
     """
 
     name: str
@@ -196,6 +198,7 @@ class Backend(ABC):
     """Threads of the host that run its sweeps."""
     points_updated: int = _of_progress("points_updated")
     bytes_moved: int = _of_progress("bytes_moved")
+    launches: int = _of_progress("launches")
     gated: bool = _of_progress("gated")
     """Whether sweeps now obey the gate; only devices that queue work have one."""
     most_wrapped = 0
@@ -252,9 +255,10 @@ class Backend(ABC):
         """NCCL among the devices of these processes, or why there is none; all ask together."""
         return None, "there is no GPU"
 
-    def count(self, points: int, moved: int) -> None:
-        """Count points that sweeps have updated, and bytes that they have moved."""
+    def count(self, points: int, moved: int, launches: int = 0) -> None:
+        """Count points that sweeps have updated, bytes that they have moved, and launches."""
         progress = self._progress
+        progress.launches += launches
         progress.points_updated += points
         progress.bytes_moved += moved
 

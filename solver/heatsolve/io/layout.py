@@ -52,7 +52,7 @@ TEXTS = {
 }
 MEASURES = {
     "schema", "ranks", "iterations", "steps", "converged", "threshold", "scale", "residual",
-    "solve_seconds", "points_updated", "bytes_moved", "wall_seconds",
+    "solve_seconds", "points_updated", "bytes_moved", "launches", "wall_seconds",
 }  # fmt: skip
 """The attributes of a run: texts, and numbers; others begin with error_."""
 MOST_BYTES = 8 * 2**20

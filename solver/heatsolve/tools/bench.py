@@ -13,6 +13,7 @@ import platform
 import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -40,9 +41,11 @@ from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.report import Report
+from heatsolve.runner import Run
 from heatsolve.stencil.grid import WALLS
 from heatsolve.stencil.language import fill
 from heatsolve.time.loop import steady
+from heatsolve.time.pause import Until
 from heatsolve.tools.measure import (
     Bench,
     Comparison,
@@ -342,6 +345,7 @@ end = 1e6
 
 FIRST_STEPS = 3
 """Before the clock starts: the first pressure is computed from zero."""
+RUN_STEPS = 50
 
 
 class Flow(March):
@@ -374,9 +378,35 @@ class Flow(March):
 
 def marching(name: str, bench: Bench, shape: Sequence[int], case: str, *more: str) -> Iterator[Row]:
     """A step of a shipped flow; `more` are settings of its case."""
-    flow = Flow(case, bench.machine, shape, *more)
-    seconds = seconds_of(flow.step, bench.machine)
-    yield bench.row(name, shape, seconds, flow.points, note=flow.note)
+    flow, machine = Flow(case, bench.machine, shape, *more), bench.machine
+    seconds = seconds_of(flow.step, machine)
+    before = machine.launches
+    flow.step()
+    note = f"{flow.note}, {machine.launches - before} launches"
+    copies = bench.copies(seconds, flow.points)
+    yield bench.row(name, shape, seconds, flow.points, copies=copies, note=note)
+
+
+def running(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
+    """A step of `heatsolve run taylor-green-3d`, with its choice of steps and its looks: the mean
+    of RUN_STEPS, after as many."""
+    machine = bench.machine
+    cells = [extent - 2 for extent in reversed(shape)]
+    settings = [f"grid.cells={cells}", f"solver.precision={machine.precision}", "time.end=1e6"]
+    case = load_shipped("taylor-green-3d", settings)
+    drive = Run(case, machine.name, kept=True)
+    drive.advance()
+    drive.advance(Until(RUN_STEPS))
+    began = time.perf_counter()
+    pause = drive.advance(Until(2 * RUN_STEPS))
+    assert pause is not None
+    pause.problem.backend.sync()
+    seconds = (time.perf_counter() - began) / RUN_STEPS
+    drive.abandon()
+    points = pause.problem.whole.all_unknowns
+    note = f"steps {RUN_STEPS} to {2 * RUN_STEPS} of a run"
+    copies = bench.copies(seconds, points)
+    yield bench.row(name, shape, seconds, points, copies=copies, note=note)
 
 
 def march_by_fft(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
@@ -503,6 +533,7 @@ BENCHMARKS = {
         partial(marching, case="taylor-green-3d"), (34, 34, 34), (130, 130, 130)
     ),
     "flow3d-fft": Benchmark(march_by_fft, (66, 66, 66), (258, 258, 258)),
+    "flow3d-run": Benchmark(running, (34, 34, 34), (258, 258, 258)),
     "flow2d-obstacle": Benchmark(partial(marching, case="cylinder-re100"), (43, 222), (248, 1322)),
     "collocated2d": Benchmark(partial(marching, case="legate-cfd"), (1024, 1024), (4096, 4096)),
     "collocated2d-slices": Benchmark(collocated_slices, (1024, 1024), (4096, 4096)),

@@ -43,9 +43,10 @@ class Row:
     `seconds` are the time of one sweep, copy or solution, `setup_seconds` of the set-up before.
     `shape` is the shape of the arrays, ghosts included. `glups` counts the points updated (1e9 a
     second), `fraction_of_copy` is the time in which the fewest bytes of the sweep could be copied
-    over its own time, `copies` the time of a solution over the time in which one field of doubles
-    is copied. `rival_of` names the program's own row of the same work, and `speedup` tells how many
-    times as fast that one is, set-up included; both are measured in turn for it.
+    over its own time, `copies` the time of a solution, or of a step of flow, over the time in which
+    one field of doubles is copied. `rival_of` names the program's own row of the same work, and
+    `speedup` tells how many times as fast that one is, set-up included; both are measured in turn
+    for it.
     """
 
     name: str
@@ -145,8 +146,12 @@ class Bench:
                 figures["fraction_of_copy"] = ideal / seconds
         if unknowns is not None:
             figures["unknowns_per_second"] = unknowns / seconds
-            figures["copies"] = seconds / (BYTES_OF_COPY * unknowns / self.bandwidth)
+            figures["copies"] = self.copies(seconds, unknowns)
         return replace(row, **figures)
+
+    def copies(self, seconds: float, points: int) -> float:
+        """A time over the time in which one field of doubles is copied."""
+        return seconds / (BYTES_OF_COPY * points / self.bandwidth)
 
     def rival(
         self, name: str, shape: Sequence[int], rival_of: str, own: "Repeat", other: "Repeat",

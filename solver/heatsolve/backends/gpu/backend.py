@@ -252,6 +252,7 @@ class DeviceBackend(Backend):
 
     def enqueue(self, work: Callable[[], None]) -> None:
         if self._progress.recorded is None:
+            self._progress.launches += 1
             work()
         else:
             self._progress.recorded.append(work)

@@ -312,7 +312,7 @@ class Replay:
 
     def __init__(self, backend: "DeviceBackend", work: Callable[[], None], gated: bool):
         self._backend, self._work = backend, work
-        self._graphs: dict[bool, tuple[Callable[[], None], int, int]] = {}
+        self._graphs: dict[bool, tuple[Callable[[], None], int, int, int]] = {}
         self._kept: list[Callable[[], None]] = []  # with the tables that the graphs' kernels read
         self._prepare(gated)
 
@@ -330,15 +330,18 @@ class Replay:
             for queue in queued:
                 queue()
 
-        self._graphs[gated] = backend.captured(queue_all), points, moved
+        before_capture = backend.launches
+        play = backend.captured(queue_all)
+        backend.launches = before_capture
+        self._graphs[gated] = play, points, moved, len(queued)
 
     def __call__(self) -> None:
         backend = self._backend
         if backend.gated not in self._graphs:
             self._prepare(backend.gated)
-        play, points, moved = self._graphs[backend.gated]
+        play, *work = self._graphs[backend.gated]
         play()
-        backend.count(points, moved)
+        backend.count(*work)
 
 
 def joined(

@@ -34,8 +34,11 @@ class HostBackend(Backend):
         if self._progress.recorded is not None:
             self._progress.recorded += calls
             return
+        launches = 0
         for function, operands in calls:
             function(*operands)
+            launches += 1
+        self._progress.launches += launches
 
     def enqueue(self, work: Callable[[], None]) -> None:
         self._make([(work, ())])
