@@ -326,7 +326,7 @@ LINE = "[[output.line]]\nfrom = [0.125]\nto = [0.875]\npoints = 4\n"
 @pytest.fixture
 def few_looks(monkeypatch):
     """Norms of 100 to 200 steps are enough, in place of 1000 to 2000."""
-    monkeypatch.setattr(march, "FEW_LOOKS", 100)
+    monkeypatch.setattr(march, "FEWEST_CHECKS", 100)
 
 
 def marched(path, added="", *overrides, **given):

@@ -27,7 +27,7 @@ from heatsolve.parallel.decomposition import largest_block
 from heatsolve.report import size
 from heatsolve.stencil.grid import Grid, Outline
 from heatsolve.time.integrals import Integrals, Profiles
-from heatsolve.time.loop import steps_to_look
+from heatsolve.time.loop import steps_per_check
 from heatsolve.time.step_size import TimeStepController, substeps
 
 WIDE_LEVELS = 2
@@ -218,7 +218,7 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
         with backend.only_counting():
             stepper.step(parts(number), change, None)
 
-    before = max(0, min(stepper.at_once, steps_to_look(problem.case, count), count - 2) - 1)
+    before = max(0, min(stepper.at_once, steps_per_check(problem.case, count), count - 2) - 1)
 
     def one() -> int:
         """One step, or those that are made at once; how many."""

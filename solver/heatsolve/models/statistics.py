@@ -5,9 +5,10 @@ A sample of weight w updates, with W the sum of all weights so far,
     d_i = u_i - m_i,   m_i += (w / W) d_i,   s_ij += w d_i (u_j - m_j),
 
 where the last factor has the new mean (B. P. Welford, Technometrics 4 (1962), 419; weighted by
-D. H. D. West, Comm. ACM 22 (1979), 532). The mean is m_i, the covariance s_ij / W. So little is
-lost where a deviation is small against its mean, and a point depends on the order of times only.
-All sums are in double precision, whatever that of the fields.
+D. H. D. West, Comm. ACM 22 (1979), 532). The mean is m_i, the covariance s_ij / W. Little accuracy
+is lost where deviations are small against the mean. The sums of a point depend on the order of
+times, not on the number of processes. They are in double precision, also for single-precision
+fields.
 """
 
 import math
@@ -24,18 +25,20 @@ if TYPE_CHECKING:
 
 
 @cache
-def sampled(
+def welford_update(
     fields: int,
     means: int,
     products: Sequence[tuple[int, int]],
     lowest: Sequence[int],
     highest: Sequence[int],
 ) -> Point:
-    """The point function of a sample of this number of fields, of which the first ones have means.
+    """The point function that adds a sample: Welford's update of means and products, and extremes.
 
-    It takes w / W, w, and arrays: the fields, their means, the products of these pairs of
-    deviations, the lowest values of some fields, the highest ones of some; it gives all but the
-    fields anew.
+    fields: the number of fields; the first `means` of them have means. products: pairs of fields
+    whose deviations are multiplied. lowest, highest: fields whose extremes are kept.
+
+    It takes w / W, w, and arrays: the fields, their means, the products s_ij, the lowest values,
+    the highest values; it returns new values of all but the fields.
     """
 
     def statistics(at, share, weight, *arrays):
@@ -81,7 +84,7 @@ class Statistics:
         pairs = [each.sources for each in asked.values() if each.kind == "product"]
         products = list(dict.fromkeys(pairs))
         place = self._names.index
-        self._point = sampled(
+        self._point = welford_update(
             len(self._names),
             len(means),
             tuple((place(i), place(j)) for i, j in products),
@@ -116,7 +119,7 @@ class Statistics:
         self._machine.sweep(self._point, out, region, *args)
 
     def field(self, name: str) -> Any:
-        """A statistic up to now at the points of a file; NaN before the first sample."""
+        """A statistic of all samples so far, at the points of a file; NaN before the first one."""
         asked, backend, region = self._asked[name], self._problem.backend, self._problem.grid.stored
         array = self.arrays[" ".join((asked.kind, *asked.sources))]
         if self.weight and asked.kind != "product" and self._machine is backend:

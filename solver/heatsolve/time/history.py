@@ -24,8 +24,8 @@ from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStep
 from heatsolve.time.stop_condition import StopCondition
 
-LOOKS_AT_START = 10
-"""Looks at a march whose largest change is what later ones are compared with."""
+CHECKS_AT_START = 10
+"""Checks at the start of a march: later changes are compared with their largest one."""
 RISE = 10.0
 LINE_TIME = "line_time"
 """The column of the times at which lines are read: those of the frames."""
@@ -33,25 +33,27 @@ LINE_TIME = "line_time"
 
 @dataclass
 class TimeLoopState:
-    """How a march went so far: the time, the norm of the last change that was looked at, how many
-    of the first ones were not 0, the largest of their norms, the largest magnitude of the fields at
-    the start and of what drove them since, and whether the last step was shorter than the others.
-    """
+    """The state of a march, as checkpoints hold it."""
 
     time: float = 0.0
     norm: float = math.nan
+    """The norm of the change in the last step that was checked."""
     looks: int = 0
+    """Checks of a change that was not 0, up to CHECKS_AT_START."""
     largest: float = 0.0
+    """The largest norm in these checks."""
     size: float = 0.0
+    """The largest magnitude of the initial fields, of the walls' values, of the sources' terms."""
     shortened: bool = False
+    """Whether the last step was shorter than the others."""
 
 
 class Log:
-    """Keeps the state of a march and the history of the steps that are looked at.
+    """Keeps the state of a march and the history of the steps that are checked.
 
-    The norm of a step is the l2 norm of the rate of change, and a step is judged by that of its
-    change; where the march ends at a steady state, it is the largest rate of change, or the change
-    of the sum of the first field relative to that sum.
+    The norm of a step is the l2 norm of the rate of change; divergence is detected by the l2 norm
+    of the change. Where a march ends at a steady state, the norm may be the largest rate of change
+    instead, or the change of the first field's sum, relative to that sum.
     """
 
     def __init__(self, problem: Model):
@@ -65,43 +67,43 @@ class Log:
         self._integrals = Integrals(problem)
         self.state = TimeLoopState()
         self._drive_at_end: tuple[int, tuple[float, float]] | None = None
-        """The last step that was judged by what drives it, and what does at its end."""
+        """The last step for which `Model.drive` was evaluated, and its values at the step's end."""
         self.history: dict[str, list[Any]]
         self.history = {"iteration": [], "residual": [], "time": [], "dt": []}
         self._condition, self.stopped = StopCondition(problem.case.stop), ""
-        """When the case says that the march ends, and why it does, if it does."""
+        """The condition `stop.when` of the case, and the reason to stop if it holds."""
         self.change = problem.backend.accumulator("max" if self._norm == "max" else "sum")
-        """Takes the squares of the changes in a step that is looked at, or the largest one."""
+        """The sum of the squared changes in a checked step, or the largest change."""
 
     @property
     def steady(self) -> bool:
-        """Whether the march has come to the steady state that it was to reach."""
+        """Whether the march has come to a steady state within `time.tolerance`."""
         return self._tolerance is not None and self.state.norm <= self._tolerance
 
     def samples(self, number: int, time_step: TimeStep) -> bool:
         """Whether `output.sample` asks for a row of the history after step `number`."""
         return self._samples.due(number, time_step)
 
-    def until_look(self, number: int, time: float, step: float, every: int) -> int:
-        """Steps of this length after `number`, up to the next that has a look, if each `every`-th
-        does."""
+    def steps_to_check(self, number: int, time: float, step: float, every: int) -> int:
+        """Steps of this length after `number`, up to the next checked one: each `every`-th step,
+        and the steps of `output.sample`."""
         if self._norm == "sum-change":
-            return 1  # which begins before its step
+            return 1  # a check begins with the sum before its step
         return min(every - number % every, self._samples.until(number, time, step))
 
     def read_lines(self, time: float) -> None:
-        """Add what the newest fields are along lines, at the time of a frame."""
+        """Add the values of the newest fields along lines, at the time of a frame."""
         if self._lines:
             row = {LINE_TIME: time, **self._lines.read(self._problem.fields)}
             self.add(row)
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add a value to each of some columns."""
+        """Add a row: a value for each of its columns."""
         for name, value in row.items():
             self.history.setdefault(name, []).append(value)
 
     def start(self) -> None:
-        """A march begins anew."""
+        """Begin a new march."""
         problem = self._problem
         sizes = [
             problem.backend.reduce("max", copy, problem.grid.interior, array)
@@ -111,12 +113,12 @@ class Log:
         self.state.size = max(sizes)
 
     def begin(self, stepper: Stepper) -> None:
-        """A step begins that will be looked at."""
+        """Begin a step that will be checked."""
         if self._norm == "sum-change":
             self._total = self._sum(stepper)
 
     def _sum(self, stepper: Stepper) -> float:
-        """Of the first field, over all points of a file."""
+        """The sum of the first field over all points of a file."""
         stepper.finish()
         problem = self._problem
         first = next(iter(problem.fields.values()))
@@ -126,7 +128,7 @@ class Log:
         change = self.change.take()
         if self._norm == "max":
             return change / dt
-        if not math.isfinite(change):  # as squares may be of values that are
+        if not math.isfinite(change):  # the squares may overflow although the values are finite
             largest = self._largest(stepper)
             if self._norm == "l2" or not math.isfinite(largest):
                 return largest
@@ -157,19 +159,19 @@ class Log:
         self._ask()
 
     def drive_anew(self) -> None:
-        """Walls or sources have changed: the next changes are judged as the first ones are."""
+        """After new walls or sources: compare the next changes as at the start of a march."""
         self.state.looks, self._drive_at_end = 0, None
 
-    def look(self, stepper: Stepper, number: int, time_step: TimeStep, sampled: bool) -> None:
-        """Take the change in step `number`; the history has a row of each such step, but where the
-        case says of which: of those that are `sampled`, and of the last.
+    def check(self, stepper: Stepper, number: int, time_step: TimeStep, sampled: bool) -> None:
+        """Check the change in step `number`, and add a row to the history.
 
-        Raises Diverged where the change grew without bound.
+        With `output.sample` only steps that are `sampled`, and the last one, have a row. Raises
+        Diverged where the change grows without bound.
         """
         state, dt = self.state, time_step.length
         state.norm = self._norm_of(stepper, dt)
         self._judge(stepper, number, time_step)
-        if self._norm == "l2":  # which is kept per time: a short last step does not bend it
+        if self._norm == "l2":  # per unit of time, so that a short last step does not lower it
             state.norm /= dt * math.sqrt(len(time_step.parts))
         if not (sampled or self.steady or self._samples.empty):
             return
@@ -181,7 +183,7 @@ class Log:
             self._problem.time = stepper.time
             row |= self._problem.heat_flows()
         if self._probes:
-            stepper.finish()  # walls of this very time
+            stepper.finish()  # with the walls of this time
             self._problem.time = stepper.time
             row |= self._probes.read(stepper.fields)
         if self._integrals:
@@ -192,17 +194,17 @@ class Log:
         self._ask()
 
     def _ask(self) -> None:
-        """Ask whether the case says that the march ends at the newest row."""
+        """Stop the march if `stop.when` holds at the newest row."""
         if self._condition.holds(self.history):
             self.stopped = f"stop.when holds, {self._condition.text}"
 
     def _judge(self, stepper: Stepper, number: int, time_step: TimeStep) -> None:
-        """Demand that a change is no blow-up, by all that drives the march, and the changes before.
+        """Raise Diverged for a change more than GROWTH times larger than is plausible.
 
-        That is the largest magnitude of the fields at the start, or that walls gave and sources
-        added up to now. The first changes, LOOKS_AT_START of them that are not 0, raise what later
-        ones are compared with, each to RISE times of it at most: a blow-up shall not be its own
-        measure.
+        Plausible is the largest of: the magnitude of the fields at the start, the values that walls
+        gave and sources added so far, and the first changes, CHECKS_AT_START of them that are
+        not 0. Each of these changes raises the bound to RISE times its value at most, so that a
+        blow-up does not become its own measure.
         """
         state, problem = self.state, self._problem
         if not state.looks or problem.driven_in_time:
@@ -211,24 +213,25 @@ class Log:
             "l2": state.size * math.sqrt(problem.whole.all_unknowns),
             "max": state.size / time_step.length,
         }
-        known = max(state.largest, driven.get(self._norm, 0.0))
+        plausible = max(state.largest, driven.get(self._norm, 0.0))
         if not state.looks and problem.driven_by_rates:
-            known = max(known, state.norm)
-        if not (math.isfinite(state.norm) and state.norm <= (GROWTH * known or math.inf)):
+            plausible = max(plausible, state.norm)
+        if not (math.isfinite(state.norm) and state.norm <= (GROWTH * plausible or math.inf)):
             raise self.divergence(stepper, number, state.norm)
-        if state.norm > 0.0 and state.looks < LOOKS_AT_START:
-            state.largest = max(state.largest, min(state.norm, RISE * known or math.inf))
+        if state.norm > 0.0 and state.looks < CHECKS_AT_START:
+            state.largest = max(state.largest, min(state.norm, RISE * plausible or math.inf))
             state.looks += 1
 
     def _drive_in(self, number: int, time_step: TimeStep) -> float:
         """The largest magnitude that walls give the fields in step `number`, or that sources add
-        to them in a part of it: at the ends of its parts. The end of a step before is known."""
+        in a part of it. Evaluated at the ends of its parts; its start is the end of the step
+        before, which is kept."""
         times = [part.end for part in time_step.parts]
         drives = []
         if self._problem.driven_in_time:
-            known = self._drive_at_end
-            if known is not None and known[0] == number - 1:
-                drives.append(known[1])
+            kept = self._drive_at_end
+            if kept is not None and kept[0] == number - 1:
+                drives.append(kept[1])
             else:
                 times.insert(0, time_step.parts[0].start)
         drives += [self._problem.drive(time) for time in times]
@@ -236,8 +239,8 @@ class Log:
         return max(max(at_walls, time_step.length * rate) for at_walls, rate in drives)
 
     def divergence(self, stepper: Stepper, number: int, norm: float = math.nan) -> Diverged:
-        """The error of a march that has grown without bound by step `number`, by a change of
-        this norm if that is what told."""
+        """The error of a march that has diverged by step `number`; `norm`: of the change that
+        showed it, if one did."""
         stepper.finish()
         problem = stepper.problem
         result = [first_not_finite(problem, u, name) for name, u in problem.fields.items()]

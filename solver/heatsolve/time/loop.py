@@ -17,15 +17,15 @@ from heatsolve.models.base import Model, Stepper
 from heatsolve.models.heat.solver import make_method, stall
 from heatsolve.time.history import Log, TimeLoopState
 from heatsolve.time.pause import Pause, Until
+from heatsolve.time.sampling import Sampling
 from heatsolve.time.schedule import Schedule
-from heatsolve.time.statistics import Sampling
 from heatsolve.time.step_size import TimeStepController
 
-FEW_LOOKS = 1000
-"""Looks at a march of which nobody asks for more than the norm, at least."""
+FEWEST_CHECKS = 1000
+"""The least number of checks in a march whose history needs only the norm."""
 Pauses = Generator[Pause, Until | None, Outcome]
-"""A run that pauses before its first iteration or step, and then where it is told to; at a pause it
-is sent how far to go, None for the end."""
+"""A run that pauses before its first iteration or step. At each pause it is sent the place of the
+next one; None: go on to the end."""
 
 
 def steady(
@@ -44,9 +44,9 @@ def iterating(
     controller: CheckpointController | None = None,
     resumed: State | None = None,
 ) -> Pauses:
-    """Solve A u = b, as div(k grad T) + q = 0; the solution is left in the model's field.
+    """Solve A u = b, for instance div(k grad T) + q = 0; the solution is in the model's field.
 
-    From a `resumed` state it goes on as if it had not stopped.
+    A run that goes on from a `resumed` state gives the bits of an uninterrupted run.
     """
     system = problem.steady_system()
     if reason := stall(problem.case, system.singular):
@@ -55,7 +55,7 @@ def iterating(
     total = problem.add_magnitudes
 
     def begin(system: System, exponent: int) -> tuple[Method, Criterion]:
-        # The criterion first: the array that it needs is free again when the method makes its own.
+        # The criterion first: it frees its array before the method allocates its own.
         criterion = Criterion(problem.case.solver, system, field, total=total, exponent=exponent)
         method = make_method(problem.case, system, field)
         if resumed is not None:
@@ -77,7 +77,7 @@ def iterating(
     if system.singular:
         system.remove_mean(field)
     if problem.case.solver.update is not None:
-        problem.set_walls(0.0)  # wall nodes that copy what is inside
+        problem.set_walls(0.0)  # wall nodes that copy the values inside
     return outcome
 
 
@@ -86,14 +86,15 @@ def iterating(
 
 @dataclass(eq=False)
 class Output:
-    """A file that takes frames of a march: its schedule, the call that writes the fields of a time,
-    the time of its last frame, also of one that an interrupted run wrote, and whether it holds
-    fields that only a frame needs, such as the pressure of this very time."""
+    """A file that takes frames of a march."""
 
     schedule: Schedule
     append: Callable[[float], None]
+    """Writes the fields of a time."""
     last: float | None = None
+    """The time of its last frame, which an interrupted run may have written."""
     presents: bool = True
+    """Whether it holds fields that only a frame needs, such as the pressure at its time."""
 
     def write(self, time: float) -> None:
         self.append(time)
@@ -103,15 +104,15 @@ class Output:
 Settings = Sequence[tuple[str, str]]
 Commit = Callable[[int, float], None]
 Remodel = Callable[[Settings], tuple[Model, TimeStepController, Commit] | None]
-"""From settings to the model and the steps of the case that has them, and what makes it the case of
-the run, after a step and at its time; None where they are those that it has. Raises InputError
-where there is no such case."""
+"""Makes the model and the time steps of the case with new settings, and the call that commits the
+run to them after a step, at its time; None where the settings change nothing. Raises InputError for
+settings that no case can have."""
 
 
 def passed_by(case: Case, time_steps: TimeStepController | None, state: State) -> str:
-    """Why the march, or the iteration, of a case does not come through a state of an earlier one.
+    """Why a run of a case cannot go on from the state of an earlier run; "" if it can.
 
-    Nothing if it does.
+    It cannot where its own march, or iteration, never comes to that state.
     """
     if time_steps is None:
         most = case.solver.iterations
@@ -140,14 +141,14 @@ def transient(
     resumed: State | None = None,
     remodel: Remodel | None = None,
 ) -> Pauses:
-    """March to the end time; each output gets the first frame, those of its schedule, and the last.
+    """March to the end time; outputs get the first frame, those of their schedules, and the last.
 
-    Lines are read with the frames of the first output. From a `resumed` state it goes on as if it
-    had not stopped. Settings at a pause need somebody to `remodel` the case.
+    Lines are read with the frames of the first output. A march that goes on from a `resumed` state
+    gives the bits of an uninterrupted one. Settings that are sent at a pause need `remodel`.
     """
     case = problem.case
     assert case.time is not None
-    look = steps_to_look(case, time_steps.count)
+    check_every = steps_per_check(case, time_steps.count)
     controller = controller or CheckpointController()
     number, log, stepper, sampling = begin(problem, time_steps, resumed)
 
@@ -178,39 +179,39 @@ def transient(
         refused = None
         while True:
             problem.backend.sync()
-            at, again = log.state, resumed is not None
-            now = Pause(problem, number, at.time, at.norm, again, present, log.history)
-            asked = (yield replace(now, refused=refused)) or Until()
+            state, restarted = log.state, resumed is not None
+            args = problem, number, state.time, state.norm, restarted, present, log.history
+            asked = (yield Pause(*args, refused=refused)) or Until()
             if not asked.settings:
                 return asked
             refused = None
             try:
-                take(asked.settings)
+                change_settings(asked.settings)
             except InputError as error:
                 if problem.ranks.size > 1 and not isinstance(error, CaseError):
-                    raise  # others may not have met it
+                    raise  # the error may be this process's alone
                 refused = error
 
-    def take(settings: Settings) -> None:
-        """Go on with other walls or sources: by a model of the changed case, from the same state.
+    def change_settings(settings: Settings) -> None:
+        """Go on with other walls or sources: with a model of the changed case, from the same state.
 
-        It is a restart without a file, so that a restart from a file comes to the same bits.
+        This is a restart without a file, so that a restart from a file gives the same bits.
         """
         nonlocal problem, time_steps, log, stepper, sampling
         assert remodel is not None
         if (new := remodel(settings)) is None:
             return
-        made, its_steps, commit = new
+        new_problem, new_steps, commit = new
         problem.backend.sync()
         fields = {name: problem.own(array) for name, array in stepper.fields.items()}
         history = {name: np.asarray(values) for name, values in log.history.items()}
         points = {n: problem.own_points(array) for n, array in problem.statistics.arrays.items()}
         state = replace(capture(), fields=fields, history=history, points=points)
-        _, its_log, its_stepper, its_sampling = begin(made, its_steps, state)
-        made.drive(log.state.time)  # which evaluates the new values, before any of it counts
+        _, new_log, new_stepper, new_sampling = begin(new_problem, new_steps, state)
+        new_problem.drive(log.state.time)  # may raise, before the run is committed
         commit(number, log.state.time)
-        problem, time_steps, log, stepper = made, its_steps, its_log, its_stepper
-        sampling = its_sampling
+        problem, time_steps = new_problem, new_steps
+        log, stepper, sampling = new_log, new_stepper, new_sampling
         log.drive_anew()
         time_steps.drive_anew()
 
@@ -225,27 +226,28 @@ def transient(
         if number >= controller.next:
             problem.backend.sync()
             controller.check(number, capture)
-        before = 0  # steps that are made at once with the next look, frame or check
+        before = 0  # steps made in one call, before the next step with a check or a frame
         if stepper.at_once > 1:
             now = number, log.state.time, time_steps.step
             schedules = [asked.schedule, *(output.schedule for output in outputs)]
-            until = min(log.until_look(*now, look), *(each.until(*now) for each in schedules))
+            until = log.steps_to_check(*now, check_every)
+            until = min(until, *(schedule.until(*now) for schedule in schedules))
             until = min(until, sampling.until(*now))
             until = min(until, stepper.at_once, time_steps.alike(number))
             until = min(until, controller.next - number, asked.number - number)
             before = max(until, 1) - 1
         time_step = time_steps.next_step(number + before, log.state.time, stepper.fields)
         sampled = time_step.last or log.samples(number + before + 1, time_step)
-        looks = sampled or (number + before + 1) % look == 0
-        if looks:
+        checked = sampled or (number + before + 1) % check_every == 0
+        if checked:
             log.begin(stepper)
         try:
-            change = log.change if looks else None
+            change = log.change if checked else None
             stepper.step(time_step.parts, change, controller.inside, before)
         except Stopped as stopped:
             stepper.undo()
             controller.interrupt(capture, stopped.exit_code)
-        except Diverged:  # by an iteration inside the step
+        except Diverged:  # raised by an iteration inside the step
             raise log.divergence(stepper, number + 1) from None
         except NotConverged as error:
             watcher.warn(str(error))
@@ -258,14 +260,14 @@ def transient(
         number += before + 1
         log.state.time, log.state.shortened = stepper.time, time_step.shortened
         log.add(sampling.take(stepper, number, time_step))
-        if looks:
-            log.look(stepper, number, time_step, sampled)
+        if checked:
+            log.check(stepper, number, time_step, sampled)
             in_all = time_steps.steps_in_all(number, stepper.time)
             watcher.progress(number, log.state.norm, in_all)
         if due := [output for output in outputs if output.schedule.due(number, time_step)]:
             write(case.time.end if time_step.last else stepper.time, due)
         reached = number >= asked.number or asked.schedule.due(number, time_step) or asked.hurried
-    # A last frame that a march to a later end would not have is not kept for one.
+    # Saved before the last frame, which a march that goes on to a later end does not keep.
     controller.finish(capture)
     over = time_steps.over(number, log.state.time)
     write(case.time.end if over else stepper.time, outputs)
@@ -276,11 +278,12 @@ def transient(
     return replace(outcome, ending="stopped", reason=reason) if reason else outcome
 
 
-def steps_to_look(case: Case, count: int) -> int:
+def steps_per_check(case: Case, count: int) -> int:
     """Steps from one checked step to the next, in a march of about `count` steps.
 
-    `solver.check_every`; where nobody asks for more than the norm, some 1000 in all. Steps that
-    `output.sample` asks for are looked at besides.
+    It is `solver.check_every` where the case sets that key, or where the history needs more than
+    the norm; else there are about FEWEST_CHECKS checks in all. The steps of `output.sample` are
+    checked in addition.
     """
     assert case.time is not None
     forces = case.obstacles or any(name.startswith("mean") for name in case.source.model_fields_set)
@@ -290,14 +293,13 @@ def steps_to_look(case: Case, count: int) -> int:
     measured = rows and output.sample is None
     if measured or told:
         return case.solver.check_every
-    return max(1, count // FEW_LOOKS)
+    return max(1, count // FEWEST_CHECKS)
 
 
 def begin(
     problem: Model, time_steps: TimeStepController, resumed: State | None
 ) -> tuple[int, "Log", Stepper, Sampling]:
-    """The number of steps that are done, the log of them, who makes the others, and who takes
-    their statistics."""
+    """The number of steps done so far, their log, and the stepper and sampling of the next ones."""
     log, sampling = Log(problem), Sampling(problem)
     if resumed is not None:
         log.recall(resumed)

@@ -23,9 +23,9 @@ from heatsolve.outputs import points_of
 from heatsolve.parallel.decomposition import largest_block, most_neighbours
 from heatsolve.report import Report, duration, shown, size
 from heatsolve.stencil.grid import Grid
-from heatsolve.time.loop import steps_to_look
+from heatsolve.time.loop import steps_per_check
+from heatsolve.time.sampling import samples_of
 from heatsolve.time.schedule import Schedule
-from heatsolve.time.statistics import samples_of
 from heatsolve.time.step_size import TimeStepController, follows, time_step_controller
 from heatsolve.tools.measure import Speed, speed_of
 
@@ -171,7 +171,7 @@ def history(case: Case, count: int) -> str:
     output, fields = case.output, len(case.probed)
     assert case.time is not None
     samples = Schedule.of(output.sample)
-    rows = math.ceil(count / steps_to_look(case, count))
+    rows = math.ceil(count / steps_per_check(case, count))
     if not samples.empty:
         rows = samples.count_with_last(count, case.time.end)
     columns = NORMS + fields * len(output.probes)

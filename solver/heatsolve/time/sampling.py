@@ -1,5 +1,8 @@
-"""The samples of a march of which its statistics are made: their times and their weights; profiles
-and spectra of each, for the history."""
+"""The samples that statistics in time are made of: when a march takes one, and its weight.
+
+Each sample is added to the fields' statistics (`models/statistics.py`); its profiles and spectra
+go to the history.
+"""
 
 import math
 from collections.abc import Mapping
@@ -27,10 +30,10 @@ def samples_of(case: Case, steps: int) -> int:
 
 
 class Sampling:
-    """Takes the statistics of a march after the steps of `statistics.every`, from a time on.
+    """Takes samples of a march after the steps of `statistics.every`, from `statistics.begin` on.
 
-    The weight of a sample is the time since the one before, or since that time: so steps of any
-    length count by their lengths, and a sample stands for the steps up to it.
+    The weight of a sample is the time since the sample before it, or since `statistics.begin`: a
+    sample stands for the steps up to it, and each step counts by its length.
     """
 
     def __init__(self, problem: Model):
@@ -51,18 +54,18 @@ class Sampling:
     def recall(self, record: Mapping[str, Any], points: Mapping[str, Any]) -> None:
         """Go on from the record and the arrays of a checkpoint."""
         if self._active:
-            known = record["statistics"]
-            self._last = known["last"]
-            self._statistics.recall(known["weight"], points)
+            saved = record["statistics"]
+            self._last = saved["last"]
+            self._statistics.recall(saved["weight"], points)
 
     def until(self, number: int, time: float, step: float) -> int:
-        """As of `Schedule`; before the samples begin none is due."""
+        """As `Schedule.until`; no sample is due before `statistics.begin`."""
         steps = self._schedule.until(number, time, step)
         return max(steps, self._begin.until(number, time, step)) if time < self._last else steps
 
     def take(self, stepper: Stepper, number: int, time_step: TimeStep) -> dict[str, Any]:
-        """Take a sample after step `number` if one is due; its columns of the history, if any (asks
-        all processes)."""
+        """Take a sample after step `number` if one is due; return its columns of the history, if it
+        has any (asks all processes)."""
         weight = stepper.time - self._last
         if not (self._schedule.due(number, time_step) and weight > FUZZ * time_step.length):
             return {}
