@@ -45,27 +45,29 @@ from heatsolve.time.pause import Changed, Pause, Until, said_of
 from heatsolve.time.step_size import TimeStepController, time_step_controller
 
 TOLD_FROM = 0.1
-"""Seconds of compilation from which on a report names them."""
+"""Seconds of compilation, at least, that a report mentions."""
 NO_ROWS = ("iteration", "residual")
 """The columns of a history without rows."""
 EXCHANGE, UPDATE = 3e-5, 1e-12
-"""Seconds of an exchange between GPUs, and of the update of a point in a pass (H100, NVLink)."""
+"""Seconds of an exchange between GPUs, and of a point's update in a pass (H100, NVLink)."""
 MOST_PASSES = 7
-"""Passes for each exchange: with more, little is left to gain."""
+"""The most passes for each exchange: more gain little."""
 MIN_THICKNESS = 16
-"""The least thickness of a block, in layers of ghosts: two processes compute the points there."""
+"""The least thickness of a block, in layers of ghosts, which two processes compute."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The results of a run: its file, or without one its content, the same on all processes; this
-    process's part of the fields in it, how it ended, and at which time if it was a march."""
+    """The results of a run."""
 
     path: Path
     fields: dict[str, np.ndarray]
+    """This process's part of the fields."""
     outcome: Outcome
     time: float | None = None
+    """The time of the fields (s), if the run was a march."""
     solution: Solution | None = None
+    """The content of its file, where the run writes none; the same on all processes."""
 
     @property
     def exit_code(self) -> int:
@@ -74,14 +76,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Work:
-    """The cost of a solution: seconds without compilation, seconds that elapsed, of all processes
-    together the points updated and the bytes moved, and of one process the launches."""
+    """The cost of a solution."""
 
     seconds: float
+    """Without compilation."""
     elapsed: float
+    """Seconds, compilation included."""
     points: int
+    """Points updated by all processes."""
     moved: int
+    """Bytes moved by all processes."""
     launches: int
+    """Kernels launched by one process."""
 
 
 def run(
@@ -96,9 +102,9 @@ def run(
 ) -> Result:
     """Run a case and write its file (by default NAME.h5 in the current directory).
 
-    `ranks` are the processes that run it together; `strict` refuses keys that have no effect,
-    which are warned of otherwise. Raises HeatsolveError: InputError, Diverged,
-    FileFailure, or Interrupted when a `request` to stop is made; each with its exit code.
+    `ranks` are the processes that run it together. `strict` refuses keys that have no effect;
+    otherwise they are warnings. Raises HeatsolveError: InputError, Diverged, FileFailure, or
+    Interrupted when a `request` to stop is made; each with its exit code.
     """
     running = Run(case, backend, output, report, ranks, start, request, strict)
     while running.result is None:
@@ -106,14 +112,15 @@ def run(
     return running.result
 
 
-Parts = Generator[Pause, Until | None, Result]
+Pauses = Generator[Pause, Until | None, Result]
+"""A run that stops at each pause, is sent the place of the next one, and returns its result."""
 
 
 class Run:
-    """A run of a case that somebody drives, from pause to pause; options and errors as of `run`.
+    """A run that the caller drives from pause to pause; options and errors as of `run`.
 
-    The first `advance` brings it to the pause before its first iteration or step. Time between two
-    calls is not counted as solving. With `kept` it writes no file: its result is kept in memory.
+    The first `advance` goes to the pause before the first iteration or step. Time between two calls
+    does not count as solving. A run that is `kept` writes no file and keeps its result in memory.
     """
 
     def __init__(
@@ -130,22 +137,22 @@ class Run:
     ):
         self.report, self.ranks = report or Report(quiet=True), ranks or Ranks()
         self.result: Result | None = None
-        """Of a run that is over."""
+        """The result; None until the run is over."""
         self.path = None if kept else output or Path(f"{case.name}.h5")
         self.changes: list[Changed] = []
-        """Values that were set up to now."""
+        """The settings that have been changed so far."""
         self._case = case
         self._start, self._request = start or Start(), request or StopRequest()
-        self._parts = self._checked(backend, strict)
+        self._pauses = self._checked(backend, strict)
         self._left = clock.perf_counter()
 
     def advance(self, until: Until | None = None) -> Pause | None:
         """Go on to the next pause, by default to the end; None where the run is over."""
         self.report.has_waited(clock.perf_counter() - self._left)
         try:
-            # An overflow shows in a norm, which ends the run with a sentence.
+            # An overflow makes a norm infinite, which ends the run with a message.
             with np.errstate(all="ignore"), told(self.report.compiles, self.report.has_compiled):
-                return self._parts.send(until)
+                return self._pauses.send(until)
         except StopIteration as end:
             self.result = end.value
             return None
@@ -153,11 +160,11 @@ class Run:
             self._left = clock.perf_counter()
 
     def abandon(self) -> None:
-        """End it at once, without a result: files are as they were."""
-        self._parts.close()
+        """End the run at once, without a result; files stay as they were."""
+        self._pauses.close()
 
-    def _checked(self, backend: str | None, strict: bool) -> Parts:
-        """The run, checked before it begins."""
+    def _checked(self, backend: str | None, strict: bool) -> Pauses:
+        """Check the case, its options and its files, then run it."""
         case, path, report, ranks = self._case, self.path, self.report, self.ranks
         with locating(case):
             path = target(path) if path is not None else None
@@ -173,10 +180,10 @@ class Run:
             if path is None and (case.output.drawn or case.output.files or case.checkpoint.every):
                 report.warn("a run without a file writes no others, draws nothing, saves nothing")
             with explained(case, machine, ranks.size):
-                return (yield from self._go(machine, path))
+                return (yield from self._run(machine, path))
 
-    def _go(self, machine: Backend, path: Path | None) -> Parts:
-        """The run, from the case to its file, or without one where there is no path."""
+    def _run(self, machine: Backend, path: Path | None) -> Pauses:
+        """Run a checked case and write its file, or none where there is no path."""
         case, report, ranks, changes = self._case, self.report, self.ranks, self.changes
         start, request = self._start, self._request
         began = clock.perf_counter()
@@ -209,31 +216,32 @@ class Run:
                 settings: Sequence[Setting],
             ) -> tuple[Model, TimeStepController, march.Commit] | None:
                 assert time_steps is not None
-                now = [pair for changed in changes for pair in changed.settings]
-                new = with_values(case, [*now, *settings])
+                before = [pair for changed in changes for pair in changed.settings]
+                new = with_values(case, [*before, *settings])
                 if driven_alike(results.problem.case, new):
                     return None
-                made, steps = model_in_time(new, results.problem, time_steps)
+                model, steps = model_in_time(new, results.problem, time_steps)
 
                 def commit(number: int, time: float) -> None:
                     changes.append(Changed(number, time, tuple(settings)))
                     report.line(str(changes[-1]))
-                    results.take(made)
+                    results.take(model)
 
-                return made, steps, commit
+                return model, steps, commit
 
             controller = controller_of(case, store, results, start, request, changes)
-            del problem  # a march may go on with another one
+            del problem  # a march may replace it, and its arrays are then freed
             args = time_steps, results, report, controller, resumed, remodel
             outcome, work = yield from solve(*args)
             problem = results.problem
             result = Result(path or Path(), problem.stored(), outcome, results.newest)
-            made = outcome.count - (resumed.number if resumed is not None else 0)
-            if resumed is not None and made == 0 and holds(results, case, outcome, ranks, changes):
-                report.line(f"{path} holds this already, nothing to do")
+            count = outcome.count - (resumed.number if resumed is not None else 0)
+            is_over = resumed is not None and count == 0
+            if is_over and files_hold(results, case, outcome, ranks, changes):
+                report.line(f"{path} files_hold this already, nothing to do")
                 return result
             if case.model.steady:
-                for file in results:  # a large field takes long from a device: it has come already
+                for file in results:  # copying a large field from a device again would take long
                     file.append(fields=result.fields if file.section is None else None)
             errors = error_norms(problem, result.fields)
             attributes = attributes_of(problem, outcome, work) | errors
@@ -245,7 +253,7 @@ class Run:
                 attributes |= Integrals(problem).read(problem.fields)
             solution = results.finish(attributes, outcome.history)
         say_ending(report, case, outcome, errors)
-        say_speed(report, problem, outcome, work, made)
+        say_speed(report, problem, outcome, work, count)
         for file in results if path is not None else ():
             report.line(f"wrote {file.path}")
         return replace(result, solution=solution)
@@ -254,17 +262,17 @@ class Run:
 def model_in_time(
     case: Case, before: Model, time_steps: TimeStepController
 ) -> tuple[Model, TimeStepController]:
-    """The model of a case that has other values than the one `before`, and its steps.
+    """The model and the time steps of a case whose values differ from the model `before`.
 
-    Steps of one length keep it. Raises InputError where it is then unstable.
+    Steps of one length keep that length. Raises InputError where it is unstable now.
     """
     assert case.time is not None
     if not time_steps.follows:
         time = case.time.model_copy(update={"step": time_steps.step})
         case = case.model_copy(update={"time": time})
     machine, ranks = before.backend, before.ranks
-    made = make_model(with_layers(case, machine, ranks), machine, ranks)
-    return made, time_step_controller(made)
+    model = make_model(with_layers(case, machine, ranks), machine, ranks)
+    return model, time_step_controller(model)
 
 
 def save(
@@ -274,9 +282,11 @@ def save(
     changes: Sequence[Changed],
     names: Sequence[str] | None = None,
 ) -> Solution | None:
-    """Write fields at a pause, by default those of the case's file, and the history so far, to a
-    file, or return its content where there is no path; all processes together. `seconds`: of the
-    run up to now."""
+    """Write the fields `names` and the history at a pause to a file (asks all processes).
+
+    By default the fields of the case's own file. Where there is no path, return the content of the
+    file instead. `seconds`: how long the run has taken so far.
+    """
     problem = pause.problem
     outcome = Outcome("stopped", pause.number, pause.norm)
     if path is not None:
@@ -291,7 +301,7 @@ def save(
 def options_of(
     case: Case, backend: str | None, path: Path | None, start: Start, strict: bool
 ) -> dict[str, Any]:
-    """The case and the options of a run: all of its processes must have the same."""
+    """The case and the options of a run, which must be the same on all of its processes."""
     return {
         "heatsolve": __version__,
         **tomllib.loads(case.text),
@@ -305,7 +315,7 @@ def options_of(
 
 
 def machine_of(case: Case, backend: str | None, report: Report, ranks: Ranks) -> Backend:
-    """The backend that a case asks for, or the best one for it; says which, and why."""
+    """The backend that a case asks for, or the best one for it; reports which one, and why."""
     threads = case.parallel.threads or (1 if ranks.size > 1 else None)
     machine, reason = choose(
         backend or case.parallel.backend,
@@ -322,7 +332,7 @@ def machine_of(case: Case, backend: str | None, report: Report, ranks: Ranks) ->
 
 
 def set_up(case: Case, machine: Backend, report: Report, ranks: Ranks) -> Model:
-    """The model of the case on a backend; says how large it is."""
+    """The model of the case on a backend; reports its size."""
     problem = make_model(with_layers(case, machine, ranks), machine, ranks)
     points = " x ".join(str(axis.points) for axis in reversed(problem.whole.axes))
     report.line(f"{points} {case.grid.kind}, {problem.whole.all_unknowns} unknowns")
@@ -339,24 +349,24 @@ def set_up(case: Case, machine: Backend, report: Report, ranks: Ranks) -> Model:
 
 
 def read_data(problem: Model, report: Report) -> None:
-    """Read the fields of the case that are data, make their digests, and say how the data come to
-    the grid (asks all processes)."""
-    case, given = problem.case, list(problem.case.data())
+    """Read the fields of the case that are data, make their digests, and report how the data are
+    interpolated to the grid (asks all processes)."""
+    case, data_fields = problem.case, list(problem.case.data())
     axes = [f"velocity_{axis.name}" for axis in problem.whole.axes]
-    for key, data in given:
+    for key, data in data_fields:
         name, places = key.rpartition(".")[2], problem.whole
         if case.model.scheme == "staggered" and name in axes:
             places = places.faces(axes.index(name))
         report.line(described(key, data, places))
-    if given:
-        assert problem.fields  # so that digests find in memory what has been read
+    if data_fields:
+        assert problem.fields  # evaluated first: digests then reuse the values in memory
         make_digests(case, problem.ranks)
 
 
 def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
-    """The case with a halo of as many layers as a pass makes sweeps, if it leaves that open.
+    """The case with its halo's layers chosen, where it says "auto" (asks all processes).
 
-    Asks all processes.
+    There are as many layers as a pass makes sweeps; on GPUs, as several passes do.
     """
     swept = case.model.scheme == "collocated" or (not case.time and method_name(case) == "jacobi")
     # Around obstacles a pass gains little, and on another grid there may be none.
@@ -369,8 +379,8 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     most = min(n for n, parts in zip(extents, dims, strict=True) if parts > 1) // MIN_THICKNESS
     if most < 3:
         return case
-    # The length of a pass is asked of a model on a grid as large as a block, without neighbours, in
-    # the low corner of the box; point sources at an index may lie outside it.
+    # The number of sweeps in a pass comes from a model on a grid as large as a block, without
+    # neighbours, in the low corner of the box; point sources at an index may lie outside it.
     counts = [n + sum(axis.fixed) for n, axis in zip(extents, block.axes, strict=True)]
     along = zip(case.grid.lower, reversed(counts), reversed(block.axes), strict=True)
     ends = tuple(low + (axis.upper - low) * n / axis.points for low, n, axis in along)
@@ -382,13 +392,13 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
         "source": case.source.model_copy(update={"point_sources": ()}),
     }
     try:
-        alone = make_model(case.model_copy(update=of_block), machine)
-        layers = min(most, MOST_FUSED, *ranks.gather(alone.longest_pass()))
-    except InputError:  # an expression that has no value at points of another grid
+        model = make_model(case.model_copy(update=of_block), machine)
+        layers = min(most, MOST_FUSED, *ranks.gather(model.longest_pass()))
+    except InputError:  # an expression has no value at a point of this other grid
         return case
     layers -= 1 - layers % 2  # odd, as the number of sweeps of a pass
     if machine.on_device and layers > 1:
-        if case.model.scheme == "collocated":  # whose every step begins with an exchange
+        if case.model.scheme == "collocated":  # each step begins with an exchange
             most = min(most, case.solver.iterations or most)
         divided = [n for n, parts in zip(extents, dims, strict=True) if parts > 1]
         layers *= passes_between_exchanges(layers, most, math.prod(extents) // min(divided))
@@ -397,11 +407,10 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
 
 
 def passes_between_exchanges(sweeps: int, most: int, points: int) -> int:
-    """The number of passes, of `sweeps` each, that GPUs make for each exchange: an odd number.
+    """The number of passes, of `sweeps` each, that GPUs make between two exchanges; it is odd.
 
-    With a halo of d layers an exchange costs a sweep a d-th of its time, and the ghosts that are
-    updated, too, d times the `points` of a layer: together least for d = sqrt(time / points).
-    At most `most` layers have room.
+    A halo of d layers costs each sweep the time EXCHANGE / d, and d `points` UPDATE for the ghosts
+    that it updates: least for d = sqrt(EXCHANGE / (UPDATE points)). `most` layers have room.
     """
     best = min(most, math.isqrt(round(EXCHANGE / UPDATE / points)))
     passes = max(1, min(MOST_PASSES, best // sweeps))
@@ -409,7 +418,7 @@ def passes_between_exchanges(sweeps: int, most: int, points: int) -> int:
 
 
 def store_of(problem: Model, path: Path) -> CheckpointStore:
-    """The checkpoints of the run that writes a file: NAME.checkpoints beside NAME.h5."""
+    """The checkpoints of a run, in the folder NAME.checkpoints beside its file NAME.h5."""
     axes = problem.grid.axes
     window = [axis.block or (0, axis.all_unknowns) for axis in axes]
     shape = [axis.all_unknowns for axis in axes]
@@ -447,9 +456,9 @@ def controller_of(
     request: StopRequest,
     changes: Sequence[Changed],
 ) -> CheckpointController:
-    """The controller that saves the run as the case plans it, where there is a store.
+    """The controller that saves checkpoints by the case's `[checkpoint]`, if there is a store.
 
-    A state includes the parts that hold the frames so far, digests of the data, the changes.
+    A state includes the files of the frames so far, the digests of the data, and the changes.
     """
     plan, ranks = case.checkpoint, results.problem.ranks
     if store is None:
@@ -479,8 +488,7 @@ def solve(
     """Iterate, or march in steps, to the end; the frames of a march go to `results`."""
     problem = results.problem
     case, machine, ranks = problem.case, problem.backend, problem.ranks
-
-    machine.points_updated = machine.bytes_moved = machine.launches = 0  # by the set-up
+    machine.points_updated = machine.bytes_moved = machine.launches = 0  # leave out the set-up
     problem.halo.transport.restart_clocks()
     ranks.summing = 0.0
     compiled = report.compiled
@@ -489,7 +497,6 @@ def solve(
         outcome = yield from march.iterating(problem, report, controller, resumed)
     else:
         report.begin("step", time_steps.count)
-
         outputs = results.of_march()
         args = problem, time_steps, report, outputs, controller, resumed, remodel
         pauses = march.transient(*args)
@@ -504,25 +511,26 @@ def solve(
 
 
 def work_of(problem: Model, seconds: float, elapsed: float) -> Work:
-    """The cost of a solution up to now (asks all)."""
+    """The cost of a solution so far (asks all)."""
     machine = problem.backend
     work = problem.ranks.gather((machine.points_updated, machine.bytes_moved))
     points, moved = map(int, np.sum(work, axis=0))
     return Work(seconds, elapsed, points, moved, machine.launches)
 
 
-def holds(
+def files_hold(
     files: Files, case: Case, outcome: Outcome, ranks: Ranks, changes: Sequence[Changed]
 ) -> bool:
-    """Whether the files hold the results of this case up to this iteration or step (asks all)."""
+    """Whether the files hold the results of this case at its last iteration or step (asks all)."""
     same = False
     if ranks.rank == 0:
         with suppress(HeatsolveError):
             paths = [file.path for file in files if file.path is not None]
-            every = [read(path, fields=()).attributes for path in paths]
+            attributes = [read(path, fields=()).attributes for path in paths]
             unit = "iterations" if case.model.steady else "steps"
             wanted = [case.recorded, outcome.count, said_of(changes)]
-            same = all([each.get(k) for k in ("case", unit, "changes")] == wanted for each in every)
+            keys = ("case", unit, "changes")
+            same = all([of_file.get(key) for key in keys] == wanted for of_file in attributes)
     return ranks.gather(same)[0]
 
 
@@ -535,7 +543,7 @@ def error_norms(problem: Model, fields: dict[str, np.ndarray]) -> dict[str, floa
         name: values[tuple(s if n > 1 else slice(None) for s, n in zip(window, values.shape))]  # noqa: B905
         for name, values in problem.grid.positions().items()
     }
-    # Summed exactly, so that it does not depend on the number of processes.
+    # Exact sums, so that the norms do not depend on the number of processes.
     reference = make("numpy")
     reference.join(problem.ranks.combine)
     points = math.prod(axis.points for axis in problem.whole.axes)
@@ -553,7 +561,7 @@ def error_norms(problem: Model, fields: dict[str, np.ndarray]) -> dict[str, floa
 
 
 def attributes_of(problem: Model, outcome: Outcome, work: Work) -> dict[str, Any]:
-    """The attributes of the file of a run; None is left out."""
+    """The attributes of a run's file; None stands for an attribute that it does not have."""
     case = problem.case
     return {
         "case": case.recorded,
@@ -580,14 +588,14 @@ def attributes_of(problem: Model, outcome: Outcome, work: Work) -> dict[str, Any
 
 
 def shares(problem: Model, elapsed: float) -> Shares:
-    """The cost of several processes (asks all).
+    """The shares of time that several processes lose (asks all).
 
-    The time that elapsed includes compilation: others wait while one process compiles.
+    The elapsed time includes compilation, because others wait while one process compiles.
     """
     transport, ranks = problem.halo.transport, problem.ranks
     own = math.prod(high - low for low, high in problem.grid.interior)
-    mine = transport.waited, transport.hidden, ranks.summing, own, elapsed
-    waited, hidden, summing, sizes, times = zip(*ranks.gather(mine), strict=True)
+    local = transport.waited, transport.hidden, ranks.summing, own, elapsed
+    waited, hidden, summing, sizes, times = zip(*ranks.gather(local), strict=True)
     whole = max(sum(times), 1e-9)
     ghosts = None if transport.nccl is not None else sum(waited) / whole
     balance = sum(sizes) / ranks.size / max(sizes)
@@ -595,7 +603,7 @@ def shares(problem: Model, elapsed: float) -> Shares:
 
 
 def say_ending(report: Report, case: Case, outcome: Outcome, errors: dict[str, float]) -> None:
-    """Say how a run ended, and how far from the exact solution."""
+    """Report how a run ended, and how far from the exact solution."""
     unit = "iterations" if case.model.steady else "steps"
     number, scale = f"in {outcome.count} {unit}", outcome.scale or 1.0
     norm, floor = outcome.norm / scale, outcome.floor / scale
@@ -616,21 +624,22 @@ def say_ending(report: Report, case: Case, outcome: Outcome, errors: dict[str, f
         report.line(f"{name.replace('_', ' ')}: {value:.3e}")
 
 
-def say_speed(report: Report, problem: Model, outcome: Outcome, work: Work, made: int) -> None:
-    """Say how fast `made` iterations or steps were, and the cost of several processes (asks all).
+def say_speed(report: Report, problem: Model, outcome: Outcome, work: Work, count: int) -> None:
+    """Report the speed of `count` iterations or steps, and the cost of several processes.
 
-    A linear system counts as solved only if this run solved it from beginning to end.
+    Asks all processes. A linear system counts as solved only if this run solved it from its
+    beginning to its end.
     """
     case = problem.case
     if case.time is None:
-        systems = int(outcome.converged and made == outcome.count)
+        systems = int(outcome.converged and count == outcome.count)
     else:
-        systems = made if case.time.scheme in IMPLICIT else 0
+        systems = count if case.time.scheme in IMPLICIT else 0
     solved = systems * problem.whole.all_unknowns
     said = speed(work.seconds, work.points, work.moved, solved)
-    if problem.backend.on_device and made:
+    if problem.backend.on_device and count:
         unit = "an iteration" if case.time is None else "a step"
-        said += f", {work.launches / made:.3g} kernels {unit}"
+        said += f", {work.launches / count:.3g} kernels {unit}"
     report.line(said)
     if report.compiled >= TOLD_FROM:
         report.line(f"{duration(report.compiled)} more of compiling, once")
@@ -639,9 +648,9 @@ def say_speed(report: Report, problem: Model, outcome: Outcome, work: Work, made
 
 
 def what_to_try(case: Case, outcome: Outcome) -> str:
-    """The keys that may help a run that has not converged."""
+    """Advice for a run that has not converged: the keys to change."""
     solver, march = case.solver, case.time
-    if march is not None and outcome.threshold:  # it came to its end, but was not steady
+    if march is not None and outcome.threshold:  # the march ended before a steady state
         tries = [f"a later time.end (it is {march.end:g})"]
         tries += [f"a larger time.tolerance (it is {march.tolerance:g})"]
         return f"try {' or '.join(tries)}"
