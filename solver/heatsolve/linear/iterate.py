@@ -29,13 +29,13 @@ from heatsolve.stencil.grid import whole
 
 T = TypeVar("T")
 FEWEST_ON_DEVICE = 2
-"""Iterations that a device is given at least before the host looks: it waits for each look."""
+"""The fewest iterations queued on a device before the host reads a norm, which makes it wait."""
 LONGEST_QUEUE = 0.25
-"""Seconds of work that the host queues before it looks at a device."""
+"""Seconds of work that the host queues on a device before it reads the norms."""
 
 
 class Watcher(Protocol):
-    """Who wants to know how a run goes; see `report`."""
+    """An observer of the progress of a run; see `report`."""
 
     def warn(self, sentence: str) -> None: ...
 
@@ -57,11 +57,11 @@ class Saved(Protocol):
 
 
 class Controller(Protocol):
-    """Who may save an iteration, or stop it by an exception, on the way; see `control`.
+    """Saves an iteration on the way, or stops it by an exception; see `control`.
 
-    It checks at iteration `next`. `stride`: iterations that are made in one go; `least`: those
-    between two of its checks at least. `state` makes what it saves of a number, a record of plain
-    numbers and words, a history and arrays.
+    It checks at iteration `next`. `stride`: the iterations of one pass; `least`: the fewest
+    iterations between two of its checks. `state` makes a state to be saved from a number, a record
+    of plain numbers and words, a history and arrays.
     """
 
     next: int
@@ -97,8 +97,8 @@ class Undisturbed:
 
 
 class Until(Protocol):
-    """How far an iteration goes before it pauses again: to a number of iterations, or no further
-    where there is a reason to `stop`; it pauses at the next chance where that is `hurried`."""
+    """The place of the next pause: after `number` iterations, or as soon as possible if `hurried`.
+    A reason to `stop` ends the iteration at once."""
 
     @property
     def number(self) -> int: ...
@@ -119,8 +119,8 @@ class Iterate(NamedTuple):
 
 
 Iterates = Generator[Iterate, Until | None, "Outcome"]
-"""An iteration that pauses before the first step, and then where it is told to; at a pause it is
-sent how far to go, None for the end."""
+"""An iteration that pauses before the first step. At each pause it is sent the place of the next
+one; None: go on to the end."""
 
 
 def finished(parts: Generator[Any, Any, T]) -> T:
@@ -138,8 +138,8 @@ class Outcome:
 
     `ending`: "tolerance", "rounding" (the residual is at rounding level and falls no further),
     "count" (the fixed number of iterations, or the end time), "limit" (not converged) or "stopped"
-    (for the `reason` that was given at a pause). A `threshold` relative to something is a share of
-    `scale`, and `relative_to` says of what.
+    (for the `reason` that was given at a pause). `relative_to` names the norm `scale` of which
+    `threshold` is a share; it is empty for an absolute tolerance.
     """
 
     ending: str
@@ -170,7 +170,7 @@ class Outcome:
 
 
 class Options(StoppingOptions, Protocol):
-    """What a user says of a method, too: keys of `[solver]`."""
+    """The keys of `[solver]`, with those for a method."""
 
     @property
     def cycle(self) -> str: ...
@@ -187,7 +187,7 @@ class Options(StoppingOptions, Protocol):
 
 
 def make_method(name: str, options: Options, system: System, u: Any) -> Method:
-    """The method of a name, ready to begin at u."""
+    """The method of this name, which begins at u."""
     if name == "jacobi":
         return Jacobi(system, u, options.weight)
     if name == "sor":
@@ -219,9 +219,9 @@ def solving(
 ) -> Iterates:
     """Solve A u = b by `iterating`, for numbers of any size.
 
-    Where squares of norms overflow or underflow, `reset` brings back the u of the start, and u and
-    b are multiplied with a power of two, which rounds nothing; at the end u is divided by it.
-    Raises Diverged where that overflows; the watcher hears of it where it underflows.
+    Where squares in norms overflow or underflow, `reset` restores the initial u, and u and b are
+    multiplied by a power of two, which rounds nothing; at the end u is divided by it. Raises
+    Diverged if that overflows; warns if it underflows.
     """
     exponent = resumed.record.get("exponent", 0) if resumed is not None else 0
     if exponent == 0:
@@ -266,10 +266,11 @@ def iterating(
 ) -> Iterates:
     """Iterate to the first check that meets the criterion, or to the limit.
 
-    The host looks at the device once in many checks, but the device stops at the right one. The
-    solution is then in `method.u`. `controller` may save it or stop it on the way; from a `resumed`
-    state it goes on as if it had not stopped. A device is first given as many iterations as are
-    `expected`. Raises Diverged when a norm is not finite or has grown.
+    The host reads the norms of many checks at once, but the device stops at the right check. The
+    solution is then in `method.u`. `controller` may save or stop the iteration on the way. An
+    iteration that goes on from a `resumed` state gives the bits of an uninterrupted one.
+    `expected`: iterations that are queued on a device at first. Raises Diverged for a norm that is
+    not finite or has grown too much.
     """
     backend, ranks = method.system.backend, method.system.halo.ranks
     test = ConvergenceTest(method, criterion)
@@ -304,7 +305,7 @@ def iterating(
         if done >= controller.next:
             controller.check(done, capture)
         until = min(criterion.limit, controller.next, pause)
-        if criterion.check_after(done) > until:  # a question comes before the next check
+        if criterion.check_after(done) > until:  # a pause or a stop comes before the next check
             method.march(done, until)
             backend.sync()
             done = until
@@ -315,7 +316,7 @@ def iterating(
         done = queue.evaluate(checks, test)
         watcher.progress(done, test.norm)
         short = clock.perf_counter() - began < LONGEST_QUEUE
-        # Processes whose devices exchange in their own queues must queue the same.
+        # All devices must queue the same work where they exchange ghosts in their own queues.
         if ahead < backend.lookahead and all(ranks.gather(short)):
             ahead = min(2 * ahead, backend.lookahead)
     controller.finish(capture)
@@ -327,9 +328,9 @@ def iterating(
 
 
 class Queue:
-    """Makes iterations on the way to the next checks; a device may be behind its host.
+    """Makes the iterations up to the next checks; a device may run behind its host.
 
-    There is an accumulator for each iteration of the longest pass: each may be one to check.
+    Each iteration of the longest pass has an accumulator, because each may be one to check.
     """
 
     def __init__(self, method: Method, criterion: Criterion):
@@ -337,10 +338,10 @@ class Queue:
         self.accumulators = method.accumulators(criterion.kind, method.longest)
 
     def run(self, done: int, until: int, count: int, gate: float) -> list[ResidualCheck]:
-        """Iterations from `done` on, until so many checks are made, or those up to `until`.
+        """Make iterations from `done` on: `count` checks, but no iteration after `until`.
 
-        A check whose value is at most `gate` ends them, too. A pass may bring more checks than were
-        asked for; the last pass holds the last check.
+        A check whose value is at most `gate` ends them, too. A pass may make more checks than
+        `count`; the last pass holds the last check.
         """
         method, criterion, backend = self._method, self._criterion, self._method.system.backend
         afterwards = criterion.monitor == "residual" or criterion.total is not None
@@ -349,7 +350,7 @@ class Queue:
         while len(checks) < count and done < (following := criterion.check_after(done)) <= until:
             done = method.march(done, following - method.longest)
             longest = min(method.longest, (following if afterwards else until) - done)
-            if criterion.every > 1:  # the last of many sweeps has a norm, or some of a few
+            if criterion.every > 1:  # a pass beyond MOST_FUSED has a norm of its last sweep only
                 longest = min(longest, max(MOST_FUSED, following - done))
             changes: list[Accumulator | None] = [None] * longest
             if not afterwards:
@@ -366,7 +367,7 @@ class Queue:
         return checks
 
     def evaluate(self, checks: Sequence[ResidualCheck], test: ConvergenceTest) -> int:
-        """Test the checks of a queue in turn; the iteration at which the method then is."""
+        """Test the checks of a queue in turn; return the iteration at which the method then is."""
         values = self._method.system.backend.ledger()
         passed = test.pass_over(checks, values)
         check = checks[max(passed, 1) - 1]
@@ -375,7 +376,7 @@ class Queue:
             if test.ending:
                 break
         if test.ending or len(values) < len(checks):  # a gate closed, perhaps a little early
-            if check is not checks[-1]:  # what a pass found beyond this check is forgotten
+            if check is not checks[-1]:  # discard the norms of the pass after this check
                 self._method.system.backend.clear(self.accumulators)
             check.go_back(self._method)
             return check.number

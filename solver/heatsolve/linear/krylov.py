@@ -19,11 +19,11 @@ class ConjugateGradients(Method):
     alpha = <r, z> / <p, A p>, u += alpha p, r -= alpha A p, z = D^-1 r, beta = <r, z>_new /
     <r, z>, p = z + beta p (Hestenes and Stiefel 1952; Y. Saad, "Iterative Methods for Sparse
     Linear Systems", 2003, algorithm 9.1). The sums are exact, so alpha and beta, and with them
-    every bit, do not depend on the order in which they are added. A step begins with z, beta and p
-    for the residual that the one before has left: after the last one nobody needs them.
+    every bit, do not depend on the order of addition. A step begins with z, beta and p for the
+    residual that the step before left, because they are not needed after the last step.
 
-    alpha and beta are arrays of one element: a device finds them for itself, and goes on. Of the
-    sums that it keeps `<r, z>` of an even and of an odd step take turns.
+    alpha and beta are arrays of one element, so that a device computes them without its host. The
+    sums `<r, z>` of even and of odd steps have a place each.
     """
 
     recurrent = True
@@ -37,9 +37,9 @@ class ConjugateGradients(Method):
         self._pap, self._rz = (backend.accumulator("sum") for _ in range(2))
         self._sums = backend.scalars(3)
         self._begins = True
-        """Whether there is no direction before the next one."""
+        """Whether the next direction p is z, without a direction before it."""
         self._steps: dict[tuple[int, bool], Callable[[], None]] = {}
-        """The sweeps of even and odd steps, of which the first after a beginning has others."""
+        """The recorded sweeps by (step % 2, whether p is z), as these steps differ."""
         self._weights = (*system.coefficients.ratios, *system.coefficients)
         self._prepare()
         self.confirm(0)
@@ -93,11 +93,11 @@ class ConjugateGradients(Method):
         self._move(number)
 
     def _keep_product(self, number: int, total: Accumulator | None) -> None:
-        """Keep <r, z> of a step; beta is what it is of that of the step before."""
+        """Keep <r, z> of a step; beta is its ratio to <r, z> of the step before."""
         self._sums.divide(total, number % 2, number % 2, (number + 1) % 2, self._beta)
 
     def confirm(self, steps: int) -> None:
-        """Begin anew from the true residual, from which the recurrence slowly departs."""
+        """Begin again from the true residual, from which the recurrence slowly departs."""
         self._begins = True
         self._begin(steps)
 
@@ -107,7 +107,7 @@ class ConjugateGradients(Method):
         self.confirm(0)
 
     def record(self, steps: int) -> dict[str, float]:
-        """<r, z> of the step before, and of the next one if a step finds that, too."""
+        """<r, z> of the last step, and of the next one if a step finds it already."""
         sums = self._sums.sums
         before, this = sums[(steps + 1) % 2], sums[steps % 2]
         return {"rz": before, "next rz": this, "begins": float(self._begins)}
@@ -121,7 +121,7 @@ class ConjugateGradients(Method):
         self._sums.sums = [*(pair if steps % 2 == 0 else reversed(pair)), 0.0]
         self._keep_product(steps, None)
 
-    # ---- what another preconditioner does in its own sweeps; here z is never stored ----
+    # ---- the sweeps that depend on the preconditioner; with the diagonal z is never stored ----
 
     def _begin(self, steps: int) -> None:
         """r = b - A u; here p = z and <r, z>, too."""

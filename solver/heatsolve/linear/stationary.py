@@ -1,7 +1,7 @@
 """Stationary iterations: Jacobi's, red-black over-relaxation, the Chebyshev semi-iteration.
 
-With them what they share with the smoothers of multigrid: division by the diagonal D of A, and the
-red and the black points of a grid, as on a chessboard.
+They share with the smoothers of multigrid: division by the diagonal D of A, and the red and the
+black points of a grid, as on a chessboard.
 """
 
 import math
@@ -17,7 +17,7 @@ from heatsolve.stencil.grid import Axis, Grid
 from heatsolve.stencil.language import ONE, Point, where
 
 SWEEPS_PLAYED_BACK = 16
-"""Sweeps that are played back together, at least: so often the host has something to do."""
+"""The fewest sweeps that are replayed together, so that the host has little to do."""
 
 
 class Jacobi(Pairwise):
@@ -45,7 +45,7 @@ class Jacobi(Pairwise):
         self.point = update or jacobi
         self.args = tuple(arguments) if update else (system.b, scale, *system.coefficients)
         self.longest = system.longest_pass(self.point, u, self.args)
-        # After so many sweeps the arrays have their places again, and the next exchange is due.
+        # After a period both arrays have their places again, and an exchange of ghosts is due.
         period = math.lcm(2, system.halo.depth, self.longest)
         self._at_once = period * -(-SWEEPS_PLAYED_BACK // period)
         self._many: Callable[[], None] | None = None
@@ -226,7 +226,7 @@ def signs(grid: Grid, backend: Backend) -> tuple[Any, ...]:
 
 
 def line_of_signs(axis: Axis) -> np.ndarray:
-    """1 and -1 in turn, by the number of the unknown among those of all processes."""
+    """1 and -1 in turn, by the number of the unknown on the whole axis."""
     numbers = np.arange(axis.unknowns + 2) + axis.start
     if axis.periodic:  # a margin may reach around
         numbers = (numbers - 1) % axis.all_unknowns + 1
@@ -234,7 +234,7 @@ def line_of_signs(axis: Axis) -> np.ndarray:
 
 
 def of_colour(value, other, at, colour, signs):
-    """`value` at the points of one colour (1 red, -1 black), `other` at those of the other."""
+    """`value` at the points of one colour (1 red, -1 black), `other` at all others."""
     for sign in signs:
         colour = colour * sign[at]
     return where(colour > 0.0, value, other)

@@ -1,4 +1,4 @@
-"""When an iteration is looked at, and when it ends: criterion, checks, test of convergence."""
+"""When an iteration is checked, and when it ends: criterion, checks, test of convergence."""
 
 import math
 import sys
@@ -14,25 +14,25 @@ from heatsolve.linear.system import Method, System
 from heatsolve.stencil.language import copy, fill
 
 IN_RANGE = {"float64": (2.0**-400, 2.0**400), "float32": (2.0**-30, 2.0**50)}
-"""Norms between them are in range: their squares are, to the end of a run, by precision.
+"""The range of initial norms, by precision, whose squares do not under- or overflow in a run.
 
-The norm of a residual in float32 falls by 2^24 and has terms smaller by 2^12 or more, whose squares
-still are above 2^-149, the smallest number.
+In float32 the norm of a residual falls by 2^24, and its terms are smaller by 2^12 or more; their
+squares are still above 2^-149, the smallest number.
 """
 FARTHEST = {"float64": (1000, 1000), "float32": (120, 50)}
-"""The largest n of a factor 2^n, and of the 2^n that u times it does not pass, up or down."""
+"""The largest n of a factor 2^n, and the largest n with u times the factor within 2^-n, 2^n."""
 NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
-"""The smallest number with all of its digits."""
+"""The smallest normal number: smaller numbers lose digits."""
 GROWTH = 1e12
 """Growth of a norm beyond its first value that counts as divergence."""
 BELOW_FLOOR = 0.25
 """A residual found by recurrence is not believed below this share of its rounding level."""
 FAST = 0.5
-"""A residual that fell by this since the check before is not at its rounding level yet."""
+"""A residual that fell to this share since the last check is not at its rounding level."""
 
 
 class StoppingOptions(Protocol):
-    """What a user says of the end of an iteration: keys of `[solver]`."""
+    """The keys of `[solver]` for the end of an iteration."""
 
     @property
     def norm(self) -> str: ...
@@ -53,12 +53,12 @@ class StoppingOptions(Protocol):
 
 
 def kind_of(norm: str) -> str:
-    """The kind of accumulator that finds a norm."""
+    """The kind of accumulator for a norm."""
     return "max" if norm == "max" else "sum"
 
 
 class OutOfRange(Exception):
-    """Squares overflow or underflow; u and b times 2^exponent would be in range."""
+    """Raised where squares overflow or underflow; u and b times 2^exponent would be in range."""
 
     def __init__(self, exponent: int):
         super().__init__()
@@ -68,8 +68,8 @@ class OutOfRange(Exception):
 class Criterion:
     """When an iteration ends: the norm of its update or of its residual, against a tolerance.
 
-    A relative tolerance is a share of the norm of b with the walls' values moved into it; where
-    that is 0, of the norm at the first check. `relative_to` says which of them, in words.
+    A relative tolerance is a share of the norm of b, with the walls' values moved into b; where
+    that norm is 0, a share of the norm at the first check. `relative_to` names the norm.
     """
 
     def __init__(
@@ -83,11 +83,12 @@ class Criterion:
         looks_first: bool = True,
         exponent: int | None = None,
     ):
-        """`total` adds the magnitudes of a field at all points, for "sum-abs-change"; `scale` is
-        what the tolerance is relative to, if the caller knows, or what gives it when it is needed;
-        `looks_first` tells whether a residual is looked at before the first iteration; `exponent`:
-        u and b were multiplied with 2 to this power, 0 if they were not, None if it does not matter
-        that they are out of range.
+        """Take the options of a user, and of the caller:
+
+        total: adds the magnitudes of a field at all points, for "sum-abs-change".
+        scale: the norm to which the tolerance is relative, or a call that finds it; None: unknown.
+        looks_first: whether a residual is checked before the first iteration.
+        exponent: u and b have been multiplied by 2 to this power; None: their range is not checked.
         """
         self.exponent = exponent
         self.looks_first = looks_first
@@ -107,7 +108,7 @@ class Criterion:
             self._scale = self._norm_of_right_side(u, scratch)
 
     def _norm_of_right_side(self, u: Any, scratch: Any) -> float | None:
-        """None where no wall has a value: then it is the norm of b, found when it is needed."""
+        """The norm; None where no wall has a value: then the norm of b is found when needed."""
         system = self._system
         if system.homogeneous or (scratch is None and not _values_at_walls(system, u)):
             return None
@@ -115,9 +116,9 @@ class Criterion:
 
     @property
     def scale(self) -> float:
-        """What the tolerance is relative to, 1 if to nothing; `first_residual` may have found it.
+        """The norm to which the tolerance is relative; 1 for an absolute one.
 
-        It is 0 for b = 0 up to the first check.
+        It is 0 before the first check if b = 0. `first_residual` may find it.
         """
         if self._scale is None:
             accumulator = self._system.backend.accumulator(self.kind)
@@ -129,7 +130,7 @@ class Criterion:
 
     @property
     def waits(self) -> bool:
-        """Whether the first check will say what the tolerance is relative to."""
+        """Whether the tolerance is relative to the norm at the first check, still unknown."""
         return bool(self.relative_to) and self.scale == 0.0
 
     def begin_with(self, first: float) -> None:
@@ -205,14 +206,14 @@ class Criterion:
         return value
 
     def find(self, method: Method, steps: int, into: Accumulator) -> None:
-        """Add the terms of what is looked at after so many steps, where a step does not."""
+        """Add the terms of the checked norm after `steps` steps, where a step does not add them."""
         if self.total is not None:
             self.total(method.solution(steps), into)
         else:
             method.residual_norm(steps, into)
 
     def norm(self, value: float, before: float = math.nan) -> float:
-        """The norm of an accumulator's value; `before`: that of the check before."""
+        """The norm of an accumulator's value; `before`: its value at the last check."""
         if self.total is not None:
             scale = before if before != 0.0 else value
             return abs(value - before) / scale if value != before else 0.0
@@ -230,8 +231,8 @@ class Criterion:
         return not self.fixed and (norm < self.threshold or norm == 0.0)
 
     def gate(self, floor: float = 0.0) -> float:
-        """The threshold for the value of an accumulator; that of a norm of `floor` if it is higher,
-        below which the host has to look as well."""
+        """The value of an accumulator below which a device stops, and the host decides: at the
+        tolerance, or at the norm `floor` if that is higher."""
         if self.fixed or self.total is not None or self.waits:
             return -1.0
         # A product: a power of floats raises an error where it overflows.
@@ -257,9 +258,9 @@ def largest_of(system: System, u: Any) -> float:
 
 
 def lost_digits(system: System, u: Any, largest: float) -> str:
-    """What to say of a u of this largest magnitude that was brought back from a factor 2^n.
+    """The warning that u lost digits when it was divided by a factor 2^n; "" if it did not.
 
-    Empty where it has all of its digits. Raises Diverged where it overflowed.
+    largest: its largest magnitude. Raises Diverged where u has overflowed.
     """
     precision = system.backend.precision
     if not largest_of(system, u) < math.inf:
@@ -297,11 +298,12 @@ class ResidualCheck(NamedTuple):
 
 @dataclass
 class IterationState:
-    """How an iteration went so far: what the judge of its checks remembers.
+    """The state of a convergence test, as checkpoints hold it.
 
-    `floor` is the rounding level of the residual as far as somebody had to look for it; `first` and
-    `lowest` are norms, `before` that of the check before; `confirmed` is the last true residual of
-    a method that updates it by recurrence, `value` what the last check found.
+    `norm`, `before`, `first` and `lowest` are the norms of the last check, of the one before it, of
+    the first one, and the lowest. `floor` is the rounding level of the residual, if it was needed.
+    `confirmed` is the last true residual of a method that updates it by recurrence, `value` the
+    accumulator's value at the last check.
     """
 
     norm: float = math.nan

@@ -22,21 +22,21 @@ ENOUGH = 1e-3
 
 @dataclass
 class Sweeps:
-    """Sweeps of point functions over the unknowns of a grid, ghosts brought where they are read."""
+    """Sweeps of point functions over the unknowns of a grid, after an exchange of ghosts."""
 
     grid: Grid
     backend: Backend
     halo: Halo
 
     def sweep(self, point: Point, out: Any, u: Any, *arguments: Any) -> None:
-        """out[p] = point(p, u, *arguments) at all unknowns, with what the ghosts of u are to hold.
+        """out[p] = point(p, u, *arguments) at all unknowns, with up-to-date values in the ghosts.
 
-        They are written, unless a device reads the other end of periodic axes itself.
+        The ghosts of u are written, unless a device reads the other end of a periodic axis itself.
         """
         if self._own_ends:
             self.backend.sweep(point, out, self.halo.inner, u, *arguments, wraps=self._own_ends)
             return
-        self.halo.start(u)  # hidden by the points that need no ghost of another process
+        self.halo.start(u)  # overlaps with the sweep of the points that need no such ghost
         self.backend.sweep(point, out, self.halo.inner, u, *arguments)
         self.halo.finish(u)
         for slab in self.halo.rim:
@@ -44,7 +44,7 @@ class Sweeps:
 
     @cached_property
     def _own_ends(self) -> tuple[bool, ...]:
-        """The axes along which sweeps read the other end themselves; none where ghosts serve."""
+        """For each axis, whether sweeps read its other end themselves; empty: they read ghosts."""
         small = self.grid.all_unknowns <= self.backend.most_wrapped
         return self.halo.wraps if small and any(self.halo.wraps) and not self.halo.divided else ()
 
@@ -57,10 +57,11 @@ class Sweeps:
         change: Accumulator | None = None,
         number: int = 0,
     ) -> None:
-        """One of a sequence of sweeps, new[p] = point(p, u, *arguments), each from the last one's.
+        """Sweep `number` of a sequence, new[p] = point(p, u, *arguments), each from the result of
+        the one before.
 
-        `number` counts them: only every `halo.depth`-th brings ghosts, because those between also
-        update the part of the margin that the next ones read. A norm of new - u goes into `change`.
+        Only every `halo.depth`-th sweep exchanges ghosts; the others also update the part of the
+        margin that later sweeps read. A norm of new - u goes into `change`.
         """
         halo, sweep = self.halo, self.backend.sweep
         changed, out = with_norm_of_change(point, new, change)
@@ -82,11 +83,11 @@ class Sweeps:
         changes: Sequence[Accumulator | None],
         number: int = 0,
     ) -> int:
-        """As many of a sequence of updates as pay in one pass through memory; how many were made.
+        """Make as many updates of a sequence as pay in one pass through memory; return how many.
 
         Update n takes the arguments stages[n] after u, and puts a norm of its change into
-        changes[n]; those of the last one made are in `new`. Their number is odd, so that this is
-        the array in which single updates, back and forth, would have left it; u is left alone.
+        changes[n]. The result of the last update is in `new`; u is not changed. The number is odd,
+        so single updates, back and forth between the arrays, would leave the result there, too.
         """
         halo, grid = self.halo, self.grid
         since_exchange = number % halo.depth
@@ -94,7 +95,7 @@ class Sweeps:
         if most == 1:
             self.update(point, new, u, *stages[0], change=changes[0], number=number)
             return 1
-        # A stale ghost spoils one layer a sweep: a margin, and after all of them nothing more.
+        # Each sweep spoils one more layer beside stale ghosts; the margin has a layer for each.
         if since_exchange == 0:
             halo.exchange(u)
         else:
@@ -104,17 +105,17 @@ class Sweeps:
         return most
 
     def longest_pass(self, point: Point, u: Any, arguments: Sequence[Any]) -> int:
-        """The most updates that one call of `updates` makes, where no norm is wanted.
+        """The most updates that one call of `updates` makes, where no norm is wanted (asks all).
 
-        All processes ask, and hear the same, though the blocks of some could take longer passes:
-        when they look at a norm, and what they save, depends on it.
+        It is the same on all processes, although some blocks could take longer passes: the
+        iterations at which norms are checked and states are saved depend on it.
         """
         stages = [arguments] * MOST_RESIDENT
         own = self._most(point, u, stages, [None] * MOST_RESIDENT, 0)
         return min(self.halo.ranks.gather(own))
 
     def _most(self, point: Point, u: Any, stages: Any, changes: Any, number: int) -> int:
-        """How many of these updates one pass makes, an odd number."""
+        """The number of these updates that one pass makes; it is odd."""
         halo = self.halo
         most = _odd(int(min(len(stages), MOST_RESIDENT, halo.sweeps_left(number))))
         if most == 1:
@@ -137,7 +138,7 @@ class Sweeps:
         return array
 
     def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
-        """What does `work`, played back where the backend can, and the way to other processes."""
+        """A call that does `work`: recorded and replayed if the backend and the transport can."""
         if self.halo.ranks.size > 1 and not self.halo.transport.replays:
             return work
         return self.backend.replayed(work, gated)
@@ -147,9 +148,9 @@ class Sweeps:
 class Coefficients:
     """The coefficients of A u = m s u - div(k grad u), in finite volumes.
 
-    m is the `capacity`, `s` its factor (ZERO: there is no such term). For the axes x, y, z follow
-    the `conductances` k / h^2 of the faces and the `ratios` of a full cell to each control volume.
-    Point functions take them in the order m, s, cx, rx, cy, ry, cz, rz: that of iteration.
+    m is the `capacity`, `s` its factor (ZERO: there is no such term). `conductances` are k / h^2 of
+    the faces, `ratios` the volume of a full cell over each control volume, along x, y, z. Point
+    functions take them in the order m, s, cx, rx, cy, ry, cz, rz, the order of iteration.
     """
 
     capacity: Any
@@ -164,7 +165,7 @@ class Coefficients:
 
 @dataclass
 class System(Sweeps):
-    """A u = b as its solvers see it: point functions, and the arrays that they take.
+    """A linear system A u = b: its point functions, and the arrays that they take.
 
     `residual(at, u, b, *coefficients)` is b - A u, `diagonal(at, *coefficients)` the diagonal of A
     and `rounding(at, u, b, *coefficients)` |A| |u| + |b|. A is symmetric in the inner product
@@ -191,7 +192,7 @@ class System(Sweeps):
         self.backend.sweep(term_of(copy, into.kind), into, self.grid.interior, self.b)
 
     def residual_floor(self, u: Any, kind: str) -> float:
-        """2 eps times the norm of |A| |u| + |b|: what rounding leaves of the residual's norm."""
+        """2 eps times the norm of |A| |u| + |b|: the rounding level of the residual's norm."""
         value = self.reduce(kind, term_of(self.rounding, kind), u, self.b, *self.coefficients)
         epsilon = {"float64": 2.0**-52, "float32": 2.0**-23}[self.backend.precision]
         return 2.0 * epsilon * (math.sqrt(value) if kind == "sum" else value)
@@ -225,7 +226,7 @@ def two_coloured(grid: Grid) -> bool:
 
 
 def _odd(number: int) -> int:
-    """The largest odd number that is not larger."""
+    """The largest odd number up to `number`."""
     return number - 1 + number % 2
 
 
@@ -283,9 +284,10 @@ def lowest_eigenvalue(
 ) -> float:
     """A lower bound of the smallest eigenvalue that is not 0 (1/s for a unit of rho c).
 
-    A grows with every conductance, so replacing each by the smallest of its layer gives a bound,
-    and leaves a sum of operators along the axes, whose smallest eigenvalues add. Without any wall
-    of given value it is the smallest step from the constant field, along the slowest axis.
+    A grows with every conductance. Replacing each conductance by the smallest one of its layer
+    therefore gives a bound, and leaves a sum of operators along the axes, whose smallest
+    eigenvalues add. Where no wall has a given value, the bound is the smallest eigenvalue above 0
+    of any axis by itself.
     """
     smallest = [
         0.0 if axis.periodic or line[1] + line[-1] == 0.0 else _smallest(line, ratio.reshape(-1))
@@ -301,7 +303,7 @@ def lowest_eigenvalue(
 
 
 def _first_mode(axis: Axis, conductance: float) -> float:
-    """The smallest eigenvalue above 0 of an axis without walls, of even conductance."""
+    """The smallest eigenvalue above 0 along an axis of uniform conductance without given values."""
     half_waves = 1.0 if axis.periodic else 0.5
     return 4.0 * conductance * math.sin(half_waves * math.pi / axis.intervals) ** 2
 
@@ -310,7 +312,7 @@ def _smallest(faces: np.ndarray, ratio: np.ndarray) -> float:
     """The smallest eigenvalue of the operator along one line, by inverse iteration.
 
     r_i (c_{i+1} (u_i - u_{i+1}) + c_i (u_i - u_{i-1})), made symmetric by the square roots of r.
-    The Rayleigh quotient approaches from above: what it still may fall is taken off.
+    The Rayleigh quotient converges from above, so the possible rest of its fall is subtracted.
     """
     c = faces[1:]
     n = c.size - 1
@@ -321,7 +323,7 @@ def _smallest(faces: np.ndarray, ratio: np.ndarray) -> float:
     u = [1.0] * n
     value = math.inf
     for _ in range(INVERSE_ITERATIONS):
-        norm = math.hypot(*u)  # whose squares neither under- nor overflow
+        norm = math.hypot(*u)  # no square underflows or overflows
         u = [x / norm for x in u]
         solved = _solve(pivots, factors, u)
         estimate = 1.0 / sum(x * y for x, y in zip(u, solved, strict=True))
@@ -354,22 +356,23 @@ def _solve(pivots: list[float], factors: list[float], right: list[float]) -> lis
 
 
 class Method(ABC):
-    """An iteration for A u = b, from the `u` it is given; it works in that array and its own.
+    """An iteration for A u = b that begins with the given array `u`, and works in it.
 
     `queues`: whether steps need nothing from the host, so that a device can run ahead of it.
     `recurrent`: whether the residual is updated by a recurrence, which `confirm` corrects.
-    `direct`: whether a single step solves the system, so that others only refine its rounding.
+    `direct`: whether one step solves the system; further steps only reduce its rounding errors.
     `checks_per_floor`: checks after which the rounding level of the residual is computed anew.
-    `checks_without_fall`: checks below that level without a new lowest residual that end it all;
-    `fall`: a residual is a new lowest one if it is less than so much of the lowest before.
+    `checks_without_fall`: checks below that level without a new lowest residual that end the
+    iteration. `fall`: a residual is a new lowest one if it is less than this share of the lowest
+    residual before.
     """
 
     queues = True
     recurrent = False
     longest = 1
-    """Iterations that one `advance` makes at most."""
+    """The most iterations that one `advance` makes."""
     needs_start = True
-    """Whether the solution depends on the u that it begins with, but for rounding."""
+    """Whether the solution depends on the initial u by more than rounding."""
     stays = True
     """Whether `u` is always the array that the method was given."""
     direct = False
@@ -389,26 +392,26 @@ class Method(ABC):
         """Iteration `number` (from 0); a norm of its change goes into `change`."""
 
     def advance(self, number: int, changes: Sequence[Accumulator | None]) -> int:
-        """One or more iterations from `number` on, as far as `changes` goes; how many were made.
+        """Make one or more iterations from `number` on, `len(changes)` at most; return how many.
 
-        A norm of the change of each goes into its accumulator. If there were several, the array
-        that held the solution before them still does: `step` can make some of them once more.
+        A norm of the change of each goes into its accumulator. If there are several, the array of
+        the solution before them is not changed, so that `step` can repeat some of them.
         """
         self.step(number, changes[0])
         return 1
 
     def march(self, number: int, until: int) -> int:
-        """The iterations from `number` to before `until`, if any; the number of the next one."""
+        """Make the iterations from `number` to before `until`; return the number of the next."""
         while number < until:
             number += self.advance(number, [None] * min(self.longest, until - number))
         return number
 
     @abstractmethod
     def solution(self, steps: int) -> Any:
-        """The array that holds u after so many steps."""
+        """The array that holds u after this number of steps."""
 
     def memory(self, steps: int) -> dict[str, Any]:
-        """The arrays in which stands, after so many steps, all that the next one reads."""
+        """The arrays that step `steps` reads; a checkpoint holds them."""
         return {"u": self.solution(steps)}
 
     def record(self, steps: int) -> dict[str, float]:
@@ -416,30 +419,27 @@ class Method(ABC):
         return self.scalars
 
     def recall(self, steps: int, scalars: dict[str, float]) -> None:
-        """Go on with these numbers, and with what was put into the arrays of `memory`."""
+        """Go on with these numbers, and with the values that are now in the arrays of `memory`."""
         self.scalars = dict(scalars)
 
     def accumulator(self, kind: str) -> Accumulator:
-        """One for the norms of changes or residuals that will be asked for."""
+        """An accumulator for norms of changes or residuals."""
         return self.system.backend.accumulator(kind)
 
     def accumulators(self, kind: str, count: int) -> list[Accumulator]:
-        """Some of them, empty, for the norms of iterations that follow each other; made once."""
+        """Empty accumulators for the norms of successive iterations; the same ones each time."""
         if kind not in self._series:
             self._series[kind] = self.system.backend.accumulators(kind, count)
-        else:  # an iteration before may have ended by an error
+        else:  # an earlier iteration may have ended by an error
             self.system.backend.clear(self._series[kind])
         return self._series[kind]
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
-        """Add the terms of a norm of the residual after so many steps."""
+        """Add the terms of a norm of the residual after this number of steps."""
         self.system.residual_norm(self.solution(steps), into)
 
     def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
-        """The values of accumulators for norms of the residual before the first step, and of b.
-
-        The latter is asked for by giving an accumulator for it.
-        """
+        """The values for norms of the residual before the first step and, if given a place, of b."""
         self.residual_norm(0, into)
         for norm in of_b:
             self.system.norm_of_b(norm)
@@ -449,21 +449,21 @@ class Method(ABC):
         """Go on from the true residual, for methods that update it by recurrence."""
 
     def restart(self) -> None:
-        """Begin anew from what stands in `u` and b."""
+        """Begin again from the values now in `u` and b."""
 
     def restart_from_zero(self) -> None:
-        """Begin anew from b alone, whatever stands in `u`; from `u` where that `needs_start`."""
+        """Begin again for a new b, from any `u`; from the values in `u` if it `needs_start`."""
         self.restart()
 
     def finish(self, steps: int) -> None:
-        """Leave the solution after so many steps in `u`."""
+        """Leave the solution after this number of steps in `u`."""
 
 
 class Pairwise(Method):
     """A method that computes each iterate into a second array, and then back."""
 
     reads_before = False
-    """Whether a step reads what the array that it writes has held, the first step, too."""
+    """Whether a step reads the former values of the array that it writes, also the first step."""
 
     def __init__(self, system: System, u: Any):
         super().__init__(system, u)
