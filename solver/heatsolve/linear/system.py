@@ -439,7 +439,7 @@ class Method(ABC):
         self.system.residual_norm(self.solution(steps), into)
 
     def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
-        """The values for norms of the residual before the first step and, if given a place, of b."""
+        """Values for norms of the residual before the first step and, if given a place, of b."""
         self.residual_norm(0, into)
         for norm in of_b:
             self.system.norm_of_b(norm)
