@@ -21,10 +21,10 @@ from heatsolve.case.load import locating, recorded
 from heatsolve.case.output import film_of
 from heatsolve.case.sections import IMPLICIT
 from heatsolve.case.types import seconds_of
-from heatsolve.control.controller import CheckpointController, Start, State, find_state
+from heatsolve.control.controller import CheckpointController, Start, State
 from heatsolve.control.stop import StopRequest
 from heatsolve.errors import ExitCode, HeatsolveError, InputError
-from heatsolve.io.checkpoints import CheckpointStore
+from heatsolve.io.checkpoints import CheckpointStore, find_state
 from heatsolve.io.data import connect, described, make_digests, refuse_other_data
 from heatsolve.io.disk import folder_beside
 from heatsolve.io.reader import Solution, read

@@ -10,14 +10,13 @@ import time as clock
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from heatsolve.control.stop import StopRequest
-from heatsolve.errors import FileFailure, HeatsolveError, InputError, Interrupted
+from heatsolve.errors import Interrupted
 from heatsolve.parallel.ranks import Ranks
-from heatsolve.report import Report
 
 PAUSE = 0.25
 """Seconds of computing between two questions."""
@@ -54,24 +53,6 @@ class State:
 Capture = Callable[[], State]
 Agree = Callable[[State], None]
 """Sees number and record of a state, and raises an error if the run cannot go on from it."""
-
-
-class Store(Protocol):
-    """Where the states of a run are kept; all processes call each method together."""
-
-    folder: Path
-    """The place of all of them."""
-    damaged: list[str]
-    """The states that `newest` had to skip and why, one sentence each."""
-
-    def newest(self, agree: Agree | None = None) -> State | None:
-        """The newest valid state, None if there is none."""
-
-    def latest(self) -> State | None:
-        """Number and record of the newest state, None if there is none."""
-
-    def load(self, path: Path, agree: Agree | None = None) -> State:
-        """The state in a folder."""
 
 
 class Stopped(Exception):
@@ -200,9 +181,6 @@ class CheckpointController(StopController):
 
 # ---- where a run begins -------------------------------------------------------------------------
 
-RECORD = {"case": str, "unit": str, "frames": list}
-"""The keys in the record of every checkpoint, and their types."""
-
 
 @dataclass(frozen=True)
 class Start:
@@ -215,58 +193,3 @@ class Start:
     restart: bool = False
     checkpoint: Path | None = None
     overwrite: bool = False
-
-
-def find_state(
-    store: Store, start: Start, obstacle: Callable[[State], str], report: Report
-) -> State | None:
-    """The state to begin from, None for a fresh start; asks all processes.
-
-    `obstacle` gives the reason why this run cannot go on from a state, nothing if it can, and
-    raises InputError for a state of another case. Raises InputError where the case has changed too
-    much since, or where a fresh start would remove the checkpoints of an unfinished run;
-    FileFailure for a damaged `start.checkpoint`.
-    """
-    passed_by: list[str] = []
-
-    def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
-        if not all(isinstance(state.record.get(key), kind) for key, kind in RECORD.items()):
-            raise FileFailure(f"the checkpoint after {state.number} is not one of a run")
-        reason = obstacle(state)
-        if reason:
-            passed_by.append(
-                f"this run cannot go on from the checkpoint after {state.number} "
-                f"{state.record['unit']} in {store.folder}: {reason}"
-            )
-            raise error(passed_by[-1])
-
-    state = None
-    if start.checkpoint is not None:
-        state = store.load(start.checkpoint, lambda state: agree(state, InputError))
-        if state.record["frames"] and start.checkpoint.parent.resolve() != store.folder.resolve():
-            raise InputError(
-                "--restart-from: a march goes on only in the file of its first frames, "
-                f"the one beside {start.checkpoint.parent}"
-            )
-    elif start.restart:
-        state = store.newest(agree)
-        for sentence in store.damaged:
-            report.warn(sentence)
-        if state is None and passed_by:
-            raise InputError(f"{passed_by[0]} (--overwrite starts anew)")
-        if state is None:
-            report.line(f"no checkpoint in {store.folder}, a fresh start")
-    elif not start.overwrite:
-        _refuse_unfinished(store)
-    if state is not None:
-        report.line(f"goes on after {state.number} {state.record['unit']}")
-    return state
-
-
-def _refuse_unfinished(store: Store) -> None:
-    latest = store.latest()
-    if latest is not None and not latest.finished:
-        raise InputError(
-            f"{store.folder} holds an unfinished run, stopped after {latest.number} "
-            f"{latest.record['unit']}: go on with --restart, or begin anew with --overwrite"
-        )

@@ -28,11 +28,13 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from heatsolve import __version__
-from heatsolve.control.controller import Agree, State
+from heatsolve.control.controller import Agree, Start, State
 from heatsolve.errors import Diverged, FileFailure, HeatsolveError, InputError
 from heatsolve.io.disk import Disk, failing, reserve, sync
 from heatsolve.io.layout import damage, demand_group, demand_values, members
 from heatsolve.parallel.ranks import Ranks, agreed
+from heatsolve.report import Report
+from heatsolve.stencil.grid import intersection
 
 T = TypeVar("T")
 CHUNK_BYTES = 8 * 2**20
@@ -263,6 +265,7 @@ class CheckpointStore:
     ) -> None:
         """Write the manifest, give the folder its name, remove checkpoints beyond `keep`."""
         content = {
+            "schema": SCHEMA,
             "heatsolve": __version__,
             "number": snapshot.number,
             "shape": self._shape,
@@ -272,7 +275,8 @@ class CheckpointStore:
             "record": snapshot.record,
         }
         with failing("write", place):
-            write_manifest(aside, content)
+            (aside / MANIFEST).write_bytes(_sealed(json.dumps(content).encode()))
+            sync(aside / MANIFEST)
             sync(aside)
             occupied = place.exists()
             final = place.with_suffix(".new") if occupied else place
@@ -284,18 +288,16 @@ class CheckpointStore:
         kept = sorted(number for number in complete if number <= snapshot.number)[-self._keep :]
         needless = [complete[number] for number in complete.keys() - kept]
         with suppress(OSError):  # the next one to be saved tries again
-            self._delete_meanwhile({path.rename(hidden(path)): path for path in needless})
+            asides = {path.rename(hidden(path)): path for path in needless}
 
-    def _delete_meanwhile(self, asides: dict[Path, Path]) -> None:
-        """Delete folders while the run goes on: that can take half as long as writing them."""
+            def delete_all() -> None:
+                for aside, path in asides.items():
+                    with suppress(OSError):
+                        delete(aside, path)
 
-        def delete_all() -> None:
-            for aside, path in asides.items():
-                with suppress(OSError):
-                    delete(aside, path)
-
-        self._deleting = threading.Thread(target=delete_all)
-        self._deleting.start()
+            # While the run goes on: it can take half as long as writing them.
+            self._deleting = threading.Thread(target=delete_all)
+            self._deleting.start()
 
     def _wait(self) -> None:
         if self._deleting is not None:
@@ -325,9 +327,68 @@ class CheckpointStore:
             if rank == 0 or shared:
                 with failing("read", file), h5py.File(file, "r", locking="best-effort") as stored:
                     if rank == 0:
-                        snapshot.history = read_history(stored)
+                        history = demand_group(stored, "history")
+                        lines = {name: demand_values(history, name) for name in members(history)}
+                        snapshot.history = {name: line[:] for name, line in lines.items()}
                     for group, arrays, window, wanted, both in shared:
                         read_fields(stored, window, arrays, wanted, both, group)
+
+
+# ---- where a run begins -------------------------------------------------------------------------
+
+RECORD = {"case": str, "unit": str, "frames": list}
+"""The keys in the record of every checkpoint, and their types."""
+
+
+def find_state(
+    store: CheckpointStore, start: Start, obstacle: Callable[[State], str], report: Report
+) -> State | None:
+    """The state to begin from, None for a fresh start; asks all processes.
+
+    `obstacle` gives the reason why this run cannot go on from a state, nothing if it can, and
+    raises InputError for a state of another case. Raises InputError where the case has changed too
+    much since, or where a fresh start would remove the checkpoints of an unfinished run;
+    FileFailure for a damaged `start.checkpoint`.
+    """
+    passed_by: list[str] = []
+
+    def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
+        if not all(isinstance(state.record.get(key), kind) for key, kind in RECORD.items()):
+            raise FileFailure(f"the checkpoint after {state.number} is not one of a run")
+        reason = obstacle(state)
+        if reason:
+            passed_by.append(
+                f"this run cannot go on from the checkpoint after {state.number} "
+                f"{state.record['unit']} in {store.folder}: {reason}"
+            )
+            raise error(passed_by[-1])
+
+    state = None
+    if start.checkpoint is not None:
+        state = store.load(start.checkpoint, lambda state: agree(state, InputError))
+        if state.record["frames"] and start.checkpoint.parent.resolve() != store.folder.resolve():
+            raise InputError(
+                "--restart-from: a march goes on only in the file of its first frames, "
+                f"the one beside {start.checkpoint.parent}"
+            )
+    elif start.restart:
+        state = store.newest(agree)
+        for sentence in store.damaged:
+            report.warn(sentence)
+        if state is None and passed_by:
+            raise InputError(f"{passed_by[0]} (--overwrite starts anew)")
+        if state is None:
+            report.line(f"no checkpoint in {store.folder}, a fresh start")
+    elif not start.overwrite:
+        latest = store.latest()
+        if latest is not None and not latest.finished:
+            raise InputError(
+                f"{store.folder} holds an unfinished run, stopped after {latest.number} "
+                f"{latest.record['unit']}: go on with --restart, or begin anew with --overwrite"
+            )
+    if state is not None:
+        report.line(f"goes on after {state.number} {state.record['unit']}")
+    return state
 
 
 # ---- folders: the files of others in them are never removed ------------------------------------
@@ -390,14 +451,6 @@ def delete(aside: Path, path: Path | None = None) -> None:
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
-
-
-def write_manifest(folder: Path, content: dict[str, Any]) -> None:
-    """Write the manifest and force it to the disk. Raises OSError if that fails."""
-    with open(folder / MANIFEST, "xb") as file:
-        file.write(_sealed(json.dumps({"schema": SCHEMA, **content}).encode()))
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -488,19 +541,13 @@ def checksum_of(path: Path) -> tuple[int, int]:
         return file.tell(), checksum
 
 
-def read_history(file: h5py.File) -> dict[str, np.ndarray]:
-    """The history in a part."""
-    history = demand_group(file, "history")
-    return {name: demand_values(history, name)[:] for name in members(history)}
-
-
 def read_fields(
     file: h5py.File,
     window: Window,
     fields: Arrays,
     wanted: Window,
     region: Window,
-    group: str = "fields",
+    group: str,
 ) -> None:
     """Fill a region of arrays of the window `wanted` from a part that holds `window`."""
     for name, values in fields.items():
@@ -564,11 +611,10 @@ def _extent(window: Window) -> tuple[int, ...]:
     return tuple(high - low for low, high in window)
 
 
-def _both(window: Window, other: Window) -> list[tuple[int, int]]:
+def _both(window: Window, other: Window) -> Window:
     """The region that two windows share; nothing where there is none."""
-    pairs = zip(window, other, strict=True)
-    both = [(max(low, first), min(high, last)) for (low, high), (first, last) in pairs]
-    return both if all(low < high for low, high in both) else []
+    both = intersection((tuple(window), tuple(other)))
+    return both if all(low < high for low, high in both) else ()
 
 
 def _within(window: Window, region: Window) -> tuple[slice, ...]:
