@@ -10,8 +10,7 @@ from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Coefficients, Method, System, added
 from heatsolve.models.base import Silent, demand_converged
 from heatsolve.models.flow import equations as flow
-from heatsolve.models.heat import equations as heat
-from heatsolve.models.heat.solver import make_method
+from heatsolve.models.heat.solver import diffusion_system, make_method
 from heatsolve.stencil.grid import WALLS
 from heatsolve.stencil.language import ONE, copy, fill
 
@@ -80,19 +79,8 @@ class ImplicitDiffusion:
             between, to_walls = self._lines(name, number)
             lines.append(place(grid.along(number, nu * between)))
             capacity = capacity + dt * nu * grid.along(number, to_walls)
-        ratios = (ONE,) * grid.dimension
-        return System(
-            grid=grid,
-            backend=problem.backend,
-            halo=problem.halo,
-            residual=heat.residual,
-            diagonal=heat.diagonal,
-            rounding=heat.rounding,
-            coefficients=Coefficients(place(capacity), 1.0 / dt, tuple(reversed(lines)), ratios),
-            b=self._right,
-            lowest=lambda: 1.0 / dt,
-            homogeneous=True,
-        )
+        args = place(capacity), 1.0 / dt, tuple(reversed(lines)), (ONE,) * grid.dimension
+        return diffusion_system(problem, Coefficients(*args), self._right, lambda: 1.0 / dt)
 
     def _lines(self, name: str, number: int) -> tuple[np.ndarray, np.ndarray]:
         """1 / h^2 between unknowns along an axis (before each), and from each to walls of it."""

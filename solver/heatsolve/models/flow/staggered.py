@@ -19,8 +19,7 @@ from heatsolve.models.flow.immersed_boundary import ImmersedBoundary
 from heatsolve.models.flow.projection import Projection
 from heatsolve.models.flow.stream_function import stream_function
 from heatsolve.models.grid import Wall
-from heatsolve.models.heat import equations as heat
-from heatsolve.models.heat.solver import method_name
+from heatsolve.models.heat.solver import diffusion_system, method_name
 from heatsolve.models.transport.convection import SCHEMES
 from heatsolve.parallel.halo import replaced
 from heatsolve.parallel.ranks import Ranks
@@ -260,25 +259,13 @@ class Staggered(MultiFieldModel):
         """
         backend, grid = self.backend, self.grid
         b = backend.zeros(grid.shape)
-        lines = self._conductances(dt)
+        lines = tuple(reversed(self._conductances(dt)))
         capacity = backend.zeros((1,) * grid.dimension)
         share: float = ZERO
         if self.bodies is not None:
             capacity, share = self._enclosed, SLIGHT / max(self.steps_along_axes) ** 2
-        ratios = (ONE,) * grid.dimension
-        return System(
-            grid=grid,
-            backend=backend,
-            halo=self.halo,
-            residual=heat.residual,
-            diagonal=heat.diagonal,
-            rounding=heat.rounding,
-            coefficients=Coefficients(capacity, share, tuple(reversed(lines)), ratios),
-            b=b,
-            lowest=self._lowest,
-            singular=not self.open_ends,
-            homogeneous=True,
-        )
+        coefficients = Coefficients(capacity, share, lines, (ONE,) * grid.dimension)
+        return diffusion_system(self, coefficients, b, self._lowest, singular=not self.open_ends)
 
     def _conductances(self, dt: float) -> list[Any]:
         """The conductances of the pressure along each axis, slowest first."""

@@ -24,7 +24,14 @@ from heatsolve.models.derived import axis_number
 from heatsolve.models.grid import Wall, grid_of, sample_of, walls_of
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.flux import heat_flows, heat_flux
-from heatsolve.models.heat.solver import Explicit, Implicit, make_method, method_name, stall
+from heatsolve.models.heat.solver import (
+    Explicit,
+    Implicit,
+    diffusion_system,
+    make_method,
+    method_name,
+    stall,
+)
 from heatsolve.models.heat.walls import WallFaces, WallKind, ratio_line
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.expressions import demand, evaluate, words
@@ -397,19 +404,9 @@ class Conduction(Model):
 
         Without s the problem is steady.
         """
-        return System(
-            grid=self.grid,
-            backend=self.backend,
-            halo=self.halo,
-            residual=heat.residual,
-            diagonal=heat.diagonal,
-            rounding=heat.rounding,
-            coefficients=Coefficients(self.capacity, s, self.faces[0::2], self.ratios),
-            b=b,
-            lowest=lambda: self._lowest(s),
-            singular=self.singular and s == 0.0,
-            homogeneous=self.homogeneous,
-        )
+        coefficients = Coefficients(self.capacity, s, self.faces[0::2], self.ratios)
+        lowest, singular = lambda: self._lowest(s), self.singular and s == 0.0
+        return diffusion_system(self, coefficients, b, lowest, singular, self.homogeneous)
 
     def steady_system(self) -> System:
         source = self.source(0.0)

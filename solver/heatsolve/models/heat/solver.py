@@ -2,7 +2,7 @@
 time, explicit Euler and the theta scheme.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator
@@ -11,8 +11,8 @@ from heatsolve.linear import iterate
 from heatsolve.linear.iterate import Controller, finished, solving
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.linear.stopping import Criterion
-from heatsolve.linear.system import Method, System, two_coloured
-from heatsolve.models.base import Silent, Stepper, Substep, demand_converged
+from heatsolve.linear.system import Coefficients, Method, System, two_coloured
+from heatsolve.models.base import Model, Silent, Stepper, Substep, demand_converged
 from heatsolve.models.grid import grid_of, mirrors, walls_of
 from heatsolve.models.heat import equations as heat
 from heatsolve.stencil.language import ONE, copy
@@ -31,6 +31,22 @@ def method_name(case: Case) -> str:
     if case.solver.method != "auto":
         return case.solver.method
     return "mgcg" if case.has_jumps else "multigrid"
+
+
+def diffusion_system(
+    problem: Model,
+    coefficients: Coefficients,
+    b: Any,
+    lowest: Callable[[], float],
+    singular: bool = False,
+    homogeneous: bool = True,
+) -> System:
+    """A u = b with the point functions of heat conduction; arguments are those of `System`."""
+    functions = heat.residual, heat.diagonal, heat.rounding
+    return System(
+        problem.grid, problem.backend, problem.halo, *functions, coefficients, b, lowest,
+        singular, homogeneous,
+    )  # fmt: skip
 
 
 def make_method(case: Case, system: System, u: Any) -> Method:
