@@ -17,9 +17,8 @@ from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.direct import MOST
 from heatsolve.linear.multigrid.mixed import Refinement
-from heatsolve.linear.system import scaled
 from heatsolve.stencil import dependencies as touched
-from heatsolve.stencil.language import shifted
+from heatsolve.stencil.language import scaled, shifted
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
 

@@ -24,8 +24,9 @@ from heatsolve.linear.stopping import (
     largest_of,
     lost_digits,
 )
-from heatsolve.linear.system import Method, System, scaled
+from heatsolve.linear.system import Method, System
 from heatsolve.stencil.grid import whole
+from heatsolve.stencil.language import scaled
 
 T = TypeVar("T")
 FEWEST_ON_DEVICE = 2

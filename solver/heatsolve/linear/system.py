@@ -261,11 +261,6 @@ def weighted_magnitude(at, u, *ratios):
     return magnitude(weighted(at, u, *ratios))
 
 
-def scaled(at, u, factor):
-    """factor u."""
-    return factor * u[at]
-
-
 def added(at, u, correction):
     """u + correction."""
     return u[at] + correction[at]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from heatsolve.case.derived import Derived
 from heatsolve.errors import InputError
 from heatsolve.parallel.halo import replaced
-from heatsolve.stencil.language import Point, copy, neighbour, sqrt
+from heatsolve.stencil.language import Point, change, copy, neighbour, sqrt
 
 if TYPE_CHECKING:
     from heatsolve.models.base import Model
@@ -58,11 +58,6 @@ def speed(at, *velocities):
     return sqrt(total)
 
 
-def less(at, a, b):
-    """a - b."""
-    return a[at] - b[at]
-
-
 def add_product(at, total, a, b, weight):
     """A sum and one more product, of a weight."""
     return total[at] + weight * (a[at] * b[at])
@@ -88,7 +83,7 @@ def derive(problem: "Model", derived: Derived, fields: Mapping[str, Any] | None)
         along, across = zeros(shape), zeros(shape)
         take_gradient(problem, along, velocities[1], first)
         take_gradient(problem, across, velocities[0], second)
-        sweep(less, result, region, along, across)
+        sweep(change, result, region, along, across)
     else:  # Q = -1/2 sum over i, j of du_i/dx_j du_j/dx_i
         numbers = [axis_number(problem, name[-1]) for name in derived.sources]
         along, across = zeros(shape), zeros(shape)

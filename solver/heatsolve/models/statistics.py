@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatsolve.stencil.language import Point, copy, fill, maximum, minimum
+from heatsolve.stencil.language import Point, copy, fill, maximum, minimum, scaled
 
 if TYPE_CHECKING:
     from heatsolve.models.base import Model
@@ -58,11 +58,6 @@ def welford_update(
         return tuple(result) if len(result) > 1 else result[0]
 
     return statistics
-
-
-def multiplied(at, a, factor):
-    """a times a number."""
-    return factor * a[at]
 
 
 class Statistics:
@@ -127,7 +122,7 @@ class Statistics:
         result = backend.zeros(self._problem.grid.shape)
         if self.weight:
             factor = 1.0 / self.weight if asked.kind == "product" else 1.0
-            self._machine.sweep(multiplied, result, region, array, factor)
+            self._machine.sweep(scaled, result, region, array, factor)
         else:
             backend.sweep(fill, result, region, math.nan)
         return result

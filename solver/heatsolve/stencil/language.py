@@ -176,6 +176,11 @@ def copy(at, a):
     return a[at]
 
 
+def scaled(at, a, factor):
+    """factor a."""
+    return factor * a[at]
+
+
 def change(at, new, old):
     """new - old."""
     return new[at] - old[at]

@@ -18,7 +18,7 @@ from heatsolve.linear.stopping import GROWTH, first_not_finite, largest_place
 from heatsolve.models.base import Model, Stepper
 from heatsolve.models.flow.immersed_boundary import owners
 from heatsolve.stencil.grid import Axis
-from heatsolve.stencil.language import copy
+from heatsolve.stencil.language import copy, scaled
 from heatsolve.time.integrals import Integrals
 from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStep
@@ -178,18 +178,14 @@ class Log:
         row: dict[str, Any]
         row = {"iteration": number, "residual": state.norm, "time": state.time, "dt": dt}
         row |= stepper.measures()
-        if self._problem.case.output.heat_flow:
-            stepper.finish()
-            self._problem.time = stepper.time
-            row |= self._problem.heat_flows()
-        if self._probes:
+        flows = self._problem.case.output.heat_flow
+        if flows or self._probes or self._integrals:
             stepper.finish()  # with the walls of this time
             self._problem.time = stepper.time
-            row |= self._probes.read(stepper.fields)
-        if self._integrals:
-            stepper.finish()
-            self._problem.time = stepper.time
-            row |= self._integrals.read(stepper.fields)
+        if flows:
+            row |= self._problem.heat_flows()
+        row |= self._probes.read(stepper.fields)
+        row |= self._integrals.read(stepper.fields)
         self.add(row)
         self._ask()
 
@@ -378,8 +374,3 @@ def _around(axis: Axis, at: float, reach: int) -> list[int]:
     numbers = range(low + 1 - reach, low + 1 + reach)
     first = -1 if axis.on_faces else 0
     return [n for n in numbers if axis.periodic or first <= n < axis.points]
-
-
-def scaled(at: Any, u: Any, weight: Any) -> Any:
-    """u times a number."""
-    return weight * u[at]

@@ -10,9 +10,9 @@ from heatsolve.backends import Accumulator
 from heatsolve.errors import InputError
 from heatsolve.linear.multigrid.cycle import Correction
 from heatsolve.linear.multigrid.smoothers import finest_smoother, smoother_of
-from heatsolve.linear.system import Coefficients, Method, System, scaled, with_norm_of_change
+from heatsolve.linear.system import Coefficients, Method, System, with_norm_of_change
 from heatsolve.stencil.grid import whole
-from heatsolve.stencil.language import ONE, ZERO, Point, term, where
+from heatsolve.stencil.language import ONE, ZERO, Point, scaled, term, where
 
 CYCLES = {1: 2, 2: 2, 3: 4}
 """Cycles for each correction, by dimension.
