@@ -56,6 +56,13 @@ class Integrals:
         return dict(zip(columns, problem.backend.values(self._sums), strict=True))
 
 
+def asked(problem: Model, kind: str) -> list[tuple[int, str]]:
+    """The numbers of the axes, and the fields, of which a case wants profiles or spectra."""
+    numbers = {axis.name: n for n, axis in enumerate(problem.grid.axes)}
+    wanted = problem.case.statistics.recorded.items()
+    return [(numbers[axis], name) for (k, axis), names in wanted if k == kind for name in names]
+
+
 class Profiles:
     """Reads the means over planes across axes that the case of a model asks for
     (`statistics.profile`).
@@ -64,14 +71,7 @@ class Profiles:
     """
 
     def __init__(self, problem: Model):
-        self._problem, asked = problem, problem.case.statistics.recorded
-        numbers = {axis.name: n for n, axis in enumerate(problem.grid.axes)}
-        self._asked = [
-            (numbers[axis], name)
-            for (kind, axis), names in asked.items()
-            if kind == "profile"
-            for name in names
-        ]
+        self._problem, self._asked = problem, asked(problem, "profile")
         weights = [weights_along(axis, axis.lower, axis.upper) for axis in problem.grid.axes]
         to_device, along = problem.backend.to_device, problem.grid.along
         self._lines = [to_device(along(n, line)) for n, line in enumerate(weights) if self._asked]

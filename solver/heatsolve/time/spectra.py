@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.models.base import Model
-from heatsolve.time.integrals import weights_along
+from heatsolve.time.integrals import asked, weights_along
 
 
 class Spectra:
@@ -22,14 +22,7 @@ class Spectra:
     """
 
     def __init__(self, problem: Model):
-        self._problem = problem
-        numbers = {axis.name: n for n, axis in enumerate(problem.grid.axes)}
-        self._asked = [
-            (numbers[axis], name)
-            for (kind, axis), names in problem.case.statistics.recorded.items()
-            if kind == "spectrum"
-            for name in names
-        ]
+        self._problem, self._asked = problem, asked(problem, "spectrum")
 
     def __bool__(self) -> bool:
         return bool(self._asked)
