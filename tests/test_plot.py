@@ -16,7 +16,7 @@ from heatsolve.io.writer import FieldFile
 from heatsolve_post import style
 from heatsolve_post.plot import figure, plot
 from heatsolve_post.style import colours_of
-from heatsolve_post.view import look, parse_limits, parse_slices
+from heatsolve_post.view import limits_of, look, parse_slices
 
 CASE = '[case]\ntitle = "Hot plate, $5 & $6"\n[solver]\ntolerance = 1e-6\n'
 UNITS = {"temperature": "K", "length": "m", "time": "s"}
@@ -509,9 +509,9 @@ def test_limits(tmp_path):
     "text", ["1", "1,1", "2,1", "0,inf", "a,b", "0,1,2", "", "1e300,1e308", "0,1e-320"]
 )
 def test_texts_that_are_no_limits(text):
-    assert parse_limits("-1, 2e3") == (-1, 2000)
+    assert limits_of("-1, 2e3") == (-1, 2000)
     with pytest.raises(InputError, match="must be two numbers, the lower one first"):
-        parse_limits(text)
+        limits_of(text)
 
 
 def test_a_pdf_has_truetype_fonts_and_no_seams(tmp_path):

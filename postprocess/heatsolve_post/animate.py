@@ -48,7 +48,7 @@ def animate(
     field: str | None = None,
     rate: int = 15,
     slices: Mapping[str, float] | None = None,
-    limits: Limits | None = None,
+    limits: Limits | str | None = None,
 ) -> Path:
     """Draw the frames of a field file as a film of `rate` frames a second; its path.
 
@@ -65,8 +65,7 @@ def animate(
         raise InputError(f"{path} has one frame, and no film: heatsolve plot draws it")
     if not 1 <= rate <= 100:
         raise InputError(f"--rate must be 1 to 100 frames a second, not {rate}")
-    limits = None if limits is None else limits_of(limits)
-    encoder = _encoder()
+    bounds, encoder = limits_of(limits), _encoder()
     output = Path(output) if output else film_of(path, field or "", usual_format())
     kind = output.suffix[1:].lower()
     if kind not in FORMATS:
@@ -78,7 +77,7 @@ def animate(
     style = {"figure.constrained_layout.use": False, "savefig.bbox": None}
     with drawing_style(style | {"animation.ffmpeg_path": encoder}):
         every, settled = _ranges(view)
-        colours = colours_of(view.field, [every], limits=limits or settled)
+        colours = colours_of(view.field, [every], limits=bounds or settled)
         drawing, show = (_line if len(view.axes) == 1 else _plane)(view, colours)
         writer = _writer(kind, rate)
         with aside(output) as part, writer.saving(drawing, str(part), DOTS):

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -130,7 +129,11 @@ def _pairing(one: Solution, two: Solution) -> Pairing | None:
         raise InputError(f"{one.path} has the axes {words[0]}, {two.path} has {words[1]}")
     frames = _common_frames(one, two)
     if all(_alike(axes[0][axis], axes[1][axis]) for axis in axes[0]):
-        _demand_one_march(one, two, frames)
+        counts = [0 if each.time is None else len(each.time) for each in (one, two)]
+        if counts[0] != counts[1]:
+            raise InputError(f"{one.path} has {counts[0]} frames, {two.path} has {counts[1]}")
+        if counts[0] and len(frames) != counts[0]:
+            raise InputError(f"time is not the same in {one.path} and {two.path}")
         return None
     sizes = [math.prod(map(len, each.values())) for each in axes]
     finer = int(sizes[1] > sizes[0])
@@ -145,15 +148,6 @@ def _pairing(one: Solution, two: Solution) -> Pairing | None:
                 " nothing can be interpolated there"
             )
     return Pairing(finer, frames)
-
-
-def _demand_one_march(one: Solution, two: Solution, frames: Sequence[Any]) -> None:
-    """Raise InputError unless two files of the same points have the same times."""
-    counts = [0 if each.time is None else len(each.time) for each in (one, two)]
-    if counts[0] != counts[1]:
-        raise InputError(f"{one.path} has {counts[0]} frames, {two.path} has {counts[1]}")
-    if counts[0] and len(frames) != counts[0]:
-        raise InputError(f"time is not the same in {one.path} and {two.path}")
 
 
 def _alike(line: np.ndarray, other: np.ndarray) -> bool:
@@ -235,11 +229,10 @@ def _difference(
 ) -> Difference:
     scale, largest, total, count, differing, first = 0.0, 0.0, 0.0, 0, 0, ""
     absolute = 0.0
-    pairs = (
-        (lambda: blocks([one, two], field))
-        if pairing is None
-        else (lambda: _paired(one, two, field, pairing))
-    )
+
+    def pairs() -> Iterator[Block]:
+        return _paired(one, two, field, pairing) if pairing else blocks([one, two], field)
+
     for _, _, (a, _b) in pairs():
         scale = max(scale, float(np.abs(a[np.isfinite(a)]).max(initial=0.0)))
     grid = one if pairing is None or pairing.finer != 0 else two

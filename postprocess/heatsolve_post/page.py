@@ -4,7 +4,6 @@ import base64
 import html
 import io
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -12,8 +11,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from heatsolve.case.load import parse
-from heatsolve.errors import HeatsolveError, InputError
+from heatsolve.case.load import recorded
+from heatsolve.errors import InputError
 from heatsolve.io.disk import write_text
 from heatsolve.io.reader import Solution, ranges, read
 from heatsolve.report import count, duration
@@ -152,9 +151,8 @@ def _fields(solution: Solution) -> Iterator[str]:
 
 def _profiles(solution: Solution) -> Iterator[str]:
     """Profiles of the run beside the reference of its case."""
-    wanted: Any = ()
-    with suppress(HeatsolveError):  # a model that is not registered here
-        wanted = parse(str(solution.attributes.get("case", "")), "case").reference.profiles
+    case = recorded(str(solution.attributes.get("case", ""))).case
+    wanted = case.reference.profiles if case is not None else ()
     drawn = [profile for profile in wanted if profile.field in solution.units]
     if drawn:
         yield '<h2>Beside the reference</h2>\n<div class="figures">'
@@ -212,9 +210,6 @@ def _case(solution: Solution) -> Iterator[str]:
 
 
 def _environment(solution: Solution) -> str:
-    attributes = solution.attributes
-    rows = [
-        ["", ""],
-        *[[said, attributes[name]] for name, said in FACTS.items() if name in attributes],
-    ]
-    return "<h2>Environment</h2>\n" + _table(rows, ' class="facts"')
+    known = solution.attributes
+    rows = [[said, known[name]] for name, said in FACTS.items() if name in known]
+    return "<h2>Environment</h2>\n" + _table([["", ""], *rows], ' class="facts"')

@@ -88,7 +88,7 @@ def figure(
     vectors: bool = False,
     streamlines: bool = False,
     log: bool = False,
-    limits: Limits | None = None,
+    limits: Limits | str | None = None,
     compare: Source | None = None,
 ) -> Figure:
     """The Figure of one field; with `history` of its norm, or of its column called `field`.
@@ -108,8 +108,8 @@ def figure(
             raise InputError("--history draws the norm or one --field, and takes no other option")
         solution = read(source, fields=())
         return column_figure(solution, field) if field else norm_figure(solution)
-    limits = None if limits is None else limits_of(limits)
-    view, how = look(source, field, slices, at_time), Look(log, limits, over)
+    how = Look(log, limits_of(limits), over)
+    view = look(source, field, slices, at_time)
     dimension = len(view.axes)
     if over and dimension != 2:
         raise InputError(f"{over} are drawn over a plane: cut it out with --slice")

@@ -296,7 +296,10 @@ def colours_of(
     norm = logarithmic(every, limits) if log else Normalize(*(limits or span_of(every)))
     assert norm.vmin is not None and norm.vmax is not None
     low, high = float(norm.vmin), float(norm.vmax)
-    chosen, largest = matplotlib.colormaps[_map_of(field, low, high)], max(abs(low), abs(high))
+    largest, name = max(abs(low), abs(high)), "inferno" if field == "temperature" else "viridis"
+    if SIGNED.match(field) and max(low, -high) <= high - low:
+        name = DIVERGING
+    chosen = matplotlib.colormaps[name]
     if chosen.name == DIVERGING and isinstance(norm, SymLogNorm):
         norm = SymLogNorm(norm.linthresh, vmin=-largest, vmax=largest)
     elif chosen.name == DIVERGING and not isinstance(norm, LogNorm):
@@ -313,14 +316,6 @@ SIGNED = re.compile(
     rf"|{re.escape(DIFFERENCE)}$"
 )
 """Fields of both signs, to which 0 is a level of its own."""
-
-
-def _map_of(field: str, low: float, high: float) -> str:
-    """The name of a perceptually uniform map, or of a diverging one."""
-    signed = re.match(SIGNED, field) is not None
-    if signed and max(low, -high) <= high - low:
-        return DIVERGING
-    return "inferno" if field == "temperature" else "viridis"
 
 
 def span_of(values: np.ndarray) -> Limits:

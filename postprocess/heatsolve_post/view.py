@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from heatsolve.case.case import Case
-from heatsolve.case.load import parse
-from heatsolve.errors import HeatsolveError, InputError
+from heatsolve.case.load import recorded
+from heatsolve.errors import InputError
 from heatsolve.io.reader import Solution, Source, cuts, evenly, read
 from heatsolve.report import shown
 
@@ -239,13 +239,14 @@ def parse_slices(texts: Sequence[str]) -> dict[str, float]:
     return slices
 
 
-def parse_limits(text: str | None) -> tuple[float, float] | None:
-    """Two numbers of a text such as "-1,1", the lower one first. Raises InputError for others."""
-    return None if text is None else limits_of(text.split(","))
+def limits_of(limits: Any) -> tuple[float, float] | None:
+    """The lowest and the highest value to show, also of a text such as "-1,1"; None for all.
 
-
-def limits_of(limits: Any) -> tuple[float, float]:
-    """The lowest and the highest value to show. Raises InputError for others."""
+    Raises InputError for others.
+    """
+    if limits is None:
+        return None
+    limits = limits.split(",") if isinstance(limits, str) else limits
     try:
         low, high = map(float, limits)
     except (TypeError, ValueError):
@@ -358,9 +359,8 @@ def domain_of(solution: Solution) -> Domain:
 
 @lru_cache(maxsize=8)
 def _of_text(text: str) -> tuple[Case, Domain] | None:
-    try:
-        case = parse(text, "case")
-    except HeatsolveError:  # a model that is not registered here, or no case at all
+    case = recorded(text).case
+    if case is None:  # a model that is not registered here, or no case at all
         return None
     grid = case.grid
     ends = zip(grid.lower, grid.upper, strict=True)

@@ -285,10 +285,10 @@ def plot(
 ) -> None:
     """Draw a field, or a column of the history: a line, a plane, or three planes in space."""
     from heatsolve_post.plot import plot as draw
-    from heatsolve_post.view import parse_limits, parse_slices
+    from heatsolve_post.view import parse_slices
 
     path = draw(file, output, field, history, slices=parse_slices(slices or []), at_time=at_time,
-                vectors=vectors, streamlines=streamlines, log=log, limits=parse_limits(limits),
+                vectors=vectors, streamlines=streamlines, log=log, limits=limits,
                 compare=compare)  # fmt: skip
     print(f"wrote {path}")
 
@@ -312,10 +312,9 @@ def animate(
 ) -> None:
     """Draw the frames of a field as a film."""
     from heatsolve_post.animate import animate as draw
-    from heatsolve_post.view import parse_limits, parse_slices
+    from heatsolve_post.view import parse_slices
 
-    at, bounds = parse_slices(slices or []), parse_limits(limits)
-    print(f"wrote {draw(file, output, field, rate, at, bounds)}")
+    print(f"wrote {draw(file, output, field, rate, parse_slices(slices or []), limits)}")
 
 
 @app.command()
