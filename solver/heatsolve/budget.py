@@ -76,7 +76,9 @@ def budget_of(
     block = _block(case, machine, processes)
     grid, stretch = Outline(block.axes), 1.0
     if grid.is_large and _fills_on_host(case):
-        grid, stretch = _coarser(block)
+        stretch = (block.all_unknowns / COARSENED_TO) ** (1.0 / block.dimension)
+        axes = [replace(a, points=max(4, round(a.points / stretch))) for a in block.axes]
+        grid = Outline(tuple(axes))
     if processes > 1 or stretch > 1.0:
         alone = _moved(alone, grid)
     backend = CountingBackend(machine, stretch)
@@ -124,13 +126,6 @@ def _fills_on_host(case: Case) -> bool:
         coefficients += condition.kind.coefficients()
     names = frozenset().union(*(each.names for each in coefficients))
     return len(names) >= max(1, dimension - 1)
-
-
-def _coarser(block: Grid) -> tuple[Outline, float]:
-    """A smaller grid of the same extents, and how many times longer the axes were."""
-    stretch = (block.all_unknowns / COARSENED_TO) ** (1.0 / block.dimension)
-    axes = [replace(a, points=max(4, round(a.points / stretch))) for a in block.axes]
-    return Outline(tuple(axes)), stretch
 
 
 def _moved(case: Case, grid: Grid) -> Case:
@@ -232,17 +227,14 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
             statistics.take(stepper.fields, 1.0)
         Integrals(problem).read(stepper.fields)
         Profiles(problem).read(stepper.fields)
-        for _ in range(problem.arrays_of_a_frame + arrays_of_derived(problem.case)):
+        # Of a derived field copies of what it is made of, two derivatives and itself.
+        case = problem.case
+        names = {*case.written, *(name for file in case.output.files for name in file.fields or ())}
+        made = [derived for name, derived in case.derived.items() if name in names]
+        derived = max((2 * len(each.sources) + 3 for each in made), default=0)
+        for _ in range(problem.arrays_of_a_frame + derived):
             backend.zeros(problem.grid.shape)
         return _work(backend, one)
-
-
-def arrays_of_derived(case: Case) -> int:
-    """Arrays that a derived field takes at most: copies of what it is made of, two derivatives and
-    itself."""
-    names = {*case.written, *(name for file in case.output.files for name in file.fields or ())}
-    made = [derived for name, derived in case.derived.items() if name in names]
-    return max((2 * len(derived.sources) + 3 for derived in made), default=0)
 
 
 def _bytes_on_host(problem: Model) -> int:

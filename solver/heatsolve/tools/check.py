@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -68,23 +68,23 @@ def preview(
     # The same precision as the run's, so that the limit of stability has the same bits.
     with np.errstate(all="ignore"):
         problem = model_class(case).rehearsed(alone(case), make("numpy", precision))
-    yield from itertools.starmap(row, problem.summary())
+    yield from itertools.starmap(Row, problem.summary())
     problem.demand_machine(machine, ranks)
     time_steps = None
     if case.time is not None:
         time_steps = yield from steps(problem)
-    yield from itertools.starmap(row, problem.cautions())
+    yield from itertools.starmap(Row, problem.cautions())
     said = f"{machine.name} ({reason}), {case.solver.precision}"
-    yield row("backend", said, unknowns=grid.all_unknowns)
+    yield Row("backend", said, unknowns=grid.all_unknowns)
     yield from process_rows(case, machine, grid, ranks)
     budget = budget_of(case, machine, ranks, time_steps)
     yield memory_row(budget, machine, ranks)
-    yield row("files", files(case, grid, time_steps.count if time_steps is not None else 1))
+    yield Row("files", files(case, grid, time_steps.count if time_steps is not None else 1))
     if timed:
         yield from time_rows(case, machine, budget, time_steps, ranks, known)
     if (sample := sample_of(grid)) is not grid:
         said = "initial values and sources, but at a sample of "
-        yield row("not checked", f"{said}{sample.all_unknowns} of the unknowns")
+        yield Row("not checked", f"{said}{sample.all_unknowns} of the unknowns")
 
 
 class Row(str):
@@ -94,11 +94,10 @@ class Row(str):
     text: str
     numbers: dict[str, Any]
 
-
-def row(label: str, text: str, **numbers: Any) -> Row:
-    result = Row(f"{label:<12}{text}")
-    result.label, result.text, result.numbers = label, text, numbers
-    return result
+    def __new__(cls, label: str, text: str, **numbers: Any) -> Self:
+        result = super().__new__(cls, f"{label:<12}{text}")
+        result.label, result.text, result.numbers = label, text, numbers
+        return result
 
 
 class Check(Mapping[str, str]):
@@ -152,17 +151,17 @@ def steps(problem: Model) -> Generator[str, None, TimeStepController]:
     assert time is not None
     limit = math.inf if time.scheme in IMPLICIT else problem.largest_step()
     if limit < math.inf:
-        yield row("stability", f"a step of at most {limit:.6g}", stable_step=limit)
+        yield Row("stability", f"a step of at most {limit:.6g}", stable_step=limit)
     time_steps = time_step_controller(problem)
     warning = ", UNSTABLE but allowed" if time_steps.warning else ""
     at_first = ", at first: they follow the flow" if time_steps.follows else ""
-    yield row(
+    yield Row(
         "steps",
         f"{time_steps.count} of {time_steps.step:.6g} to t = {time.end:g}{at_first}{warning}",
         steps=time_steps.count,
         step=time_steps.step,
     )
-    yield row("history", history(problem.case, time_steps.count))
+    yield Row("history", history(problem.case, time_steps.count))
     return time_steps
 
 
@@ -207,14 +206,14 @@ def process_rows(case: Case, machine: Backend, grid: Grid, ranks: int) -> Iterat
     block = largest_block(grid, dims, depth)
     along = " x ".join(map(str, reversed(dims)))
     own = " x ".join(str(stop - first) for first, stop in reversed(block.interior))
-    yield row("processes", f"{ranks} as {along}, blocks of at most {own} unknowns")
+    yield Row("processes", f"{ranks} as {along}, blocks of at most {own} unknowns")
     ends = [most_neighbours(n, axis.periodic) for n, axis in zip(dims, block.axes, strict=True)]
     ghosts = [math.prod(high - low for low, high in block.ghost(n, 0)) for n in range(len(dims))]
     values = depth * sum(n * layer for n, layer in zip(ends, ghosts, strict=True))
     sent = size(values * np.dtype(case.solver.field_precision).itemsize)
     layers = "1 layer" if depth == 1 else f"{depth} layers"
     often = "" if depth == 1 else f", once in {depth} sweeps"
-    yield row("halo", f"{layers}, at most {sent} to {sum(ends)} neighbours in each exchange{often}")
+    yield Row("halo", f"{layers}, at most {sent} to {sum(ends)} neighbours in each exchange{often}")
 
 
 def memory_row(budget: Budget, machine: Backend, ranks: int) -> str:
@@ -227,7 +226,7 @@ def memory_row(budget: Budget, machine: Backend, ranks: int) -> str:
     _, total = machine.memory()
     if budget.needed(machine.on_device) > total:
         text += f"; more than the {size(total)} here"
-    return row("memory", text, memory=int(budget.needed(machine.on_device)))
+    return Row("memory", text, memory=int(budget.needed(machine.on_device)))
 
 
 def frames_of(case: Case, count: int, file: OutputFile | None = None) -> int:
@@ -303,10 +302,10 @@ def time_rows(
     unit = "iteration" if time_steps is None else "step"
     work = f"{size(budget.moved)} in {calls_in_words(budget.calls, unit)}"
     said = f"at least {_words(seconds)} for each {unit} {where}: {work}"
-    yield row("time", said, seconds=seconds)
+    yield Row("time", said, seconds=seconds)
     count, said = _units(case, time_steps)
     said = said if count is None else f"at least {_words(count * seconds)}: {said}"
-    yield row("in all", said, **({} if count is None else {"steps": count}))
+    yield Row("in all", said, **({} if count is None else {"steps": count}))
 
 
 def _units(case: Case, time_steps: TimeStepController | None) -> tuple[int | None, str]:
