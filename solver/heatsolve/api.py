@@ -541,12 +541,7 @@ class Simulation(Mapping[str, Any]):
     def save(self, path: str | Path) -> None:
         """Write the fields now, and the history up to now, to a file of results."""
         with failing_together(self._ranks), np.errstate(all="ignore"):
-            save(
-                self._at,
-                target(_file("path", path)),
-                self._seconds,
-                self._run.changes,
-            )
+            save(self._at, target(_file("path", path)), self._seconds, self._run.changes)
 
     @property
     def _seconds(self) -> float:

@@ -327,7 +327,11 @@ class Case(Section):
             ],
             *self._drawn(),
         ]
-        sampled = list(self._sampled())
+        sampled: list[tuple[KeyPath, str]] = [
+            (("statistics", *place), name)
+            for place, _, statistic in self.statistics.named
+            for name in dict.fromkeys(statistic.sources)
+        ]
         named_all = [name for _, name in (*shown, *sampled)]
         derived = self.derived if not set(own).issuperset(named_all) else {}
         every = (*own, *derived, *self.statistic_fields)
@@ -354,12 +358,6 @@ class Case(Section):
     def _fields_at_walls(self) -> Collection[str]:
         """The fields that need a condition at every wall."""
         return self.field_names
-
-    def _sampled(self) -> Iterator[tuple[KeyPath, str]]:
-        """Yield the fields of statistics, and where they stand."""
-        for place, _, statistic in self.statistics.named:
-            for name in dict.fromkeys(statistic.sources):
-                yield ("statistics", *place), name
 
     def _drawn(self) -> list[tuple[KeyPath, str]]:
         """The fields of pictures and films, and where they stand."""

@@ -8,7 +8,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -67,9 +66,7 @@ def load(source: str | Path, overrides: Sequence[str] = ()) -> Case:
     """
     found = read(source)
     folder = Path(found.name).parent if Path(found.name).is_file() else Path()
-    case = parse(found.text, found.name, overrides, folder)
-    assert case.origin is not None
-    return case.named(case.name, case.text, replace(case.origin, note=found.note))
+    return parse(found.text, found.name, overrides, folder, found.note)
 
 
 def load_shipped(name: str, overrides: Sequence[str] = ()) -> Case:
@@ -135,9 +132,11 @@ def _folder() -> Path:
     return installed if installed.is_dir() else package.parents[1] / "cases"
 
 
-def parse(text: str, name: str, overrides: Sequence[str] = (), folder: Path | None = None) -> Case:
+def parse(
+    text: str, name: str, overrides: Sequence[str] = (), folder: Path | None = None, note: str = ""
+) -> Case:
     """Return the case in a TOML text; `name` is the file that messages speak of, `folder` the one
-    that files of data are looked for in, by default the current one.
+    that files of data are looked for in, by default the current one, `note` as of `Origin`.
 
     Raises CaseError, with a line for each mistake.
     """
@@ -164,7 +163,7 @@ def parse(text: str, name: str, overrides: Sequence[str] = (), folder: Path | No
             found += [row for row in lacking if row not in found]
         raise CaseError(_report(found, unseen, text, name, origins)) from None
     repeated = dump(table) if overrides else text
-    return case.named(Path(name).stem, repeated, Origin(text, name, tuple(origins)))
+    return case.named(Path(name).stem, repeated, Origin(text, name, tuple(origins), note))
 
 
 class Recorded(NamedTuple):

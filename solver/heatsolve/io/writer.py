@@ -70,7 +70,9 @@ class FieldFile:
         self._shape = tuple(map(len, self._coordinates.values()))
         self._units = units
         self._transient = transient
-        self._filters = {"compression": compression, "shuffle": True} if compression else {}
+        self._filters: dict[str, Any] = {}
+        if compression:
+            self._filters = {"compression": compression, "shuffle": True}
         with failing("write", self._path):
             # Exclusive for each writer, so that two runs with one target never mix their data.
             mark = f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -231,21 +233,14 @@ class FieldFile:
             if isinstance(kind, h5py.VirtualLayout):
                 # To programs that do not look, a part that is lost shall at least be no number.
                 dataset = self._file.create_virtual_dataset(name, kind, fillvalue=math.nan)
-            elif self._transient:
-                chunk = (1, _rows(self._shape, kind), *self._shape[1:])
-                dataset = self._file.create_dataset(
-                    name,
-                    (0, *self._shape),
-                    kind,
-                    maxshape=(None, *self._shape),
-                    chunks=chunk,
-                    **self._filters,
-                )
             else:
-                chunks = (_rows(self._shape, kind), *self._shape[1:]) if self._filters else None
-                dataset = self._file.create_dataset(
-                    name, self._shape, kind, chunks=chunks, **self._filters
-                )
+                rows, options = (_rows(self._shape, kind), *self._shape[1:]), self._filters
+                if self._transient:
+                    options = {"maxshape": (None, *self._shape), "chunks": (1, *rows), **options}
+                elif options:
+                    options = {"chunks": rows, **options}
+                shape = (0, *self._shape) if self._transient else self._shape
+                dataset = self._file.create_dataset(name, shape, kind, **options)
             self._describe(dataset, name, scales)
 
     def _next(self, fields: Iterable[str], times: Sequence[float | None]) -> tuple[int, ...]:

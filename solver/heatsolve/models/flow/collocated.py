@@ -73,7 +73,9 @@ class CollocatedStep(RungeKutta):
         start, (new,) = self._now, self._others
         old = tuple(start.values())
         problem.write_walls(self.fields, part.start)
-        self._write_values(self._q, part.start)
+        for wall in reversed(problem.walls["pressure"]):  # for sweeps that end in this array
+            if wall.condition.value is not None:
+                problem.write_wall(self._q, "pressure", wall, part.start)
         sweep(flow.pressure_source, self._b, grid.interior, *old, dt, rho, *spacings)
         if problem.halo.depth > 1:
             problem.halo.exchange(self._b)  # the margin reads it, too
@@ -86,12 +88,6 @@ class CollocatedStep(RungeKutta):
         if change is not None:
             problem.write_walls(new, part.end)
         self._end_step(new, start, change)
-
-    def _write_values(self, array: Any, time: float) -> None:
-        """The values that walls give the pressure, for sweeps that end in this array."""
-        for wall in reversed(self.problem.walls["pressure"]):
-            if wall.condition.value is not None:
-                self.problem.write_wall(array, "pressure", wall, time)
 
     def _find_pressure(self) -> None:
         """All sweeps, from `_p` to `_q` and back; a device plays them back at once."""
