@@ -22,7 +22,7 @@ from heatsolve.case.data import without_arrays
 from heatsolve.case.load import locating
 from heatsolve.case.toml import TABLE, dump, inline
 from heatsolve.case.types import seconds_of
-from heatsolve.cli import main
+from heatsolve.cli import main as main
 from heatsolve.control.controller import Start
 from heatsolve.control.stop import StopRequest
 from heatsolve.errors import CaseError, InputError
@@ -30,27 +30,16 @@ from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.memory import whole
 from heatsolve.io.writer import target
 from heatsolve.models.heat.solver import method_name
-from heatsolve.models.user import model
+from heatsolve.models.user import model as model
 from heatsolve.parallel.ranks import Ranks, failing_together, find_ranks
 from heatsolve.report import Report
-from heatsolve.result import Result, labelled
+from heatsolve.result import Result as Result
+from heatsolve.result import labelled
 from heatsolve.runner import Run, save
 from heatsolve.time.pause import Until
 from heatsolve.time.schedule import Schedule
-from heatsolve.tools.check import Check, preview
-
-__all__ = [
-    "Check",
-    "Result",
-    "Simulation",
-    "check",
-    "load",
-    "main",
-    "march",
-    "model",
-    "open",
-    "run",
-]
+from heatsolve.tools.check import Check as Check
+from heatsolve.tools.check import preview
 
 Every = str | float | Sequence[float] | None
 """How often: `"10 steps"`, 0.5 or `"0.5 s"` of the march's own time, a list of times."""

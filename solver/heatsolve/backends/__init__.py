@@ -17,20 +17,25 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from heatsolve.backends.compilation import cache_folder, digest, kept, told, trouble, wanted_folder
-from heatsolve.backends.exact_sums import (
-    Accumulator,
-    Scalars,
-    exact_sum,
-    from_message,
-    to_message,
-    values_of,
-)
-from heatsolve.backends.gpu.nccl import Nccl
-from heatsolve.backends.machine import cores, host_memory
-from heatsolve.stencil.grid import Region, intersection, without
+from heatsolve.backends.compilation import cache_folder as cache_folder
+from heatsolve.backends.compilation import digest as digest
+from heatsolve.backends.compilation import kept as kept
+from heatsolve.backends.compilation import told as told
+from heatsolve.backends.compilation import trouble as trouble
+from heatsolve.backends.compilation import wanted_folder as wanted_folder
+from heatsolve.backends.exact_sums import Accumulator as Accumulator
+from heatsolve.backends.exact_sums import Scalars, values_of
+from heatsolve.backends.exact_sums import exact_sum as exact_sum
+from heatsolve.backends.exact_sums import from_message as from_message
+from heatsolve.backends.exact_sums import to_message as to_message
+from heatsolve.backends.gpu.nccl import Nccl as Nccl
+from heatsolve.backends.machine import cores as cores
+from heatsolve.backends.machine import host_memory as host_memory
+from heatsolve.stencil.grid import Region as Region
+from heatsolve.stencil.grid import intersection, without
 from heatsolve.stencil.language import ONE, Point, together
-from heatsolve.stencil.trace import INTEGER, Signature, Tape, describe, place_of
+from heatsolve.stencil.trace import INTEGER, Tape, describe, place_of
+from heatsolve.stencil.trace import Signature as Signature
 
 MOST_FUSED = 15
 """Sweeps that one pass through memory makes at most."""
@@ -694,31 +699,3 @@ def _narrow(outputs: Sequence[Any], arguments: Sequence[Any]) -> tuple[str, ...]
 
 def _alone(register: np.ndarray) -> np.ndarray:
     return register
-
-
-__all__ = [
-    "MOST_FUSED",
-    "MOST_RESIDENT",
-    "Accumulator",
-    "ArrayLibrary",
-    "Backend",
-    "CycleLeg",
-    "FusedSweeps",
-    "Message",
-    "Nccl",
-    "Region",
-    "Signature",
-    "cache_folder",
-    "converted",
-    "cores",
-    "demand_apart",
-    "digest",
-    "exact_sum",
-    "from_message",
-    "host_memory",
-    "kept",
-    "to_message",
-    "told",
-    "trouble",
-    "wanted_folder",
-]
