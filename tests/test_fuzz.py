@@ -291,7 +291,7 @@ def small(text: str, overrides: list[str]) -> Case:
     case = parse(text, "case.toml", overrides)
     changes = [*overrides, *fewer_points(case)]
     keys = {"transport": (), "collocated": ("iterations",), "staggered": ("max_iterations",)}
-    for key in keys.get(case.model.scheme or case.model.kind, ("iterations", "max_iterations")):
+    for key in keys.get(case.scheme or case.model.kind, ("iterations", "max_iterations")):
         if (getattr(case.solver, key) or 0) > MOST_STEPS:
             changes.append(f"solver.{key}={MOST_STEPS}")
     case = parse(text, "case.toml", changes)

@@ -22,7 +22,6 @@ from heatsolve.io.writer import Results
 from heatsolve.models.base import Model
 from heatsolve.stencil.grid import TOUCH, Axis, Grid, whole
 from heatsolve.stencil.language import shifted
-from heatsolve.time.loop import Output
 from heatsolve.time.schedule import Schedule
 
 COLUMNS = ("iteration", "residual", "time", "dt")
@@ -220,12 +219,6 @@ class Files:
         self.problem = problem
         for file in self._files:
             file.problem = problem
-
-    def of_march(self) -> list[Output]:
-        """The files as a march writes them."""
-        return [
-            Output(file.schedule, file.append, file.newest, file.presents) for file in self._files
-        ]
 
     def secure(self) -> dict[str, Any]:
         """Make all frames durable; the record of a checkpoint that goes on behind them."""

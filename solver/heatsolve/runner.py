@@ -199,7 +199,7 @@ class Run:
         resumed = None
         if store is not None:
             resumed = restarted(problem, store, start, time_steps, report)
-        projected = case.model.scheme == "staggered" and resumed is None
+        projected = case.scheme == "staggered" and resumed is None
         if projected and any(key.startswith("initial.velocity") for key, _ in case.data()):
             report.line("the velocities are projected: the march begins without divergence")
         if resumed is not None:
@@ -355,7 +355,7 @@ def read_data(problem: Model, report: Report) -> None:
     axes = [f"velocity_{axis.name}" for axis in problem.whole.axes]
     for key, data in data_fields:
         name, places = key.rpartition(".")[2], problem.whole
-        if case.model.scheme == "staggered" and name in axes:
+        if case.scheme == "staggered" and name in axes:
             places = places.faces(axes.index(name))
         report.line(described(key, data, places))
     if data_fields:
@@ -368,7 +368,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
 
     There are as many layers as a pass makes sweeps; on GPUs, as several passes do.
     """
-    swept = case.model.scheme == "collocated" or (not case.time and method_name(case) == "jacobi")
+    swept = case.scheme == "collocated" or (not case.time and method_name(case) == "jacobi")
     # Around obstacles a pass gains little, and on another grid there may be none.
     if case.parallel.halo != "auto" or ranks.size == 1 or not swept or case.obstacles:
         return case
@@ -398,7 +398,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
         return case
     layers -= 1 - layers % 2  # odd, as the number of sweeps of a pass
     if machine.on_device and layers > 1:
-        if case.model.scheme == "collocated":  # each step begins with an exchange
+        if case.scheme == "collocated":  # each step begins with an exchange
             most = min(most, case.solver.iterations or most)
         divided = [n for n, parts in zip(extents, dims, strict=True) if parts > 1]
         layers *= passes_between_exchanges(layers, most, math.prod(extents) // min(divided))
@@ -497,8 +497,7 @@ def solve(
         outcome = yield from march.iterating(problem, report, controller, resumed)
     else:
         report.begin("step", time_steps.count)
-        outputs = results.of_march()
-        args = problem, time_steps, report, outputs, controller, resumed, remodel
+        args = problem, time_steps, report, list(results), controller, resumed, remodel
         pauses = march.transient(*args)
         del problem, args
         outcome = yield from pauses

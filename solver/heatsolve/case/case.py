@@ -201,7 +201,7 @@ class Case(Section):
     def derived(self) -> dict[str, Derived]:
         """The fields that may be written besides those of the model, by their names."""
         names, velocities = self.field_names, self.velocity_names
-        conducts, closed = self.kind == "heat", self.model.scheme == "staggered"
+        conducts, closed = self.kind == "heat", self.scheme == "staggered"
         made = derived_fields(names, velocities, self.grid.axes, conducts, closed)
         return {name: derived for name, derived in made.items() if name not in names}
 

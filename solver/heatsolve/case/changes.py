@@ -166,7 +166,7 @@ def _changes(old: Case, new: Case, method_name: MethodName) -> Iterator[Change]:
     files = [{f.name: f.model_copy(update=FREE) for f in case.output.files} for case in (old, new)]
     if files[0] != files[1] and not new.model.steady:
         yield ("output", "file"), old.output.files, new.output.files
-    if new.model.scheme == "collocated" and old.solver.iterations != new.solver.iterations:
+    if new.scheme == "collocated" and old.solver.iterations != new.solver.iterations:
         yield ("solver", "iterations"), old.solver.iterations, new.solver.iterations
     before, after = (case.time.tolerance if case.time else None for case in (old, new))
     if (before is None) != (after is None):  # the norms of a march are then others

@@ -99,11 +99,6 @@ class Model(Section):
 
         def __getattr__(self, key: str) -> Any: ...
 
-    @property
-    def scheme(self) -> str | None:
-        """Of a flow: where velocities and pressure stand."""
-        return None
-
     def mistakes(self) -> Found:
         if self.steady:
             yield ("steady",), f'must be false with kind = "{self.kind}"'

@@ -69,7 +69,7 @@ def grid_of(case: Case) -> Grid:
             return False
         return copies or all(condition.value is not None for condition in given)
 
-    copies = case.solver.update is not None or case.model.scheme == "collocated"
+    copies = case.solver.update is not None or case.scheme == "collocated"
 
     ends = {axis: (fixed(low), fixed(high)) for axis, (low, high) in WALLS.items()}
     grid = case.grid

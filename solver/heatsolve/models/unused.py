@@ -147,7 +147,7 @@ def _boxes(case: Case) -> Found:
     whole = grid_of(case)
     faces = [f"velocity_{axis.name}" for axis in whole.axes]
     for n, box in enumerate(case.initial.boxes):
-        staggered = case.model.scheme == "staggered" and box.field in faces
+        staggered = case.scheme == "staggered" and box.field in faces
         places = whole.faces(faces.index(box.field)) if staggered else whole
         if any(low >= high for low, high in region_of(box, places)):
             yield ("initial", "box", n), f"no unknown of {box.field} lies in it"
@@ -182,7 +182,7 @@ def _outlasts(length: Any, time: Time) -> bool:
 
 def _start(case: Case) -> Found:
     """A file of initial values of which every field has a key of its own."""
-    follows = {"pressure"} if case.model.scheme == "staggered" else set()
+    follows = {"pressure"} if case.scheme == "staggered" else set()
     if case.initial.file and set(case.field_names) - follows <= case.initial.model_fields_set:
         yield ("initial", "file"), "every field has a key of its own"
 

@@ -1,9 +1,9 @@
 """A steady solution, and the march to the end time."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -84,21 +84,21 @@ def iterating(
 # ---- transient ---------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class Output:
+class Output(Protocol):
     """A file that takes frames of a march."""
 
     schedule: Schedule
-    append: Callable[[float], None]
-    """Writes the fields of a time."""
-    last: float | None = None
-    """The time of its last frame, which an interrupted run may have written."""
-    presents: bool = True
-    """Whether it holds fields that only a frame needs, such as the pressure at its time."""
 
-    def write(self, time: float) -> None:
-        self.append(time)
-        self.last = time
+    @property
+    def newest(self) -> float | None:
+        """The time of its last frame, which an interrupted run may have written."""
+
+    @property
+    def presents(self) -> bool:
+        """Whether it holds fields that only a frame needs, such as the pressure at its time."""
+
+    def append(self, time: float, /) -> None:
+        """Write the fields of a time."""
 
 
 Settings = Sequence[tuple[str, str]]
@@ -153,14 +153,14 @@ def transient(
     number, log, stepper, sampling = begin(problem, time_steps, resumed)
 
     def write(time: float, due: Sequence[Output]) -> None:
-        due = [output for output in due if output.last != time]
+        due = [output for output in due if output.newest != time]
         if any(output.presents for output in due):
             stepper.present()
         elif due:
             stepper.finish()
         problem.time = time
         for output in due:
-            output.write(time)
+            output.append(time)
         if outputs[0] in due:
             log.read_lines(time)
 
@@ -254,7 +254,7 @@ def transient(
             stepper.finish()
             problem.time = stepper.time
             for output in outputs:
-                output.write(stepper.time)
+                output.append(stepper.time)
             log.read_lines(stepper.time)
             return Outcome("limit", number + 1, stepper.norm, history=log.history)
         number += before + 1

@@ -177,7 +177,7 @@ def history(case: Case, count: int) -> str:
     columns += sum(len(integral.fields) for integral in case.statistics.integrals)
     if output.heat_flow:
         columns += sum(wall is not None for _, wall in case.boundary)
-    if case.model.scheme == "staggered":
+    if case.scheme == "staggered":
         own = [case.velocity_names, *([n] for n in case.diffusivities)]
         fixed = [[name for name in names if "velocity" in name or getattr(body, name) is not None]
                 for body in case.obstacles for names in own]  # fmt: skip

@@ -37,21 +37,12 @@ class FlowModel(Model):
 
     kind: Literal["flow"] = "flow"
     """Flow."""
-    layout: Literal["staggered", "collocated"] = Field(default="staggered", alias="scheme")
+    scheme: Literal["staggered", "collocated"] = "staggered"
     """The arrangement of velocities and pressure on the grid."""
     viscosity: Annotated[Real, Ge(0)]
     """The kinematic viscosity nu (m2/s)."""
     density: PositiveReal = 1.0
     """The density rho, a constant (kg/m3)."""
-
-    @property
-    def scheme(self) -> str:
-        return self.layout
-
-    @property
-    def lift(self) -> tuple[float, ...] | None:
-        """Acceleration for each unit of temperature, if there is one."""
-        return None
 
 
 class CollocatedModel(FlowModel):
@@ -76,10 +67,6 @@ class StaggeredModel(FlowModel):
     """With a temperature: the acceleration along x, y, z per unit of temperature."""
     reference_temperature: Real = 0.0
     """The temperature at which there is no buoyancy."""
-
-    @property
-    def lift(self) -> tuple[float, ...] | None:
-        return self.buoyancy
 
     def mistakes(self) -> Found:
         yield from super().mistakes()
@@ -387,8 +374,8 @@ def equation(case: Case) -> str:
     equation = "du/dt + u . grad u = -grad p / rho + nu div grad u + f"
     model, rho = case.model, case.model.density
     given = [f"rho = {rho:g}", f"nu = {model.viscosity:g}", f"f = ({forces})"]
-    if model.lift is not None:
-        lift = ", ".join(f"{component:g}" for component in model.lift)
+    if (buoyancy := getattr(model, "buoyancy", None)) is not None:
+        lift = ", ".join(f"{component:g}" for component in buoyancy)
         equation += " + (T - T0) g"
         given += [f"g = ({lift})", f"T0 = {model.reference_temperature:g}"]
     if case.obstacles:
