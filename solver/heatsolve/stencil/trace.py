@@ -8,7 +8,7 @@ change the order of operations, and a point function that breaks the rules is fo
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partialmethod
 from typing import Any
 
 from heatsolve.stencil.language import ONE, ZERO, Known, Point, dimension, evaluate
@@ -106,17 +106,20 @@ class Symbol:
     def _applied(self, name: str, other: Any) -> "Symbol":
         return Symbol(self.tape, self.tape.add(name, self._operand(other), self.place))
 
-    def __add__(self, other):
-        return self._apply("+", other)
-
-    def __radd__(self, other):
-        return self._applied("+", other)
-
-    def __sub__(self, other):
-        return self._apply("-", other)
-
-    def __rsub__(self, other):
-        return self._applied("-", other)
+    __add__ = partialmethod(_apply, "+")
+    __radd__ = partialmethod(_applied, "+")
+    __sub__ = partialmethod(_apply, "-")
+    __rsub__ = partialmethod(_applied, "-")
+    __rtruediv__ = partialmethod(_applied, "/")
+    __lt__ = partialmethod(_apply, "<")
+    __le__ = partialmethod(_apply, "<=")
+    __gt__ = partialmethod(_apply, ">")
+    __ge__ = partialmethod(_apply, ">=")
+    __eq__ = partialmethod(_apply, "==")
+    __ne__ = partialmethod(_apply, "!=")
+    __and__ = partialmethod(_apply, "&")
+    __or__ = partialmethod(_apply, "|")
+    __hash__ = None  # type: ignore[assignment]
 
     def __mul__(self, other):
         return self if _is_one(other) else self._apply("*", other)
@@ -126,35 +129,6 @@ class Symbol:
 
     def __truediv__(self, other):
         return self if _is_one(other) else self._apply("/", other)
-
-    def __rtruediv__(self, other):
-        return self._applied("/", other)
-
-    def __lt__(self, other):
-        return self._apply("<", other)
-
-    def __le__(self, other):
-        return self._apply("<=", other)
-
-    def __gt__(self, other):
-        return self._apply(">", other)
-
-    def __ge__(self, other):
-        return self._apply(">=", other)
-
-    def __eq__(self, other):
-        return self._apply("==", other)
-
-    def __ne__(self, other):
-        return self._apply("!=", other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __and__(self, other):
-        return self._apply("&", other)
-
-    def __or__(self, other):
-        return self._apply("|", other)
 
     def __neg__(self):
         return Symbol(self.tape, self.tape.add("neg", self.place))
