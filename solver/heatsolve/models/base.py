@@ -84,6 +84,7 @@ class Stepper(ABC):
 
     def __init__(self, time: float):
         self.time, self._steps_before = time, 0
+        self._controller: Controller | None = None
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -112,19 +113,17 @@ class Stepper(ABC):
         A stepper that makes several steps at once makes this number of equal ones `before` it.
         Raises NotConverged, and Stopped where `controller` says so.
         """
-        self._steps_before = before
+        self._steps_before, self._controller = before, controller
         self._begin(len(parts))
         for part in parts:
             self.time = part.end
-            self._advance(part, change, controller)
+            self._advance(part, change)
 
     def _begin(self, parts: int) -> None:
         """Begin a step of this number of parts."""
 
     @abstractmethod
-    def _advance(
-        self, part: Substep, change: Accumulator | None, controller: Controller | None
-    ) -> None:
+    def _advance(self, part: Substep, change: Accumulator | None) -> None:
         """One part of a step."""
 
     def undo(self) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
-from heatsolve.linear.iterate import Controller
 from heatsolve.linear.system import Sweeps
 from heatsolve.models.base import MultiFieldModel, Row, RungeKutta, Stepper, Substep
 from heatsolve.models.flow import equations as flow
@@ -64,9 +63,7 @@ class CollocatedStep(RungeKutta):
     def fields(self) -> dict[str, Any]:  # type: ignore[override]
         return {**self._now, "pressure": self._p}
 
-    def _advance(
-        self, part: Substep, change: Accumulator | None, controller: Controller | None
-    ) -> None:
+    def _advance(self, part: Substep, change: Accumulator | None) -> None:
         problem, grid, sweep = self.problem, self.problem.grid, self.problem.backend.sweep
         model, spacings = problem.case.model, problem.spacings
         dt, rho, nu = part.length, problem.density, model.viscosity

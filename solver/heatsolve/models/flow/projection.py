@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from heatsolve.backends import Accumulator, PointSweep
 from heatsolve.case.case import Case
 from heatsolve.errors import Diverged, NotConverged
-from heatsolve.linear.iterate import Controller, iterate
+from heatsolve.linear.iterate import iterate
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method, Sweeps, System
 from heatsolve.models.base import Fields, RungeKutta, Silent, Substep, demand_converged
@@ -112,9 +112,7 @@ class Projection(RungeKutta):
         else:
             self._copy(problem.fields["pressure"], self.pressure.now)
 
-    def _advance(
-        self, part: Substep, change: Accumulator | None, controller: Controller | None
-    ) -> None:
+    def _advance(self, part: Substep, change: Accumulator | None) -> None:
         self._begin_step(part)
         dt, start = part.length, self._now
         before = self._start(change)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from heatsolve.backends import Accumulator
 from heatsolve.case.case import Case
 from heatsolve.linear import iterate
-from heatsolve.linear.iterate import Controller, finished, solving
+from heatsolve.linear.iterate import finished, solving
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Coefficients, Method, System, two_coloured
@@ -113,9 +113,7 @@ class Explicit(Stepper):
         """What a step of this length takes after the field."""
         return (self._b, length, self._capacity, *self.problem.faces)
 
-    def _advance(
-        self, part: Substep, change: Accumulator | None, controller: Controller | None
-    ) -> None:
+    def _advance(self, part: Substep, change: Accumulator | None) -> None:
         problem = self.problem
         if problem.walls_vary:
             problem.write_walls(self.field, part.start)
@@ -171,9 +169,7 @@ class Implicit(Stepper):
     def undo(self) -> None:
         self._restore(self.field, self._before)
 
-    def _advance(
-        self, part: Substep, change: Accumulator | None, controller: Controller | None
-    ) -> None:
+    def _advance(self, part: Substep, change: Accumulator | None) -> None:
         problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
         t, end = problem.temperature, part.end
         s = 1.0 / (part.theta * part.length)
@@ -202,7 +198,8 @@ class Implicit(Stepper):
             if problem.walls_vary:
                 problem.write_walls(t, end)
 
-        outcome = finished(solving(self.system, t, begin, reset, Silent(), controller))
+        iterates = solving(self.system, t, begin, reset, Silent(), self._controller)
+        outcome = finished(iterates)
         self.norm = outcome.norm
         demand_converged(outcome, f"the step to t = {end:g}")
         if change is not None:

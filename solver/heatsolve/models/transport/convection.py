@@ -9,7 +9,6 @@ import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
-from heatsolve.linear.iterate import Controller
 from heatsolve.models.base import Fields, MultiFieldModel, Row, RungeKutta, Stepper, Substep
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.ranks import Ranks
@@ -226,9 +225,7 @@ class StagedSteps(RungeKutta):
     def recall(self, steps: int, scalars: Mapping[str, float], fields: Mapping[str, Any]) -> None:
         self._before = scalars.get("step before", self._before)
 
-    def _advance(
-        self, part: Substep, change: Accumulator | None, controller: Controller | None
-    ) -> None:
+    def _advance(self, part: Substep, change: Accumulator | None) -> None:
         problem, start = self.problem, self._now
         problem.stamp(start, part.start, self._before)
         self._before, before = part.length, self._start(change)
