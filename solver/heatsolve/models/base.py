@@ -1,4 +1,4 @@
-"""The interface of all kinds of physics: what the loop, the files and the tools know of a model.
+"""The interface of a model, a kind of physics, for the loop, the files and the tools.
 
 A `Model` is a case put on its grid: this process's block of it, its halo, its fields by name, and
 what makes a step of it (a `Stepper`) or the system of its steady state.
@@ -68,19 +68,19 @@ class Substep:
 
 
 class Stepper(ABC):
-    """Takes a problem from one time to the next.
+    """Makes the time steps of a model.
 
-    `fields` are the newest fields by name, `time` the end of the part of a step that was begun
-    last, `norm` that at which the last iteration inside a step ended.
+    `fields` are the newest fields by name, `time` the end of the last part of a step that was
+    begun, `norm` the norm at which the last iteration inside a step ended.
     """
 
     problem: "Model"
     fields: dict[str, Any]
     norm = math.nan
     longest = 1
-    """Sweeps of Jacobi's iteration, or explicit steps, that one pass makes at most."""
+    """The most sweeps of Jacobi's iteration, or explicit steps, in one pass."""
     at_once = 1
-    """Steps of one length that it makes at once at most: one that nobody looks between."""
+    """The most steps that one call of `step` makes, where nothing is checked between them."""
 
     def __init__(self, time: float):
         self.time, self._steps_before = time, 0
@@ -92,14 +92,14 @@ class Stepper(ABC):
         return {}
 
     def prepare(self) -> None:
-        """Get ready for the first step of a march that begins anew."""
+        """Get ready for the first step of a new march."""
 
     def recall(self, steps: int, scalars: Mapping[str, float], fields: Mapping[str, Any]) -> None:
-        """Get ready for a march that goes on after these steps: take the numbers and the arrays
+        """Get ready for a march that goes on after these steps, with the numbers and the arrays
         that a state holds besides the fields of the model."""
 
     def make_solvers(self, parts: Sequence[Substep]) -> None:
-        """Make the solvers of a step of these parts; a step makes those that it lacks."""
+        """Make the solvers of a step of these parts ahead of it; else the step makes them."""
 
     def step(
         self,
@@ -108,10 +108,10 @@ class Stepper(ABC):
         controller: Controller | None,
         before: int = 0,
     ) -> None:
-        """One step, in its parts; `change` takes the sum of squares of what they change.
+        """Make one step, in its parts; `change` takes the sum of the squared changes.
 
-        A stepper that makes several steps at once makes this number of equal ones `before` it.
-        Raises NotConverged, and Stopped where `controller` says so.
+        A stepper that can make several steps at once makes `before` equal steps first. Raises
+        NotConverged, and Stopped on a request to stop that the `controller` finds.
         """
         self._steps_before, self._controller = before, controller
         self._begin(len(parts))
@@ -127,25 +127,25 @@ class Stepper(ABC):
         """One part of a step."""
 
     def undo(self) -> None:
-        """Go back to the field before the step, if a step can be left half done."""
+        """Go back to the fields before a step that was interrupted."""
 
     def measures(self) -> dict[str, float]:
         """Columns of the history for a step, besides its change."""
         return {}
 
     def finish(self) -> None:
-        """Leave the newest fields in those of the problem."""
+        """Leave the newest fields in the arrays of the model."""
 
     def present(self) -> None:
-        """Leave the fields of a frame, with those that only a frame needs."""
+        """Leave the fields of a frame there, with fields that only a frame needs."""
         self.finish()
 
 
 class RungeKutta(Stepper):
     """Stages of `transport.RUNGE_KUTTA` for fields of a problem, by their names.
 
-    The last of several stages overwrites the fields at the start of the step, which it reads at the
-    point only. A step has one part, which is never left half done.
+    The last of several stages overwrites the fields at the start of the step, which it reads only
+    at the point that it writes. A step has one part and is never interrupted.
     """
 
     def __init__(self, problem: "MultiFieldModel", time: float, scheme: str, names: Sequence[str]):
@@ -159,7 +159,7 @@ class RungeKutta(Stepper):
         return {name: self._model.backend.zeros(self._model.grid.shape) for name in self._now}
 
     def _each_stage(self) -> Iterator[tuple[Stage, Fields, Fields]]:
-        """Yield each stage of a step, the fields that it makes, and those before it."""
+        """Yield each stage of a step, the fields that it makes, and the fields before it."""
         now = self._now
         for stage in self._stages:
             overwrites = 0 < stage.number == len(self._stages) - 1
@@ -186,7 +186,7 @@ class RungeKutta(Stepper):
                 self._model.backend.sweep(copy, fields[name], self._model.grid.everything, array)
 
     def _end_step(self, new: Fields, before: Fields, change: Accumulator | None) -> None:
-        """The fields after the last stage are the newest ones; add what they changed by."""
+        """Take the fields after the last stage as the newest ones; add their change."""
         if new is not self._now:
             self._now, self._others = new, [self._now]
         if change is not None:
@@ -227,13 +227,13 @@ Row = tuple[str, str]
 
 
 class Model(ABC):
-    """A kind of physics on a backend: the arrays of a case, what makes its steps, what it measures.
+    """A kind of physics on a backend: the arrays of a case, its stepper, its measurements.
 
     `whole` is the grid of the case, `grid` the block of it that this process owns.
     """
 
     arrays_of_a_frame = 0
-    """Arrays of the grid's size that writing the model's fields needs besides."""
+    """Additional arrays of the grid's size that writing the model's fields needs."""
     time = 0.0
     """The time of the newest fields, where they are written or probed."""
 
@@ -316,7 +316,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def walls_vary(self) -> bool:
-        """Whether what walls write into ghosts depends on time (the same on all processes)."""
+        """Whether the walls' conditions depend on time (the same on all processes)."""
 
     @property
     @abstractmethod
@@ -411,7 +411,7 @@ class Model(ABC):
         return (fields or self.fields)[name]
 
     def written(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
-        """The same of any field that a file may have, derived ones and statistics too."""
+        """As `at_points`, of any field of a file: also derived fields and statistics."""
         if name in self.case.statistic_fields:
             return self.statistics.field(name)
         derived = self.case.derived.get(name)
@@ -424,7 +424,7 @@ class Model(ABC):
     def stored(
         self, names: Sequence[str] | None = None, fields: Mapping[str, Any] | None = None
     ) -> dict[str, np.ndarray]:
-        """Fields, by default those of the case's file, at the points of it that this process owns
+        """The fields `names`, by default of the case's file, at this process's points of a file
         (asks all); `fields` as of `at_points`."""
         every = (*self.fields, *self.case.derived, *self.case.statistic_fields)
         return {
@@ -443,7 +443,7 @@ class Model(ABC):
         raise NotImplementedError
 
     def restore(self, array: Any, own: np.ndarray) -> None:
-        """The reverse of `own`: an array's unknowns, and those of its neighbours; walls stay."""
+        """The reverse of `own`: set the unknowns and exchange ghosts; walls keep their values."""
         whole = np.zeros(self.grid.shape)
         whole[tuple(slice(*pair) for pair in self.grid.interior)] = own
         self.place(array, self.grid.interior, whole)
@@ -461,9 +461,9 @@ class Model(ABC):
         self.set_walls(time)
 
     def stamp(self, fields: Mapping[str, Any], time: float | None, step: float = 0.0) -> None:
-        """Set the boxes of the start (None), or the boxes that are due again at a time.
+        """Set the boxes of `[[initial.box]]`: at the start (None), or again at their times.
 
-        A box is due if its time has come since the step before, which began a `step` earlier.
+        A box is set again if its time lies between `time` and the start of the last `step`.
         """
         for number, box in enumerate(self.case.initial.boxes):
             if time is not None and not any(
@@ -548,7 +548,7 @@ class MultiFieldModel(Model):
     def drive(self, time: float) -> tuple[float, float]:
         given, rates = [np.zeros(1)], [np.zeros(1)]
         for name in self.names:
-            if name == "pressure":  # of which only differences count
+            if name == "pressure":  # only its differences matter
                 continue
             places, source = self.places(name), getattr(self.case.source, name)
             rates.append(evaluate(places, f"source.{name}", source, time))
@@ -564,14 +564,19 @@ class MultiFieldModel(Model):
         self.write_walls(self.fields, time)
 
     def write_walls(self, fields: dict[str, Any], time: float) -> None:
-        """Fill the ghosts of all fields: from neighbours, and from what walls say at a time."""
+        """Fill the ghosts of all fields: from neighbours, and from the walls' conditions."""
         for name, array in fields.items():
             self.halo.exchange(array)
-            # The walls of slower axes own the corners: they come later.
+            # The walls of slower axes own the corners, so they are written later.
             for wall in reversed(self.walls[name]):
                 self.write_wall(array, name, wall, time)
 
     def write_wall(self, array: Any, name: str, wall: Wall, time: float) -> None:
+        """Write the ghosts of a field at a wall.
+
+        A value on a node is copied; else the ghost is mirrored about the value at the wall, or is
+        the mirror image plus the rise by the gradient.
+        """
         axis = self.grid.axes[wall.axis]
         region = self.grid.ghost(wall.axis, wall.side)
         values = self._wall_values(name, wall, time)
@@ -586,15 +591,16 @@ class MultiFieldModel(Model):
         sweep(point, array, region, array, values, *distances)
 
     def _reach(self, wall: Wall) -> int:
-        """How far from a ghost lies its mirror image: two points, about a node on the wall.
+        """The distance from a ghost to its mirror image, in points.
 
-        A ghost beyond a face, or one that is the wall's own node, has the point beside it.
+        It is 2 where the mirror is a node on the wall. It is 1 where the mirror is a face, or where
+        the ghost itself is the wall's node.
         """
         axis = self.grid.axes[wall.axis]
         return 2 if axis.on_nodes and not axis.fixed[wall.side] else 1
 
     def _wall_values(self, name: str, wall: Wall, time: float) -> Any:
-        """The value at a wall, or for a gradient the rise from inside to its ghost."""
+        """The value at a wall, or for a gradient the rise from the mirror image to the ghost."""
         condition = wall.condition
         if (name, wall) not in self._at_walls or "t" in condition.expression.names:
             values = self.wall_value(name, wall, time)

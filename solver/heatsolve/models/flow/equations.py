@@ -1,18 +1,20 @@
 """Points of incompressible flow: du/dt + u . grad u = -grad p / rho + nu div grad u + f, div u = 0.
 
-The collocated scheme is that of a well-known course: u and p on the same nodes, convection by
-backward differences, all other derivatives central, and in each step a number of Jacobi sweeps for
-the pressure, whose equation is the divergence of the momentum equation with div u = 0 at the
-step's end (L. A. Barba and G. F. Forsyth, J. Open Source Educ. 2 (2018), 21, steps 11 and 12). In a
-plane, u and v along x and y.
+The collocated scheme comes from a well-known course (L. A. Barba and G. F. Forsyth, J. Open Source
+Educ. 2 (2018), 21, steps 11 and 12): u and p on the same nodes, convection by backward differences,
+all other derivatives central. The equation of the pressure is the divergence of the momentum
+equation with div u = 0 at the end of the step; each step makes a number of Jacobi sweeps for it.
+It is 2D, with u and v along x and y.
 
-The staggered scheme is that of F. H. Harlow and J. E. Welch (Phys. Fluids 8 (1965), 2182): p at
-the centres of cells, each velocity on the faces across it. The velocity behind a cell has the
-cell's index, so a cell lies between the faces [at - 1] and [at]. Convection is the divergence of
-the flux of momentum, by central means, which conserve momentum, and where div u = 0 also energy; or
-in skew-symmetric form, sum F u_neighbour / 2, which conserves energy whatever div u is (R. W. C. P.
-Verstappen and A. E. P. Veldman, J. Comput. Phys. 187 (2003), 343); or from wider fluxes, central of
-fourth order or upwind-biased of third.
+The staggered scheme is the one of F. H. Harlow and J. E. Welch (Phys. Fluids 8 (1965), 2182): p at
+the centres of cells, each velocity on the faces across it. The face behind a cell has the cell's
+index, so a cell lies between the faces [at - 1] and [at]. Convection is the divergence of the flux
+of momentum. Its forms:
+
+- central means, which conserve momentum, and energy where div u = 0;
+- skew-symmetric, sum F u_neighbour / 2, which conserves energy for any div u (R. W. C. P.
+  Verstappen and A. E. P. Veldman, J. Comput. Phys. 187 (2003), 343);
+- wider fluxes, central of fourth order or upwind-biased of third.
 """
 
 from functools import cache
@@ -52,14 +54,14 @@ def pressure_sweep(i, j, p, b, of_x, of_y, of_b, *walls):
 def pressure_weights(dx: float, dy: float) -> tuple[float, float, float]:
     """The weights of neighbours along x and y and of b: dy^2, dx^2, dx^2 dy^2 over 2 (dx^2 + dy^2).
 
-    Formed once, as a GPU takes longer for a division than for all the rest of a sweep.
+    Computed once, because a GPU takes longer for a division than for the rest of a sweep.
     """
     both = 2.0 * (dx * dx + dy * dy)
     return dy * dy / both, dx * dx / both, dx * dx * dy * dy / both
 
 
 def collocated_step(i, j, u, v, p, fx, fy, dt, nu, dx, dy, push_x, push_y, spread_x, spread_y):
-    """u and v after a step of explicit Euler; the last four are `collocated_weights`."""
+    """u and v after a step of explicit Euler; the last four arguments are `collocated_weights`."""
     here_u, here_v = u[i, j], v[i, j]
     new = []
     gradients = (
@@ -77,9 +79,9 @@ def collocated_step(i, j, u, v, p, fx, fy, dt, nu, dx, dy, push_x, push_y, sprea
 
 
 def collocated_weights(dt: Any, rho: Any, dx: Any, dy: Any) -> tuple[Any, Any, Any, Any]:
-    """dt / (2 rho h) and dt / h^2 along x and y, formed once as those of the pressure are.
+    """dt / (2 rho h) and dt / h^2 along x and y, computed once, as `pressure_weights` are.
 
-    Numbers in the precision of the field give the bits that a sweep would find.
+    From numbers in the precision of the field they have the bits that a sweep would compute.
     """
     pushes = dt / (2 * rho * dx), dt / (2 * rho * dy)
     return *pushes, dt / (dx * dx), dt / (dy * dy)
@@ -103,7 +105,10 @@ WIDE = ("central4", "upwind3")
 
 
 def wide_flux(form, speed, w, lower, upper, second):
-    """The mean of both sides, less a sixth of the second difference: of both, or upwind."""
+    """speed times w at a face: the mean of both sides minus a sixth of the second difference.
+
+    The second difference is the mean of both sides (`central4`) or the upwind one (`upwind3`).
+    """
     if form == "upwind3":
         here = where(speed > 0.0, second[lower], second[upper])
     else:
@@ -163,12 +168,13 @@ def laplacian(w, at, inverse_spacings, weights=()):
 
 @cache
 def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
-    """du/dt along an axis (counted as arrays are), but for the pressure.
+    """The momentum equation without its pressure: du_c/dt = f + b - div(u u_c) + nu lap u_c.
+
+    component: c, the number of the axis, slowest axis 0. b: the buoyancy, lift (T - T_neutral).
 
     Arguments: all components (slowest axis first); the `second_differences` of this one for `WIDE`
-    forms; the force; the temperature, the acceleration for each of its units and the temperature
-    at which there is none, if `buoyant`; nu (`ZERO` for all but diffusion) and 1 / h of each axis
-    (slowest first); beside obstacles the weights of `laplacian`.
+    forms; the force f; if `buoyant`, the temperature T, lift and T_neutral; nu (`ZERO` leaves out
+    diffusion) and 1 / h of each axis (slowest first); beside obstacles the weights of `laplacian`.
     """
 
     def rate(at, *args):
@@ -187,7 +193,7 @@ def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
 
 
 def outflow_of(c, at, form, velocities, inverse_spacings, second=()):
-    """div (u c) of a cell, terms to be subtracted one by one."""
+    """The terms of div(u c) in a cell, one for each axis."""
     for axis, (v, per_h) in enumerate(zip(velocities, inverse_spacings, strict=True)):
         lower, upper = neighbour(at, axis, -1), neighbour(at, axis, 1)
         if form in WIDE:
@@ -200,10 +206,10 @@ def outflow_of(c, at, form, velocities, inverse_spacings, second=()):
 
 @cache
 def carried(dimension: int, form: str) -> Point:
-    """dc/dt of a quantity at the cells: alpha div grad c + f - div (u c).
+    """The transport equation of a quantity at the cells: dc/dt = alpha lap c + f - div(u c).
 
     Arguments: the quantity, all components of the velocity, the `second_differences` of the
-    quantity for `WIDE` forms, the source, alpha (`ZERO` for all but diffusion) and 1 / h of each
+    quantity for `WIDE` forms, the source, alpha (`ZERO` leaves out diffusion) and 1 / h of each
     axis (slowest first); beside obstacles the weights of `laplacian`.
     """
 
@@ -229,8 +235,8 @@ def _split(args, count):
 def stage(rate: Point, surfaces: int = 0) -> Point:
     """One stage of Runge-Kutta: a u_0 + b (u + dt L(u)).
 
-    Arguments: u at the start of the step and now, a, b, dt; beside obstacles the mobility, and the
-    value of their surfaces where it is not 0 (`surfaces` tells how many); those of `rate`.
+    Arguments: u at the start of the step and now, a, b, dt; `surfaces` arrays beside obstacles, the
+    mobility and, where it is not 0, the value of their surfaces; the arguments of `rate`.
     """
 
     def advanced(at, start, now, a, b, dt, *args):
@@ -245,8 +251,8 @@ def stage(rate: Point, surfaces: int = 0) -> Point:
 def ahead(rate: Point) -> Point:
     """Adams and Bashforth's rate, L(u) + share (L(u) - L_before), and L(u).
 
-    Arguments: the rate of the step before, half this step's length over that one's, and those of
-    `rate`.
+    Arguments: the rate of the step before, half the ratio of this step's length to its length, and
+    the arguments of `rate`.
     """
 
     def extrapolated_rate(at, before, share, *args):
@@ -260,8 +266,8 @@ def ahead(rate: Point) -> Point:
 def adams(rate: Point, surfaces: int = 0) -> Point:
     """A step of Adams and Bashforth, u + dt times the rate `ahead`, and L(u).
 
-    Arguments: u, the rate of the step before, dt, and half this step's length over that one's; then
-    as for `stage`.
+    Arguments: u, the rate of the step before, dt, half the ratio of this step's length to the
+    length of the step before; then as for `stage`.
     """
 
     extrapolated = ahead(rate)
@@ -285,7 +291,7 @@ def blended(at, w, other, share):
 
 
 def damp(new, at, mobility=ZERO, value=ZERO):
-    """A new value beside obstacles: mobility times it, and the rest of the surface's value."""
+    """A new value beside obstacles: mobility new + (1 - mobility) surface value."""
     if mobility is ZERO:
         return new
     new = mobility[at] * new
@@ -346,13 +352,13 @@ def raised(at, w, amount):
 
 
 def extrapolated(at, p, before, reach):
-    """A pressure from the last one and the one before, and what is now the one before."""
+    """The extrapolated pressure p + reach (p - before), and p, the next `before`."""
     return p[at] + reach * (p[at] - before[at]), p[at]
 
 
 @cache
 def centred(component: int) -> Point:
-    """The velocity at a cell's centre, the mean of its two faces'."""
+    """The velocity at a cell's centre, the mean of its two faces."""
 
     def mean(at, w):
         return 0.5 * (w[face_before(at, component)] + w[at])
@@ -361,7 +367,7 @@ def centred(component: int) -> Point:
 
 
 def scaled_pressure(at, p, mean, enclosed, density):
-    """The pressure of a file: rho p, less its mean; `enclosed` is 1 in pockets of their own."""
+    """The pressure in a file, rho (p - mean); in cells cut off from the flow (`enclosed`) rho p."""
     level = mean if enclosed is ZERO else mean * (1.0 - enclosed[at])
     return (p[at] - level) * density
 
@@ -411,7 +417,7 @@ def slope_outward(axis: int, side: int) -> Point:
     return slope
 
 
-# ---- obstacles in it -------------------------------------------------------------------------
+# ---- obstacles -------------------------------------------------------------------------------
 
 
 @cache
@@ -440,8 +446,11 @@ def filled(at, c, owner, value):
 
 
 def unbalanced(c, at, rest, number, nu, inverse_spacings, weights, drag, value, owner):
-    """The loss of a quantity to obstacle `number`: the rates of the plain scheme at points inside
-    it, of which `rest` is all but diffusion, and beside it their excess over the true rates."""
+    """The loss of a quantity to obstacle `number`.
+
+    Inside the obstacle it is the rate of the scheme without obstacles: `rest` and diffusion. Beside
+    it, it is the excess of that rate over the true one.
+    """
     plain = laplacian(c, at, inverse_spacings)
     inside = rest + nu * plain
     altered = laplacian(c, at, inverse_spacings, weights) + drag[at] * (value[at] - c[at])
@@ -455,7 +464,7 @@ def force(dimension: int, component: int, form: str) -> Point:
 
     Arguments: the pressure, all components of the velocity, the `second_differences` for
     `WIDE` forms; nu and 1 / h of each axis; the weights, the drag, the value and the owner of
-    `bodies.Stencil`; the number of the obstacle.
+    `immersed_boundary.Stencil`; the number of the obstacle.
     """
 
     def taken(at, p, *args):
@@ -474,7 +483,7 @@ def force(dimension: int, component: int, form: str) -> Point:
 def release(dimension: int, form: str) -> Point:
     """The gain from an obstacle of a quantity that the flow carries, over a cell's volume.
 
-    Arguments: the quantity, and those of `force` behind the pressure.
+    Arguments: the quantity; then as for `force` after the pressure.
     """
 
     def given_off(at, c, *args):

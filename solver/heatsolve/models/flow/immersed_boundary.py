@@ -1,19 +1,19 @@
-"""Obstacles in a staggered flow: what they change in its sweeps, and what it does to them.
+"""Obstacles in a staggered flow: the changed differences beside them, and the forces on them.
 
-A velocity is 0 at the faces inside an obstacle. At the others the second derivatives are those of
-the parabola through the surface (G. H. Shortley and R. Weller, J. Appl. Phys. 9 (1938), 334): with
+A velocity is 0 at the faces inside an obstacle. Beside it the second derivatives come from a
+parabola through the surface (G. H. Shortley and R. Weller, J. Appl. Phys. 9 (1938), 334): with
 the surface at a distance s h before the point, s < 1, and a neighbour at h behind it,
 
     h^2 u'' = 2 / (1 + s) (u_behind - u) - 2 / (s (1 + s)) (u - u_surface).
 
-The last term may be large, so a step takes it at its end: what stands for 1 in the equation of
-motion is the *mobility* 1 / (1 + dt nu sum 2 / (s (1 + s) h^2)), with which the pressure moves the
-fluid, too, and which falls to 0 as the surface comes near. So all of the velocity's flow through
-open faces is free of divergence, and an obstacle needs no rule for the pressure but faces that are
-closed. What obstacles are to a temperature that they have is the same; without one they insulate.
+The last term may be large, so it is implicit: a step multiplies the new velocity, and the pressure
+gradient, by the *mobility* 1 / (1 + dt nu sum 2 / (s (1 + s) h^2)), which falls to 0 near the
+surface. So the velocity through open faces is free of divergence, and the pressure needs no
+condition at an obstacle except closed faces. An obstacle with a temperature acts on the fluid's
+temperature in the same way; one without a temperature insulates.
 
-Forces follow from the balance of momentum: what the faces inside and beside an obstacle would gain
-by the plain scheme, less what they do.
+Forces follow from the balance of momentum: the momentum that the faces inside and beside an
+obstacle would gain by the scheme without obstacles, minus their true gain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,17 +30,17 @@ from heatsolve.stencil.grid import Grid, Region
 from heatsolve.stencil.language import copy
 
 HALVINGS = 40
-"""Of the distance between two points, until the surface between them is found."""
+"""Bisections of the distance between two points to find the surface between them."""
 NEAREST = 1e-6
-"""A surface nearer than this (in spacings) is so near: rates stay finite."""
+"""The least distance of a surface (in spacings), so that rates stay finite."""
 
 
 @dataclass(frozen=True)
 class SurfaceCuts:
     """The lines from points to their neighbours in one direction that meet a surface.
 
-    `cut` is where they do, from either side. For points in the fluid `share` is the distance to it
-    in spacings, and `owner` the number of the obstacle, from 1; elsewhere they are 1 and 0.
+    `cut` is true where they do, from either side. For points in the fluid `share` is the distance
+    to the surface in spacings, `owner` the number of the obstacle, from 1; elsewhere 1 and 0.
     """
 
     cut: np.ndarray
@@ -49,9 +49,9 @@ class SurfaceCuts:
 
 
 def owners(obstacles: Sequence[Any], positions: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The number, from 1, of the first obstacle that points lie in; 0 in the fluid.
+    """The number, from 1, of the first obstacle that contains a point; 0 in the fluid.
 
-    `positions` are those along x, y, z, in this order.
+    `positions` are along x, y, z, in this order.
     """
     owner = np.zeros((), int)
     for number, obstacle in enumerate(obstacles, 1):
@@ -60,10 +60,10 @@ def owners(obstacles: Sequence[Any], positions: Mapping[str, np.ndarray]) -> np.
 
 
 class Obstacles:
-    """The obstacles of a case as they lie on a grid of positions, its ghosts included.
+    """The obstacles of a case on a grid of positions, its ghosts included.
 
-    They are found on the host, as expressions are. At ghosts only `owner` is right, since the rest
-    needs neighbours beyond them.
+    They are found on the host, where expressions are evaluated. At ghosts only `owner` is valid:
+    all else needs neighbours beyond them.
     """
 
     def __init__(self, case: Case, grid: Grid):
@@ -94,7 +94,7 @@ class Obstacles:
         return SurfaceCuts((self.owner > 0) != (beyond > 0), share, owner)
 
     def _distances(self, number: int, step: int, places: Sequence[np.ndarray]) -> np.ndarray:
-        """By bisection; a neighbour counts as inside, wherever a periodic axis has it."""
+        """The distances to the surface, by bisection; also across the ends of a periodic axis."""
         axes = self._grid.axes
         points = {
             axis.name: axis.coordinates[index]
@@ -120,11 +120,11 @@ class Stencil:
         valued = np.array([False, *(value is not None for value in values)])
         surface = np.array([0.0, *(value or 0.0 for value in values)])
         self.inside = valued[obstacles.owner]
-        """Where the quantity is the surface's own."""
+        """Whether a point lies in an obstacle with a value, which the quantity then has."""
         self.owner = np.where(self.inside, -obstacles.owner, 0)
-        """The number of the obstacle beside a point; of the one around a point, negative."""
+        """The number of the obstacle beside a point; negative for a point inside it."""
         self.weights: list[np.ndarray] = []
-        """Of the differences to the neighbours before and behind along each axis, slowest first."""
+        """The weights of the differences to the neighbours before and behind, for each axis."""
         self.drag = np.zeros(obstacles.owner.shape)
         """The coefficient of u_surface - u (1/m2)."""
         pull, insulated = np.zeros(obstacles.owner.shape), (obstacles.owner > 0) & ~self.inside
@@ -133,7 +133,7 @@ class Stencil:
             shares = [np.where(valued[link.owner], link.share, 1.0) for link in sides]
             both = shares[0] + shares[1]
             for link, share in zip(sides, shares, strict=True):
-                # Nothing moves inside what insulates.
+                # Nothing is conducted inside an obstacle that insulates.
                 self.weights.append(np.where(link.cut | insulated, 0.0, 2.0 / both))
                 pulls = 2.0 / (share * both) / (axis.spacing * axis.spacing)
                 pulls = np.where(valued[link.owner], pulls, 0.0)
@@ -152,7 +152,7 @@ class Stencil:
         """The value that a quantity approaches where only the surface acts on it."""
 
     def mobility(self, dt: float, nu: float) -> np.ndarray:
-        """1 / (1 + dt nu drag), and 0 inside: what an obstacle leaves of a change in a step."""
+        """1 / (1 + dt nu drag), and 0 inside: the share of a change that a step keeps."""
         return np.where(self.inside, 0.0, 1.0 / (1.0 + dt * nu * self.drag))
 
 
@@ -173,8 +173,8 @@ class ImmersedBoundary:
         self._regions, self._diffusivities = regions, diffusivities
         self._stencils = {}
         for name, grid in places.items():
-            given = [getattr(obstacle, name, 0.0) for obstacle in case.obstacles]
-            self._stencils[name] = Stencil(case, grid, given)
+            values = [getattr(obstacle, name, 0.0) for obstacle in case.obstacles]
+            self._stencils[name] = Stencil(case, grid, values)
         place = backend.to_device
         self._weights = {
             name: tuple(map(place, stencil.weights)) for name, stencil in self._stencils.items()
@@ -206,16 +206,16 @@ class ImmersedBoundary:
 
     def mobility(self, name: str, dt: float) -> Any:
         """The mobility of a quantity in a step of this length, ghosts included."""
-        known = self._mobilities[name]
-        if dt not in known:
-            while len(known) > 1:  # that of the last step, which may be a short one
-                del known[next(iter(known))]
+        by_step = self._mobilities[name]
+        if dt not in by_step:
+            while len(by_step) > 1:  # keep one more: the last step may be shorter than the others
+                del by_step[next(iter(by_step))]
             host = self._stencils[name].mobility(dt, self._diffusivities[name])
             array = self._backend.zeros(self._grid.shape)
             self._backend.sweep(copy, array, self._grid.everything, self._backend.to_device(host))
             self._halo.exchange(array)
-            known[dt] = array
-        return known[dt]
+            by_step[dt] = array
+        return by_step[dt]
 
     def weights(self, name: str) -> tuple[Any, ...]:
         """The weights of the differences in `flow.laplacian`."""
@@ -228,7 +228,7 @@ class ImmersedBoundary:
         return (mobility,) if name in self._components else (mobility, value)
 
     def fill(self, fields: Mapping[str, Any]) -> None:
-        """Give the points inside obstacles the values of these."""
+        """Set the points inside obstacles to the obstacles' values."""
         for name, (_, value, owner) in self._surfaces.items():
             args = (fields[name], owner, value)
             self._backend.sweep(flow.filled, fields[name], self._grid.interior, *args)
@@ -248,10 +248,11 @@ class ImmersedBoundary:
     def measures(
         self, fields: Mapping[str, Any], second_differences: Callable[[str], Sequence[Any]]
     ) -> dict[str, float]:
-        """By obstacle: the force on it over rho, and what it gives off of what it has a value of.
+        """For each obstacle the force on it over rho, and its release of each carried quantity of
+        which it has a value (asks all processes).
 
-        In 2D for a unit of thickness; ghosts hold the values of walls; `second_differences` gives
-        those of wide convection (asks all processes).
+        In 2D for a unit of thickness. The ghosts of `fields` hold the walls' values;
+        `second_differences` gives the second differences for wide convection.
         """
         dimension, spacings = self._grid.dimension, [axis.spacing for axis in self._grid.axes]
         per_h = [1.0 / spacing for spacing in spacings]

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 EULER_STEPS = 2
 """The number of first steps that take implicit diffusion by Euler's backward scheme."""
 BEFORE = "pressure of the stage before"
-"""The name in a state of the pressure of the stage before the last one."""
+"""The name, in a state, of the pressure of the stage before the last one."""
 REST = 1e-4
-"""A fluid at less than this share of the velocity that forces would give it in a step is at rest:
-what is left of them is rounding, to which no pressure converges."""
+"""A fluid counts as at rest below this share of the velocity that forces would give it in a step:
+the rest of the forces is rounding, to which no pressure converges."""
 
 
 Plays = dict[tuple[Any, ...], Callable[[], None] | None]
@@ -37,15 +37,16 @@ Plays = dict[tuple[Any, ...], Callable[[], None] | None]
 
 
 class Projection(RungeKutta):
-    """Stages of Runge-Kutta for velocities and what they carry; after each one the pressure that
-    takes its divergence away (A. J. Chorin, Math. Comp. 22 (1968), 745).
+    """The projection method: Runge-Kutta stages of the velocities and of the quantities that they
+    carry, each followed by the pressure that removes the divergence (A. J. Chorin, Math. Comp. 22
+    (1968), 745).
     """
 
     def __init__(self, problem: "Staggered", time: float, step: float):
         case, backend, shape = problem.case, problem.backend, problem.grid.shape
         assert case.time is not None
         adams = case.time.scheme == "adams-bashforth"
-        scheme = "explicit" if adams else case.time.scheme  # which is its first step, too
+        scheme = "explicit" if adams else case.time.scheme  # Adams-Bashforth begins with Euler
         self._advanced = [*problem.components, *problem.carried]
         super().__init__(problem, time, scheme, self._advanced)
         self.problem: Staggered = problem
@@ -64,10 +65,10 @@ class Projection(RungeKutta):
         self._speed = backend.accumulator("max")
         self._plays_back = not problem.driven_in_time
         self._waiting: list[tuple[tuple[Any, ...], Callable[[], None]]] = []
-        """Sweeps whose results the host does not need yet: their names, and what makes them."""
+        """Sweeps whose results the host does not need yet: their names, and calls to make them."""
         self._plays: dict[float, tuple[System, Plays]] = {}
-        """By the length of a step: the system of its pressure, and its recorded sweeps."""
-        self._fastest: Callable[[], float] = float  # of no field yet: 0
+        """The system of the pressure and the recorded sweeps, by the length of a step."""
+        self._fastest: Callable[[], float] = float  # 0, as there is no field yet
         self._length, self._last = step, step
         self._driving: dict[str, float] = {}
 
@@ -95,19 +96,19 @@ class Projection(RungeKutta):
         self.pressure.known = steps * len(self._stages)
 
     def prepare(self) -> None:
-        """Project the initial velocity; its pressure is none of the flow's."""
+        """Project the initial velocity; the pressure of this projection is not the flow's."""
         problem = self.problem
         if problem.bodies is not None:
             problem.bodies.fill(self._now)
         self._fastest = self._speed_now()
         problem.write_faces(self._now, 0.0)
-        with suppress(NotConverged, Diverged):  # the first step will tell
+        with suppress(NotConverged, Diverged):  # the first step raises it again
             self._find_pressure(self._now, 1.0, 0.0)
         self._correct(self._now, 1.0)
         self._drive(self._now, 1.0)
         self._driving = {}
         problem.write_walls(self._now, 0.0)
-        if self._diffusion is not None:  # whose steps begin with it
+        if self._diffusion is not None:  # a step with implicit diffusion begins with the pressure
             self._find_present_pressure()
         else:
             self._copy(problem.fields["pressure"], self.pressure.now)
@@ -134,7 +135,7 @@ class Projection(RungeKutta):
         self._play("speed", start, lambda: self._post_speed(start))
 
     def _speed_now(self) -> Callable[[], float]:
-        """What gives the largest velocity, which the device is asked for at once."""
+        """A call for the largest velocity, which the device computes at once."""
         self._post_speed(self._now)
         return cache(self._speed.posted())
 
@@ -143,7 +144,7 @@ class Projection(RungeKutta):
         self._speed.post()
 
     def _predict(self, stage: Stage, fields: tuple[Fields, Fields, Fields], time: float) -> None:
-        """Convection, diffusion, forces; fields are the new ones, those at the start, and now."""
+        """Predict u*, by convection, diffusion and forces; fields: new, at the start, and now."""
         new, _, now = fields
         name = f"predict {stage.number}, {self._share if self._rates else 0.0}"
         self._play(name, new, lambda: self._make_stage(fields, stage, time, self._rates))
@@ -179,21 +180,21 @@ class Projection(RungeKutta):
         self._play(f"ghosts {stage.number}", new, lambda: problem.write_walls(new, time))
 
     def _start(self, change: Accumulator | None) -> Fields:
-        """Implicit diffusion writes other walls to the fields at the start."""
+        """As `RungeKutta`; also a copy where implicit diffusion writes other walls to the fields."""
         kept = change is not None and self._diffusion is not None
         return self._kept() if kept else super()._start(change)
 
     def _play(self, name: str, fields: Fields, work: Callable[[], None]) -> None:
-        """Sweeps of a stage that leaves these fields; they may wait for `_make_waiting`."""
+        """Queue sweeps of a stage that makes these fields, until `_make_waiting`."""
         arrays = id(fields[self._advanced[0]]), id(self.pressure.now)
         self._waiting.append(((name, *arrays), work))
         if not self._plays_back:
             self._make_waiting()
 
     def _make_waiting(self) -> None:
-        """Make the sweeps that wait, all in one: played back from the third time on.
+        """Make the waiting sweeps, all together: from the third time on as a replay.
 
-        The first time makes the arrays that they need, the second time they are noted down.
+        The first time allocates the arrays that they need, the second time records them.
         """
         if not self._waiting:
             return
@@ -201,15 +202,15 @@ class Projection(RungeKutta):
         self._waiting.clear()
 
         def work() -> None:
-            for each in works:
-                each()
+            for make_sweeps in works:
+                make_sweeps()
 
         if not self._plays_back:
             work()
             return
         of_system, _ = self.pressure.solver(self._length)
         system, plays = self._plays.get(self._length, (None, {}))
-        if system is not of_system:  # its arrays are others
+        if system is not of_system:  # recorded with other arrays
             self._plays.pop(self._length, None)
             while len(self._plays) > 1:
                 del self._plays[next(iter(self._plays))]
@@ -224,9 +225,9 @@ class Projection(RungeKutta):
     def _make_stage(
         self, fields: tuple[Fields, Fields, Fields], stage: Stage, time: float, rates: Fields
     ) -> None:
-        """One of Runge-Kutta, or of Adams and Bashforth where there are `rates`.
+        """Make a stage of Runge-Kutta, or of Adams and Bashforth where there are `rates`.
 
-        Where diffusion is implicit the new fields hold the rates of all else.
+        With implicit diffusion the new fields hold the rates of all other terms.
         """
         problem, backend, dt = self.problem, self.problem.backend, self._length
         implicit = bool(rates) and self._diffusion is not None
@@ -255,8 +256,9 @@ class Projection(RungeKutta):
     def _rates_of(
         self, now: Fields, time: float, implicit: bool
     ) -> Iterator[tuple[str, Region, Point, tuple[Any, ...]]]:
-        """Yield each quantity, a region, and the point function of its rate there with its
-        arguments; to be swept before the next where they share the arrays of second differences.
+        """Yield each quantity, a region, the point function of its rate there, and its arguments.
+
+        With wide convection sweep each before the next: they share arrays of second differences.
         """
         problem, grid, per_h = self.problem, self.problem.grid, self.problem.inverse_spacings
         model, bodies, open_faces = problem.case.model, problem.bodies, problem.open_faces()
@@ -285,17 +287,17 @@ class Projection(RungeKutta):
 
     @property
     def _share(self) -> float:
-        """Half of a step's length over that of the one before; 0 of the first step."""
+        """Half the ratio of a step's length to the length of the step before; 0 in the first."""
         return 0.5 * self._length / self._last if self.pressure.known > 0 else 0.0
 
     def _diffuse(
         self, diffusion: "ImplicitDiffusion", new: Fields, now: Fields, time: float
     ) -> None:
-        """From the rates of all but diffusion, in `new`, to the fields that a stage leaves there.
+        """Solve for diffusion: `new` holds the rates of all other terms, and then the fields.
 
-        They take the pressure of the step before, which lessens how wrong it makes them at walls
-        that the true one is known later only (J. van Kan, SIAM J. Sci. Stat. Comput. 7 (1986),
-        870); then it is given back.
+        The gradient of the last pressure is applied first and removed at the end. This reduces the
+        error at walls, because the new pressure is known only later (J. van Kan, SIAM J. Sci.
+        Stat. Comput. 7 (1986), 870).
         """
         problem, dt = self.problem, self._length
         sweep, per_h = problem.backend.sweep, problem.inverse_spacings
@@ -320,17 +322,17 @@ class Projection(RungeKutta):
 
     @property
     def _theta(self) -> float:
-        """Crank and Nicolson do not damp the jumps of a start, Euler's backward steps do."""
+        """0.5 (Crank-Nicolson), and 1 (backward Euler) at the start, whose jumps it damps."""
         return 1.0 if self.pressure.known < EULER_STEPS else 0.5
 
     def _second_differences(self, array: Any, name: str) -> tuple[Any, ...]:
-        """The second differences that wide convection takes; none beyond walls."""
+        """The second differences for wide convection; 0 beyond walls."""
         problem = self.problem
         if problem.case.model.convection in flow.WIDE:
             sweep, region = problem.backend.sweep, problem.inside(name)
             sweep(flow.second_differences(problem.grid.dimension), self._second, region, array)
             for second in self._second:
-                if region != problem.grid.interior:  # of another quantity
+                if region != problem.grid.interior:  # left there by another quantity
                     sweep(fill, second, problem.face_at(problem.components.index(name), 1), 0.0)
                 problem.halo.exchange(second)
         return self._second
@@ -348,7 +350,7 @@ class Projection(RungeKutta):
                 self._diffusion.solver(name, part.length, self._theta)
 
     def _correct(self, fields: Fields, dt: float, only_open: bool = False) -> None:
-        """u - dt grad p; `only_open`: at faces through which fluid leaves as it likes."""
+        """Correct the velocities, u - dt grad p; `only_open`: at open faces (outflows) only."""
         problem, p, per_h = self.problem, self.pressure.now, self.problem.inverse_spacings
         backend, open_faces = problem.backend, problem.open_faces()
         problem.halo.exchange(p)
@@ -365,15 +367,15 @@ class Projection(RungeKutta):
             backend.sweep_together(inside)
 
     def _drive(self, fields: Fields, dt: float) -> None:
-        """The uniform force that holds a mean velocity; it needs no pressure."""
+        """Apply the uniform force that keeps a mean velocity; it does not change the pressure."""
         problem, region = self.problem, self.problem.grid.interior
         for name, mean in problem.mean_velocities.items():
             total = problem.backend.reduce("sum", copy, region, fields[name])
             missing = mean - total / problem.whole.all_unknowns
             problem.backend.sweep(flow.raised, fields[name], region, fields[name], missing)
             key = f"driving_force_{name[-1]}"
-            known = self._driving.get(key, 0.0) if self._diffusion is not None else 0.0
-            self._driving[key] = known + missing / dt
+            applied = self._driving.get(key, 0.0) if self._diffusion is not None else 0.0
+            self._driving[key] = applied + missing / dt
 
     def measures(self) -> dict[str, float]:
         now = {**self._now, "pressure": self.pressure.now}
@@ -384,9 +386,10 @@ class Projection(RungeKutta):
         )
 
     def present(self) -> None:
-        """With the pressure of this very time; a stage's is that of the stage before.
+        """Leave the fields of a frame, with the pressure at this time.
 
-        The march goes on from the pressure that it had, so that frames make no difference to it.
+        The pressure of a stage belongs to the time of the stage before. The march goes on from
+        that, so that frames do not change its results.
         """
         self.finish()
         problem, kept = self.problem, self._copy(self.pressure.now)
@@ -396,20 +399,20 @@ class Projection(RungeKutta):
         self._copy(kept, self.pressure.now)
 
     def _find_present_pressure(self) -> None:
-        """The pressure that keeps du/dt free of divergence, found from a step of explicit Euler."""
+        """Find the pressure that keeps du/dt free of divergence, from a step of explicit Euler."""
         problem, (stage,), dt = self.problem, transport.RUNGE_KUTTA["explicit"], self._length
         scratch = self._others[0]
         self._fastest = self._speed_now()
         self._make_stage((scratch, self._now, self._now), stage, self.time, {})
         problem.write_faces(scratch, self.time + dt)
-        with suppress(NotConverged, Diverged):  # the next step will tell
+        with suppress(NotConverged, Diverged):  # the next step raises it again
             self._find_pressure(scratch, dt, self.time)
 
 
 class Pressure:
-    """p / rho of the last stage in `now`, that of the stage before in `before`.
+    """p / rho and its solver: `now` of the last stage, `before` of the stage before.
 
-    `known` counts the stages that were solved for, `case` holds the options of the solver.
+    `known` counts the stages solved so far, `case` holds the options of the solver.
     """
 
     def __init__(self, problem: "Staggered", case: Case, stages: tuple[Stage, ...]):
@@ -426,7 +429,8 @@ class Pressure:
         """The iterations of the step before, by stage."""
 
     def reach_of(self, stage: Stage) -> float:
-        """How far the guess for a stage lies beyond the last two, in units of their distance."""
+        """The time of a stage's initial guess after the last pressure, over the time between the
+        last two pressures."""
         count, number = len(self._stages), stage.number
         last, before = (self._stages[(number - n) % count].begin - (number < n) for n in (1, 2))
         if count == 1:
@@ -436,9 +440,9 @@ class Pressure:
         return 0.0
 
     def begin(self, fields: Fields, dt: float, length: float, reach: float | None = None) -> None:
-        """The right side -div u* / dt, and the largest velocity of u*; sweeps only.
+        """Make the right side -div u* / dt, and the largest velocity of u*; sweeps only.
 
-        With a `reach` the pressure begins with what the last two stages' say of this one's time.
+        With a `reach` the initial guess is the line through the last two pressures.
         """
         problem, pair = self._problem, (self.now, self.before)
         interior, (system, _) = problem.grid.interior, self.solver(length)
@@ -450,20 +454,20 @@ class Pressure:
         self._speed.post()
 
     def solve(self, dt: float, length: float, fastest: Callable[[], float], time: float) -> None:
-        """The p for which u* - dt grad p has no divergence, after `begin`.
+        """Solve for the p that makes u* - dt grad p free of divergence, after `begin`.
 
-        `fastest` gives the largest velocity at the start of the step, of whose length the system
-        beside obstacles depends. Raises NotConverged.
+        `fastest` gives the largest velocity at the start of the step, of this `length`. Raises
+        NotConverged.
         """
         system, method = self.solver(length)
         of_rest, spacing = self._speed.posted(), min(self._problem.steps_along_axes)
 
         def scale() -> float:
-            """The residual of the pressure is what is left of div u, over dt."""
+            """The residual of the pressure is the remaining div u, over dt."""
             return max(fastest(), REST * of_rest()) / (spacing * dt)
 
-        # An iteration in any case: a pressure that is good enough would otherwise stay as it is,
-        # and a march never come to rest.
+        # At least one iteration: otherwise a pressure within the tolerance would not change, and a
+        # march would never come to rest.
         criterion = Criterion(self._case.solver, system, self.now, scale=scale, looks_first=False)
         method.restart_from_zero()
         stage = self.known % len(self._stages)
@@ -473,10 +477,10 @@ class Pressure:
         demand_converged(outcome, f"the pressure at t = {time:g}")
 
     def solver(self, length: float) -> tuple[System, Method]:
-        """The system and its method; beside obstacles they depend on the length of the step."""
+        """The system and its method; with obstacles they depend on the length of the step."""
         length = length if self._problem.bodies is not None else 0.0
         if length not in self._solvers:
-            while len(self._solvers) > 1:  # that of the last step, which may be a short one
+            while len(self._solvers) > 1:  # keep one more: the last step may be shorter
                 del self._solvers[next(iter(self._solvers))]
             system = self._problem.pressure_system(length)
             method = make_method(self._case, system, self.now)

@@ -119,15 +119,16 @@ class Staggered(MultiFieldModel):
     # ---- walls -------------------------------------------------------------------------------
 
     def write_wall(self, array: Any, name: str, wall: Wall, time: float) -> None:
+        """Write the velocity through a wall into its faces, any other field into its ghosts."""
         if self.components[wall.axis] != name:
             super().write_wall(array, name, wall, time)
             return
-        # The wall is a face: the one behind the low ghost, or behind the last cell.
+        # The wall's face is behind the low ghost, or behind the last cell.
         values = self._wall_values(name, wall, time)
         self.backend.sweep(copy, array, self.face_at(wall.axis, wall.side), values)
 
     def write_walls(self, fields: dict[str, Any], time: float) -> None:
-        if self.walls_vary:  # so that neighbours' ghosts hold the faces of this time, too
+        if self.walls_vary:  # the ghosts of neighbours must hold the faces of this time, too
             self.write_faces(fields, time)
         super().write_walls(fields, time)
 
@@ -308,7 +309,7 @@ class Staggered(MultiFieldModel):
         return max([given, *[abs(value) for value in fixed if value is not None]]), rates
 
     def sources(self, time: float) -> list[Any]:
-        """None for what is carried, inside obstacles."""
+        """As of `MultiFieldModel`, but 0 for carried quantities inside obstacles."""
         result = super().sources(time)
         if self.bodies is None:
             return result
@@ -320,7 +321,7 @@ class Staggered(MultiFieldModel):
             ]
         return self._outside
 
-    # ---- what is asked for -------------------------------------------------------------------
+    # ---- fields of files and measures --------------------------------------------------------
 
     def at_points(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
         """Velocities at the centres of cells; the pressure with mean 0 where no wall gives it."""
@@ -362,7 +363,7 @@ class Staggered(MultiFieldModel):
         return [fields[name] for name in self.components]
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
-        """Also those of buoyancy; pressure and friction, which may balance them, are left out."""
+        """As of `Model`, with buoyancy, but without pressure and friction, which may balance it."""
         model = self.case.model
         lifts = model.buoyancy or (0.0,) * self.grid.dimension
         warm = 0.0
@@ -383,10 +384,11 @@ class Staggered(MultiFieldModel):
         fastest: float,
         second_differences: Callable[[str], Sequence[Any]],
     ) -> dict[str, float]:
-        """The columns of the history; `second_differences` gives those of wide convection.
+        """The columns of the history (asks all processes).
 
-        The divergence is in units of the fastest velocity, now or `fastest` when the step began,
-        over a spacing. Asks all processes.
+        The divergence is relative to the largest velocity over a spacing; `fastest` is the largest
+        velocity at the start of the step. `second_differences` gives the second differences of wide
+        convection.
         """
         reduce, region, spacings = self.backend.reduce, self.grid.interior, self.steps_along_axes
         velocities, volume = self.velocities(fields), float(np.prod(spacings))
