@@ -180,7 +180,7 @@ class Projection(RungeKutta):
         self._play(f"ghosts {stage.number}", new, lambda: problem.write_walls(new, time))
 
     def _start(self, change: Accumulator | None) -> Fields:
-        """As `RungeKutta`; also a copy where implicit diffusion writes other walls to the fields."""
+        """As `RungeKutta`; also a copy where implicit diffusion writes other walls to fields."""
         kept = change is not None and self._diffusion is not None
         return self._kept() if kept else super()._start(change)
 
