@@ -89,21 +89,21 @@ class OutputFile(Section):
     """`[[output.file]]`: one more file, `CASE_NAME.h5`, of some fields at some points."""
 
     name: str
-    """Its name behind that of the case: letters, digits, `-` and `_`."""
+    """The NAME in `CASE_NAME.h5`: letters, digits, `-` and `_`."""
     fields: tuple[FieldName, ...] | None = None
     """The fields that are written, as `output.fields`."""
     every: Every | None = None
     """From one frame to the next, as `output.every`."""
     lower: tuple[Real, ...] | None = None
-    """The low corner of a box, whose points are written; that of the grid if not given."""
+    """The low corner of a box, whose points are written; the grid's if not given."""
     upper: tuple[Real, ...] | None = None
     """The high corner. Along an axis on which no point lies in the box, the nearest one is written:
     so a corner at z = 0.5 and another one there give a plane."""
     stride: Stride = 1
-    """Only every so manyth point of the box, from its low corner on; one number, or one for each
-    axis."""
+    """From one written point of the box to the next, from its low corner on; one number, or one for
+    each axis."""
     precision: Literal["float64", "float32"] | None = None
-    """The precision of the numbers in the file; that of the fields if not given."""
+    """The precision of the numbers in the file; the fields' if not given."""
     compression: Compression | None = None
     """As `output.compression`."""
 
@@ -126,18 +126,18 @@ class Output(Section):
     [statistics](cases.md#statistics); if not given all of the model, and all statistics."""
     every: Every | None = None
     """From one frame to the next: steps, or seconds of the march's own time such as `"0.5 s"`; or a
-    list of times. A time is that of the first step at or after it; no step is bent to meet one. The
-    first and the last frame are always written."""
+    list of times. A time means the first step at or after it; no step is shortened to meet a time.
+    The first and the last frame are always written."""
     compression: Compression | None = None
     """Values in the file are compressed without loss: `gzip` is read everywhere, `lzf` is
     faster, and read by h5py only."""
     files: tuple[OutputFile, ...] = Field(default=(), alias="file")
     """More files, of some fields at some points."""
     plot: tuple[FieldName, ...] = ()
-    """Fields that are drawn when the run is at its end, as `CASE_pressure.png`."""
+    """Fields that are drawn at the end of the run, as `CASE_pressure.png`."""
     film: Film = False
-    """`true`, or fields of which the frames become a film, as `CASE.mp4` or `CASE_pressure.mp4`; a
-    GIF where there is no encoder. Needs `output.every`."""
+    """`true`, or the fields whose frames become a film, as `CASE.mp4` or `CASE_pressure.mp4`; a GIF
+    where there is no encoder. Needs `output.every`."""
     sample: Interval | None = None
     """From one row of a march's history to the next (norm, probes, forces, energies): steps, or
     seconds of its own time such as `"0.01 s"`; see [the history of a
@@ -146,8 +146,8 @@ class Output(Section):
     """Points at which the history of a march holds all fields of the model, and derived ones that
     are written, as `probe_0_pressure`."""
     heat_flow: StrictBool = False
-    """Of heat conduction: the heat that leaves through each wall, as the scheme has it, in columns
-    of the history such as `heat_flow_left`; of a steady case in attributes of the file."""
+    """For heat conduction: the heat that leaves through each wall by the scheme's own fluxes, in
+    columns of the history such as `heat_flow_left`; for a steady case in attributes of the file."""
     lines: tuple[Line, ...] = Field(default=(), alias="line")
     """Lines of points that the history holds with each frame, as `line_0_velocity_x`, at the times
     `line_time`."""

@@ -34,9 +34,9 @@ from heatsolve.stencil.grid import AXIS_NAMES
 ZERO, ONE = (compile_expression(text, (), {}) for text in ("0.0", "1.0"))
 
 FIELDS = ("temperature", "concentration", "velocity_x", "velocity_y", "velocity_z", "pressure")
-"""Of the built-in models."""
+"""The fields of the built-in models."""
 FieldName = Annotated[str, Strict()]
-"""Of the model, whose case knows the fields that it has."""
+"""The name of a field of the model; the case checks it."""
 
 
 class Section(pydantic.BaseModel):
@@ -45,7 +45,7 @@ class Section(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     one_of: ClassVar[tuple[str, ...]] = ()
-    """Keys of which one must be given, and only one."""
+    """Keys that exclude each other: exactly one must be given."""
 
     @classmethod
     def attributes(cls) -> dict[str, str]:
@@ -54,11 +54,11 @@ class Section(pydantic.BaseModel):
 
     @classmethod
     def rivals(cls, key: str) -> set[str]:
-        """The keys whose place one takes."""
+        """The keys that a key replaces."""
         return set(cls.one_of) - {key} if key in cls.one_of else set()
 
     def mistakes(self) -> Found:
-        """Yield mistakes that no single value shows: key path below this section, sentence."""
+        """Yield mistakes in combinations of values: the key path below this section, a sentence."""
         if self.one_of and sum(getattr(self, key) is not None for key in self.one_of) != 1:
             yield (), f"give exactly one of {', '.join(self.one_of)}"
 
@@ -88,7 +88,7 @@ class Model(Section):
     """
 
     equations: ClassVar[Any] = None
-    """Those of a user's own model."""
+    """The equations of a user's own model."""
 
     kind: str
     """The name of the model."""
@@ -233,7 +233,7 @@ class Initial(Section):
     velocity_z: SpaceField = ZERO
     pressure: SpaceField = ZERO
     file: StartFile | None = None
-    """A file that has all fields of the model, such as a result of another size: the start of each
+    """A file with all fields of the model, for instance a result on another grid: the start of each
     field that has no key here; see [fields from files](cases.md#fields-from-files)."""
     boxes: tuple[Box, ...] = Field(default=(), alias="box")
     """Other values inside boxes; where boxes overlap, the last one counts."""
@@ -278,7 +278,7 @@ class Condition(Section):
 
     @property
     def expression(self) -> Expression:
-        """What the key gives."""
+        """The expression of that key."""
         expression: Expression = getattr(self, self.key)
         return expression
 
@@ -295,8 +295,8 @@ class Wall(Section):
     """`[boundary.left]` and its like: a condition for every field of the model."""
 
     temperature: Condition | None = None
-    """The condition of a field: of every one where the wall has no kind, else where it is not
-    0."""
+    """The condition of a field. A wall without a kind needs one for every field; a wall with a kind
+    needs it only where it is not 0."""
     concentration: Condition | None = None
     velocity_x: Condition | None = None
     velocity_y: Condition | None = None
@@ -308,8 +308,8 @@ class Boundary(Section):
     """`[boundary]`: the walls of the box."""
 
     left: Wall | None = None
-    """`left` and `right` are the low and the high x wall, `bottom` and `top` those of y, `back`
-    and `front` those of z."""
+    """`left` and `right` are the walls at low and high x, `bottom` and `top` at low and high y,
+    `back` and `front` at low and high z."""
     right: Wall | None = None
     bottom: Wall | None = None
     top: Wall | None = None
@@ -324,8 +324,9 @@ class Solver(Section):
     """See [what `auto` chooses](cases.md#what-auto-chooses). `sor` is red-black, `mgcg` conjugate
     gradients with a multigrid cycle, `fft` [the direct solver](cases.md#the-direct-solver)."""
     update: Literal["laplace", "five-point-mean", "four-point-mean"] | None = None
-    """With jacobi: a literal teaching update in place of the general operator; a wall of gradient 0
-    then copies the row inside after each sweep. `laplace` takes different spacings, too."""
+    """With jacobi: the literal update of a teaching code in place of the general operator; a wall
+    of gradient 0 then copies the row inside after each sweep. `laplace` allows different
+    spacings."""
     cycle: Literal["V", "W", "FMG"] = "V"
     """With multigrid and mgcg. `FMG`, with multigrid only: full multigrid from the coarsest grid up
     in place of the initial field, then V cycles. Where the solution is smooth, its first iteration
@@ -334,19 +335,19 @@ class Solver(Section):
     """With multigrid and mgcg: Gauss-Seidel in red-black order, or weighted Jacobi."""
     sweeps: Annotated[PositiveInteger, Le(8)] | None = None
     """With multigrid and mgcg: smoothing sweeps before and after each correction (one is both
-    colours, or two weighted Jacobi steps). Without it 2, but 1 of red-black multigrid in 3D and
-    with FMG. There, and with FMG in 2D, the finest level makes all of them after the
+    colours, or two weighted Jacobi steps). Without it 2, but 1 for red-black multigrid in 3D and
+    with FMG. In 3D, and with FMG in 2D, the finest level makes all sweeps after the
     correction."""
     weight: Annotated[PositiveReal, Le(2)] = 1.0
     """With jacobi: the weight of an update."""
     omega: Annotated[PositiveReal, Lt(2)] | None = None
     """With sor: the over-relaxation factor; without it Young's optimum."""
     tolerance: PositiveReal = 1e-8
-    """The iteration ends when its norm is below; for a step of flow see [flow](cases.md#flow)."""
+    """The norm below which an iteration ends; for a step of flow see [flow](cases.md#flow)."""
     relative: StrictBool | None = None
-    """Whether the tolerance is relative: to the norm of b with the walls' values in it or, if that
-    is 0, to the norm at the first check. If not given, true with `monitor = "residual"`, false with
-    `"update"`."""
+    """Whether the tolerance is relative to the norm of b with the walls' values in it or, if that
+    norm is 0, to the norm at the first check. If not given, true with `monitor = "residual"`, false
+    with `"update"`."""
     norm: Literal["l2", "max", "sum-abs-change"] = "l2"
     """`l2` is the root of the sum of squares, `max` the largest magnitude, `sum-abs-change` the
     change of the sum of magnitudes at all points relative to itself (with `monitor =
@@ -370,7 +371,7 @@ class Solver(Section):
 
     @property
     def check_interval(self) -> int:
-        """Iterations from one check to the next; of a fixed number the last, if nothing is said."""
+        """Iterations from one check to the next; by default only the last one of a fixed number."""
         if self.iterations is None or "check_every" in self.model_fields_set:
             return self.check_every
         return self.iterations
@@ -424,11 +425,11 @@ class Time(Section):
     allow_unstable: StrictBool = False
     """Do not refuse an unstable explicit step, warn only."""
     tolerance: PositiveReal | None = None
-    """The march ends when it is steady, when the norm of its change is at most this; not before
-    `end` means exit code 3."""
+    """The march ends as steady when the norm of its change is at most this; exit code 3 if it is
+    not steady at `end`."""
     norm: Literal["max", "sum-change"] = "max"
-    """`max`: the largest rate of change. `sum-change`: the change in a step of the sum of the
-    first field, relative to itself."""
+    """`max`: the largest rate of change. `sum-change`: the change of the first field's sum in a
+    step, relative to that sum."""
 
     @property
     def diffusion(self) -> str:
@@ -448,7 +449,7 @@ class Checkpoint(Section):
 
     every: Interval | None = None
     """From one checkpoint to the next: iterations or steps, or a wall time such as `"30 min"`, `"2
-    h"`, `"90 s"`; without it none is made at intervals."""
+    h"`, `"90 s"`; without it there are no checkpoints at intervals."""
     keep: PositiveInteger = 2
     """The number of checkpoints that are kept, the newest ones."""
 
@@ -488,10 +489,10 @@ class Stop(Section):
     finite, as 1/0, does not hold. See [when a run
     stops](cases.md#when-a-run-stops)."""
     over: Interval | None = None
-    """The length of such a change: steps, or seconds of the march's own time, as `"0.5 s"`."""
+    """The period of a change: steps, or seconds of the march's own time, as `"0.5 s"`."""
     wall_time: WallTime | None = None
-    """After so long, such as `"110 min"`, a run saves a checkpoint and ends with exit code 75, from
-    which `--restart` goes on. It counts from the beginning of the run."""
+    """After this time from its beginning, such as `"110 min"`, a run saves a checkpoint and ends
+    with exit code 75; `--restart` goes on."""
 
     def mistakes(self) -> Found:
         changes = self.when is not None and any(n.endswith(CHANGE) for n in self.when.names)
@@ -505,22 +506,22 @@ class Parallel(Section):
     """`[parallel]`: the machine of a run; it never changes the result."""
 
     backend: Literal["auto", "numpy", "numba", "cupy", "cuda"] = "auto"
-    """`auto` takes the fastest one that works here: a GPU, else numba."""
+    """`auto` takes the fastest backend that works here: a GPU, else numba."""
     threads: PositiveInteger | None = None
     """The threads of numba: all processors if not given, one for each of many processes."""
     ranks: Literal["auto"] | tuple[PositiveInteger, ...] = "auto"
     """Processes along x, y, z; `auto`: the blocks with the least surface."""
     halo: Literal["auto"] | PositiveInteger = "auto"
-    """Layers of ghosts that are exchanged at once, and so sweeps for each exchange; `auto`: as
-    many as a machine makes in one pass, between GPUs in up to seven, else 1. See
+    """Layers of ghosts that are exchanged at once, and so sweeps for each exchange; `auto`: the
+    sweeps of one pass, between GPUs of up to seven passes, else 1. See
     [many processes](cases.md#many-processes)."""
     transport: Literal["auto", "nccl", "mpi", "host"] = "auto"
-    """How ghosts move between GPUs: NCCL, MPI of memory of GPUs, MPI through pinned memory of
-    the host, or the first of these that works."""
+    """How ghosts move between GPUs: by NCCL, by MPI from the memory of GPUs, by MPI through pinned
+    memory of the host, or by the first of these that works."""
 
     @property
     def layers(self) -> int:
-        """Layers of ghosts to begin with: "auto" may find more, where passes are made of sweeps."""
+        """Layers of ghosts; 1 for "auto", until the length of a pass is known."""
         return 1 if self.halo == "auto" else self.halo
 
 
@@ -555,7 +556,7 @@ class Exact(Section):
 class Profile(Section):
     """`[[reference.profile]]`: values of a field along a line that a report draws beside its own.
 
-    The line goes along an axis, through a point. They may be measured, or of the literature.
+    The line goes along an axis, through a point. The values may be measured or published.
     """
 
     field: FieldName
@@ -583,5 +584,5 @@ class Reference(Section):
     exact: Exact = Exact()
     """The exact solution of each field."""
     profiles: tuple[Profile, ...] = Field(default=(), alias="profile")
-    """Values along lines, measured or of the literature, that `heatsolve report` draws beside the
-    run's own."""
+    """Values along lines, measured or published, that `heatsolve report` draws beside the run's
+    own."""

@@ -17,8 +17,11 @@ from heatsolve.stencil.grid import WALLS
 
 @dataclass(frozen=True)
 class Statistic:
-    """A statistic of one field, or of two of which the second may be the first: its kind is mean,
-    product (the mean product of their deviations from their means), minimum or maximum."""
+    """A statistic of one field, or of a pair (of one field twice for a variance).
+
+    Its kind is mean, product (the mean product of the deviations from the means), minimum or
+    maximum.
+    """
 
     kind: str
     sources: tuple[str, ...]
@@ -35,10 +38,10 @@ class Integral(Section):
     fields: tuple[FieldName, ...]
     """Fields that a file may have: of the model, derived ones, statistics."""
     lower: tuple[Real, ...] | None = None
-    """The low corner of a box; that of the grid if not given."""
+    """The low corner of a box; the grid's if not given."""
     upper: tuple[Real, ...] | None = None
-    """The high corner. Along an axis on which it is the same as that of the low one, the box is a
-    plane, to which values are interpolated: the integral is one over its area."""
+    """The high corner. Where both corners have the same coordinate along an axis, the box is a
+    plane, to which values are interpolated: the integral is over its area."""
     wall: Literal["left", "right", "bottom", "top", "back", "front"] | None = None
     """In place of a box: all of a wall."""
 
@@ -96,24 +99,23 @@ class Statistics(Section):
     """The time from which on steps count."""
     every: Interval = 1
     """From one sample of the fields to the next: steps, or seconds of the march's own time such as
-    `"0.1 s"`. A sample stands for the time since the one before. Profiles and spectra have a
-    row for each."""
+    `"0.1 s"`. A sample stands for the time since the sample before. Profiles and spectra have a row
+    for each sample."""
     mean: tuple[FieldName, ...] = ()
-    """Fields of the model, or derived ones, of which the file has the mean in time, as
-    `mean_temperature`."""
+    """Fields, of the model or derived, whose mean in time the file has, as `mean_temperature`."""
     variance: tuple[FieldName, ...] = ()
-    """Those of which it has the mean square of the deviation from the mean, as
+    """Fields whose mean square of the deviation from the mean the file has, as
     `variance_temperature`."""
     covariance: tuple[tuple[FieldName, ...], ...] = ()
-    """Pairs of which it has the mean product of both deviations, as
+    """Pairs of fields whose mean product of both deviations the file has, as
     `covariance_velocity_x_velocity_y`."""
     minimum: tuple[FieldName, ...] = ()
-    """Those of which it has the lowest value, as `minimum_temperature`."""
+    """Fields whose lowest value the file has, as `minimum_temperature`."""
     maximum: tuple[FieldName, ...] = ()
-    """Those of which it has the highest value, as `maximum_temperature`."""
+    """Fields whose highest value the file has, as `maximum_temperature`."""
 
     integrals: tuple[Integral, ...] = Field(default=(), alias="integral")
-    """Integrals in space, which the history holds in each row; of a steady case attributes of the
+    """Integrals in space, which the history holds in each row; for a steady case attributes of the
     file."""
 
     profile: Profiles = Profiles()
@@ -123,7 +125,7 @@ class Statistics(Section):
 
     @property
     def recorded(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """What each sample adds to the history: fields, by the kind and the axis."""
+        """The fields whose profiles or spectra the history holds, by kind and axis."""
         sections = {"profile": self.profile, "spectrum": self.spectrum}
         return {
             (kind, axis): names
@@ -167,7 +169,7 @@ class Statistics(Section):
 
 
 def unit_of(statistic: Statistic, units: Mapping[str, str]) -> str:
-    """Its unit, where those of its fields are known; else "1"."""
+    """The unit of a statistic if the units of its fields are known; else "1"."""
     first, *second = (units.get(name, "1") for name in statistic.sources)
     if not second:
         return first

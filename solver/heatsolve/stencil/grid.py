@@ -25,7 +25,7 @@ WALLS = {
 }
 """Names of the low and the high wall of each axis."""
 TOUCH = 1e-9
-"""A part of the spacing that is rounding: positions so near to each other are the same."""
+"""The share of a spacing that counts as rounding: positions this near are the same."""
 
 FEW = 5
 """Unknowns of a sample along an axis along which nothing varies."""
@@ -61,8 +61,8 @@ class Axis:
     `points`: nodes or cells as the case counts them; `on_nodes`: which of the two; `fixed`: for
     the low and the high end, whether a node there carries a given value and is no unknown;
     `block`: the unknowns of this process, from the first to before the last (all, if None);
-    `margin`: so many unknowns of the neighbours below and above its arrays hold, too;
-    `on_faces`: positions are those of the faces behind the cells, or midway behind the nodes.
+    `margin`: the number of unknowns of the neighbours below and above that its arrays hold, too;
+    `on_faces`: positions are at the faces behind the cells, or midway behind the nodes.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Axis:
 
     @property
     def unknowns(self) -> int:
-        """Unknowns in this process's arrays: its own, and those of its margin."""
+        """Unknowns in this process's arrays: its own, and its margin's."""
         own = self.block[1] - self.block[0] if self.block else self.all_unknowns
         return self.margin[0] + own + self.margin[1]
 

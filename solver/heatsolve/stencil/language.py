@@ -127,7 +127,7 @@ def dimension(point: Point) -> int:
 
 
 def evaluate(point: Point, at: tuple[Any, ...], *arguments: Any) -> Any:
-    """A point function at an index, whichever way it takes its index."""
+    """The value of a point function at an index, which it takes as `at` or as `i, j, k`."""
     return point(*at, *arguments) if dimension(point) else point(at, *arguments)
 
 
@@ -149,7 +149,7 @@ def together(points: tuple[Point, ...], places: tuple[tuple[int, ...], ...]) -> 
 
 
 def neighbour(at: tuple[Any, ...], axis: int, distance: int) -> tuple[Any, ...]:
-    """The index so many points further on along one axis."""
+    """The index of the point at this distance along one axis."""
     return (*at[:axis], at[axis] + distance, *at[axis + 1 :])
 
 
@@ -162,7 +162,7 @@ def term(value: Any, kind: str) -> Any:
 def term_of(point: Point, kind: str) -> Point:
     """The point function whose sum is the square of the l2 norm, or whose maximum the max norm.
 
-    Made once for each: backends know a compiled sweep by its point function.
+    Cached, because backends identify a compiled sweep by its point function.
     """
 
     def squared(at, *arguments):
@@ -192,5 +192,5 @@ def fill(at, value):
 
 
 def shifted(at, a, *distances):
-    """a, so many points further on along each axis: periodic walls, packing and unpacking halos."""
+    """a, at these distances along the axes: periodic walls, packing and unpacking halos."""
     return a[tuple([index + distance for index, distance in zip(at, distances, strict=True)])]

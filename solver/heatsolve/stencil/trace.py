@@ -1,9 +1,9 @@
-"""A point function, run once on symbols and written down: the input of every code generator.
+"""Tracing: a point function, run once on symbols, gives the input of every code generator.
 
-`record` calls the point function with symbols in place of its arguments. What
-comes back is a `Tape`: a list of operations in the order of evaluation, each with the places of
-its operands, without repeats. The generators only translate this list, so that no backend can
-change the order of operations, and a point function that breaks the rules is found here.
+`record` calls the point function with symbols in place of its arguments. It returns a `Tape`: a
+list of operations in the order of evaluation, each with the places of its operands, without
+repeats. The generators only translate this list, so that no backend can change the order of
+operations. A point function that breaks the rules of the language is refused here.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from heatsolve.stencil.language import ONE, ZERO, Known, Point, dimension, evalu
 
 ARRAY, REAL, INTEGER = "array", "real", "integer"
 KNOWN: dict[str, Known] = {"one": ONE, "zero": ZERO}
-"""The kinds of argument of a point function; those known beforehand are on no tape.
+"""The kinds of argument of a point function; ONE and ZERO are known beforehand, and on no tape.
 
-A product with ONE is what it was. ZERO is left out by those point functions that look for it.
+A product with ONE is left out. A point function may test for ZERO and leave terms out.
 """
 
 
@@ -33,7 +33,7 @@ class Operation:
 class Tape:
     """The operations of a point function and the places of its results.
 
-    There is one for each function and kinds of arguments, so a tape equals itself only.
+    There is one tape for each function and its kinds of arguments, so a tape equals only itself.
 
     Entries: `("load", (argument, subscript))`, `("scalar", (argument,))`, `("constant", (value,))`,
     `("+ - * /", (a, b))`, `("neg", (a,))`, `("sqrt", (a,))`, comparisons, `("&", (a, b))`,
@@ -260,12 +260,12 @@ BYTES_OF = {"float64": 8, "float32": 4}
 class Signature:
     """What a compiled sweep depends on besides its point function.
 
-    `arguments`: for each argument REAL, INTEGER, one of KNOWN (passed as a real that nobody reads),
+    `arguments`: for each argument REAL, INTEGER, one of KNOWN (passed as a real that is not read),
     or for an array a tuple that tells for each axis whether the array is constant along it.
     `outputs`: for each result "array", "sum" or "max". `in_place`: for each output, the number of
     the argument that is the same array, or None. `gated`: whether the sweep does nothing once the
-    device's gate is closed. `apart`: the arrays, by their names in generated code, whose extents
-    are not those that the others share. `narrow`: the arrays in single precision, by the same
+    device's gate is closed. `apart`: the arrays, by their names in generated code, with extents of
+    their own; all others share theirs. `narrow`: the arrays in single precision, by the same
     names, of a sweep that computes in double. `pairs`: whether a thread may load and store two
     neighbours of the innermost axis at once. `wraps`: the axes along which the first argument is
     read at the other end where a point of the region has no neighbour in it; none if empty.
@@ -298,12 +298,12 @@ class Signature:
         return any(kind != "array" for kind in self.outputs)
 
     def target(self, output: int) -> str:
-        """The name by which generated code writes an array output: one name for one array."""
+        """The name of an array output in generated code: one name for one array."""
         argument = self.in_place[output]
         return f"o{output}" if argument is None else f"a{argument}"
 
     def suffix(self, name: str) -> str:
-        """What generated code appends to the names of an array's extents, strides and place."""
+        """The suffix of the names of an array's extents, strides and place in generated code."""
         return f"_{name}" if name in self.apart else ""
 
     def real_of(self, name: str) -> str:
@@ -311,7 +311,7 @@ class Signature:
         return "float32" if name in self.narrow else self.precision
 
     def _moved(self, tape: Tape) -> list[str]:
-        """The full arrays that one sweep moves through memory: those read, and those written."""
+        """The full arrays that one sweep reads or writes."""
         read = {number for number, _ in tape.loads() if not any(self.arguments[number])}
         written = [f"o{n}" for n, kind in enumerate(self.outputs) if kind == "array"]
         return [*[f"a{number}" for number in read], *written]

@@ -1,10 +1,9 @@
 """How the unknowns of a level are divided among the processes, and its coefficients on the host.
 
-The process that owns the fine point 2q - 1 owns the coarse point q, so that blocks of all levels
-lie over each other, whatever their bounds; a level is gathered on every process before a block of
-it would be too small to be halved. What is computed from all of a level is then computed by every
-process for itself, to the same bits: that costs no more time than to wait for one that does it,
-and one message less.
+The process that owns the fine point 2q - 1 owns the coarse point q, so that the blocks of a process
+overlap on all levels. A level is gathered on every process before one of its blocks would be too
+small to be halved. Every process then computes the whole level for itself, to the same bits: this
+takes no more time than waiting for one process to do it, and saves a message.
 """
 
 import math
@@ -24,21 +23,21 @@ from heatsolve.stencil.grid import Axis, Grid
 from heatsolve.stencil.language import shifted
 
 LEAST = 8
-"""Unknowns along a divided axis that every block of a divided level has."""
+"""The least number of unknowns of a block along a divided axis; smaller levels are gathered."""
 GATHERED_UP_TO = 1 << 14
-"""Unknowns of a level up to which messages would take longer than its sweeps."""
+"""Unknowns up to which a level is gathered: its messages would take longer than its sweeps."""
 LAYERS = 3
-"""Layers of the neighbours' coefficients that a coarse block is made of, at most."""
+"""The most layers of the neighbours' coefficients that a coarse block depends on."""
 JUMP = 2.0
-"""Ratio of neighbouring conductances from which no linear profile is expected between them."""
+"""The ratio of neighbouring conductances from which on interpolation is not linear."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """The processes, how many there are along each axis, and the ends of their blocks there.
+    """The processes, their number along each axis, and the ends of their blocks there.
 
     `ends` holds for each axis 0 and the number of the last unknown of each block; `periodic` tells
-    which axes are rings.
+    which axes are periodic.
     """
 
     ranks: Ranks
@@ -48,7 +47,7 @@ class Partition:
 
     @classmethod
     def of(cls, halo: Halo) -> "Partition":
-        """The partition of the finest level: that of the run."""
+        """The partition of the finest level, the run's own."""
         ends = []
         for axis, parts in zip(halo.grid.axes, halo.dims, strict=True):
             blocks = [block_of(axis.all_unknowns, parts, place) for place in range(parts)]
@@ -62,7 +61,7 @@ class Partition:
 
     @property
     def too_fine(self) -> bool:
-        """Whether the level is better gathered than halved in its blocks."""
+        """Whether the level is to be gathered before it is halved."""
         smallest = min(
             int(np.diff(ends).min())
             for parts, ends in zip(self.dims, self.ends, strict=True)
@@ -181,14 +180,14 @@ class HostCoefficient:
         return np.moveaxis(self.values, axis, -1)
 
     def first_of(self, axis: int) -> "HostCoefficient":
-        """The same where it is constant along an axis."""
+        """The first layer along an axis, along which the coefficient is constant."""
         varies = (*self.varies[:axis], False, *self.varies[axis + 1 :])
         return replace(self, values=np.take(self.values, [0], axis=axis), varies=varies)
 
     def widened(self, axis: int, layers: int = LAYERS) -> np.ndarray:
         """The values with more layers on both sides along an axis, which is then the last one.
 
-        Beyond the ends of the axis stands what is beside them.
+        Beyond the ends of the axis the outermost values are repeated.
         """
         values = self.last(axis)
         count = values.shape[-1] - (axis == self.along)
@@ -222,10 +221,10 @@ class HostCoefficient:
     def to_device(
         self, grid: Grid, backend: Backend, shape: Sequence[int], known: Any = None
     ) -> Any:
-        """The array that point functions take, with an extent of 1 along all axes where it can be.
+        """The array for point functions, with an extent of 1 along axes where it is constant.
 
-        It has the shape of the field's arrays if it varies along all axes. `known` is taken where
-        it is already that array. Element 0 of faces is read nowhere.
+        It has the shape of the field's arrays if it varies along all axes. `known` is returned if
+        it is that array already. Element 0 of faces is not read.
         """
         kept, faces = self, self.along
         if faces is not None and self.is_constant(faces):
@@ -269,7 +268,7 @@ class HostCoefficient:
         return replace(self, values=whole, partition=partition.gathered())
 
     def is_even(self) -> bool:
-        """Whether no own conductance is much larger than those beside it, walls apart."""
+        """Whether no own conductance is much larger than its neighbours, walls apart."""
         assert self.along is not None
         first, stop = self.partition.blocks()[self.along]
         # The walls' faces have the numbers 1 and n + 1.
@@ -308,9 +307,9 @@ class HostCoefficient:
 def coefficients_of(
     arrays: Sequence[Any], grid: Grid, partition: Partition, backend: Backend
 ) -> list[HostCoefficient]:
-    """From the arrays of a system: conductances of the faces along each axis, and a capacity.
+    """The coefficients of a system's arrays: conductances of the faces along each axis, a capacity.
 
-    Asks all processes: conditions at a wall may make conductances vary on some of them only.
+    Asks all processes: conditions at a wall may make conductances vary on some processes only.
     """
     mine = [[extent > 1 for extent in array.shape] for array in arrays]
     anywhere = np.any(partition.ranks.gather(mine), axis=0)
@@ -334,8 +333,8 @@ def coefficients_of(
 
 
 def are_even(faces: Sequence[HostCoefficient]) -> bool:
-    """Whether no conductance is much larger than those beside it, walls apart (asks all)."""
-    mine = [coefficient.is_even() for coefficient in faces]  # every one: all are asked
+    """Whether no conductance is much larger than its neighbours, walls apart (asks all)."""
+    mine = [coefficient.is_even() for coefficient in faces]  # no short cut: each asks all
     return all(faces[0].partition.ranks.gather(all(mine)))
 
 

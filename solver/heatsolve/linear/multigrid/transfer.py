@@ -1,11 +1,11 @@
-"""Residuals to the next coarser level, corrections and solutions back: one axis after the other.
+"""Restriction of residuals, interpolation of corrections and solutions: one axis after the other.
 
-Arrays are seen as (before, layers, after) around an axis, and a fine one with an even number of
-layers as pairs (before, pair, parity and after), so that its layer 2p + parity is the pair's: the
-point language knows no index 2q. Where a block begins decides which elements belong to the coarse
-point q; the shifts that lead to them are integer arguments of a sweep.
+An array is viewed as (before, layers, after) around an axis. A fine array with an even number of
+layers is viewed as (before, pair, parity and after), with layer 2p + parity in pair p, because the
+point language has no index 2q. The elements that belong to the coarse point q depend on where a
+block begins; the shifts to them are integer arguments of a sweep.
 
-On a device both axes of a 2D grid are transferred at once, if arrays hold all of them: see
+On a device both axes of a 2D grid are transferred at once, if one process holds all of them: see
 `transfer_2d`.
 """
 
@@ -30,9 +30,9 @@ from heatsolve.stencil.language import Point, shifted
 from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, Tape, record
 
 WIDE = 2000
-"""Coarse points along both axes of a 2D grid from which on only those beside walls are copied.
+"""Coarse points along both axes of a 2D grid from which on only points beside walls are copied.
 
-With fewer it takes no longer to copy all (H200).
+With fewer points copying all of them takes no longer (H200).
 """
 
 Exchange = Callable[[Any], None]
@@ -42,8 +42,9 @@ Exchange = Callable[[Any], None]
 class AxisTransfer:
     """One halved axis of a block: how it is halved, and the block's bounds on both levels.
 
-    `fine` and `coarse` are the first number in the arrays (that of their element 0) and the number
-    of unknowns. `exchange` brings one layer below and two above into an array of the fine level.
+    `fine` and `coarse` are, on each level, the number of the point in element 0 of the arrays, and
+    the number of unknowns. `exchange` brings one layer below and two above into an array of the
+    fine level.
     """
 
     coarsening: AxisCoarsening
@@ -58,7 +59,7 @@ class AxisTransfer:
 
     @property
     def offset(self) -> int:
-        """The coarse element c takes from the elements 2c + offset ... 2c + offset + 3."""
+        """The coarse element c is restricted from the elements 2c + offset ... 2c + offset + 3."""
         return 2 * self.coarse[0] - 2 - self.fine[0]
 
     def room(self, extent: int) -> int:
@@ -76,9 +77,9 @@ class AxisTransfer:
 
 
 class Transfer:
-    """Between a level and the next one; `axes` holds the axes that are halved.
+    """The transfer between a level and the next one; `axes` holds the axes that are halved.
 
-    `coarse_b` and `coarse_u` belong to the coarse level. The arrays between them are made when they
+    `coarse_b` and `coarse_u` are arrays of the coarse level. Intermediate arrays are made when they
     are first needed: a level that is halved in passes of the backend needs none.
     """
 
@@ -124,19 +125,19 @@ class Transfer:
 
     @property
     def restriction_weights(self) -> list[Any]:
-        """For each axis, what a coarse point takes of the four points 2q - 2 ... 2q + 1."""
+        """For each axis, the weights of the points 2q - 2 ... 2q + 1 in the coarse point q."""
         return [line for lines in self._restriction for line in lines]
 
     @property
     def interpolation_weights(self) -> list[Any]:
-        """For each axis, what the points 2q, and 2q + 1, take of the coarse points q and q + 1."""
+        """For each axis, the weights of coarse points q and q + 1 in the points 2q and 2q + 1."""
         return [line for both in self._parities for parity in both for line in parity.weights]
 
     @cached_property
     def finer(self) -> Any:
-        """The array of the fine level that is restricted and into which is interpolated.
+        """The array of the fine level that is restricted from and interpolated into.
 
-        Where the interpolation leaves it alone its ghosts stay 0.
+        Ghosts that the interpolation does not write stay 0.
         """
         return self.backend.zeros(self._extents)
 
@@ -158,7 +159,7 @@ class Transfer:
         return steps
 
     def restrict(self) -> None:
-        """b of the coarse level from the residual in `finer`."""
+        """Restrict the residual in `finer` to b of the coarse level."""
         if self.in_2d:
             self._exchange()
             self._restrict_2d(self.finer, *self._restriction)
