@@ -394,7 +394,7 @@ def _of_derived(d: int) -> list[Entry]:
     u, k = _mixed(d), _along(d, d - 1)
     entries = [
         Entry(f"{d}d-speed", derived.speed, d, (u,) * d),
-        Entry(f"{d}d-less", derived.less, d, (u, u)),
+        Entry(f"{d}d-difference", points.change, d, (u, u)),
         Entry(f"{d}d-add-product", derived.add_product, d, (u, u, u, REAL), (0,)),
         Entry(f"{d}d-product", flux.product, d, (u, k), ("sum",)),
     ]
@@ -426,7 +426,7 @@ def _of_statistics(d: int) -> list[Entry]:
         Entry(f"{d}d-sampled", several, d, (REAL, REAL, *[u] * 8), places),
         Entry(f"{d}d-sampled-mean", statistics.sampled(1, 1, (), (), ()), d, (REAL, REAL, u, u),
               (3,)),
-        Entry(f"{d}d-multiplied", statistics.multiplied, d, (u, REAL)),
+        Entry(f"{d}d-scaled", points.scaled, d, (u, REAL)),
         Entry(f"{d}d-weighted", integrals.weighted, d, (u, *[_along(d, n) for n in range(d)]),
               ("sum",)),
     ]  # fmt: skip

@@ -61,6 +61,19 @@ def test_matrix(name):
     np.testing.assert_allclose(r[inside].ravel(), expected, rtol=1e-13, atol=1e-13 * matrix.max())
 
 
+@pytest.mark.parametrize("name", GRIDS)
+def test_ghosts_of_periodic_axes_come_with_the_solution(name):
+    """Those of an exchange, bit by bit; all others are 0."""
+    system, _ = noisy_system(*GRIDS[name], conductivity="1 + x")
+    x = np.full(system.grid.shape, np.nan)
+    Inverse(system).solve_from_zero(x)
+    exchanged = np.zeros_like(x)
+    inside = tuple(slice(*own) for own in system.grid.interior)
+    exchanged[inside] = x[inside]
+    system.halo.exchange(exchanged)
+    assert np.array_equal(x, exchanged) and x[inside].any()
+
+
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("name", ["cells", "box"])
 @pytest.mark.parametrize("other", ["numba", *GPU])

@@ -42,7 +42,7 @@ MOST_OF_A_BLOCK = 1 << 12
 """Points of sweeps beside each other, up to which one block makes them."""
 MOST_BESIDE = 1 << 17
 """Points up to which a sweep may share a kernel with those that need no barrier."""
-MOST_SWEEPS = 100
+MOST_SWEEPS = 150
 """Sweeps of a kernel."""
 WORDS = 70
 """Words of a row of its table, which lies in shared memory, at most."""

@@ -78,8 +78,11 @@ class Multigrid(Pairwise):
         if change is not None and copies:
             self._old = self.system.like(self.solution(number), self._old)
         if norm is not None and norm.in_descent and norm.descended_after != number:
-            self._descend(number, norm)
-            norm.forget()
+            assert isinstance(self._finest, FusedLevel)
+            u = self.solution(number)
+            self._finest.descend(
+                u, self._pair[u is self.u]
+            )  # nobody asks for the norm of the start
         if self._overlapped is not None:
             self._overlapped.copy_in(self.u, self.system.b)
         (self._replayed_cycle(number) if number or not self._nested else self._full)()
@@ -106,14 +109,13 @@ class Multigrid(Pairwise):
             return
         assert isinstance(level, FusedLevel)
         result = level.finish_cycle(u, u, other, self._cycle_index)
-        level.descend(result, other if result is u else u)
+        level.descend_with_norm(result)
 
     def _descend(self, steps: int, norm: "FusedNorm") -> None:
         """Make the descent of the cycle after `steps` cycles: it adds their residual's norm."""
         norm.forget()
-        u = self.solution(steps)
         assert isinstance(self._finest, FusedLevel)
-        self._finest.descend(u, self._pair[u is self.u])
+        self._finest.descend_with_norm(self.solution(steps))
         norm.descended_after = norm.valid_after = steps
 
     def _solve(self) -> None:

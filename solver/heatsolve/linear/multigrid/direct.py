@@ -42,10 +42,12 @@ class Inverse:
         # Largest elements, not sums of them: the same number whatever the machine.
         bound = len(matrix) * np.abs(matrix).max() * np.abs(inverse).max()
         self.is_sound = bool(np.finfo(backend.dtype).eps * bound <= SOUND)
-        # Of any element that is no unknown the row and the column are 0.
-        own = np.flatnonzero(inside(system.grid))
+        # An element takes from unknowns only. A ghost of a periodic axis takes as its unknown does,
+        # any other ghost nothing.
+        own, numbers = np.flatnonzero(inside(system.grid)), numbers_of(system.grid).reshape(-1)
+        given = np.flatnonzero(numbers >= 0)
         spread = np.zeros((MOST, size))
-        spread[np.ix_(own, own)] = inverse.T
+        spread[np.ix_(own, given)] = inverse.T[:, numbers[given]]
         self._inverse = backend.to_device(spread.reshape(ROW, ROW, size))
         residual, self._sums = backend.zeros((MOST,)), backend.zeros((1, ROW, size))
         self._change = backend.zeros(shape)
@@ -61,7 +63,7 @@ class Inverse:
         sweep(added, x, system.grid.interior, u, self._change)
 
     def solve_from_zero(self, x: Any) -> None:
-        """x = A^-1 b, and 0 at its ghosts."""
+        """x = A^-1 b, with the ghosts of periodic axes; 0 at all others."""
         system, sweep = self._system, self._backend.sweep
         sweep(copy, self._residual, system.grid.interior, system.b)
         self._multiply(self._backend.part(x, self._line.shape))

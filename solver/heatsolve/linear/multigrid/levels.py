@@ -94,6 +94,8 @@ class Level(ABC):
 
     overlaps = False
     """Whether its arrays are its own, and hold layers of the neighbours' blocks, too."""
+    fills_ghosts = False
+    """Whether `solve_from_zero` gives the ghosts of its result, too."""
     swaps = False
     """Whether a cycle leaves its result in the other array than the one that it began with."""
 
@@ -144,6 +146,8 @@ class CoarsestLevel(Level):
     def cycle(self, u: Any, other: Any, cycle_index: int) -> Any:
         self._inverse.solve(u, u)
         return u
+
+    fills_ghosts = True
 
     def solve_from_zero(self, cycle_index: int, cycles: int) -> None:
         self._inverse.solve_from_zero(self.other)
@@ -201,9 +205,14 @@ class SweptLevel(Level):
     def ascend(self, u: Any, result: Any) -> None:
         """Add the next level's solution to u (None: 0), and post-smooth, into `result`."""
         assert u is result
-        self.coarse.system.halo.exchange(self.coarse.other)
+        self._exchange_correction()
         self._correct(u)
         self._relaxation.smooth(u, self.other if u is self.u else self.u, self.smoother.after)
+
+    def _exchange_correction(self) -> None:
+        """Bring the ghosts of the next level's solution, unless they are there."""
+        if not self.coarse.fills_ghosts:
+            self.coarse.system.halo.exchange(self.coarse.other)
 
     @cached_property
     def _residual(self) -> Any:
@@ -350,7 +359,7 @@ class Legs:
         half = ((), *self._down) if restricts else (self._relaxation.smoother.after, *self._up)
         leg = self._leg(*half, norm=norm, restricts=restricts, **self._of_residual)
         if leg:
-            self.passes["descend" if restricts else "ascend"] = leg
+            self.passes["descend with norm" if restricts else "ascend"] = leg
         return bool(leg)
 
 
@@ -370,6 +379,10 @@ class FusedLevel(SweptLevel):
         self.passes["descend"](result, u)
         return result
 
+    def descend_with_norm(self, u: Any) -> None:
+        """Restrict the residual, and add its norm, without pre-smoothing."""
+        self.passes["descend with norm"](u, u)
+
     def descend_from_zero(self) -> Any:
         self.passes["descend from zero"](self.u, None)
         return self.u if self.smoother.before else None
@@ -383,10 +396,6 @@ class FusedLevel(SweptLevel):
         halfway = self.other if result is self.u else self.u
         ascent(halfway, u)
         self.passes["go on"](result, halfway)
-
-    def _exchange_correction(self) -> None:
-        """Bring the ghosts of the correction from other processes."""
-        self.coarse.system.halo.exchange(self.coarse.other)
 
 
 def level_of(plan: Plan, smoother: Smoother, coarse: Level, step: Step) -> SweptLevel:
