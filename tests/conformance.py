@@ -420,12 +420,12 @@ def _of_derived(d: int) -> list[Entry]:
 def _of_statistics(d: int) -> list[Entry]:
     """Of two fields: their means, a variance, a covariance, the extremes; and a mean alone."""
     u = _mixed(d)
-    several = statistics.sampled(2, 2, ((0, 0), (0, 1)), (1,), (0,))
+    several = statistics.welford_update(2, 2, ((0, 0), (0, 1)), (1,), (0,))
+    mean = statistics.welford_update(1, 1, (), (), ())
     places = tuple(range(4, 10))
     return [
         Entry(f"{d}d-sampled", several, d, (REAL, REAL, *[u] * 8), places),
-        Entry(f"{d}d-sampled-mean", statistics.sampled(1, 1, (), (), ()), d, (REAL, REAL, u, u),
-              (3,)),
+        Entry(f"{d}d-sampled-mean", mean, d, (REAL, REAL, u, u), (3,)),
         Entry(f"{d}d-scaled", points.scaled, d, (u, REAL)),
         Entry(f"{d}d-weighted", integrals.weighted, d, (u, *[_along(d, n) for n in range(d)]),
               ("sum",)),
