@@ -1,4 +1,4 @@
-"""What a machine must offer so that the solver runs on it: the backend interface.
+"""The backend interface: arrays, sweeps, norms, and optional fused passes of a machine.
 
 Four backends implement it: `numpy`, `numba` (threads), `cupy` and `cuda` (Numba-CUDA). Each runs
 the same point functions and gives the same bits. Arrays hold a grid's unknowns and their ring of
@@ -38,9 +38,9 @@ from heatsolve.stencil.trace import INTEGER, Tape, describe, place_of
 from heatsolve.stencil.trace import Signature as Signature
 
 MOST_FUSED = 15
-"""Sweeps that one pass through memory makes at most."""
+"""The most sweeps of one pass through memory."""
 MOST_RESIDENT = 511
-"""Sweeps that are made at once at most, of a field that stays on the chip meanwhile."""
+"""The most sweeps that are made at once of a field that stays on the chip."""
 SINGLE = np.dtype("float32")
 
 Converts = tuple[Callable[[Any], Any] | None, ...]
@@ -68,18 +68,18 @@ class Prepared(NamedTuple):
 
 @dataclass
 class Progress:
-    """What the sweeps of a machine have done, and whether they now obey its gate."""
+    """The work that the sweeps of a machine have done, and whether they now obey its gate."""
 
     points_updated: int = 0
     bytes_moved: int = 0
     launches: int = 0
     gated: bool = False
     recorded: list[Any] | None = None
-    """What is queued while it is only recorded."""
+    """The calls that are recorded and not queued; None while nothing is recorded."""
 
 
 def _of_progress(name: str) -> Any:
-    """An attribute of its progress, which a machine shares with its twin in single precision."""
+    """An attribute of a machine's progress, shared with the same machine in another precision."""
 
     def get(machine: "Backend") -> Any:
         return getattr(machine._progress, name)
@@ -94,7 +94,7 @@ class Message:
     """An array on its way between processes: packed by a sweep, moved by MPI, unpacked by a sweep.
 
     `array` is what sweeps write and read, `buffer` is what MPI sends or receives. On a host they
-    are the same, and nothing is to be done between packing and sending.
+    are the same, and nothing happens between packing and sending.
     """
 
     def __init__(self, array: Any, buffer: Any):
@@ -113,27 +113,31 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class CycleLeg:
-    """What a cycle of multigrid does on one level before the correction, or after it.
+    """One half of a multigrid cycle on one level: before the correction, or after it.
 
     Sweep n is u[p] = point(p, u, *stages[n]) at the points p of `region` whose colour is
-    colours[n]: 1 red, where the sum of the indices is even, -1 black, 0 both. `shape` is that of
-    the field; along an axis in `wraps` it is periodic. From row to row of its arrays, and of all
-    others that vary along all axes, there are `pitch` elements: rows may have room for more.
+    colours[n]: 1 red, where the sum of the indices is even, -1 black, 0 both. `shape` is the shape
+    of the field, periodic along the axes in `wraps`. `pitch`: elements from row to row of its
+    arrays, and of all others that vary along all axes; rows may be padded.
 
-    If it `restricts` it is the half before the correction: after the sweeps residual(p, u,
-    *operands) is restricted into the array `coarse`. Otherwise it is the one after it: the sweeps
-    begin at u plus what is interpolated from `coarse`; or it is the rest of that one, where there
-    is no `coarse`. Where `from_zero`, u is 0 at the beginning. The terms of a `norm`, an
-    Accumulator, of the residual of the result are added to it. Operands are b and the coefficients;
-    a stage is b, a weight, perhaps the inverse of the diagonal, and the coefficients (there is one
-    even without sweeps); inverse(p, *coefficients) is what makes that inverse. With a `margin` all
-    of them but b have the same value at all points with so many layers between them and the walls.
-    The coarse field has the `coarse_shape`; rows of its array may have room, too. `weights` holds
-    four for each axis, slowest first: what a coarse point takes of the points 2q - 2 ... 2q + 1, or
-    what the points 2q and then 2q + 1 take of the coarse points q and q + 1. `functions` are what
-    single sweeps do along one axis, in this order of values: `restricted` takes four pairs of a
-    weight and a value, `interpolated` two, `corrected` these and the former value; `coloured` takes
-    a colour, the new value, the former one, and the sign of the point.
+    restricts: this is the half before the correction. After the sweeps residual(p, u, *operands) is
+        restricted into the array `coarse`.
+    coarse: in the half after the correction the sweeps begin at u plus the correction that is
+        interpolated from it; without it the leg is the rest of that half.
+    from_zero: u is 0 at the beginning.
+    norm: an Accumulator; the terms of a norm of the result's residual are added to it.
+    operands: b and the coefficients.
+    stages: each is b, a weight, perhaps the inverse of the diagonal, and the coefficients; there is
+        one even without sweeps.
+    inverse: inverse(p, *coefficients) is the inverse of the diagonal in a stage.
+    margin: with more than this number of layers between a point and the walls all operands but b
+        have the same value.
+    coarse_shape: the shape of the coarse field; the rows of its array may be padded, too.
+    weights: four for each axis, slowest first: of the points 2q - 2 ... 2q + 1 in the coarse point
+        q, or of the coarse points q and q + 1 in the point 2q and then in the point 2q + 1.
+    functions: the operations along one axis, with this order of values: `restricted` takes four
+        pairs of a weight and a value, `interpolated` two, `corrected` these and the former value;
+        `coloured` takes a colour, the new value, the former one, and the sign of the point.
     """
 
     point: Point
@@ -159,8 +163,8 @@ class CycleLeg:
 class ArrayLibrary:
     """NumPy, which shares the memory of a host backend; `threads` are those that it may use.
 
-    `namespace` has NumPy's functions. `fft` has the real FFTs of `scipy.fft`, or is None on a
-    host, where whoever wants them may take SciPy itself. `transforms` are ready ones, if any.
+    `namespace` has NumPy's functions. `fft` has the real FFTs of `scipy.fft`, or is None on a host,
+    where a caller uses SciPy itself. `transforms` are ready sine and cosine transforms, if any.
     """
 
     namespace: Any = np
@@ -172,7 +176,7 @@ class ArrayLibrary:
 
     @contextmanager
     def queue(self) -> Iterator[None]:
-        """Inside, what the library does comes in turn with the sweeps of the backend."""
+        """A context in which the library's work is queued in order with the backend's sweeps."""
         yield
 
     def view(self, array: Any) -> Any:
@@ -198,7 +202,7 @@ class Backend(ABC):
     integer: Callable[[Any], Any] = int
     """The type in which compiled sweeps take an integer argument."""
     lookahead = 1
-    """How many steps it pays to queue before the host looks at a result."""
+    """The number of steps that it pays to queue before the host reads a result."""
     threads = 1
     """Threads of the host that run its sweeps."""
     points_updated: int = _of_progress("points_updated")
@@ -216,8 +220,8 @@ class Backend(ABC):
         self.dtype = np.dtype(precision)
         self.combine: Callable[[np.ndarray], np.ndarray] = _alone
         self._progress = Progress()
-        # Sweeps, fused sweeps, and what is known of sweeps, each by all that it depends on; their
-        # keys differ in length.
+        # Compiled sweeps, fused sweeps, and analyses of sweeps, each by all that it depends on;
+        # their keys differ in length.
         self._compiled: dict[Any, Any] = {}
         self._single: Self | None = None
         self._double: Self | None = None
@@ -225,9 +229,9 @@ class Backend(ABC):
     def single(self) -> Self:
         """The same machine in single precision.
 
-        Its sweeps come in turn with those of this one, obey the same gate and count as the same
-        work. Sweeps of this one take its arrays, too: they read them exactly, compute in double
-        precision, and round what they write.
+        Its sweeps share the queue, the gate and the count of work with this machine. Sweeps of
+        this machine also take its arrays: they read them exactly, compute in double precision, and
+        round the results.
         """
         if self._single is None:
             single = duplicate(self)  # it shares the progress
@@ -248,10 +252,10 @@ class Backend(ABC):
         return self._double
 
     def join(self, combine: Callable[[np.ndarray], np.ndarray], nccl: Nccl | None = None) -> None:
-        """From now on `combine` makes the registers of all processes one.
+        """From now on `combine` adds up the registers of all processes.
 
-        Without NCCL between devices a gate cannot know what other processes compute, so the
-        host looks every time.
+        Without NCCL a device's gate cannot depend on other processes' sums, so the host reads every
+        check.
         """
         self.combine = combine
         self.lookahead = 1
@@ -270,7 +274,7 @@ class Backend(ABC):
     # ---- arrays ----------------------------------------------------------------------------------
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free, and all that there are, where its arrays lie."""
+        """Free and total bytes of the memory of its arrays."""
         return host_memory()
 
     @property
@@ -283,9 +287,9 @@ class Backend(ABC):
         """A new array of zeros in the backend's precision."""
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The extents of an array of a shape in which the backend's fused sweeps are fastest.
+        """The extents of an array of this shape with which fused sweeps are fastest.
 
-        Rows may have room for more elements. Those stay 0, and count nowhere.
+        Rows may be padded with elements that stay 0 and are never read as values.
         """
         return tuple(shape)
 
@@ -294,7 +298,7 @@ class Backend(ABC):
         """A copy of a host array on the device, in the backend's precision."""
 
     def factor(self, host: np.ndarray) -> Any:
-        """The same of an array that is only multiplied and divided by; ONE where it is 1."""
+        """As `to_device`, for an array that is only a factor or a divisor; ONE if all is 1."""
         return ONE if np.all(host == 1.0) else self.to_device(host)
 
     @abstractmethod
@@ -329,16 +333,16 @@ class Backend(ABC):
         """Wait until all sweeps are done."""
 
     def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
-        """What does `work`: sweeps of the same arrays with the same numbers at each call.
+        """A call that does `work`: sweeps of the same arrays with the same numbers at each call.
 
-        A backend may record them once and play them back, without the host's part in each. It
-        calls `work` for that ahead of time, without effect: so it only sweeps, and reads no result.
-        `gated` tells whether the gate is used when it is first played.
+        A backend may record the sweeps once and replay them, without the host's part in each. To
+        record them it calls `work` ahead of time, without effect; so `work` may only sweep, and
+        read no result. `gated`: whether the gate is in use at the first replay.
         """
         return work
 
     def enqueue(self, work: Callable[[], None]) -> None:
-        """Do some work in turn with the sweeps, or record it while they are recorded."""
+        """Do some work in order with the sweeps, or record it while they are recorded."""
         work()
 
     def joins(self, regions: Sequence[Region]) -> bool:
@@ -360,10 +364,10 @@ class Backend(ABC):
         return recorded, points, moved
 
     def stopwatch(self) -> Callable[[], float]:
-        """Begin to measure time; what is returned gives the seconds since, and may be called once.
+        """Begin to measure time; return a call for the seconds since, to be called once.
 
-        It waits until all work is done. Where a device has a clock of its own, the time is that
-        between the two places in its queue.
+        It waits until all work is done. A device with a clock of its own measures the time between
+        the two places in its queue.
         """
         self.sync()
         began = time.perf_counter()
@@ -388,8 +392,8 @@ class Backend(ABC):
 
         `out` is an array, an Accumulator, or a tuple of them for a point function that returns as
         many values. Raises ValueError when an output is also read at a shift or is too small.
-        Where the first argument `wraps`, the region is all of its unknowns, and its ghosts are not
-        read, but what they would hold: for regions of up to `most_wrapped` points.
+        Where the first argument `wraps`, the region is all of its unknowns, and in place of its
+        ghosts the other end of the axis is read: for regions of up to `most_wrapped` points.
         """
         points = math.prod([max(0, high - low) for low, high in region])
         if points == 0:  # nothing is compiled for it
@@ -410,7 +414,7 @@ class Backend(ABC):
             if kind != "array":
                 targets.append(output.register)
                 continue
-            # Compiled loops do not look where they write.
+            # Compiled loops do not check bounds.
             for (_, high), extent in zip(region, output.shape, strict=True):
                 if high > extent:
                     raise ValueError(f"region {region} does not fit an output of {output.shape}")
@@ -509,8 +513,8 @@ class Backend(ABC):
 
         A device that queues work has a gate, too: once the value of a check is at most its
         threshold, the sweeps queued after it do nothing. So the device stops at the very step that
-        meets a criterion though the host looks later. The gate may close a little early (the host
-        decides, and goes on), never late.
+        meets a criterion although the host reads it later. The gate may close a little early (the
+        host then decides to go on), never late.
         """
         self._checks: list[float] = []
 
@@ -528,7 +532,7 @@ class Backend(ABC):
         return self._checks
 
     def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
-        """The values of several accumulators, which then begin anew: one message and one wait for
+        """The values of several accumulators, which are then cleared: one message and one wait for
         all (waits)."""
         if not accumulators:
             return []
@@ -546,13 +550,13 @@ class Backend(ABC):
         """The integers of a register, on the host (waits)."""
 
     def post_register(self, register: Any) -> None:
-        """Send the integers of a register to the host, in turn with the sweeps, and empty it.
+        """Send the integers of a register to the host, in order with the sweeps, and clear it.
 
-        What needs not send them does so when they are asked for.
+        A backend without a queue does nothing here; see `posted_register`.
         """
 
     def posted_register(self, register: Any) -> Callable[[], np.ndarray]:
-        """What gives the integers that were posted last (waits when it is called)."""
+        """A call for the integers that were posted last (the call waits)."""
         integers = np.array(self.read_register(register))
         self.clear_register(register)
         return lambda: integers
@@ -572,9 +576,9 @@ class Backend(ABC):
         wraps: Sequence[bool],
         changes: Sequence[Accumulator | None],
     ) -> int:
-        """How many of these sweeps it pays to make in one pass through memory; 1: none is gained.
+        """The number of these sweeps that it pays to make in one pass; 1 if a pass gains nothing.
 
-        The arguments are those of `fused_sweeps`. The answer changes no bits.
+        Arguments as of `fused_sweeps`. The result changes no bits.
         """
         return 1
 
@@ -589,16 +593,16 @@ class Backend(ABC):
         changes: Sequence[Accumulator | None],
         counted: Region,
     ) -> None:
-        """new = the result of several sweeps in turn, each from the one before; u is left alone.
+        """new = the result of several sweeps in turn, each from the one before; u is not changed.
 
         Sweep n is point(p, u_n, *stages[n]) at the points p of `region`; the stages differ in
         numbers only. Outside the region every u_n keeps the values of u, but along an axis in
         `wraps` (a bool for each axis) u_n is periodic: index 0 is the image of index n, and index
         n + 1 that of index 1. The ghosts of u are up to date; `new` is written inside the region
         only. changes[n], an Accumulator or None, takes the norm of u_{n+1} - u_n (the sum of its
-        squares, or its largest magnitude) over the region `counted`. Called for at most as many
-        sweeps as `most_fused` says, if more than 1. Raises ValueError when `new` is read, too, or
-        is too small, and where a machine makes one sweep at a time.
+        squares, or its largest magnitude) over the region `counted`. Called for 2 to `most_fused`
+        sweeps. Raises ValueError when `new` is also read or is too small, and on a machine that
+        makes one sweep at a time.
         """
         if any(high <= low for low, high in region):
             return
@@ -623,7 +627,7 @@ class Backend(ABC):
         u: Any,
         stages: Sequence[Sequence[Any]],
     ) -> Any:
-        """What `find` tells of a sweep, for `most_fused`: it is asked once for each kind."""
+        """The result of `find` for a sweep, kept for each kind of sweep; for `most_fused`."""
         described = tuple([describe(a) for a in (u, *stages[0])])
         key = find, point, described
         if key not in self._compiled:
@@ -633,11 +637,11 @@ class Backend(ABC):
         return self._compiled[key]
 
     def cycle_leg(self, leg: CycleLeg) -> Callable[[Any, Any], None] | None:
-        """A callable (new, u) that does half a cycle in a pass or two; None where there is none.
+        """A callable (new, u) for half a cycle in a pass or two; None if the backend has none.
 
-        It writes the result to `new` and leaves u alone; the ghosts of u, and those of the coarse
-        array, are up to date, and at walls those of `new` are as those of u (0 for `from_zero`).
-        Without sweeps there is nothing to write, and `new` is u.
+        It writes the result to `new` and does not change u. Before the call the ghosts of u and of
+        the coarse array are up to date, and at walls the ghosts of `new` equal those of u (0 for
+        `from_zero`). Without sweeps there is nothing to write, and `new` is u.
         """
         return None
 
@@ -661,10 +665,10 @@ class Backend(ABC):
         wraps: tuple[bool, ...],
         kinds: tuple[str | None, ...],
     ) -> FusedSweeps | None:
-        """Fused sweeps, compiled; None where a machine makes one sweep at a time.
+        """Compiled fused sweeps; None on a machine that makes one sweep at a time.
 
-        `kinds` tells for each sweep which norm of its change is taken, if any; its register is
-        None where it is not.
+        `kinds`: for each sweep the norm of its change, or None without one; its register is then
+        None, too.
         """
         return None
 

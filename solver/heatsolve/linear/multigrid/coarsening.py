@@ -1,7 +1,8 @@
 """The axes of multigrid levels, and the step to the next one, which has every second point.
 
-All of it is made on the host from the points' numbers along the whole axis. Lines hold a value for
-each unknown 1 ... n and each ghost; a face has the number of the point above it, 1 ... n + 1.
+Everything is computed on the host, from the numbers of the points along the whole axis. Lines hold
+a value for each unknown 1 ... n and each ghost; a face has the number of the point above it,
+1 ... n + 1.
 """
 
 from collections.abc import Callable
@@ -13,16 +14,16 @@ import numpy as np
 from heatsolve.stencil.grid import Axis
 
 Conductances = Callable[[np.ndarray], np.ndarray]
-"""Those of the fine faces with these numbers."""
+"""A call for the conductances of the fine faces with these numbers."""
 
 
 @dataclass(frozen=True)
 class AxisMetrics:
     """The points of one axis.
 
-    `spacing`: the extent of a full cell. In units of it, so that multiples and halves are exact and
-    points that are alike have the same coefficients: `sizes`, extents of the control volumes, 0 at
-    ghosts that are nobody's; `distances`, lengths of the faces' intervals, 0 at number 0.
+    `spacing`: the extent of a full cell. In units of it, so that multiples and halves are exact
+    and equal points have equal coefficients: `sizes`, extents of the control volumes, 0 at ghosts
+    that are no image of an unknown; `distances`, lengths of the faces' intervals, 0 at number 0.
     """
 
     axis: Axis
@@ -41,7 +42,7 @@ class AxisMetrics:
         return ratio
 
     def ratio_of(self, block: Axis) -> np.ndarray:
-        """The same for the points in the arrays of a block."""
+        """The ratio for the points in the arrays of a block."""
         ratio = self.ratio
         return ratio if ratio.size == 1 else ratio[block.start :][: block.unknowns + 2]
 
@@ -67,7 +68,7 @@ def finest_metrics(block: Axis) -> AxisMetrics:
 
 
 def set_images(values: np.ndarray, axis: Axis) -> None:
-    """On a periodic axis a ghost is the image of an unknown."""
+    """Set the ghosts of a periodic axis to the unknowns whose images they are."""
     if axis.periodic:
         values[0], values[-1] = values[-2], values[1]
 
@@ -76,8 +77,8 @@ def set_images(values: np.ndarray, axis: Axis) -> None:
 class AxisCoarsening:
     """The step from an axis to the one of every second point.
 
-    Of an odd number of intervals or cells the last one stays as it is, or joins those before it if
-    it is short: two points much closer than the others would need a smoother of their own.
+    With an odd number of intervals or cells the last one stays as it is, or joins the previous ones
+    if it is short: two points much closer than the others would need a smoother of their own.
 
     Interpolation is `linear`, or else constant, and nodes are then halved as cells, by their
     volumes: across a jump of the conductivity no profile is linear. `ends`: how far beyond the
@@ -183,12 +184,12 @@ class AxisCoarsening:
 
     @cached_property
     def solution_weights(self) -> tuple[np.ndarray, ...]:
-        """What the points 2q and 2q + 1 take of a solution at q - 1 ... q + 2: [q, parity] each.
+        """The weights of q - 1 ... q + 2 in the points 2q and 2q + 1 of a solution: [q, parity].
 
-        Lagrange's cubic through the four, w_a = prod_b (x - x_b) / (x_a - x_b), at their true
-        places; a polynomial through the fewer that there are beside a wall. The ghost of a wall
-        is one of them, where the wall's value holds, but not that of an insulated wall, which has
-        no value. Where the conductivity jumps, the two nearest ones alone.
+        Lagrange's cubic through the four points, w_a = prod_b (x - x_b) / (x_a - x_b); beside a
+        wall the polynomial through fewer points. The ghost of a wall with a given value is one of
+        them, an insulated wall's ghost is not. Where the conductivity jumps, only the two nearest
+        points count.
         """
         n, m = self.fine.axis.unknowns, self.count
         position, others = self._positions
@@ -214,9 +215,9 @@ class AxisCoarsening:
 
     @property
     def end_shares(self) -> tuple[float | None, float | None]:
-        """By how much of the last interval a wall lies further on, for both ends.
+        """For both ends, the distance of the wall beyond the last point, over the last interval.
 
-        None where no value holds at the wall, or where the last point is a node on the wall.
+        None where the wall has no value, or where the last point is a node on the wall.
         """
         if self.fine.axis.on_nodes or self.fine.axis.periodic:
             return None, None
@@ -233,7 +234,7 @@ class AxisCoarsening:
     def off_centre(self) -> list[tuple[int, int]]:
         """Coarse nodes that are not in the middle of their volumes, and their fine numbers.
 
-        They lie at a wall, or beside a short last interval: their volumes are no full cells.
+        They lie at a wall, or beside a short last interval, so their volumes are not full cells.
         """
         if not self._on_nodes:
             return []
@@ -242,12 +243,12 @@ class AxisCoarsening:
 
     @cached_property
     def restriction_weights(self) -> tuple[np.ndarray, ...]:
-        """What a coarse point q takes, in restriction, from the points 2q - 2 ... 2q + 1."""
+        """The weights of the points 2q - 2 ... 2q + 1 in the coarse point q, in restriction."""
         return self._over_sizes(self._taken(*self.weights))
 
     @cached_property
     def mean_weights(self) -> tuple[np.ndarray, ...]:
-        """The same in means of given quantities: a cell consists of fine cells."""
+        """The weights in means of given quantities: a coarse cell consists of fine cells."""
         by_volumes = self if self._on_nodes else replace(self, linear=False)
         return by_volumes.restriction_weights
 
@@ -257,7 +258,7 @@ class AxisCoarsening:
         return tuple(volume / sizes for volume in taken)
 
     def _taken(self, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The volumes that a coarse point takes of the points 2q - 2 ... 2q + 1; ghosts none."""
+        """The volumes of the points 2q - 2 ... 2q + 1 in a coarse point; 0 for ghosts."""
         sizes = np.zeros(left.size)
         known = self.fine.sizes[: sizes.size]
         sizes[: known.size] = known
@@ -293,9 +294,10 @@ class AxisCoarsening:
     def conductances(self, fine: np.ndarray, first: int, block: tuple[int, int]) -> np.ndarray:
         """Conductances of the faces below the points of a coarse block, and of the one above it.
 
-        `fine` holds those of the fine faces along its last axis, from number `first` on. Between
-        nodes the fine faces lie in series. Between cells the distance grows, and with it the
-        resistance; a wall's own does not, so there only half a cell comes on top, if that is less.
+        `fine` holds the conductances of the fine faces along its last axis, from number `first` on.
+        Between nodes the fine faces lie in series. Between cells the resistance grows with the
+        distance. The resistance of a wall does not: there the resistance of half a cell is added,
+        if that gives a smaller resistance.
         """
         faces = np.arange(block[0] + 1, block[1] + 2)
         if self.count == 1 and self.fine.axis.periodic:  # its own neighbour
@@ -347,11 +349,11 @@ class AxisCoarsening:
 
 
 def _taken_at(array: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Elements along the last axis; what lies beyond has no part in any sum."""
+    """Elements along the last axis; indices beyond it are clipped, their weights are 0."""
     return array[..., np.clip(places, 0, array.shape[-1] - 1)]
 
 
 def in_series(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The conductance of two in series, 0 if one of them is."""
+    """The conductance of two conductances in series; 0 if one of them is 0."""
     with np.errstate(all="ignore"):
         return np.where((a == 0.0) | (b == 0.0), 0.0, a / (1.0 + a / b))

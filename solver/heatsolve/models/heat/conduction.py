@@ -1,4 +1,4 @@
-"""A heat case put on its grid: the arrays that the point functions of `heat` take."""
+"""The model of heat conduction: the coefficients of a case on its grid, its walls and systems."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -66,9 +66,9 @@ COMPATIBLE = 1e-10
 class Volumes:
     """The coefficients of the volumes of a block, and the fluxes through their faces.
 
-    `whole` is the grid of the case, `grid` the block of it that this process owns; `dtype` is that
-    of the arrays that the coefficients go to. Raises InputError for coefficients that are not
-    finite, not positive, or beyond that precision.
+    `whole` is the grid of the case, `grid` the block of it that this process owns; `dtype` is the
+    type of the arrays for the coefficients. Raises InputError for coefficients that are not finite,
+    not positive, or beyond that precision.
     """
 
     def __init__(self, case: Case, whole: Grid, grid: Grid, dtype: np.dtype):
@@ -76,7 +76,7 @@ class Volumes:
         self.nothing = np.zeros((1,) * grid.dimension)
         self.walls = tuple(walls_of(case, grid))
         self.wall_kinds: list[WallKind] = [w.condition.kind for w in walls_of(case, whole)]
-        """Of all walls of the case, also those of other processes' blocks."""
+        """The conditions of all walls of the case, also beside other processes' blocks."""
         self.ratios = [grid.along(n, ratio_line(axis)) for n, axis in enumerate(grid.axes)]
         """Along each axis, the ratio of a full cell to the points' volumes."""
         self.conductivity = self.evaluate("model.conductivity", positive=True)
@@ -92,8 +92,10 @@ class Volumes:
 
     @property
     def heated_through_walls(self) -> bool:
-        """Whether heat is given to pass a wall, also one beside which another process's block lies:
-        on all processes the source has one shape, for what they do together depends on it."""
+        """Whether any wall of the case gives a flux of heat, also beside another process's block.
+
+        The shape of the source depends on it, which must be the same on all processes.
+        """
         drives = [kind.drive for kind in self.wall_kinds]
         return any(d.names or d() != 0.0 for d in drives if d is not None)
 
@@ -134,7 +136,7 @@ class Volumes:
         return wall.condition.kind.conductance(self._faces_at(wall))
 
     def flux(self, wall: Wall, time: float) -> np.ndarray:
-        """The flux that a wall gives besides, for a unit of the volume beside it (W/m3)."""
+        """The given flux through a wall, per unit of the volume beside it (W/m3)."""
         return wall.condition.kind.flux(self._faces_at(wall), time)
 
     def _faces_at(self, wall: Wall) -> WallFaces:
@@ -223,7 +225,7 @@ class Conduction(Model):
     def temperature(self) -> Any:
         """The field, at first the initial one with the walls' values at t = 0.
 
-        Made when it is first asked for: who only wants to know the coefficients needs no memory.
+        Made at the first access, so that the coefficients alone need no memory for it.
         """
         field = self.backend.zeros(self.grid.shape)
         self._place_initial(field)
@@ -273,7 +275,7 @@ class Conduction(Model):
 
     def write_walls(self, array: Any, time: float) -> None:
         """Write the walls' values at a time into the ghosts of an array."""
-        for wall in reversed(self.walls):  # those of slower axes own the corners
+        for wall in reversed(self.walls):  # walls of slower axes own the corners
             values = self.volumes.ghost_values(wall, time)
             ghosts = self.grid.ghost(wall.axis, wall.side)
             if values is not None:
@@ -305,8 +307,8 @@ class Conduction(Model):
 
     @classmethod
     def rehearsed(cls, case: Case, backend: Backend) -> Self:
-        """With few points along axes along which no coefficient varies: so its largest stable step
-        has the same bits as that of a run."""
+        """As of `Model`; with few points along axes along which no coefficient varies, so that the
+        largest stable step has the bits of a run's."""
         grid = grid_of(case)
         sample, few = sample_of(grid), thinned(case, grid)
         problem, sources, evaluated = cls(case, backend, few), case.source, case

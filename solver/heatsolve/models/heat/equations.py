@@ -90,8 +90,8 @@ def rounding(at, t, b, m, s, *faces):
 def gershgorin(at, one, m, *faces):
     """Gershgorin's bound of the eigenvalues of A / (rho c).
 
-    `one` is 1 at all unknowns and 0 at walls: a row's sum of magnitudes is twice its diagonal
-    less what it gives to the walls.
+    `one` is 1 at all unknowns and 0 at walls: a row's sum of magnitudes is twice its diagonal minus
+    its conductances to walls.
     """
     return (2.0 * conductance(at, *faces) + flux_divergence(at, one, *faces)) / m[at]
 
@@ -158,7 +158,7 @@ LITERAL_UPDATES = {
 def literal_update(name: str, dx: float, dy: float, equal: bool) -> tuple[Point, tuple[float, ...]]:
     """The point function of a literal update in 2D, and its arguments made of the spacings.
 
-    Only "laplace" knows spacings that are not `equal`.
+    Only "laplace" has a form for spacings that are not `equal`.
     """
     if equal:
         return LITERAL_UPDATES[name], (dx * dx,)

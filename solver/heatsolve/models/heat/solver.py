@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def method_name(case: Case) -> str:
     """The method that a case asks for; `auto` is the fastest one for the case.
 
-    A literal update is Jacobi's. Multigrid alone is enough where the conductivity is constant.
+    A literal update is a Jacobi iteration. Multigrid converges by itself where the conductivity is
+    constant; else it preconditions conjugate gradients.
     """
     if case.solver.update is not None:
         return "jacobi"
@@ -50,7 +51,7 @@ def diffusion_system(
 
 
 def make_method(case: Case, system: System, u: Any) -> Method:
-    """The method of a case, ready to begin at u."""
+    """The method of a case, which begins at u."""
     solver = case.solver
     if solver.update is None:
         return iterate.make_method(method_name(case), solver, system, u)
@@ -64,7 +65,7 @@ def make_method(case: Case, system: System, u: Any) -> Method:
 
 
 def stall(case: Case, singular: bool) -> str:
-    """Why the iteration of a steady case cannot converge, and what helps; empty if it can.
+    """Why the iteration of a steady case cannot converge, and the remedy; "" if it can.
 
     `singular`: no wall gives a temperature. Then the checkerboard, +1 on red unknowns and -1 on
     black ones, is an eigenvector of D^-1 A with the eigenvalue 2, so of 1 - D^-1 A with -1.
@@ -84,13 +85,13 @@ def stall(case: Case, singular: bool) -> str:
 # ---- steps in time ----
 
 MOST_AT_ONCE = 1000
-"""Explicit steps that are made at once, at most."""
+"""The most explicit steps that are made at once."""
 
 
 class Explicit(Stepper):
     """Explicit Euler: T + dt (div(k grad T) + q) / (rho c), from one array into another.
 
-    Its step has one part, which is never left half done.
+    Its step has one part and is never interrupted.
     """
 
     def __init__(self, problem: "Conduction", time: float):
@@ -102,7 +103,7 @@ class Explicit(Stepper):
         self._b = self.system.b
         self._next = self.system.like(self.field)
         self._sweeps = 0
-        # A division by 1, which is no division, leaves time for more steps in a pass.
+        # ONE leaves out the division by rho c = 1, so that a pass can make more steps.
         self._capacity = ONE if problem.has_unit_capacity else problem.capacity
         if not problem.driven_in_time:
             args = self._arguments(1.0)
@@ -110,7 +111,7 @@ class Explicit(Stepper):
             self.at_once = MOST_AT_ONCE if self.longest > 1 else 1
 
     def _arguments(self, length: float) -> tuple[Any, ...]:
-        """What a step of this length takes after the field."""
+        """The arguments of a step of this length after the field."""
         return (self._b, length, self._capacity, *self.problem.faces)
 
     def _advance(self, part: Substep, change: Accumulator | None) -> None:
@@ -162,7 +163,7 @@ class Implicit(Stepper):
 
     def _begin(self, parts: int) -> None:
         self._before = self._old
-        if parts > 1:  # each of which overwrites the old field
+        if parts > 1:  # each part overwrites the old field
             self._before = self.problem.backend.zeros(self.problem.grid.shape)
             self._restore(self._before, self.field)
 

@@ -1,9 +1,9 @@
 """The walls of heat conduction: one class a kind of condition, its keys and its formulas.
 
-Every kind takes one form, a flux c (T_ghost - T) + f into a unit of volume beside the wall: a
-conductance c of the face, a value for the ghost, and a flux f (W/m3) to add to the source. So one
-point function serves inside and at every wall, the matrix stays symmetric, and ghosts change only
-when a wall's value changes with time.
+Every kind is a flux c (T_ghost - T) + f into a unit of volume beside the wall: a conductance c of
+the face, a value of the ghost, and a flux f (W/m3) that is added to the source. So one point
+function serves inside and at every wall, the matrix is symmetric, and ghosts change only when a
+wall's value changes with time.
 
 A new kind is a class here: its name is the key of `boundary.WALL.temperature`, its attributes are
 the keys of that table. The case reader, `heatsolve check` and docs/reference.md follow from it.
@@ -71,7 +71,7 @@ class WallFaces:
     def evaluate(
         self, key: str, expression: Expression, time: float = 0.0, nonnegative: bool = False
     ) -> np.ndarray:
-        """The values of an expression along the wall; `key` is that of the wall's condition."""
+        """The values of an expression along the wall; `key` is its key in the wall's condition."""
         path = f"boundary.{self._wall.name}.temperature.{key}"
         values = evaluate(self._grid, path, expression, time, wall=self._wall)
         if nonnegative:
@@ -99,9 +99,9 @@ class WallKind(Section):
 
     @property
     def drive(self) -> Expression | None:
-        """The expression of the case that f is a multiple of, if the wall has an f.
+        """The expression of which f is a multiple; None if the wall has no f.
 
-        It tells how large the flux is, and whether it varies in time.
+        It gives the size of the flux, and whether it varies in time.
         """
         return None
 
@@ -114,7 +114,7 @@ class WallKind(Section):
         return np.zeros((1,) * faces.conductivity.ndim)
 
     def flux(self, faces: WallFaces, time: float) -> np.ndarray:
-        """f, the heat that a unit of volume gains besides (W/m3)."""
+        """f, the given heat flux into a unit of volume (W/m3)."""
         return np.zeros((1,) * faces.conductivity.ndim)
 
     def summary(self) -> str:
@@ -161,8 +161,8 @@ class Gradient(WallKind, name="gradient"):
 
     @staticmethod
     def through(k, h, ratio, gradient):
-        """k dT/dn through the wall, for a unit of the volume beside it, of which a full cell is
-        `ratio` times as large."""
+        """k dT/dn through the wall, per unit of the volume beside it; a full cell is `ratio` times
+        as large as that volume."""
         return k * gradient * ratio / h
 
     def flux(self, faces: WallFaces, time: float) -> np.ndarray:
