@@ -18,6 +18,7 @@ from heatsolve.case.load import CaseError, load, parse, shipped, title
 from heatsolve.case.toml import dump, lines_of, with_key
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.models.unused import unused_keys
+from heatsolve.time.schedule import Schedule
 from heatsolve.tools.template import STARTER
 
 PLATE = """\
@@ -94,13 +95,14 @@ def test_transient_case():
 def test_checkpoint(every, steps, seconds):
     text = f"[constants]\nn = 4\n{TORUS}[checkpoint]\nevery = {every}\n"
     checkpoint = parse(text, "a.toml").checkpoint
-    assert (checkpoint.every_steps, checkpoint.every_seconds) == (steps, seconds)
+    every = Schedule.of(checkpoint.every)
+    assert (every.steps, every.seconds) == (steps, seconds)
     assert checkpoint.keep == 2
 
 
 def test_no_checkpoint():
     checkpoint = parse(TORUS + "[checkpoint]\nkeep = 3\n", "a.toml").checkpoint
-    assert (checkpoint.every_steps, checkpoint.every_seconds, checkpoint.keep) == (None, None, 3)
+    assert (checkpoint.every, checkpoint.keep) == (None, 3)
 
 
 @pytest.mark.parametrize(

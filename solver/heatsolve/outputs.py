@@ -60,11 +60,6 @@ class Points:
         return cls(line[numbers], window, int(ends[0]), int(ends[1]) + 1, stride)
 
 
-def path_of(path: Path, section: OutputFile) -> Path:
-    """The path of one more file of a run, beside the one of all points."""
-    return beside(path, f"{section.name}.h5")
-
-
 def beside(path: Path, end: str) -> Path:
     """A path beside the file of all points, CASE_END."""
     return path.with_name(f"{path.name.removesuffix('.h5')}_{end}")
@@ -105,7 +100,7 @@ class File:
         case, self.problem, self.section = problem.case, problem, section
         self.path = path
         if path is not None and section is not None:
-            self.path = path_of(path, section)
+            self.path = beside(path, f"{section.name}.h5")
         self._points = points_of(section, case, problem.whole, problem.grid)
         self._shape = [points.high - points.low for points in self._points]
         self._box: Any = None

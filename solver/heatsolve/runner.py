@@ -34,7 +34,7 @@ from heatsolve.models.base import Model, dims_of, make_model
 from heatsolve.models.grid import grid_of
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.unused import warn_of_unused
-from heatsolve.outputs import File, Files, beside, path_of, refuse_to_replace_data
+from heatsolve.outputs import File, Files, beside, refuse_to_replace_data
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, duration, shown, speed, together
@@ -42,6 +42,7 @@ from heatsolve.stencil.language import copy, term_of
 from heatsolve.time import loop as march
 from heatsolve.time.integrals import Integrals
 from heatsolve.time.pause import Changed, Pause, Until, said_of
+from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStepController, time_step_controller
 
 TOLD_FROM = 0.1
@@ -173,7 +174,7 @@ class Run:
             warn_of_unused(case, machine, ranks.size, report.warn, strict)
             connect(case, grid_of(case))
             if path is not None:
-                others = [path_of(path, section) for section in case.output.files]
+                others = [beside(path, f"{section.name}.h5") for section in case.output.files]
                 pictures = [beside(path, f"{field}.png") for field in case.output.plot]
                 pictures += [film_of(path, field, "gif") for field in case.output.films]
                 refuse_to_replace_data(case, [path, *others, *pictures], "name another --output")
@@ -474,7 +475,8 @@ def controller_of(
         return store.save(replace(state, record=record, fields=fields, points=points))
 
     at_end = plan.every is not None or start.restart or start.checkpoint is not None
-    return CheckpointController(ranks, request, save, plan.every_steps, plan.every_seconds, at_end)
+    every = Schedule.of(plan.every)
+    return CheckpointController(ranks, request, save, every.steps, every.seconds, at_end)
 
 
 def solve(

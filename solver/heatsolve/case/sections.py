@@ -453,16 +453,6 @@ class Checkpoint(Section):
     keep: PositiveInteger = 2
     """The number of checkpoints that are kept, the newest ones."""
 
-    @property
-    def every_steps(self) -> int | None:
-        """Iterations or steps from one checkpoint to the next."""
-        return self.every if isinstance(self.every, int) else None
-
-    @property
-    def every_seconds(self) -> float | None:
-        """Seconds of wall time from one checkpoint to the next."""
-        return seconds_of(self.every)
-
 
 CHANGE = "_change"
 """The end of a name of `stop.when` that stands for the change of a column."""

@@ -333,10 +333,8 @@ class Model(ABC):
         """The largest magnitude that walls give the fields at a time, and the largest rate (1/s)
         at which sources change them (asks all processes)."""
 
-    @property
-    def driven_by_rates(self) -> bool:
-        """Whether rates that `drive` does not know may change the fields, too."""
-        return False
+    driven_by_rates = False
+    """Whether rates that `drive` does not know may change the fields, too."""
 
     # ---- what `heatsolve check` says ----
 

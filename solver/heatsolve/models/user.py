@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import heatsolve
 from heatsolve.case import load
@@ -98,10 +98,8 @@ def model(
 class UserModel(Model):
     """A user's own model."""
 
-    @property
-    def convection(self) -> str:
-        """The built-in convection that it has: none that needs a slope."""
-        return ""
+    convection: ClassVar[str] = ""
+    """The built-in convection that it has: none that needs a slope."""
 
 
 class UserCase(Case):
@@ -156,9 +154,7 @@ class Evolution(Staged):
         equations: Equations = self.case.model.equations
         return equations
 
-    @property
-    def driven_by_rates(self) -> bool:
-        return True
+    driven_by_rates = True
 
     @property
     def numbers(self) -> tuple[float, ...]:

@@ -284,7 +284,10 @@ class Neighbours:
                 own = grid.axes[axis].own
                 self._sides.append(Side(axis, side, peer, own, around, layers))
         for each in self._sides if self._packs else ():
-            each.make_messages(backend, transport)
+            each.leaving, each.arriving = (
+                transport.message(backend, [high - low for low, high in region])
+                for region in (each.packed, each.ghosts)
+            )
         present = {each.side for each in self._sides}
         self.present = (0 in present, 1 in present)
 
@@ -330,13 +333,6 @@ class Side(Peer):
         self.from_ghosts = tuple(-low for low, _ in self.ghosts)
         # A layer sent down arrives at an upper end: the tag is the side at which it arrives.
         self.tags = (2 * axis + 1 - side, 2 * axis + side)
-
-    def make_messages(self, backend: Backend, transport: Transport) -> None:
-        """Make the messages into which the layers are packed."""
-        self.leaving, self.arriving = (
-            transport.message(backend, [high - low for low, high in region])
-            for region in (self.packed, self.ghosts)
-        )
 
     def within(self, array: Any, backend: Backend) -> Peer:
         """The same, of layers that lie together in an array, which are not packed."""
