@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -100,8 +100,8 @@ class Row(str):
         return result
 
 
-class Check(Mapping[str, str]):
-    """What a run of a case would do: the rows of `heatsolve check` as a mapping from labels to
+class Check(dict[str, str]):
+    """What a run of a case would do: the rows of `heatsolve check` as a dictionary from labels to
     texts, and their numbers. `str` is the whole answer, as a notebook shows it."""
 
     unknowns: int
@@ -120,18 +120,10 @@ class Check(Mapping[str, str]):
 
     def __init__(self, lines: Iterable[str]):
         self._lines = list(lines)
-        self._rows = {line.label: line.text for line in self._lines if isinstance(line, Row)}
         for line in self._lines:
-            vars(self).update(line.numbers if isinstance(line, Row) else {})
-
-    def __getitem__(self, label: str) -> str:
-        return self._rows[label]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
+            if isinstance(line, Row):
+                self[line.label] = line.text
+                vars(self).update(line.numbers)
 
     def __str__(self) -> str:
         return "\n".join(self._lines)
