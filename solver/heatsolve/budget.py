@@ -192,8 +192,8 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
 
     A frame, a check, and steps of other parts or lengths may need arrays of their own.
     """
-    backend, time = problem.backend, problem.case.time
-    assert isinstance(backend, CountingBackend) and time is not None
+    backend, time = problem.backend, problem.case.march
+    assert isinstance(backend, CountingBackend)
     step, count = (1.0, 1 << 40) if time_steps is None else (time_steps.step, time_steps.count)
 
     def parts(number: int) -> list[Substep]:

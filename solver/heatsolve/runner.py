@@ -267,9 +267,8 @@ def model_in_time(
 
     Steps of one length keep that length. Raises InputError where it is unstable now.
     """
-    assert case.time is not None
     if not time_steps.follows:
-        time = case.time.model_copy(update={"step": time_steps.step})
+        time = case.march.model_copy(update={"step": time_steps.step})
         case = case.model_copy(update={"time": time})
     machine, ranks = before.backend, before.ranks
     model = make_model(with_layers(case, machine, ranks), machine, ranks)

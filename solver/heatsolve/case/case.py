@@ -150,6 +150,12 @@ class Case(Section):
         case._name, case._text, case._origin = name, text, origin
         return case
 
+    @property
+    def march(self) -> Time:
+        """The section `[time]` of a case that marches in time."""
+        assert self.time is not None
+        return self.time
+
     # ---- properties of a model ----
 
     @property

@@ -636,8 +636,7 @@ class MultiFieldModel(Model):
 
         Raises InputError where no step is stable for the scheme.
         """
-        time = self.case.time
-        assert time is not None
+        time = self.case.march
         demanded = self.case.model.convection == "backward" and not time.allow_unstable
         if demanded and self.flows_backward():
             raise InputError(
@@ -647,8 +646,7 @@ class MultiFieldModel(Model):
         return self.stable_step_at(self.speeds(self.fields, 0.0))
 
     def stable_step_at(self, speeds: Sequence[float]) -> float:
-        model, time = self.case.model, self.case.time
-        assert time is not None
+        model, time = self.case.model, self.case.march
         form = "central" if model.convection == "skew" else model.convection
         args = form, time.scheme, list(reversed(speeds))
         implicit = time.diffusion != "explicit"

@@ -167,9 +167,8 @@ def _times(case: Case) -> Found:
             yield path, f"the march ends before, at {case.time.end:g}"
     for path, every in given:
         for n, time in enumerate(every if case.time and isinstance(every, tuple) else ()):
-            assert case.time is not None
-            if time > case.time.end:
-                yield (*path, "every", n), f"the march ends before, at {case.time.end:g}"
+            if time > case.march.end:
+                yield (*path, "every", n), f"the march ends before, at {case.march.end:g}"
 
 
 def _outlasts(length: Any, time: Time) -> bool:

@@ -173,13 +173,11 @@ class Evolution(Staged):
         return "; ".join([equations.text or f"rates of {', '.join(equations.fields)}", *numbers])
 
     def methods(self) -> Iterator[Row]:
-        assert self.case.time is not None
-        yield "scheme", SCHEMES[self.case.time.scheme]
+        yield "scheme", SCHEMES[self.case.march.scheme]
 
     def largest_step(self) -> float:
         """The largest step that is stable for the largest diffusivity alone (s)."""
-        time, model = self.case.time, self.case.model
-        assert time is not None
+        time, model = self.case.march, self.case.model
         largest = max((getattr(model, name) for name in self.equations.diffusivities), default=0.0)
         still = [0.0] * self.grid.dimension
         return stability.largest_step("central", time.scheme, still, largest, self.spacings)

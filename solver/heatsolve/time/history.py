@@ -57,8 +57,7 @@ class Log:
     """
 
     def __init__(self, problem: Model):
-        time = problem.case.time
-        assert time is not None
+        time = problem.case.march
         self._problem, self._tolerance = problem, time.tolerance
         self._norm = time.norm if time.tolerance is not None else "l2"
         self._total = 0.0

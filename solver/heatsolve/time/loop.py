@@ -121,14 +121,13 @@ def passed_by(case: Case, time_steps: TimeStepController | None, state: State) -
     march = TimeLoopState(**state.record["march"])
     if time_steps.passes(state.number, march.time, march.shortened):
         return ""
-    assert case.time is not None
-    if march.shortened and march.time < case.time.end:
+    if march.shortened and march.time < case.march.end:
         return (
             f"its last step was shortened to end at t = {march.time:g}, where no step of a run "
-            f"to time.end = {case.time.end:g} ends"
+            f"to time.end = {case.march.end:g} ends"
         )
     return (
-        f"it lies at t = {march.time:g}, beyond the end of this run, time.end = {case.time.end:g}"
+        f"it lies at t = {march.time:g}, beyond the end of this run, time.end = {case.march.end:g}"
     )
 
 
@@ -147,7 +146,6 @@ def transient(
     gives the bits of an uninterrupted one. Settings that are sent at a pause need `remodel`.
     """
     case = problem.case
-    assert case.time is not None
     check_every = steps_per_check(case, time_steps.count)
     controller = controller or CheckpointController()
     number, log, stepper, sampling = begin(problem, time_steps, resumed)
@@ -265,15 +263,15 @@ def transient(
             in_all = time_steps.steps_in_all(number, stepper.time)
             watcher.progress(number, log.state.norm, in_all)
         if due := [output for output in outputs if output.schedule.due(number, time_step)]:
-            write(case.time.end if time_step.last else stepper.time, due)
+            write(case.march.end if time_step.last else stepper.time, due)
         reached = number >= asked.number or asked.schedule.due(number, time_step) or asked.hurried
     # Saved before the last frame, which a march that goes on to a later end does not keep.
     controller.finish(capture)
     over = time_steps.over(number, log.state.time)
-    write(case.time.end if over else stepper.time, outputs)
-    threshold = case.time.tolerance or 0.0
+    write(case.march.end if over else stepper.time, outputs)
+    threshold = case.march.tolerance or 0.0
     reason = "" if over or log.steady else log.stopped or asked.stop
-    ending = "count" if case.time.tolerance is None else "tolerance" if log.steady else "limit"
+    ending = "count" if case.march.tolerance is None else "tolerance" if log.steady else "limit"
     outcome = Outcome(ending, number, log.state.norm, threshold=threshold, history=log.history)
     return replace(outcome, ending="stopped", reason=reason) if reason else outcome
 
@@ -285,9 +283,8 @@ def steps_per_check(case: Case, count: int) -> int:
     the norm; else there are about FEWEST_CHECKS checks in all. The steps of `output.sample` are
     checked in addition.
     """
-    assert case.time is not None
     forces = case.obstacles or any(name.startswith("mean") for name in case.source.model_fields_set)
-    told = case.time.tolerance is not None or "check_every" in case.solver.model_fields_set
+    told = case.march.tolerance is not None or "check_every" in case.solver.model_fields_set
     output, integrals = case.output, case.statistics.integrals
     rows = output.probes or output.heat_flow or integrals or forces
     measured = rows and output.sample is None

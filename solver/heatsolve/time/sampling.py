@@ -21,8 +21,7 @@ SAMPLE_TIME = "sample_time"
 
 def samples_of(case: Case, steps: int) -> int:
     """The number of samples in a march of about `steps` even steps."""
-    assert case.time is not None
-    section, end = case.statistics, case.time.end
+    section, end = case.statistics, case.march.end
     schedule = Schedule.of(section.every)
     apart = max((schedule.steps or 1) * end / steps, schedule.seconds or 0.0)
     taken, skipped = (math.floor(time / apart + FUZZ) for time in (end, section.begin))

@@ -65,8 +65,7 @@ class TimeStepController(ABC):
     """Whether steps follow the velocities of the moment."""
 
     def __init__(self, case: Case):
-        assert case.time is not None
-        self.case, self.time = case, case.time
+        self.case, self.time = case, case.march
 
     @property
     def state(self) -> dict[str, float]:
@@ -283,8 +282,7 @@ def step_length(problem: Model) -> tuple[float, str]:
 
     Raises InputError where the case's explicit scheme would be unstable.
     """
-    time = problem.case.time
-    assert time is not None
+    time = problem.case.march
     if time.scheme in IMPLICIT:
         assert time.step is not None
         return time.step, ""

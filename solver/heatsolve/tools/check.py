@@ -139,8 +139,7 @@ def alone(case: Case) -> Case:
 
 def steps(problem: Model) -> Generator[str, None, TimeStepController]:
     """The limit of stability and the steps; returns their controller."""
-    time = problem.case.time
-    assert time is not None
+    time = problem.case.march
     limit = math.inf if time.scheme in IMPLICIT else problem.largest_step()
     if limit < math.inf:
         yield Row("stability", f"a step of at most {limit:.6g}", stable_step=limit)
@@ -160,11 +159,10 @@ def steps(problem: Model) -> Generator[str, None, TimeStepController]:
 def history(case: Case, count: int) -> str:
     """The rows of the history of a march of about `count` steps, and their bytes."""
     output, fields = case.output, len(case.probed)
-    assert case.time is not None
     samples = Schedule.of(output.sample)
     rows = math.ceil(count / steps_per_check(case, count))
     if not samples.empty:
-        rows = samples.count_with_last(count, case.time.end)
+        rows = samples.count_with_last(count, case.march.end)
     columns = NORMS + fields * len(output.probes)
     columns += sum(len(integral.fields) for integral in case.statistics.integrals)
     if output.heat_flow:
@@ -309,8 +307,7 @@ def _units(case: Case, time_steps: TimeStepController | None) -> tuple[int | Non
         if count is not None:
             return count, f"{count} iterations"
         return None, "not known, for the number of iterations is not"
-    assert case.time is not None
-    if case.time.tolerance is not None:
+    if case.march.tolerance is not None:
         return None, f"not known: it ends when it is steady, or after {time_steps.count} steps"
     if_steady = ", if the flow stays as fast as at t = 0" if time_steps.follows else ""
     return time_steps.count, f"{time_steps.count} steps{if_steady}"

@@ -231,8 +231,7 @@ class March:
     """A march on its way, which `step` takes one time step further."""
 
     def __init__(self, problem: Model):
-        assert problem.case.time is not None
-        self.problem, self._time = problem, problem.case.time
+        self.problem, self._time = problem, problem.case.march
         self.dt, _ = step_length(problem)
         self.stepper = problem.stepper(0.0, self.dt)
         self.stepper.prepare()

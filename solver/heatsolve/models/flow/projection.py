@@ -44,9 +44,8 @@ class Projection(RungeKutta):
 
     def __init__(self, problem: "Staggered", time: float, step: float):
         case, backend, shape = problem.case, problem.backend, problem.grid.shape
-        assert case.time is not None
-        adams = case.time.scheme == "adams-bashforth"
-        scheme = "explicit" if adams else case.time.scheme  # Adams-Bashforth begins with Euler
+        adams = case.march.scheme == "adams-bashforth"
+        scheme = "explicit" if adams else case.march.scheme  # Adams-Bashforth begins with Euler
         self._advanced = [*problem.components, *problem.carried]
         super().__init__(problem, time, scheme, self._advanced)
         self.problem: Staggered = problem
@@ -57,7 +56,7 @@ class Projection(RungeKutta):
             update={"norm": "max", "monitor": "residual", "check_every": 1, "relative": False}
         )
         self._case = case.model_copy(update={"solver": solver})
-        implicit = case.time.diffusion != "explicit"
+        implicit = case.march.diffusion != "explicit"
         self._diffusion = ImplicitDiffusion(problem, self._case) if implicit else None
         wide = case.model.convection in flow.WIDE
         self._second = tuple(backend.zeros(shape) for _ in shape if wide)

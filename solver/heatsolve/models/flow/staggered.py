@@ -431,9 +431,8 @@ class Staggered(MultiFieldModel):
 
     def methods(self) -> Iterator[Row]:
         case = self.case
-        assert case.time is not None
-        steps = STEPS[case.time.scheme]
-        if case.time.diffusion != "explicit":
+        steps = STEPS[case.march.scheme]
+        if case.march.diffusion != "explicit":
             steps += ", Crank and Nicolson's diffusion"
         pressure = f"{method_name(case)} to a divergence of {case.solver.tolerance:g}"
         convection = CONVECTIONS[case.model.convection]

@@ -420,8 +420,7 @@ class Conduction(Model):
         return system
 
     def stepper(self, time: float, step: float) -> Stepper:
-        assert self.case.time is not None
-        kind = Explicit if self.case.time.scheme == "explicit" else Implicit
+        kind = Explicit if self.case.march.scheme == "explicit" else Implicit
         return kind(self, time)
 
     def longest_pass(self) -> int:

@@ -162,9 +162,8 @@ class Convection(Staged):
         return f"{equation}, {carried}, nu = {model.diffusivity:g}, f = {', '.join(sources)}"
 
     def methods(self) -> Iterator[Row]:
-        assert self.case.time is not None
         convection = CONVECTIONS[self.case.model.convection]
-        yield "scheme", f"{convection}, {SCHEMES[self.case.time.scheme]}"
+        yield "scheme", f"{convection}, {SCHEMES[self.case.march.scheme]}"
 
     def cautions(self) -> Iterator[Row]:
         if self.in_flux_form and (largest := divergence_of_velocity(self.case)) > 0.0:
@@ -201,8 +200,7 @@ class StagedSteps(RungeKutta):
 
     def __init__(self, problem: Staged, time: float, step: float):
         case, grid, backend = problem.case, problem.grid, problem.backend
-        assert case.time is not None
-        super().__init__(problem, time, case.time.scheme, problem.names)
+        super().__init__(problem, time, case.march.scheme, problem.names)
         self.problem: Staged = problem
         self._before = step
         """The length of the step before (s): boxes are due in the first step from a time on."""
