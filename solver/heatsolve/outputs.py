@@ -5,10 +5,10 @@ as `io.writer.Results` does it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def points_of(section: OutputFile | None, case: Case, grid: Grid, own: Grid) -> 
     return [Points.of(*each) for each in axes]
 
 
-class File:
+class File(AbstractContextManager["File"]):
     """A file of a run: where it takes which fields, and when.
 
     `section` is its table in the case, None for the one of all points. Without a path it is kept in
@@ -152,10 +152,6 @@ class File:
             columns = {name: columns[name] for name in COLUMNS if name in columns}
         return self._results.finish(attributes, columns)
 
-    def __enter__(self) -> Self:
-        self._results.__enter__()
-        return self
-
     def __exit__(self, *error: object) -> None:
         self._results.__exit__(*error)
 
@@ -182,7 +178,7 @@ class File:
         return result
 
 
-class Files:
+class Files(AbstractContextManager["Files"]):
     """All files of a run; the first one has all points.
 
     A context, as `Results` is: leaving it without `finish` removes frames that are not secured.
@@ -199,9 +195,6 @@ class Files:
                 made = stack.enter_context(File(problem, path, section, secured))
                 self._files.append(made)
             self._end = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._end.close()

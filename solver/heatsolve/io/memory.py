@@ -1,8 +1,9 @@
 """Results that are kept in memory, of a run that writes no file."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def whole(blocks: Sequence[tuple[Window, np.ndarray]], shape: Sequence[int]) -> 
     return result
 
 
-class Kept:
+class Kept(AbstractContextManager["Kept"]):
     """The results of a run in the making, in memory; its methods are those of `Results`.
 
     Coordinates, units and window are as of `Results`. Each process keeps its own block of the
@@ -46,9 +47,6 @@ class Kept:
         self._window, self._ranks = tuple(window), ranks
         self._frames: list[dict[str, np.ndarray]] = []
         self._times: list[float | None] = []
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._frames = []

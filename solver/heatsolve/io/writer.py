@@ -11,10 +11,10 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import h5py
 import numpy as np
@@ -38,7 +38,7 @@ from heatsolve.parallel.ranks import Ranks, agreed
 Arrays = Mapping[str, np.ndarray]
 
 
-class FieldFile:
+class FieldFile(AbstractContextManager["FieldFile"]):
     """A field file in the making; it takes its name only when `finish` has secured all of it.
 
     path: the target; until `finish` everything goes to a temporary name beside it, and leaving
@@ -80,9 +80,6 @@ class FieldFile:
             self._xdmf_part = self._sidecar.with_name(self._part.with_suffix(".xdmf-part").name)
             self._disk = Disk(self._part, "x+")
             self._file = h5py.File(self._disk, "w", libver=FORMAT)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.discard()
@@ -331,7 +328,7 @@ def _rows(shape: tuple[int, ...], dtype: np.dtype) -> int:
     return -(-shape[0] // (size // BLOCK_BYTES + 1))
 
 
-class Results:
+class Results(AbstractContextManager["Results"]):
     """The output of a run in the making; every method is called by all processes together.
 
     path: the target, which this run alone may write, and which is complete or else as it was.
@@ -395,9 +392,6 @@ class Results:
             with agreed(ranks):  # nobody computes before all can write
                 self._writer = self._begin()
             self._end = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._end.close()
