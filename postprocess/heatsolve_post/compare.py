@@ -220,8 +220,7 @@ def _interpolated(
     low = np.take(values, numbers, axis=axis)
     high = np.take(values, np.minimum(numbers + 1, values.shape[axis] - 1), axis=axis)
     between = (1.0 - weights) * low + weights * high
-    result: np.ndarray = np.where(weights == 0.0, low, np.where(weights == 1.0, high, between))
-    return result
+    return np.where(weights == 0.0, low, np.where(weights == 1.0, high, between))
 
 
 def _difference(

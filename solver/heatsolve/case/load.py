@@ -433,8 +433,7 @@ def find(name: object) -> Cases | None:
     if not isinstance(name, str):
         return None
     if name in heatsolve.MODELS:
-        result: Cases = import_module(f"{heatsolve.MODELS[name]}.case").cases
-        return result
+        return import_module(f"{heatsolve.MODELS[name]}.case").cases
     if name not in REGISTERED:
         for offered in entry_points(group=GROUP, name=name):
             offered.load()

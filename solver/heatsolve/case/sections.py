@@ -279,8 +279,7 @@ class Condition(Section):
     @property
     def expression(self) -> Expression:
         """The expression of that key."""
-        expression: Expression = getattr(self, self.key)
-        return expression
+        return getattr(self, self.key)
 
     @classmethod
     def rivals(cls, key: str) -> set[str]:

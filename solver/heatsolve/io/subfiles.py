@@ -133,8 +133,7 @@ class Linked:
         """The filter of its parts."""
         path, name, *_ = self.sources[0]
         with self._opened(path, name) as dataset:
-            result: str | None = dataset.compression
-            return result
+            return dataset.compression
 
     def look(self) -> None:
         """Open all that it is read from, as `__getitem__` does."""

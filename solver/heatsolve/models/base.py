@@ -749,8 +749,7 @@ class MultiFieldModel(Model):
 
 def model_class(case: Case) -> type[Model]:
     """The class of the model of a case, imported when it is asked for."""
-    result: type[Model] = resolve_name(case.model_class)
-    return result
+    return resolve_name(case.model_class)
 
 
 def make_model(

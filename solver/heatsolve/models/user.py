@@ -151,8 +151,7 @@ class Evolution(Staged):
 
     @property
     def equations(self) -> Equations:
-        equations: Equations = self.case.model.equations
-        return equations
+        return self.case.model.equations
 
     driven_by_rates = True
 

@@ -214,13 +214,11 @@ class SampledAxis(Axis):
 
     @property
     def numbers(self) -> np.ndarray:
-        numbers: np.ndarray = self.all_of_it.numbers[self._chosen]
-        return numbers
+        return self.all_of_it.numbers[self._chosen]
 
     @cached_property
     def coordinates(self) -> np.ndarray:
-        positions: np.ndarray = self.all_of_it.coordinates[self._chosen]
-        return positions
+        return self.all_of_it.coordinates[self._chosen]
 
 
 @dataclass(frozen=True)
