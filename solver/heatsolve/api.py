@@ -46,7 +46,6 @@ Every = str | float | Sequence[float] | None
 Overrides = Mapping[str, Any] | Sequence[str]
 """Keys of a case and their values, `{"grid.cells": [64, 64]}`, or texts as for `--set`."""
 
-
 WRITTEN: dict[tuple[Path, str], str] = {}
 """By folder and name the texts of the cases given as tables that this process has run."""
 

@@ -121,7 +121,6 @@ def max_of(register: Any) -> float:
 VALUE_OF = {"sum": sum_of, "max": max_of}
 """How each kind of reduction reads its register."""
 
-
 WORTH_MANY = 16
 """Registers from which on NumPy is faster than Python."""
 LARGEST_HIGH, TWO_SLICES = 1 << 34, 2 * SLICE_BITS

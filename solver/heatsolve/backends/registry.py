@@ -19,7 +19,6 @@ ON_GPU = ("cuda", "cupy")
 """The backends of GPUs, the faster one first."""
 NO_GPU = ", there is no CUDA GPU"
 
-
 SETTINGS = {
     "NUMBA_NUM_THREADS": (r"[1-9]\d*", "must be a number of threads, at least 1"),
     "NUMBA_THREADING_LAYER": (

@@ -75,7 +75,6 @@ def _every(
 
 Every = Annotated[Times, pydantic.WrapValidator(_every)]
 
-
 Compression = Literal["gzip", "lzf"]
 
 

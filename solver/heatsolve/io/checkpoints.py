@@ -44,7 +44,6 @@ Window = Sequence[tuple[int, int]]
 """The part of the whole grid that an array holds, as (low, high) of each axis."""
 Places = Sequence[tuple[int, np.ndarray]]
 
-
 Kind = Annotated[str, Field(pattern=r"^[<>|]?[fiu]\d$")]
 """The type of an array, as NumPy writes it."""
 

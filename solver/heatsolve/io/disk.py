@@ -28,7 +28,6 @@ except ImportError:
 RESERVED_FROM = 1 << 20
 """Bytes of a write for which the place on the disk is reserved before."""
 
-
 KINDS = {
     "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
     "a FIFO": stat.S_ISFIFO,

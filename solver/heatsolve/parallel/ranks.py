@@ -33,7 +33,6 @@ SECONDS_TO_BE_HEARD = 0.25
 it has not read yet when a process aborts (2 of 160 were lost without a wait, none after 0.2 s).
 """
 
-
 SECONDS_OF_YIELDING = 1e-4
 """So long a process of a crowd asks for a message before it sleeps: processes that are awake
 exchange faster than one wakes up."""

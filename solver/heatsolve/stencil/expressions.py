@@ -139,7 +139,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int, float]] = {
     "where": (_where, 3, 3),
 }
 
-
 OTHER_LANGUAGES = {
     "&&": "write and",
     "&": "write and",

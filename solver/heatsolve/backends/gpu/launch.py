@@ -47,7 +47,6 @@ REDUCING = {1: Shape((256, 1), 1), 2: Shape((128, 2), 8), 3: Shape((64, 2), 8)}
 MOST_REDUCING = {1: Shape((256, 1), 1), 2: Shape((128, 2), 4), 3: Shape((64, 2), 4)}
 """The same where it has more than two outputs in all."""
 
-
 PAIRS = {3: Shape((32, 8), 4, 2)}
 """The same where a thread takes pairs of columns.
 

@@ -31,7 +31,6 @@ REST = 1e-4
 """A fluid counts as at rest below this share of the velocity that forces would give it in a step:
 the rest of the forces is rounding, to which no pressure converges."""
 
-
 Plays = dict[tuple[Any, ...], Callable[[], None] | None]
 """Recorded sweeps by their names and arrays; None for sweeps that ran only once."""
 

@@ -28,7 +28,6 @@ CONVECTIONS = {
     "tvd": "van Leer's limited slopes",
 }
 
-
 SCHEMES = {
     "explicit": "explicit Euler",
     "rk2": "Runge-Kutta of second order, strong-stability-preserving",
