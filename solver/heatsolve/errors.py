@@ -1,4 +1,4 @@
-"""What can go wrong in a run, each with the exit code that the command line promises.
+"""The errors of a run, each with its exit code on the command line.
 
 Every message is one sentence for the user; the command line prints it without a traceback.
 """
@@ -7,22 +7,22 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the program tells the shell."""
+    """The exit code of the program."""
 
     DONE = 0
     INTERNAL_ERROR = 1
     BAD_INPUT = 2
-    """Or a device that is missing."""
+    """Also a missing device."""
     NOT_CONVERGED = 3
     DIVERGED = 4
     FAILED = 5
-    """A comparison or a verification."""
+    """A comparison or a verification failed."""
     FILE_FAILURE = 6
     """Disk full, locked, corrupt."""
     STOPPED = 75
-    """By SIGTERM or SIGUSR1, a checkpoint written (EX_TEMPFAIL: start me again)."""
+    """Stopped by SIGTERM or SIGUSR1, with a checkpoint (EX_TEMPFAIL: to be started again)."""
     INTERRUPTED = 130
-    """By Ctrl-C."""
+    """Stopped by Ctrl-C."""
 
 
 class HeatsolveError(Exception):
@@ -42,7 +42,7 @@ class CaseError(InputError):
 
 
 def sentence(error: HeatsolveError) -> str:
-    """What the program says of an error: a mistake in a case begins with its place."""
+    """The text of an error for the user: a mistake in a case begins with its place."""
     return str(error) if isinstance(error, CaseError) else f"heatsolve: {error}"
 
 

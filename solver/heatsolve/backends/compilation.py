@@ -57,7 +57,7 @@ def temporary() -> Path | None:
 
 
 def trouble() -> str:
-    """What to say where this process could not keep something; nothing where it could."""
+    """The warning if this process could not keep compiled code; "" if it could."""
     if not _troubles:
         return ""
     return (
@@ -72,7 +72,7 @@ def digest(*parts: object) -> str:
 
 
 def kept(name: str, make: Callable[[], bytes]) -> bytes:
-    """What `make` gives: from the file of this name, or made, and kept there for the next run."""
+    """The result of `make`: from the file of this name, or made now and kept for the next run."""
     content = read(name)
     if content is None:
         content = make()
@@ -81,7 +81,7 @@ def kept(name: str, make: Callable[[], bytes]) -> bytes:
 
 
 def read(name: str) -> bytes | None:
-    """The content of a file; None where there is none, or it is not what was written."""
+    """The content of a file; None if there is none, or if it is damaged."""
     where = cache_folder()
     if where is None:
         return None

@@ -337,7 +337,7 @@ class ConvergenceTest:
         return self.state.norm
 
     def begin(self) -> None:
-        """Examine what the iteration begins with, where a residual is monitored."""
+        """Examine the initial residual, where a residual is monitored."""
         if self._criterion.total is not None:
             accumulator = self._method.accumulator(self._criterion.kind)
             self._criterion.find(self._method, 0, accumulator)
@@ -347,7 +347,7 @@ class ConvergenceTest:
             self.examine(ResidualCheck(0, 0, 0), self._criterion.first_residual(self._method))
 
     def recall(self, state: IterationState, history: dict[str, list[float]]) -> None:
-        """Go on from an earlier state; an end holds only if the criterion still says so."""
+        """Go on from an earlier state; its end counts only if it still meets the criterion."""
         self.state = state
         self.history = history
         self._criterion.begin_with(state.first)
@@ -355,7 +355,7 @@ class ConvergenceTest:
             state.ending = ""
 
     def most_checks(self, wanted: int) -> int:
-        """So many checks may be queued without passing one at which the host must decide."""
+        """The number of checks that may be queued before one at which the host must decide."""
         if self._criterion.total is not None or self._criterion.waits:
             return 1
         if self._criterion.monitor == "update":
@@ -363,7 +363,7 @@ class ConvergenceTest:
         state = self.state
         method = self._method
         until_floor = method.checks_per_floor - state.checks % method.checks_per_floor
-        if math.isnan(state.floor):  # until it is known nothing counts as being there
+        if math.isnan(state.floor):  # no check counts as at rounding level until it is known
             return min(wanted, until_floor)
         if method.recurrent:  # the gate closes at that level
             return min(wanted, until_floor)
@@ -371,16 +371,16 @@ class ConvergenceTest:
 
     @property
     def gate(self) -> float:
-        """The value of a check at which the host must decide; with a recurrence it is in doubt
-        well below the rounding level, too."""
+        """The value of a check at which the host must decide; with a recurrence also a value well
+        below the rounding level, which is in doubt."""
         doubt = BELOW_FLOOR * self.state.floor if self._method.recurrent else 0.0
         return self._criterion.gate(doubt if doubt > 0.0 else 0.0)
 
     def pass_over(self, checks: Sequence[ResidualCheck], values: Sequence[float]) -> int:
-        """Take the values of the first checks that end nothing, if they are of changes of u.
+        """Take the values of all checks before one that ends the iteration; return their number.
 
-        As `examine` does, but all at once: a device makes more checks in a second than the host can
-        examine one by one. Returns their number.
+        This is `examine` for many checks of changes of u at once: a device makes more checks in a
+        second than the host can examine one by one.
         """
         criterion, state = self._criterion, self.state
         if state.checks == 0 or criterion.monitor != "update" or criterion.total is not None:
@@ -422,7 +422,7 @@ class ConvergenceTest:
             state.ending = "tolerance"
 
     def _examine_start(self) -> None:
-        """What a solve begins with may meet the tolerance, but ends it only at rounding level."""
+        """An initial u ends the iteration only at rounding level, even within the tolerance."""
         state = self.state
         state.lowest = state.norm
         if state.norm == 0.0:
@@ -460,7 +460,7 @@ class ConvergenceTest:
         self.state.floor = method.system.residual_floor(method.solution(number), kind)
 
     def _confirm(self, number: int) -> None:
-        """A recurrence says converged: look at the true residual, and go on from it."""
+        """The recurrence has converged: check the true residual, and go on from it if need be."""
         state = self.state
         self._method.confirm(number)
         state.norm = self.history["residual"][-1] = self._criterion.norm(self._residual(number))

@@ -1,6 +1,6 @@
-"""What sweeps touch of the memory, and whether one depends on another.
+"""The memory that sweeps read and write, and whether one sweep depends on another.
 
-An array is known by where it lies, as views of the same memory are arrays of their own.
+An array is identified by its address, because views of the same memory are different objects.
 """
 
 import math
@@ -11,7 +11,7 @@ from heatsolve.stencil.grid import Region
 
 
 class Place(NamedTuple):
-    """An array: its first byte, that after its last, the bytes of an element, its shape."""
+    """An array: its first byte, the byte after its last, the bytes of an element, its shape."""
 
     first: int
     end: int
@@ -88,13 +88,13 @@ def meet(one: range, other: range) -> bool:
 
 
 class Dependencies(NamedTuple):
-    """What sweeps write, and what they read elsewhere than there."""
+    """The parts of arrays that sweeps write, and the other parts that they read."""
 
     written: list[Part]
     read: list[Part]
 
     def depends_on(self, other: "Dependencies") -> bool:
-        """Whether one of both writes what the other one reads, or both write the same."""
+        """Whether one of both writes a part that the other one reads or writes."""
         return (
             any(have_common(part, new) for new in other.read for part in self.written)
             or any(have_common(part, new) for part in self.read for new in other.written)
@@ -102,5 +102,5 @@ class Dependencies(NamedTuple):
         )
 
     def and_of(self, other: "Dependencies") -> "Dependencies":
-        """What both touch together."""
+        """The dependencies of both together."""
         return Dependencies(self.written + other.written, self.read + other.read)

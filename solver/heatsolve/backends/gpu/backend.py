@@ -1,4 +1,4 @@
-"""What the two GPU backends share: sweeps of arrays of any shapes, messages, the gate."""
+"""The common part of both GPU backends: sweeps of arrays of any shapes, messages, the gate."""
 
 import math
 from abc import abstractmethod
@@ -96,9 +96,9 @@ class DeviceBackend(Backend):
     vectors = False
     """Whether generated kernels may load and store pairs of elements."""
     limits: Limits
-    """What the device can hold."""
+    """The limits of the device."""
     nccl: Nccl | None = None
-    """What brings together the results of the devices of all processes."""
+    """The transport between the devices of all processes, if NCCL works."""
     _state: Any
     _gate: Any
     _rows: Any

@@ -1,26 +1,26 @@
-"""One leg of a multigrid cycle on a GPU: in one kernel, or in three dimensions in two.
+"""A leg, one half of a multigrid cycle on a level, on a GPU: one kernel, in 3D one or two.
 
-In three dimensions coloured sweeps are made in place. A block owns a tile of columns along z and
-goes up the planes; a thread owns two rows of them, of sixteen bytes each if it can: what shared
-memory moves at once. Points of one colour have neighbours of the other colour only, so a sweep
+In 3D coloured sweeps are made in place. A block owns a tile of columns along z and goes up the
+planes; a thread owns two rows of the tile, of sixteen bytes each where possible, the size of one
+access to shared memory. Points of one colour have neighbours of the other colour only, so a sweep
 needs no second copy of the field: as plane z arrives, sweep 1 updates plane z - 1, sweep 2 plane
 z - 2, and so on, each in place. A thread keeps its own points of all these planes in registers.
-Others read the newest plane where it arrived, in a ring of planes in shared memory, and of each
-sweep the colour that it moved, a step later; so a warp waits once a step, and only for the warps
-beside it. Which points move is known when the text is compiled: tiles begin at even columns and
-rows. The outermost points of a tile, one layer for each sweep, are wrong and are made again by the
-tile beside it, as in `fused_kernel`.
+Other threads read the newest plane from a ring of planes in shared memory, and the colour that each
+sweep updated one step later; so a warp waits once a step, and only for the warps beside it. The
+updated points are known at compile time, because tiles begin at even columns and rows. The
+outermost points of a tile, one layer for each sweep, are wrong; the tile beside it computes them,
+as in `fused_kernel`.
 
 A leg may begin with the interpolation of a correction. The residual and its restriction, which
-widens a tile's halo by three, are a kernel of their own, without sweeps; it may find the residual's
-norm, too. A kernel of sweeps moves 24 bytes a point, that one 16. With two sweeps, one of each
-colour, all in one kernel would need a halo of 6 and 4 points around a tile of 64 x 32, and so do
+widens a tile's halo by three, are a second kernel, without sweeps; it may add the residual's norm,
+too. The kernel of sweeps moves 24 bytes a point, the second kernel 16. With two sweeps, one of each
+colour, a single kernel would need a halo of 6 and 4 points around a tile of 64 x 32, and so do
 1.7 times the work: 2.1 ms instead of 1.9 (512 cubed, H200).
 
-In two dimensions a leg is one kernel of `fused_kernel`: it ends with the residual, one more level
-behind the last sweep, restricted to the coarse level; or it begins with what is interpolated from
-there. So neither residual nor correction ever goes to memory. A lane holds the columns 2q and
-2q + 1 of the coarse column q.
+In 2D a leg is one kernel of `fused_kernel`. Before the correction it ends with the residual, as one
+more level after the last sweep, and restricts it; after the correction it begins with the
+interpolation. So neither the residual nor the correction goes to memory. A lane holds the columns
+2q and 2q + 1 of the coarse column q.
 """
 
 import math
@@ -59,24 +59,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """How a kernel is cut: tuned for a device."""
+    """The shape of a kernel's blocks, tuned for a device."""
 
     warps: int = 16
     """Warps of a block, one below the other along y, each with two rows; no more than barriers."""
     ahead: int = 3
-    """Planes that are on their way."""
+    """Planes that are being loaded ahead."""
 
     def right(self, work: FusedSweeps) -> tuple[int, int]:
-        """Rows and columns of a tile that are right in the end."""
+        """Rows and columns of a tile whose results are right."""
         return 2 * self.warps - sum(halo(work, 2)), width(work) - sum(halo(work, columns(work)))
 
     def first(self, work: FusedSweeps, low: int) -> int:
-        """Where the columns begin that the first tile covers: those read begin at a sector."""
+        """The first column of the first tile, chosen so that its loads begin at a sector."""
         left, _ = halo(work, columns(work))
         return (low - left) // (2 * columns(work)) * (2 * columns(work)) + left
 
     def more_planes(self, work: FusedSweeps) -> int:
-        """Planes that a block goes up besides those of its piece."""
+        """The planes of a block in addition to its piece's own."""
         return sum(reach(work)) + work.restricts
 
     def planes(self, work: FusedSweeps) -> tuple[int, int]:
@@ -90,13 +90,13 @@ class Shape:
         return tile * self.planes_in_all(work) + BARRIER * self.warps
 
     def planes_in_all(self, work: FusedSweeps) -> int:
-        """Planes in shared memory, those that sweeps leave for each other included."""
+        """All planes in shared memory, with the ones that sweeps leave for each other."""
         left_over = 1 if work.restricts else work.sweeps - 1 + work.corrects
         return left_over + sum(self.planes(work))
 
 
 BARRIER = 8
-"""Bytes of a barrier, of which each warp but the first has one."""
+"""Bytes of a barrier; each warp except the first has one."""
 
 
 def columns(work: FusedSweeps) -> int:
@@ -112,7 +112,7 @@ def width(work: FusedSweeps) -> int:
 def reach(work: FusedSweeps) -> tuple[int, int]:
     """Points below and above a piece of the result on which it depends.
 
-    A coarse point q takes from the points 2q - 2 ... 2q + 1, a residual from its neighbours.
+    A coarse point q depends on the points 2q - 2 ... 2q + 1, a residual on its neighbours.
     """
     return (3, 2) if work.restricts else (work.sweeps, work.sweeps)
 
@@ -182,19 +182,19 @@ def fetched_along(work: FusedSweeps) -> int:
 
 
 SHAPES_3D = [Shape(warps, ahead) for warps in (16, 14, 12, 10, 8, 6) for ahead in (3, 2)]
-"""Shapes of three dimensions, the best first: the first one measured on an H200; fewer warps repeat
-more of what their neighbours do than fewer planes on their way keep waiting."""
+"""Shapes in 3D, the best first, as measured on an H200. Planes loaded ahead are given up before
+warps: fewer warps cost more repeated work than fewer planes cost waiting."""
 MOST_SWEEPS = 6
-"""Sweeps of a leg, those of a colour each for themselves: more need too many registers."""
+"""The most sweeps of a leg, of one colour each: more need too many registers."""
 MOST_WHOLE = 2
-"""Arrays that vary along all axes: b, and the inverse of the diagonal."""
+"""The most arrays that vary along all axes: b, and the inverse of the diagonal."""
 MOST_MARGIN = 2
-"""Layers beside the walls that belong to the edge; pieces of EDGE_ROWS hold so many."""
+"""The most layers beside the walls that belong to the edge, as a piece of EDGE_ROWS holds."""
 FEWEST_POINTS = {2: 300_000, 3: 1_000_000}
 """Points of a grid below which single sweeps are faster, by dimension.
 
-There are too few blocks then to hide what a row or a plane takes, and the text of a fused kernel,
-which is long, comes from memory again for each launch.
+There are then too few blocks to hide the latency of a row or a plane, and the long code of a fused
+kernel comes from memory again for each launch.
 """
 
 
@@ -309,11 +309,11 @@ def _numbers(leg: CycleLeg) -> tuple[int, ...]:
 
 
 LegKernels = Callable[[Any, Any], tuple[int, int]]
-"""Takes new and u; tells how many points it updates, and how many array elements it moves."""
+"""Takes new and u; returns the numbers of points updated and of array elements moved."""
 
 
 def kernels_of(backend: "DeviceBackend", leg: CycleLeg, gated: bool) -> LegKernels:
-    """What queues the kernels of a leg on a device."""
+    """A call that queues the kernels of a leg on a device."""
     works = list(parts_of(leg, backend.precision, gated))
     kernels = [_ready(backend, leg, work) for work in works]
     convert = backend.dtype.type
@@ -329,7 +329,7 @@ def kernels_of(backend: "DeviceBackend", leg: CycleLeg, gated: bool) -> LegKerne
 
     def queue_all(new: Any, u: Any) -> tuple[int, int]:
         for kernel, queue, launch, more in kernels:
-            # A kernel without sweeps is the last one: it looks at the result.
+            # A kernel without sweeps is the last one: it reads the result.
             work = kernel.work
             field = new if work.from_zero or not work.sweeps else u
             registers = [leg.norm.register] if work.residual_norm else []
@@ -342,7 +342,7 @@ def kernels_of(backend: "DeviceBackend", leg: CycleLeg, gated: bool) -> LegKerne
 def _ready(
     backend: "DeviceBackend", leg: CycleLeg, work: FusedSweeps
 ) -> tuple[FusedKernel, Compiled, Launch, tuple[Any, ...]]:
-    """A kernel, what queues it, its launch, and what it takes after the sweeps'."""
+    """A kernel, the compiled one, its launch, and its operands after those of the sweeps."""
     text = source if len(leg.shape) == 3 else None
     kernel = FusedKernel(work, backend.limits, shapes_of(work), text)
     covered, more = leg.region, ()

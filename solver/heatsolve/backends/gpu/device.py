@@ -1,4 +1,4 @@
-"""What a GPU can hold: asked of the driver, or pretended."""
+"""The limits of a GPU: from the driver, or pretended."""
 
 import ctypes
 import os
@@ -14,12 +14,13 @@ VARIABLE = "HEATSOLVE_PRETEND_GPU"
 
 @dataclass(frozen=True)
 class Limits:
-    """What a GPU of some compute capability can hold.
+    """The limits of a GPU.
 
-    `cluster`: blocks that may write into each other's shared memory, 0 if none may;
-    `shared_of_block`: bytes of shared memory that a block may have, if it asks for them; `shared`:
-    those of a multiprocessor; `reserved`: what each of its blocks takes besides its own; `threads`
-    and `registers` (of four bytes): those of a multiprocessor; `cache`: bytes of the second level.
+    cluster: blocks that may write into each other's shared memory, 0 if none may.
+    shared_of_block: the most shared memory of a block (bytes).
+    shared: the shared memory of a multiprocessor; each block also uses `reserved` bytes of it.
+    threads, registers (of four bytes): of a multiprocessor.
+    cache: the second level (bytes).
     """
 
     capability: tuple[int, int]
@@ -35,17 +36,17 @@ class Limits:
 
     @property
     def has_fused_sweeps(self) -> bool:
-        """Whether sweeps are fused for it, or generic sweeps are all that it makes."""
+        """Whether the GPU makes fused sweeps, or only generic ones."""
         return self.capability >= (7, 5)
 
     @property
     def target(self) -> tuple[int, int]:
-        """The capability that kernels are compiled for: CUDA 13 knows no older one than 7.5."""
+        """The capability for which kernels are compiled: 7.5 is the oldest one of CUDA 13."""
         return max(self.capability, (7, 5)) if self.pretended else self.capability
 
     @property
     def architecture(self) -> str:
-        """What a compiler makes: its machine code; if it is pretended, what newer GPUs read."""
+        """The target of a compiler: machine code, or for a pretended GPU code for newer ones."""
         return ("compute_{}{}" if self.pretended else "sm_{}{}").format(*self.target)
 
     def __str__(self) -> str:

@@ -42,7 +42,7 @@ class Dialect:
     """The words in which CUDA C and Python differ."""
 
     end: str
-    """What ends a statement."""
+    """The end of a statement."""
     branch: str
     conjunction: str
     otherwise: str
@@ -57,7 +57,7 @@ class Dialect:
     real: str
     """A conversion to double precision, which is exact."""
     launch: str
-    """What precedes the names of a thread's place in its launch."""
+    """The prefix of the names of a thread's place in its launch."""
     constants: dict[str, str]
 
     def constant(self, value: float, precision: str) -> str:
@@ -309,15 +309,15 @@ KINDS = {"float64": ("double", "double2"), "float32": ("float", "float2")}
 
 @dataclass(frozen=True)
 class Word:
-    """What is loaded at once: an element of an argument, or the pair that begins with it."""
+    """A single load: an element of an argument, or the pair that begins with it."""
 
     number: int
     subscript: tuple[Any, ...]
     places: tuple[int, ...]
-    """Of the elements, on the tape."""
+    """The places of the elements on the tape."""
 
     def next_row(self) -> tuple[int, tuple[Any, ...], int]:
-        """What it is in the next row, as `key` tells it."""
+        """The key of the word that this one becomes in the next row."""
         (shift, added), *others = self.subscript
         return self.number, ((shift + 1, added), *others), len(self.places)
 
@@ -327,11 +327,11 @@ class Word:
 
     @property
     def column(self) -> int:
-        """Of its first element, from that of the thread on."""
+        """The column of its first element, counted from the thread's own column."""
         return self.subscript[-1][0]
 
     def values(self, name: str) -> Iterator[str]:
-        """What gives the elements of a word of this name their names on the tape."""
+        """Yield the statements that name the elements of a word by their places on the tape."""
         parts = (".x", ".y") if len(self.places) == 2 else ("",)
         for place, part in zip(self.places, parts, strict=True):
             yield f"const auto v{place} = {name}{part};"
@@ -439,7 +439,7 @@ def _inside(column: int) -> str:
 
 
 def _column_read(operation: Operation, signature: Signature) -> int | None:
-    """The column, from that of the thread on, that a load of an array varying along it reads."""
+    """The column that a load reads, counted from the thread's own; None if it has no column."""
     if operation.name != "load":
         return None
     number, subscript = operation.operands
@@ -447,9 +447,9 @@ def _column_read(operation: Operation, signature: Signature) -> int | None:
 
 
 def _insides(wide: Tape, signature: Signature, axis: str) -> Iterator[str]:
-    """What tells whether elements beside a pair are in its row: who needs them may be no point.
+    """Yield the conditions that elements beside a pair lie in its row.
 
-    Rows are whole pairs, so a pair does if its first element does.
+    Rows are whole pairs, so a pair is in its row if its first element is.
     """
     columns = {_column_read(operation, signature) for operation in wide.operations}
     for column in sorted(n for n in columns if n not in (None, 0, 1)):

@@ -1,11 +1,11 @@
 """Launches that a device records once and plays back: graphs, and small sweeps in one kernel.
 
-A kernel takes two microseconds, however few points it has; a block's barrier takes a tenth of one,
-and a sweep between two of them what its loads take, about one. So of what is played back again and
-again, sweeps of few points share a kernel: it goes down a table, whose rows tell which point
-function comes next, where, and of what. Sweeps of which none touches what another one writes, such
-as those along the walls of a grid, need no barrier between them, and other threads make each: as
-many blocks as they have points for, if they are by themselves.
+A kernel takes two microseconds, however few points it has. A barrier of a block takes a tenth of a
+microsecond, and a sweep between two barriers about one, the time of its loads. So small sweeps that
+are replayed often share a kernel: it goes down a table, whose rows hold the number of a point
+function, its region and its arguments. Independent sweeps (none reads or writes a part that another
+one writes), for instance along the walls of a grid, need no barrier between them: other threads
+make each. Without any other sweeps they have as many blocks as their points fill.
 """
 
 import math
@@ -41,7 +41,7 @@ MOST_POINTS = 1300
 MOST_OF_A_BLOCK = 1 << 12
 """Points of sweeps beside each other, up to which one block makes them."""
 MOST_BESIDE = 1 << 17
-"""Points up to which a sweep may share a kernel with those that need no barrier."""
+"""Points up to which a sweep may share a kernel with independent sweeps."""
 MOST_SWEEPS = 150
 """Sweeps of a kernel."""
 WORDS = 70
@@ -62,10 +62,10 @@ def points_of(region: Region) -> int:
 
 @dataclass(frozen=True)
 class SmallSweep:
-    """A sweep that may share a kernel: its function, its region, and what a kernel takes.
+    """A sweep that may share a kernel: its function, its region, and the kernel's arguments.
 
-    `extents` in the order of `extent_names`; `operands`: outputs, then arguments. `alone` makes it
-    ready to be queued by itself.
+    `extents` in the order of `extent_names`; `operands`: outputs, then arguments. `alone` compiles
+    it as a kernel of its own.
     """
 
     signature: Signature
@@ -80,7 +80,7 @@ class SmallSweep:
         return points_of(self.region)
 
     def dependencies(self, address: Callable[[Any], int]) -> Dependencies:
-        """What it writes, and what it reads elsewhere than there."""
+        """The parts of arrays that it writes and reads."""
         count = len(self.signature.outputs)
         arguments = self.operands[count:]
 
@@ -110,7 +110,7 @@ class SmallSweep:
         return Dependencies(written, list(read))
 
     def row(self, address: Callable[[Any], int]) -> list[int]:
-        """What the kernel's table holds of it, after the number of its function."""
+        """Its row in the kernel's table, after the number of its function."""
         words = [bound for pair in self.region for bound in pair] + list(self.extents)
         for (_, kind), operand in zip(_operands(self.signature), self.operands, strict=True):
             if kind == INTEGER:
@@ -123,7 +123,7 @@ class SmallSweep:
 
 
 class Group:
-    """Sweeps of which none touches what another one writes."""
+    """Independent sweeps: none reads or writes a part that another one writes."""
 
     def __init__(self, sweep: SmallSweep, dependencies: Dependencies):
         self.sweeps, self.dependencies = [sweep], dependencies
@@ -139,7 +139,7 @@ class Group:
 
 
 def _operands(signature: Signature) -> list[tuple[str, Any]]:
-    """The names and kinds of what a kernel takes: outputs, which are arrays, then arguments."""
+    """The names and kinds of a kernel's operands: outputs, which are arrays, then arguments."""
     outputs = [(f"o{n}", "array") for n in range(len(signature.outputs))]
     return outputs + [(f"a{n}", kind) for n, kind in enumerate(signature.arguments)]
 
@@ -160,7 +160,7 @@ def source(functions: tuple[tuple[Signature, Tape], ...], width: int, beside: bo
 
 
 def _function(number: int, signature: Signature, tape: Tape) -> str:
-    """The C function of a sweep: it takes all from its row."""
+    """The C function of a sweep, which reads all its operands from its row."""
     axes = INDEX_NAMES[: tape.dimension]
     names = [f"{end}_{axis}" for axis in axes for end in ("low", "high")] + extent_names(signature)
     bounds, strides = names[: 2 * len(axes)], names[2 * len(axes) :]
@@ -201,7 +201,7 @@ def _function(number: int, signature: Signature, tape: Tape) -> str:
 def together(
     backend: "DeviceBackend", sweeps: Sequence[SmallSweep]
 ) -> Iterator[Callable[[], None]]:
-    """What queues these sweeps, in as few kernels as can be, compiled."""
+    """Yield compiled calls that queue these sweeps, in as few kernels as possible."""
     most = min(MOST_SWEEPS, backend.limits.shared_of_block // (8 * WORDS))
     groups = grouped(sweeps, backend.address, most)
     for in_one_block, some in groupby(groups, Group.fits_a_block):
@@ -218,9 +218,9 @@ def together(
 
 
 def grouped(sweeps: Sequence[SmallSweep], address: Callable[[Any], int], most: int) -> list[Group]:
-    """Groups of up to `most` sweeps: each joins the first one behind all that it depends on.
+    """Groups of up to `most` sweeps: each joins the first group after all that it depends on.
 
-    It passes by a group that would no longer fit into a block, unless that is the last one.
+    A sweep skips a group that would no longer fit into a block, unless it is the last one.
     """
     groups: list[Group] = []
     for sweep in sweeps:
@@ -241,7 +241,7 @@ def grouped(sweeps: Sequence[SmallSweep], address: Callable[[Any], int], most: i
 def _in_turn(
     backend: "DeviceBackend", groups: Sequence[Sequence[SmallSweep]]
 ) -> Callable[[], None]:
-    """What queues these groups, one after the other in one block; a single one in many blocks."""
+    """A call that queues these groups in turn, in one block; a single group in many blocks."""
     sweeps = [sweep for group in groups for sweep in group]
     if len(sweeps) == 1:
         return sweeps[0].alone()
@@ -262,7 +262,7 @@ def _in_turn(
 
 
 def _beside(backend: "DeviceBackend", sweeps: Sequence[SmallSweep]) -> Callable[[], None]:
-    """What queues sweeps that need no barrier between them: each has blocks of its own."""
+    """A call that queues independent sweeps, each in blocks of its own."""
     functions, table = _table(backend, sweeps, [[]] * len(sweeps))
     counts = [-(-sweep.points // THREADS_BESIDE) for sweep in sweeps]
     owners = np.array([(row, n) for row, count in enumerate(counts) for n in range(count)])
@@ -276,7 +276,7 @@ def _table(
     backend: "DeviceBackend", sweeps: Sequence[SmallSweep], order: Sequence[Sequence[int]]
 ) -> tuple[tuple[tuple[Signature, Tape], ...], np.ndarray]:
     """The point functions of sweeps; and for each sweep a row with the number of its function, the
-    numbers of its `order`, and what it takes."""
+    numbers of its `order`, and its operands."""
     functions = tuple(dict.fromkeys((sweep.signature, sweep.tape) for sweep in sweeps))
     number_of = {function: number for number, function in enumerate(functions)}
     rows = [
@@ -292,22 +292,22 @@ def _table(
 def _queue(
     kernel: Compiled, launch: Launch, args: tuple[Any, ...], sweeps: Sequence[SmallSweep]
 ) -> None:
-    """Queue a kernel. Its table holds addresses: with the sweeps lives what lies there."""
+    """Queue a kernel; `sweeps` keep the arrays alive whose addresses its table holds."""
     kernel(launch, args)
 
 
 # ---- graphs --------------------------------------------------------------------------------------
 
 RecordedLaunch: TypeAlias = Callable[[], None] | SmallSweep
-"""What queues a kernel, or a sweep that may share one with others."""
+"""A call that queues a kernel, or a sweep that may share a kernel with others."""
 
 
 class Replay:
-    """Work that a device plays back from a graph: about a microsecond for each kernel.
+    """Work that a device replays from a graph: about a microsecond for each kernel.
 
-    Its kernels are recorded, small sweeps joined, and all of them compiled before they are
-    captured; the host does so once, ahead of the first call. With the gate, or without it, there
-    are other kernels, which it records where they are first called for.
+    Its kernels are recorded, small sweeps are joined, and all are compiled before they are
+    captured; the host does so once, before the first call. Kernels with the gate differ from
+    kernels without it; each kind is recorded when it is first needed.
     """
 
     def __init__(self, backend: "DeviceBackend", work: Callable[[], None], gated: bool):
@@ -347,7 +347,7 @@ class Replay:
 def joined(
     backend: "DeviceBackend", launches: Iterable[RecordedLaunch]
 ) -> Iterator[Callable[[], None]]:
-    """What queues the kernels of these launches; small sweeps that follow each other share one."""
+    """Yield calls that queue these launches; small sweeps that follow each other share a kernel."""
     waiting: list[SmallSweep] = []
 
     def waited_for() -> Iterator[Callable[[], None]]:

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from heatsolve.backends.gpu.backend import DeviceBackend
 
 PRIORITY = -5
-"""Of the stream of transfers: sweeps leave room for it."""
+"""The priority of the stream of transfers, above the stream of sweeps."""
 Parcels = Sequence[tuple[Any, int]]
 """Arrays, each with the process that it goes to or comes from."""
 _COMMUNICATORS: dict[tuple[str, str, int], Any] = {}
-"""What NCCL made for all runs of this process, by node, GPU and number of processes."""
+"""The communicators of all runs of this process, by node, GPU and number of processes."""
 
 
 class Nccl:
-    """Sends arrays of a device to those of other processes, each with a device of its own.
+    """Transfers of arrays between the devices of all processes, each with a device of its own.
 
-    All processes must queue the same exchanges and gathers in the same order. Two processes pair
-    what one sends with what the other receives by that order, too.
+    All processes must queue the same exchanges and gathers in the same order, by which the sends of
+    one process are paired with the receives of another.
     """
 
     name = "NCCL"
@@ -33,7 +33,7 @@ class Nccl:
         self.size = size
 
     def exchange(self, leaving: Parcels, arriving: Parcels) -> None:
-        """Queue the transfers after all that is queued, beside what will be until `rejoin`."""
+        """Queue transfers after all work so far; work until `rejoin` may run beside them."""
         address = self._backend.address
 
         def work(stream: int) -> None:
@@ -53,7 +53,7 @@ class Nccl:
         self._backend.aside(work)
 
     def rejoin(self) -> None:
-        """What is queued from now on comes after all exchanges."""
+        """Queue all later work after the exchanges."""
         self._backend.rejoin()
 
     def gather(self, mine: Any, all_of_them: Any) -> None:

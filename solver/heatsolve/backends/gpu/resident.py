@@ -2,7 +2,7 @@
 
 A kernel takes two microseconds, however few points it has. Blocks of a cluster (from compute
 capability 9.0 on) write into each other's shared memory and wait for each other in a fraction of
-that, so a field that fits there goes from sweep to sweep without any other memory.
+that time, so a field that fits into it needs no other memory between sweeps.
 """
 
 import math
@@ -17,29 +17,29 @@ from heatsolve.backends.gpu.fused_kernel import NORMS, FusedSweeps, assembled, p
 from heatsolve.backends.gpu.launch import Launch
 
 FEWEST_SWEEPS = 9
-"""Below, fused sweeps that go through memory are as fast."""
+"""The least number of sweeps; with fewer, fused sweeps through memory are as fast."""
 ALONE = 1 << 10
 """Points up to which one block is as fast as several."""
 POINTS = 8
-"""Points of a thread, at most: as many terms as an exact sum takes at once."""
+"""The most points of a thread: the terms that an exact sum takes at once."""
 FEW_POINTS = 4
-"""Those of a thread where a block can have more threads."""
+"""The most points of a thread where a block can have more threads."""
 THREADS = (128, 256, 512, 1024)
-"""Of a block."""
+"""The threads of a block."""
 LARGEST_CLUSTER = 16
-"""Blocks of a cluster that any device has, at most."""
+"""The most blocks of a cluster on any device."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """How a field is cut: its blocks, each with some planes (in two dimensions rows)."""
+    """The blocks of a field in a cluster, each with some planes (in 2D rows)."""
 
     blocks: int
     threads: int
     points: int
-    """Of a thread."""
+    """Points of a thread."""
     bytes_shared: int
-    """Of a block."""
+    """Shared memory of a block."""
 
 
 @cache
@@ -65,7 +65,7 @@ def cluster_of(
 
 
 def sweeps_at_once(stages: Sequence[Any], changes: Sequence[Accumulator | None]) -> int:
-    """How many sweeps one kernel makes: of equal arguments, all with norms or but the last one."""
+    """The sweeps of one kernel: with equal arguments, and norms of all or of the last one."""
     if any(stage is not stages[0] for stage in stages):
         return 1
     first = first_norm(changes)
@@ -97,13 +97,13 @@ def source_of(work: FusedSweeps, cluster: Cluster) -> str:
 
 
 def in_space(values: Sequence[Any], middle: Any) -> tuple[Any, ...]:
-    """What there is for each axis, in three dimensions: a row is a plane of one line."""
+    """Values for each axis in 3D: in 2D a row counts as a plane of one line, with `middle`."""
     first, *others = values
     return (first, *([middle] if len(others) == 1 else []), *others)
 
 
 class Reads:
-    """What a point function takes: the field in shared memory, all else held by the threads.
+    """The operands of a point function: the field in shared memory, all others in registers.
 
     `lines` come before all points, `of_point` before each one.
     """

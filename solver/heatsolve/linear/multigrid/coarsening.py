@@ -133,7 +133,7 @@ class AxisCoarsening:
 
     @cached_property
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
-        """What the points 2q and 2q + 1 take of the coarse points q and q + 1: [q, parity]."""
+        """The weights of coarse points q and q + 1 in the points 2q and 2q + 1: [q, parity]."""
         axis, n, m = self.fine.axis, self.fine.axis.unknowns, self.count
         numbers = np.arange(2 * (m + 2)).reshape(-1, 2)
         if self.linear:

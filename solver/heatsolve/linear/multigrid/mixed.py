@@ -86,7 +86,7 @@ class Refinement(Method):
     def _find_residual(
         self, norm: Accumulator | None = None, of_b: Accumulator | None = None
     ) -> None:
-        """r, scaled and in single precision; terms of norms of the unscaled one, and of b."""
+        """Find r, scaled, in single precision; add terms of norms of the unscaled r, and of b."""
         system, scale = self.system, math.ldexp(1.0, int(self.scalars.get("exponent", 0.0)))
         norms = [] if norm is None else [norm]
         if "exponent" not in self.scalars:
@@ -98,12 +98,12 @@ class Refinement(Method):
         system.sweep(point, out, self.u, system.b, scale, *system.coefficients)
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
-        """The residual whose norm this is stays for the next step."""
+        """Add the terms of a norm of the residual, which the next step then uses."""
         self._find_residual(into)
         self._known = steps
 
     def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
-        """With them it is told how large the residual is: a device is asked once for all."""
+        """As of `Method`; read from the device together with the largest residual."""
         self._find_residual(into, *of_b)
         self._known = 0
         *values, largest = self.system.backend.values([into, *of_b, self._largest])
@@ -120,9 +120,9 @@ class Refinement(Method):
 
 
 def in_single(system: System) -> tuple[System, int]:
-    """The system of corrections in single precision, and n: its matrix is that of A over 2^n.
+    """The system of corrections in single precision, and n: its matrix is A / 2^n (asks all).
 
-    Its walls have the value 0, and its right side is an array of its own (asks all processes).
+    Its walls have the value 0, and its right side is an array of its own.
     """
     backend, grid = system.backend, system.grid
     single = backend.single()
@@ -181,7 +181,7 @@ def scaled_residual(residual: Point, kinds: tuple[str, ...], kind_of_b: str | No
 
 @cache
 def reciprocal(diagonal: Point) -> Callable[..., Any]:
-    """1 / d of the diagonal element d; 0 for one that is 0, of an only unknown that is free."""
+    """1 / d of the diagonal element d; 0 for d = 0, of a single unknown without walls."""
 
     def inverse(at, *coefficients):
         value = diagonal(at, *coefficients)
