@@ -243,21 +243,18 @@ def ranges(source: Source) -> dict[str, tuple[float, float, float, int]]:
 
     Read block by block. Raises as `read` does.
     """
-    solution = read(source, fields=())
-    return {name: _statistics(solution, name) for name in solution.names}
-
-
-def _statistics(solution: Solution, field: str) -> tuple[float, float, float, int]:
-    low, high, total, valid, missing = math.inf, -math.inf, 0.0, 0, 0
-    for _, _, (block,) in blocks([solution], field, last=True):
-        numbers = block[~np.isnan(block)]
-        valid, missing = valid + numbers.size, missing + block.size - numbers.size
-        low, high = numbers.min(initial=low), numbers.max(initial=high)
-        with np.errstate(all="ignore"):  # an infinite field has no mean, and may say so
-            total += numbers.sum(dtype=float)
-    if not valid:
-        return math.nan, math.nan, math.nan, missing
-    return low, high, total / valid, missing
+    solution, result = read(source, fields=()), {}
+    for name in solution.names:
+        low, high, total, valid, missing = math.inf, -math.inf, 0.0, 0, 0
+        for _, _, (block,) in blocks([solution], name, last=True):
+            numbers = block[~np.isnan(block)]
+            valid, missing = valid + numbers.size, missing + block.size - numbers.size
+            low, high = numbers.min(initial=low), numbers.max(initial=high)
+            with np.errstate(all="ignore"):  # an infinite field has no mean, and may say so
+                total += numbers.sum(dtype=float)
+        known = (low, high, total / valid) if valid else (math.nan, math.nan, math.nan)
+        result[name] = (*known, missing)
+    return result
 
 
 def _number(value: object) -> str:
