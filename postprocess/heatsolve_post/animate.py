@@ -32,14 +32,14 @@ from heatsolve_post.view import View, limits_of, look
 
 FORMATS = ("mp4", "gif")
 MOST_FRAMES = 400
-"""Of a film: of more, evenly spread ones are shown."""
+"""The most frames of a film: a longer march shows evenly spread frames."""
 DOTS = 130
-"""Of an inch: a film of a plane has about 650 x 550 of them."""
+"""Dots of an inch: a film of a plane has about 650 x 550 dots."""
 BRIEF = 0.2
 """The largest share of the frames, at least one of them, that is taken for the unsettled start."""
 FAR = 1.5
-"""Of the range of a film's second half: frames of the start that reach further do not count. A
-quantity that decays steadily loses no more than a seventh of its range by both."""
+"""A multiple of the range of a film's second half: initial frames beyond it do not count. With both
+limits a quantity that decays steadily loses no more than a seventh of its range."""
 
 
 def animate(

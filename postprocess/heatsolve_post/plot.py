@@ -39,9 +39,9 @@ from heatsolve_post.style import (
 from heatsolve_post.view import View, limits_of, look, quantity
 
 ARROWS = 22
-"""Along the longer side of a plane."""
+"""Arrows along the longer side of a plane."""
 DENSITY, SPARSE = 1.1, 0.35
-"""Of streamlines along the longer side, and at least, in matplotlib's measure."""
+"""The density of streamlines along the longer side, and the least one, as matplotlib counts."""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def one_curve(x: str, y: str, title: str = "", **scales: str) -> tuple[Figure, A
 
 
 def shades(count: int) -> list[Any]:
-    """Colours of so many lines that follow each other."""
+    """Colours of this number of successive lines."""
     if count == 1:
         return ["C0"]
     return list(matplotlib.colormaps["viridis"](np.linspace(0.05, 0.8, count)))
@@ -236,9 +236,9 @@ def _short(ticks: list[float]) -> list[str] | None:
 LEVELS = 41
 """Bands of colour: an odd number, so that 0 lies within a white one between equal limits."""
 ROUNDING = 1e-9
-"""Of a range: values beyond it by less count as inside."""
+"""A share of a range: values beyond it by less count as inside."""
 DECADES = 1e-8
-"""Of the largest value: a logarithmic scale shows nothing smaller."""
+"""A share of the largest value: a logarithmic scale shows nothing smaller."""
 SIGNED_DECADES = 1e-3
 """The same where there are values of both signs; smaller ones are drawn on a linear scale."""
 FEW_DECADES = 100.0  # a shorter range may have no power of ten to be marked

@@ -348,7 +348,7 @@ class Simulation(Mapping[str, Any]):
 
     @property
     def changes(self) -> list[tuple[int, float, dict[str, str]]]:
-        """What was set: after which step, at which time, and the values of keys as TOML."""
+        """The changed settings: step, time, and the values of keys as TOML."""
         return [(each.number, each.time, dict(each.settings)) for each in self._run.changes]
 
     def stop(self, reason: str = "stopped") -> None:
@@ -387,7 +387,7 @@ class Simulation(Mapping[str, Any]):
             raise InputError("this run has ended with an error: begin another one")
 
     def _agreed(self, until: Until) -> Until:
-        """What all processes ask for. Raises InputError where they differ."""
+        """The request of all processes. Raises InputError where they differ."""
         asked = self._ranks.gather(until)
         if reasons := [each.stop for each in asked if each.stop]:
             return replace(until, stop=reasons[0])

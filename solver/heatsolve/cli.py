@@ -391,7 +391,7 @@ def bench(
 ) -> None:
     """Measure sweeps and solvers in units of this machine's copy bandwidth.
 
-    Under mpiexec: what the halo, the output and the checkpoints of so many processes cost.
+    Under mpiexec: the cost of the halo, the output and the checkpoints of these processes.
     """
     from heatsolve.io.disk import target_of, write_json
     from heatsolve.parallel.ranks import failing_together, find_ranks

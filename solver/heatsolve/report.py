@@ -17,8 +17,7 @@ COMPILING = "compiling, once: later runs find the machine code"
 
 
 class Goal(Protocol):
-    """What a norm is compared with: the threshold below which it ends a run, and the words for it
-    over `scale`."""
+    """The aim of an iteration: the threshold of its norm, and words for the norm over `scale`."""
 
     @property
     def threshold(self) -> float: ...

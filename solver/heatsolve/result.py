@@ -12,7 +12,7 @@ import numpy as np
 from heatsolve.io.reader import Solution, read, summary
 
 KEPT_BYTES = 256 * 2**20
-"""Of the fields of a Result: up to here they are read at once, and kept."""
+"""The size of a Result's fields up to which they are read at once, and kept."""
 
 
 def labelled(

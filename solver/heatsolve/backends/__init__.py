@@ -351,7 +351,7 @@ class Backend(ABC):
         return False
 
     def record(self, work: Callable[[], None]) -> tuple[list[Any], int, int]:
-        """What `work` would call or queue, the points it updates, and the bytes it moves."""
+        """The calls that `work` would make or queue, its points updated, its bytes moved."""
         progress = self._progress
         before, progress.recorded = replace(progress), []
         try:
@@ -470,7 +470,7 @@ class Backend(ABC):
         return Prepared(run, self._converts(described), signature.bytes_moved(tape))
 
     def _converts(self, described: Sequence[Any]) -> Converts:
-        """What makes numbers what compiled sweeps take; arrays stay as they are."""
+        """Conversions of numbers to the types of a compiled sweep; None for arrays."""
         return tuple(
             None if not isinstance(argument, str)
             else self.integer if argument == INTEGER else self.dtype.type

@@ -1,8 +1,8 @@
-"""What compilers make is kept from run to run, and the time that they take is told.
+"""The cache of compiled code, kept from run to run, and the time of compilation.
 
 Files in the cache folder are named by the digest of all that they depend on, and put in place by
 one rename, so that any number of processes can start at once. Each begins with the checksum of the
-rest: one that is damaged is removed, and its content is made anew. Where no folder can be used
+rest: a damaged file is removed, and its content is compiled again. Where no folder can be used
 nothing is kept.
 """
 

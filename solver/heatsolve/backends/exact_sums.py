@@ -211,13 +211,13 @@ class Accumulator:
         return value
 
     def post(self) -> None:
-        """Send the value to the host, in turn with the sweeps; what comes next begins anew."""
+        """Send the value to the host, in order with the sweeps, and clear the accumulator."""
         self._backend.post_register(self.register)
 
     def posted(self) -> Callable[[], float]:
-        """What gives the value that was posted last: it waits until that has come, when called.
+        """A call for the value that was posted last; the call waits until it has come.
 
-        A device goes on with what is queued meanwhile. The next value is posted after that.
+        A device goes on with its queue meanwhile. The next value may be posted after the call.
         """
         read = self._backend.posted_register(self.register)
         return lambda: VALUE_OF[self.kind](self._backend.combine(read()))

@@ -1,4 +1,4 @@
-"""What this computer has for a process: cores of its processors, and memory."""
+"""The cores and the memory that this machine has for a process."""
 
 import os
 from collections.abc import Iterator
@@ -37,8 +37,8 @@ def host_memory() -> tuple[int, int]:
 
 
 def group_memory() -> Iterator[tuple[int, int]]:
-    """Of each control group that this process is in, of version 1 or 2: the limit of its memory,
-    and what of that is in use and could not be given back."""
+    """Yield the memory limit, and the memory in use that cannot be freed, of each control group
+    (version 1 or 2) that contains this process."""
     with suppress(OSError):
         for line in (PROC / "self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -54,7 +54,7 @@ def group_memory() -> Iterator[tuple[int, int]]:
 
 
 def _group(folder: Path, limit: str, used: str, cached: str) -> tuple[int, int]:
-    """What files of a group say; ValueError where there is no limit."""
+    """The limit and the use of a group, from its files; ValueError where there is no limit."""
     files = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     current = int((folder / used).read_text()) - int(files.get(cached, 0))
     return int((folder / limit).read_text()), current

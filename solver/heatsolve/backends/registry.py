@@ -155,7 +155,7 @@ def driver_version() -> str:
 
 
 def identity(device: int) -> str:
-    """What tells a GPU, or the part of one, from every other, whatever its number here is."""
+    """The unique name of a GPU, or of a part of one, independent of its number here."""
     driver = ctypes.CDLL("libcuda.so.1")
     handle, uuid = ctypes.c_int(0), (ctypes.c_ubyte * 16)()
     driver.cuDeviceGet(ctypes.byref(handle), device)
@@ -185,6 +185,6 @@ def processor() -> str:
 
 
 def machine_name(backend: Backend, local_rank: int = 0) -> str:
-    """What a backend runs on: a GPU, or cores of a processor."""
+    """The name of the machine of a backend: a GPU, or cores of a processor."""
     gpu = gpu_name(local_rank) if backend.on_device else None
     return gpu or f"{processor()}, {len(cores())} cores"

@@ -1,8 +1,8 @@
-"""What of a case may change: between a checkpoint and its restart, and during a march.
+"""The keys of a case that may change: between a checkpoint and its restart, and during a march.
 
 A run goes on from a checkpoint only if the case still asks for the same solution. Cases are
-compared by their meaning. How they are written, what is a default and what is given, and constants
-that are not used make no difference.
+compared by their meaning: the form of a value, a default that is given explicitly, and unused
+constants make no difference.
 """
 
 import re
@@ -40,11 +40,11 @@ MAY_CHANGE = {
     ("time", "allow_unstable"),
 }
 FREE: dict[str, Any] = {"every": None, "compression": None}
-"""Of a file besides the main one: what does not tell which values it holds."""
+"""The keys of another file that do not choose its values, with their defaults."""
 DURING_A_MARCH = ("source", "boundary")
 """The sections of a case whose values a program may set while its steps are made."""
 NAMED = 3
-"""Keys in one message, at most."""
+"""The most keys in one message."""
 
 Change = tuple[KeyPath, Any, Any]  # a key, its value before, its value now
 MethodName = Callable[[Case], str]

@@ -27,7 +27,7 @@ TOKENS = re.compile(
     re.DOTALL,
 )
 MOST_PARTS = 100
-"""Of a dotted key: the time that tomllib takes grows with their square."""
+"""The most parts of a dotted key: tomllib's time grows with the square of their number."""
 ENDS = ("]", "}", "'''", '"""')
 """Marks in the last line of a statement that has several."""
 MOST_TRIED = 1 << 22

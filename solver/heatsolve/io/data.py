@@ -263,7 +263,7 @@ def _table(path: Path) -> tuple[list[str], np.ndarray, list[int]]:
 
 
 def _no_number(cell: str) -> str:
-    """What is wrong with a cell of a CSV file that holds no number."""
+    """The error of a cell of a CSV file that holds no number."""
     if not cell:
         return "is empty"
     decimal = re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell, re.I)

@@ -34,7 +34,7 @@ of lines, and before the axis of spectra; those of profiles are axes of the grid
 LINE_TIME = "line_time"
 """The axis of the times at which lines are read."""
 ROW_TIMES = {"line_": LINE_TIME, "profile_": "sample_time", "spectrum_": "sample_time"}
-"""By the begin of the names of some columns of the history: the axis of their rows."""
+"""The axis of the rows of some columns of the history, by the begin of their names."""
 
 NUMBERS = "fiu"
 """The kinds of NumPy's types that are numbers."""
@@ -56,9 +56,9 @@ MEASURES = {
 }  # fmt: skip
 """The attributes of a run: texts, and numbers; others begin with error_."""
 MOST_BYTES = 8 * 2**20
-"""Of an attribute: a case, which is the longest of them, has no more."""
+"""The largest size of an attribute; a case, the longest one, is not larger."""
 MOST_LETTERS = 100
-"""Of the name of a field."""
+"""The longest name of a field."""
 PATIENCE = 60
 """Seconds of a trial: of a file that is whole it takes a moment, of a damaged one maybe forever."""
 

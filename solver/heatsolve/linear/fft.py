@@ -248,7 +248,7 @@ class Fourier(Method):
         return [(axis, modes) for axis, modes in enumerate(self._modes) if not modes.periodic]
 
     def _eigenvalues(self) -> list[Any]:
-        """What each axis adds to the eigenvalues of A; the first one also the capacity."""
+        """The eigenvalues of A along each axis; their sums are A's. The first adds the capacity."""
         coefficients = self.system.coefficients
         lines = [modes.eigenvalues for modes in self._modes]
         if self._periodic:  # of conjugate modes one is enough

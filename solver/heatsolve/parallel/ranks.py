@@ -50,7 +50,7 @@ class Ranks:
     local_rank = 0
     """The number of this process among the processes of its node."""
     crowd = ""
-    """What to say where there are more processes than cores for them."""
+    """The warning where there are more processes than cores."""
     summing = 0.0
     """Seconds that sums and largest values of all processes have taken."""
 
@@ -220,9 +220,9 @@ def idle_until(done: Callable[[], bool]) -> None:
 
 
 def mpi_library() -> str:
-    """What the library of MPI says it is; nothing where there is none.
+    """The name and version that the MPI library gives; "" if there is no library.
 
-    Asked in a process of its own, for a library may end a process that no launcher has started.
+    A process of its own asks, because a library may end a process that no launcher has started.
     """
     code = (
         "import mpi4py; mpi4py.rc.initialize = False; "

@@ -220,7 +220,7 @@ class ArrayArgument:
 
 @lru_cache(4096)
 def record(point: Point, kinds: tuple[str, ...], axes: int) -> Tape:
-    """The tape of a point function on a grid of so many axes, for arguments of the given kinds.
+    """The tape of a point function on a grid of `axes` axes, for arguments of the given kinds.
 
     All who ask get the same tape: nobody changes it.
     Raises PointRuleError where the function breaks a rule of the point language.
@@ -258,7 +258,7 @@ BYTES_OF = {"float64": 8, "float32": 4}
 
 @dataclass(frozen=True)
 class Signature:
-    """What a compiled sweep depends on besides its point function.
+    """All that a compiled sweep depends on, except its point function.
 
     `arguments`: for each argument REAL, INTEGER, one of KNOWN (passed as a real that is not read),
     or for an array a tuple that tells for each axis whether the array is constant along it.

@@ -1,4 +1,4 @@
-"""Pauses of a run, at which whoever drives it looks at the fields and says how it goes on."""
+"""Pauses of a run, at which the program that drives it reads fields and chooses the next pause."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from heatsolve.models.base import Model
 from heatsolve.time.schedule import Schedule
 
 MOST_SAID = 1000
-"""Changes that a file names; its checkpoints hold all."""
+"""The most changes that a file names; its checkpoints hold all."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Changed:
 
     @classmethod
     def of(cls, record: Any) -> list["Changed"]:
-        """Those in the record of a checkpoint. Raises FileFailure where they are none."""
+        """The changes in a checkpoint's record. Raises FileFailure where it is damaged."""
         try:
             made = [cls(int(n), float(t), tuple((k, v) for k, v in s)) for n, t, s in record]
             if not all(isinstance(word, str) for c in made for pair in c.settings for word in pair):

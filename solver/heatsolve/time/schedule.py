@@ -13,9 +13,9 @@ from heatsolve.time.step_size import TimeStep
 class Schedule:
     """The steps after which something is due.
 
-    steps: every so many of them. seconds, times: the first step that ends at or after each
-    multiple of this time, or at or after each of these times (s); no step is bent to meet one. A
-    time that rounding leaves before a moment counts as that moment.
+    steps: every `steps`-th step. seconds, times: the first step that ends at or after each multiple
+    of this time, or at or after each of these times (s); no step is shortened to meet a time. A
+    time that is earlier than a moment by rounding only counts as that moment.
     """
 
     steps: int | None = None
@@ -24,7 +24,7 @@ class Schedule:
 
     @classmethod
     def of(cls, every: int | str | tuple[float, ...] | None) -> "Schedule":
-        """What a key of a case asks for: steps, a time such as "0.5 s", a list of times."""
+        """The schedule of a key of a case: steps, a time such as "0.5 s", a list of times."""
         if isinstance(every, tuple):
             return cls(times=every)
         return cls(seconds=seconds_of(every)) if isinstance(every, str) else cls(steps=every)

@@ -433,7 +433,7 @@ class DeviceBackend(Backend):
 
     @abstractmethod
     def rejoin(self) -> None:
-        """What is queued from now on comes after what went aside."""
+        """Queue all later work after the work that went aside."""
 
     def message(self, shape: Sequence[int], direct: bool = False) -> Message:
         array = self.zeros(shape)

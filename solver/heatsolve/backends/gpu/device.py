@@ -89,7 +89,7 @@ ATTRIBUTES = {
     "shared_of_block": 97,
     "reserved": 111,
 }
-"""What the driver calls them: CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT and so on."""
+"""The driver's numbers of attributes: CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT and so on."""
 MAJOR, MINOR = 75, 76
 
 

@@ -35,20 +35,21 @@ INVERSE = 3
 
 @dataclass(frozen=True)
 class FusedSweeps:
-    """Sweeps of one point function, fused in one kernel, as far as its text depends on them.
+    """Sweeps of one point function, fused in one kernel: all that its code depends on.
 
-    `varying`: the numbers of the scalar arguments that differ from sweep to sweep; `norms`: for
-    each sweep None, "max" or "sum"; `aligned`: of so many elements, 4, 2 or 1, rows begin at a
-    multiple. `colours`: for each sweep 1 or -1 if it updates only the red or black points, else 0;
-    `odd`: whether the first plane that is read is odd. `from_zero`: whether the sweeps begin at 0
-    wherever they read. `margin`: layers beside the walls beyond which all arrays but the field and
-    b hold one value each, if they do. `inverse`: what makes the argument of number INVERSE of those
-    behind it, if it is made of them.
+    varying: the numbers of the scalar arguments that differ from sweep to sweep.
+    norms: for each sweep None, "max" or "sum".
+    aligned: rows begin at multiples of this number of elements, 4, 2 or 1.
+    colours: for each sweep 1 or -1 if it updates only the red or black points, else 0.
+    odd: whether the first plane that is read is odd.
+    from_zero: whether the sweeps begin at u = 0.
+    margin: layers beside the walls; beyond them all arrays but the field and b are constant.
+    inverse: the function that computes argument INVERSE from the arguments after it, if any.
 
-    A leg of a multigrid cycle that `corrects` begins with what is interpolated from the coarse
-    level. It may end with the `residual` of its result, which takes the kernel's arguments of the
-    numbers `residual_operands` after the field: one that `restricts` brings it to the coarse level,
-    and `residual_norm` is the kind of its norm, if that is wanted. `functions`: see `CycleLeg`.
+    A leg of a multigrid cycle that `corrects` begins with the correction, interpolated from the
+    coarse level. It may end with the `residual` of its result, whose arguments after the field have
+    the numbers `residual_operands` in the kernel. A leg that `restricts` restricts the residual;
+    `residual_norm` is the kind of its norm, if one is wanted. `functions`: see `CycleLeg`.
     """
 
     tape: Tape
@@ -244,9 +245,9 @@ def place_of(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
 
 
 class Reads:
-    """What a point function reads, as statements before it and as its arguments.
+    """The loads of a point function, as statements before it, and its arguments.
 
-    `numbers`: for each argument that it takes its number among the kernel's; `letter` begins its
+    `numbers`: for each of its arguments the number in the kernel; `letter` begins its
     names. `lines` come before all rows or planes, `rows` before the points of each. `far`: it is
     far from the ends of the first axis, and reads uniform arguments only.
     """
@@ -268,7 +269,7 @@ class Reads:
                 self.args.append(self._element(f"{letter}{place}", numbers[number], shift))
 
     def pieces(self, function: str, more: Sequence[str] = ()) -> dict[str, str | Sequence[str]]:
-        """What a kernel calls the statements, and the arguments, of its POINT or its RESIDUAL."""
+        """The macros for the statements and the arguments of a kernel's POINT or RESIDUAL."""
         args = ", ".join(self.args)
         return {f"READ_{function}": [*self.rows, *more], f"{function}_ARGUMENTS": args}
 
@@ -452,7 +453,7 @@ SHUFFLES = {
     for side, edge in (("left", "C - 1"), ("right", "0"))
     for row in WINDOW.values()
 }
-"""What comes from the lanes beside the own one."""
+"""Elements that come from the neighbouring lanes."""
 FIELD_2D: dict[Shift, str] = {
     (di, dj): f"{row}[k]" if dj == 0
     else f"(k == 0 ? left_{row} : {row}[k - 1])" if dj < 0
@@ -463,7 +464,7 @@ FIELD_2D: dict[Shift, str] = {
 
 
 def layout_2d(work: FusedSweeps, level: str) -> Layout:
-    """That of a level of a strip; see `sweeps_2d.cuh`."""
+    """The layout of a level of a strip; see `sweeps_2d.cuh`."""
     fetched: dict[tuple[int, Shift], str] = {
         (number, (di, 0)): f"own[(RING + {n} * KEPT_ROWS + "
         f"((2 * n + (r - {level} - 1 + {di})) & (KEPT_ROWS - 1))) * (32 * C) + k]"
@@ -541,7 +542,7 @@ FIELD_3D: dict[Shift, str] = {
 
 
 def layout_3d(field: Mapping[Shift, str], along: int = 0) -> Layout:
-    """That of a tile; `along`: the number of the array that is fetched with the field, if any."""
+    """The layout of a tile; `along`: the number of the array that is loaded with the field."""
     indices = (
         "inside(of(here, last_i, WRAPS_I), last_i)",
         "inside(ys[r], last_j)",

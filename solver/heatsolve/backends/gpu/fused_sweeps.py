@@ -176,7 +176,7 @@ class FusedKernel:
         stages: Sequence[Sequence[Any]],
         registers: Sequence[Any],
     ) -> Iterator[Any]:
-        """What the kernel takes between gate and bounds, in the order of `FusedSweeps.operands`."""
+        """The kernel's operands between gate and bounds, in the order of `FusedSweeps.operands`."""
         yield new
         yield u
         for number, value in enumerate(stages[0], 1):

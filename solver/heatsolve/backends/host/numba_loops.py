@@ -34,7 +34,7 @@ from heatsolve.stencil.language import INDEX_NAMES
 from heatsolve.stencil.trace import Tape, spelled
 
 KEY = "DIGEST"
-"""What a generated module calls the digest of itself, which it is given."""
+"""The name of a generated module's own digest in the module."""
 SEGMENT = 2048
 """Points of the innermost axis that one task sweeps: their terms of a sum stay in cache."""
 KEPT = f"from {__name__} import kept"

@@ -363,7 +363,7 @@ class Tiling:
     def levels(
         self, extents: Sequence[int], reach: Sequence[int], wraps: Sequence[bool], most: int
     ) -> int:
-        """Sweeps of a pass, at most so many, over a region of these extents."""
+        """The sweeps of a pass over a region of these extents, up to a largest number."""
         levels = min(most, self.depth[len(extents) - 1])
         # What a tile makes around itself goes at most once around a periodic axis.
         for extent, radius, wrap in zip(extents, reach, wraps, strict=True):
@@ -405,7 +405,7 @@ class Tiling:
 
 
 def even_part(extent: int, most: int) -> int:
-    """The size of the parts into which an extent is cut evenly, each of at most so many points."""
+    """The size of the parts into which an extent is cut evenly, each of at most `most` points."""
     parts = -(-extent // max(1, most))
     return -(-extent // parts)
 

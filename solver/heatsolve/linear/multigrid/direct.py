@@ -11,7 +11,7 @@ from heatsolve.stencil.grid import Grid, whole
 from heatsolve.stencil.language import copy
 
 ROW = 20
-"""Terms that one point adds up: a product with the inverse is two sweeps of so many each."""
+"""Terms that one point adds up: a product with the inverse is two sweeps of ROW terms each."""
 MOST = ROW * ROW
 """Elements of an array, ghosts included, up to which a system is small.
 

@@ -602,4 +602,4 @@ FUNCTIONS = {
     "corrected": _tape(interpolated(2, True), *[ARRAY] * 3, *_PLACES, INTEGER, ARRAY),
     "coloured": _tape(coloured, ARRAY, ARRAY, REAL, ARRAY),
 }
-"""What a sweep along one axis does with values, for legs of cycles: see `CycleLeg`."""
+"""The operations of a sweep along one axis, for legs of cycles: see `CycleLeg`."""
