@@ -363,7 +363,7 @@ class Tiling:
     def levels(
         self, extents: Sequence[int], reach: Sequence[int], wraps: Sequence[bool], most: int
     ) -> int:
-        """The sweeps of a pass over a region of these extents, up to a largest number."""
+        """The number of sweeps of a pass over a region of these extents, at most `most`."""
         levels = min(most, self.depth[len(extents) - 1])
         # What a tile makes around itself goes at most once around a periodic axis.
         for extent, radius, wrap in zip(extents, reach, wraps, strict=True):

@@ -58,17 +58,17 @@ class Refinement(Method):
         on_coarser = smoother_of(smoother, dimension, sweeps=sweeps)
         args = on_coarser, finest_smoother(on_coarser, dimension), cycle, CYCLES[dimension]
         self._correction = Correction(self._errors, *args)
-        self._known: int | None = None
+        self._residual_of_step: int | None = None
         self._largest = system.backend.accumulator("max")
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system = self.system
-        if self._known != number:
+        if self._residual_of_step != number:
             self._find_residual()
         if "exponent" not in self.scalars:
             self._choose_exponent(self._largest.take())
         e = self._correction()
-        self._known = None
+        self._residual_of_step = None
         point, out = with_norm_of_change(corrected, self.u, change)
         back = math.ldexp(1.0, -self._exponent - int(self.scalars["exponent"]))
         system.backend.sweep(point, out, system.grid.interior, self.u, e, back)
@@ -100,12 +100,12 @@ class Refinement(Method):
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         """Add the terms of a norm of the residual, which the next step then uses."""
         self._find_residual(into)
-        self._known = steps
+        self._residual_of_step = steps
 
     def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
         """As of `Method`; read from the device together with the largest residual."""
         self._find_residual(into, *of_b)
-        self._known = 0
+        self._residual_of_step = 0
         *values, largest = self.system.backend.values([into, *of_b, self._largest])
         if "exponent" not in self.scalars:
             self._choose_exponent(largest)
@@ -116,7 +116,7 @@ class Refinement(Method):
 
     def restart(self) -> None:
         self.scalars.clear()
-        self._known = None
+        self._residual_of_step = None
 
 
 def in_single(system: System) -> tuple[System, int]:
@@ -144,16 +144,16 @@ def in_single(system: System) -> tuple[System, int]:
         return result
 
     share = math.ldexp(1.0, -exponent)
-    given = system.coefficients
+    coefficients = system.coefficients
     errors = replace(
         system,
         backend=single,
         halo=system.halo.of(grid, single),
         coefficients=Coefficients(
-            rounded(given.capacity, given.s * share),
-            ZERO if given.s is ZERO else 1.0,
-            tuple(rounded(array, share) for array in given.conductances),
-            tuple(rounded(array, 1.0) for array in given.ratios),
+            rounded(coefficients.capacity, coefficients.s * share),
+            ZERO if coefficients.s is ZERO else 1.0,
+            tuple(rounded(array, share) for array in coefficients.conductances),
+            tuple(rounded(array, 1.0) for array in coefficients.ratios),
         ),
         b=single.zeros(grid.shape),
     )

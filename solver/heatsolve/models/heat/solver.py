@@ -122,10 +122,12 @@ class Explicit(Stepper):
             self._b = problem.backend.to_device(problem.source(part.start))
         args, changes = self._arguments(part.length), [*[None] * self._steps_before, change]
         while changes:
-            given = [args] * len(changes), changes, self._sweeps
-            made = self.system.updates(heat.explicit_step, self._next, self.field, *given)
-            del changes[:made]
-            self._sweeps += made
+            stages = [args] * len(changes)
+            count = self.system.updates(
+                heat.explicit_step, self._next, self.field, stages, changes, self._sweeps
+            )
+            del changes[:count]
+            self._sweeps += count
             self.field, self._next = self._next, self.field
         if problem.walls_vary:
             problem.write_walls(self.field, part.end)
@@ -186,10 +188,10 @@ class Implicit(Stepper):
         self._b = b_new
         if problem.walls_vary:
             problem.write_walls(t, end)
-        usual, self.system = self._solver(s)
+        kept_method, self.system = self._solver(s)
 
         def begin(system: System, exponent: int) -> tuple[Method, Criterion]:
-            method = usual if exponent == 0 else make_method(problem.case, system, t)
+            method = kept_method if exponent == 0 else make_method(problem.case, system, t)
             method.restart()
             scratch = self._scratch
             return method, Criterion(problem.case.solver, system, t, scratch, exponent=exponent)
