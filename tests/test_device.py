@@ -7,8 +7,10 @@ import pytest
 
 from heatsolve.backends import Accumulator
 from heatsolve.backends.gpu.backend import DeviceBackend, DeviceScalars
+from heatsolve.backends.gpu.device import CARDS
 from heatsolve.backends.gpu.launch import ALIGNMENT, MOST_BLOCKS, REDUCING, SHAPES, launches
 from heatsolve.stencil.language import copy, shifted
+from heatsolve.tools.bench import Flow
 
 EMPTY = {name: lambda self, *given: None for name in DeviceBackend.__abstractmethods__}
 
@@ -81,6 +83,59 @@ def test_many_values_take_several_ledgers(faulty):
         faulty is not None
     )
     assert max(device.lengths) < 600 and len(device.lengths) < 6
+
+
+class Silent(Notes):
+    """An H100 whose kernels are neither compiled nor run; all values of its ledgers are 0."""
+
+    limits = CARDS["H100"]
+
+    def __init__(self):
+        super().__init__()
+        self._make_gate()
+
+    def integers(self, count):
+        return np.zeros(count, np.int64)
+
+    def to_device(self, host):
+        return np.array(host, float)
+
+    def to_host(self, array):
+        return array.copy()
+
+    def stored(self, values):
+        return values
+
+    def part(self, array, shape, first=0):
+        return array.reshape(-1)[first : first + math.prod(shape)].reshape(shape)
+
+    def address(self, array):
+        return array.ctypes.data
+
+    def _kernel(self, name, signature, tape):
+        return lambda launch, args: None
+
+    def compiled(self, source, name, bytes_shared=0):
+        return lambda launch, args: None
+
+    def captured(self, queue_all):
+        return lambda: None
+
+    def ledger(self):
+        self.gated = False
+        return [0.0] * len(self._kinds)
+
+
+def test_kernels_of_a_step_of_flow():
+    """Three stages with a cycle of multigrid each, in space; a cycle is one graph."""
+    device = Silent()
+    flow = Flow("taylor-green-3d", device, (66, 66, 66))
+    for _ in range(3):  # allocates, records, plays back
+        flow.step()
+    before = device.launches
+    flow.step()
+    assert sum(flow.stepper.pressure.counts.values()) == 3
+    assert 100 < device.launches - before <= 170
 
 
 def pack(device, array, layer):
