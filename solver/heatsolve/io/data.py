@@ -433,7 +433,7 @@ def _solid(path: Path) -> Samples:
     except ImportError:
         raise InputError(f"{path} needs trimesh: pip install 'heatsolve[solid]'") from None
     try:
-        mesh = trimesh.load(path, force="mesh")
+        mesh: Any = trimesh.load(path, force="mesh")  # whose type not all versions tell
         corners = np.ascontiguousarray(mesh.triangles, np.float64).reshape(-1, 9)
     except Exception as error:  # trimesh has no error of its own for what it cannot read
         raise InputError(f"{path} is no solid that trimesh can read: {error}") from None
