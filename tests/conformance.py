@@ -497,7 +497,7 @@ def _of_transfers(d: int) -> list[Entry]:
         ),
     ]
     if d == 3:
-        line = _along(3, 1, positive=False)
+        line, lines = (_along(3, axis, positive=False) for axis in (1, 0))
         taps = (-1, 0, -1, 1, 0, 0, 1, -1)
         entries += [
             Entry("3d-restricted", restricted, 3, (u, *[line] * 4, *taps)),
@@ -520,6 +520,19 @@ def _of_transfers(d: int) -> list[Entry]:
                 )
                 for taps, lag, ahead, adds in WAYS
             ],
+            Entry(
+                "3d-one-plane",
+                interpolated(2, True, 0),
+                3,
+                (u, *[lines] * 2, *taps_of(2), 0, u),
+            ),
+            Entry(
+                "3d-two-planes",
+                interpolated_pair(2, 0, 1, True, 0),
+                3,
+                (u, *[lines] * 4, *taps_of(3), u, u),
+                ("array", "array"),
+            ),
             *_of_transfers_2d(),
         ]
     return entries

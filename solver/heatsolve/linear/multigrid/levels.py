@@ -234,7 +234,9 @@ class SweptLevel(Level):
 
     @property
     def _is_interpolated_in_place(self) -> bool:
-        return self._assembly is None and self._transfer.takes_rows
+        shape = self.system.grid.shape
+        can = self._transfer.interpolates_in_place and (len(shape) < 3 or self.u.shape == shape)
+        return self._assembly is None and can  # in space rows must have no room
 
     @property
     def _starts(self) -> list[int]:

@@ -26,7 +26,7 @@ from heatsolve.linear.multigrid.transfer_2d import (
     weighted_sum,
 )
 from heatsolve.linear.stationary import of_colour
-from heatsolve.stencil.language import Point, shifted
+from heatsolve.stencil.language import Point, neighbour, shifted
 from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, Tape, record
 
 WIDE = 2000
@@ -96,6 +96,7 @@ class Transfer:
         self.halves_all = len(axes) == len(shape)
         # Whether an array of the level can be seen as pairs of rows, the axis of rows being halved.
         self.takes_rows = len(shape) < 3 and 0 in axes
+        self.interpolates_in_place = 0 in axes
         self._extents = list(shape)
         for axis, along in axes.items():
             self._extents[axis] = along.room(shape[axis])
@@ -200,7 +201,7 @@ class Transfer:
     def interpolate(self, into: Any = None) -> None:
         """`finer` from u of the coarse level, all its ghosts up to date.
 
-        Or it is added to the unknowns of the array `into`, if the transfer `takes_rows`.
+        Or it is added to the unknowns of the array `into`, if it `interpolates_in_place`.
         """
         if into is not None and self.in_2d:
             self._interpolate_2d(into, adds=True)
@@ -359,6 +360,7 @@ class Interpolation:
         self._backend, self._memory, self._parities = backend, memory, parities
         before, after = around(shape, axis)
         self._extents = before, shape[axis], after
+        self._whole = coarse
         self._coarse = coarse.reshape((before, coarse.shape[axis], after))
         self._room = math.prod(memory.shape) // after - before * shape[axis]
 
@@ -367,6 +369,9 @@ class Interpolation:
 
         If it `adds`, they are added to those of `into`.
         """
+        if into is not None and len(into.shape) == 3:
+            self._in_planes(into, adds)
+            return
         sweep, part = self._backend.sweep, self._backend.part
         array, room, (before, layers, length), ghosts = self._memory, self._room, self._extents, 0
         even, odd = self._parities
@@ -401,10 +406,42 @@ class Interpolation:
                 region = ((0, before), rest, across)
                 sweep(interpolated(taps, adds), pairs, region, self._coarse, *args)
 
+    def _in_planes(self, into: Any, adds: bool) -> None:
+        """The unknowns of an array in space, without its ghosts, whose pairs of planes are seen as
+        (pair, parity and row, column)."""
+        sweep, (planes, rows, columns) = self._backend.sweep, into.shape
+        even, odd = self._parities
+        evens = max(even.pairs[0], 1), min(even.pairs[1], planes // 2)
+        odds = odd.pairs[0], min(odd.pairs[1], (planes - 1) // 2)
+        inside, taps = ((1, rows - 1), (1, columns - 1)), len(even.weights)
+
+        def planes_from(first: int) -> Any:
+            shape = ((planes - first) // 2, 2 * rows, columns)
+            return self._backend.part(into, shape, first * rows * columns)
+
+        lines = [[line.reshape((-1, 1, 1)) for line in half.weights] for half in (even, odd)]
+        lag = int(odds[0] < evens[0])
+        low = max(evens[0] - lag, odds[0])
+        high = max(low, min(evens[1] - lag, odds[1]))
+        if high > low:
+            out, ahead = (planes_from(2 * lag), planes_from(1)), odd.shift - even.shift - lag
+            first = even.shift + lag + min(ahead, 0)
+            places = range(first, first + taps + abs(ahead))
+            args = (*lines[0], *lines[1], *places, *(out if adds else ()))
+            point = interpolated_pair(taps, lag, ahead, adds, 0)
+            sweep(point, out, ((low, high), *inside), self._whole, *args)
+        for half, (start, stop), done, first in ((even, evens, lag, 0), (odd, odds, 0, 1)):
+            own, places = planes_from(first), range(half.shift, half.shift + taps)
+            args = (*lines[first], *places, 0, *([own] if adds else []))
+            for rest in ((start, low + done), (high + done, stop)):
+                if rest[0] < rest[1]:
+                    point = interpolated(taps, adds, 0)
+                    sweep(point, own, (rest, *inside), self._whole, *args)
+
 
 @cache
-def interpolated(taps: int, adds: bool) -> Point:
-    """A layer from coarse ones, `taps` of them.
+def interpolated(taps: int, adds: bool, axis: int = 1) -> Point:
+    """A layer across the axis of pairs from coarse ones, `taps` of them.
 
     It takes the coarse array, weights, shifts to the coarse layers, and to an element of the coarse
     array from that of the pair; and the former values, if it `adds`. Made once, as backends know a
@@ -413,14 +450,15 @@ def interpolated(taps: int, adds: bool) -> Point:
 
     def interpolated(i, j, k, u, *more):
         weights, places, (back, *old) = more[:taps], more[taps : 2 * taps], more[2 * taps :]
-        value = weighted_sum(weights, (i, j, k), u, [(i, j + place, k + back) for place in places])
+        there = [neighbour((i, j, k + back), axis, place) for place in places]
+        value = weighted_sum(weights, (i, j, k), u, there)
         return old[0][i, j, k] + value if adds else value
 
     return interpolated
 
 
 @cache
-def interpolated_pair(taps: int, lag: int, ahead: int, adds: bool) -> Point:
+def interpolated_pair(taps: int, lag: int, ahead: int, adds: bool, axis: int = 1) -> Point:
     """The same for an even layer and an odd one.
 
     `lag`: whether the even one is of the next pair; `ahead`: how many coarse layers further on the
@@ -430,10 +468,10 @@ def interpolated_pair(taps: int, lag: int, ahead: int, adds: bool) -> Point:
     def interpolated_both(i, j, k, u, *more):
         even, odd = more[:taps], more[taps : 2 * taps]
         places, old = more[2 * taps : 3 * taps + abs(ahead)], more[3 * taps + abs(ahead) :]
-        values = []
+        values, here = [], (i, j, k)
         for weights, later, first in ((even, lag, max(0, -ahead)), (odd, 0, max(0, ahead))):
-            there = [(i, j + place, k) for place in places[first : first + taps]]
-            values.append(weighted_sum(weights, (i, j + later, k), u, there))
+            there = [neighbour(here, axis, place) for place in places[first : first + taps]]
+            values.append(weighted_sum(weights, neighbour(here, axis, later), u, there))
         if adds:
             return tuple([old[n][i, j, k] + value for n, value in enumerate(values)])
         return tuple(values)
@@ -504,7 +542,8 @@ class Prolongation:
     def interpolate(self, into: Any = None) -> None:
         """`finer` of the transfer from the coarse solution, its ghosts up to date.
 
-        Or the unknowns of the array `into`, if the transfer `takes_rows`: the ghosts of it stay.
+        Or the unknowns of the array `into`, if the transfer `interpolates_in_place`: the ghosts of
+        it stay.
         """
         if into is not None and self._transfer.in_2d:
             for region in self._near:
