@@ -31,7 +31,7 @@ from heatsolve.linear.multigrid.transfer import (
 )
 from heatsolve.linear.multigrid.transfer_2d import interpolated_2d, restricted_2d
 from heatsolve.linear.stationary import Chebyshev, Jacobi, Sor
-from heatsolve.linear.system import Coefficients, System, weighted_magnitude
+from heatsolve.linear.system import Coefficients, System, added, weighted_magnitude
 from heatsolve.models import derived, statistics
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
@@ -492,6 +492,7 @@ def _of_transfers(d: int) -> list[Entry]:
         Entry(f"{d}d-coloured", coloured, d, (u, u, REAL, _along(d, 0, positive=False))),
         Entry(f"{d}d-copied", copied, d, (u,), ("array", "array")),
         Entry(f"{d}d-filled", filled, d, (REAL,), ("array", "array")),
+        Entry(f"{d}d-added", added, d, (u, u)),
         Entry(
             f"{d}d-extrapolated-corner", extrapolated, d, (u, REAL, *(1, 0, 0)[:d], *(-1, 0, 0)[:d])
         ),
