@@ -870,6 +870,8 @@ def test_times_that_are_dates_are_refused(units, time, fine, tmp_path):
         return
     with pytest.raises(InputError, match=f"temperature: its times are {units}: give them in the"):
         values_of(given, tmp_path, t=1.0)
+    with pytest.raises(CaseError, match=f"temperature: .*its times are {units}: give them in the"):
+        started({"array": values, "time": 1.0})
 
 
 def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path):

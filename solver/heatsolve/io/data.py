@@ -303,9 +303,8 @@ def _hdf5(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str
             dims.append(name)
             lines.append(line)
         packing = {key: float(np.ravel(about.attrs[key])[0]) for key in CF if key in about.attrs}
-        frame = _frame(given, dict(zip(dims, lines, strict=True)))
-        if "time" in given:
-            _refuse_dates(about)
+        known = zip(dims, about.dims, lines, strict=True)
+        frame = _frame(given, {name: axis[0] for name, axis, line in known if line is not None})
         shape, dtype = about.shape, np.dtype(float) if packing else about.dtype
 
     def load(key: tuple[Any, ...]) -> np.ndarray:
@@ -352,7 +351,8 @@ def _file(path: Path) -> Iterator[tuple[h5py.File, bool]]:
 
 def _frame(given: Mapping[str, Any], lines: Mapping[Any, Any]) -> int | None:
     """The number of the frame that is nearest to the time of the case, the last one without; None
-    where the values vary in time. `lines` are the positions along the axes, by their names."""
+    where the values vary in time. `lines` are the positions along the axes that have any, by their
+    names; a date from which netCDF's conventions count is in their attribute `units`."""
     if "time" not in given:
         return -1
     line = next((lines[name] for name in TIME if name in lines), None)
@@ -361,21 +361,13 @@ def _frame(given: Mapping[str, Any], lines: Mapping[Any, Any]) -> int | None:
     if (kind := np.asarray(line).dtype.kind) not in "fiu":
         said = {"M": "dates", "m": "durations"}.get(kind, "no numbers")
         raise InputError(f"its times are {said}: give numbers, in the case's unit of time")
+    units = getattr(line, "attrs", {}).get("units", "")
+    said = units.decode() if isinstance(units, bytes) else str(units)
+    if " since " in said and said.split()[0] not in ("s", "sec", "second", "seconds"):
+        raise InputError(f"its times are {printable(said)}: give them in the case's unit of time")
     if given["time"] == "t":
         return None
     return int(np.argmin(np.abs(np.asarray(line, float) - given["time"])))
-
-
-def _refuse_dates(field: h5py.Dataset) -> None:
-    """Raise InputError for times that netCDF's conventions count from a date, but in seconds."""
-    scales = [dimension[0] for dimension in field.dims if len(dimension)]
-    times = [scale for scale in scales if scale.name.rpartition("/")[2] in TIME]
-    for units in (scale.attrs.get("units", "") for scale in times):
-        said = units.decode() if isinstance(units, bytes) else str(units)
-        if " since " in said and said.split()[0] not in ("s", "sec", "second", "seconds"):
-            raise InputError(
-                f"its times are {printable(said)}: give them in the case's unit of time"
-            )
 
 
 def _unpacked(stored: np.ndarray, packing: Mapping[str, float]) -> np.ndarray:
