@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import xarray
 from many import Impatient
+from test_outputs import FLOW as CAVITY
 from test_ranks import launch, mpi
 
 import heatsolve
@@ -74,20 +75,8 @@ covariance = [["temperature", "temperature_gradient_x"]]
 minimum = ["temperature"]
 maximum = ["temperature_gradient_x"]
 """
-FLOW = """
-[model]
-kind = "flow"
-viscosity = 0.01
-[grid]
-cells = [12, 8]
-[boundary]
-left.kind = "no-slip"
-right.kind = "no-slip"
-bottom.kind = "no-slip"
-top = { kind = "no-slip", velocity_x = { value = 1 } }
-[time]
-cfl = 0.5
-end = 0.2
+FLOW = CAVITY.replace("end = 0.5", "end = 0.2")
+FLOW += """
 [output]
 every = 1
 [statistics]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from heatsolve.case.output import Output, film_of
+from heatsolve.case.output import Output, beside, film_of
 from heatsolve.errors import HeatsolveError
 
 
@@ -19,13 +19,12 @@ def draw(
     from heatsolve_post.animate import animate, usual_format
     from heatsolve_post.plot import plot
 
-    stem = path.name.removesuffix(".h5")
-    tasks: list[tuple[Callable[..., Path], str, str]]
-    tasks = [(plot, field, f"{stem}_{field}.png") for field in wanted.plot]
+    tasks: list[tuple[Callable[..., Path], str, Path]]
+    tasks = [(plot, field, beside(path, f"_{field}.png")) for field in wanted.plot]
     for field in wanted.films:
-        tasks.append((animate, field, film_of(path, field, usual_format()).name))
-    for make, field, name in tasks:
+        tasks.append((animate, field, film_of(path, field, usual_format())))
+    for make, field, picture in tasks:
         try:
-            say(f"wrote {make(path, path.with_name(name), field)}")
+            say(f"wrote {make(path, picture, field)}")
         except HeatsolveError as error:
-            warn(f"{name} is not drawn: {error}")
+            warn(f"{picture.name} is not drawn: {error}")

@@ -229,7 +229,7 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
         Profiles(problem).read(stepper.fields)
         # Of a derived field copies of what it is made of, two derivatives and itself.
         case = problem.case
-        names = {*case.written, *(name for file in case.output.files for name in file.fields or ())}
+        names = case.in_files
         made = [derived for name, derived in case.derived.items() if name in names]
         derived = max((2 * len(each.sources) + 3 for each in made), default=0)
         for _ in range(problem.arrays_of_a_frame + derived):

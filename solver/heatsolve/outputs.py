@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve.case.case import Case
-from heatsolve.case.output import OutputFile
+from heatsolve.case.output import OutputFile, beside
 from heatsolve.control.controller import State
 from heatsolve.errors import InputError
 from heatsolve.io.data import file_of
@@ -60,11 +60,6 @@ class Points:
         return cls(line[numbers], window, int(ends[0]), int(ends[1]) + 1, stride)
 
 
-def beside(path: Path, end: str) -> Path:
-    """A path beside the file of all points, CASE_END."""
-    return path.with_name(f"{path.name.removesuffix('.h5')}_{end}")
-
-
 def refuse_to_replace_data(case: Case, paths: Iterable[Path], advice: str) -> None:
     """Raise InputError, with the key, where one of these files to be written holds data of the
     case."""
@@ -100,7 +95,7 @@ class File(AbstractContextManager["File"]):
         case, self.problem, self.section = problem.case, problem, section
         self.path = path
         if path is not None and section is not None:
-            self.path = beside(path, f"{section.name}.h5")
+            self.path = beside(path, f"_{section.name}.h5")
         self._points = points_of(section, case, problem.whole, problem.grid)
         self._shape = [points.high - points.low for points in self._points]
         self._box: Any = None

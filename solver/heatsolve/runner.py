@@ -18,7 +18,7 @@ from heatsolve.budget import explained
 from heatsolve.case.case import Case
 from heatsolve.case.changes import Setting, driven_alike, refuse_another, with_values
 from heatsolve.case.load import locating, recorded
-from heatsolve.case.output import film_of
+from heatsolve.case.output import beside, film_of
 from heatsolve.case.sections import IMPLICIT
 from heatsolve.case.types import seconds_of
 from heatsolve.control.controller import CheckpointController, Start, State
@@ -34,7 +34,7 @@ from heatsolve.models.base import Model, dims_of, make_model
 from heatsolve.models.grid import grid_of
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.unused import warn_of_unused
-from heatsolve.outputs import File, Files, beside, refuse_to_replace_data
+from heatsolve.outputs import File, Files, refuse_to_replace_data
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, duration, shown, speed, together
@@ -174,8 +174,8 @@ class Run:
             warn_of_unused(case, machine, ranks.size, report.warn, strict)
             connect(case, grid_of(case))
             if path is not None:
-                others = [beside(path, f"{section.name}.h5") for section in case.output.files]
-                pictures = [beside(path, f"{field}.png") for field in case.output.plot]
+                others = [beside(path, f"_{section.name}.h5") for section in case.output.files]
+                pictures = [beside(path, f"_{field}.png") for field in case.output.plot]
                 pictures += [film_of(path, field, "gif") for field in case.output.films]
                 refuse_to_replace_data(case, [path, *others, *pictures], "name another --output")
             if path is None and (case.output.drawn or case.output.files or case.checkpoint.every):

@@ -234,10 +234,7 @@ class Backend(ABC):
         round the results.
         """
         if self._single is None:
-            single = duplicate(self)  # it shares the progress
-            single.precision, single.dtype = "float32", np.dtype("float32")
-            single._compiled = {}
-            self._single = single
+            self._single = self._twin("float32")
         return self._single
 
     def double(self) -> Self:
@@ -245,11 +242,15 @@ class Backend(ABC):
         if self.precision == "float64":
             return self
         if self._double is None:
-            double = duplicate(self)
-            double.precision, double.dtype = "float64", np.dtype("float64")
-            double._compiled, double._single = {}, self
-            self._double = double
+            self._double = self._twin("float64")
+            self._double._single = self
         return self._double
+
+    def _twin(self, precision: str) -> Self:
+        """The same machine in another precision; it shares the progress."""
+        twin = duplicate(self)
+        twin.precision, twin.dtype, twin._compiled = precision, np.dtype(precision), {}
+        return twin
 
     def join(self, combine: Callable[[np.ndarray], np.ndarray], nccl: Nccl | None = None) -> None:
         """From now on `combine` adds up the registers of all processes.

@@ -92,15 +92,10 @@ class CountingBackend(NumpyBackend):
         self.name, self.on_device = machine.name, machine.on_device
         self._stretch, self._computes = stretch, True
 
-    def single(self) -> Self:
-        made = super().single()
-        made.machine = self.machine.single()
-        return made
-
-    def double(self) -> Self:
-        made = super().double()
-        made.machine = self.machine.double()
-        return made
+    def _twin(self, precision: str) -> Self:
+        twin = super()._twin(precision)
+        twin.machine = self.machine.single() if precision == "float32" else self.machine.double()
+        return twin
 
     def memory(self) -> tuple[int, int]:
         return self.machine.memory()

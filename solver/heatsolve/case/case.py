@@ -222,6 +222,11 @@ class Case(Section):
         return self.output.fields or (*self.field_names, *self.statistic_fields)
 
     @property
+    def in_files(self) -> set[str]:
+        """The fields that some file of the run holds, by `output.fields` or `fields` of a file."""
+        return {*self.written, *(name for file in self.output.files for name in file.fields or ())}
+
+    @property
     def probed(self) -> tuple[str, ...]:
         """The fields that probes and lines hold: the model's, and others that are written."""
         return tuple(dict.fromkeys((*self.field_names, *self.written)))

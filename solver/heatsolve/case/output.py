@@ -77,11 +77,18 @@ Every = Annotated[Times, pydantic.WrapValidator(_every)]
 
 Compression = Literal["gzip", "lzf"]
 
+LINE_TIME, SAMPLE_TIME = "line_time", "sample_time"
+"""Columns of the history: the times of lines, and of profiles and spectra."""
+
+
+def beside(path: Path, end: str) -> Path:
+    """A path beside the file of all points, CASE.h5: CASE and this end."""
+    return path.with_name(path.name.removesuffix(".h5") + end)
+
 
 def film_of(path: Path, field: str, kind: str) -> Path:
     """The path of the film of a field, or of the main one (""), of a file; `kind`: mp4 or gif."""
-    stem = path.name.removesuffix(".h5")
-    return path.with_name(f"{stem}_{field}.{kind}" if field else f"{stem}.{kind}")
+    return beside(path, f"_{field}.{kind}" if field else f".{kind}")
 
 
 class OutputFile(Section):

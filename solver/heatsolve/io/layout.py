@@ -20,6 +20,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from heatsolve.case.output import LINE_TIME, SAMPLE_TIME
 from heatsolve.errors import FileFailure
 from heatsolve.stencil.grid import AXIS_NAMES
 
@@ -31,9 +32,7 @@ flipped bit may crash the library, or let it loop without end."""
 POINTS, WAVES = "points_", "wave_number_"
 """Names of axes along which columns of the history have several values, before the number of points
 of lines, and before the axis of spectra; those of profiles are axes of the grid."""
-LINE_TIME = "line_time"
-"""The axis of the times at which lines are read."""
-ROW_TIMES = {"line_": LINE_TIME, "profile_": "sample_time", "spectrum_": "sample_time"}
+ROW_TIMES = {"line_": LINE_TIME, "profile_": SAMPLE_TIME, "spectrum_": SAMPLE_TIME}
 """The axis of the rows of some columns of the history, by the begin of their names."""
 
 NUMBERS = "fiu"

@@ -397,8 +397,7 @@ class Model(ABC):
 
     def own(self, array: Any) -> np.ndarray:
         """This process's own unknowns of an array, on the host."""
-        window = tuple(slice(*pair) for pair in self.grid.interior)
-        return np.ascontiguousarray(self.backend.to_host(array)[window])
+        return self._block(array, self.grid.interior)
 
     def at_points(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
         """The array that holds a field of the model as a file has it, at the points of a file (asks
@@ -442,15 +441,23 @@ class Model(ABC):
 
     def restore(self, array: Any, own: np.ndarray) -> None:
         """The reverse of `own`: set the unknowns and exchange ghosts; walls keep their values."""
-        whole = np.zeros(self.grid.shape)
-        whole[tuple(slice(*pair) for pair in self.grid.interior)] = own
-        self.place(array, self.grid.interior, whole)
+        region = self.grid.interior
+        self.place(array, region, self.spread(own, region))
         self.halo.exchange(array)
 
     def own_points(self, array: Any) -> np.ndarray:
         """This process's own points of a file of an array, on the host."""
-        window = tuple(slice(*pair) for pair in self.grid.stored)
+        return self._block(array, self.grid.stored)
+
+    def _block(self, array: Any, region: Region) -> np.ndarray:
+        window = tuple(slice(*pair) for pair in region)
         return np.ascontiguousarray(self.backend.to_host(array)[window])
+
+    def spread(self, block: np.ndarray, region: Region) -> np.ndarray:
+        """A host array of the grid that holds a block of it, the values of a region; else 0."""
+        whole = np.zeros(self.grid.shape)
+        whole[tuple(slice(*pair) for pair in region)] = block
+        return whole
 
     def recall(self, stored: Mapping[str, np.ndarray], time: float) -> None:
         """The fields of a checkpoint, and the walls of its time."""

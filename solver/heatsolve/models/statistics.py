@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from heatsolve.stencil.language import Point, copy, fill, maximum, minimum, scaled
 
 if TYPE_CHECKING:
@@ -130,8 +128,7 @@ class Statistics:
     def recall(self, weight: float, points: Mapping[str, Any]) -> None:
         """Go on from the sums of a checkpoint."""
         self.weight = weight
+        region = self._problem.grid.stored
         for name, array in self.arrays.items():
-            whole = np.zeros(self._problem.grid.shape)
-            region = self._problem.grid.stored
-            whole[tuple(slice(*pair) for pair in region)] = points[name]
-            self._machine.sweep(copy, array, region, self._machine.to_device(whole))
+            whole = self._machine.to_device(self._problem.spread(points[name], region))
+            self._machine.sweep(copy, array, region, whole)

@@ -124,15 +124,12 @@ def _references(case: Case) -> Found:
 
 def _statistics(case: Case) -> Found:
     """Statistics that no file holds, and those that begin behind the end of the march."""
-    files = case.output.files
-    written = {*case.written, *(name for file in files for name in file.fields or ())}
+    written = case.in_files
     written |= {name for integral in case.statistics.integrals for name in integral.fields}
     written |= {name for names in case.statistics.recorded.values() for name in names}
-    for key in ("mean", "variance", "covariance", "minimum", "maximum"):
-        for n, given in enumerate(getattr(case.statistics, key)):
-            name = "_".join((key, *((given,) if isinstance(given, str) else given)))
-            if name not in written:
-                yield ("statistics", key, n), f"no file holds {name} (add it to output.fields)"
+    for place, name, _ in case.statistics.named:
+        if name not in written:
+            yield ("statistics", *place), f"no file holds {name} (add it to output.fields)"
     samples = case.statistic_fields or case.statistics.recorded
     if samples and case.time:
         ends = f"the march ends before, at {case.time.end:g}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from heatsolve.case.output import LINE_TIME
 from heatsolve.control.controller import State
 from heatsolve.errors import Diverged, InputError
 from heatsolve.linear.stopping import GROWTH, first_not_finite, largest_place
@@ -27,8 +28,6 @@ from heatsolve.time.stop_condition import StopCondition
 CHECKS_AT_START = 10
 """Checks at the start of a march: later changes are compared with their largest one."""
 RISE = 10.0
-LINE_TIME = "line_time"
-"""The column of the times at which lines are read: those of the frames."""
 
 
 @dataclass

@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from heatsolve.case.case import Case
+from heatsolve.case.output import SAMPLE_TIME
 from heatsolve.models.base import FUZZ, Model, Stepper
 from heatsolve.time.integrals import Profiles
 from heatsolve.time.schedule import Schedule
 from heatsolve.time.spectra import Spectra
 from heatsolve.time.step_size import TimeStep
-
-SAMPLE_TIME = "sample_time"
-"""The column of the times of samples, for profiles and spectra."""
 
 
 def samples_of(case: Case, steps: int) -> int:

@@ -23,6 +23,12 @@ class Spectra:
 
     def __init__(self, problem: Model):
         self._problem, self._asked = problem, asked(problem, "spectrum")
+        self._shares = [
+            weights_along(axis, axis.lower, axis.upper)[slice(*axis.stored)]
+            / (axis.upper - axis.lower)
+            for axis in problem.grid.axes
+        ]
+        """Shares of the points of this process in means along each axis."""
 
     def __bool__(self) -> bool:
         return bool(self._asked)
@@ -56,10 +62,9 @@ class Spectra:
         if axis.points % 2 == 0:
             factors[-1] = 1.0
         power *= grid.along(number, factors)
-        for n, other in enumerate(grid.axes):
+        for n, shares in enumerate(self._shares):
             if n != number:
-                line = weights_along(other, other.lower, other.upper)[slice(*other.stored)]
-                power = power * grid.along(n, line / (other.upper - other.lower))
+                power = power * grid.along(n, shares)
         return power.sum(axis=tuple(n for n in range(grid.dimension) if n != number))
 
     def _summed(self, number: int, coefficients: np.ndarray) -> np.ndarray | None:

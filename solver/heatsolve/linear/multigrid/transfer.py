@@ -369,18 +369,34 @@ class Interpolation:
 
         If it `adds`, they are added to those of `into`.
         """
-        if into is not None and len(into.shape) == 3:
-            self._in_planes(into, adds)
-            return
         sweep, part = self._backend.sweep, self._backend.part
-        array, room, (before, layers, length), ghosts = self._memory, self._room, self._extents, 0
+        array, room, (before, layers, length) = self._memory, self._room, self._extents
         even, odd = self._parities
-        evens, odds = even.pairs, odd.pairs
+        evens, odds, source, axis, ghosts = even.pairs, odd.pairs, self._coarse, 1, 0
         if into is not None:
-            array, room, layers, ghosts = into, 0, into.shape[0], len(into.shape) - 1
+            array, room, layers, ghosts = into, 0, into.shape[0], int(len(into.shape) > 1)
             length = math.prod(into.shape[1:])
             evens = max(evens[0], 1), min(evens[1], layers // 2)
             odds = odds[0], min(odds[1], (layers - 1) // 2)
+        # Elements of a layer along the axis behind that of pairs, and the axes before and behind.
+        across = length
+        first_axes: Sequence[int] = (before,)
+        last_axes: Sequence[int] = ()
+        if into is not None and len(into.shape) == 3:  # a plane has ghosts along both of its axes
+            source, axis = self._whole, 0
+            across, first_axes, last_axes = into.shape[1], (), (into.shape[2],)
+
+        def pairs_from(first: int, count: int) -> Any:
+            """`count` pairs of layers, from one layer on."""
+            return part(array, (*first_axes, count, 2 * across, *last_axes), first * length)
+
+        def region(pairs: tuple[int, int], shift: int = 0) -> Region:
+            behind = [(1, extent - 1) for extent in last_axes]
+            there = shift + ghosts, shift + across - ghosts
+            return (*[(0, extent) for extent in first_axes], pairs, there, *behind)
+
+        shape = [-1 if n == axis else 1 for n in range(3)]
+        lines = [[line.reshape(shape) for line in half.weights] for half in (even, odd)]
         taps = len(even.weights)
         # An odd layer goes with the even one before it or, if that is none, with the one after it.
         lag = int(odds[0] < evens[0])
@@ -388,69 +404,39 @@ class Interpolation:
         low = max(evens[0] - lag, odds[0])
         high = max(low, min(evens[1] - lag, odds[1], most)) if before == 1 or room else low
         if high > low:
-            shape = (before, layers // 2 if room else most, 2 * length)
-            out = tuple([part(array, shape, first * length) for first in (2 * lag, 1)])
-            region = ((0, before), (low, high), (ghosts, length - ghosts))
+            count = layers // 2 if room else most
+            out = tuple([pairs_from(first, count) for first in (2 * lag, 1)])
             ahead = odd.shift - even.shift - lag
             first = even.shift + lag + min(ahead, 0)
             places = range(first, first + taps + abs(ahead))
-            args = (*even.weights, *odd.weights, *places, *(out if adds else ()))
-            sweep(interpolated_pair(taps, lag, ahead, adds), out, region, self._coarse, *args)
-        pairs = part(array, (before, layers // 2, 2 * length))
-        for half, (start, stop), done in ((even, evens, lag), (odd, odds, 0)):
-            first = length if half is odd else 0
-            across = (first + ghosts, first + length - ghosts)
-            places = range(half.shift, half.shift + taps)
-            args = (*half.weights, *places, -first, *([pairs] if adds else []))
-            for rest in ((start, low + done), (high + done, stop)):
-                region = ((0, before), rest, across)
-                sweep(interpolated(taps, adds), pairs, region, self._coarse, *args)
-
-    def _in_planes(self, into: Any, adds: bool) -> None:
-        """The unknowns of an array in space, without its ghosts, whose pairs of planes are seen as
-        (pair, parity and row, column)."""
-        sweep, (planes, rows, columns) = self._backend.sweep, into.shape
-        even, odd = self._parities
-        evens = max(even.pairs[0], 1), min(even.pairs[1], planes // 2)
-        odds = odd.pairs[0], min(odd.pairs[1], (planes - 1) // 2)
-        inside, taps = ((1, rows - 1), (1, columns - 1)), len(even.weights)
-
-        def planes_from(first: int) -> Any:
-            shape = ((planes - first) // 2, 2 * rows, columns)
-            return self._backend.part(into, shape, first * rows * columns)
-
-        lines = [[line.reshape((-1, 1, 1)) for line in half.weights] for half in (even, odd)]
-        lag = int(odds[0] < evens[0])
-        low = max(evens[0] - lag, odds[0])
-        high = max(low, min(evens[1] - lag, odds[1]))
-        if high > low:
-            out, ahead = (planes_from(2 * lag), planes_from(1)), odd.shift - even.shift - lag
-            first = even.shift + lag + min(ahead, 0)
-            places = range(first, first + taps + abs(ahead))
             args = (*lines[0], *lines[1], *places, *(out if adds else ()))
-            point = interpolated_pair(taps, lag, ahead, adds, 0)
-            sweep(point, out, ((low, high), *inside), self._whole, *args)
-        for half, (start, stop), done, first in ((even, evens, lag, 0), (odd, odds, 0, 1)):
-            own, places = planes_from(first), range(half.shift, half.shift + taps)
-            args = (*lines[first], *places, 0, *([own] if adds else []))
+            point = interpolated_pair(taps, lag, ahead, adds, axis)
+            sweep(point, out, region((low, high)), source, *args)
+        pairs = pairs_from(0, layers // 2)
+        for half, line, (start, stop), done in zip(
+            (even, odd), lines, (evens, odds), (lag, 0), strict=True
+        ):
+            shift = across if half is odd else 0
+            places = range(half.shift, half.shift + taps)
+            args = (*line, *places, -shift, *([pairs] if adds else []))
             for rest in ((start, low + done), (high + done, stop)):
-                if rest[0] < rest[1]:
-                    point = interpolated(taps, adds, 0)
-                    sweep(point, own, (rest, *inside), self._whole, *args)
+                point = interpolated(taps, adds, axis)
+                sweep(point, pairs, region(rest, shift), source, *args)
 
 
 @cache
 def interpolated(taps: int, adds: bool, axis: int = 1) -> Point:
     """A layer across the axis of pairs from coarse ones, `taps` of them.
 
-    It takes the coarse array, weights, shifts to the coarse layers, and to an element of the coarse
-    array from that of the pair; and the former values, if it `adds`. Made once, as backends know a
-    sweep by its function.
+    It takes the coarse array, weights, shifts to the coarse layers, and along the next axis to an
+    element of the coarse array from that of the pair; and the former values, if it `adds`. Made
+    once, as backends know a sweep by its function.
     """
 
     def interpolated(i, j, k, u, *more):
         weights, places, (back, *old) = more[:taps], more[taps : 2 * taps], more[2 * taps :]
-        there = [neighbour((i, j, k + back), axis, place) for place in places]
+        beside = neighbour((i, j, k), axis + 1, back)
+        there = [neighbour(beside, axis, place) for place in places]
         value = weighted_sum(weights, (i, j, k), u, there)
         return old[0][i, j, k] + value if adds else value
 
