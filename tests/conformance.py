@@ -460,8 +460,8 @@ def _of_collocated() -> list[Entry]:
     copied = heat.mirrored(heat.laplace)
     return [
         Entry("2d-pressure-source", flow.pressure_source, 2, (u, u, *[REAL] * 4)),
-        Entry("2d-pressure-sweep", flow.pressure_sweep, 2, (u, u, *[REAL] * 3, *lines)),
-        Entry("2d-pressure-sweep-some", flow.pressure_sweep, 2, (u, u, *[REAL] * 3, *some)),
+        Entry("2d-pressure-sweep", flow.pressure_sweep, 2, (u, u, *[REAL] * 2, *lines)),
+        Entry("2d-pressure-sweep-some", flow.pressure_sweep, 2, (u, u, *[REAL] * 2, *some)),
         Entry(
             "2d-collocated-step", flow.collocated_step, 2, (*[u] * 5, *[REAL] * 8), ("array",) * 2
         ),

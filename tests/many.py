@@ -436,7 +436,8 @@ def main(backend, what):
         compared = same_bits(world, backend, folder, list(texts()))
     elif what.endswith("levels"):
         # Blocks of as many levels as can be.
-        partition.LEAST, partition.GATHERED_UP_TO, hierarchy.MOST = 4, 1, 9
+        partition.LEAST, hierarchy.MOST = 4, 9
+        partition.GATHERED_UP_TO = partition.GATHERED_ON_DEVICES = 1
         chosen = list(texts_of_levels(what == "all-levels"))
         if what == "some-levels":
             chosen = [chosen[n] for n in SOME_LEVELS]

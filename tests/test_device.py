@@ -138,6 +138,17 @@ def test_kernels_of_a_step_of_flow():
     assert 100 < device.launches - before <= 160
 
 
+def test_arrays_of_numba_are_reshaped_as_those_of_numpy():
+    module = pytest.importorskip("heatsolve.backends.gpu.numba_cuda")
+    array = module.DeviceArray((4, 6), np.dtype(float), 0, None)
+    for shape in ((24,), [2, -1, 3], [-1, 1], (4, 6)):
+        found = array.reshape(shape).shape
+        assert found == np.zeros((4, 6)).reshape(shape).shape
+        hash(found)  # as keys of compiled sweeps
+    with pytest.raises(ValueError, match="no array"):
+        array.reshape((5, -1))
+
+
 def pack(device, array, layer):
     region = tuple((0, extent) for extent in layer.shape)
     device.done.clear()

@@ -308,6 +308,33 @@ def test_both_axes_at_once_have_the_bits_of_one_after_the_other(
     assert fields[0].tobytes() == fields[1].tobytes()
 
 
+@pytest.mark.parametrize("method", ["V", "FMG"])
+@pytest.mark.parametrize(
+    ("grid", "walls"),
+    [
+        ("cells = [24, 20, 32]\nupper = [24, 20, 32]\nperiodic = ['x', 'y', 'z']", "------"),
+        ("nodes = [16, 17, 12]\nupper = [16, 16, 12]\nperiodic = ['x', 'z']", "--gv--"),
+        ("cells = [20, 12]\nupper = [20, 12]\nperiodic = ['y']", "rg--"),
+    ],
+)
+def test_restriction_without_ghosts_has_the_bits_of_one_with_them(grid, walls, method):
+    """As on a device, in one kernel with the layers that take points of the other end."""
+    fields, machines = [], [make("numpy") for _ in range(2)]
+    machines[1].joins = lambda regions: True
+    for machine in machines:
+        problem = Conduction(parse(case_text(grid, walls), "case"), machine)
+        b = np.random.default_rng(1).normal(size=problem.grid.shape)
+        system, u = problem.system(machine.to_device(b)), problem.temperature
+        start = np.random.default_rng(2).normal(size=problem.grid.shape)
+        problem.place(u, problem.grid.interior, start)
+        iteration = Multigrid(system, u, method)
+        for number in range(2):
+            iteration.step(number, None)
+        fields.append(problem.own(iteration.solution(2)))
+    assert machines[1].points_updated != machines[0].points_updated
+    assert fields[0].tobytes() == fields[1].tobytes()
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("problem", ["3D nodes", "cells, mixed", "nodes, periodic", "torus"])
 def test_full_multigrid_has_the_same_bits_on_backends(problem, other_backend, tmp_path, last_level):

@@ -180,7 +180,7 @@ def _iteration(problem: Model) -> Work:
         if criterion.every > CHECKED_OFTEN:
             return method.march(done, done + 2 * method.longest)
         count = max(criterion.every, method.longest)
-        return queue.run(done, done + count, count, -1.0)[-1].stop
+        return queue.run(done, done + count, count, lambda: -1.0)[-1].stop
 
     with backend.only_counting():
         first = some(0)

@@ -126,6 +126,7 @@ class CycleLeg:
         interpolated from it; without it the leg is the rest of that half.
     from_zero: u is 0 at the beginning.
     norm: an Accumulator; the terms of a norm of the result's residual are added to it.
+    counted: the layers along the slowest axis whose terms these are, in 3D; None: all.
     operands: b and the coefficients.
     stages: each is b, a weight, perhaps the inverse of the diagonal, and the coefficients; there is
         one even without sweeps.
@@ -155,6 +156,7 @@ class CycleLeg:
     operands: Sequence[Any] = ()
     from_zero: bool = False
     norm: Any = None
+    counted: tuple[int, int] | None = None
     margin: int | None = None
     inverse: Point | None = None
     functions: Mapping[str, Tape] = field(default_factory=dict)

@@ -5,6 +5,7 @@ import sys
 import time as clock
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from heatsolve.backends import MOST_FUSED, Accumulator
@@ -313,7 +314,7 @@ def iterating(
             continue
         began = clock.perf_counter()
         count = test.most_checks(ahead) if method.queues else 1
-        checks = queue.run(done, until, count, test.gate)
+        checks = queue.run(done, until, count, lambda: test.gate)
         done = queue.evaluate(checks, test)
         watcher.progress(done, test.norm)
         short = clock.perf_counter() - began < LONGEST_QUEUE
@@ -338,15 +339,19 @@ class Queue:
         self._method, self._criterion = method, criterion
         self.accumulators = method.accumulators(criterion.kind, method.longest)
 
-    def run(self, done: int, until: int, count: int, gate: float) -> list[ResidualCheck]:
+    def run(
+        self, done: int, until: int, count: int, gate: Callable[[], float]
+    ) -> list[ResidualCheck]:
         """Make iterations from `done` on: `count` checks, but no iteration after `until`.
 
-        A check whose value is at most `gate` ends them, too. A pass may make more checks than
-        `count`; the last pass holds the last check.
+        A check whose value is at most `gate` ends them, too. The gate may be known only when the
+        device has come as far as here: it is asked for behind the first iterations. A pass may make
+        more checks than `count`; the last pass holds the last check.
         """
         method, criterion, backend = self._method, self._criterion, self._method.system.backend
         afterwards = criterion.monitor == "residual" or criterion.total is not None
         checks: list[ResidualCheck] = []
+        gate = cache(gate)
         backend.open_gate()
         while len(checks) < count and done < (following := criterion.check_after(done)) <= until:
             done = method.march(done, following - method.longest)
@@ -362,7 +367,7 @@ class Queue:
                 criterion.find(method, stop, self.accumulators[0])
                 changes[stop - done - 1] = self.accumulators[0]
             made = [(n, c) for n, c in enumerate(changes[: stop - done], done + 1) if c is not None]
-            backend.check([change for _, change in made], gate)
+            backend.check([change for _, change in made], gate())
             checks += [ResidualCheck(number, done, stop) for number, _ in made]
             done = stop
         return checks

@@ -360,6 +360,7 @@ def _ready(
         rows = covered[1][0] // 2 * 2, covered[1][1]
         covered = (covered[0], rows, covered[2])
     launch, pieces = kernel.launch(covered)
-    bounds = [bound for pair in (*leg.region, *leg.region) for bound in pair]
+    counted = leg.region[0] if leg.counted is None else leg.counted, *leg.region[1:]
+    bounds = [bound for pair in (*leg.region, *counted) for bound in pair]
     launch = replace(launch, bounds=(*bounds, *pieces, *leg.shape, leg.pitch))
     return kernel, backend.c_kernel(kernel.source, kernel.bytes_shared), launch, more

@@ -202,9 +202,13 @@ class DeviceArray:
         return {"shape": self.shape, "typestr": self.dtype.str, "data": data, "version": 3,
                 "strides": None}  # fmt: skip
 
-    def reshape(self, shape: tuple[int, ...]) -> "DeviceArray":
-        """The same memory, seen as an array of another shape."""
-        return replace(self, shape=shape)
+    def reshape(self, shape: Sequence[int]) -> "DeviceArray":
+        """The same memory, seen as an array of another shape, as of NumPy: one extent may be -1."""
+        known = abs(math.prod(shape))
+        result = tuple([self.size // known if extent == -1 else extent for extent in shape])
+        if math.prod(result) != self.size:
+            raise ValueError(f"{self.size} elements are no array of {tuple(shape)}")
+        return replace(self, shape=result)
 
     def part(self, shape: tuple[int, ...], first: int) -> "DeviceArray":
         """So much of the memory, from an element on."""

@@ -60,9 +60,9 @@ class Multigrid(Pairwise):
             self._finest.u, self._finest.other = self._pair = self._pair[::-1]
         self._old: Any = None
         # Recorded cycles, by the array that a cycle begins with; full multigrid may need only its
-        # first one. Recorded norms of residuals, by the array of the solution.
+        # first one. Other recorded work, by its name and its arrays.
         self._cycles: dict[int, Callable[[], None]] = {}
-        self._norms: dict[tuple[int, int], Callable[[], None]] = {}
+        self._plays: dict[tuple[Any, ...], Callable[[], None]] = {}
         if self._nested:
             self._full = system.replayed(self._solve)
         else:
@@ -77,14 +77,12 @@ class Multigrid(Pairwise):
         copies = not self._swaps or self._overlapped is not None or (self._nested and number == 0)
         if change is not None and copies:
             self._old = self.system.like(self.solution(number), self._old)
+        self._copy_in()
         if norm is not None and norm.in_descent and norm.descended_after != number:
+            # Nobody asks for the norm of the start.
             assert isinstance(self._finest, FusedLevel)
-            u = self.solution(number)
-            self._finest.descend(
-                u, self._pair[u is self.u]
-            )  # nobody asks for the norm of the start
-        if self._overlapped is not None:
-            self._overlapped.copy_in(self.u, self.system.b)
+            u = self._newest(number)
+            self._play(self._finest.descend, u, self._pair[u is self._pair[0]])
         (self._replayed_cycle(number) if number or not self._nested else self._full)()
         if norm is not None:
             norm.valid_after = number + 1
@@ -114,8 +112,9 @@ class Multigrid(Pairwise):
     def _descend(self, steps: int, norm: "FusedNorm") -> None:
         """Make the descent of the cycle after `steps` cycles: it adds their residual's norm."""
         norm.forget()
+        self._copy_in()
         assert isinstance(self._finest, FusedLevel)
-        self._finest.descend_with_norm(self.solution(steps))
+        self._play(self._finest.descend_with_norm, self._newest(steps))
         norm.descended_after = norm.valid_after = steps
 
     def _solve(self) -> None:
@@ -141,18 +140,27 @@ class Multigrid(Pairwise):
             if norm.valid_after == steps:
                 norm.valid_after = None  # the cycle has added all terms
                 return
-        if self._overlapped is not None:
-            self._overlapped.copy_in(self.u, self.system.b)
-            self._overlapped.residual_norm(self._newest(steps), into)
-            return
-        if into not in self._series.get(into.kind, ()):
-            super().residual_norm(steps, into)
-            return
-        u = self.solution(steps)
-        key = id(u), id(into)
-        if key not in self._norms:
-            self._norms[key] = self.system.replayed(partial(self.system.residual_norm, u, into))
-        self._norms[key]()
+        self._copy_in()
+        level = self.system if self._overlapped is None else self._overlapped
+        if into in self._series.get(into.kind, ()):
+            self._play(level.residual_norm, self._newest(steps), into)
+        else:
+            level.residual_norm(self._newest(steps), into)
+
+    def _copy_in(self) -> None:
+        """Copy u and b into the arrays of an overlapped finest level, unless they are there; a
+        cycle or a norm follows."""
+        if (level := self._overlapped) is not None:
+            if not level.is_copied_in:
+                self._play(level.copy_in, self.u, self.system.b)
+            level.is_copied_in = level.is_newer = True
+
+    def _play(self, work: Callable[..., Any], *arrays: Any) -> None:
+        """Play back recorded work, which is recorded when it first comes."""
+        key = work.__name__, *map(id, arrays)
+        if key not in self._plays:
+            self._plays[key] = self.system.replayed(partial(work, *arrays))
+        self._plays[key]()
 
     def _newest(self, steps: int) -> Any:
         """The array of the finest level that holds the solution after these steps."""

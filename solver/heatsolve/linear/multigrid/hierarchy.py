@@ -43,7 +43,7 @@ def hierarchy(
     plans, steps = [finest_plan(system, u, other)], []
     linear = are_even(plans[0].coefficients[:-1])
     while (inverse := _inverse_of_last(plans)) is None:
-        coarse, step = coarsened(plans[-1], linear)
+        coarse, step = coarsened(plans[-1], linear, system.backend.on_device and len(plans) > 1)
         plans.append(coarse)
         steps.append(step)
     smoothers = [finest or smoother, *[smoother] * len(steps)]
@@ -74,15 +74,18 @@ def finest_plan(system: System, u: Any, other: Any) -> Plan:
     return Plan(partition, metrics, tuple(host), shortest, u, other)
 
 
-def coarsened(fine: Plan, linear: bool) -> tuple[Plan, Step]:
-    """The next level and the step to it; `linear`: whether corrections vary linearly."""
+def coarsened(fine: Plan, linear: bool, on_devices: bool) -> tuple[Plan, Step]:
+    """The next level and the step to it; `linear`: whether corrections vary linearly.
+
+    Below the finest level `on_devices`, levels are gathered early.
+    """
     system, backend, partition = fine.system, fine.system.backend, fine.partition
     grid, halo, assembly = system.grid, system.halo, None
     metrics, coefficients = list(fine.metrics), list(fine.coefficients)
     # Every process holds the whole coarsest level, so the level above it is gathered; it is
     # too fine for blocks already, unless the constants of `partition` are others, as in tests.
     if partition.divided and (
-        partition.too_fine or _element_count(metrics) <= MOST << grid.dimension
+        partition.too_fine(on_devices) or _element_count(metrics) <= MOST << grid.dimension
     ):
         assembly = _assembly(system, partition)
         coefficients = [each.gathered() for each in coefficients]

@@ -303,6 +303,7 @@ class Legs:
     """The passes of a backend for the two halves of a cycle; none if the backend lacks one of them.
 
     They restrict into the array `down`, and interpolate from the array `up`, of the coarse grid.
+    A norm is that of the residual at the layers `counted` along the slowest axis (None: at all).
     """
 
     def __init__(
@@ -313,9 +314,10 @@ class Legs:
         down: Any,
         up: Any,
         coarse_shape: tuple[int, ...],
+        counted: tuple[int, int] | None = None,
     ):
         self._plan, self._relaxation = plan, relaxation
-        self._shape = coarse_shape
+        self._shape, self._counted = coarse_shape, counted
         system, smoother = plan.system, relaxation.smoother
         self._down = down, transfer.restriction_weights
         self._up = up, transfer.interpolation_weights
@@ -359,7 +361,8 @@ class Legs:
         if not restricts and "go on" in self.passes:
             return False
         half = ((), *self._down) if restricts else (self._relaxation.smoother.after, *self._up)
-        leg = self._leg(*half, norm=norm, restricts=restricts, **self._of_residual)
+        more = self._of_residual | {"restricts": restricts, "counted": self._counted}
+        leg = self._leg(*half, norm=norm, **more)
         if leg:
             self.passes["descend with norm" if restricts else "ascend"] = leg
         return bool(leg)

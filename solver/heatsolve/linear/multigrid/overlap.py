@@ -83,11 +83,15 @@ class Overlap:
         return self.halo.grid.axes[0].margin[0]
 
     def copy_in(self, overlapped: Any, array: Any) -> None:
-        """Copy an array of the block, ghosts included, into an overlapped one; bring the layers."""
+        """Copy an array of the block into an overlapped one; bring the layers."""
+        self.copy_own(overlapped, array)
+        self.halo.exchange(overlapped)
+
+    def copy_own(self, overlapped: Any, array: Any) -> None:
+        """Copy an array of the block, ghosts included, into an overlapped one."""
         (low, high), *_ = self.own
         region = ((low - 1, high + 1), *[(0, extent) for extent in self.grid.shape[1:]])
         self.backend.sweep(shifted, overlapped, region, array, *self._offsets(-1))
-        self.halo.exchange(overlapped)
 
     def copy_out(self, array: Any, overlapped: Any, interior: Region) -> None:
         """Copy the unknowns of the block from an overlapped array."""
@@ -168,7 +172,8 @@ def overlapped_plans(
             for array in (b, other)
         )
         transfer = Transfer(backend, transfers, grid.shape, down, up)
-        legs = Legs(plan, relaxation, transfer, down, up, (rows, *below.grid.shape[1:]))
+        coarse_shape = rows, *below.grid.shape[1:]
+        legs = Legs(plan, relaxation, transfer, down, up, coarse_shape, overlap.own[0])
         if not all(fine.partition.ranks.gather(bool(legs.passes))):
             break
         interior, overlapped_step = fine.system.grid.interior, replace(step, transfer=transfer)
@@ -226,19 +231,26 @@ class OverlappedLevel(FusedLevel):
     def __init__(self, plan: OverlappedPlan, coarse: Level):
         super().__init__(plan.plan, plan.relaxation, coarse, plan.step, plan.legs)
         self._overlap, self._below = plan.overlap, plan.below
-        self._interior = plan.interior
+        self._interior, self._ranks = plan.interior, plan.plan.partition.ranks
         self._b, self._other = plan.b, plan.other
         # Whether u and b are copied into the arrays, and whether these are newer than u since.
-        self._is_copied_in = self._is_newer = False
+        self.is_copied_in = self.is_newer = False
 
     def fuse_norm(self, norm: Accumulator, restricts: bool) -> bool:
-        return False  # the pass would add the neighbours' points, too
+        if not restricts:  # the pass would add the neighbours' points, too
+            return False
+        return all(self._ranks.gather(super().fuse_norm(norm, restricts)))
 
     def descend(self, u: Any, other: Any) -> Any:
         self._overlap.halo.exchange(u)
         result = super().descend(u, other)
         self._exchange_residual()
         return result
+
+    def descend_with_norm(self, u: Any) -> None:
+        self._overlap.halo.exchange(u)
+        super().descend_with_norm(u)
+        self._exchange_residual()
 
     def descend_from_zero(self) -> Any:
         result = super().descend_from_zero()
@@ -270,12 +282,12 @@ class OverlappedLevel(FusedLevel):
     # ---- copies between its arrays and the arrays of the block ----
 
     def copy_in(self, u: Any, b: Any) -> None:
-        """Copy u, into both arrays, and b from the block, unless done; a cycle follows."""
-        if not self._is_copied_in:
-            for array in (self.u, self.other):
-                self._overlap.copy_in(array, u)
-            self.copy_in_b(b)
-        self._is_copied_in = self._is_newer = True
+        """Copy u and b from the block. Cycles and norms begin with an exchange of u, so its layers
+        hold only values of walls, which both arrays need."""
+        self._overlap.copy_own(self.u, u)
+        if not self.system.homogeneous:
+            self._overlap.copy_in(self.other, u)
+        self.copy_in_b(b)
 
     def copy_in_b(self, b: Any) -> None:
         """Copy b alone, each time."""
@@ -288,11 +300,11 @@ class OverlappedLevel(FusedLevel):
 
     def solution(self, u: Any, own: Any) -> Any:
         """u of the block, copied from an array of this level if that is newer."""
-        if self._is_newer:
+        if self.is_newer:
             self.copy_out(u, own)
-            self._is_newer = False
+            self.is_newer = False
         return u
 
     def forget(self) -> None:
         """Copy u and b again before the next cycle."""
-        self._is_copied_in = self._is_newer = False
+        self.is_copied_in = self.is_newer = False

@@ -58,6 +58,12 @@ class AxisTransfer:
         return self.fine[0] == 0 and self.coarse == (0, self.coarsening.count)
 
     @property
+    def wraps(self) -> bool:
+        """Whether the ends of the axis are neighbours in one array, and its points come in twos."""
+        periodic, count = self.coarsening.fine.axis.periodic, self.coarsening.count
+        return self.is_whole and periodic and self.fine[1] == 2 * count >= 4
+
+    @property
     def offset(self) -> int:
         """The coarse element c is restricted from the elements 2c + offset ... 2c + offset + 3."""
         return 2 * self.coarse[0] - 2 - self.fine[0]
@@ -230,6 +236,7 @@ class Step:
     ):
         self.interpolate = interpolate
         self._sweep, self._part, self._block = backend.sweep, backend.part, tuple(block)
+        self._joins = backend.joins
         self._axis, self._along, self._whole_down = axis, along, down
         self._before, self._after = around(fine.shape, axis)
         self._fine, self._exchange = fine, along.exchange(fine.shape)
@@ -244,27 +251,37 @@ class Step:
 
         In 2D perhaps only beyond the walls of the other axis.
         """
-        pairs, after = self._pairs, self._after
-        if quantity is None:
-            self._exchange(self._fine)
-        else:
+        pairs, after, last = self._pairs, self._after, self._along.coarse[1]
+        everything: Region = ((0, self._before), (1, 1 + last), (0, after))
+        layers = {everything[1]: (0, 0, 0, 0)}
+        if quantity is not None:
             after = math.prod(quantity.shape[1:])
             pairs = self._part(quantity, (1, quantity.shape[0] // 2, 2 * after))
+        elif self._along.wraps and self._joins([everything]):
+            # In one kernel: the first and the last layer take a point of the other end.
+            layers = {(1, 2): (last, 0, 0, 0), (last, 1 + last): (0, 0, 0, -last)}
+            layers[2, last] = (0, 0, 0, 0)
+        else:
+            self._exchange(self._fine)
         offset = self._along.offset
         places = [divmod(place, 2) for place in range(offset, offset + 4)]
-        shifts = [shift for pair, parity in places for shift in (pair, parity * after)]
-        layers = (1, 1 + self._along.coarse[1])
         parts = [((0, self._before), (0, after))]
         if along_walls:
             other = 1 - self._axis
             ghosts = [(ghost, ghost + 1) for ghost in (0, self._block[other] - 1)]
             parts = [(ghost, (0, 1)) if other == 0 else ((0, 1), ghost) for ghost in ghosts]
         for before, behind in parts:
-            region = (before, layers, behind)
-            self._sweep(restricted, self._down, region, pairs, *weights, *shifts)
+            for some, around in layers.items():
+                shifts = []
+                for (pair, parity), pairs_around in zip(places, around, strict=True):
+                    shifts += [pair + pairs_around, parity * after]
+                region = (before, some, behind)
+                self._sweep(restricted, self._down, region, pairs, *weights, *shifts)
 
     def carry_ghosts(self) -> None:
         """The ghosts at both ends of the axis, and those along walls that a mean would displace."""
+        if self._along.wraps:  # `restrict` may have done without
+            self._exchange(self._fine)
         everything = [(0, extent) for extent in self._whole_down.shape]
         (fine_first, fine_count), (coarse_first, count) = self._along.fine, self._along.coarse
         for number, place in self._along.coarsening.off_centre:

@@ -55,7 +55,8 @@ class CollocatedStep(RungeKutta):
         self._machine = Sweeps(grid, backend, problem.halo)
         self._machine.like(self._p, self._q)
         walls = mirrors(problem.walls["pressure"], grid, backend)
-        self._given = (self._b, *flow.pressure_weights(*problem.spacings), *walls)
+        *weights, self._of_b = flow.pressure_weights(*problem.spacings)
+        self._given = (self._b, *weights, *walls)
         self.longest = self._machine.longest_pass(flow.pressure_sweep, self._q, self._given)
         self._work: dict[bool, tuple[Callable[[], None], Any]] = {}
 
@@ -73,15 +74,16 @@ class CollocatedStep(RungeKutta):
         for wall in reversed(problem.walls["pressure"]):  # for sweeps that end in this array
             if wall.condition.value is not None:
                 problem.write_wall(self._q, "pressure", wall, part.start)
-        sweep(flow.pressure_source, self._b, grid.interior, *old, dt, rho, *spacings)
+        reciprocals = [1.0 / number for number in (dt, *[2.0 * h for h in spacings])]
+        sweep(flow.pressure_source, self._b, grid.interior, *old, self._of_b * rho, *reciprocals)
         if problem.halo.depth > 1:
             problem.halo.exchange(self._b)  # the margin reads it, too
         self._find_pressure()
         problem.write_walls({"pressure": self._p}, part.start)
         forces = problem.sources(part.start)[: len(old)]
         weights = flow.collocated_weights(*map(problem.backend.dtype.type, (dt, rho, *spacings)))
-        args = (*old, self._p, *forces, dt, nu, *spacings, *map(float, weights))
-        sweep(flow.collocated_step, tuple(new.values()), grid.interior, *args)
+        advance = (*old, self._p, *forces, dt, nu, *map(float, weights))
+        sweep(flow.collocated_step, tuple(new.values()), grid.interior, *advance)
         if change is not None:
             problem.write_walls(new, part.end)
         self._end_step(new, start, change)

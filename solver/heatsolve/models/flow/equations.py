@@ -31,24 +31,28 @@ from heatsolve.stencil.language import (
 )
 
 
-def pressure_source(i, j, u, v, dt, rho, dx, dy):
-    """b = rho (div u / dt - (du/dx)^2 - 2 du/dy dv/dx - (dv/dy)^2)."""
-    du_dx = (u[i, j + 1] - u[i, j - 1]) / (2.0 * dx)
-    dv_dy = (v[i + 1, j] - v[i - 1, j]) / (2.0 * dy)
-    du_dy = (u[i + 1, j] - u[i - 1, j]) / (2.0 * dy)
-    dv_dx = (v[i, j + 1] - v[i, j - 1]) / (2.0 * dx)
+def pressure_source(i, j, u, v, of_b, per_dt, per_2dx, per_2dy):
+    """`of_b` times rho (div u / dt - (du/dx)^2 - 2 du/dy dv/dx - (dv/dy)^2).
+
+    `per_dt` and so on are reciprocals: a GPU takes longer for a division than for the rest.
+    """
+    du_dx = (u[i, j + 1] - u[i, j - 1]) * per_2dx
+    dv_dy = (v[i + 1, j] - v[i - 1, j]) * per_2dy
+    du_dy = (u[i + 1, j] - u[i - 1, j]) * per_2dy
+    dv_dx = (v[i, j + 1] - v[i, j - 1]) * per_2dx
     turning = 2.0 * (du_dy * dv_dx)
-    return rho * (1.0 / dt * (du_dx + dv_dy) - du_dx * du_dx - turning - dv_dy * dv_dy)
+    return of_b * (per_dt * (du_dx + dv_dy) - du_dx * du_dx - turning - dv_dy * dv_dy)
 
 
-def pressure_sweep(i, j, p, b, of_x, of_y, of_b, *walls):
-    """A sweep of Jacobi's for div grad p = b, with the weights of `pressure_weights`.
+def pressure_sweep(i, j, p, b, of_x, of_y, *walls):
+    """A sweep of Jacobi's for div grad p = rho (...), see `pressure_source`, which is b already
+    with its weight of `pressure_weights`.
 
     `walls`, see `Mirrored` of `stencil.language`, are those whose node copies the pressure inside.
     """
     p = Mirrored(p, (i, j), walls)
     along_x, along_y = p[i, j + 1] + p[i, j - 1], p[i + 1, j] + p[i - 1, j]
-    return of_x * along_x + of_y * along_y - of_b * b[i, j]
+    return of_x * along_x + of_y * along_y - b[i, j]
 
 
 def pressure_weights(dx: float, dy: float) -> tuple[float, float, float]:
@@ -60,8 +64,9 @@ def pressure_weights(dx: float, dy: float) -> tuple[float, float, float]:
     return dy * dy / both, dx * dx / both, dx * dx * dy * dy / both
 
 
-def collocated_step(i, j, u, v, p, fx, fy, dt, nu, dx, dy, push_x, push_y, spread_x, spread_y):
-    """u and v after a step of explicit Euler; the last four arguments are `collocated_weights`."""
+def collocated_step(i, j, u, v, p, fx, fy, dt, nu, *weights):
+    """u and v after a step of explicit Euler; `weights`: `collocated_weights`."""
+    carry_x, carry_y, push_x, push_y, spread_x, spread_y = weights
     here_u, here_v = u[i, j], v[i, j]
     new = []
     gradients = (
@@ -71,20 +76,21 @@ def collocated_step(i, j, u, v, p, fx, fy, dt, nu, dx, dy, push_x, push_y, sprea
     for w, gradient, force in zip((u, v), gradients, (fx, fy), strict=True):
         here, west, east = w[i, j], w[i, j - 1], w[i, j + 1]
         south, north = w[i - 1, j], w[i + 1, j]
-        convected = here - here_u * dt / dx * (here - west) - here_v * dt / dy * (here - south)
+        convected = here - here_u * carry_x * (here - west) - here_v * carry_y * (here - south)
         along_x = spread_x * (east - 2.0 * here + west)
         along_y = spread_y * (north - 2.0 * here + south)
         new.append(convected - gradient + nu * (along_x + along_y) + force[i, j] * dt)
     return tuple(new)
 
 
-def collocated_weights(dt: Any, rho: Any, dx: Any, dy: Any) -> tuple[Any, Any, Any, Any]:
-    """dt / (2 rho h) and dt / h^2 along x and y, computed once, as `pressure_weights` are.
+def collocated_weights(dt: Any, rho: Any, dx: Any, dy: Any) -> tuple[Any, ...]:
+    """dt / h, dt / (2 rho h) and dt / h^2, each along x and y, computed once, as
+    `pressure_weights` are.
 
     From numbers in the precision of the field they have the bits that a sweep would compute.
     """
     pushes = dt / (2 * rho * dx), dt / (2 * rho * dy)
-    return *pushes, dt / (dx * dx), dt / (dy * dy)
+    return dt / dx, dt / dy, *pushes, dt / (dx * dx), dt / (dy * dy)
 
 
 # ---- the staggered scheme --------------------------------------------------------------------

@@ -40,7 +40,7 @@ __device__ __forceinline__ void await_beside(unsigned, int, int) { __syncthreads
 
 template <bool EDGE>
 __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j, Range region_k,
-                                     int extent_i, int extent_j, int extent_k, int pitch,
+                                     Range counted_i, int extent_i, int extent_j, int extent_k, int pitch,
                                      int first_j, int first_k, int warp, int begin, int end,
                                      real* shared, unsigned barriers) {
     const int lane = threadIdx.x & 31;
@@ -310,7 +310,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
 #if RESIDUAL_NORM
             {
                 const bool counted =
-                    mine && here >= begin && here < end && (!EDGE || in_range(here, region_i));
+                    mine && here >= begin && here < end && in_range(here, counted_i);
                 for (int r = 0; r < 2; r++)
                     for (int k = 0; k < C; k++) {
                         const bool counts = counted && (!EDGE || in_range(y + r, region_j) &&
@@ -434,7 +434,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 #endif
 
     const Range region_i{int(low_i), int(high_i)}, region_j{int(low_j), int(high_j)};
-    const Range region_k{int(low_k), int(high_k)};
+    const Range region_k{int(low_k), int(high_k)}, counted_i{int(count_low_i), int(count_high_i)};
     extern __shared__ __align__(16) unsigned char memory[];
     real* shared = reinterpret_cast<real*>(memory);
     const unsigned barriers = (unsigned)__cvta_generic_to_shared(shared + PLANES * TILE);
@@ -451,9 +451,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                       begin - BEFORE - 1 < region_i.low + MARGIN ||
                       end + AFTER + 2 > region_i.high - MARGIN;
     if (edge)
-        tile<true>(ARGUMENTS, region_i, region_j, region_k, extent_i, extent_j, extent_k, pitch,
-                   first_j, first_k, warp, begin, end, shared, barriers);
+        tile<true>(ARGUMENTS, region_i, region_j, region_k, counted_i, extent_i, extent_j, extent_k,
+                   pitch, first_j, first_k, warp, begin, end, shared, barriers);
     else
-        tile<false>(ARGUMENTS, region_i, region_j, region_k, extent_i, extent_j, extent_k, pitch,
-                    first_j, first_k, warp, begin, end, shared, barriers);
+        tile<false>(ARGUMENTS, region_i, region_j, region_k, counted_i, extent_i, extent_j,
+                    extent_k, pitch, first_j, first_k, warp, begin, end, shared, barriers);
 }
