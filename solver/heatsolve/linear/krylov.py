@@ -38,11 +38,13 @@ class ConjugateGradients(Method):
         self._sums = backend.scalars(3)
         self._begins = True
         """Whether the next direction p is z, without a direction before it."""
-        self._steps: dict[tuple[int, bool], Callable[[], None]] = {}
-        """The recorded sweeps by (step % 2, whether p is z), as these steps differ."""
+        self._plays: dict[Any, Callable[[], None]] = {}
+        """Recorded sweeps; those of steps by (step % 2, whether p is z), as these steps differ."""
+        self._true: dict[str, Accumulator] = {}
+        """Norms of the true residual, by kind."""
         self._weights = (*system.coefficients.ratios, *system.coefficients)
         self._prepare()
-        self.confirm(0)
+        self._begin_again(0)
 
     def _prepare(self) -> None:
         residual = self.system.residual
@@ -77,9 +79,7 @@ class ConjugateGradients(Method):
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system, key = self.system, (number % 2, self._begins)
-        if key not in self._steps:
-            self._steps[key] = system.replayed(partial(self._make_step, *key))
-        self._steps[key]()
+        self._play(key, partial(self._make_step, *key))
         self._begins = False
         if change is not None:
             point = term_of(_moved_by, change.kind)
@@ -96,15 +96,39 @@ class ConjugateGradients(Method):
         """Keep <r, z> of a step; beta is its ratio to <r, z> of the step before."""
         self._sums.divide(total, number % 2, number % 2, (number + 1) % 2, self._beta)
 
-    def confirm(self, steps: int) -> None:
-        """Begin again from the true residual, from which the recurrence slowly departs."""
+    def _play(self, key: Any, work: Callable[[], None], gated: bool = True) -> None:
+        """Play back sweeps, which are recorded when they first come."""
+        if key not in self._plays:
+            self._plays[key] = self.system.replayed(work, gated)
+        self._plays[key]()
+
+    def _begin_again(self, steps: int) -> None:
+        """Take the true residual, from which the recurrence slowly departs."""
         self._begins = True
         self._begin(steps)
 
+    def confirm(self, steps: int, kind: str) -> float:
+        if kind not in self._true:
+            self._true[kind] = self.system.backend.accumulator(kind)
+        norm = self._true[kind]
+
+        def work() -> None:
+            self._begin(steps)
+            self.residual_norm(steps, norm)
+            norm.post()
+
+        self._begins = True
+        self._play((kind, steps % 2), work, gated=False)
+        return norm.posted()()
+
     def restart(self) -> None:
-        for total in (self._pap, self._rz):  # an iteration before may have ended by an error
-            total.clear()
-        self.confirm(0)
+        def work() -> None:
+            for total in (self._pap, self._rz):  # an iteration before may have ended by an error
+                total.clear()
+            self._begin(0)
+
+        self._begins = True
+        self._play("restart", work, gated=False)
 
     def record(self, steps: int) -> dict[str, float]:
         """<r, z> of the last step, and of the next one if a step finds it already."""
@@ -114,7 +138,7 @@ class ConjugateGradients(Method):
 
     def recall(self, steps: int, scalars: dict[str, float]) -> None:
         if "begins" not in scalars:  # checkpoints of before 2026-12 held the next direction
-            self.confirm(steps)
+            self._begin_again(steps)
             return
         self._begins = bool(scalars["begins"])
         pair = scalars.get("next rz", 0.0), scalars["rz"]

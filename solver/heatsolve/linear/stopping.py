@@ -449,12 +449,6 @@ class ConvergenceTest:
         if state.without_fall == method.checks_without_fall:
             state.ending = "rounding"
 
-    def _residual(self, number: int) -> float:
-        """The residual's sum of squares, or its largest magnitude."""
-        accumulator = self._method.accumulator(self._criterion.kind)
-        self._method.residual_norm(number, accumulator)
-        return accumulator.take()
-
     def _find_floor(self, number: int) -> None:
         method, kind = self._method, self._criterion.kind
         self.state.floor = method.system.residual_floor(method.solution(number), kind)
@@ -462,8 +456,8 @@ class ConvergenceTest:
     def _confirm(self, number: int) -> None:
         """The recurrence has converged: check the true residual, and go on from it if need be."""
         state = self.state
-        self._method.confirm(number)
-        state.norm = self.history["residual"][-1] = self._criterion.norm(self._residual(number))
+        value = self._method.confirm(number, self._criterion.kind)
+        state.norm = self.history["residual"][-1] = self._criterion.norm(value)
         if self._criterion.met(state.norm):
             state.ending = "tolerance"
             return

@@ -440,8 +440,12 @@ class Method(ABC):
             self.system.norm_of_b(norm)
         return self.system.backend.values([into, *of_b])
 
-    def confirm(self, steps: int) -> None:
-        """Go on from the true residual, for methods that update it by recurrence."""
+    def confirm(self, steps: int, kind: str) -> float:
+        """Go on from the true residual, and return the value of an accumulator for its norm.
+
+        It is for methods that update the residual by recurrence.
+        """
+        raise NotImplementedError
 
     def restart(self) -> None:
         """Begin again from the values now in `u` and b."""

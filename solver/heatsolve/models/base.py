@@ -570,8 +570,8 @@ class MultiFieldModel(Model):
 
     def write_walls(self, fields: dict[str, Any], time: float) -> None:
         """Fill the ghosts of all fields: from neighbours, and from the walls' conditions."""
+        self.halo.exchange(*fields.values())
         for name, array in fields.items():
-            self.halo.exchange(array)
             # The walls of slower axes own the corners, so they are written later.
             for wall in reversed(self.walls[name]):
                 self.write_wall(array, name, wall, time)

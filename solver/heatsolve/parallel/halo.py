@@ -13,6 +13,7 @@ than the one before; every point is computed from the same values as by its owne
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -111,26 +112,27 @@ class Halo:
         machine = backend or self._backend
         return Halo(grid, machine, self.ranks, self.dims, layers, self.transport)
 
-    def start(self, array: Any) -> None:
+    def start(self, *arrays: Any) -> None:
         """Begin the exchange: the ghosts of the fastest divided axis are on their way."""
         if self._ends and self._backend.joins(self._beyond):
-            for region, distances in self._ends:
-                self._backend.sweep(shifted, array, region, array, *distances)
+            for array in arrays:
+                for region, distances in self._ends:
+                    self._backend.sweep(shifted, array, region, array, *distances)
             return
         for each in self._exchanges[: self._first + 1]:
-            each.start(array)
+            each.start(*arrays)
 
-    def finish(self, array: Any) -> None:
+    def finish(self, *arrays: Any) -> None:
         """Complete the exchange begun by `start`."""
         for each in self._exchanges[self._first : self._first + 1]:
-            each.finish(array)
+            each.finish(*arrays)
         for each in self._exchanges[self._first + 1 :]:
-            each.exchange(array)
+            each.exchange(*arrays)
 
-    def exchange(self, array: Any) -> None:
-        """Fill the ghosts of an array, and its margin."""
-        self.start(array)
-        self.finish(array)
+    def exchange(self, *arrays: Any) -> None:
+        """Fill the ghosts of arrays, and their margins; their messages travel together."""
+        self.start(*arrays)
+        self.finish(*arrays)
 
     def exchange_along(self, axis: int, array: Any) -> None:
         """Fill the ghosts at the ends of one axis only."""
@@ -243,11 +245,12 @@ class PeriodicWrap:
             (replaced(around, axis, (last + 1, last + 2)), tuple(-d for d in distances)),
         )
 
-    def start(self, array: Any) -> None:
-        for region, distances in self._copies:
-            self._backend.sweep(shifted, array, region, array, *distances)
+    def start(self, *arrays: Any) -> None:
+        for array in arrays:
+            for region, distances in self._copies:
+                self._backend.sweep(shifted, array, region, array, *distances)
 
-    def finish(self, array: Any) -> None:
+    def finish(self, *arrays: Any) -> None:
         """All is done by `start`."""
 
     exchange = start
@@ -283,30 +286,51 @@ class Neighbours:
                 peer = int(np.ravel_multi_index(other, dims))
                 own = grid.axes[axis].own
                 self._sides.append(Side(axis, side, peer, own, around, layers))
-        for each in self._sides if self._packs else ():
-            each.leaving, each.arriving = (
-                transport.message(backend, [high - low for low, high in region])
-                for region in (each.packed, each.ghosts)
-            )
+        self._packed: list[list[Side]] = []
+        if self._packs:
+            self._of(0)
         present = {each.side for each in self._sides}
         self.present = (0 in present, 1 in present)
 
-    def start(self, array: Any) -> None:
-        if not self._packs:
-            self._transport.start([side.within(array, self._backend) for side in self._sides])
-            return
-        for side in self._sides:
-            self._backend.sweep(shifted, side.leaving.array, side.packed, array, *side.from_edge)
-        self._transport.start(self._sides)
+    def _of(self, number: int) -> "list[Side]":
+        """Both ends, with messages for the array of this number among those of an exchange."""
+        while number >= len(self._packed):
+            sides = [copy(side) for side in self._sides]
+            for side in sides:
+                side.leaving, side.arriving = (
+                    self._transport.message(self._backend, [high - low for low, high in region])
+                    for region in (side.packed, side.ghosts)
+                )
+            self._packed.append(sides)
+        return self._packed[number]
 
-    def finish(self, array: Any) -> None:
-        self._transport.finish(self._sides)
-        for side in self._sides if self._packs else ():
+    def _pairs(self, arrays: Sequence[Any]) -> "list[tuple[Any, Side]]":
+        """Each array with each of its packed ends."""
+        return [(array, side) for n, array in enumerate(arrays) for side in self._of(n)]
+
+    def start(self, *arrays: Any) -> None:
+        if not self._packs:
+            backend, sides = self._backend, self._sides
+            layers = [side.within(array, backend) for array in arrays for side in sides]
+            self._transport.start(layers)
+            return
+        pairs = self._pairs(arrays)
+        for array, side in pairs:
+            self._backend.sweep(shifted, side.leaving.array, side.packed, array, *side.from_edge)
+        self._transport.start([side for _, side in pairs])
+
+    def finish(self, *arrays: Any) -> None:
+        if not self._packs:
+            self._transport.finish(self._sides)
+            return
+        pairs = self._pairs(arrays)
+        self._transport.finish([side for _, side in pairs])
+        for array, side in pairs:
             self._backend.sweep(shifted, array, side.ghosts, side.arriving.array, *side.from_ghosts)
 
-    def exchange(self, array: Any) -> None:
-        self.start(array)
-        self.finish(array)
+    def exchange(self, *arrays: Any) -> None:
+        self.start(*arrays)
+        self.finish(*arrays)
 
 
 class Side(Peer):

@@ -116,10 +116,13 @@ class QueuedTransport(Transport):
         return Message(array, array)
 
     def start(self, peers: Sequence[Peer]) -> None:
-        leaving = [(peer.leaving.array, peer.rank) for peer in peers]
-        # Both sides may face one process: what leaves here below arrives there above.
-        arriving = [(peer.arriving.array, peer.rank) for peer in reversed(peers)]
-        self.nccl.exchange(leaving, arriving)
+        # NCCL pairs by order, and both sides may face one process: what leaves here below arrives
+        # there above.
+        leaving, arriving = (sorted(peers, key=lambda peer: peer.tags[n]) for n in (0, 1))
+        self.nccl.exchange(
+            [(peer.leaving.array, peer.rank) for peer in leaving],
+            [(peer.arriving.array, peer.rank) for peer in arriving],
+        )
 
     def finish(self, peers: Sequence[Peer]) -> None:
         self.nccl.rejoin()
