@@ -53,11 +53,12 @@ FLOWS = {
     "cavity-re100": ["constants.n=112"],
     "taylor-green": ["constants.n=128"],
     "rayleigh-benard": ["constants.n=100"],
+    "taylor-green-3d": ["grid.cells=[16, 16, 128]", "grid.upper=['2*pi', '2*pi', '16*pi']"],
 }
 """Flows whose pressure is found so, on walls and on a ring."""
 
 
-SOME = ("odd", "cells in space", "taylor-green")
+SOME = ("odd", "cells in space", "taylor-green", "taylor-green-3d")
 GROUP = {True: "some", False: "others"}
 
 

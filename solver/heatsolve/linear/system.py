@@ -369,7 +369,7 @@ class Method(ABC):
     needs_start = True
     """Whether the solution depends on the initial u by more than rounding."""
     stays = True
-    """Whether `u` is always the array that the method was given."""
+    """Whether `u` is always the array that the method was given, and b that of its system."""
     direct = False
     checks_per_floor = 50
     checks_without_fall = 10
@@ -446,6 +446,10 @@ class Method(ABC):
         It is for methods that update the residual by recurrence.
         """
         raise NotImplementedError
+
+    def settle(self) -> None:
+        """Let `u`, and b of `system`, be other arrays from now on, if that spares copies."""
+        self.stays = False
 
     def restart(self) -> None:
         """Begin again from the values now in `u` and b."""

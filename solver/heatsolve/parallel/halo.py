@@ -134,11 +134,11 @@ class Halo:
         self.start(*arrays)
         self.finish(*arrays)
 
-    def exchange_along(self, axis: int, array: Any) -> None:
+    def exchange_along(self, axis: int, *arrays: Any) -> None:
         """Fill the ghosts at the ends of one axis only."""
         for each in self._exchanges:
             if each.axis == axis:
-                each.exchange(array)
+                each.exchange(*arrays)
 
     def wrap(self, array: Any) -> None:
         """Fill the ghosts that come from the same array: all that is old between two exchanges."""

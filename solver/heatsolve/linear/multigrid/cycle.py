@@ -49,6 +49,8 @@ class Multigrid(Pairwise):
         self._overlapped = self._finest if isinstance(self._finest, OverlappedLevel) else None
         if self._overlapped is not None:
             self._pair = self._overlapped.u, self._overlapped.other
+        self._own: dict[int, Any] = {}
+        """The parts of overlapped arrays that are arrays of the block, by them; see `settle`."""
         self._norm: FusedNorm | None = None
         if norm is not None:
             total = system.backend.accumulator(norm)
@@ -151,7 +153,9 @@ class Multigrid(Pairwise):
         """Copy u and b into the arrays of an overlapped finest level, unless they are there; a
         cycle or a norm follows."""
         if (level := self._overlapped) is not None:
-            if not level.is_copied_in:
+            if not level.is_copied_in and self._own:
+                self._play(level.bring_b)
+            elif not level.is_copied_in:
                 self._play(level.copy_in, self.u, self.system.b)
             level.is_copied_in = level.is_newer = True
 
@@ -168,7 +172,23 @@ class Multigrid(Pairwise):
 
     def solution(self, steps: int) -> Any:
         newest = self._newest(steps)
-        return newest if self._overlapped is None else self._overlapped.solution(self.u, newest)
+        if self._overlapped is None:
+            return newest
+        if self._own:
+            return self._own[id(newest)]
+        return self._overlapped.solution(self.u, newest)
+
+    def settle(self) -> None:
+        super().settle()
+        level, system = self._overlapped, self.system
+        parts = level.own_parts(self.u.shape) if level and system.homogeneous else []
+        if not (level and parts):
+            return
+        for part, array in zip(parts, (self.u, self.u, system.b), strict=True):
+            system.like(array, part)
+        self.u, other, b = parts
+        self._own = {id(level.u): self.u, id(level.other): other}
+        self.system = replace(system, b=b)
 
     def finish(self, steps: int) -> None:
         newest = self.solution(steps)

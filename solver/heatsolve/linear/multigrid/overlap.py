@@ -93,6 +93,13 @@ class Overlap:
         region = ((low - 1, high + 1), *[(0, extent) for extent in self.grid.shape[1:]])
         self.backend.sweep(shifted, overlapped, region, array, *self._offsets(-1))
 
+    def own_part(self, overlapped: Any, shape: tuple[int, ...]) -> Any:
+        """The part of an overlapped array that is an array of the block; None: its rows differ."""
+        if overlapped.shape[1:] != shape[1:]:
+            return None
+        first = self.own[0][0] - 1
+        return self.backend.part(overlapped, shape, first * math.prod(shape[1:]))
+
     def copy_out(self, array: Any, overlapped: Any, interior: Region) -> None:
         """Copy the unknowns of the block from an overlapped array."""
         self.backend.sweep(shifted, array, interior, overlapped, *self._offsets(1))
@@ -242,13 +249,13 @@ class OverlappedLevel(FusedLevel):
         return all(self._ranks.gather(super().fuse_norm(norm, restricts)))
 
     def descend(self, u: Any, other: Any) -> Any:
-        self._overlap.halo.exchange(u)
+        self._bring_layers(u)
         result = super().descend(u, other)
         self._exchange_residual()
         return result
 
     def descend_with_norm(self, u: Any) -> None:
-        self._overlap.halo.exchange(u)
+        self._bring_layers(u)
         super().descend_with_norm(u)
         self._exchange_residual()
 
@@ -257,10 +264,14 @@ class OverlappedLevel(FusedLevel):
         self._exchange_residual()
         return result
 
+    def _bring_layers(self, *arrays: Any) -> None:
+        """Bring the neighbours' layers alone: passes read the other end of a periodic axis."""
+        self._overlap.halo.exchange_along(0, *arrays)
+
     def _exchange_residual(self) -> None:
         """Bring the layers of the next level's b from other processes."""
         if self.coarse.overlaps:
-            self._below.halo.exchange(self._b)
+            self._below.halo.exchange_along(0, self._b)
         else:
             system = self.coarse.system
             self._below.copy_out(system.b, self._b, system.grid.interior)
@@ -281,6 +292,12 @@ class OverlappedLevel(FusedLevel):
 
     # ---- copies between its arrays and the arrays of the block ----
 
+    def own_parts(self, shape: tuple[int, ...]) -> list[Any]:
+        """The parts of u, of the other array and of b that are arrays of the block; none: they
+        cannot be."""
+        parts = [self._overlap.own_part(a, shape) for a in (self.u, self.other, self.system.b)]
+        return [] if any(part is None for part in parts) else parts
+
     def copy_in(self, u: Any, b: Any) -> None:
         """Copy u and b from the block. Cycles and norms begin with an exchange of u, so its layers
         hold only values of walls, which both arrays need."""
@@ -292,7 +309,12 @@ class OverlappedLevel(FusedLevel):
     def copy_in_b(self, b: Any) -> None:
         """Copy b alone, each time."""
         if self.system.b is not b:
-            self._overlap.copy_in(self.system.b, b)
+            self._overlap.copy_own(self.system.b, b)
+            self.bring_b()
+
+    def bring_b(self) -> None:
+        """Bring the neighbours' layers of b."""
+        self._bring_layers(self.system.b)
 
     def copy_out(self, u: Any, own: Any) -> None:
         """Copy an array of this level into u of the block."""

@@ -422,7 +422,7 @@ class Pressure:
         self.norm = float("nan")
         """The norm at which the last iteration ended."""
         self._speed = problem.backend.accumulator("max")
-        self._solvers: dict[float, tuple[System, Method]] = {}
+        self._solvers: dict[float, Method] = {}
         self.counts: dict[int, int] = {}
         """The iterations of the step before, by stage."""
 
@@ -482,9 +482,9 @@ class Pressure:
                 del self._solvers[next(iter(self._solvers))]
             system = self._problem.pressure_system(length)
             method = make_method(self._case, system, self.now)
-            method.stays = False
-            self._solvers[length] = system, method
-        system, method = self._solvers[length]
+            method.settle()
+            self._solvers[length] = method
+        method = self._solvers[length]
         if method.u is not self.now:  # the steps before had another length
-            self.now = system.like(self.now, method.u)
-        return system, method
+            self.now = method.system.like(self.now, method.u)
+        return method.system, method
