@@ -371,6 +371,8 @@ class Method(ABC):
     stays = True
     """Whether `u` is always the array that the method was given, and b that of its system."""
     direct = False
+    brings_neighbours = False
+    """Whether a check leaves neighbours' unknowns in the ghosts of u."""
     checks_per_floor = 50
     checks_without_fall = 10
     fall = 1.0

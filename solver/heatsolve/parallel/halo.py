@@ -272,10 +272,13 @@ class Neighbours:
     ):
         self.axis, self._backend, self._transport = axis, backend, transport
         self._sides = []
-        # A layer across the slowest axis lies together in memory. Several would not stay as they
-        # are while they travel: sweeps meanwhile may write to all but the outermost.
-        lies_together = axis == 0 and around[1:] == whole(grid.shape[1:])
-        self._packs = transport.packs or layers != (1, 1) or not lies_together
+        # Layers across the slowest axis lie together in memory.
+        self._goes_as_it_is = (
+            not transport.packs and axis == 0 and around[1:] == whole(grid.shape[1:])
+        )
+        # Several would not stay as they are on their way: sweeps between start and finish may write
+        # to all but the outermost.
+        self._packs = not self._goes_as_it_is or layers != (1, 1)
         place = np.unravel_index(rank, dims)
         for side, step in enumerate((-1, 1)):
             other = list(place)
@@ -287,7 +290,7 @@ class Neighbours:
                 own = grid.axes[axis].own
                 self._sides.append(Side(axis, side, peer, own, around, layers))
         self._packed: list[list[Side]] = []
-        if self._packs:
+        if not self._goes_as_it_is:
             self._of(0)
         present = {each.side for each in self._sides}
         self.present = (0 in present, 1 in present)
@@ -310,9 +313,7 @@ class Neighbours:
 
     def start(self, *arrays: Any) -> None:
         if not self._packs:
-            backend, sides = self._backend, self._sides
-            layers = [side.within(array, backend) for array in arrays for side in sides]
-            self._transport.start(layers)
+            self._transport.start(self._within(arrays))
             return
         pairs = self._pairs(arrays)
         for array, side in pairs:
@@ -329,8 +330,15 @@ class Neighbours:
             self._backend.sweep(shifted, array, side.ghosts, side.arriving.array, *side.from_ghosts)
 
     def exchange(self, *arrays: Any) -> None:
+        if self._goes_as_it_is:
+            self._transport.exchange(self._within(arrays))
+            return
         self.start(*arrays)
         self.finish(*arrays)
+
+    def _within(self, arrays: Sequence[Any]) -> list[Peer]:
+        """Messages from and to the arrays themselves."""
+        return [side.within(array, self._backend) for array in arrays for side in self._sides]
 
 
 class Side(Peer):
@@ -362,9 +370,11 @@ class Side(Peer):
         """The same, of layers that lie together in an array, which are not packed."""
         size = math.prod(array.shape[1:])
 
-        def part(first: int) -> Message:
-            layers = backend.part(array, (size * self.packed[0][1],), first * size)
-            return Message(layers, layers)
+        def part(layers: tuple[int, int]) -> Message:
+            first, stop = layers
+            together = backend.part(array, (size * (stop - first),), first * size)
+            return Message(together, together)
 
-        leaving, arriving = part(self.from_edge[0]), part(-self.from_ghosts[0])
+        edge = self.from_edge[0], self.from_edge[0] + self.packed[0][1]
+        leaving, arriving = part(edge), part(self.ghosts[0])
         return Peer(leaving, arriving, self.rank, self.tags)

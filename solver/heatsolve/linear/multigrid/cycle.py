@@ -189,6 +189,8 @@ class Multigrid(Pairwise):
         self.u, other, b = parts
         self._own = {id(level.u): self.u, id(level.other): other}
         self.system = replace(system, b=b)
+        # The descent that adds the norm has brought the layers.
+        self.brings_neighbours = self._norm is not None and self._norm.in_descent
 
     def finish(self, steps: int) -> None:
         newest = self.solution(steps)

@@ -171,7 +171,7 @@ class Projection(RungeKutta):
 
     def _correct_stage(self, stage: Stage, new: Fields, time: float) -> None:
         problem, share = self.problem, stage.b * self._length
-        self._play(f"correct {stage.number}", new, lambda: self._correct(new, share))
+        self._play(f"correct {stage.number}", new, lambda: self._correct(new, share, solved=True))
         if problem.mean_velocities:
             self._make_waiting()
             self._drive(new, share)
@@ -347,11 +347,19 @@ class Projection(RungeKutta):
             for name in self._advanced:
                 self._diffusion.solver(name, part.length, self._theta)
 
-    def _correct(self, fields: Fields, dt: float, only_open: bool = False) -> None:
-        """Correct the velocities, u - dt grad p; `only_open`: at open faces (outflows) only."""
+    def _correct(
+        self, fields: Fields, dt: float, only_open: bool = False, solved: bool = False
+    ) -> None:
+        """Correct the velocities, u - dt grad p; `only_open`: at open faces (outflows) only.
+
+        `solved`: nothing has changed the pressure since its last check.
+        """
         problem, p, per_h = self.problem, self.pressure.now, self.problem.inverse_spacings
         backend, open_faces = problem.backend, problem.open_faces()
-        problem.halo.exchange(p)
+        if solved and self.pressure.solver(self._length)[1].brings_neighbours:
+            problem.halo.wrap(p)
+        else:
+            problem.halo.exchange(p)
         inside: list[PointSweep] = []
         for component, name in enumerate(problem.components):
             w = fields[name]
