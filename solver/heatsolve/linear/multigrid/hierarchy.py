@@ -15,7 +15,15 @@ from typing import Any
 
 from heatsolve.linear.multigrid.coarsening import AxisCoarsening, AxisMetrics, finest_metrics
 from heatsolve.linear.multigrid.direct import MOST, Inverse
-from heatsolve.linear.multigrid.levels import CoarsestLevel, Level, Plan, Step, level_of, plan_of
+from heatsolve.linear.multigrid.levels import (
+    CoarsestLevel,
+    Gathering,
+    Level,
+    Plan,
+    Step,
+    level_of,
+    plan_of,
+)
 from heatsolve.linear.multigrid.overlap import OverlappedLevel, overlapped_plans
 from heatsolve.linear.multigrid.partition import (
     Assembly,
@@ -38,12 +46,14 @@ def hierarchy(
 
     `finest`: the smoother of the finest level, if not `smoother`. `overlaps`: whether blocks may
     overlap, on levels for which the backend has passes for half a cycle; the finest level then has
-    arrays of its own.
+    arrays of its own. Devices then gather coarse levels early, too.
     """
     plans, steps = [finest_plan(system, u, other)], []
     linear = are_even(plans[0].coefficients[:-1])
     while (inverse := _inverse_of_last(plans)) is None:
-        coarse, step = coarsened(plans[-1], linear, system.backend.on_device and len(plans) > 1)
+        coarse, step = coarsened(plans[-1], linear)
+        if overlaps and system.backend.on_device and coarse.partition.is_gathered_on_devices:
+            coarse, step = gathered(coarse, step)
         plans.append(coarse)
         steps.append(step)
     smoothers = [finest or smoother, *[smoother] * len(steps)]
@@ -74,18 +84,15 @@ def finest_plan(system: System, u: Any, other: Any) -> Plan:
     return Plan(partition, metrics, tuple(host), shortest, u, other)
 
 
-def coarsened(fine: Plan, linear: bool, on_devices: bool) -> tuple[Plan, Step]:
-    """The next level and the step to it; `linear`: whether corrections vary linearly.
-
-    Below the finest level `on_devices`, levels are gathered early.
-    """
+def coarsened(fine: Plan, linear: bool) -> tuple[Plan, Step]:
+    """The next level and the step to it; `linear`: whether corrections vary linearly."""
     system, backend, partition = fine.system, fine.system.backend, fine.partition
     grid, halo, assembly = system.grid, system.halo, None
     metrics, coefficients = list(fine.metrics), list(fine.coefficients)
     # Every process holds the whole coarsest level, so the level above it is gathered; it is
     # too fine for blocks already, unless the constants of `partition` are others, as in tests.
     if partition.divided and (
-        partition.too_fine(on_devices) or _element_count(metrics) <= MOST << grid.dimension
+        partition.too_fine or _element_count(metrics) <= MOST << grid.dimension
     ):
         assembly = _assembly(system, partition)
         coefficients = [each.gathered() for each in coefficients]
@@ -118,6 +125,19 @@ def coarsened(fine: Plan, linear: bool, on_devices: bool) -> tuple[Plan, Step]:
     args = partition, metrics, coefficients, coarse_grid, coarse_halo
     coarse = plan_of(system, *args, b, u, other)
     return coarse, Step(Transfer(backend, transfers, grid.shape, b, other), coarsenings, assembly)
+
+
+def gathered(blocks: Plan, step: Step) -> tuple[Plan, Step]:
+    """The whole of a level in place of its blocks, and the step to it (asks all processes)."""
+    system, backend = blocks.system, blocks.system.backend
+    partition = blocks.partition.gathered()
+    grid = partition.grid([metric.axis for metric in blocks.metrics])
+    coefficients = [each.gathered() for each in blocks.coefficients]
+    b, u, other = (backend.zeros(grid.shape) for _ in range(3))
+    args = partition, blocks.metrics, coefficients, grid, Halo(grid, backend)
+    whole = plan_of(system, *args, b, u, other)
+    assembly = _assembly(system, blocks.partition)
+    return whole, replace(step, gathering=Gathering(blocks, whole, assembly))
 
 
 def _inverse_of_last(plans: Sequence[Plan]) -> Inverse | None:

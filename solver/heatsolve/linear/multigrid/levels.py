@@ -19,7 +19,7 @@ from heatsolve.linear.multigrid.smoothers import Relaxation, Smoother, Sweep
 from heatsolve.linear.multigrid.transfer import FUNCTIONS, Prolongation, Transfer
 from heatsolve.linear.system import Coefficients, System, added
 from heatsolve.parallel.halo import Halo
-from heatsolve.stencil.grid import Grid
+from heatsolve.stencil.grid import Grid, whole
 from heatsolve.stencil.language import copy, fill, shifted
 
 LONGEST_ASCENT = {"float64": 4, "float32": 2}
@@ -76,12 +76,34 @@ def plan_of(
 
 
 @dataclass(frozen=True)
+class Gathering:
+    """The blocks of a level that every process solves as a whole: their `plan`, and the way between
+    them and the `whole`."""
+
+    plan: Plan
+    whole: Plan
+    assembly: Assembly
+
+    def bring(self) -> None:
+        """Fill b of the whole level from the blocks of all processes."""
+        self.assembly.bring(self.whole.system.b, self.plan.system.b)
+
+    def hand_out(self) -> None:
+        """Fill `other` of the block, ghosts included, from that of the whole level."""
+        starts = [axis.start for axis in self.plan.system.grid.axes]
+        sweep, other = self.plan.system.backend.sweep, self.plan.other
+        sweep(shifted, other, whole(other.shape), self.whole.other, *starts)
+
+
+@dataclass(frozen=True)
 class Step:
-    """The transfer to the next level; with an `assembly` every process has the whole next level."""
+    """The transfer to the next level. With an `assembly` every process gathers this level and has
+    the whole next one; with a `gathering` it gathers b of the next one."""
 
     transfer: Transfer
     coarsenings: dict[int, AxisCoarsening]
     assembly: Assembly | None
+    gathering: Gathering | None = None
 
     @property
     def is_in_blocks(self) -> bool:
@@ -167,7 +189,7 @@ class SweptLevel(Level):
         super().__init__(plan)
         self.smoother, self.coarse = relaxation.smoother, coarse
         self._relaxation, self._transfer = relaxation, step.transfer
-        self._assembly = step.assembly
+        self._assembly, self._gathering = step.assembly, step.gathering
 
     def cycle(self, u: Any, other: Any, cycle_index: int) -> Any:
         return self.finish_cycle(self.descend(u, other), u, other, cycle_index)
@@ -213,6 +235,8 @@ class SweptLevel(Level):
         """Bring the ghosts of the next level's solution, unless they are there."""
         if not self.coarse.fills_ghosts:
             self.coarse.system.halo.exchange(self.coarse.other)
+        if self._gathering is not None:
+            self._gathering.hand_out()
 
     @cached_property
     def _residual(self) -> Any:
@@ -227,6 +251,8 @@ class SweptLevel(Level):
         system.sweep(system.residual, self._residual, u, system.b, *system.coefficients)
         self._assemble()
         self._transfer.restrict()
+        if self._gathering is not None:
+            self._gathering.bring()
 
     def _assemble(self) -> None:
         if self._assembly is not None:

@@ -93,6 +93,17 @@ class Overlap:
         region = ((low - 1, high + 1), *[(0, extent) for extent in self.grid.shape[1:]])
         self.backend.sweep(shifted, overlapped, region, array, *self._offsets(-1))
 
+    def copy_whole(self, overlapped: Any, array: Any, count: int) -> None:
+        """Copy all layers of an overlapped array from an array of the whole axis, of `count`
+        unknowns and the ghosts at its ends."""
+        first, last = self.first, count + 1
+        extent, *others = self.grid.shape
+        bounds = 0, min(max(-first, 0), extent), min(max(last + 1 - first, 0), extent), extent
+        for (low, high), around in zip(pairwise(bounds), (count, 0, -count), strict=True):
+            region = ((low, high), *[(0, other) for other in others])
+            distances = (first + around, *[0] * len(others))
+            self.backend.sweep(shifted, overlapped, region, array, *distances)
+
     def own_part(self, overlapped: Any, shape: tuple[int, ...]) -> Any:
         """The part of an overlapped array that is an array of the block; None: its rows differ."""
         if overlapped.shape[1:] != shape[1:]:
@@ -151,6 +162,8 @@ def overlapped_plans(
     result: list[OverlappedPlan] = []
     pairs = zip(pairwise(plans), steps, pairwise(smoothers), strict=True)
     for (fine, coarse), step, (smoother, next_smoother) in pairs:
+        if step.gathering is not None:
+            coarse = step.gathering.plan
         layers, backend = layers_of(smoother), fine.system.backend
         if not (step.is_in_blocks and can_overlap(fine, coarse, step, layers)):
             break
@@ -273,12 +286,20 @@ class OverlappedLevel(FusedLevel):
         if self.coarse.overlaps:
             self._below.halo.exchange_along(0, self._b)
         else:
-            system = self.coarse.system
+            gathering = self._gathering
+            system = self.coarse.system if gathering is None else gathering.plan.system
             self._below.copy_out(system.b, self._b, system.grid.interior)
+            if gathering is not None:
+                gathering.bring()
 
     def _exchange_correction(self) -> None:
         if self.coarse.overlaps:
             self._below.halo.exchange(self._other)
+        elif self._gathering is not None:
+            if not self.coarse.fills_ghosts:
+                self.coarse.system.halo.exchange(self.coarse.other)
+            count = self._gathering.whole.system.grid.axes[0].unknowns
+            self._below.copy_whole(self._other, self.coarse.other, count)
         else:
             self._below.copy_in(self._other, self.coarse.other)
 

@@ -27,8 +27,8 @@ LEAST = 8
 GATHERED_UP_TO = 1 << 14
 """Unknowns up to which a level is gathered: its messages would take longer than its sweeps."""
 GATHERED_ON_DEVICES = 1 << 20
-"""The same on devices, for levels below the finest one: an exchange takes 12 us, in which each of
-them sweeps 64 cubed two or three times (H200, NCCL)."""
+"""Unknowns up to which devices gather b of a coarse level, which they then solve by themselves: an
+exchange takes 12 us, in which each of them sweeps 64 cubed two or three times (H200, NCCL)."""
 LAYERS = 3
 """The most layers of the neighbours' coefficients that a coarse block depends on."""
 JUMP = 2.0
@@ -62,17 +62,24 @@ class Partition:
     def divided(self) -> bool:
         return any(parts > 1 for parts in self.dims)
 
-    def too_fine(self, on_devices: bool) -> bool:
-        """Whether the level is to be gathered before it is halved; coarse levels `on_devices`."""
+    @property
+    def too_fine(self) -> bool:
+        """Whether the level is to be gathered before it is halved."""
         smallest = min(
             int(np.diff(ends).min())
             for parts, ends in zip(self.dims, self.ends, strict=True)
             if parts > 1
         )
-        unknowns = math.prod(ends[-1] for ends in self.ends)
-        return smallest < LEAST or unknowns <= (
-            GATHERED_ON_DEVICES if on_devices else GATHERED_UP_TO
-        )
+        return smallest < LEAST or self.all_unknowns <= GATHERED_UP_TO
+
+    @property
+    def is_gathered_on_devices(self) -> bool:
+        """Whether devices gather b of the level."""
+        return self.divided and self.all_unknowns <= GATHERED_ON_DEVICES
+
+    @property
+    def all_unknowns(self) -> int:
+        return math.prod(ends[-1] for ends in self.ends)
 
     def place(self, rank: int | None = None) -> tuple[int, ...]:
         """The place of a process, by default of this one, among those along each axis."""
