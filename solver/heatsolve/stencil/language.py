@@ -85,6 +85,9 @@ class Mirrored:
             for n, line in enumerate(walls)
             if line is not ZERO
         ]
+        for _, line in self._beyond:
+            if hasattr(line, "stands_at_edges"):
+                line.stands_at_edges()
 
     def __getitem__(self, index: Any) -> Any:
         for beyond, line in self._beyond:

@@ -38,12 +38,14 @@ class Tape:
     Entries: `("load", (argument, subscript))`, `("scalar", (argument,))`, `("constant", (value,))`,
     `("+ - * /", (a, b))`, `("neg", (a,))`, `("sqrt", (a,))`, comparisons, `("&", (a, b))`,
     `("|", (a, b))` and `("where", (c, a, b))`. A subscript holds, for each axis, a constant shift
-    and the integer arguments added to it.
+    and the integer arguments added to it. `edges`: the arguments that are 0 at all points but those
+    beside the walls of an axis.
     """
 
     dimension: int
     operations: list[Operation] = field(default_factory=list)
     results: tuple[int, ...] = ()
+    edges: set[int] = field(default_factory=set)
     _places: dict[Operation, int] = field(default_factory=dict, repr=False)
 
     def add(self, name: str, *operands: Any) -> int:
@@ -208,6 +210,10 @@ class ArrayArgument:
         raise PointRuleError("an array is read at an index, not compared")
 
     __hash__ = None  # type: ignore[assignment]
+
+    def stands_at_edges(self) -> None:
+        """Note that it is 0 at all points but those beside the walls of an axis."""
+        self.tape.edges.add(self.number)
 
     def __getitem__(self, subscript: Any) -> Symbol:
         indices = subscript if isinstance(subscript, tuple) else (subscript,)

@@ -70,6 +70,16 @@ class FusedSweeps:
     residual_norm: str | None = None
     functions: tuple[tuple[str, Tape], ...] = ()
 
+    @property
+    def edges(self) -> set[int]:
+        """The numbers of arguments that are 0 but beside walls, where a kernel makes use of it."""
+        return self.tape.edges if self.signature.dimension == 2 else set()
+
+    @property
+    def layers_at_ends(self) -> int:
+        """Layers beside the walls that are not like all others."""
+        return max(self.margin or 0, int(bool(self.edges)))
+
     def is_uniform(self, number: int) -> bool:
         """Whether an argument has the same value at all points far from walls."""
         return self.margin is not None and number > 1
@@ -305,6 +315,8 @@ class Reads:
 
     def _beside_walls(self, axis: int, name: str, number: int, value: str) -> str:
         """A value, or what stands everywhere far from the walls."""
+        if number in self._work.edges:
+            return f"({self._layout.near[axis]} ? {value} : 0)"
         if not self._work.is_uniform(number):
             return value
         constant = self._work.signature.arguments[number]
@@ -429,7 +441,7 @@ def source_2d(work: FusedSweeps, strip: Strip) -> str:
         "T": work.sweeps, "LEVELS": work.sweeps + work.has_residual, "LEAD": lead(work),
         "TAIL": work.sweeps + work.has_residual, "EVEN": even(work), "C": strip.columns,
         "RING": strip.ahead, "PAIRS": strip.ahead // PAIR, "WARPS": strip.warps,
-        "BLOCKS": strip.blocks, "MARGIN": work.margin or 0, "HALO": strip.halo(work),
+        "BLOCKS": strip.blocks, "MARGIN": work.layers_at_ends, "HALO": strip.halo(work),
         "STRIP": strip.width(work),
         "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1], "ALIGNED": work.aligned > 1,
         "KEPT": len(keeps), "KEPT_ROWS": strip.kept_rows(work), "COARSE_ROWS": COARSE_ROWS,
