@@ -20,6 +20,7 @@ from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.levels import FusedLevel
 from heatsolve.linear.stopping import Criterion, kind_of
 from heatsolve.linear.system import with_change
+from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
@@ -69,12 +70,26 @@ def heat_arguments(shape, rng, varies):
     return [rng.standard_normal(shape), 0.9, np.ones([1] * len(shape)), 0.3, *faces]
 
 
+def mirrored_arguments(shape, rng):
+    """What `pressure_sweep` takes after p, with walls at all sides that copy what is inside."""
+    lines = [np.zeros((shape[0], 1)) for _ in range(2)] + [np.zeros((1, shape[1])) for _ in "lr"]
+    for line, beside in zip(lines, (1, -2, 1, -2), strict=True):
+        line.reshape(-1)[beside] = 1.0
+    return [rng.standard_normal(shape), 0.2, 0.3, *lines]
+
+
 CASES = {
     "mean of nine": (mean_of_nine, lambda shape, rng: [rng.random((shape[0], 1))], (41, 131), 7),
     "laplace": (heat.laplace, lambda shape, rng: [rng.standard_normal(shape), 0.1], (70, 90), 7),
     "heat": (jacobi, lambda shape, rng: heat_arguments(shape, rng, False), (45, 130), 3),
     "heat, varying": (jacobi, lambda shape, rng: heat_arguments(shape, rng, True), (33, 71), 3),
     "tiny": (heat.four_point_mean, lambda shape, rng: [0.0, 0.0], (4, 5), 5),
+    "mirrored at walls": (
+        flow.pressure_sweep,
+        lambda shape, rng: mirrored_arguments(shape, rng),
+        (200, 131),
+        5,
+    ),
     "mean of six": (mean_of_six, lambda shape, rng: [1.0 / 6.0], (19, 53, 70), 3),
 }
 WALLS = {"walls": (), "periodic": (0,), "torus": (0, 1)}

@@ -72,13 +72,9 @@ class FusedSweeps:
 
     @property
     def edges(self) -> set[int]:
-        """The numbers of arguments that are 0 but beside walls, where a kernel makes use of it."""
+        """The numbers of arguments that are 0 but beside walls, where a kernel makes use of it: it
+        does not update points beside walls but where it is at the ENDS, or SIDES."""
         return self.tape.edges if self.signature.dimension == 2 else set()
-
-    @property
-    def layers_at_ends(self) -> int:
-        """Layers beside the walls that are not like all others."""
-        return max(self.margin or 0, int(bool(self.edges)))
 
     def is_uniform(self, number: int) -> bool:
         """Whether an argument has the same value at all points far from walls."""
@@ -441,7 +437,7 @@ def source_2d(work: FusedSweeps, strip: Strip) -> str:
         "T": work.sweeps, "LEVELS": work.sweeps + work.has_residual, "LEAD": lead(work),
         "TAIL": work.sweeps + work.has_residual, "EVEN": even(work), "C": strip.columns,
         "RING": strip.ahead, "PAIRS": strip.ahead // PAIR, "WARPS": strip.warps,
-        "BLOCKS": strip.blocks, "MARGIN": work.layers_at_ends, "HALO": strip.halo(work),
+        "BLOCKS": strip.blocks, "MARGIN": work.margin or 0, "HALO": strip.halo(work),
         "STRIP": strip.width(work),
         "WRAPS_I": work.wraps[0], "WRAPS_J": work.wraps[1], "ALIGNED": work.aligned > 1,
         "KEPT": len(keeps), "KEPT_ROWS": strip.kept_rows(work), "COARSE_ROWS": COARSE_ROWS,

@@ -157,7 +157,7 @@ class FusedKernel:
             more = lead(self.work) + self.work.sweeps + self.work.has_residual
             blocks = min(shape.blocks, self._limits.blocks(block[0], self.bytes_shared))
             # With fewer rows in the first or the last piece the one beside it is an edge, too.
-            beyond = self.work.sweeps + self.work.has_residual + 2 + self.work.layers_at_ends
+            beyond = self.work.sweeps + self.work.has_residual + 2 + (self.work.margin or 0)
             least_first = lead(self.work) + beyond
             edges = max(EDGE_ROWS, least_first + least_first % 2), beyond
             rows, fewer = cut(extent, across, more, blocks, processors, edges)
