@@ -189,6 +189,11 @@ class ArrayLibrary:
         """A contiguous array of the library as one of the backend, in the same memory."""
         return array
 
+    def fft_among_ghosts(self, lengths: Sequence[int], dtype: np.dtype) -> Any:
+        """The FFT along all axes of arrays with a layer of ghosts, which need not be packed; None:
+        there is none."""
+        return None
+
 
 class Backend(ABC):
     """A machine that sweeps point functions over regions of arrays, in one precision.

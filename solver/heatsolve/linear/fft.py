@@ -12,8 +12,8 @@ the low wall in spacings: 0, 1/2 or 1. Source: U. Schumann and R. A. Sweet, J. C
 """
 
 import math
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -151,13 +151,32 @@ class Fourier(Method):
         self._transforms = transforms_of(self._library)
         self._everywhere = whole(self._lengths)
         self.needs_start = not all(modes.free for modes in self._modes)
-        self._right = backend.zeros(self._lengths)
+        self._among_ghosts: Any = None
         self._is_packed = self._from_zero = False
         self._share = 1.0 / math.prod(modes.factor for modes in self._modes)
         self._lines = [
             backend.to_device(system.grid.along(number, line))
             for number, line in enumerate(self._eigenvalues())
         ]
+
+    @cached_property
+    def _right(self) -> Any:
+        """The array of the transforms, without ghosts."""
+        return self.system.backend.zeros(self._lengths)
+
+    def settle(self) -> None:
+        super().settle()
+        system, backend = self.system, self.system.backend
+        if len(self._periodic) == len(self._lengths):
+            self._among_ghosts = self._library.fft_among_ghosts(self._lengths, backend.dtype)
+        if self._among_ghosts is None:
+            return
+        before, shape = self._among_ghosts.before, system.grid.shape
+        u, b = (
+            backend.part(backend.zeros((before + math.prod(shape),)), shape, before)
+            for _ in range(2)
+        )
+        self.u, self.system = system.like(self.u, u), replace(system, b=system.like(system.b, b))
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system, sweep = self.system, self.system.backend.sweep
@@ -166,6 +185,9 @@ class Fourier(Method):
             return
         if self._from_zero and change is None:
             self._from_zero = False
+            if self._among_ghosts is not None:
+                self._solve_among_ghosts()
+                return
             ones = (1,) * len(self._lengths)
             sweep(shifted, self._right, self._everywhere, system.b, *ones)
             self._place_solution()
@@ -190,6 +212,13 @@ class Fourier(Method):
         with self._library.queue():
             solution = self._solve(self._library.view(self._right))
             self.system.backend.sweep(placed, self.u, self.system.grid.interior, solution)
+
+    def _solve_among_ghosts(self) -> None:
+        """u = A^-1 b, from and to the unknowns where they lie."""
+        library, fft = self._library, self._among_ghosts
+        with library.queue():
+            self._divide(fft.forward(library.view(self.system.b)))
+            fft.inverse(library.view(self.u))
 
     def _pack(self, *norms: Accumulator) -> None:
         """The residual into the array of the transforms; terms of norms of it, and of b."""
@@ -233,16 +262,22 @@ class Fourier(Method):
             x = transforms.real(x, modes.transform, modes.kind, axis)
         if self._periodic:
             x = transforms.spectrum(x, self._periodic)
-        # Real and imaginary parts are divided alike, as neighbours along the fastest axis.
-        parts = self._library.lend(x.view(self.system.backend.dtype))
-        args = (parts, self._share, *self._lines)
-        self.system.backend.sweep(divided, parts, whole(parts.shape), *args)
+        self._divide(x)
         if self._periodic:
             lengths = tuple(self._lengths[axis] for axis in self._periodic)
             x = transforms.values(x, lengths, self._periodic)
         for axis, modes in reversed(walls):
             x = transforms.real(x, modes.transform, modes.inverse, axis)
         return self._library.lend(x)
+
+    def _divide(self, x: Any) -> None:
+        """Divide the expansion of an array by the eigenvalues, and by what the transforms multiply.
+
+        Real and imaginary parts are divided alike, as neighbours along the fastest axis.
+        """
+        parts = self._library.lend(x.view(self.system.backend.dtype))
+        args = (parts, self._share, *self._lines)
+        self.system.backend.sweep(divided, parts, whole(parts.shape), *args)
 
     def _between_walls(self) -> list[tuple[int, Modes]]:
         return [(axis, modes) for axis, modes in enumerate(self._modes) if not modes.periodic]

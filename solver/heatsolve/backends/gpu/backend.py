@@ -630,3 +630,46 @@ class CupyLibrary(ArrayLibrary):
     def __init__(self, cupy: Any, fft: Any):
         super().__init__()
         self.namespace, self.fft = cupy, fft
+
+    def fft_among_ghosts(self, lengths: Sequence[int], dtype: np.dtype) -> "FftAmongGhosts | None":
+        even = (lengths[-1] + 2) % 2 == 0  # cuFFT takes pairs
+        fits = even and 2 <= len(lengths) <= 3
+        return FftAmongGhosts(self.namespace, lengths, dtype) if fits else None
+
+
+class FftAmongGhosts:
+    """cuFFT on the unknowns of arrays that have a layer of ghosts around them.
+
+    The arrays begin `before` elements after the memory's beginning: cuFFT takes real numbers in
+    twos, and so the first unknown is an even one. `spectrum` is the array of the transform.
+    """
+
+    def __init__(self, cupy: Any, lengths: Sequence[int], dtype: np.dtype):
+        from cupy.cuda import cufft
+
+        shape = tuple([length + 2 for length in lengths])
+        half, last = (*lengths[:-1], lengths[-1] // 2 + 1), len(lengths) - 1
+        double = dtype == np.float64
+        kinds = (cufft.CUFFT_D2Z, cufft.CUFFT_Z2D) if double else (cufft.CUFFT_R2C, cufft.CUFFT_C2R)
+        real, complex_ = (shape, 1, math.prod(shape)), (half, 1, math.prod(half))
+        one = (1, "C", last)
+        self._forward = cufft.PlanNd(tuple(lengths), *real, *complex_, kinds[0], *one, half[-1])
+        self._inverse = cufft.PlanNd(tuple(lengths), *complex_, *real, kinds[1], *one, lengths[-1])
+        self._directions = cufft.CUFFT_FORWARD, cufft.CUFFT_INVERSE
+        self._cupy, self._first = cupy, sum(math.prod(shape[n + 1 :]) for n in range(len(shape)))
+        self.before = self._first % 2
+        self.spectrum = cupy.empty(half, np.complex128 if double else np.complex64)
+
+    def forward(self, array: Any) -> Any:
+        """The transform of an array's unknowns, of which the last axis keeps one half."""
+        self._forward.fft(self._unknowns(array), self.spectrum, self._directions[0])
+        return self.spectrum
+
+    def inverse(self, array: Any) -> None:
+        """An array's unknowns from the spectrum, which changes; not divided by their number."""
+        self._inverse.fft(self.spectrum, self._unknowns(array), self._directions[1])
+
+    def _unknowns(self, array: Any) -> Any:
+        """An array that begins with the first unknown."""
+        pointer = array.data + self._first * array.itemsize
+        return self._cupy.ndarray((array.size - self._first,), array.dtype, memptr=pointer)
