@@ -472,10 +472,14 @@ class DeviceBackend(Backend):
     def read_register(self, register: Any) -> np.ndarray:
         return sums.merge(self.to_host(register).reshape(SPREAD, sums.WIDTH))
 
-    @queued
     def post_register(self, register: Any) -> None:
-        self.queue_to_host(self._letter(register), register)
-        self.zero(register)
+        letter = self._letter(register)  # now: while a graph is captured no memory can be had
+
+        def queue() -> None:
+            self.queue_to_host(letter, register)
+            self.zero(register)
+
+        self.enqueue(queue)
 
     def posted_register(self, register: Any) -> Callable[[], np.ndarray]:
         letter, wait = self._letter(register), self.mark()
