@@ -9,6 +9,7 @@ from heatsolve.backends import Accumulator
 from heatsolve.backends.gpu.backend import DeviceBackend, DeviceScalars
 from heatsolve.backends.gpu.device import CARDS
 from heatsolve.backends.gpu.launch import ALIGNMENT, MOST_BLOCKS, REDUCING, SHAPES, launches
+from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.stencil.language import copy, shifted
 from heatsolve.tools.bench import Flow
 
@@ -136,6 +137,36 @@ def test_kernels_of_a_step_of_flow():
     flow.step()
     assert sum(flow.stepper.pressure.counts.values()) == 3
     assert 100 < device.launches - before <= 160
+
+
+def test_steps_of_other_lengths_are_not_recorded_anew():
+    device, captured = Silent(), []
+    device.captured = lambda queue_all: captured.append(queue_all) or (lambda: None)
+    flow = Flow("taylor-green-3d", device, (18, 18, 18))
+    for _ in range(8):
+        flow.step()
+    before = len(captured)
+    for number in range(9):
+        flow.dt *= 0.9 if number % 3 == 0 else 1.0
+        flow.step()
+    assert len(captured) == before > 0
+
+
+@pytest.mark.parametrize(
+    "case", [("taylor-green-3d", (10, 10, 10)), ("cavity-re1000", (18, 18))], ids=["space", "walls"]
+)
+def test_numbers_that_a_device_holds_change_no_bit(case):
+    fields = []
+    for on_device in (False, True):
+        machine = NumpyBackend()
+        machine.on_device = on_device
+        flow = Flow(case[0], machine, case[1])
+        for number in range(9):
+            flow.dt *= 0.7 if number % 3 == 2 else 1.0
+            flow.step()
+        assert flow.stepper._numbers.holds == on_device
+        fields.append({name: array.tobytes() for name, array in flow.stepper.fields.items()})
+    assert fields[0] == fields[1]
 
 
 def test_arrays_of_numba_are_reshaped_as_those_of_numpy():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy as duplicate
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -34,7 +35,7 @@ from heatsolve.backends.machine import host_memory as host_memory
 from heatsolve.stencil.grid import Region as Region
 from heatsolve.stencil.grid import intersection, without
 from heatsolve.stencil.language import ONE, Point, together
-from heatsolve.stencil.trace import INTEGER, Tape, describe, place_of
+from heatsolve.stencil.trace import INTEGER, Held, Tape, describe, place_of
 from heatsolve.stencil.trace import Signature as Signature
 
 MOST_FUSED = 15
@@ -480,7 +481,8 @@ class Backend(ABC):
     def _converts(self, described: Sequence[Any]) -> Converts:
         """Conversions of numbers to the types of a compiled sweep; None for arrays."""
         return tuple(
-            None if not isinstance(argument, str)
+            attrgetter("array") if type(argument) is Held
+            else None if not isinstance(argument, str)
             else self.integer if argument == INTEGER else self.dtype.type
             for argument in described
         )  # fmt: skip

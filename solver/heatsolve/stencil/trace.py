@@ -13,7 +13,7 @@ from typing import Any
 
 from heatsolve.stencil.language import ONE, ZERO, Known, Point, dimension, evaluate
 
-ARRAY, REAL, INTEGER = "array", "real", "integer"
+ARRAY, REAL, INTEGER, HELD = "array", "real", "integer", "held"
 KNOWN: dict[str, Known] = {"one": ONE, "zero": ZERO}
 """The kinds of argument of a point function; ONE and ZERO are known beforehand, and on no tape.
 
@@ -238,6 +238,9 @@ def record(point: Point, kinds: tuple[str, ...], axes: int) -> Tape:
     for number, kind in enumerate(kinds):
         if kind == ARRAY:
             arguments.append(ArrayArgument(tape, number))
+        elif kind == HELD:
+            here = tuple([Index(axis) for axis in range(axes)])
+            arguments.append(ArrayArgument(tape, number)[here])
         elif kind == INTEGER:
             arguments.append(ShiftArgument(number))
         elif kind in KNOWN:
@@ -289,7 +292,10 @@ class Signature:
     wraps: tuple[bool, ...] = ()
 
     def tape(self, point: Point) -> Tape:
-        kinds = [argument if isinstance(argument, str) else ARRAY for argument in self.arguments]
+        kinds = [
+            argument if isinstance(argument, str) else HELD if type(argument) is Held else ARRAY
+            for argument in self.arguments
+        ]
         tape = record(point, tuple(kinds), self.dimension)
         if len(tape.results) != len(self.outputs):
             raise TypeError(
@@ -339,8 +345,29 @@ def place_of(output: Any, arguments: Sequence[Any]) -> int | None:
     return None
 
 
+@dataclass(frozen=True, eq=False)
+class HeldNumber:
+    """A number in an array of one element, which a point function takes as a number.
+
+    A sweep that a device has recorded reads the number that is there when it is played back.
+    """
+
+    array: Any
+
+
+class Held(tuple[bool, ...]):
+    """The entry of a `HeldNumber` in `Signature.arguments`: an array constant along all axes."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Held and super().__eq__(other)
+
+    __hash__ = tuple.__hash__
+
+
 def describe(argument: Any) -> Any:
     """An entry of `Signature.arguments`."""
+    if type(argument) is HeldNumber:
+        return Held([True] * len(argument.array.shape))
     shape = getattr(argument, "shape", None)
     if shape:
         return tuple([extent == 1 for extent in shape])

@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from heatsolve.backends import Accumulator, PointSweep
+from heatsolve.backends import Accumulator, Backend, PointSweep
 from heatsolve.case.case import Case
 from heatsolve.errors import Diverged, NotConverged
 from heatsolve.linear.iterate import iterate
@@ -17,8 +17,9 @@ from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion
 from heatsolve.models.heat.solver import make_method
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.equations import Stage
-from heatsolve.stencil.grid import Region
+from heatsolve.stencil.grid import Region, whole
 from heatsolve.stencil.language import ZERO, Point, copy, fill
+from heatsolve.stencil.trace import HeldNumber
 
 if TYPE_CHECKING:
     from heatsolve.models.flow.staggered import Staggered
@@ -62,10 +63,16 @@ class Projection(RungeKutta):
         self.pressure = Pressure(problem, self._case, self._stages)
         self._speed = backend.accumulator("max")
         self._plays_back = not problem.driven_in_time
+        # What else depends on a step's length is recorded for each.
+        depends = implicit or adams or problem.bodies is not None
+        holds = backend.on_device and self._plays_back and not depends
+        self._numbers = StepNumbers(backend, len(shape), self._stages, holds)
+        self._numbers.take(step)
         self._waiting: list[tuple[tuple[Any, ...], Callable[[], None]]] = []
         """Sweeps whose results the host does not need yet: their names, and calls to make them."""
         self._plays: dict[float, tuple[System, Plays]] = {}
-        """The system of the pressure and the recorded sweeps, by the length of a step."""
+        """The system of the pressure and the recorded sweeps, by the length of a step; by 0 where
+        they serve all lengths."""
         self._fastest: Callable[[], float] = float  # 0, as there is no field yet
         self._length, self._last = step, step
         self._driving: dict[str, float] = {}
@@ -128,6 +135,7 @@ class Projection(RungeKutta):
         """Take the length of a step, the walls at its start, and the largest velocity then."""
         problem, start = self.problem, self._now
         self._last, self._length = self._length, part.length
+        self._numbers.take(part.length)
         if problem.walls_vary:
             problem.write_walls(start, part.start)
         self._play("speed", start, lambda: self._post_speed(start))
@@ -161,8 +169,8 @@ class Projection(RungeKutta):
         _, method = pressure.solver(length)
         reach = pressure.reach_of(stage) if method.needs_start else None
 
-        name = f"pressure {stage.number}, {reach}"
-        self._play(name, new, lambda: pressure.begin(new, share, length, reach))
+        name, factor = f"pressure {stage.number}, {reach}", self._numbers.factors[stage.number]
+        self._play(name, new, lambda: pressure.begin(new, factor, length, reach))
         self._make_waiting()
         if stage.number == 0:
             self._fastest = cache(self._speed.posted())
@@ -171,7 +179,8 @@ class Projection(RungeKutta):
 
     def _correct_stage(self, stage: Stage, new: Fields, time: float) -> None:
         problem, share = self.problem, stage.b * self._length
-        self._play(f"correct {stage.number}", new, lambda: self._correct(new, share, solved=True))
+        held = self._numbers.shares[stage.number]
+        self._play(f"correct {stage.number}", new, lambda: self._correct(new, held, solved=True))
         if problem.mean_velocities:
             self._make_waiting()
             self._drive(new, share)
@@ -207,13 +216,14 @@ class Projection(RungeKutta):
             work()
             return
         of_system, _ = self.pressure.solver(self._length)
-        system, plays = self._plays.get(self._length, (None, {}))
+        length = 0.0 if self._numbers.holds else self._length
+        system, plays = self._plays.get(length, (None, {}))
         if system is not of_system:  # recorded with other arrays
-            self._plays.pop(self._length, None)
+            self._plays.pop(length, None)
             while len(self._plays) > 1:
                 del self._plays[next(iter(self._plays))]
             plays = {}
-            self._plays[self._length] = of_system, plays
+            self._plays[length] = of_system, plays
         play = plays.get(key)
         if play is None:
             plays[key] = self._machine.replayed(work, gated=False) if key in plays else None
@@ -227,12 +237,12 @@ class Projection(RungeKutta):
 
         With implicit diffusion the new fields hold the rates of all other terms.
         """
-        problem, backend, dt = self.problem, self.problem.backend, self._length
+        problem, backend, dt = self.problem, self.problem.backend, self._numbers.dt
         implicit = bool(rates) and self._diffusion is not None
         new, start, now = fields
         waiting: list[PointSweep] = []
         for name, region, rate, args in self._rates_of(now, time, implicit):
-            surface = () if problem.bodies is None else problem.bodies.surface(name, dt)
+            surface = () if problem.bodies is None else problem.bodies.surface(name, self._length)
             u = now[name]
             inside = region == problem.inside(name)  # and not an open face
             out: Any = (new[name], rates[name]) if rates else new[name]
@@ -336,7 +346,7 @@ class Projection(RungeKutta):
         return self._second
 
     def _find_pressure(self, fields: Fields, dt: float, time: float) -> None:
-        self.pressure.begin(fields, dt, self._length)
+        self.pressure.begin(fields, -1.0 / dt, self._length)
         self.pressure.solve(dt, self._length, self._fastest, time)
 
     def make_solvers(self, parts: Sequence[Substep]) -> None:
@@ -348,7 +358,7 @@ class Projection(RungeKutta):
                 self._diffusion.solver(name, part.length, self._theta)
 
     def _correct(
-        self, fields: Fields, dt: float, only_open: bool = False, solved: bool = False
+        self, fields: Fields, dt: Any, only_open: bool = False, solved: bool = False
     ) -> None:
         """Correct the velocities, u - dt grad p; `only_open`: at open faces (outflows) only.
 
@@ -408,11 +418,45 @@ class Projection(RungeKutta):
         """Find the pressure that keeps du/dt free of divergence, from a step of explicit Euler."""
         problem, (stage,), dt = self.problem, transport.RUNGE_KUTTA["explicit"], self._length
         scratch = self._others[0]
+        self._numbers.take(dt)
         self._fastest = self._speed_now()
         self._make_stage((scratch, self._now, self._now), stage, self.time, {})
         problem.write_faces(scratch, self.time + dt)
         with suppress(NotConverged, Diverged):  # the next step raises it again
             self._find_pressure(scratch, dt, self.time)
+
+
+class StepNumbers:
+    """The numbers in the sweeps of a step that follow from its length.
+
+    `dt` is the length, `shares` are b dt of each stage, `factors` -1 / (b dt). A device that
+    `holds` them in its memory need not record its sweeps anew for each length.
+    """
+
+    def __init__(self, backend: Backend, axes: int, stages: Sequence[Stage], holds: bool):
+        self._backend, self._stages, self.holds = backend, stages, holds
+        self._taken = 0.0
+        count = 1 + 2 * len(stages)
+        held = [HeldNumber(backend.zeros((1,) * axes)) for _ in range(count if holds else 0)]
+        self._held: list[Any] = list(held)
+        self._place(self._held or [0.0] * count)
+
+    def _place(self, numbers: Sequence[Any]) -> None:
+        self.dt, *others = numbers
+        self.shares, self.factors = others[: len(self._stages)], others[len(self._stages) :]
+
+    def take(self, length: float) -> None:
+        """Take the length of the step that follows."""
+        if length == self._taken:
+            return
+        self._taken = length
+        shares = [stage.b * length for stage in self._stages]
+        numbers = [length, *shares, *[-1.0 / share for share in shares]]
+        if not self.holds:
+            self._place(numbers)
+            return
+        for number, held in zip(numbers, self._held, strict=True):
+            self._backend.sweep(fill, held.array, whole(held.array.shape), number)
 
 
 class Pressure:
@@ -445,14 +489,15 @@ class Pressure:
             return (stage.begin - last) / (last - before)
         return 0.0
 
-    def begin(self, fields: Fields, dt: float, length: float, reach: float | None = None) -> None:
-        """Make the right side -div u* / dt, and the largest velocity of u*; sweeps only.
+    def begin(self, fields: Fields, factor: Any, length: float, reach: float | None = None) -> None:
+        """Make the right side, div u* times a factor, -1 / dt, and the largest velocity of u*;
+        sweeps only.
 
         With a `reach` the initial guess is the line through the last two pressures.
         """
         problem, pair = self._problem, (self.now, self.before)
         interior, (system, _) = problem.grid.interior, self.solver(length)
-        args = (-1.0 / dt, *problem.velocities(fields), *problem.inverse_spacings)
+        args = (factor, *problem.velocities(fields), *problem.inverse_spacings)
         sweeps = [PointSweep(flow.scaled_divergence, system.b, interior, args)]
         if reach is not None:
             sweeps.append(PointSweep(flow.extrapolated, pair, interior, (*pair, reach)))
