@@ -137,7 +137,7 @@ class Sweeps:
         self.backend.sweep(copy, array, self.grid.everything, u)
         return array
 
-    def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
+    def replayed(self, work: Callable[[], Any], gated: bool = True) -> Callable[[], None]:
         """A call that does `work`: recorded and replayed if the backend and the transport can."""
         if self.halo.ranks.size > 1 and not self.halo.transport.replays:
             return work

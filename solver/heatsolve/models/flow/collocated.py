@@ -1,6 +1,7 @@
 """A case of the collocated teaching scheme of flow: its fields, and the steps of its march."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from heatsolve.backends import Accumulator, Backend
@@ -13,6 +14,9 @@ from heatsolve.models.grid import mirrors
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import copy
+
+MOST_KEPT = 16
+"""Steps that are kept for playing back: those of other lengths make place for new ones."""
 
 
 class Collocated(MultiFieldModel):
@@ -58,56 +62,61 @@ class CollocatedStep(RungeKutta):
         *weights, self._of_b = flow.pressure_weights(*problem.spacings)
         self._given = (self._b, *weights, *walls)
         self.longest = self._machine.longest_pass(flow.pressure_sweep, self._q, self._given)
-        self._work: dict[bool, tuple[Callable[[], None], Any]] = {}
+        self._plays_back = not problem.driven_in_time
+        # By the arrays and the length of a step: where it leaves the pressure, and its record.
+        self._ends: dict[Any, tuple[Any, Any]] = {}
+        self._plays: dict[Any, Callable[[], Any]] = {}
 
     @property
     def fields(self) -> dict[str, Any]:  # type: ignore[override]
         return {**self._now, "pressure": self._p}
 
     def _advance(self, part: Substep, change: Accumulator | None) -> None:
+        start, (new,) = self._now, self._others
+        key = part.length, id(self._p), id(next(iter(new.values())))
+        work = partial(self._make_step, part, start, new, self._p, self._q)
+        if key not in self._ends or not self._plays_back:
+            if len(self._ends) >= MOST_KEPT:
+                self._ends.clear()
+                self._plays.clear()
+            self._ends[key] = work()
+        else:
+            if key not in self._plays:
+                self._plays[key] = self._machine.replayed(work, gated=False)
+            self._plays[key]()
+        self._p, self._q = self._ends[key]
+        if change is not None:
+            self.problem.write_walls(new, part.end)
+        self._end_step(new, start, change)
+
+    def _make_step(
+        self, part: Substep, start: dict[str, Any], new: dict[str, Any], p: Any, q: Any
+    ) -> tuple[Any, Any]:
+        """Find the pressure and the new velocities; the arrays of the pressure, the newer first."""
         problem, grid, sweep = self.problem, self.problem.grid, self.problem.backend.sweep
         model, spacings = problem.case.model, problem.spacings
         dt, rho, nu = part.length, problem.density, model.viscosity
-        start, (new,) = self._now, self._others
         old = tuple(start.values())
-        problem.write_walls(self.fields, part.start)
+        problem.write_walls({**start, "pressure": p}, part.start)
         for wall in reversed(problem.walls["pressure"]):  # for sweeps that end in this array
             if wall.condition.value is not None:
-                problem.write_wall(self._q, "pressure", wall, part.start)
+                problem.write_wall(q, "pressure", wall, part.start)
         reciprocals = [1.0 / number for number in (dt, *[2.0 * h for h in spacings])]
         sweep(flow.pressure_source, self._b, grid.interior, *old, self._of_b * rho, *reciprocals)
         if problem.halo.depth > 1:
             problem.halo.exchange(self._b)  # the margin reads it, too
-        self._find_pressure()
-        problem.write_walls({"pressure": self._p}, part.start)
+        done = 0
+        while done < self._sweeps:
+            left = self._sweeps - done
+            args = [self._given] * left, [None] * left, done
+            done += self._machine.updates(flow.pressure_sweep, q, p, *args)
+            p, q = q, p
+        problem.write_walls({"pressure": p}, part.start)
         forces = problem.sources(part.start)[: len(old)]
         weights = flow.collocated_weights(*map(problem.backend.dtype.type, (dt, rho, *spacings)))
-        advance = (*old, self._p, *forces, dt, nu, *map(float, weights))
+        advance = (*old, p, *forces, dt, nu, *map(float, weights))
         sweep(flow.collocated_step, tuple(new.values()), grid.interior, *advance)
-        if change is not None:
-            problem.write_walls(new, part.end)
-        self._end_step(new, start, change)
-
-    def _find_pressure(self) -> None:
-        """All sweeps, from `_p` to `_q` and back; a device plays them back at once."""
-        first = self._p is self.problem.fields["pressure"]
-        if first not in self._work:
-            pair, ends = (self._p, self._q), [0]
-
-            def work() -> None:
-                done = calls = 0
-                while done < self._sweeps:
-                    old, new = pair[calls % 2], pair[1 - calls % 2]
-                    left = self._sweeps - done
-                    args = [self._given] * left, [None] * left, done
-                    done += self._machine.updates(flow.pressure_sweep, new, old, *args)
-                    calls += 1
-                ends[0] = calls % 2
-
-            self._work[first] = self._machine.replayed(work), (pair, ends)
-        work, (pair, ends) = self._work[first]
-        work()
-        self._p, self._q = pair[ends[0]], pair[1 - ends[0]]
+        return p, q
 
     def finish(self) -> None:
         problem, backend = self.problem, self.problem.backend
