@@ -39,6 +39,7 @@ CASES = {
     "collocated": ("legate-cfd",),
     "flow": ("cavity-re100", "time.end=0.05"),
     "flow in space": ("taylor-green-3d", "constants.n=32", "time.end=0.2"),
+    "flow in overlapping blocks": ("taylor-green-3d", "constants.n=128", "time.end=0.05"),
     "flow about an obstacle": ("cylinder-re100", "constants.n=82", "time.end=0.02"),
     "heat and flow": ("rayleigh-benard", "constants.n=24", "time.end=0.2"),
 }  # fmt: skip
