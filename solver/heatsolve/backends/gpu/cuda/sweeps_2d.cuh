@@ -367,11 +367,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     const int end = min(top + piece + int(rows) - int(fewer), LAST(i));
     const int share = ((RING + KEPT * KEPT_ROWS) * C + COARSE) * 32;
     real* ring = reinterpret_cast<real*>(shared) + warp * share;
+    // Where norms are wanted, a piece or a strip of which only some points count is an edge, too.
     const bool ends = begin - LEAD - LEVELS - 1 < region_i.low + MARGIN ||
-                      end + TAIL + 2 > region_i.high - MARGIN || begin < counted_i.low ||
-                      end > counted_i.high;
-    const bool sides = column < region_j.low + MARGIN || column + 32 * C > region_j.high - MARGIN ||
-                       column + HALO < counted_j.low || column + 32 * C - HALO > counted_j.high;
+                      end + TAIL + 2 > region_i.high - MARGIN ||
+                      (CHANGES && (begin < counted_i.low || end > counted_i.high));
+    const bool sides =
+        column < region_j.low + MARGIN || column + 32 * C > region_j.high - MARGIN ||
+        (CHANGES && (column + HALO < counted_j.low || column + 32 * C - HALO > counted_j.high));
     if (ends)
         strip<true, true>(ARGUMENTS, region_i, region_j, counted_i, counted_j, extent_i, extent_j,
                           pitch, column, begin, end, ring);
