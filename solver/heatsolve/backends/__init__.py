@@ -191,8 +191,8 @@ class ArrayLibrary:
         return array
 
     def fft_among_ghosts(self, lengths: Sequence[int], dtype: np.dtype) -> Any:
-        """The FFT along all axes of arrays with a layer of ghosts, which need not be packed; None:
-        there is none."""
+        """An FFT along all axes that reads and writes the unknowns of arrays among a layer of
+        ghosts; None: there is none."""
         return None
 
 

@@ -344,9 +344,9 @@ class Queue:
     ) -> list[ResidualCheck]:
         """Make iterations from `done` on: `count` checks, but no iteration after `until`.
 
-        A check whose value is at most `gate` ends them, too. The gate may be known only when the
-        device has come as far as here: it is asked for behind the first iterations. A pass may make
-        more checks than `count`; the last pass holds the last check.
+        A check whose value is at most `gate` ends them, too. `gate` may wait for the device, so it
+        is called after the first iterations are queued. A pass may make more checks than `count`;
+        the last pass holds the last check.
         """
         method, criterion, backend = self._method, self._criterion, self._method.system.backend
         afterwards = criterion.monitor == "residual" or criterion.total is not None

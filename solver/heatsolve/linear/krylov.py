@@ -39,7 +39,7 @@ class ConjugateGradients(Method):
         self._begins = True
         """Whether the next direction p is z, without a direction before it."""
         self._plays: dict[Any, Callable[[], None]] = {}
-        """Recorded sweeps; those of steps by (step % 2, whether p is z), as these steps differ."""
+        """Recorded sweeps by key; the key of a step is (step % 2, whether p is z)."""
         self._true: dict[str, Accumulator] = {}
         """Norms of the true residual, by kind."""
         self._weights = (*system.coefficients.ratios, *system.coefficients)

@@ -369,7 +369,7 @@ class Method(ABC):
     needs_start = True
     """Whether the solution depends on the initial u by more than rounding."""
     stays = True
-    """Whether `u` is always the array that the method was given, and b that of its system."""
+    """Whether `u`, and b of `system`, remain the arrays that the method was given."""
     direct = False
     brings_neighbours = False
     """Whether a check leaves neighbours' unknowns in the ghosts of u."""
@@ -443,9 +443,9 @@ class Method(ABC):
         return self.system.backend.values([into, *of_b])
 
     def confirm(self, steps: int, kind: str) -> float:
-        """Go on from the true residual, and return the value of an accumulator for its norm.
+        """Go on from the true residual, and return its sum of squares or its largest magnitude.
 
-        It is for methods that update the residual by recurrence.
+        It is for methods that update the residual by recurrence. `kind`: of the accumulator.
         """
         raise NotImplementedError
 

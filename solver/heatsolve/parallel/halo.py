@@ -257,7 +257,7 @@ class PeriodicWrap:
 
 
 class Neighbours:
-    """A divided axis: the processes below and above, by messages of packed layers."""
+    """A divided axis: the processes below and above, by messages of layers."""
 
     def __init__(
         self,
@@ -276,8 +276,8 @@ class Neighbours:
         self._goes_as_it_is = (
             not transport.packs and axis == 0 and around[1:] == whole(grid.shape[1:])
         )
-        # Several would not stay as they are on their way: sweeps between start and finish may write
-        # to all but the outermost.
+        # Sweeps between start and finish may write to all layers but the outermost, so several are
+        # packed.
         self._packs = not self._goes_as_it_is or layers != (1, 1)
         place = np.unravel_index(rank, dims)
         for side, step in enumerate((-1, 1)):

@@ -38,8 +38,8 @@ class Tape:
     Entries: `("load", (argument, subscript))`, `("scalar", (argument,))`, `("constant", (value,))`,
     `("+ - * /", (a, b))`, `("neg", (a,))`, `("sqrt", (a,))`, comparisons, `("&", (a, b))`,
     `("|", (a, b))` and `("where", (c, a, b))`. A subscript holds, for each axis, a constant shift
-    and the integer arguments added to it. `edges`: the arguments that are 0 at all points but those
-    beside the walls of an axis.
+    and the integer arguments added to it. `edges`: the arguments that are 0 except at points beside
+    the walls of an axis.
     """
 
     dimension: int
@@ -212,7 +212,7 @@ class ArrayArgument:
     __hash__ = None  # type: ignore[assignment]
 
     def stands_at_edges(self) -> None:
-        """Note that it is 0 at all points but those beside the walls of an axis."""
+        """Note that it is 0 except at points beside the walls of an axis."""
         self.tape.edges.add(self.number)
 
     def __getitem__(self, subscript: Any) -> Symbol:
@@ -360,6 +360,12 @@ class Held(tuple[bool, ...]):
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Held and super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __repr__(self) -> str:
+        return f"Held({super().__repr__()})"
 
     __hash__ = tuple.__hash__
 

@@ -473,7 +473,7 @@ class DeviceBackend(Backend):
         return sums.merge(self.to_host(register).reshape(SPREAD, sums.WIDTH))
 
     def post_register(self, register: Any) -> None:
-        letter = self._letter(register)  # now: while a graph is captured no memory can be had
+        letter = self._letter(register)  # made here: no memory is allocated during a capture
 
         def queue() -> None:
             self.queue_to_host(letter, register)
@@ -644,8 +644,8 @@ class CupyLibrary(ArrayLibrary):
 class FftAmongGhosts:
     """cuFFT on the unknowns of arrays that have a layer of ghosts around them.
 
-    The arrays begin `before` elements after the memory's beginning: cuFFT takes real numbers in
-    twos, and so the first unknown is an even one. `spectrum` is the array of the transform.
+    cuFFT needs the first unknown at an even element of memory, so an array begins `before`, 0 or 1,
+    elements into its memory. `spectrum` is the array of the transform.
     """
 
     def __init__(self, cupy: Any, lengths: Sequence[int], dtype: np.dtype):

@@ -72,8 +72,11 @@ class FusedSweeps:
 
     @property
     def edges(self) -> set[int]:
-        """The numbers of arguments that are 0 but beside walls, where a kernel makes use of it: it
-        does not update points beside walls but where it is at the ENDS, or SIDES."""
+        """The numbers of the arguments that are 0 except beside walls.
+
+        Only the parts at the ENDS or SIDES update points beside walls: all others take 0. In 3D a
+        kernel makes no use of it.
+        """
         return self.tape.edges if self.signature.dimension == 2 else set()
 
     def is_uniform(self, number: int) -> bool:

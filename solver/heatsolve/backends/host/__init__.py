@@ -1,6 +1,7 @@
 """Backends on the processor's cores, whose arrays are NumPy's."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +28,7 @@ class HostBackend(Backend):
         pass
 
     def clear_register(self, register: np.ndarray) -> None:
-        register[:] = 0
+        self.enqueue(partial(register.fill, 0))
 
     def _make(self, calls: Iterable[Call]) -> None:
         """Make calls now, or record them."""

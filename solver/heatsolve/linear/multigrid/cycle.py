@@ -50,7 +50,8 @@ class Multigrid(Pairwise):
         if self._overlapped is not None:
             self._pair = self._overlapped.u, self._overlapped.other
         self._own: dict[int, Any] = {}
-        """The parts of overlapped arrays that are arrays of the block, by them; see `settle`."""
+        """For each overlapped array, by its id, the part that is the array of the block; see
+        `settle`."""
         self._norm: FusedNorm | None = None
         if norm is not None:
             total = system.backend.accumulator(norm)
@@ -79,7 +80,7 @@ class Multigrid(Pairwise):
         copies = not self._swaps or self._overlapped is not None or (self._nested and number == 0)
         if change is not None and copies:
             self._old = self.system.like(self.solution(number), self._old)
-        self._copy_in()
+        self._copy_in(number)
         if norm is not None and norm.in_descent and norm.descended_after != number:
             # Nobody asks for the norm of the start.
             assert isinstance(self._finest, FusedLevel)
@@ -114,7 +115,7 @@ class Multigrid(Pairwise):
     def _descend(self, steps: int, norm: "FusedNorm") -> None:
         """Make the descent of the cycle after `steps` cycles: it adds their residual's norm."""
         norm.forget()
-        self._copy_in()
+        self._copy_in(steps)
         assert isinstance(self._finest, FusedLevel)
         self._play(self._finest.descend_with_norm, self._newest(steps))
         norm.descended_after = norm.valid_after = steps
@@ -142,28 +143,29 @@ class Multigrid(Pairwise):
             if norm.valid_after == steps:
                 norm.valid_after = None  # the cycle has added all terms
                 return
-        self._copy_in()
+        self._copy_in(steps)
         level = self.system if self._overlapped is None else self._overlapped
         if into in self._series.get(into.kind, ()):
             self._play(level.residual_norm, self._newest(steps), into)
         else:
             level.residual_norm(self._newest(steps), into)
 
-    def _copy_in(self) -> None:
-        """Copy u and b into the arrays of an overlapped finest level, unless they are there; a
-        cycle or a norm follows."""
+    def _copy_in(self, steps: int) -> None:
+        """Copy u after these steps, and b, into the arrays of an overlapped finest level, unless
+        they are there; a cycle or a norm follows."""
         if (level := self._overlapped) is not None:
             if not level.is_copied_in and self._own:
                 self._play(level.bring_b)
             elif not level.is_copied_in:
-                self._play(level.copy_in, self.u, self.system.b)
+                self._play(level.copy_in, self._newest(steps), self.u, self.system.b)
             level.is_copied_in = level.is_newer = True
 
     def _play(self, work: Callable[..., Any], *arrays: Any) -> None:
         """Play back recorded work, which is recorded when it first comes."""
         key = work.__name__, *map(id, arrays)
         if key not in self._plays:
-            self._plays[key] = self.system.replayed(partial(work, *arrays))
+            gated = self.system.backend.gated
+            self._plays[key] = self.system.replayed(partial(work, *arrays), gated)
         self._plays[key]()
 
     def _newest(self, steps: int) -> Any:
@@ -200,7 +202,7 @@ class Multigrid(Pairwise):
             self.u, self._pair = newest, self._pair[::-1]
 
     def restart(self) -> None:
-        """Start again after a change of the walls' values, which both arrays hold."""
+        """Start again after a change of u, b, or the walls' values, which both arrays hold."""
         if self._overlapped is None:
             super().restart()
         self._forget()

@@ -77,8 +77,10 @@ def plan_of(
 
 @dataclass(frozen=True)
 class Gathering:
-    """The blocks of a level that every process solves as a whole: their `plan`, and the way between
-    them and the `whole`."""
+    """A level that arrives in blocks and is solved as a whole by every process.
+
+    `plan`: this process's block. `whole`: all of the level.
+    """
 
     plan: Plan
     whole: Plan
@@ -97,8 +99,11 @@ class Gathering:
 
 @dataclass(frozen=True)
 class Step:
-    """The transfer to the next level. With an `assembly` every process gathers this level and has
-    the whole next one; with a `gathering` it gathers b of the next one."""
+    """The transfer to the next level.
+
+    `assembly`: every process gathers this level before it is halved. `gathering`: this level is
+    halved in blocks, and b of the next one is gathered.
+    """
 
     transfer: Transfer
     coarsenings: dict[int, AxisCoarsening]

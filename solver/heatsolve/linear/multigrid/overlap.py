@@ -278,7 +278,8 @@ class OverlappedLevel(FusedLevel):
         return result
 
     def _bring_layers(self, *arrays: Any) -> None:
-        """Bring the neighbours' layers alone: passes read the other end of a periodic axis."""
+        """Bring the neighbours' layers. Ghosts of periodic axes are not needed: passes read the
+        other end of the array."""
         self._overlap.halo.exchange_along(0, *arrays)
 
     def _exchange_residual(self) -> None:
@@ -319,12 +320,14 @@ class OverlappedLevel(FusedLevel):
         parts = [self._overlap.own_part(a, shape) for a in (self.u, self.other, self.system.b)]
         return [] if any(part is None for part in parts) else parts
 
-    def copy_in(self, u: Any, b: Any) -> None:
-        """Copy u and b from the block. Cycles and norms begin with an exchange of u, so its layers
-        hold only values of walls, which both arrays need."""
-        self._overlap.copy_own(self.u, u)
+    def copy_in(self, into: Any, u: Any, b: Any) -> None:
+        """Copy b, and u into the array that a cycle or a norm begins with.
+
+        That exchanges its layers. The other array needs nothing but the walls' values.
+        """
+        self._overlap.copy_own(into, u)
         if not self.system.homogeneous:
-            self._overlap.copy_in(self.other, u)
+            self._overlap.copy_in(self.other if into is self.u else self.u, u)
         self.copy_in_b(b)
 
     def copy_in_b(self, b: Any) -> None:

@@ -59,7 +59,8 @@ class AxisTransfer:
 
     @property
     def wraps(self) -> bool:
-        """Whether the ends of the axis are neighbours in one array, and its points come in twos."""
+        """Whether the ends of the axis are neighbours in one array, and its points are even in
+        number."""
         periodic, count = self.coarsening.fine.axis.periodic, self.coarsening.count
         return self.is_whole and periodic and self.fine[1] == 2 * count >= 4
 

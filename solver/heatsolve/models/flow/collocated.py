@@ -16,7 +16,7 @@ from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import copy
 
 MOST_KEPT = 16
-"""Steps that are kept for playing back: those of other lengths make place for new ones."""
+"""Steps that are kept for playing back; the oldest make room for steps of other lengths."""
 
 
 class Collocated(MultiFieldModel):
@@ -63,9 +63,11 @@ class CollocatedStep(RungeKutta):
         self._given = (self._b, *weights, *walls)
         self.longest = self._machine.longest_pass(flow.pressure_sweep, self._q, self._given)
         self._plays_back = not problem.driven_in_time
-        # By the arrays and the length of a step: where it leaves the pressure, and its record.
+        # By the arrays and the length of a step: the arrays of the pressure after it, the newer
+        # first, and its record. By the array that it begins with, the record of the pressure.
         self._ends: dict[Any, tuple[Any, Any]] = {}
-        self._plays: dict[Any, Callable[[], Any]] = {}
+        self._plays: dict[Any, Callable[[], None]] = {}
+        self._pressures: dict[int, tuple[Callable[[], None], dict[str, Any]]] = {}
 
     @property
     def fields(self) -> dict[str, Any]:  # type: ignore[override]
@@ -74,25 +76,36 @@ class CollocatedStep(RungeKutta):
     def _advance(self, part: Substep, change: Accumulator | None) -> None:
         start, (new,) = self._now, self._others
         key = part.length, id(self._p), id(next(iter(new.values())))
-        work = partial(self._make_step, part, start, new, self._p, self._q)
-        if key not in self._ends or not self._plays_back:
-            if len(self._ends) >= MOST_KEPT:
-                self._ends.clear()
-                self._plays.clear()
-            self._ends[key] = work()
-        else:
+        args = part, start, new, self._p, self._q
+        if self._plays_back and key in self._ends:
             if key not in self._plays:
+                work = partial(self._make_step, *args, self._find_pressure)
                 self._plays[key] = self._machine.replayed(work, gated=False)
             self._plays[key]()
+        else:
+            while len(self._ends) >= MOST_KEPT:
+                oldest = next(iter(self._ends))
+                del self._ends[oldest]
+                self._plays.pop(oldest, None)
+            self._ends[key] = self._make_step(*args, self._play_pressure)
         self._p, self._q = self._ends[key]
         if change is not None:
             self.problem.write_walls(new, part.end)
         self._end_step(new, start, change)
 
     def _make_step(
-        self, part: Substep, start: dict[str, Any], new: dict[str, Any], p: Any, q: Any
+        self,
+        part: Substep,
+        start: dict[str, Any],
+        new: dict[str, Any],
+        p: Any,
+        q: Any,
+        find_pressure: Callable[[Any, Any], tuple[Any, Any]],
     ) -> tuple[Any, Any]:
-        """Find the pressure and the new velocities; the arrays of the pressure, the newer first."""
+        """Find the pressure and the new velocities.
+
+        Return the arrays of the pressure, the newer first.
+        """
         problem, grid, sweep = self.problem, self.problem.grid, self.problem.backend.sweep
         model, spacings = problem.case.model, problem.spacings
         dt, rho, nu = part.length, problem.density, model.viscosity
@@ -105,18 +118,36 @@ class CollocatedStep(RungeKutta):
         sweep(flow.pressure_source, self._b, grid.interior, *old, self._of_b * rho, *reciprocals)
         if problem.halo.depth > 1:
             problem.halo.exchange(self._b)  # the margin reads it, too
-        done = 0
-        while done < self._sweeps:
-            left = self._sweeps - done
-            args = [self._given] * left, [None] * left, done
-            done += self._machine.updates(flow.pressure_sweep, q, p, *args)
-            p, q = q, p
+        p, q = find_pressure(p, q)
         problem.write_walls({"pressure": p}, part.start)
         forces = problem.sources(part.start)[: len(old)]
         weights = flow.collocated_weights(*map(problem.backend.dtype.type, (dt, rho, *spacings)))
         advance = (*old, p, *forces, dt, nu, *map(float, weights))
         sweep(flow.collocated_step, tuple(new.values()), grid.interior, *advance)
         return p, q
+
+    def _find_pressure(self, p: Any, q: Any) -> tuple[Any, Any]:
+        """Make all sweeps, from p to q and back; return both arrays, the newer first."""
+        done = 0
+        while done < self._sweeps:
+            left = self._sweeps - done
+            args = [self._given] * left, [None] * left, done
+            done += self._machine.updates(flow.pressure_sweep, q, p, *args)
+            p, q = q, p
+        return p, q
+
+    def _play_pressure(self, p: Any, q: Any) -> tuple[Any, Any]:
+        """The same, played back: for a step of a length that may not come again."""
+        if id(p) not in self._pressures:
+            ends: dict[str, Any] = {}
+
+            def work() -> None:
+                ends["both"] = self._find_pressure(p, q)
+
+            self._pressures[id(p)] = self._machine.replayed(work, gated=False), ends
+        play, ends = self._pressures[id(p)]
+        play()
+        return ends["both"]
 
     def finish(self) -> None:
         problem, backend = self.problem, self.problem.backend

@@ -45,8 +45,8 @@ def pressure_source(i, j, u, v, of_b, per_dt, per_2dx, per_2dy):
 
 
 def pressure_sweep(i, j, p, b, of_x, of_y, *walls):
-    """A sweep of Jacobi's for div grad p = rho (...), see `pressure_source`, which is b already
-    with its weight of `pressure_weights`.
+    """A sweep of Jacobi's for the pressure; b is the result of `pressure_source`, the right side
+    times its weight.
 
     `walls`, see `Mirrored` of `stencil.language`, are those whose node copies the pressure inside.
     """

@@ -71,8 +71,8 @@ class Projection(RungeKutta):
         self._waiting: list[tuple[tuple[Any, ...], Callable[[], None]]] = []
         """Sweeps whose results the host does not need yet: their names, and calls to make them."""
         self._plays: dict[float, tuple[System, Plays]] = {}
-        """The system of the pressure and the recorded sweeps, by the length of a step; by 0 where
-        they serve all lengths."""
+        """The system of the pressure and the recorded sweeps, by the length of a step; the key is 0
+        where they serve all lengths."""
         self._fastest: Callable[[], float] = float  # 0, as there is no field yet
         self._length, self._last = step, step
         self._driving: dict[str, float] = {}
