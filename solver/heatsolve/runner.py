@@ -499,7 +499,7 @@ def solve(
     else:
         report.begin("step", time_steps.count)
         args = problem, time_steps, report, list(results), controller, resumed, remodel
-        pauses = march.transient(*args)
+        pauses = march.TimeLoop(*args).run()
         del problem, args
         outcome = yield from pauses
     machine.sync()

@@ -19,7 +19,7 @@ from heatsolve.time.history import Log, TimeLoopState
 from heatsolve.time.pause import Pause, Until
 from heatsolve.time.sampling import Sampling
 from heatsolve.time.schedule import Schedule
-from heatsolve.time.step_size import TimeStepController
+from heatsolve.time.step_size import TimeStep, TimeStepController
 
 FEWEST_CHECKS = 1000
 """The least number of checks in a march whose history needs only the norm."""
@@ -131,149 +131,212 @@ def passed_by(case: Case, time_steps: TimeStepController | None, state: State) -
     )
 
 
-def transient(
-    problem: Model,
-    time_steps: TimeStepController,
-    watcher: Watcher,
-    outputs: Sequence[Output],
-    controller: CheckpointController | None = None,
-    resumed: State | None = None,
-    remodel: Remodel | None = None,
-) -> Pauses:
-    """March to the end time; outputs get the first frame, those of their schedules, and the last.
+class TimeLoop:
+    """A march to the end time; outputs get the first frame, those of their schedules, and the last.
 
     Lines are read with the frames of the first output. A march that goes on from a `resumed` state
     gives the bits of an uninterrupted one. Settings that are sent at a pause need `remodel`.
     """
-    case = problem.case
-    check_every = steps_per_check(case, time_steps.count)
-    controller = controller or CheckpointController()
-    number, log, stepper, sampling = begin(problem, time_steps, resumed)
 
-    def write(time: float, due: Sequence[Output]) -> None:
-        due = [output for output in due if output.newest != time]
-        if any(output.presents for output in due):
-            stepper.present()
-        elif due:
-            stepper.finish()
-        problem.time = time
-        for output in due:
-            output.append(time)
-        if outputs[0] in due:
-            log.read_lines(time)
+    def __init__(
+        self,
+        problem: Model,
+        time_steps: TimeStepController,
+        watcher: Watcher,
+        outputs: Sequence[Output],
+        controller: CheckpointController | None = None,
+        resumed: State | None = None,
+        remodel: Remodel | None = None,
+    ):
+        self._problem, self._time_steps, self._case = problem, time_steps, problem.case
+        self._watcher, self._outputs = watcher, outputs
+        self._controller = controller or CheckpointController()
+        self._resumed, self._remodel = resumed, remodel
+        self._check_every = steps_per_check(problem.case, time_steps.count)
+        self._number, self._log, self._stepper, self._sampling = begin(problem, time_steps, resumed)
+        self._asked = Until()
 
-    def capture() -> State:
-        record: dict[str, Any] = {"unit": "steps", "march": asdict(log.state)}
-        record |= {"pace": time_steps.state, "stepper": stepper.scalars}
-        record |= sampling.record
-        return State(number, record, log.history, stepper.fields, problem.statistics.arrays)
+    def run(self) -> Pauses:
+        """Make all steps. The march pauses before the first one, and where it is asked to."""
+        resumed = self._resumed
+        if resumed is None:
+            self._write(0.0, self._outputs)
+        self._controller.begin(self._number, resumed is not None and resumed.finished)
+        yield from self._pause()
+        while not self._ends:
+            if self._number >= self._controller.next:
+                self._problem.backend.sync()
+                self._controller.check(self._number, self._capture)
+            time_step = self._step()
+            if time_step is None:
+                return Outcome(
+                    "limit", self._number + 1, self._stepper.norm, history=self._log.history
+                )
+            if not self._ends and self._reaches(time_step):
+                yield from self._pause()
+        # Saved before the last frame, which a march that goes on to a later end does not keep.
+        self._controller.finish(self._capture)
+        self._write(self._case.march.end if self._over else self._stepper.time, self._outputs)
+        return self._outcome()
 
-    def present() -> Mapping[str, Any]:
-        stepper.present()
-        problem.time = log.state.time
-        return problem.fields
+    def _step(self) -> TimeStep | None:
+        """Make a step, or some without checks and frames and one more; None: it did not converge.
 
-    def pause() -> Generator[Pause, Until | None, Until]:
-        refused = None
-        while True:
-            problem.backend.sync()
-            state, restarted = log.state, resumed is not None
-            args = problem, number, state.time, state.norm, restarted, present, log.history
-            asked = (yield Pause(*args, refused=refused)) or Until()
-            if not asked.settings:
-                return asked
-            refused = None
-            try:
-                change_settings(asked.settings)
-            except InputError as error:
-                if problem.ranks.size > 1 and not isinstance(error, CaseError):
-                    raise  # the error may be this process's alone
-                refused = error
-
-    def change_settings(settings: Settings) -> None:
-        """Go on with other walls or sources: with a model of the changed case, from the same state.
-
-        This is a restart without a file, so that a restart from a file gives the same bits.
+        The step is noted in the log, and written by the outputs for which it is due.
         """
-        nonlocal problem, time_steps, log, stepper, sampling
-        assert remodel is not None
-        if (new := remodel(settings)) is None:
-            return
-        new_problem, new_steps, commit = new
-        problem.backend.sync()
-        fields = {name: problem.own(array) for name, array in stepper.fields.items()}
-        history = {name: np.asarray(values) for name, values in log.history.items()}
-        points = {n: problem.own_points(array) for n, array in problem.statistics.arrays.items()}
-        state = replace(capture(), fields=fields, history=history, points=points)
-        _, new_log, new_stepper, new_sampling = begin(new_problem, new_steps, state)
-        new_problem.drive(log.state.time)  # may raise, before the run is committed
-        commit(number, log.state.time)
-        problem, time_steps = new_problem, new_steps
-        log, stepper, sampling = new_log, new_stepper, new_sampling
-        log.drive_anew()
-        time_steps.drive_anew()
-
-    if resumed is None:
-        write(0.0, outputs)
-    controller.begin(number, resumed is not None and resumed.finished)
-    asked, reached = (yield from pause()), False
-    while not (time_steps.over(number, log.state.time) or log.steady or log.stopped or asked.stop):
-        if reached:
-            asked, reached = (yield from pause()), False
-            continue
-        if number >= controller.next:
-            problem.backend.sync()
-            controller.check(number, capture)
-        before = 0  # steps made in one call, before the next step with a check or a frame
-        if stepper.at_once > 1:
-            now = number, log.state.time, time_steps.step
-            schedules = [asked.schedule, *(output.schedule for output in outputs)]
-            until = log.steps_to_check(*now, check_every)
-            until = min(until, *(schedule.until(*now) for schedule in schedules))
-            until = min(until, sampling.until(*now))
-            until = min(until, stepper.at_once, time_steps.alike(number))
-            until = min(until, controller.next - number, asked.number - number)
-            before = max(until, 1) - 1
-        time_step = time_steps.next_step(number + before, log.state.time, stepper.fields)
-        sampled = time_step.last or log.samples(number + before + 1, time_step)
-        checked = sampled or (number + before + 1) % check_every == 0
+        log, stepper, time_steps = self._log, self._stepper, self._time_steps
+        before = self._steps_before()
+        number = self._number + before + 1
+        time_step = time_steps.next_step(number - 1, log.state.time, stepper.fields)
+        sampled = time_step.last or log.samples(number, time_step)
+        checked = sampled or number % self._check_every == 0
         if checked:
             log.begin(stepper)
         try:
             change = log.change if checked else None
-            stepper.step(time_step.parts, change, controller.inside, before)
+            stepper.step(time_step.parts, change, self._controller.inside, before)
         except Stopped as stopped:
             stepper.undo()
-            controller.interrupt(capture, stopped.exit_code)
+            self._controller.interrupt(self._capture, stopped.exit_code)
         except Diverged:  # raised by an iteration inside the step
-            raise log.divergence(stepper, number + 1) from None
+            raise log.divergence(stepper, self._number + 1) from None
         except NotConverged as error:
-            watcher.warn(str(error))
+            self._watcher.warn(str(error))
             stepper.finish()
-            problem.time = stepper.time
-            for output in outputs:
-                output.append(stepper.time)
+            self._append(stepper.time, self._outputs)
             log.read_lines(stepper.time)
-            return Outcome("limit", number + 1, stepper.norm, history=log.history)
-        number += before + 1
+            return None
+        self._number = number
         log.state.time, log.state.shortened = stepper.time, time_step.shortened
-        log.add(sampling.take(stepper, number, time_step))
+        log.add(self._sampling.take(stepper, number, time_step))
         if checked:
             log.check(stepper, number, time_step, sampled)
             in_all = time_steps.steps_in_all(number, stepper.time)
-            watcher.progress(number, log.state.norm, in_all)
-        if due := [output for output in outputs if output.schedule.due(number, time_step)]:
-            write(case.march.end if time_step.last else stepper.time, due)
-        reached = number >= asked.number or asked.schedule.due(number, time_step) or asked.hurried
-    # Saved before the last frame, which a march that goes on to a later end does not keep.
-    controller.finish(capture)
-    over = time_steps.over(number, log.state.time)
-    write(case.march.end if over else stepper.time, outputs)
-    threshold = case.march.tolerance or 0.0
-    reason = "" if over or log.steady else log.stopped or asked.stop
-    ending = "count" if case.march.tolerance is None else "tolerance" if log.steady else "limit"
-    outcome = Outcome(ending, number, log.state.norm, threshold=threshold, history=log.history)
-    return replace(outcome, ending="stopped", reason=reason) if reason else outcome
+            self._watcher.progress(number, log.state.norm, in_all)
+        if due := [each for each in self._outputs if each.schedule.due(number, time_step)]:
+            self._write(self._case.march.end if time_step.last else stepper.time, due)
+        return time_step
+
+    def _steps_before(self) -> int:
+        """How many steps are made in one call, before the next one with a check or a frame."""
+        stepper, asked, number = self._stepper, self._asked, self._number
+        if stepper.at_once == 1:
+            return 0
+        now = number, self._log.state.time, self._time_steps.step
+        schedules = [asked.schedule, *(output.schedule for output in self._outputs)]
+        until = min(
+            stepper.at_once,
+            self._time_steps.alike(number),
+            self._log.steps_to_check(*now, self._check_every),
+            self._sampling.until(*now),
+            self._controller.next - number,
+            asked.number - number,
+            *(schedule.until(*now) for schedule in schedules),
+        )
+        return max(until, 1) - 1
+
+    @property
+    def _over(self) -> bool:
+        """Whether the march has come to its end time."""
+        return self._time_steps.over(self._number, self._log.state.time)
+
+    @property
+    def _ends(self) -> bool:
+        """Whether there is no further step."""
+        log = self._log
+        return bool(self._over or log.steady or log.stopped or self._asked.stop)
+
+    def _reaches(self, time_step: TimeStep) -> bool:
+        """Whether a step is the one at which the next pause was asked for."""
+        asked, number = self._asked, self._number
+        return number >= asked.number or asked.schedule.due(number, time_step) or asked.hurried
+
+    def _outcome(self) -> Outcome:
+        log, march = self._log, self._case.march
+        reason = "" if self._over or log.steady else log.stopped or self._asked.stop
+        ending = "count" if march.tolerance is None else "tolerance" if log.steady else "limit"
+        threshold, norm = march.tolerance or 0.0, log.state.norm
+        outcome = Outcome(ending, self._number, norm, threshold=threshold, history=log.history)
+        return replace(outcome, ending="stopped", reason=reason) if reason else outcome
+
+    # ---- frames and checkpoints ----
+
+    def _write(self, time: float, due: Sequence[Output]) -> None:
+        """Write the frame of a time to outputs that do not have it yet."""
+        due = [output for output in due if output.newest != time]
+        if any(output.presents for output in due):
+            self._stepper.present()
+        elif due:
+            self._stepper.finish()
+        self._append(time, due)
+        if self._outputs[0] in due:
+            self._log.read_lines(time)
+
+    def _append(self, time: float, outputs: Sequence[Output]) -> None:
+        self._problem.time = time
+        for output in outputs:
+            output.append(time)
+
+    def _capture(self) -> State:
+        """The state, for a checkpoint."""
+        record: dict[str, Any] = {"unit": "steps", "march": asdict(self._log.state)}
+        record |= {"pace": self._time_steps.state, "stepper": self._stepper.scalars}
+        record |= self._sampling.record
+        history, points = self._log.history, self._problem.statistics.arrays
+        return State(self._number, record, history, self._stepper.fields, points)
+
+    # ---- pauses ----
+
+    def _pause(self) -> Generator[Pause, Until | None, None]:
+        """Pause, until somebody says how far to go on; settings are taken at once."""
+        refused = None
+        while True:
+            self._problem.backend.sync()
+            state, restarted = self._log.state, self._resumed is not None
+            args = self._problem, self._number, state.time, state.norm, restarted
+            pause = Pause(*args, self._present, self._log.history, refused=refused)
+            self._asked = (yield pause) or Until()
+            if not self._asked.settings:
+                return
+            refused = None
+            try:
+                self._change(self._asked.settings)
+            except InputError as error:
+                if self._problem.ranks.size > 1 and not isinstance(error, CaseError):
+                    raise  # the error may be this process's alone
+                refused = error
+
+    def _present(self) -> Mapping[str, Any]:
+        """The fields of a frame, of now."""
+        self._stepper.present()
+        self._problem.time = self._log.state.time
+        return self._problem.fields
+
+    def _change(self, settings: Settings) -> None:
+        """Go on with other walls or sources: with a model of the changed case, from the same state.
+
+        This is a restart without a file, so that a restart from a file gives the same bits.
+        """
+        assert self._remodel is not None
+        if (new := self._remodel(settings)) is None:
+            return
+        problem, time_steps, commit = new
+        old = self._problem
+        old.backend.sync()
+        state = self._capture()
+        state = replace(
+            state,
+            fields={name: old.own(array) for name, array in state.fields.items()},
+            history={name: np.asarray(values) for name, values in state.history.items()},
+            points={name: old.own_points(array) for name, array in state.points.items()},
+        )
+        _, log, stepper, sampling = begin(problem, time_steps, state)
+        problem.drive(log.state.time)  # may raise, before the run is committed
+        commit(self._number, log.state.time)
+        self._problem, self._time_steps = problem, time_steps
+        self._log, self._stepper, self._sampling = log, stepper, sampling
+        log.drive_anew()
+        time_steps.drive_anew()
 
 
 def steps_per_check(case: Case, count: int) -> int:
