@@ -5,6 +5,7 @@ import os
 # Threads that wait by spinning would keep the other workers of a test run from working.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import signal
 import zlib
 from collections import defaultdict
 
@@ -42,6 +43,21 @@ def backend(request):
 def other_backend(request):
     """The name of each backend whose bits can be compared with those of numpy."""
     return request.param
+
+
+HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+@pytest.fixture(autouse=True)
+def signals():
+    """Each test leaves the signals as it found them.
+
+    The program hears them for the rest of its life, and some tests run it in their own process.
+    """
+    before = [signal.getsignal(number) for number in HEARD]
+    yield
+    for number, handler in zip(HEARD, before, strict=True):
+        signal.signal(number, handler)
 
 
 def pytest_addoption(parser):
