@@ -56,6 +56,7 @@ def signals():
     """
     before = [signal.getsignal(number) for number in HEARD]
     yield
+    signal.set_wakeup_fd(-1)
     for number, handler in zip(HEARD, before, strict=True):
         signal.signal(number, handler)
 
