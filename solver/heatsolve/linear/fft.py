@@ -12,7 +12,7 @@ the low wall in spacings: 0, 1/2 or 1. Source: U. Schumann and R. A. Sweet, J. C
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -166,17 +166,17 @@ class Fourier(Method):
 
     def settle(self) -> None:
         super().settle()
-        system, backend = self.system, self.system.backend
+        backend = self.system.backend
         if len(self._periodic) == len(self._lengths):
             self._among_ghosts = self._library.fft_among_ghosts(self._lengths, backend.dtype)
         if self._among_ghosts is None:
             return
-        before, shape = self._among_ghosts.before, system.grid.shape
+        before, shape = self._among_ghosts.before, self.system.grid.shape
         u, b = (
             backend.part(backend.zeros((before + math.prod(shape),)), shape, before)
             for _ in range(2)
         )
-        self.u, self.system = system.like(self.u, u), replace(system, b=system.like(system.b, b))
+        self._work_in(u, b)
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system, sweep = self.system, self.system.backend.sweep

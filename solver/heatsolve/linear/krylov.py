@@ -1,6 +1,5 @@
 """Conjugate gradients, preconditioned with the diagonal of A or with a multigrid cycle."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,8 +37,6 @@ class ConjugateGradients(Method):
         self._sums = backend.scalars(3)
         self._begins = True
         """Whether the next direction p is z, without a direction before it."""
-        self._plays: dict[Any, Callable[[], None]] = {}
-        """Recorded sweeps by key; the key of a step is (step % 2, whether p is z)."""
         self._true: dict[str, Accumulator] = {}
         """Norms of the true residual, by kind."""
         self._weights = (*system.coefficients.ratios, *system.coefficients)
@@ -79,7 +76,7 @@ class ConjugateGradients(Method):
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system, key = self.system, (number % 2, self._begins)
-        self._play(key, partial(self._make_step, *key))
+        self.play(key, partial(self._make_step, *key))
         self._begins = False
         if change is not None:
             point = term_of(_moved_by, change.kind)
@@ -95,12 +92,6 @@ class ConjugateGradients(Method):
     def _keep_product(self, number: int, total: Accumulator | None) -> None:
         """Keep <r, z> of a step; beta is its ratio to <r, z> of the step before."""
         self._sums.divide(total, number % 2, number % 2, (number + 1) % 2, self._beta)
-
-    def _play(self, key: Any, work: Callable[[], None], gated: bool = True) -> None:
-        """Play back sweeps, which are recorded when they first come."""
-        if key not in self._plays:
-            self._plays[key] = self.system.replayed(work, gated)
-        self._plays[key]()
 
     def _begin_again(self, steps: int) -> None:
         """Take the true residual, from which the recurrence slowly departs."""
@@ -118,7 +109,7 @@ class ConjugateGradients(Method):
             norm.post()
 
         self._begins = True
-        self._play((kind, steps % 2), work, gated=False)
+        self.play((kind, steps % 2), work)
         return norm.posted()()
 
     def restart(self) -> None:
@@ -128,7 +119,7 @@ class ConjugateGradients(Method):
             self._begin(0)
 
         self._begins = True
-        self._play("restart", work, gated=False)
+        self.play("restart", work)
 
     def record(self, steps: int) -> dict[str, float]:
         """<r, z> of the last step, and of the next one if a step finds it already."""

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
@@ -383,6 +383,14 @@ class Method(ABC):
         self.scalars: dict[str, float] = {}
         """Numbers that a step leaves for the next one."""
         self._series: dict[str, list[Accumulator]] = {}
+        self._plays: dict[Any, Callable[[], None]] = {}
+        """Recorded work, by keys."""
+
+    def play(self, key: Any, work: Callable[[], Any]) -> None:
+        """Play back work, which is recorded when it first comes."""
+        if key not in self._plays:
+            self._plays[key] = self.system.replayed(work, self.system.backend.gated)
+        self._plays[key]()
 
     @abstractmethod
     def step(self, number: int, change: Accumulator | None) -> None:
@@ -445,13 +453,21 @@ class Method(ABC):
     def confirm(self, steps: int, kind: str) -> float:
         """Go on from the true residual, and return its sum of squares or its largest magnitude.
 
-        It is for methods that update the residual by recurrence. `kind`: of the accumulator.
+        `kind`: of the accumulator. A method that updates the residual by recurrence takes the true
+        one in its place.
         """
-        raise NotImplementedError
+        norm = self.accumulator(kind)
+        self.residual_norm(steps, norm)
+        return norm.take()
 
     def settle(self) -> None:
         """Let `u`, and b of `system`, be other arrays from now on, if that spares copies."""
         self.stays = False
+
+    def _work_in(self, u: Any, b: Any) -> None:
+        """Go on with u and b in these arrays."""
+        system = self.system
+        self.u, self.system = system.like(self.u, u), replace(system, b=system.like(system.b, b))
 
     def restart(self) -> None:
         """Begin again from the values now in `u` and b."""

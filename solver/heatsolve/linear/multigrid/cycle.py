@@ -63,9 +63,8 @@ class Multigrid(Pairwise):
             self._finest.u, self._finest.other = self._pair = self._pair[::-1]
         self._old: Any = None
         # Recorded cycles, by the array that a cycle begins with; full multigrid may need only its
-        # first one. Other recorded work, by its name and its arrays.
+        # first one.
         self._cycles: dict[int, Callable[[], None]] = {}
-        self._plays: dict[tuple[Any, ...], Callable[[], None]] = {}
         if self._nested:
             self._full = system.replayed(self._solve)
         else:
@@ -161,12 +160,8 @@ class Multigrid(Pairwise):
             level.is_copied_in = level.is_newer = True
 
     def _play(self, work: Callable[..., Any], *arrays: Any) -> None:
-        """Play back recorded work, which is recorded when it first comes."""
-        key = work.__name__, *map(id, arrays)
-        if key not in self._plays:
-            gated = self.system.backend.gated
-            self._plays[key] = self.system.replayed(partial(work, *arrays), gated)
-        self._plays[key]()
+        """Play back work on these arrays."""
+        self.play((work.__name__, *map(id, arrays)), partial(work, *arrays))
 
     def _newest(self, steps: int) -> Any:
         """The array of the finest level that holds the solution after these steps."""
@@ -186,11 +181,10 @@ class Multigrid(Pairwise):
         parts = level.own_parts(self.u.shape) if level and system.homogeneous else []
         if not (level and parts):
             return
-        for part, array in zip(parts, (self.u, self.u, system.b), strict=True):
-            system.like(array, part)
-        self.u, other, b = parts
-        self._own = {id(level.u): self.u, id(level.other): other}
-        self.system = replace(system, b=b)
+        u, other, b = parts
+        system.like(self.u, other)
+        self._work_in(u, b)
+        self._own = {id(level.u): u, id(level.other): other}
         # The descent that adds the norm has brought the layers.
         self.brings_neighbours = self._norm is not None and self._norm.in_descent
 

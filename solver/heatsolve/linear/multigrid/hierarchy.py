@@ -36,6 +36,7 @@ from heatsolve.linear.multigrid.smoothers import Smoother
 from heatsolve.linear.multigrid.transfer import AxisTransfer, Transfer
 from heatsolve.linear.system import Coefficients, System
 from heatsolve.parallel.halo import Halo
+from heatsolve.stencil.grid import Grid
 
 
 def hierarchy(
@@ -95,10 +96,7 @@ def coarsened(fine: Plan, linear: bool) -> tuple[Plan, Step]:
         partition.too_fine or _element_count(metrics) <= MOST << grid.dimension
     ):
         assembly = _assembly(system, partition)
-        coefficients = [each.gathered() for each in coefficients]
-        partition = partition.gathered()
-        grid = partition.grid([metric.axis for metric in metrics])
-        halo = Halo(grid, backend)
+        partition, coefficients, grid, halo = _whole(fine)
     transfers: dict[int, AxisTransfer] = {}
     coarsenings: dict[int, AxisCoarsening] = {}
     for axis in _axes_to_halve(metrics):
@@ -129,15 +127,21 @@ def coarsened(fine: Plan, linear: bool) -> tuple[Plan, Step]:
 
 def gathered(blocks: Plan, step: Step) -> tuple[Plan, Step]:
     """The whole of a level in place of its blocks, and the step to it (asks all processes)."""
-    system, backend = blocks.system, blocks.system.backend
-    partition = blocks.partition.gathered()
-    grid = partition.grid([metric.axis for metric in blocks.metrics])
-    coefficients = [each.gathered() for each in blocks.coefficients]
-    b, u, other = (backend.zeros(grid.shape) for _ in range(3))
-    args = partition, blocks.metrics, coefficients, grid, Halo(grid, backend)
+    system = blocks.system
+    partition, coefficients, grid, halo = _whole(blocks)
+    b, u, other = (system.backend.zeros(grid.shape) for _ in range(3))
+    args = partition, blocks.metrics, coefficients, grid, halo
     whole = plan_of(system, *args, b, u, other)
     assembly = _assembly(system, blocks.partition)
     return whole, replace(step, gathering=Gathering(blocks, whole, assembly))
+
+
+def _whole(blocks: Plan) -> tuple[Partition, list[HostCoefficient], Grid, Halo]:
+    """The partition, coefficients, grid and halo of all of a level on each process (asks all)."""
+    partition = blocks.partition.gathered()
+    grid = partition.grid([metric.axis for metric in blocks.metrics])
+    coefficients = [each.gathered() for each in blocks.coefficients]
+    return partition, coefficients, grid, Halo(grid, blocks.system.backend)
 
 
 def _inverse_of_last(plans: Sequence[Plan]) -> Inverse | None:

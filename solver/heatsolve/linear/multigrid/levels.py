@@ -237,11 +237,15 @@ class SweptLevel(Level):
         self._relaxation.smooth(u, self.other if u is self.u else self.u, self.smoother.after)
 
     def _exchange_correction(self) -> None:
+        """Bring the ghosts of the next level's solution, to the block if that is gathered."""
+        self._exchange_ghosts()
+        if self._gathering is not None:
+            self._gathering.hand_out()
+
+    def _exchange_ghosts(self) -> None:
         """Bring the ghosts of the next level's solution, unless they are there."""
         if not self.coarse.fills_ghosts:
             self.coarse.system.halo.exchange(self.coarse.other)
-        if self._gathering is not None:
-            self._gathering.hand_out()
 
     @cached_property
     def _residual(self) -> Any:

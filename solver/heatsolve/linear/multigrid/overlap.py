@@ -297,8 +297,7 @@ class OverlappedLevel(FusedLevel):
         if self.coarse.overlaps:
             self._below.halo.exchange(self._other)
         elif self._gathering is not None:
-            if not self.coarse.fills_ghosts:
-                self.coarse.system.halo.exchange(self.coarse.other)
+            self._exchange_ghosts()
             count = self._gathering.whole.system.grid.axes[0].unknowns
             self._below.copy_whole(self._other, self.coarse.other, count)
         else:

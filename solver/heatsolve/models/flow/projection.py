@@ -435,11 +435,9 @@ class StepNumbers:
 
     def __init__(self, backend: Backend, axes: int, stages: Sequence[Stage], holds: bool):
         self._backend, self._stages, self.holds = backend, stages, holds
-        self._taken = 0.0
-        count = 1 + 2 * len(stages)
-        held = [HeldNumber(backend.zeros((1,) * axes)) for _ in range(count if holds else 0)]
-        self._held: list[Any] = list(held)
-        self._place(self._held or [0.0] * count)
+        self._taken, count = 0.0, 1 + 2 * len(stages)
+        if holds:
+            self._place([HeldNumber(backend.zeros((1,) * axes)) for _ in range(count)])
 
     def _place(self, numbers: Sequence[Any]) -> None:
         self.dt, *others = numbers
@@ -455,7 +453,7 @@ class StepNumbers:
         if not self.holds:
             self._place(numbers)
             return
-        for number, held in zip(numbers, self._held, strict=True):
+        for number, held in zip(numbers, (self.dt, *self.shares, *self.factors), strict=True):
             self._backend.sweep(fill, held.array, whole(held.array.shape), number)
 
 

@@ -40,9 +40,9 @@ __device__ __forceinline__ void await_beside(unsigned, int, int) { __syncthreads
 
 template <bool EDGE>
 __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j, Range region_k,
-                                     Range counted_i, int extent_i, int extent_j, int extent_k, int pitch,
-                                     int first_j, int first_k, int warp, int begin, int end,
-                                     real* shared, unsigned barriers) {
+                                     Range counted_i, int extent_i, int extent_j, int extent_k,
+                                     int pitch, int first_j, int first_k, int warp, int begin,
+                                     int end, real* shared, unsigned barriers) {
     const int lane = threadIdx.x & 31;
     const int x = first_k + C * lane, y = first_j + 2 * warp;
     const int last_i = extent_i - 1, last_j = extent_j - 1, last_k = extent_k - 1;
