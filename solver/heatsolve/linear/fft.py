@@ -12,8 +12,9 @@ the low wall in spacings: 0, 1/2 or 1. Source: U. Schumann and R. A. Sweet, J. C
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -186,7 +187,7 @@ class Fourier(Method):
         if self._from_zero and change is None:
             self._from_zero = False
             if self._among_ghosts is not None:
-                self._solve_among_ghosts()
+                self.play("solve", self._solve_among_ghosts)
                 return
             ones = (1,) * len(self._lengths)
             sweep(shifted, self._right, self._everywhere, system.b, *ones)
@@ -215,10 +216,15 @@ class Fourier(Method):
 
     def _solve_among_ghosts(self) -> None:
         """u = A^-1 b, from and to the unknowns where they lie."""
-        library, fft = self._library, self._among_ghosts
-        with library.queue():
-            self._divide(fft.forward(library.view(self.system.b)))
-            fft.inverse(library.view(self.u))
+        fft, backend = self._among_ghosts, self.system.backend
+        backend.enqueue(partial(self._transform, fft.forward, self.system.b))
+        self._divide(fft.spectrum)
+        backend.enqueue(partial(self._transform, fft.inverse, self.u))
+
+    def _transform(self, transform: Callable[[Any], None], array: Any) -> None:
+        """Queue a transform of the unknowns of an array where they lie."""
+        with self._library.queue():
+            transform(self._library.view(array))
 
     def _pack(self, *norms: Accumulator) -> None:
         """The residual into the array of the transforms; terms of norms of it, and of b."""

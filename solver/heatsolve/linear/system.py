@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -441,7 +441,14 @@ class Method(ABC):
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
         """Add the terms of a norm of the residual after this number of steps."""
-        self.system.residual_norm(self.solution(steps), into)
+        self._add_norm(self.system.residual_norm, self.solution(steps), into)
+
+    def _add_norm(self, terms: Callable[..., Any], u: Any, into: Accumulator) -> None:
+        """Add the terms of a norm of u: as a replay if the accumulator serves many iterations."""
+        if into in self._series.get(into.kind, ()):
+            self.play((terms.__name__, id(u), id(into)), partial(terms, u, into))
+        else:
+            terms(u, into)
 
     def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
         """Values for norms of the residual before the first step and, if given a place, of b."""

@@ -664,10 +664,9 @@ class FftAmongGhosts:
         self.before = self._first % 2
         self.spectrum = cupy.empty(half, np.complex128 if double else np.complex64)
 
-    def forward(self, array: Any) -> Any:
-        """The transform of an array's unknowns, of which the last axis keeps one half."""
+    def forward(self, array: Any) -> None:
+        """The spectrum of an array's unknowns, of which the last axis keeps one half."""
         self._forward.fft(self._unknowns(array), self.spectrum, self._directions[0])
-        return self.spectrum
 
     def inverse(self, array: Any) -> None:
         """An array's unknowns from the spectrum, which changes; not divided by their number."""

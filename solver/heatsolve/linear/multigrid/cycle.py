@@ -144,10 +144,7 @@ class Multigrid(Pairwise):
                 return
         self._copy_in(steps)
         level = self.system if self._overlapped is None else self._overlapped
-        if into in self._series.get(into.kind, ()):
-            self._play(level.residual_norm, self._newest(steps), into)
-        else:
-            level.residual_norm(self._newest(steps), into)
+        self._add_norm(level.residual_norm, self._newest(steps), into)
 
     def _copy_in(self, steps: int) -> None:
         """Copy u after these steps, and b, into the arrays of an overlapped finest level, unless
