@@ -117,6 +117,11 @@ def test_check_compiles():
     assert b"check" in nvrtc(cuda_c.check_source())
 
 
+@pytest.mark.parametrize("target", ["sm_75", "sm_90"])
+def test_exchange_compiles(target):
+    assert b"exchange" in nvrtc(cuda_c.peer_source(32), target)
+
+
 # ---- Numba-CUDA -------------------------------------------------------------------------------
 
 REPRESENTATIVE = (

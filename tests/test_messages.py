@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from weakref import ref
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from heatsolve.backends import Message
-from heatsolve.backends.gpu import nccl as gpu_nccl
+from heatsolve.backends.gpu import links, peers
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import parse
 from heatsolve.errors import InputError
@@ -49,9 +50,9 @@ class Pretended(NumpyBackend):
 
     on_device = True
 
-    def __init__(self, broken=False, nccl=None, graphs=True):
+    def __init__(self, broken=False, nccl=None, graphs=True, peer=None):
         super().__init__()
-        self._broken, self._nccl, self._graphs = broken, nccl, graphs
+        self._broken, self._links, self._graphs = broken, {"nccl": nccl, "peer": peer}, graphs
 
     def replayed(self, work, gated=True):
         if not self._graphs:
@@ -64,8 +65,9 @@ class Pretended(NumpyBackend):
             return Message(array, array)
         return Message(array, Exposed(array.copy() if self._broken else array))
 
-    def connect(self, ranks):
-        return (self._nccl, "") if self._nccl else super().connect(ranks)
+    def connect(self, ranks, name):
+        link = self._links[name]
+        return (link, "") if link else super().connect(ranks, name)
 
 
 class Pretending:
@@ -75,12 +77,14 @@ class Pretending:
     """
 
     name = "a pretended library"
+    trusted = False
 
-    def __init__(self, ranks):
+    def __init__(self, ranks, delay=0.0):
         self._comm, self.size = ranks.comm, ranks.size
-        self._waiting = []
+        self._waiting, self._delay = [], delay
 
     def exchange(self, leaving, arriving):
+        time.sleep(self._delay)
         self._waiting = [self._comm.Isend(array.copy(), peer, 7) for array, peer in leaving]
         self._waiting += [self._comm.Irecv(array, peer, 7) for array, peer in arriving]
 
@@ -118,16 +122,26 @@ def check():
     assert name_of(ranks, Pretended(broken=ranks.rank == 0)) == staged
     with pytest.raises(InputError, match="this MPI does not move memory of GPUs"):
         transport_of(ranks, Pretended(broken=ranks.rank == 0), "mpi")
-    with pytest.raises(InputError, match="NCCL does not work here"):
-        transport_of(ranks, Pretended(), "nccl")
+    for name, said in ("nccl", "NCCL"), ("peer", "GPU peer memory"):
+        with pytest.raises(InputError, match=f"{said} does not work here"):
+            transport_of(ranks, Pretended(), name)
     nccl = Pretending(ranks)
     assert name_of(ranks, Pretended(nccl=nccl)) == nccl.name
     assert name_of(ranks, Pretended(nccl=nccl), "mpi") == direct
     assert transport_of(ranks, Pretended(nccl=nccl)).replays
     # Without a graph that holds what it moves the library is as good, but for the host's time.
     transport = transport_of(ranks, Pretended(nccl=nccl, graphs=False))
-    assert transport.nccl is nccl and not transport.replays
+    assert transport.link is nccl and not transport.replays
     assert not transport_of(ranks, Pretended(nccl=nccl, graphs=ranks.rank != 0)).replays
+    assert nccl.trusted
+    # Of two links the faster one is taken, by all processes the same.
+    slow = Pretending(ranks, delay=2e-3 * (ranks.rank == 0))
+    for both in {"nccl": nccl, "peer": slow}, {"nccl": slow, "peer": nccl}:
+        transport = transport_of(ranks, Pretended(**both))
+        assert (
+            transport.link is nccl and "us for 0.52 MB; a pretended library" in transport.measured
+        )
+        assert transport_of(ranks, Pretended(**both), "peer").link is both["peer"]
     ranks.claim = ranks.rank != 0
     assert name_of(ranks, Pretended()) == staged
     # No MPI from a wheel knows CUDA: asking it is safe, and the answer is no.
@@ -178,6 +192,30 @@ if __name__ == "__main__":
     check()
 
 
+def test_messages_are_cut_where_their_place_ends(monkeypatch):
+    """Both ends cut alike, whatever the addresses; parcels begin at even places."""
+    monkeypatch.setattr(peers, "PLACE", 64)
+    sizes = [(24, 1), (100, 1), (8, 2), (64, 1), (4, 2)]
+    address, parcels = 1000, []
+    for size, peer in sizes:
+        parcels.append((address, size, peer))
+        address += size
+    found = list(peers.parts_of(parcels))
+    for parcel, (size, peer) in zip(parcels, sizes, strict=True):
+        begin = parcel[0]
+        of_it = [part for part in found if begin <= part[1] < begin + size]
+        assert sum(part[3] for part in of_it) == size
+        assert all(part[4] == peer for part in of_it)
+        number, _, place, *_ = of_it[0]
+        assert (64 * number + place) % 16 == 0
+    taken = {}
+    for number, _, place, size, peer in found:
+        assert 0 < size <= 64 - place
+        for byte in range(place, place + size):
+            assert (peer, number, byte) not in taken
+            taken[peer, number, byte] = True
+
+
 def test_a_communicator_serves_all_runs_and_is_never_destroyed(monkeypatch):
     """At its end NCCL would wait for graphs that hold its transfers, maybe for ever."""
 
@@ -200,9 +238,9 @@ def test_a_communicator_serves_all_runs_and_is_never_destroyed(monkeypatch):
     for name, module in {"cupy": SimpleNamespace(cuda=cuda), "cupy.cuda": cuda}.items():
         monkeypatch.setitem(sys.modules, name, module)
     known = {}
-    monkeypatch.setattr(gpu_nccl, "_COMMUNICATORS", known)
+    monkeypatch.setattr(links, "_COMMUNICATORS", known)
     for _ in range(2):
-        found, reason = gpu_nccl.connect(Pretended(), Two())
+        found, reason = links.connect_nccl(Pretended(), Two())
         assert found and not reason
     del found
     known.clear()

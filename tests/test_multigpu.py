@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from test_ranks import launch, mpi
 
+from heatsolve.backends.gpu import peers
 from heatsolve.backends.registry import count_gpus
 from heatsolve.case.load import load
 from heatsolve.io.reader import read
@@ -44,8 +45,12 @@ CASES = {
     "heat and flow": ("rayleigh-benard", "constants.n=24", "time.end=0.2"),
 }  # fmt: skip
 
+LINKED = {"peer": "GPU peer memory", "nccl": "NCCL", "host": "MPI through"}
+
 
 def solve_all(backend, transport, folder, ranks=None, report=None):
+    if backend == "cuda":
+        peers.PLACE = 1 << 12  # messages through peer memory in many parts
     for what, (case, *overrides) in CASES.items():
         given = load(case, [*overrides, f"parallel.transport={transport}"])
         run(given, backend, Path(folder) / f"{what}.h5", report, ranks)
@@ -62,7 +67,7 @@ def alone(tmp_path_factory):
 @mpi
 @pytest.mark.multigpu
 @pytest.mark.parametrize("name", ["cupy", "cuda"])
-@pytest.mark.parametrize("transport", ["nccl", "host"])
+@pytest.mark.parametrize("transport", LINKED)
 @pytest.mark.parametrize("gpus", [2, 4, 8])
 def test_same_bits_as_one_gpu(gpus, transport, name, alone, tmp_path, monkeypatch):
     if count_gpus() < gpus:
@@ -84,8 +89,7 @@ def check_bits(ranks, transport, name, alone, folder, monkeypatch):
         monkeypatch.setenv(f"OMPI_{key}", "1")
     done = launch(ranks, Path(__file__).name, name, transport, folder)
     assert done.returncode == 0, done.stderr
-    link = "linked by NCCL" if transport == "nccl" else "linked by MPI through"
-    assert done.stdout.count(link) == len(CASES)
+    assert done.stdout.count(f"linked by {LINKED[transport]}") == len(CASES)
     wrong = [what for what in CASES if differing(folder / f"{what}.h5", alone / f"{what}.h5")]
     assert not wrong
 

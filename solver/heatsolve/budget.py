@@ -17,7 +17,7 @@ from heatsolve.backends import Backend
 from heatsolve.backends.registry import CountingBackend
 from heatsolve.case.case import Case
 from heatsolve.case.sections import IMPLICIT, Section
-from heatsolve.errors import InputError
+from heatsolve.errors import InputError, MachineFailure
 from heatsolve.linear.iterate import Queue
 from heatsolve.linear.stopping import Criterion
 from heatsolve.models.base import Model, Substep, dims_of, make_model
@@ -267,6 +267,8 @@ def explained(case: Case, machine: Backend, processes: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if machine.failure:
+            raise MachineFailure(machine.failure) from error
         said = f"{type(error).__name__}: {error}"
         on_device = machine.on_device and any(sign in said for sign in SIGNS)
         if not (on_device or isinstance(error, MemoryError)):

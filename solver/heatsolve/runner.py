@@ -597,7 +597,7 @@ def shares(problem: Model, elapsed: float) -> Shares:
     local = transport.waited, transport.hidden, ranks.summing, own, elapsed
     waited, hidden, summing, sizes, times = zip(*ranks.gather(local), strict=True)
     whole = max(sum(times), 1e-9)
-    ghosts = None if transport.nccl is not None else sum(waited) / whole
+    ghosts = None if transport.link is not None else sum(waited) / whole
     balance = sum(sizes) / ranks.size / max(sizes)
     return Shares(ghosts, sum(hidden) / whole, sum(summing) / whole, balance)
 

@@ -29,7 +29,7 @@ from heatsolve.backends.exact_sums import Scalars, values_of
 from heatsolve.backends.exact_sums import exact_sum as exact_sum
 from heatsolve.backends.exact_sums import from_message as from_message
 from heatsolve.backends.exact_sums import to_message as to_message
-from heatsolve.backends.gpu.nccl import Nccl as Nccl
+from heatsolve.backends.gpu.links import Link as Link
 from heatsolve.backends.machine import cores as cores
 from heatsolve.backends.machine import host_memory as host_memory
 from heatsolve.stencil.grid import Region as Region
@@ -260,18 +260,24 @@ class Backend(ABC):
         twin.precision, twin.dtype, twin._compiled = precision, np.dtype(precision), {}
         return twin
 
-    def join(self, combine: Callable[[np.ndarray], np.ndarray], nccl: Nccl | None = None) -> None:
+    def join(self, combine: Callable[[np.ndarray], np.ndarray], link: Link | None = None) -> None:
         """From now on `combine` adds up the registers of all processes.
 
-        Without NCCL a device's gate cannot depend on other processes' sums, so the host reads every
-        check.
+        Without a link a device's gate cannot depend on other processes' sums, so the host reads
+        every check.
         """
         self.combine = combine
         self.lookahead = 1
 
-    def connect(self, ranks: Any) -> tuple[Nccl | None, str]:
-        """NCCL among the devices of these processes, or why there is none; all ask together."""
+    def connect(self, ranks: Any, name: str) -> tuple[Link | None, str]:
+        """The link, "peer" or "nccl", between the devices of these processes, or why there is none;
+        all ask together."""
         return None, "there is no GPU"
+
+    @property
+    def failure(self) -> str:
+        """Why a device can do no more, as far as it knows; else ""."""
+        return ""
 
     def count(self, points: int, moved: int, launches: int = 0) -> None:
         """Count points that sweeps have updated, bytes that they have moved, and launches."""

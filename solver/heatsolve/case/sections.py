@@ -504,9 +504,10 @@ class Parallel(Section):
     """Layers of ghosts that are exchanged at once, and so sweeps for each exchange; `auto`: the
     sweeps of one pass, between GPUs of up to seven passes, else 1. See
     [many processes](cases.md#many-processes)."""
-    transport: Literal["auto", "nccl", "mpi", "host"] = "auto"
-    """How ghosts move between GPUs: by NCCL, by MPI from the memory of GPUs, by MPI through pinned
-    memory of the host, or by the first of these that works."""
+    transport: Literal["auto", "peer", "nccl", "mpi", "host"] = "auto"
+    """How ghosts move between GPUs: by stores into each other's memory (GPUs of one host), by NCCL,
+    by MPI from the memory of GPUs, or by MPI through pinned memory of the host; `auto`: by the
+    faster of the first two, measured at the start, else by the first that works."""
 
     @property
     def layers(self) -> int:

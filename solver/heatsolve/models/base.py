@@ -248,7 +248,7 @@ class Model(ABC):
         transport = None
         if self.ranks.size > 1:
             transport = transport_of(self.ranks, backend, case.parallel.transport)
-            backend.join(self.ranks.combine, transport.nccl)
+            backend.join(self.ranks.combine, transport.link)
         self.halo = Halo(self.grid, backend, self.ranks, dims, depth, transport)
         self.steps_along_axes = tuple(axis.spacing for axis in self.grid.axes)
         """The spacings, slowest axis first (m)."""

@@ -1,8 +1,8 @@
 """How layers of ghosts and blocks travel between the processes of a run.
 
-Three transports carry the same bits. NCCL moves memory of GPUs in the order of their own queues,
-unseen by the host. MPI moves memory of GPUs as it is, where a transfer has shown that it can; else
-it moves memory of the host, through which devices stage their messages.
+All transports carry the same bits. GPUs store into each other's memory, or use NCCL, in the order
+of their own queues and unseen by the host. MPI moves memory of GPUs as it is, where a transfer has
+shown that it can; else it moves memory of the host, through which devices stage their messages.
 """
 
 import time
@@ -13,13 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Backend, Message, Nccl
+from heatsolve.backends import Backend, Link, Message
 from heatsolve.errors import InputError
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.language import copy
 
 PROVING = (64, 1 << 17)
 """Elements of the arrays that prove a transfer: libraries send few and many in different ways."""
+
+LINKS = {"peer": "GPU peer memory", "nccl": "NCCL"}
+"""The links between GPUs by the names of a case, and in words."""
+MEASURED, EXCHANGES, SERIES = 1 << 16, 20, 4
+"""Elements of a message whose time is measured; exchanges of a series, and series."""
 
 
 @dataclass
@@ -35,8 +40,8 @@ class Peer:
 class Transport:
     """Messages by MPI; `direct`: of memory of devices."""
 
-    nccl: Nccl | None = None
-    """The library that moves memory in the queue of a device, if there is one."""
+    link: Link | None = None
+    """The link that moves memory in the queue of a device, if there is one."""
     packs = True
     """Whether it only moves messages, so that layers are packed, and not parts of any array."""
     replays = False
@@ -102,56 +107,64 @@ class QueuedTransport(Transport):
     The messages of `start` go beside the work that is queued until `finish`.
     """
 
-    nccl: Nccl
+    link: Link
     packs = False
+    measured = ""
+    """The times by which it was chosen, in words."""
 
-    def __init__(self, nccl: Nccl):
-        self.nccl = nccl
+    def __init__(self, link: Link):
+        self.link = link
 
     def name(self, backend: Backend) -> str:
-        return self.nccl.name
+        return self.link.name + self.measured
 
     def message(self, backend: Backend, shape: Sequence[int]) -> Message:
         array = backend.zeros(shape)
         return Message(array, array)
 
     def start(self, peers: Sequence[Peer]) -> None:
-        # NCCL pairs by order, and both sides may face one process: what leaves here below arrives
+        # Links pair by order, and both sides may face one process: what leaves here below arrives
         # there above.
         leaving, arriving = (sorted(peers, key=lambda peer: peer.tags[n]) for n in (0, 1))
-        self.nccl.exchange(
+        self.link.exchange(
             [(peer.leaving.array, peer.rank) for peer in leaving],
             [(peer.arriving.array, peer.rank) for peer in arriving],
         )
 
     def finish(self, peers: Sequence[Peer]) -> None:
-        self.nccl.rejoin()
+        self.link.rejoin()
 
     def gather(self, leaving: Message, arriving: Message) -> None:
-        self.nccl.gather(leaving.array, arriving.array)
+        self.link.gather(leaving.array, arriving.array)
 
 
 def transport_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Transport:
     """The transport of a run's processes, by default the fastest that works; all ask together.
 
-    Raises InputError where the one that is wanted ("nccl", "mpi" or "host") does not work.
+    Raises InputError where the one that is wanted (a name of LINKS, "mpi" or "host") does not work.
     """
-    transport: Transport
-    reason = "there is no GPU"
-    if wanted in ("auto", "nccl"):
-        nccl = None
+    found: dict[str, QueuedTransport] = {}
+    for name, said in LINKS.items() if wanted in ("auto", *LINKS) else ():
+        if wanted not in ("auto", name):
+            continue
+        link, reason = None, "there is no GPU"
         if all(ranks.gather(backend.on_device)):
-            nccl, reason = backend.connect(ranks)
-        if nccl is not None:
-            transport = QueuedTransport(nccl)
-            if proved(transport, ranks, backend):
-                transport.replays = proved(transport, ranks, backend, played_back=True)
-                # A library that has failed inside a graph may send nothing more.
-                if transport.replays or proved(transport, ranks, backend):
-                    return transport
+            link, reason = backend.connect(ranks, name)
+        if link is not None:
             reason = "what it sent did not arrive"
-        if wanted == "nccl":
-            raise InputError(f"parallel.transport: NCCL does not work here ({reason})")
+            queued = QueuedTransport(link)
+            if proved(queued, ranks, backend):
+                queued.replays = proved(queued, ranks, backend, played_back=True)
+                # A library that has failed inside a graph may send nothing more.
+                if queued.replays or proved(queued, ranks, backend):
+                    found[name] = queued
+        if wanted == name and not found:
+            raise InputError(f"parallel.transport: {said} does not work here ({reason})")
+    if found:
+        fastest = fastest_of(list(found.values()), ranks, backend)
+        fastest.link.trusted = True
+        return fastest
+    transport: Transport
     if wanted in ("auto", "mpi"):
         claims = backend.on_device and ranks.claims_device_memory()
         transport = Transport(ranks, direct=True)
@@ -161,6 +174,38 @@ def transport_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Transp
         if wanted == "mpi" and any(ranks.gather(backend.on_device)):
             raise InputError("parallel.transport: this MPI does not move memory of GPUs")
     return Transport(ranks)
+
+
+def fastest_of(found: Sequence[QueuedTransport], ranks: Ranks, backend: Backend) -> QueuedTransport:
+    """The transport with the shortest exchange, as measured if there are several."""
+    if len(found) == 1:
+        return found[0]
+    times = [seconds_of(transport, ranks, backend) for transport in found]
+    (time, fastest), *others = sorted(zip(times, found, strict=True), key=lambda pair: pair[0])
+    size = MEASURED * backend.dtype.itemsize / 1e6
+    compared = "".join([f"; {each.link.name} {1e6 * other:.0f}" for other, each in others])
+    fastest.measured = f" ({1e6 * time:.0f} us for {size:.2g} MB{compared})"
+    return fastest
+
+
+def seconds_of(transport: Transport, ranks: Ranks, backend: Backend) -> float:
+    """The time of an exchange with both neighbours: the most of all processes, the least of a few
+    series."""
+    sides, seconds = ring(transport, backend, MEASURED, ranks), []
+
+    def series() -> None:
+        for _ in range(EXCHANGES):
+            transport.exchange(sides)
+
+    play = backend.replayed(series) if transport.replays else series
+    for _ in range(SERIES):
+        backend.sync()
+        ranks.gather(None)
+        began = time.perf_counter()
+        play()
+        backend.sync()
+        seconds.append((time.perf_counter() - began) / EXCHANGES)
+    return max(ranks.gather(min(seconds)))
 
 
 def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bool = False) -> bool:

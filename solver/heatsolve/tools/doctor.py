@@ -319,8 +319,8 @@ def processes(ranks: Ranks) -> Findings:
         yield Finding(
             "error", "processes", f"{transport.name(machine)} does not deliver what is sent"
         )
-    elif machine.on_device and transport.nccl is None:
-        why = machine.connect(ranks)[1]
+    elif machine.on_device and transport.link is None:
+        why = machine.connect(ranks, "nccl")[1]
         way = transport.name(machine)
         said = f"{ranks.size} GPUs are linked by {way}, for there is no NCCL ({why})"
         yield Finding("warning", "processes", said, "pip install nvidia-nccl-cu12 or -cu13")

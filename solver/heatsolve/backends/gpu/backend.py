@@ -49,7 +49,8 @@ from heatsolve.backends.gpu.launch import (
     may_pair,
     shape_of,
 )
-from heatsolve.backends.gpu.nccl import Nccl, connect
+from heatsolve.backends.gpu.links import Link, connect_nccl
+from heatsolve.backends.gpu.peers import connect_peers
 from heatsolve.backends.gpu.resident import (
     FEWEST_SWEEPS,
     LARGEST_CLUSTER,
@@ -97,8 +98,8 @@ class DeviceBackend(Backend):
     """Whether generated kernels may load and store pairs of elements."""
     limits: Limits
     """The limits of the device."""
-    nccl: Nccl | None = None
-    """The transport between the devices of all processes, if NCCL works."""
+    link: Link | None = None
+    """The link between the devices of all processes, if one works."""
     _state: Any
     _gate: Any
     _rows: Any
@@ -413,22 +414,26 @@ class DeviceBackend(Backend):
     def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
         return Replay(self, work, gated and self.lookahead > 1)
 
-    def connect(self, ranks: Any) -> tuple[Nccl | None, str]:
-        return connect(self, ranks)
+    def connect(self, ranks: Any, name: str) -> tuple[Link | None, str]:
+        return (connect_peers if name == "peer" else connect_nccl)(self, ranks)
 
-    def join(self, combine: Callable[[np.ndarray], np.ndarray], nccl: Nccl | None = None) -> None:
-        self.combine, self.nccl = combine, nccl
-        if nccl is None:
+    def join(self, combine: Callable[[np.ndarray], np.ndarray], link: Link | None = None) -> None:
+        self.combine, self.link = combine, link
+        if link is None:
             self.lookahead = 1
             return
         self._own_row = self.integers(sums.WIDTH)
-        self._all_rows = self.integers(nccl.size * sums.WIDTH)
+        self._all_rows = self.integers(link.size * sums.WIDTH)
+
+    @property
+    def failure(self) -> str:
+        return "" if self.link is None else self.link.failure
 
     @abstractmethod
     def aside(self, work: Callable[[int], None]) -> None:
         """Queue `work` after all that is queued, beside what will be until `rejoin`.
 
-        It takes the handle of the stream that it is to use.
+        It takes the handle of the stream that it is to use; kernels go there, too.
         """
 
     @abstractmethod
@@ -516,7 +521,7 @@ class DeviceBackend(Backend):
         self._kinds += [accumulator.kind for accumulator in accumulators]
         self._work += [(self.points_updated, self.bytes_moved)] * len(accumulators)
         limit = threshold * (1.0 + GATE_MARGIN) if threshold >= 0.0 else -1.0
-        if len(accumulators) >= FEWEST_SWEEPS and self.nccl is None:  # of resident sweeps
+        if len(accumulators) >= FEWEST_SWEEPS and self.link is None:  # of resident sweeps
             first = accumulators[0]
             self._queue_checks(first.register, len(accumulators), first.kind, limit)
             return
@@ -530,11 +535,11 @@ class DeviceBackend(Backend):
     def _of_all(self, accumulator: Accumulator, gate: Any) -> tuple[Any, int]:
         """The copies of a register, of all processes if there are more; how many there are."""
         register = accumulator.register
-        if self.nccl is None:
+        if self.link is None:
             return register, SPREAD
         self._merge(ONE_BLOCK, (register, self.integer(SPREAD), gate, self._own_row))
-        self.nccl.gather(self._own_row, self._all_rows)
-        return self._all_rows, self.nccl.size
+        self.link.gather(self._own_row, self._all_rows)
+        return self._all_rows, self.link.size
 
     def queue_quotient(
         self, total: Accumulator | None, number: int, above: int, below: int, kept: Any, out: Any

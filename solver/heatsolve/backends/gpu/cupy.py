@@ -10,7 +10,7 @@ from heatsolve.backends import ArrayLibrary
 from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend, queued
 from heatsolve.backends.gpu.device import NON_PORTABLE_CLUSTER, PORTABLE_CLUSTER, limits_of
 from heatsolve.backends.gpu.launch import Compiled, Launch
-from heatsolve.backends.gpu.nccl import PRIORITY
+from heatsolve.backends.gpu.links import PRIORITY
 from heatsolve.errors import InputError
 
 
@@ -146,7 +146,8 @@ class CupyBackend(DeviceBackend):
     def aside(self, work: Callable[[int], None]) -> None:
         self._forked.record()
         self._side.wait_event(self._forked)
-        work(self._side.ptr)
+        with self._side:
+            work(self._side.ptr)
         self._joined.record(self._side)
 
     @queued

@@ -572,6 +572,11 @@ def check_source() -> str:
     return f"#define GROUPS {GROUPS}\n" + constants() + cuda_text("check.cuh")
 
 
+def peer_source(most_peers: int) -> str:
+    """CUDA C of the kernel of exchanges through peer memory."""
+    return f"#define MOST_PEERS {most_peers}\ntypedef long long integer;\n" + cuda_text("peers.cuh")
+
+
 def c_function(name: str, tape: Tape, precision: str) -> str:
     """A point function as a C function of all that it reads, in the order of the tape."""
     parameters, lines = [], []

@@ -33,7 +33,7 @@ from heatsolve.backends.gpu.emit import (
     updates,
 )
 from heatsolve.backends.gpu.launch import Compiled, Launch, shape_of
-from heatsolve.backends.gpu.nccl import PRIORITY
+from heatsolve.backends.gpu.links import PRIORITY
 from heatsolve.backends.host import HostBackend
 from heatsolve.errors import InputError
 from heatsolve.stencil.language import INDEX_NAMES, Point
@@ -423,7 +423,11 @@ class CudaBackend(DeviceBackend):
         driver = self._driver
         checked(driver.cuEventRecord(self._forked, self._handle))
         checked(driver.cuStreamWaitEvent(self._side, self._forked, 0))
-        work(int(self._side))
+        stream, self._stream = self._stream, self._core.Stream.from_handle(int(self._side))
+        try:
+            work(int(self._side))
+        finally:
+            self._stream = stream
         checked(driver.cuEventRecord(self._joined, self._side))
 
     @queued

@@ -1,8 +1,12 @@
-"""NCCL: transfers between GPUs in the order of their own queues, by NCCL as CuPy binds it."""
+"""Links between GPUs, each of a process of its own: transfers in the order of the GPUs' queues.
+
+`Nccl`, as CuPy binds it, is the link of this file; `PeerMemory` is another one.
+"""
 
 import ctypes
 import platform
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,30 +18,61 @@ if TYPE_CHECKING:
 PRIORITY = -5
 """The priority of the stream of transfers, above the stream of sweeps."""
 Parcels = Sequence[tuple[Any, int]]
-"""Arrays, each with the process that it goes to or comes from."""
+"""Arrays, each contiguous, with the process that it goes to or comes from."""
 _COMMUNICATORS: dict[tuple[str, str, int], Any] = {}
 """The communicators of all runs of this process, by node, GPU and number of processes."""
 
 
-class Nccl:
-    """Transfers of arrays between the devices of all processes, each with a device of its own.
+class Link(ABC):
+    """Transfers of arrays between the devices of all `size` processes, one device each.
 
-    All processes must queue the same exchanges and gathers in the same order, by which the sends of
-    one process are paired with the receives of another.
+    All processes must queue the same exchanges and gathers in the same order: the sends of one
+    process are paired with the receives of another by their order.
     """
+
+    name: str
+    """As a report says it."""
+    trusted = False
+    """Whether transfers have been proved: a silent peer is then a failure of the run."""
+
+    def __init__(self, backend: "DeviceBackend", size: int):
+        self._backend, self.size = backend, size
+
+    def exchange(self, leaving: Parcels, arriving: Parcels) -> None:
+        """Queue transfers after all work so far; work until `rejoin` may run beside them."""
+        self._backend.aside(self._transfers(leaving, arriving))
+
+    @abstractmethod
+    def _transfers(self, leaving: Parcels, arriving: Parcels) -> Callable[[int], None]:
+        """A call that queues transfers in the stream of a handle, maybe while that is captured."""
+
+    def rejoin(self) -> None:
+        """Queue all later work after the exchanges."""
+        self._backend.rejoin()
+
+    @abstractmethod
+    def gather(self, mine: Any, all_of_them: Any) -> None:
+        """Queue: the arrays of all processes, one after the other."""
+
+    @property
+    def failure(self) -> str:
+        """Why the device gave up a transfer; "" if it did not."""
+        return ""
+
+
+class Nccl(Link):
+    """Transfers by NCCL."""
 
     name = "NCCL"
 
     def __init__(self, backend: "DeviceBackend", nccl: Any, communicator: Any, size: int):
-        self._backend, self._nccl, self._communicator = backend, nccl, communicator
-        self.size = size
+        super().__init__(backend, size)
+        self._nccl, self._communicator = nccl, communicator
 
-    def exchange(self, leaving: Parcels, arriving: Parcels) -> None:
-        """Queue transfers after all work so far; work until `rejoin` may run beside them."""
-        address = self._backend.address
+    def _transfers(self, leaving: Parcels, arriving: Parcels) -> Callable[[int], None]:
+        nccl, communicator, address = self._nccl, self._communicator, self._backend.address
 
         def work(stream: int) -> None:
-            nccl, communicator = self._nccl, self._communicator
             with failing():
                 nccl.groupStart()
                 try:
@@ -50,14 +85,9 @@ class Nccl:
                 finally:  # in a group that stays open nothing is ever sent
                     nccl.groupEnd()
 
-        self._backend.aside(work)
-
-    def rejoin(self) -> None:
-        """Queue all later work after the exchanges."""
-        self._backend.rejoin()
+        return work
 
     def gather(self, mine: Any, all_of_them: Any) -> None:
-        """Queue: the arrays of all processes, one after the other."""
         address, nccl = self._backend.address, self._nccl
 
         def work(stream: int) -> None:
@@ -84,7 +114,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def connect(backend: "DeviceBackend", ranks: Any) -> tuple[Nccl | None, str]:
+def connect_nccl(backend: "DeviceBackend", ranks: Any) -> tuple[Nccl | None, str]:
     """The `Nccl` of these processes, or the reason why there is none; all ask together."""
     reason, place = "", ("", "")
     try:
