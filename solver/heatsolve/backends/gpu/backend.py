@@ -537,7 +537,8 @@ class DeviceBackend(Backend):
         register = accumulator.register
         if self.link is None:
             return register, SPREAD
-        self._merge(ONE_BLOCK, (register, self.integer(SPREAD), gate, self._own_row))
+        args = register, self.integer(SPREAD), gate, self._own_row
+        self.enqueue(partial(self._merge, ONE_BLOCK, args))
         self.link.gather(self._own_row, self._all_rows)
         return self._all_rows, self.link.size
 
@@ -547,14 +548,9 @@ class DeviceBackend(Backend):
         """Queue the kernel of `Scalars.divide` for the sums that are kept in an array."""
         # The gate of now: what is recorded is queued later, when another one may be in use.
         gate = self._gate if self.gated else self._open
-        numbers = tuple(map(self.integer, (number, above, below, self.precision == "float32")))
-
-        def queue() -> None:
-            register, copies = (self._open, 0) if total is None else self._of_all(total, gate)
-            args = (register, self.integer(copies), *numbers, gate, kept, out)
-            self._quotient(ONE_BLOCK, args)
-
-        self.enqueue(queue)
+        register, copies = (self._open, 0) if total is None else self._of_all(total, gate)
+        numbers = map(self.integer, (copies, number, above, below, self.precision == "float32"))
+        self.enqueue(partial(self._quotient, ONE_BLOCK, (register, *numbers, gate, kept, out)))
 
     def ledger(self) -> list[float]:
         if self.lookahead == 1:
