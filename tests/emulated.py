@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,7 +141,7 @@ class Emulated(NumpyBackend):
     accumulators = DeviceBackend.accumulators
     fused_sweeps = DeviceBackend.fused_sweeps
 
-    def replayed(self, work, gated=True):
+    def replayed(self, work, gated=True, continues=False):
         return work  # NumPy's own way plays back the sweeps of NumPy alone
 
     def integers(self, count):
@@ -167,6 +168,62 @@ class Emulated(NumpyBackend):
             function(*launch.grid, launch.block[0], int(self.late), 255, *given)
 
         return queue
+
+
+class Ahead(Emulated):
+    """A device that the host runs ahead of.
+
+    `early`: its gate closes at so many times the limit; `refuses`: the number of a ledger behind
+    which it does not continue; `continuations` counts the others.
+    """
+
+    lookahead = 64
+    continues = True
+    early = 1.0
+
+    def __init__(self, precision="float64", refuses=None):
+        super().__init__(precision)
+        self.refuses, self.ledgers, self.continuations = refuses, 0, 0
+        self.ahead_shut, self.continues_at = False, 0
+
+    def open_gate(self, continues_at=0):
+        self.shut, self.gated, self.values, self.continues_at = False, True, [], continues_at
+        self.ahead_shut = continues_at > 0
+
+    def check(self, accumulators, threshold):
+        if self.shut or not accumulators:
+            return
+        (accumulator,) = accumulators
+        self.values.append(accumulator.value)
+        accumulator.clear()
+        self.shut = self.values[-1] <= (self.early * threshold if threshold > 0.0 else threshold)
+        if self.continues_at:
+            self.ahead_shut = not (self.shut and len(self.values) == self.continues_at)
+
+    def posted_ledger(self):
+        self.gated = self.shut = False
+        self.ledgers += self.continues_at > 0
+        self.ahead_shut |= self.continues_at > 0 and self.ledgers == self.refuses
+        values, asked = self.values, self.continues_at > 0
+
+        def read():
+            self.continued = asked and not self.ahead_shut
+            self.continuations += self.continued
+            self.ahead_shut = False
+            return values
+
+        return read
+
+    @contextmanager
+    def continuing(self):
+        before = self.gated, self.shut
+        self.gated, self.shut = True, self.ahead_shut
+        yield
+        self.gated, self.shut = before
+
+    def sweep(self, *given, **named):
+        if not (self.gated and self.shut):
+            super().sweep(*given, **named)
 
 
 class Collecting(Emulated):

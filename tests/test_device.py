@@ -69,13 +69,13 @@ def test_many_values_take_several_ledgers(faulty):
         def _check_alone(self, accumulator, limit):
             pass
 
-        def ledger(self):
+        def posted_ledger(self):
             values = [math.nan if self.read + n == faulty else 1.0 for n in range(len(self._kinds))]
             count = next(
                 (n + 1 for n, value in enumerate(values) if math.isnan(value)), len(values)
             )
             self.read, self.lengths = self.read + count, (*self.lengths, count)
-            return values[:count]
+            return lambda: values[:count]
 
     device = Ledgers()
     values = device.values([Accumulator("sum", None, device) for _ in range(1300)])
@@ -122,9 +122,9 @@ class Silent(Notes):
     def captured(self, queue_all):
         return lambda: None
 
-    def ledger(self):
+    def posted_ledger(self):
         self.gated = False
-        return [0.0] * len(self._kinds)
+        return lambda: [0.0] * len(self._kinds)
 
 
 def test_kernels_of_a_step_of_flow():

@@ -2,9 +2,11 @@
 
 import itertools
 import math
+import shutil
 
 import numpy as np
 import pytest
+from emulated import Ahead
 
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, parse
@@ -18,6 +20,7 @@ from heatsolve.models.flow.staggered import Staggered
 from heatsolve.report import Report
 from heatsolve.runner import run
 from heatsolve.time.step_size import step_length
+from heatsolve.tools.bench import Flow
 from heatsolve.tools.check import preview
 
 BOX = """
@@ -207,6 +210,31 @@ def test_a_carried_quantity_is_conserved(backend, tmp_path):
     frames = read(tmp_path / "case.h5").fields["concentration"]
     assert frames[-1].sum() == pytest.approx(frames[0].sum(), rel=1e-12)
     assert np.abs(frames[-1] - frames[0]).max() > 0.1
+
+
+CONTINUING = {
+    "box": ("taylor-green-3d", (14, 14, 14)),
+    "cavity": ("cavity-re100", (34, 34)),
+    "direct": ("taylor-green-3d", (14, 14, 14), "solver.method=fft"),
+}
+
+
+@pytest.mark.few(1)
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
+@pytest.mark.parametrize("refuses", [None, *range(1, 7)])
+@pytest.mark.parametrize("name", CONTINUING)
+def test_a_device_goes_on_before_the_host_knows(name, refuses):
+    """The sweeps behind a pressure, made early or refused at each place, give a host's bits."""
+    case, shape, *settings = CONTINUING[name]
+    device = Ahead(refuses=refuses)
+    expected, flow = (Flow(case, each, shape, *settings) for each in (NumpyBackend(), device))
+    for _ in range(6):
+        expected.step()
+        flow.step()
+        assert flow.stepper.pressure.counts == expected.stepper.pressure.counts
+        for field, array in expected.stepper.fields.items():
+            assert flow.stepper.fields[field].tobytes() == array.tobytes()
+    assert device.continuations >= 6 and device.ledgers > (refuses or 0)
 
 
 def test_an_unstable_flow_is_refused_and_its_divergence_told(tmp_path):

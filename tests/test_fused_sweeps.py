@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from emulated import Emulated
+from emulated import Ahead, Emulated
 from test_solvers import case_text
 
 from heatsolve.backends.gpu import cycle_legs, fused_sweeps
@@ -417,32 +417,6 @@ def test_a_source_that_is_the_same_everywhere(solver, name, monkeypatch):
     assert passes and not none
     assert found == left
     assert got.tobytes() == field.tobytes()
-
-
-class Ahead(Emulated):
-    """A device that the host runs ahead of; `early`: its gate closes at so many times the limit."""
-
-    lookahead = 64
-    early = 1.0
-
-    def open_gate(self):
-        self.shut, self.gated, self.values = False, True, []
-
-    def check(self, accumulators, threshold):
-        if self.shut or not accumulators:
-            return
-        (accumulator,) = accumulators
-        self.values.append(accumulator.value)
-        accumulator.clear()
-        self.shut = self.values[-1] <= (self.early * threshold if threshold > 0.0 else threshold)
-
-    def ledger(self):
-        self.gated = self.shut = False
-        return self.values
-
-    def sweep(self, *given):
-        if not (self.gated and self.shut):
-            super().sweep(*given)
 
 
 AHEAD = [

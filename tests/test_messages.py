@@ -54,7 +54,7 @@ class Pretended(NumpyBackend):
         super().__init__()
         self._broken, self._links, self._graphs = broken, {"nccl": nccl, "peer": peer}, graphs
 
-    def replayed(self, work, gated=True):
+    def replayed(self, work, gated=True, continues=False):
         if not self._graphs:
             raise RuntimeError("operation not permitted when stream is capturing")
         return work  # which the capture of a graph only notes down

@@ -50,10 +50,10 @@ def test_the_end_at_the_rounding_level(factor):
     """Within four checks, so also a solver with a limit of iterations ends in time."""
     method = Recurrence(factor)
     test, number = ConvergenceTest(method, CRITERION), 0
-    while not test.ending:
+    while not test.state.ending:
         test.examine(ResidualCheck(number, number, number), method.residual(number))
         number += 1
-    assert test.ending == "rounding"
+    assert test.state.ending == "rounding"
     arrival = next(n for n in range(100) if factor**n < FLOOR)
     assert arrival < number - 1 <= arrival + 4
     assert method.checks == 1

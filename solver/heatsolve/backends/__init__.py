@@ -10,7 +10,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy as duplicate
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -347,12 +347,15 @@ class Backend(ABC):
     def sync(self) -> None:
         """Wait until all sweeps are done."""
 
-    def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
+    def replayed(
+        self, work: Callable[[], None], gated: bool = True, continues: bool = False
+    ) -> Callable[[], None]:
         """A call that does `work`: sweeps of the same arrays with the same numbers at each call.
 
         A backend may record the sweeps once and replay them, without the host's part in each. To
         record them it calls `work` ahead of time, without effect; so `work` may only sweep, and
-        read no result. `gated`: whether the gate is in use at the first replay.
+        read no result. `gated`: whether the gate is in use at the first replay. `continues`:
+        whether the work is work of `continuing`.
         """
         return work
 
@@ -524,13 +527,27 @@ class Backend(ABC):
         self.sweep(point, accumulator, region, *arguments)
         return accumulator.value
 
-    def open_gate(self) -> None:
+    continues = False
+    """Whether work can be queued behind a ledger before the host has read it."""
+    continued = False
+    """Whether the work that was queued behind the ledger read last has been done."""
+
+    def continuing(self) -> AbstractContextManager[None]:
+        """A context for work that is queued behind a ledger, or recorded for that.
+
+        It is done only if the ledger ends at the check for which `open_gate` was told so.
+        """
+        return nullcontext()
+
+    def open_gate(self, continues_at: int = 0) -> None:
         """Begin a ledger of checks.
 
         A device that queues work has a gate, too: once the value of a check is at most its
         threshold, the sweeps queued after it do nothing. So the device stops at the very step that
         meets a criterion although the host reads it later. The gate may close a little early (the
-        host then decides to go on), never late.
+        host then decides to go on), never late; for the largest magnitude it closes exactly.
+        `continues_at`: the number of the check at which the gate must close for a finite value if
+        the work of `continuing` is to be done; 0: it is done in any case.
         """
         self._checks: list[float] = []
 
@@ -545,7 +562,12 @@ class Backend(ABC):
 
     def ledger(self) -> list[float]:
         """The values of the checks up to the one that closed the gate; ends the gate (waits)."""
-        return self._checks
+        return self.posted_ledger()()
+
+    def posted_ledger(self) -> Callable[[], list[float]]:
+        """End the gate; a call for the ledger, which alone waits."""
+        checks = self._checks
+        return lambda: checks
 
     def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
         """The values of several accumulators, which are then cleared: one message and one wait for

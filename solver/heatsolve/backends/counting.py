@@ -175,7 +175,9 @@ class CountingBackend(NumpyBackend):
             self._compiled[key] = True
             self.tally.take(math.prod(extents) * (1 if condition else self.dtype.itemsize))
 
-    def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
+    def replayed(
+        self, work: Callable[[], None], gated: bool = True, continues: bool = False
+    ) -> Callable[[], None]:
         return work
 
     def most_fused(

@@ -110,6 +110,10 @@ class Until(Protocol):
     def hurried(self) -> bool: ...
 
 
+Following = Callable[[int], Callable[[], None] | None]
+"""Gives the work that follows an iteration of a number of steps, if it is known."""
+
+
 class Iterate(NamedTuple):
     """An iteration at a pause: its number, the norm that was checked last, and the array that holds
     u multiplied by 1 / `back`."""
@@ -253,9 +257,11 @@ def iterate(
     controller: Controller | None = None,
     resumed: Saved | None = None,
     expected: int = 0,
+    following: Following | None = None,
 ) -> Outcome:
     """Iterate as `iterating` does, without a pause."""
-    return finished(iterating(method, criterion, watcher, controller, resumed, expected))
+    args = controller, resumed, expected, following
+    return finished(iterating(method, criterion, watcher, *args))
 
 
 def iterating(
@@ -265,14 +271,18 @@ def iterating(
     controller: Controller | None = None,
     resumed: Saved | None = None,
     expected: int = 0,
+    following: Following | None = None,
 ) -> Iterates:
     """Iterate to the first check that meets the criterion, or to the limit.
 
     The host reads the norms of many checks at once, but the device stops at the right check. The
     solution is then in `method.u`. `controller` may save or stop the iteration on the way. An
     iteration that goes on from a `resumed` state gives the bits of an uninterrupted one.
-    `expected`: iterations that are queued on a device at first. Raises Diverged for a norm that is
-    not finite or has grown too much.
+    `expected`: iterations that are queued on a device at first. `following` gives the work, made in
+    `Backend.continuing`, that follows if the tolerance is met after a number of iterations; a
+    device begins it before the host has read the norms, and `Backend.continued` tells whether it
+    was done.
+    Raises Diverged for a norm that is not finite or has grown too much.
     """
     backend, ranks = method.system.backend, method.system.halo.ranks
     test = ConvergenceTest(method, criterion)
@@ -281,7 +291,7 @@ def iterating(
     controller.stride = method.longest
     if backend.on_device:
         controller.least = max(FEWEST_ON_DEVICE, method.longest)
-    done, ahead = 0, min(expected or controller.least, backend.lookahead)
+    done, ahead = 0, min(controller.least, backend.lookahead)
 
     def capture() -> Any:
         record: dict[str, Any] = {"unit": "iterations", "judge": asdict(test.state)}
@@ -297,12 +307,14 @@ def iterating(
     watcher.aim(criterion)
     controller.begin(done, resumed is not None and resumed.finished)
     back = math.ldexp(1.0, -(criterion.exponent or 0))
+    if not backend.continues or method.recurrent or criterion.kind != "max":
+        following = None  # only the host finds where such an iteration ends
     pause, reason, asked = -1, "", None
     while True:
         if done >= pause or (asked is not None and asked.hurried):
             asked = yield Iterate(done, back * test.norm, method.solution(done), back)
             pause, reason = (sys.maxsize, "") if asked is None else (asked.number, asked.stop)
-        if test.ending or reason or done >= criterion.limit:
+        if test.state.ending or reason or done >= criterion.limit:
             break
         if done >= controller.next:
             controller.check(done, capture)
@@ -313,9 +325,17 @@ def iterating(
             done = until
             continue
         began = clock.perf_counter()
-        count = test.most_checks(ahead) if method.queues else 1
-        checks = queue.run(done, until, count, lambda: test.gate)
-        done = queue.evaluate(checks, test)
+        wanted = min(expected - done, backend.lookahead) if done < expected else ahead
+        count = test.most_checks(wanted) if method.queues else 1
+        foreseen = following is not None and done + count == expected
+        work = None
+        if following is not None and done + count == expected:
+            work = following(expected)
+        checks = queue.run(done, until, count, lambda: test.gate, count if work else 0)
+        ledger = backend.posted_ledger()
+        if work is not None:
+            work()
+        done = queue.evaluate(checks, test, ledger())
         watcher.progress(done, test.norm)
         short = clock.perf_counter() - began < LONGEST_QUEUE
         # All devices must queue the same work where they exchange ghosts in their own queues.
@@ -324,7 +344,7 @@ def iterating(
     controller.finish(capture)
     method.finish(done)
     otherwise = "stopped" if reason else "count" if criterion.fixed else "limit"
-    ending, state = test.ending or otherwise, test.state
+    ending, state = test.state.ending or otherwise, test.state
     end = Outcome(ending, done, state.norm, state.floor, criterion.threshold, test.history)
     return replace(end, scale=criterion.scale, relative_to=criterion.relative_to, reason=reason)
 
@@ -340,19 +360,24 @@ class Queue:
         self.accumulators = method.accumulators(criterion.kind, method.longest)
 
     def run(
-        self, done: int, until: int, count: int, gate: Callable[[], float]
+        self,
+        done: int,
+        until: int,
+        count: int,
+        gate: Callable[[], float],
+        continues_at: int = 0,
     ) -> list[ResidualCheck]:
         """Make iterations from `done` on: `count` checks, but no iteration after `until`.
 
         A check whose value is at most `gate` ends them, too. `gate` may wait for the device, so it
         is called after the first iterations are queued. A pass may make more checks than `count`;
-        the last pass holds the last check.
+        the last pass holds the last check. `continues_at`: see `Backend.open_gate`.
         """
         method, criterion, backend = self._method, self._criterion, self._method.system.backend
         afterwards = criterion.monitor == "residual" or criterion.total is not None
         checks: list[ResidualCheck] = []
         gate = cache(gate)
-        backend.open_gate()
+        backend.open_gate(continues_at)
         while len(checks) < count and done < (following := criterion.check_after(done)) <= until:
             done = method.march(done, following - method.longest)
             longest = min(method.longest, (following if afterwards else until) - done)
@@ -372,16 +397,18 @@ class Queue:
             done = stop
         return checks
 
-    def evaluate(self, checks: Sequence[ResidualCheck], test: ConvergenceTest) -> int:
-        """Test the checks of a queue in turn; return the iteration at which the method then is."""
-        values = self._method.system.backend.ledger()
+    def evaluate(
+        self, checks: Sequence[ResidualCheck], test: ConvergenceTest, values: Sequence[float]
+    ) -> int:
+        """Test the checks of a queue in turn, by the values of its ledger; return the iteration at
+        which the method then is."""
         passed = test.pass_over(checks, values)
         check = checks[max(passed, 1) - 1]
         for check, value in zip(checks[passed:], values[passed:], strict=False):
             test.examine(check, value)
-            if test.ending:
+            if test.state.ending:
                 break
-        if test.ending or len(values) < len(checks):  # a gate closed, perhaps a little early
+        if test.state.ending or len(values) < len(checks):  # a gate closed, perhaps a little early
             if check is not checks[-1]:  # discard the norms of the pass after this check
                 self._method.system.backend.clear(self.accumulators)
             check.go_back(self._method)

@@ -231,13 +231,13 @@ class Criterion:
         return not self.fixed and (norm < self.threshold or norm == 0.0)
 
     def gate(self, floor: float = 0.0) -> float:
-        """The value of an accumulator below which a device stops, and the host decides: at the
+        """The value of an accumulator up to which a device stops, and the host decides: at the
         tolerance, or at the norm `floor` if that is higher."""
         if self.fixed or self.total is not None or self.waits:
             return -1.0
         # A product: a power of floats raises an error where it overflows.
         limit = max(self.threshold, floor)
-        return limit * limit if self.kind == "sum" else limit
+        return limit * limit if self.kind == "sum" else math.nextafter(limit, 0.0)
 
     def _norm_with_walls(self, u: Any, scratch: Any) -> float:
         """The norm of b with the walls' values moved into it: the residual of u = 0 inside."""
@@ -303,7 +303,7 @@ class IterationState:
     `norm`, `before`, `first` and `lowest` are the norms of the last check, of the one before it, of
     the first one, and the lowest. `floor` is the rounding level of the residual, if it was needed.
     `confirmed` is the last true residual of a method that updates it by recurrence, `value` the
-    accumulator's value at the last check.
+    accumulator's value at the last check. `ending`: how the iteration ended; "" while it goes on.
     """
 
     norm: float = math.nan
@@ -325,11 +325,6 @@ class ConvergenceTest:
         self._method, self._criterion = method, criterion
         self.state = IterationState()
         self.history: dict[str, list[float]] = {"iteration": [], "residual": []}
-
-    @property
-    def ending(self) -> str:
-        """How the iteration ended; empty while it goes on."""
-        return self.state.ending
 
     @property
     def norm(self) -> float:

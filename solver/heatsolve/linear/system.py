@@ -137,11 +137,18 @@ class Sweeps:
         self.backend.sweep(copy, array, self.grid.everything, u)
         return array
 
-    def replayed(self, work: Callable[[], Any], gated: bool = True) -> Callable[[], None]:
+    def replayed(
+        self, work: Callable[[], Any], gated: bool = True, continues: bool = False
+    ) -> Callable[[], None]:
         """A call that does `work`: recorded and replayed if the backend and the transport can."""
-        if self.halo.ranks.size > 1 and not self.halo.transport.replays:
+        if not self.replays:
             return work
-        return self.backend.replayed(work, gated)
+        return self.backend.replayed(work, gated, continues)
+
+    @property
+    def replays(self) -> bool:
+        """Whether the transport lets a device play work back."""
+        return self.halo.ranks.size == 1 or self.halo.transport.replays
 
 
 @dataclass(frozen=True)

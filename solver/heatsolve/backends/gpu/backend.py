@@ -2,7 +2,8 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial, wraps
 from typing import Any
@@ -69,7 +70,7 @@ BEYOND = MOST_RESIDENT
 MOST_WITH_NORMS = 7
 """Sweeps fused where most of them have norms: these need registers, too."""
 GATE_MARGIN = 1e-6
-"""The gate closes this much (relative) above a threshold; the host decides with exact sums."""
+"""The gate closes this much (relative) above the threshold of a sum; the host decides exactly."""
 
 ONE_BLOCK = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
 
@@ -89,6 +90,7 @@ class DeviceBackend(Backend):
 
     A check is a small kernel: it merges the copies of a register into the next row of the ledger,
     clears them, counts, and closes the gate. `_gate` holds two integers: closed, and the count.
+    `_ahead` is the gate of work that continues behind a ledger.
     """
 
     lookahead = 64
@@ -125,7 +127,8 @@ class DeviceBackend(Backend):
     def _queue_check(self, register: Any, copies: int, kind: str, limit: float) -> None:
         """Queue the kernel of a check."""
         numbers = self.integer(copies), self.integer(kind == "sum"), np.float64(limit)
-        self._check(ONE_BLOCK, (register, *numbers, self._gate, self._rows))
+        at = self.integer(self._continues_at)
+        self._check(ONE_BLOCK, (register, *numbers, self._gate, self._rows, self._ahead, at))
 
     def _queue_checks(self, first: Any, count: int, kind: str, limit: float) -> None:
         """Queue the kernels of checks of a series of registers that a cluster has filled."""
@@ -411,8 +414,23 @@ class DeviceBackend(Backend):
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
         """A graph of what `work` queues."""
 
-    def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
-        return Replay(self, work, gated and self.lookahead > 1)
+    def replayed(
+        self, work: Callable[[], None], gated: bool = True, continues: bool = False
+    ) -> Callable[[], None]:
+        return Replay(self, work, gated and self.lookahead > 1, continues)
+
+    @property
+    def continues(self) -> bool:  # type: ignore[override]
+        return self.lookahead > 1
+
+    @contextmanager
+    def continuing(self) -> Iterator[None]:
+        before = self.gated, self._gate
+        self.gated, self._gate = True, self._ahead
+        try:
+            yield
+        finally:
+            self.gated, self._gate = before
 
     def connect(self, ranks: Any, name: str) -> tuple[Link | None, str]:
         return (connect_peers if name == "peer" else connect_nccl)(self, ranks)
@@ -450,11 +468,12 @@ class DeviceBackend(Backend):
         self._c_kernels: dict[tuple[str, int], Compiled] = {}
         self._letters: dict[int, np.ndarray] = {}
         rows = (self.lookahead + BEYOND) * sums.WIDTH
-        self._state = self.integers(2 + rows)
+        self._state = self.integers(3 + rows)
         self._gate, self._open = self.part(self._state, (2,)), self.integers(1)
-        self._rows = self.part(self._state, (rows,), 2)
+        self._ahead, self._continues_at = self.part(self._state, (1,), 2), 0
+        self._rows = self.part(self._state, (rows,), 3)
         self._kinds = []
-        self._copied = self.pinned((2 + rows,), np.int64)
+        self._copied = self.pinned((3 + rows,), np.int64)
 
     def new_register(self) -> Any:
         return self.integers(SPREAD * sums.WIDTH)
@@ -501,12 +520,12 @@ class DeviceBackend(Backend):
             self._letters[id(register)] = self.pinned((SPREAD, sums.WIDTH), np.int64)
         return self._letters[id(register)]
 
-    def open_gate(self) -> None:
+    def open_gate(self, continues_at: int = 0) -> None:
         if self.lookahead == 1:
             super().open_gate()
             return
         self.zero(self._gate)
-        self._kinds, self._work = [], []
+        self._kinds, self._work, self._continues_at = [], [], continues_at
         self.gated = True
 
     def scalars(self, count: int) -> sums.Scalars:
@@ -520,7 +539,9 @@ class DeviceBackend(Backend):
             raise ValueError(f"a ledger holds {self.lookahead + BEYOND} checks")
         self._kinds += [accumulator.kind for accumulator in accumulators]
         self._work += [(self.points_updated, self.bytes_moved)] * len(accumulators)
-        limit = threshold * (1.0 + GATE_MARGIN) if threshold >= 0.0 else -1.0
+        limit = threshold if threshold >= 0.0 else -1.0
+        if accumulators and accumulators[0].kind == "sum":
+            limit *= 1.0 + GATE_MARGIN
         if len(accumulators) >= FEWEST_SWEEPS and self.link is None:  # of resident sweeps
             first = accumulators[0]
             self._queue_checks(first.register, len(accumulators), first.kind, limit)
@@ -552,20 +573,30 @@ class DeviceBackend(Backend):
         numbers = map(self.integer, (copies, number, above, below, self.precision == "float32"))
         self.enqueue(partial(self._quotient, ONE_BLOCK, (register, *numbers, gate, kept, out)))
 
-    def ledger(self) -> list[float]:
+    def posted_ledger(self) -> Callable[[], list[float]]:
         if self.lookahead == 1:
-            return super().ledger()
+            return super().posted_ledger()
         self.gated = False
-        # The gate and the rows lie together: each copy to the host makes it wait.
-        count = 2 + len(self._work) * sums.WIDTH
-        copied = self._copied[:count]
-        self.queue_to_host(copied, self.part(self._state, (count,)))
-        self.sync()
-        passed, rows = int(copied[1]), copied[2:]
-        if 0 < passed < len(self._work):  # the sweeps behind a closed gate have done nothing
-            self.points_updated, self.bytes_moved = self._work[passed - 1]
-        rows = rows.reshape(-1, sums.WIDTH)[:passed]
-        return sums.values_of(self._kinds[: len(rows)], rows)
+        # The gates and the rows lie together: each copy to the host makes it wait.
+        copied = self._copied[: 3 + len(self._work) * sums.WIDTH]
+        self.queue_to_host(copied, self.part(self._state, (copied.size,)))
+        wait, asked = self.mark(), self._continues_at > 0
+        work, kinds = self._work, self._kinds
+        done = self.points_updated, self.bytes_moved
+
+        def read() -> list[float]:
+            wait()
+            _, passed, not_continued = map(int, copied[:3])
+            self.continued = asked and not not_continued
+            if asked and not_continued:
+                self.zero(self._ahead)
+                self.points_updated, self.bytes_moved = done
+            if 0 < passed < len(work):  # the sweeps behind a closed gate have done nothing
+                self.points_updated, self.bytes_moved = work[passed - 1]
+            rows = copied[3:].reshape(-1, sums.WIDTH)[:passed]
+            return sums.values_of(kinds[: len(rows)], rows)
+
+        return read
 
     def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
         """By way of ledgers, each of which ends where it is full or a value is not finite."""

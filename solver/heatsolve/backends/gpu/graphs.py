@@ -307,22 +307,37 @@ class Replay:
 
     Its kernels are recorded, small sweeps are joined, and all are compiled before they are
     captured; the host does so once, before the first call. Kernels with the gate differ from
-    kernels without it; each kind is recorded when it is first needed.
+    kernels without it; each kind is recorded when it is first needed. Work that `continues` has a
+    gate of its own in any case.
     """
 
-    def __init__(self, backend: "DeviceBackend", work: Callable[[], None], gated: bool):
-        self._backend, self._work = backend, work
+    def __init__(
+        self,
+        backend: "DeviceBackend",
+        work: Callable[[], None],
+        gated: bool,
+        continues: bool = False,
+    ):
+        self._backend, self._work, self._continues = backend, work, continues
         self._graphs: dict[bool, tuple[Callable[[], None], int, int, int]] = {}
         self._kept: list[Callable[[], None]] = []  # with the tables that the graphs' kernels read
         self._prepare(gated)
 
     def _prepare(self, gated: bool) -> None:
+        if self._continues:
+            with self._backend.continuing():
+                self._capture(False)
+            return
         backend, before = self._backend, self._backend.gated
         backend.gated = gated
         try:
-            launches, points, moved = backend.record(self._work)
+            self._capture(gated)
         finally:
             backend.gated = before
+
+    def _capture(self, gated: bool) -> None:
+        backend = self._backend
+        launches, points, moved = backend.record(self._work)
         queued = list(joined(backend, launches))
         self._kept += queued
 
@@ -337,9 +352,10 @@ class Replay:
 
     def __call__(self) -> None:
         backend = self._backend
-        if backend.gated not in self._graphs:
-            self._prepare(backend.gated)
-        play, *work = self._graphs[backend.gated]
+        gated = backend.gated and not self._continues
+        if gated not in self._graphs:
+            self._prepare(gated)
+        play, *work = self._graphs[gated]
         play()
         backend.count(*work)
 

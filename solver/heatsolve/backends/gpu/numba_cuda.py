@@ -489,7 +489,11 @@ class SimulatedBackend(DeviceBackend, HostBackend):
     def library(self) -> ArrayLibrary:
         raise InputError("FFTs on the cuda backend need a GPU: the simulator has none")
 
-    def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
+    continues = False
+
+    def replayed(
+        self, work: Callable[[], None], gated: bool = True, continues: bool = False
+    ) -> Callable[[], None]:
         return work
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:

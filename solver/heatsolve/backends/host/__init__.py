@@ -46,7 +46,9 @@ class HostBackend(Backend):
     def enqueue(self, work: Callable[[], None]) -> None:
         self._make([(work, ())])
 
-    def replayed(self, work: Callable[[], None], gated: bool = True) -> Callable[[], None]:
+    def replayed(
+        self, work: Callable[[], None], gated: bool = True, continues: bool = False
+    ) -> Callable[[], None]:
         """Its calls, one after the other: what each depends on is found once."""
         calls, points, moved = self.record(work)
 

@@ -1,14 +1,14 @@
 """The steps of a march of flow: Runge-Kutta's stages, each made free of divergence."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator, Backend, PointSweep
 from heatsolve.case.case import Case
 from heatsolve.errors import Diverged, NotConverged
-from heatsolve.linear.iterate import iterate
+from heatsolve.linear.iterate import Following, iterate
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method, Sweeps, System
 from heatsolve.models.base import Fields, RungeKutta, Silent, Substep, demand_converged
@@ -32,8 +32,20 @@ REST = 1e-4
 """A fluid counts as at rest below this share of the velocity that forces would give it in a step:
 the rest of the forces is rounding, to which no pressure converges."""
 
-Plays = dict[tuple[Any, ...], Callable[[], None] | None]
-"""Recorded sweeps by their names and arrays; None for sweeps that ran only once."""
+Key = tuple[Any, ...]
+"""The names of sweeps that are made together, each with its arrays."""
+
+
+class Plays(dict[Key, Callable[[], None] | None]):
+    """Recorded sweeps; None for sweeps that ran only once.
+
+    `next` names the sweeps that came after a stage's pressure, by the sweeps before it and by the
+    number of its iterations, on which depends the array of the pressure.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.next: dict[tuple[Key, int], Key] = {}
 
 
 class Projection(RungeKutta):
@@ -68,7 +80,15 @@ class Projection(RungeKutta):
         holds = backend.on_device and self._plays_back and not depends
         self._numbers = StepNumbers(backend, len(shape), self._stages, holds)
         self._numbers.take(step)
-        self._waiting: list[tuple[tuple[Any, ...], Callable[[], None]]] = []
+        # A device begins the sweeps behind a pressure before the host knows that it has converged.
+        self._continues = holds and backend.continues and self._machine.replays
+        self._made: Key = ()
+        """The sweeps that were made last."""
+        self._solved: tuple[Key, int] | None = None
+        """The sweeps before the last pressure and its iterations, until the next sweeps come."""
+        self._continued: Key | None = None
+        """The sweeps behind the last pressure, if the device has made them already."""
+        self._waiting: list[tuple[Key, Callable[[], None]]] = []
         """Sweeps whose results the host does not need yet: their names, and calls to make them."""
         self._plays: dict[float, tuple[System, Plays]] = {}
         """The system of the pressure and the recorded sweeps, by the length of a step; the key is 0
@@ -134,6 +154,8 @@ class Projection(RungeKutta):
     def _begin_step(self, part: Substep) -> None:
         """Take the length of a step, the walls at its start, and the largest velocity then."""
         problem, start = self.problem, self._now
+        self._waiting.clear()  # of a step that broke off
+        self._solved = self._continued = None
         self._last, self._length = self._length, part.length
         self._numbers.take(part.length)
         if problem.walls_vary:
@@ -175,7 +197,18 @@ class Projection(RungeKutta):
         if stage.number == 0:
             self._fastest = cache(self._speed.posted())
         pressure.known += 1
-        pressure.solve(share, length, self._fastest, time)
+        followed: Key | None = None
+
+        def following(iterations: int) -> Callable[[], None] | None:
+            nonlocal followed
+            plays = self._recorded()
+            followed = plays.next.get((self._made, iterations))
+            return plays.get(followed) if followed is not None else None
+
+        pressure.solve(share, length, self._fastest, time, following if self._continues else None)
+        if self._continues:
+            self._solved = self._made, pressure.counts[stage.number]
+            self._continued = followed if self.problem.backend.continued else None
 
     def _correct_stage(self, stage: Stage, new: Fields, time: float) -> None:
         problem, share = self.problem, stage.b * self._length
@@ -209,26 +242,40 @@ class Projection(RungeKutta):
         self._waiting.clear()
 
         def work() -> None:
-            for make_sweeps in works:
-                make_sweeps()
+            with self.problem.backend.continuing() if self._continues else nullcontext():
+                for make_sweeps in works:
+                    make_sweeps()
 
         if not self._plays_back:
             work()
             return
+        plays, self._made = self._recorded(), key
+        if self._solved is not None:
+            plays.next[self._solved] = key
+            self._solved = None
+        if self._continued is not None:
+            assert self._continued == key
+            self._continued = None
+            return
+        play = plays.get(key)
+        if play is None:
+            args = work, False, self._continues
+            plays[key] = self._machine.replayed(*args) if key in plays else None
+            play = plays[key] or work
+        play()
+
+    def _recorded(self) -> Plays:
+        """The recorded sweeps of steps of this length."""
         of_system, _ = self.pressure.solver(self._length)
         length = 0.0 if self._numbers.holds else self._length
-        system, plays = self._plays.get(length, (None, {}))
+        system, plays = self._plays.get(length, (None, Plays()))
         if system is not of_system:  # recorded with other arrays
             self._plays.pop(length, None)
             while len(self._plays) > 1:
                 del self._plays[next(iter(self._plays))]
-            plays = {}
+            plays = Plays()
             self._plays[length] = of_system, plays
-        play = plays.get(key)
-        if play is None:
-            plays[key] = self._machine.replayed(work, gated=False) if key in plays else None
-            play = plays[key] or work
-        play()
+        return plays
 
     def _make_stage(
         self, fields: tuple[Fields, Fields, Fields], stage: Stage, time: float, rates: Fields
@@ -502,11 +549,18 @@ class Pressure:
         problem.add_speeds(fields, self._speed, besides=sweeps)
         self._speed.post()
 
-    def solve(self, dt: float, length: float, fastest: Callable[[], float], time: float) -> None:
+    def solve(
+        self,
+        dt: float,
+        length: float,
+        fastest: Callable[[], float],
+        time: float,
+        following: Following | None = None,
+    ) -> None:
         """Solve for the p that makes u* - dt grad p free of divergence, after `begin`.
 
-        `fastest` gives the largest velocity at the start of the step, of this `length`. Raises
-        NotConverged.
+        `fastest` gives the largest velocity at the start of the step, of this `length`;
+        `following`: see `iterating`. Raises NotConverged.
         """
         system, method = self.solver(length)
         of_rest, spacing = self._speed.posted(), min(self._problem.steps_along_axes)
@@ -520,7 +574,8 @@ class Pressure:
         criterion = Criterion(self._case.solver, system, self.now, scale=scale, looks_first=False)
         method.restart_from_zero()
         stage = self.known % len(self._stages)
-        outcome = iterate(method, criterion, Silent(), expected=self.counts.get(stage, 0))
+        expected = self.counts.get(stage, 0)
+        outcome = iterate(method, criterion, Silent(), expected=expected, following=following)
         self.now = method.u
         self.norm, self.counts[stage] = outcome.norm, outcome.count
         demand_converged(outcome, f"the pressure at t = {time:g}")

@@ -60,16 +60,19 @@ extern "C" __global__ void judge(integer count, integer sum, double limit, integ
     gate[1] += min(integer(first) + 1, count);
 }
 
-// Merges a register into a row of the ledger, clears it, and closes the gate; one block.
+// Merges a register into a row of the ledger, clears it, and closes the gate; one block. It opens the
+// gate ahead where this one closes, at a finite value, at the check that is named for that (not 0).
 extern "C" __global__ void check(integer* reg, integer copies, integer sum, double limit,
-                                 integer* gate, integer* rows) {
+                                 integer* gate, integer* rows, integer* ahead, integer at) {
     if (gate[0]) return;
     integer* merged = rows + gate[1] * WIDTH;
     merge_into(merged, reg, copies);
     __syncthreads();
     if (threadIdx.x) return;
     gate[1] += 1;
-    if (closes(merged, sum, limit)) gate[0] = 1;
+    const bool closed = closes(merged, sum, limit);
+    if (closed) gate[0] = 1;
+    if (at) ahead[0] = !(closed && gate[1] == at) || merged[NOT_FINITE];
 }
 
 // Slices but the last one between 0 and 2^SLICE_BITS, of the same sum.
