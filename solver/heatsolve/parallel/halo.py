@@ -3,7 +3,7 @@
 A ghost that is somebody's unknown is brought up to date before an array is read at a shift: from
 another process, or, on a periodic axis that is not divided, from the other end of the same array.
 One axis at a time, the fastest first, each over the ghosts of the axes before it: so corners come
-right. Three verbs: `start`, `finish`, and `exchange` for both.
+right. Three verbs: `start`, `finish`, and `exchange` for both at once.
 
 A halo of depth d brings d layers at once: the ghosts and a margin of d - 1 unknowns inside them.
 A process can then make d sweeps before the next exchange, each over a margin one layer thinner
@@ -114,13 +114,18 @@ class Halo:
 
     def start(self, *arrays: Any) -> None:
         """Begin the exchange: the ghosts of the fastest divided axis are on their way."""
-        if self._ends and self._backend.joins(self._beyond):
-            for array in arrays:
-                for region, distances in self._ends:
-                    self._backend.sweep(shifted, array, region, array, *distances)
-            return
-        for each in self._exchanges[: self._first + 1]:
-            each.start(*arrays)
+        if not self._wrap_all(arrays):
+            for each in self._exchanges[: self._first + 1]:
+                each.start(*arrays)
+
+    def _wrap_all(self, arrays: Sequence[Any]) -> bool:
+        """Fill all ghosts in any order, if the backend gains by it and none is of another block."""
+        if not (self._ends and self._backend.joins(self._beyond)):
+            return False
+        for array in arrays:
+            for region, distances in self._ends:
+                self._backend.sweep(shifted, array, region, array, *distances)
+        return True
 
     def finish(self, *arrays: Any) -> None:
         """Complete the exchange begun by `start`."""
@@ -130,9 +135,13 @@ class Halo:
             each.exchange(*arrays)
 
     def exchange(self, *arrays: Any) -> None:
-        """Fill the ghosts of arrays, and their margins; their messages travel together."""
-        self.start(*arrays)
-        self.finish(*arrays)
+        """Fill the ghosts of arrays, and their margins; their messages travel together.
+
+        Unlike between `start` and `finish`, layers may travel as they lie in the arrays.
+        """
+        if not self._wrap_all(arrays):
+            for each in self._exchanges:
+                each.exchange(*arrays)
 
     def exchange_along(self, axis: int, *arrays: Any) -> None:
         """Fill the ghosts at the ends of one axis only."""

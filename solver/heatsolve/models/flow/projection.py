@@ -207,7 +207,7 @@ class Projection(RungeKutta):
 
         pressure.solve(share, length, self._fastest, time, following if self._continues else None)
         if self._continues:
-            self._solved = self._made, pressure.counts[stage.number]
+            self._solved = self._made, pressure.count
             self._continued = followed if self.problem.backend.continued else None
 
     def _correct_stage(self, stage: Stage, new: Fields, time: float) -> None:
@@ -518,6 +518,8 @@ class Pressure:
         self.known = 0
         self.norm = float("nan")
         """The norm at which the last iteration ended."""
+        self.count = 0
+        """The number of its iterations."""
         self._speed = problem.backend.accumulator("max")
         self._solvers: dict[float, Method] = {}
         self.counts: dict[int, int] = {}
@@ -577,7 +579,8 @@ class Pressure:
         expected = self.counts.get(stage, 0)
         outcome = iterate(method, criterion, Silent(), expected=expected, following=following)
         self.now = method.u
-        self.norm, self.counts[stage] = outcome.norm, outcome.count
+        self.norm, self.count = outcome.norm, outcome.count
+        self.counts[stage] = outcome.count
         demand_converged(outcome, f"the pressure at t = {time:g}")
 
     def solver(self, length: float) -> tuple[System, Method]:
