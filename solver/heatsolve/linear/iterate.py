@@ -327,7 +327,6 @@ def iterating(
         began = clock.perf_counter()
         wanted = min(expected - done, backend.lookahead) if done < expected else ahead
         count = test.most_checks(wanted) if method.queues else 1
-        foreseen = following is not None and done + count == expected
         work = None
         if following is not None and done + count == expected:
             work = following(expected)

@@ -1,25 +1,22 @@
 """The steps of a march of flow: Runge-Kutta's stages, each made free of divergence."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from heatsolve.backends import Accumulator, Backend, PointSweep
-from heatsolve.case.case import Case
+from heatsolve.backends import Accumulator, PointSweep
 from heatsolve.errors import Diverged, NotConverged
-from heatsolve.linear.iterate import Following, iterate
-from heatsolve.linear.stopping import Criterion
-from heatsolve.linear.system import Method, Sweeps, System
-from heatsolve.models.base import Fields, RungeKutta, Silent, Substep, demand_converged
+from heatsolve.linear.system import Sweeps
+from heatsolve.models.base import Fields, RungeKutta, Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion
-from heatsolve.models.heat.solver import make_method
+from heatsolve.models.flow.playback import Playback, StepNumbers
+from heatsolve.models.flow.pressure import Pressure
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.equations import Stage
-from heatsolve.stencil.grid import Region, whole
+from heatsolve.stencil.grid import Region
 from heatsolve.stencil.language import ZERO, Point, copy, fill
-from heatsolve.stencil.trace import HeldNumber
 
 if TYPE_CHECKING:
     from heatsolve.models.flow.staggered import Staggered
@@ -28,24 +25,6 @@ EULER_STEPS = 2
 """The number of first steps that take implicit diffusion by Euler's backward scheme."""
 BEFORE = "pressure of the stage before"
 """The name, in a state, of the pressure of the stage before the last one."""
-REST = 1e-4
-"""A fluid counts as at rest below this share of the velocity that forces would give it in a step:
-the rest of the forces is rounding, to which no pressure converges."""
-
-Key = tuple[Any, ...]
-"""The names of sweeps that are made together, each with its arrays."""
-
-
-class Plays(dict[Key, Callable[[], None] | None]):
-    """Recorded sweeps; None for sweeps that ran only once.
-
-    `next` names the sweeps that came after a stage's pressure, by the sweeps before it and by the
-    number of its iterations, on which depends the array of the pressure.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.next: dict[tuple[Key, int], Key] = {}
 
 
 class Projection(RungeKutta):
@@ -80,19 +59,10 @@ class Projection(RungeKutta):
         holds = backend.on_device and self._plays_back and not depends
         self._numbers = StepNumbers(backend, len(shape), self._stages, holds)
         self._numbers.take(step)
-        # A device begins the sweeps behind a pressure before the host knows that it has converged.
-        self._continues = holds and backend.continues and self._machine.replays
-        self._made: Key = ()
-        """The sweeps that were made last."""
-        self._solved: tuple[Key, int] | None = None
-        """The sweeps before the last pressure and its iterations, until the next sweeps come."""
-        self._continued: Key | None = None
-        """The sweeps behind the last pressure, if the device has made them already."""
-        self._waiting: list[tuple[Key, Callable[[], None]]] = []
-        """Sweeps whose results the host does not need yet: their names, and calls to make them."""
-        self._plays: dict[float, tuple[System, Plays]] = {}
-        """The system of the pressure and the recorded sweeps, by the length of a step; the key is 0
-        where they serve all lengths."""
+        continues = holds and backend.continues and self._machine.replays
+        args = self._machine, self.pressure, self._numbers
+        self._playback = Playback(*args, self._plays_back, continues)
+        self._play = self._playback.add
         self._fastest: Callable[[], float] = float  # 0, as there is no field yet
         self._length, self._last = step, step
         self._driving: dict[str, float] = {}
@@ -148,14 +118,13 @@ class Projection(RungeKutta):
             self._apply_walls(stage, new, end)  # the velocities at walls and at neighbours' faces
             self._solve_pressure(stage, new, end)  # lap p = div u* / (b dt)
             self._correct_stage(stage, new, end)  # u = u* - b dt grad p
-        self._make_waiting()
+        self._playback.make()
         self._end_step(new, before, change)
 
     def _begin_step(self, part: Substep) -> None:
         """Take the length of a step, the walls at its start, and the largest velocity then."""
         problem, start = self.problem, self._now
-        self._waiting.clear()  # of a step that broke off
-        self._solved = self._continued = None
+        self._playback.forget()
         self._last, self._length = self._length, part.length
         self._numbers.take(part.length)
         if problem.walls_vary:
@@ -177,7 +146,7 @@ class Projection(RungeKutta):
         name = f"predict {stage.number}, {self._share if self._rates else 0.0}"
         self._play(name, new, lambda: self._make_stage(fields, stage, time, self._rates))
         if self._diffusion is not None:
-            self._make_waiting()
+            self._playback.make()
             self._diffuse(self._diffusion, new, now, time)
 
     def _apply_walls(self, stage: Stage, new: Fields, time: float) -> None:
@@ -193,29 +162,20 @@ class Projection(RungeKutta):
 
         name, factor = f"pressure {stage.number}, {reach}", self._numbers.factors[stage.number]
         self._play(name, new, lambda: pressure.begin(new, factor, length, reach))
-        self._make_waiting()
+        self._playback.make()
         if stage.number == 0:
             self._fastest = cache(self._speed.posted())
         pressure.known += 1
-        followed: Key | None = None
-
-        def following(iterations: int) -> Callable[[], None] | None:
-            nonlocal followed
-            plays = self._recorded()
-            followed = plays.next.get((self._made, iterations))
-            return plays.get(followed) if followed is not None else None
-
-        pressure.solve(share, length, self._fastest, time, following if self._continues else None)
-        if self._continues:
-            self._solved = self._made, pressure.count
-            self._continued = followed if self.problem.backend.continued else None
+        playback = self._playback
+        pressure.solve(share, length, self._fastest, time, playback.following)
+        playback.solved(pressure.count)
 
     def _correct_stage(self, stage: Stage, new: Fields, time: float) -> None:
         problem, share = self.problem, stage.b * self._length
         held = self._numbers.shares[stage.number]
         self._play(f"correct {stage.number}", new, lambda: self._correct(new, held, solved=True))
         if problem.mean_velocities:
-            self._make_waiting()
+            self._playback.make()
             self._drive(new, share)
         self._play(f"ghosts {stage.number}", new, lambda: problem.write_walls(new, time))
 
@@ -223,59 +183,6 @@ class Projection(RungeKutta):
         """As `RungeKutta`; also a copy where implicit diffusion writes other walls to fields."""
         kept = change is not None and self._diffusion is not None
         return self._kept() if kept else super()._start(change)
-
-    def _play(self, name: str, fields: Fields, work: Callable[[], None]) -> None:
-        """Queue sweeps of a stage that makes these fields, until `_make_waiting`."""
-        arrays = id(fields[self._advanced[0]]), id(self.pressure.now)
-        self._waiting.append(((name, *arrays), work))
-        if not self._plays_back:
-            self._make_waiting()
-
-    def _make_waiting(self) -> None:
-        """Make the waiting sweeps, all together: from the third time on as a replay.
-
-        The first time allocates the arrays that they need, the second time records them.
-        """
-        if not self._waiting:
-            return
-        key, works = zip(*self._waiting, strict=True)
-        self._waiting.clear()
-
-        def work() -> None:
-            with self.problem.backend.continuing() if self._continues else nullcontext():
-                for make_sweeps in works:
-                    make_sweeps()
-
-        if not self._plays_back:
-            work()
-            return
-        plays, self._made = self._recorded(), key
-        if self._solved is not None:
-            plays.next[self._solved] = key
-            self._solved = None
-        if self._continued is not None:
-            assert self._continued == key
-            self._continued = None
-            return
-        play = plays.get(key)
-        if play is None:
-            args = work, False, self._continues
-            plays[key] = self._machine.replayed(*args) if key in plays else None
-            play = plays[key] or work
-        play()
-
-    def _recorded(self) -> Plays:
-        """The recorded sweeps of steps of this length."""
-        of_system, _ = self.pressure.solver(self._length)
-        length = 0.0 if self._numbers.holds else self._length
-        system, plays = self._plays.get(length, (None, Plays()))
-        if system is not of_system:  # recorded with other arrays
-            self._plays.pop(length, None)
-            while len(self._plays) > 1:
-                del self._plays[next(iter(self._plays))]
-            plays = Plays()
-            self._plays[length] = of_system, plays
-        return plays
 
     def _make_stage(
         self, fields: tuple[Fields, Fields, Fields], stage: Stage, time: float, rates: Fields
@@ -471,129 +378,3 @@ class Projection(RungeKutta):
         problem.write_faces(scratch, self.time + dt)
         with suppress(NotConverged, Diverged):  # the next step raises it again
             self._find_pressure(scratch, dt, self.time)
-
-
-class StepNumbers:
-    """The numbers in the sweeps of a step that follow from its length.
-
-    `dt` is the length, `shares` are b dt of each stage, `factors` -1 / (b dt). A device that
-    `holds` them in its memory need not record its sweeps anew for each length.
-    """
-
-    def __init__(self, backend: Backend, axes: int, stages: Sequence[Stage], holds: bool):
-        self._backend, self._stages, self.holds = backend, stages, holds
-        self._taken, count = 0.0, 1 + 2 * len(stages)
-        if holds:
-            self._place([HeldNumber(backend.zeros((1,) * axes)) for _ in range(count)])
-
-    def _place(self, numbers: Sequence[Any]) -> None:
-        self.dt, *others = numbers
-        self.shares, self.factors = others[: len(self._stages)], others[len(self._stages) :]
-
-    def take(self, length: float) -> None:
-        """Take the length of the step that follows."""
-        if length == self._taken:
-            return
-        self._taken = length
-        shares = [stage.b * length for stage in self._stages]
-        numbers = [length, *shares, *[-1.0 / share for share in shares]]
-        if not self.holds:
-            self._place(numbers)
-            return
-        for number, held in zip(numbers, (self.dt, *self.shares, *self.factors), strict=True):
-            self._backend.sweep(fill, held.array, whole(held.array.shape), number)
-
-
-class Pressure:
-    """p / rho and its solver: `now` of the last stage, `before` of the stage before.
-
-    `known` counts the stages solved so far, `case` holds the options of the solver.
-    """
-
-    def __init__(self, problem: "Staggered", case: Case, stages: tuple[Stage, ...]):
-        self._problem, self._case, self._stages = problem, case, stages
-        copy = Sweeps(problem.grid, problem.backend, problem.halo).like
-        self.now = copy(problem.fields["pressure"])
-        self.before = copy(self.now)
-        self.known = 0
-        self.norm = float("nan")
-        """The norm at which the last iteration ended."""
-        self.count = 0
-        """The number of its iterations."""
-        self._speed = problem.backend.accumulator("max")
-        self._solvers: dict[float, Method] = {}
-        self.counts: dict[int, int] = {}
-        """The iterations of the step before, by stage."""
-
-    def reach_of(self, stage: Stage) -> float:
-        """The time of a stage's initial guess after the last pressure, over the time between the
-        last two pressures."""
-        count, number = len(self._stages), stage.number
-        last, before = (self._stages[(number - n) % count].begin - (number < n) for n in (1, 2))
-        if count == 1:
-            before = -2.0
-        if self.known > 1 and last != before:
-            return (stage.begin - last) / (last - before)
-        return 0.0
-
-    def begin(self, fields: Fields, factor: Any, length: float, reach: float | None = None) -> None:
-        """Make the right side, div u* times a factor, -1 / dt, and the largest velocity of u*;
-        sweeps only.
-
-        With a `reach` the initial guess is the line through the last two pressures.
-        """
-        problem, pair = self._problem, (self.now, self.before)
-        interior, (system, _) = problem.grid.interior, self.solver(length)
-        args = (factor, *problem.velocities(fields), *problem.inverse_spacings)
-        sweeps = [PointSweep(flow.scaled_divergence, system.b, interior, args)]
-        if reach is not None:
-            sweeps.append(PointSweep(flow.extrapolated, pair, interior, (*pair, reach)))
-        problem.add_speeds(fields, self._speed, besides=sweeps)
-        self._speed.post()
-
-    def solve(
-        self,
-        dt: float,
-        length: float,
-        fastest: Callable[[], float],
-        time: float,
-        following: Following | None = None,
-    ) -> None:
-        """Solve for the p that makes u* - dt grad p free of divergence, after `begin`.
-
-        `fastest` gives the largest velocity at the start of the step, of this `length`;
-        `following`: see `iterating`. Raises NotConverged.
-        """
-        system, method = self.solver(length)
-        of_rest, spacing = self._speed.posted(), min(self._problem.steps_along_axes)
-
-        def scale() -> float:
-            """The residual of the pressure is the remaining div u, over dt."""
-            return max(fastest(), REST * of_rest()) / (spacing * dt)
-
-        # At least one iteration: otherwise a pressure within the tolerance would not change, and a
-        # march would never come to rest.
-        criterion = Criterion(self._case.solver, system, self.now, scale=scale, looks_first=False)
-        method.restart_from_zero()
-        stage = self.known % len(self._stages)
-        expected = self.counts.get(stage, 0)
-        outcome = iterate(method, criterion, Silent(), expected=expected, following=following)
-        self.now = method.u
-        self.norm, self.count = outcome.norm, outcome.count
-        self.counts[stage] = outcome.count
-        demand_converged(outcome, f"the pressure at t = {time:g}")
-
-    def solver(self, length: float) -> tuple[System, Method]:
-        """The system and its method; with obstacles they depend on the length of the step."""
-        length = length if self._problem.bodies is not None else 0.0
-        if length not in self._solvers:
-            while len(self._solvers) > 1:  # keep one more: the last step may be shorter
-                del self._solvers[next(iter(self._solvers))]
-            system = self._problem.pressure_system(length)
-            method = make_method(self._case, system, self.now)
-            method.settle()
-            self._solvers[length] = method
-        method = self._solvers[length]
-        if method.u is not self.now:  # the steps before had another length
-            self.now = method.system.like(self.now, method.u)
-        return method.system, method

@@ -1,0 +1,162 @@
+"""Sweeps that are recorded once and played back, and that a device begins before its host knows."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from heatsolve.backends import Backend
+from heatsolve.linear.system import Sweeps, System
+from heatsolve.models.base import Fields
+from heatsolve.models.flow.pressure import Pressure
+from heatsolve.models.transport.equations import Stage
+from heatsolve.stencil.grid import whole
+from heatsolve.stencil.language import fill
+from heatsolve.stencil.trace import HeldNumber
+
+Key = tuple[Any, ...]
+"""The names of sweeps that are made together, each with its arrays."""
+
+
+class Recorded(dict[Key, Callable[[], None] | None]):
+    """Recorded sweeps; None for sweeps that ran only once.
+
+    `next` names the sweeps that came after a pressure, by the sweeps before it and by the number of
+    its iterations, on which depends the array of the pressure.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.next: dict[tuple[Key, int], Key] = {}
+
+
+class Playback:
+    """The sweeps of a step from one pressure to the next: they wait, and are made together.
+
+    The first time allocates the arrays that they need, the second time records them, from the third
+    time on they are played back, if the machine `plays_back`. If it `continues`, a device begins
+    them behind the iteration for the pressure, before the host has read how that ended; they do
+    nothing unless it converges at the iteration that the step before needed.
+
+    What is recorded serves one system of the `pressure`, and one length of a step unless a device
+    holds the `numbers` that follow from it.
+    """
+
+    def __init__(
+        self,
+        machine: Sweeps,
+        pressure: Pressure,
+        numbers: "StepNumbers",
+        plays_back: bool,
+        continues: bool,
+    ):
+        self._machine, self._pressure, self._numbers = machine, pressure, numbers
+        self._plays_back, self._continues = plays_back, continues
+        self._waiting: list[tuple[Key, Callable[[], None]]] = []
+        self._recorded: dict[float, tuple[System, Recorded]] = {}
+        self._made: Key = ()
+        """The sweeps that were made last."""
+        self._solved: tuple[Key, int] | None = None
+        """The sweeps before the last pressure and its iterations, until the next sweeps come."""
+        self._followed: Key | None = None
+        """The sweeps that are queued behind an iteration."""
+        self._continued: Key | None = None
+        """These, if the device has made them."""
+
+    def add(self, name: str, fields: Fields, work: Callable[[], None]) -> None:
+        """Let sweeps, named with the fields that they write, wait until `make`."""
+        key = name, id(next(iter(fields.values()))), id(self._pressure.now)
+        self._waiting.append((key, work))
+        if not self._plays_back:
+            self.make()
+
+    def make(self) -> None:
+        """Make the sweeps that wait, unless the device has made them already."""
+        if not self._waiting:
+            return
+        key, works = zip(*self._waiting, strict=True)
+        self._waiting.clear()
+
+        def work() -> None:
+            with self._machine.backend.continuing() if self._continues else nullcontext():
+                for make_sweeps in works:
+                    make_sweeps()
+
+        if not self._plays_back:
+            work()
+            return
+        plays, self._made = self._present(), key
+        if self._solved is not None:
+            plays.next[self._solved], self._solved = key, None
+        if self._continued is not None:
+            assert self._continued == key
+            self._continued = None
+            return
+        play = plays.get(key)
+        if play is None:
+            args = work, False, self._continues
+            plays[key] = self._machine.replayed(*args) if key in plays else None
+            play = plays[key] or work
+        play()
+
+    def following(self, iterations: int) -> Callable[[], None] | None:
+        """The sweeps that follow so many iterations for the pressure, if they are known."""
+        if not self._continues:
+            return None
+        plays = self._present()
+        self._followed = plays.next.get((self._made, iterations))
+        return None if self._followed is None else plays.get(self._followed)
+
+    def solved(self, iterations: int) -> None:
+        """The pressure has converged after so many iterations."""
+        if self._continues:
+            self._solved = self._made, iterations
+            self._continued = self._followed if self._machine.backend.continued else None
+
+    def forget(self) -> None:
+        """Begin a step, also after one that broke off."""
+        self._waiting.clear()
+        self._solved = self._continued = None
+
+    def _present(self) -> Recorded:
+        """The sweeps that are recorded for the present step."""
+        of_system, _ = self._pressure.solver(self._numbers.length)
+        length = 0.0 if self._numbers.holds else self._numbers.length
+        system, plays = self._recorded.get(length, (None, Recorded()))
+        if system is not of_system:  # recorded with other arrays
+            self._recorded.pop(length, None)
+            while len(self._recorded) > 1:
+                del self._recorded[next(iter(self._recorded))]
+            plays = Recorded()
+            self._recorded[length] = of_system, plays
+        return plays
+
+
+class StepNumbers:
+    """The numbers in the sweeps of a step that follow from its length.
+
+    `dt` is the `length`, `shares` are b dt of each stage, `factors` -1 / (b dt). A device that
+    `holds` them in its memory need not record its sweeps anew for each length.
+    """
+
+    def __init__(self, backend: Backend, axes: int, stages: Sequence[Stage], holds: bool):
+        self._backend, self._stages, self.holds = backend, stages, holds
+        self.length, count = 0.0, 1 + 2 * len(stages)
+        if holds:
+            self._place([HeldNumber(backend.zeros((1,) * axes)) for _ in range(count)])
+
+    def _place(self, numbers: Sequence[Any]) -> None:
+        self.dt, *others = numbers
+        self.shares, self.factors = others[: len(self._stages)], others[len(self._stages) :]
+
+    def take(self, length: float) -> None:
+        """Take the length of the step that follows."""
+        if length == self.length:
+            return
+        self.length = length
+        shares = [stage.b * length for stage in self._stages]
+        numbers = [length, *shares, *[-1.0 / share for share in shares]]
+        if not self.holds:
+            self._place(numbers)
+            return
+        for number, held in zip(numbers, (self.dt, *self.shares, *self.factors), strict=True):
+            self._backend.sweep(fill, held.array, whole(held.array.shape), number)

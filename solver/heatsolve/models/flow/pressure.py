@@ -1,0 +1,116 @@
+"""The pressure of a projection: its right side, its solver, and its start from earlier stages."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from heatsolve.backends import PointSweep
+from heatsolve.case.case import Case
+from heatsolve.linear.iterate import Following, iterate
+from heatsolve.linear.stopping import Criterion
+from heatsolve.linear.system import Method, Sweeps, System
+from heatsolve.models.base import Fields, Silent, demand_converged
+from heatsolve.models.flow import equations as flow
+from heatsolve.models.heat.solver import make_method
+from heatsolve.models.transport.equations import Stage
+
+if TYPE_CHECKING:
+    from heatsolve.models.flow.staggered import Staggered
+
+REST = 1e-4
+"""A fluid counts as at rest below this share of the velocity that forces would give it in a step:
+the rest of the forces is rounding, to which no pressure converges."""
+
+
+class Pressure:
+    """p / rho and its solver: `now` of the last stage, `before` of the stage before.
+
+    `known` counts the stages solved so far, `case` holds the options of the solver.
+    """
+
+    def __init__(self, problem: "Staggered", case: Case, stages: tuple[Stage, ...]):
+        self._problem, self._case, self._stages = problem, case, stages
+        copy = Sweeps(problem.grid, problem.backend, problem.halo).like
+        self.now = copy(problem.fields["pressure"])
+        self.before = copy(self.now)
+        self.known = 0
+        self.norm = float("nan")
+        """The norm at which the last iteration ended."""
+        self.count = 0
+        """The number of its iterations."""
+        self._speed = problem.backend.accumulator("max")
+        self._solvers: dict[float, Method] = {}
+        self.counts: dict[int, int] = {}
+        """The iterations of the step before, by stage."""
+
+    def reach_of(self, stage: Stage) -> float:
+        """The time of a stage's initial guess after the last pressure, over the time between the
+        last two pressures."""
+        count, number = len(self._stages), stage.number
+        last, before = (self._stages[(number - n) % count].begin - (number < n) for n in (1, 2))
+        if count == 1:
+            before = -2.0
+        if self.known > 1 and last != before:
+            return (stage.begin - last) / (last - before)
+        return 0.0
+
+    def begin(self, fields: Fields, factor: Any, length: float, reach: float | None = None) -> None:
+        """Make the right side, div u* times a factor, -1 / dt, and the largest velocity of u*;
+        sweeps only.
+
+        With a `reach` the initial guess is the line through the last two pressures.
+        """
+        problem, pair = self._problem, (self.now, self.before)
+        interior, (system, _) = problem.grid.interior, self.solver(length)
+        args = (factor, *problem.velocities(fields), *problem.inverse_spacings)
+        sweeps = [PointSweep(flow.scaled_divergence, system.b, interior, args)]
+        if reach is not None:
+            sweeps.append(PointSweep(flow.extrapolated, pair, interior, (*pair, reach)))
+        problem.add_speeds(fields, self._speed, besides=sweeps)
+        self._speed.post()
+
+    def solve(
+        self,
+        dt: float,
+        length: float,
+        fastest: Callable[[], float],
+        time: float,
+        following: Following | None = None,
+    ) -> None:
+        """Solve for the p that makes u* - dt grad p free of divergence, after `begin`.
+
+        `fastest` gives the largest velocity at the start of the step, of this `length`;
+        `following`: see `iterating`. Raises NotConverged.
+        """
+        system, method = self.solver(length)
+        of_rest, spacing = self._speed.posted(), min(self._problem.steps_along_axes)
+
+        def scale() -> float:
+            """The residual of the pressure is the remaining div u, over dt."""
+            return max(fastest(), REST * of_rest()) / (spacing * dt)
+
+        # At least one iteration: otherwise a pressure within the tolerance would not change, and a
+        # march would never come to rest.
+        criterion = Criterion(self._case.solver, system, self.now, scale=scale, looks_first=False)
+        method.restart_from_zero()
+        stage = self.known % len(self._stages)
+        expected = self.counts.get(stage, 0)
+        outcome = iterate(method, criterion, Silent(), expected=expected, following=following)
+        self.now = method.u
+        self.norm, self.count = outcome.norm, outcome.count
+        self.counts[stage] = outcome.count
+        demand_converged(outcome, f"the pressure at t = {time:g}")
+
+    def solver(self, length: float) -> tuple[System, Method]:
+        """The system and its method; with obstacles they depend on the length of the step."""
+        length = length if self._problem.bodies is not None else 0.0
+        if length not in self._solvers:
+            while len(self._solvers) > 1:  # keep one more: the last step may be shorter
+                del self._solvers[next(iter(self._solvers))]
+            system = self._problem.pressure_system(length)
+            method = make_method(self._case, system, self.now)
+            method.settle()
+            self._solvers[length] = method
+        method = self._solvers[length]
+        if method.u is not self.now:  # the steps before had another length
+            self.now = method.system.like(self.now, method.u)
+        return method.system, method
