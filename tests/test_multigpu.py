@@ -64,10 +64,18 @@ def alone(tmp_path_factory):
     return folder
 
 
+PAIRS = [
+    pytest.param(transport, name, marks=[pytest.mark.thorough] * (transport != "peer" and one))
+    for transport, first in (("peer", "cupy"), ("nccl", "cuda"), ("host", "cupy"))
+    for name in ("cupy", "cuda")
+    for one in [name != first]
+]
+"""Transports and backends; those not marked meet each of them."""
+
+
 @mpi
 @pytest.mark.multigpu
-@pytest.mark.parametrize("name", ["cupy", "cuda"])
-@pytest.mark.parametrize("transport", LINKED)
+@pytest.mark.parametrize(("transport", "name"), PAIRS)
 @pytest.mark.parametrize("gpus", [2, 4, 8])
 def test_same_bits_as_one_gpu(gpus, transport, name, alone, tmp_path, monkeypatch):
     if count_gpus() < gpus:
