@@ -398,10 +398,14 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
         return case
     layers -= 1 - layers % 2  # odd, as the number of sweeps of a pass
     if machine.on_device and layers > 1:
+        sweeps, in_step = layers, 0
         if case.scheme == "collocated":  # each step begins with an exchange
-            most = min(most, case.solver.iterations or most)
+            in_step = case.solver.iterations or 0
+            most = min(most, in_step or most)
         divided = [n for n, parts in zip(extents, dims, strict=True) if parts > 1]
         layers *= passes_between_exchanges(layers, most, math.prod(extents) // min(divided))
+        if layers < in_step < layers + sweeps and in_step <= most:
+            layers = in_step  # no second exchange for the rest of a step
     parallel = case.parallel.model_copy(update={"halo": layers})
     return case.model_copy(update={"parallel": parallel})
 

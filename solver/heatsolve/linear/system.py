@@ -28,17 +28,20 @@ class Sweeps:
     backend: Backend
     halo: Halo
 
-    def sweep(self, point: Point, out: Any, u: Any, *arguments: Any) -> None:
+    def sweep(
+        self, point: Point, out: Any, u: Any, *arguments: Any, along: Sequence[Any] = ()
+    ) -> None:
         """out[p] = point(p, u, *arguments) at all unknowns, with up-to-date values in the ghosts.
 
-        The ghosts of u are written, unless a device reads the other end of a periodic axis itself.
+        The ghosts of u are written, unless a device reads the other end of a periodic axis itself;
+        those of other arrays travel `along`.
         """
         if self._own_ends:
             self.backend.sweep(point, out, self.halo.inner, u, *arguments, wraps=self._own_ends)
             return
-        self.halo.start(u)  # overlaps with the sweep of the points that need no such ghost
+        self.halo.start(u, *along)  # overlaps with the sweep of points that need no such ghost
         self.backend.sweep(point, out, self.halo.inner, u, *arguments)
-        self.halo.finish(u)
+        self.halo.finish(u, *along)
         for slab in self.halo.rim:
             self.backend.sweep(point, out, slab, u, *arguments)
 
@@ -56,6 +59,7 @@ class Sweeps:
         *arguments: Any,
         change: Accumulator | None = None,
         number: int = 0,
+        along: Sequence[Any] = (),
     ) -> None:
         """Sweep `number` of a sequence, new[p] = point(p, u, *arguments), each from the result of
         the one before.
@@ -67,7 +71,7 @@ class Sweeps:
         changed, out = with_norm_of_change(point, new, change)
         since_exchange = number % halo.depth
         if since_exchange == 0:
-            self.sweep(changed, out, u, *arguments)
+            self.sweep(changed, out, u, *arguments, along=along)
         else:
             halo.wrap(u)
             sweep(changed, out, self.grid.interior, u, *arguments)
@@ -82,22 +86,24 @@ class Sweeps:
         stages: Sequence[Sequence[Any]],
         changes: Sequence[Accumulator | None],
         number: int = 0,
+        along: Sequence[Any] = (),
     ) -> int:
         """Make as many updates of a sequence as pay in one pass through memory; return how many.
 
         Update n takes the arguments stages[n] after u, and puts a norm of its change into
         changes[n]. The result of the last update is in `new`; u is not changed. The number is odd,
-        so single updates, back and forth between the arrays, would leave the result there, too.
+        so single updates, back and forth between the arrays, would leave the result there, too. If
+        u is exchanged, the ghosts of other arrays travel `along`.
         """
         halo, grid = self.halo, self.grid
         since_exchange = number % halo.depth
         most = self._most(point, u, stages, changes, number)
         if most == 1:
-            self.update(point, new, u, *stages[0], change=changes[0], number=number)
+            self.update(point, new, u, *stages[0], change=changes[0], number=number, along=along)
             return 1
         # Each sweep spoils one more layer beside stale ghosts; the margin has a layer for each.
         if since_exchange == 0:
-            halo.exchange(u)
+            halo.exchange(u, *along)
         else:
             halo.wrap(u)
         region, args = halo.around(since_exchange), (stages[:most], halo.wraps, changes[:most])

@@ -572,9 +572,11 @@ def check_source() -> str:
     return f"#define GROUPS {GROUPS}\n" + constants() + cuda_text("check.cuh")
 
 
-def peer_source(most_peers: int) -> str:
-    """CUDA C of the kernel of exchanges through peer memory."""
-    return f"#define MOST_PEERS {most_peers}\ntypedef long long integer;\n" + cuda_text("peers.cuh")
+def peer_source(threads: int, flag: int) -> str:
+    """CUDA C of the kernel of exchanges through peer memory, of blocks of so many threads; a flag
+    takes so many bytes."""
+    defines = f"#define THREADS {threads}\n#define FLAG {flag}\ntypedef long long integer;\n"
+    return defines + cuda_text("peers.cuh")
 
 
 def c_function(name: str, tape: Tape, precision: str) -> str:

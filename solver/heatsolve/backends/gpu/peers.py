@@ -1,16 +1,17 @@
 """Peer memory: transfers between the GPUs of one host by stores into each other's memory.
 
-Each process has a slab of memory that the others map (CUDA IPC), with a mailbox and a flag for each
-of them. An exchange is one kernel: it stores what leaves into the mailboxes of the peers, raises
-its flags there, waits for theirs, and takes what has arrived. The host plays no part, so graphs
-hold exchanges as they hold sweeps; messages are counted in the memory of the device, and a peer
-that sends message n + 2 knows that message n was taken, because it has seen message n + 1.
+Each process has a slab of memory that the others map (CUDA IPC), with a mailbox and flags for each
+of them. An exchange is one kernel. Each of its blocks stores a share of what leaves into the
+mailbox of a peer, raises its flag there, waits for the flag of the peer's block, and takes what has
+arrived. The host plays no part, so graphs hold exchanges as they hold sweeps. Messages are counted
+in the memory of the device, and a peer that sends message n + 2 knows that message n was taken,
+because it has seen message n + 1.
 """
 
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,15 +22,15 @@ from heatsolve.backends.gpu.links import Link, Parcels, first_line
 if TYPE_CHECKING:
     from heatsolve.backends.gpu.backend import DeviceBackend
 
-MOST_PEERS = 32
-"""Processes that one host may have: threads of a block, one for each peer."""
 PLACE = 8 << 20
 """Bytes of a message; longer ones are sent in parts."""
-LINE = 128
-"""Bytes from one flag to the next, so that each lies in a line of the cache of its own."""
-VECTOR = 16
-"""Bytes that a thread moves at once; parcels begin at a multiple of them in a mailbox."""
-THREADS, MOST_BLOCKS = 512, 64
+THREADS, TILE = 512, 16 * 512
+"""Threads of a block, and the bytes that they move at once."""
+MOST_BLOCKS = 192
+"""Blocks of a kernel: all find room on a GPU, as each waits for another one."""
+FLAG, LINE, VECTOR = 32, 128, 16
+"""Bytes of a flag and of a count, so that none shares a line of a cache, and bytes that a
+thread moves at once: parcels begin at a multiple of them in a mailbox."""
 PATIENCE = {False: 10.0, True: 900.0}
 """Seconds after which a silent peer is given up, while the link is proved and later on."""
 _SLABS: dict[tuple[str, str, int], "Slabs"] = {}
@@ -40,9 +41,9 @@ _SLABS: dict[tuple[str, str, int], "Slabs"] = {}
 class Slabs:
     """The addresses of the slabs of all processes, in the order of ranks, as `rank` sees them.
 
-    A slab holds, for each process, a flag and a count of messages, then the state of a kernel, and
-    for each process a mailbox with places for an even and for an odd message. It lives as long as
-    its process: a peer may still write to it.
+    A slab holds, for each process, a flag of each block, the counts of its messages, and a mailbox
+    with places for an even and for an odd message; then the state of the kernel. It lives as long
+    as its process: a peer may still write to it.
     """
 
     rank: int
@@ -55,23 +56,28 @@ class Slabs:
     @property
     def head(self) -> int:
         """Bytes before the mailboxes."""
-        return (2 * self.size + 1) * LINE
+        return head_of(self.size)
 
-    def flag(self, of: int, at: int) -> int:
-        """The address of a process's flag in the slab of another one."""
-        return self.addresses[at] + of * LINE
+    def flags(self, of: int, at: int) -> int:
+        """The address of a process's flags in the slab of another one."""
+        return self.addresses[at] + of * MOST_BLOCKS * FLAG
 
-    def count(self, peer: int) -> int:
-        """The address of the number of messages to and from a peer."""
-        return self.addresses[self.rank] + (self.size + peer) * LINE
+    def counts(self, peer: int) -> int:
+        """The address of the number of messages to and from a peer, and of finished blocks."""
+        return self.addresses[self.rank] + self.size * MOST_BLOCKS * FLAG + peer * LINE
 
     @property
     def state(self) -> int:
-        return self.addresses[self.rank] + 2 * self.size * LINE
+        return self.counts(self.size)
 
     def mailbox(self, of: int, at: int) -> int:
         """The address, in the slab of a process, of what another one sends to it."""
         return self.addresses[at] + self.head + 2 * PLACE * of
+
+
+def head_of(size: int) -> int:
+    """Bytes before the mailboxes in a slab of so many processes."""
+    return size * MOST_BLOCKS * FLAG + (size + 1) * LINE
 
 
 class PeerMemory(Link):
@@ -82,7 +88,7 @@ class PeerMemory(Link):
     def __init__(self, backend: "DeviceBackend", slabs: Slabs):
         super().__init__(backend, slabs.size)
         self._slabs = slabs
-        self._kernel = backend.compiled(peer_source(MOST_PEERS), "exchange")
+        self._kernel = backend.compiled(peer_source(THREADS, FLAG), "exchange")
         self._lost = backend.pinned((1,), np.int64)
         self._lost[:] = 0
         self._tables: dict[Any, list[tuple[Launch, tuple[Any, ...]]]] = {}
@@ -129,51 +135,58 @@ class PeerMemory(Link):
         key = (*both, self.trusted)
         if key not in self._tables:
             parts = [list(parts_of(parcels)) for parcels in both]
-            numbers = sorted({number for pieces in parts for number, *_ in pieces})
+            numbers = sorted({part.number for parts_of_one in parts for part in parts_of_one})
             self._tables[key] = [
-                self._kernel_of(*[[p for n, *p in pieces if n == number] for pieces in parts])
+                self._kernel_of(*[[p for p in of_one if p.number == number] for of_one in parts])
                 for number in numbers
             ]
         return self._tables[key]
 
     def _kernel_of(
-        self, leaving: Sequence[Sequence[int]], arriving: Sequence[Sequence[int]]
+        self, leaving: "Sequence[Part]", arriving: "Sequence[Part]"
     ) -> tuple[Launch, tuple[Any, ...]]:
         """The launch of parts of parcels that all fit into their places."""
-        slabs, integer, stored = self._slabs, self._backend.integer, self._backend.stored
-        rank = slabs.rank
-        own = [address for address, *_, peer in leaving if peer == rank]
-        leaving = [piece for piece in leaving if piece[-1] != rank]
-        peers = sorted({piece[-1] for piece in (*leaving, *arriving)} - {rank})
-        row_of = {peer: row for row, peer in enumerate((*peers, rank))}
-        rows = [
-            (there, slabs.mailbox(rank, peer) + place, size, row_of[peer])
-            for there, place, size, peer in leaving
-        ]
-        for here, place, size, peer in arriving:
-            # From itself: a copy, whose source is no mailbox.
-            box = own.pop(0) if peer == rank else slabs.mailbox(peer, rank) + place
-            rows.append((here, box, size, row_of[peer]))
-        about_peers = [
-            (slabs.flag(rank, peer), slabs.flag(peer, rank), slabs.count(peer)) for peer in peers
-        ]
-        total = max(sum(row[2] for row in rows[: len(leaving)]), 1)
-        blocks = min(-(-total // (2 * VECTOR * THREADS)), MOST_BLOCKS)
-        numbers = len(leaving), len(arriving)
-        args = (
-            stored(np.array(rows, np.int64).reshape(-1)), *map(integer, numbers),
-            stored(np.array(about_peers, np.int64).reshape(-1)), integer(len(peers)),
-            integer(PLACE), integer(slabs.state), integer(self._lost.ctypes.data),
-            integer(1e9 * PATIENCE[self.trusted]), integer(self.trusted),
-        )  # fmt: skip
-        return Launch((blocks, 1, 1), (THREADS, 1, 1), ()), args
+        slabs, backend, rank = self._slabs, self._backend, self._slabs.rank
+        parcels: list[tuple[int, int, int]] = []
+        about: list[tuple[int, ...]] = []
+        peers = sorted({part.peer for part in (*leaving, *arriving)})
+        for peer in peers:
+            sent, taken = ([p for p in of if p.peer == peer] for of in (leaving, arriving))
+            tiles = max(sum(-(-part.size // TILE) for part in of) for of in (sent, taken))
+            # Both ends must find the same; neighbours along an axis are two at most.
+            blocks = min(max(tiles, 1), MOST_BLOCKS // max(2, len(peers) - (rank in peers)))
+            first = len(parcels)
+            if peer == rank:  # a copy, in which no mailbox has a part
+                here = zip(taken, sent, strict=True)
+                parcels += [(to.address, of.address, to.size) for to, of in here]
+                about.append((first, first, first, len(parcels), 0, 0, 0, blocks))
+                continue
+            there = slabs.mailbox(rank, peer)
+            parcels += [(part.address, there + part.place, part.size) for part in sent]
+            middle, box = len(parcels), slabs.mailbox(peer, rank)
+            parcels += [(part.address, box + part.place, part.size) for part in taken]
+            flags = slabs.flags(rank, peer), slabs.flags(peer, rank)
+            rows = first, middle, middle, len(parcels)
+            about.append((*rows, *flags, slabs.counts(peer), blocks))
+        tables = [backend.stored(np.array(rows, np.int64).reshape(-1)) for rows in (parcels, about)]
+        deadline = int(1e9 * PATIENCE[self.trusted])
+        numbers = PLACE, slabs.state, self._lost.ctypes.data, deadline, self.trusted
+        launch = Launch((max(row[-1] for row in about), len(about), 1), (THREADS, 1, 1), ())
+        return launch, (*tables, *map(backend.integer, numbers))
 
 
-def parts_of(parcels: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int, int, int]]:
-    """Cut parcels (address, bytes, peer) where the place of a message to their peer ends.
+class Part(NamedTuple):
+    """A part of a parcel: of which message to its peer, where it lies, and its place there."""
 
-    Yield the number of the message, the address, the place in it, the bytes and the peer.
-    """
+    number: int
+    address: int
+    place: int
+    size: int
+    peer: int
+
+
+def parts_of(parcels: Sequence[tuple[int, int, int]]) -> Iterator[Part]:
+    """Cut parcels (address, bytes, peer) where the place of a message to their peer ends."""
     filled: dict[int, int] = {}
     for address, size, peer in parcels:
         begin = -(-filled.get(peer, 0) // VECTOR) * VECTOR
@@ -182,7 +195,7 @@ def parts_of(parcels: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int
         while done < size:
             number, place = divmod(begin + done, PLACE)
             part = min(size - done, PLACE - place)
-            yield number, address + done, place, part, peer
+            yield Part(number, address + done, place, part, peer)
             done += part
 
 
@@ -200,8 +213,8 @@ def connect_peers(backend: "DeviceBackend", ranks: Any) -> tuple[PeerMemory | No
     reasons = [reason for reason, *_ in answers if reason]
     if reasons:
         return None, reasons[0]
-    if len({host for _, (host, _), _ in answers}) > 1 or ranks.size > MOST_PEERS:
-        return None, f"it joins up to {MOST_PEERS} processes of one host"
+    if len({host for _, (host, _), _ in answers}) > 1:
+        return None, "there are several hosts"
     if len({place for _, place, _ in answers}) < ranks.size:
         return None, "processes share a GPU"
     runtime = cupy.cuda.runtime
@@ -223,7 +236,7 @@ def connect_peers(backend: "DeviceBackend", ranks: Any) -> tuple[PeerMemory | No
 def mapped(runtime: Any, ranks: Any) -> tuple[str, Slabs | None]:
     """A slab of this process and the slabs of the others, or why they cannot be mapped."""
     reason, own, handle = "", 0, b""
-    size = (2 * ranks.size + 1) * LINE + 2 * PLACE * ranks.size
+    size = head_of(ranks.size) + 2 * PLACE * ranks.size
     try:
         own = runtime.malloc(size)
         handle = runtime.ipcGetMemHandle(own)

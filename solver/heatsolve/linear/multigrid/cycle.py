@@ -79,12 +79,13 @@ class Multigrid(Pairwise):
         copies = not self._swaps or self._overlapped is not None or (self._nested and number == 0)
         if change is not None and copies:
             self._old = self.system.like(self.solution(number), self._old)
-        self._copy_in(number)
         if norm is not None and norm.in_descent and norm.descended_after != number:
             # Nobody asks for the norm of the start.
             assert isinstance(self._finest, FusedLevel)
-            u = self._newest(number)
-            self._play(self._finest.descend, u, self._pair[u is self._pair[0]])
+            u, along = self._newest(number), self._copy_in(number)
+            self._play(self._finest.descend, u, self._pair[u is self._pair[0]], *along)
+        else:
+            self._bring(*self._copy_in(number))
         (self._replayed_cycle(number) if number or not self._nested else self._full)()
         if norm is not None:
             norm.valid_after = number + 1
@@ -114,9 +115,9 @@ class Multigrid(Pairwise):
     def _descend(self, steps: int, norm: "FusedNorm") -> None:
         """Make the descent of the cycle after `steps` cycles: it adds their residual's norm."""
         norm.forget()
-        self._copy_in(steps)
+        along = self._copy_in(steps)
         assert isinstance(self._finest, FusedLevel)
-        self._play(self._finest.descend_with_norm, self._newest(steps))
+        self._play(self._finest.descend_with_norm, self._newest(steps), *along)
         norm.descended_after = norm.valid_after = steps
 
     def _solve(self) -> None:
@@ -142,19 +143,30 @@ class Multigrid(Pairwise):
             if norm.valid_after == steps:
                 norm.valid_after = None  # the cycle has added all terms
                 return
-        self._copy_in(steps)
+        self._bring(*self._copy_in(steps))
         level = self.system if self._overlapped is None else self._overlapped
         self._add_norm(level.residual_norm, self._newest(steps), into)
 
-    def _copy_in(self, steps: int) -> None:
+    def _copy_in(self, steps: int) -> tuple[Any, ...]:
         """Copy u after these steps, and b, into the arrays of an overlapped finest level, unless
-        they are there; a cycle or a norm follows."""
-        if (level := self._overlapped) is not None:
-            if not level.is_copied_in and self._own:
-                self._play(level.bring_b)
-            elif not level.is_copied_in:
-                self._play(level.copy_in, self._newest(steps), self.u, self.system.b)
-            level.is_copied_in = level.is_newer = True
+        they are there; a cycle or a norm follows. Return the arrays whose layers are still to be
+        brought, b alone or none."""
+        if (level := self._overlapped) is None:
+            return ()
+        there = level.is_copied_in
+        level.is_copied_in = level.is_newer = True
+        if there:
+            return ()
+        if self._own:
+            return (level.system.b,)
+        self._play(level.copy_in, self._newest(steps), self.u, self.system.b)
+        return ()
+
+    def _bring(self, *arrays: Any) -> None:
+        """Bring the layers of arrays of an overlapped finest level, if there are any."""
+        if arrays:
+            assert self._overlapped is not None
+            self._play(self._overlapped.bring, *arrays)
 
     def _play(self, work: Callable[..., Any], *arrays: Any) -> None:
         """Play back work on these arrays."""

@@ -261,14 +261,15 @@ class OverlappedLevel(FusedLevel):
             return False
         return all(self._ranks.gather(super().fuse_norm(norm, restricts)))
 
-    def descend(self, u: Any, other: Any) -> Any:
-        self._bring_layers(u)
+    def descend(self, u: Any, other: Any, *along: Any) -> Any:
+        """As of `FusedLevel`; the layers of other arrays are brought along."""
+        self.bring(u, *along)
         result = super().descend(u, other)
         self._exchange_residual()
         return result
 
-    def descend_with_norm(self, u: Any) -> None:
-        self._bring_layers(u)
+    def descend_with_norm(self, u: Any, *along: Any) -> None:
+        self.bring(u, *along)
         super().descend_with_norm(u)
         self._exchange_residual()
 
@@ -277,7 +278,7 @@ class OverlappedLevel(FusedLevel):
         self._exchange_residual()
         return result
 
-    def _bring_layers(self, *arrays: Any) -> None:
+    def bring(self, *arrays: Any) -> None:
         """Bring the neighbours' layers. Ghosts of periodic axes are not needed: passes read the
         other end of the array."""
         self._overlap.halo.exchange_along(0, *arrays)
@@ -333,11 +334,7 @@ class OverlappedLevel(FusedLevel):
         """Copy b alone, each time."""
         if self.system.b is not b:
             self._overlap.copy_own(self.system.b, b)
-            self.bring_b()
-
-    def bring_b(self) -> None:
-        """Bring the neighbours' layers of b."""
-        self._bring_layers(self.system.b)
+            self.bring(self.system.b)
 
     def copy_out(self, u: Any, own: Any) -> None:
         """Copy an array of this level into u of the block."""

@@ -116,8 +116,6 @@ class CollocatedStep(RungeKutta):
                 problem.write_wall(q, "pressure", wall, part.start)
         reciprocals = [1.0 / number for number in (dt, *[2.0 * h for h in spacings])]
         sweep(flow.pressure_source, self._b, grid.interior, *old, self._of_b * rho, *reciprocals)
-        if problem.halo.depth > 1:
-            problem.halo.exchange(self._b)  # the margin reads it, too
         p, q = find_pressure(p, q)
         problem.write_walls({"pressure": p}, part.start)
         forces = problem.sources(part.start)[: len(old)]
@@ -129,11 +127,12 @@ class CollocatedStep(RungeKutta):
     def _find_pressure(self, p: Any, q: Any) -> tuple[Any, Any]:
         """Make all sweeps, from p to q and back; return both arrays, the newer first."""
         done = 0
+        along = (self._b,) if self.problem.halo.depth > 1 else ()  # which the margin reads, too
         while done < self._sweeps:
             left = self._sweeps - done
-            args = [self._given] * left, [None] * left, done
+            args = [self._given] * left, [None] * left, done, along
             done += self._machine.updates(flow.pressure_sweep, q, p, *args)
-            p, q = q, p
+            p, q, along = q, p, ()
         return p, q
 
     def _play_pressure(self, p: Any, q: Any) -> tuple[Any, Any]:

@@ -1,38 +1,42 @@
 // Messages between the GPUs of one host, by stores into each other's memory.
 //
-// A row of `parcels`: the address of an array, the address of its place in a mailbox, its bytes,
-// and the row of its peer; parcels that leave first, then those that arrive. A row of `peers`: the
-// flag of this process in the peer's memory, the peer's flag here, and the address of the number of
-// messages so far. A mailbox has two places, for even and for odd messages, `place` bytes apart:
-// a peer that has raised its flag for message n has taken message n - 1 before.
+// A row of `parcels`: the address of an array, the address of its place in a mailbox, its bytes. A row
+// of `peers`: the first of the parcels that leave and the one behind the last, the same of those that
+// arrive, the flags of this process in the peer's memory (0: the peer is this process), the peer's
+// flags here, the counts, and the number of blocks. A mailbox has two places, for even and for odd
+// messages, `place` bytes apart: a peer that sends message n has taken message n - 1 before.
+//
+// A block exchanges its tiles of all parcels with the same block of the peer: none waits for others.
 
-#define PARCEL 4
-#define PEER 3
+#define PARCEL 3
+#define PEER 8
+#define TILE (16 * THREADS)
 #define IN_FLIGHT 4
 
-template <class T> __device__ void move_as(char* to, const char* from, integer bytes) {
-    const integer count = bytes / sizeof(T), step = gridDim.x * blockDim.x;
-    integer n = blockIdx.x * blockDim.x + threadIdx.x;
-    T* const target = (T*)to;
-    const T* const source = (const T*)from;
-    for (; n + (IN_FLIGHT - 1) * step < count; n += IN_FLIGHT * step) {
-        T values[IN_FLIGHT];
+template <class T>
+__device__ void move_as(T* to, const T* from, integer bytes, integer block, integer blocks) {
+    const integer in_tile = TILE / sizeof(T), count = bytes / sizeof(T), step = blocks * in_tile;
+    for (integer in_it = threadIdx.x; in_it < in_tile; in_it += THREADS) {
+        integer n = block * in_tile + in_it;
+        for (; n + (IN_FLIGHT - 1) * step < count; n += IN_FLIGHT * step) {
+            T values[IN_FLIGHT];
 #pragma unroll
-        for (int k = 0; k < IN_FLIGHT; k++) values[k] = __ldcg(source + n + k * step);
+            for (int k = 0; k < IN_FLIGHT; k++) values[k] = __ldcg(from + n + k * step);
 #pragma unroll
-        for (int k = 0; k < IN_FLIGHT; k++) target[n + k * step] = values[k];
+            for (int k = 0; k < IN_FLIGHT; k++) to[n + k * step] = values[k];
+        }
+        for (; n < count; n += step) to[n] = __ldcg(from + n);
     }
-    for (; n < count; n += step) target[n] = __ldcg(source + n);
 }
 
-__device__ void move(integer to, integer from, integer bytes) {
+__device__ void move(integer to, integer from, integer bytes, integer block, integer blocks) {
     const integer all = to | from | bytes;
     if (all % 16 == 0)
-        move_as<longlong2>((char*)to, (const char*)from, bytes);
+        move_as((longlong2*)to, (const longlong2*)from, bytes, block, blocks);
     else if (all % 8 == 0)
-        move_as<integer>((char*)to, (const char*)from, bytes);
+        move_as((integer*)to, (const integer*)from, bytes, block, blocks);
     else
-        move_as<int>((char*)to, (const char*)from, bytes);
+        move_as((int*)to, (const int*)from, bytes, block, blocks);
 }
 
 __device__ integer nanoseconds() {
@@ -41,49 +45,47 @@ __device__ integer nanoseconds() {
     return now;
 }
 
-// `state` counts the blocks that have sent, and the blocks that have finished; then it says whether
-// a peer was silent until the deadline (ns), after which there are no more exchanges. `lost`, in the
-// memory of the host, tells it so. If the silence is `fatal`, nothing else follows either.
-extern "C" __global__ void exchange(const integer* parcels, integer leaving, integer arriving,
-                                    const integer* peers, integer count, integer place,
-                                    integer* state, volatile integer* lost, integer deadline,
-                                    integer fatal) {
-    __shared__ integer number[MOST_PEERS + 1];  // the last one of this process itself
-    const int thread = threadIdx.x;
-    if (state[2]) return;
-    if (thread <= count) number[thread] = thread < count ? *(integer*)peers[PEER * thread + 2] : 0;
-    __syncthreads();
-    for (int n = 0; n < leaving; n++) {
+// The counts: of messages, and of the blocks that have finished. `state` tells that a peer was silent
+// until the deadline (ns), after which there are no more exchanges; `lost`, in the memory of the
+// host, tells it so. If the silence is `fatal`, nothing else follows either.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    exchange(const integer* parcels, const integer* peers, integer place, integer* state,
+             volatile integer* lost, integer deadline, integer fatal) {
+    const integer* const peer = peers + PEER * blockIdx.y;
+    const integer block = blockIdx.x, blocks = peer[7], there = peer[4];
+    if (block >= blocks || *state) return;
+    integer* const counts = (integer*)peer[6];
+    const integer number = there ? counts[0] : 0, shift = (number & 1) * place;
+    for (integer n = peer[0]; n < peer[1]; n++) {
         const integer* row = parcels + PARCEL * n;
-        move(row[1] + (number[row[3]] & 1) * place, row[0], row[2]);
+        move(row[1] + shift, row[0], row[2], block, blocks);
     }
-    __threadfence_system();
-    __syncthreads();
-    if (!thread && atomicAdd((unsigned long long*)state, 1ull) == gridDim.x - 1) {
-        state[0] = 0;
+    if (there) {
         __threadfence_system();
-        for (int p = 0; p < count; p++) *(volatile integer*)peers[PEER * p] = number[p] + 1;
+        __syncthreads();
+        if (!threadIdx.x) {
+            *(volatile integer*)(there + FLAG * block) = number + 1;
+            const volatile integer* flag = (const volatile integer*)(peer[5] + FLAG * block);
+            const integer began = nanoseconds();
+            while (*flag <= number)
+                if (nanoseconds() - began > deadline) {
+                    *lost = *state = 1;
+                    __threadfence_system();
+                    if (fatal) __trap();
+                    break;
+                }
+            __threadfence_system();
+        }
+        __syncthreads();
     }
-    if (thread < count) {
-        const volatile integer* flag = (const volatile integer*)peers[PEER * thread + 1];
-        const integer began = nanoseconds();
-        while (*flag <= number[thread])
-            if (nanoseconds() - began > deadline) {
-                *lost = state[2] = 1;
-                __threadfence_system();
-                if (fatal) __trap();
-                break;
-            }
-        __threadfence_system();
-    }
-    __syncthreads();
-    for (int n = leaving; n < leaving + arriving; n++) {
+    for (integer n = peer[2]; n < peer[3]; n++) {
         const integer* row = parcels + PARCEL * n;
-        move(row[0], row[1] + (number[row[3]] & 1) * place, row[2]);
+        move(row[0], row[1] + shift, row[2], block, blocks);
     }
+    if (!there) return;
     __syncthreads();
-    if (!thread && atomicAdd((unsigned long long*)(state + 1), 1ull) == gridDim.x - 1) {
-        state[1] = 0;
-        for (int p = 0; p < count; p++) *(integer*)peers[PEER * p + 2] = number[p] + 1;
+    if (!threadIdx.x && atomicAdd((unsigned long long*)(counts + 1), 1ull) == blocks - 1) {
+        counts[1] = 0;
+        counts[0] = number + 1;
     }
 }
