@@ -26,7 +26,7 @@ KEYS = {"name", "backend", "shape", "dtype", "seconds", "glups", "fraction_of_co
         "unknowns_per_second", "copies", "machine"}  # fmt: skip
 STEPS = (
     "collocated2d", "collocated2d-slices", "flow2d", "flow2d-numpy", "flow2d-obstacle", "flow3d",
-    "flow3d-128", "flow3d-fft", "flow3d-run",
+    "flow3d-128", "flow3d-128-fft", "flow3d-fft", "flow3d-run",
 )  # fmt: skip
 SOLVERS = {"multigrid2d", "multigrid2d-mixed", "multigrid3d",
            "multigrid3d-mixed", "fmg2d", "fft3d"}  # fmt: skip

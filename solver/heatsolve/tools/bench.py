@@ -533,6 +533,7 @@ BENCHMARKS = {
         partial(marching, case="taylor-green-3d"), (34, 34, 34), (130, 130, 130)
     ),
     "flow3d-fft": Benchmark(march_by_fft, (66, 66, 66), (258, 258, 258)),
+    "flow3d-128-fft": Benchmark(march_by_fft, (34, 34, 34), (130, 130, 130)),
     "flow3d-run": Benchmark(running, (34, 34, 34), (258, 258, 258)),
     "flow2d-obstacle": Benchmark(partial(marching, case="cylinder-re100"), (43, 222), (248, 1322)),
     "collocated2d": Benchmark(partial(marching, case="legate-cfd"), (1024, 1024), (4096, 4096)),
