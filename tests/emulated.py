@@ -185,6 +185,22 @@ class Ahead(Emulated):
         super().__init__(precision)
         self.refuses, self.ledgers, self.continuations = refuses, 0, 0
         self.ahead_shut, self.continues_at = False, 0
+        self.calls = None  # of what is being recorded
+
+    def replayed(self, work, gated=True, continues=False):
+        """Work that continues is played back with the arrays of its recording, as by a graph."""
+        if not continues:
+            return work
+        self.calls = calls = []
+        work()
+        self.calls = None
+
+        def play():
+            with self.continuing():
+                for make, given, named in calls:
+                    make(*given, **named)
+
+        return play
 
     def open_gate(self, continues_at=0):
         self.shut, self.gated, self.values, self.continues_at = False, True, [], continues_at
@@ -222,8 +238,14 @@ class Ahead(Emulated):
         self.gated, self.shut = before
 
     def sweep(self, *given, **named):
-        if not (self.gated and self.shut):
+        if self.calls is not None:
+            self.calls.append((self.sweep, given, named))
+        elif not (self.gated and self.shut):
             super().sweep(*given, **named)
+
+    def post_register(self, register):
+        if self.calls is not None:
+            self.calls.append((self.post_register, (register,), {}))
 
 
 class Collecting(Emulated):

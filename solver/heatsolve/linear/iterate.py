@@ -307,7 +307,8 @@ def iterating(
     watcher.aim(criterion)
     controller.begin(done, resumed is not None and resumed.finished)
     back = math.ldexp(1.0, -(criterion.exponent or 0))
-    if not backend.continues or method.recurrent or criterion.kind != "max":
+    exact = criterion.kind == "max" and criterion.monitor == "residual"
+    if not (backend.continues and exact) or method.recurrent:
         following = None  # only the host finds where such an iteration ends
     pause, reason, asked = -1, "", None
     while True:
@@ -328,7 +329,8 @@ def iterating(
         wanted = min(expected - done, backend.lookahead) if done < expected else ahead
         count = test.most_checks(wanted) if method.queues else 1
         work = None
-        if following is not None and done + count == expected:
+        foreseen = done + count == expected and not method.finish_copies(expected)
+        if following is not None and foreseen:
             work = following(expected)
         checks = queue.run(done, until, count, lambda: test.gate, count if work else 0)
         ledger = backend.posted_ledger()

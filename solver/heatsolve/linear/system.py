@@ -499,6 +499,10 @@ class Method(ABC):
     def finish(self, steps: int) -> None:
         """Leave the solution after this number of steps in `u`."""
 
+    def finish_copies(self, steps: int) -> bool:
+        """Whether `finish` copies the solution, so that work that reads it must come later."""
+        return False
+
 
 class Pairwise(Method):
     """A method that computes each iterate into a second array, and then back."""
@@ -525,3 +529,6 @@ class Pairwise(Method):
         newest = self.solution(steps)
         if newest is not self.u:
             self.system.backend.sweep(copy, self.u, self.system.grid.everything, newest)
+
+    def finish_copies(self, steps: int) -> bool:
+        return self.solution(steps) is not self.u

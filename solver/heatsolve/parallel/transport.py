@@ -229,6 +229,8 @@ def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bo
                 result = False
             if not all(ranks.gather(result)):  # nobody plays what another one has not
                 return False
+        backend.sync()  # what was compiled for it may have taken others longer
+        ranks.gather(None)
         exchange()
         for side, half in zip(sides, (0.5, 0.0), strict=True):
             arrived = backend.to_host(side.arriving.array)

@@ -27,7 +27,7 @@ PLACE = 8 << 20
 THREADS, TILE = 512, 16 * 512
 """Threads of a block, and the bytes that they move at once."""
 MOST_BLOCKS = 192
-"""Blocks of a kernel: all find room on a GPU, as each waits for another one."""
+"""Blocks of a kernel, each of which waits for a block of a peer: all find room on a large GPU."""
 FLAG, LINE, VECTOR = 32, 128, 16
 """Bytes of a flag and of a count, so that none shares a line of a cache, and bytes that a
 thread moves at once: parcels begin at a multiple of them in a mailbox."""
@@ -154,7 +154,7 @@ class PeerMemory(Link):
             sent, taken = ([p for p in of if p.peer == peer] for of in (leaving, arriving))
             tiles = max(sum(-(-part.size // TILE) for part in of) for of in (sent, taken))
             # Both ends must find the same; neighbours along an axis are two at most.
-            blocks = min(max(tiles, 1), MOST_BLOCKS // max(2, len(peers) - (rank in peers)))
+            blocks = min(max(tiles, 1), MOST_BLOCKS // max(2, len(peers)))
             first = len(parcels)
             if peer == rank:  # a copy, in which no mailbox has a part
                 here = zip(taken, sent, strict=True)

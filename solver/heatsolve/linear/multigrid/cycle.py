@@ -204,6 +204,11 @@ class Multigrid(Pairwise):
         else:
             self.u, self._pair = newest, self._pair[::-1]
 
+    def finish_copies(self, steps: int) -> bool:
+        if self._overlapped is not None and not self._own:
+            return True  # out of the overlapping arrays
+        return (self.stays or self._nested) and super().finish_copies(steps)
+
     def restart(self) -> None:
         """Start again after a change of u, b, or the walls' values, which both arrays hold."""
         if self._overlapped is None:

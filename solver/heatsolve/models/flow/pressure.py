@@ -35,8 +35,6 @@ class Pressure:
         self.known = 0
         self.norm = float("nan")
         """The norm at which the last iteration ended."""
-        self.count = 0
-        """The number of its iterations."""
         self._speed = problem.backend.accumulator("max")
         self._solvers: dict[float, Method] = {}
         self.counts: dict[int, int] = {}
@@ -74,12 +72,14 @@ class Pressure:
         length: float,
         fastest: Callable[[], float],
         time: float,
+        stage: int | None = None,
         following: Following | None = None,
     ) -> None:
         """Solve for the p that makes u* - dt grad p free of divergence, after `begin`.
 
-        `fastest` gives the largest velocity at the start of the step, of this `length`;
-        `following`: see `iterating`. Raises NotConverged.
+        `fastest` gives the largest velocity at the start of the step, of this `length`; `stage` is
+        the number of the stage, if it is one of a step; `following`: see `iterating`. Raises
+        NotConverged.
         """
         system, method = self.solver(length)
         of_rest, spacing = self._speed.posted(), min(self._problem.steps_along_axes)
@@ -92,12 +92,12 @@ class Pressure:
         # march would never come to rest.
         criterion = Criterion(self._case.solver, system, self.now, scale=scale, looks_first=False)
         method.restart_from_zero()
-        stage = self.known % len(self._stages)
-        expected = self.counts.get(stage, 0)
+        expected = 0 if stage is None else self.counts.get(stage, 0)
         outcome = iterate(method, criterion, Silent(), expected=expected, following=following)
         self.now = method.u
-        self.norm, self.count = outcome.norm, outcome.count
-        self.counts[stage] = outcome.count
+        self.norm = outcome.norm
+        if stage is not None:
+            self.counts[stage] = outcome.count
         demand_converged(outcome, f"the pressure at t = {time:g}")
 
     def solver(self, length: float) -> tuple[System, Method]:

@@ -167,8 +167,9 @@ class Projection(RungeKutta):
             self._fastest = cache(self._speed.posted())
         pressure.known += 1
         playback = self._playback
-        pressure.solve(share, length, self._fastest, time, playback.following)
-        playback.solved(pressure.count)
+        args = share, length, self._fastest, time
+        pressure.solve(*args, stage.number, playback.following)
+        playback.solved(pressure.counts[stage.number])
 
     def _correct_stage(self, stage: Stage, new: Fields, time: float) -> None:
         problem, share = self.problem, stage.b * self._length

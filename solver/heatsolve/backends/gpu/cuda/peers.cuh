@@ -48,7 +48,7 @@ __device__ integer nanoseconds() {
 // The counts: of messages, and of the blocks that have finished. `state` tells that a peer was silent
 // until the deadline (ns), after which there are no more exchanges; `lost`, in the memory of the
 // host, tells it so. If the silence is `fatal`, nothing else follows either.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
     exchange(const integer* parcels, const integer* peers, integer place, integer* state,
              volatile integer* lost, integer deadline, integer fatal) {
     const integer* const peer = peers + PEER * blockIdx.y;
