@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from heatsolve.backends import Message
-from heatsolve.backends.gpu import links, peers
+from heatsolve.backends.gpu import links
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import parse
 from heatsolve.errors import InputError
@@ -190,30 +190,6 @@ def test_links_are_proved(processes):
 
 if __name__ == "__main__":
     check()
-
-
-def test_messages_are_cut_where_their_place_ends(monkeypatch):
-    """Both ends cut alike, whatever the addresses; parcels begin at even places."""
-    monkeypatch.setattr(peers, "PLACE", 64)
-    sizes = [(24, 1), (100, 1), (8, 2), (64, 1), (4, 2)]
-    address, parcels = 1000, []
-    for size, peer in sizes:
-        parcels.append((address, size, peer))
-        address += size
-    found = list(peers.parts_of(parcels))
-    for parcel, (size, peer) in zip(parcels, sizes, strict=True):
-        begin = parcel[0]
-        of_it = [part for part in found if begin <= part[1] < begin + size]
-        assert sum(part[3] for part in of_it) == size
-        assert all(part[4] == peer for part in of_it)
-        number, _, place, *_ = of_it[0]
-        assert (64 * number + place) % 16 == 0
-    taken = {}
-    for number, _, place, size, peer in found:
-        assert 0 < size <= 64 - place
-        for byte in range(place, place + size):
-            assert (peer, number, byte) not in taken
-            taken[peer, number, byte] = True
 
 
 def test_a_communicator_serves_all_runs_and_is_never_destroyed(monkeypatch):

@@ -6,9 +6,9 @@
 import ctypes
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heatsolve.errors import MachineFailure
 
@@ -19,8 +19,10 @@ PRIORITY = -5
 """The priority of the stream of transfers, above the stream of sweeps."""
 Parcels = Sequence[tuple[Any, int]]
 """Arrays, each contiguous, with the process that it goes to or comes from."""
-_COMMUNICATORS: dict[tuple[str, str, int], Any] = {}
-"""The communicators of all runs of this process, by node, GPU and number of processes."""
+GpuKey = tuple[str, str, int]
+"""A host, a GPU, and the number of processes."""
+_COMMUNICATORS: dict[GpuKey, Any] = {}
+"""The communicators of all runs of this process."""
 
 
 class Link(ABC):
@@ -114,30 +116,52 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def connect_nccl(backend: "DeviceBackend", ranks: Any) -> tuple[Nccl | None, str]:
-    """The `Nccl` of these processes, or the reason why there is none; all ask together."""
-    reason, place = "", ("", "")
+class Meeting(NamedTuple):
+    """How the processes of a link meet: why they cannot, or "", their library, the key of their
+    GPUs, the number of hosts, and whether all have met before."""
+
+    reason: str
+    library: Any
+    key: GpuKey
+    hosts: int
+    known: bool
+
+
+def meeting(ranks: Any, load: Callable[[], Any], what: str, known: Container[GpuKey]) -> Meeting:
+    """Load a library in all processes, each of which needs a GPU of its own; all ask together."""
+    reason, library, place = "", None, ("", "")
     try:
         import cupy
+
+        library, place = load(), (platform.node(), cupy.cuda.Device().pci_bus_id)
+    except Exception as error:
+        reason = f"{what} cannot be loaded: {first_line(error)}"
+    key = (*place, ranks.size)
+    reasons, places, all_known = zip(*ranks.gather((reason, place, key in known)), strict=True)
+    reason = next(filter(None, reasons), "")
+    if not reason and len(set(places)) < ranks.size:  # NCCL would refuse, or wait for ever
+        reason = "processes share a GPU"
+    return Meeting(reason, library, key, len({host for host, _ in places}), all(all_known))
+
+
+def connect_nccl(backend: "DeviceBackend", ranks: Any) -> tuple[Nccl | None, str]:
+    """The `Nccl` of these processes, or the reason why there is none; all ask together."""
+
+    def load() -> Any:
         from cupy.cuda import nccl
 
         nccl.get_version()
-        place = platform.node(), cupy.cuda.Device().pci_bus_id
-    except Exception as error:
-        reason = f"CuPy's NCCL cannot be loaded: {first_line(error)}"
-    key = (*place, ranks.size)
-    answers = ranks.gather((reason, place, key in _COMMUNICATORS))
-    reasons = [reason for reason, *_ in answers if reason]
-    if reasons:
-        return None, reasons[0]
-    if len({place for _, place, _ in answers}) < ranks.size:  # NCCL would refuse, or wait for ever
-        return None, "processes share a GPU"
-    if not all(known for *_, known in answers):
-        reason, communicator = introduced(nccl, ranks)
+        return nccl
+
+    met = meeting(ranks, load, "CuPy's NCCL", _COMMUNICATORS)
+    if met.reason:
+        return None, met.reason
+    if not met.known:
+        reason, communicator = introduced(met.library, ranks)
         if reason:
             return None, reason
-        _COMMUNICATORS[key] = lasting(communicator)
-    return Nccl(backend, nccl, _COMMUNICATORS[key], ranks.size), ""
+        _COMMUNICATORS[met.key] = lasting(communicator)
+    return Nccl(backend, met.library, _COMMUNICATORS[met.key], ranks.size), ""
 
 
 def introduced(nccl: Any, ranks: Any) -> tuple[str, Any]:

@@ -8,7 +8,6 @@ in the memory of the device, and a peer that sends message n + 2 knows that mess
 because it has seen message n + 1.
 """
 
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +16,7 @@ import numpy as np
 
 from heatsolve.backends.gpu.emit import peer_source
 from heatsolve.backends.gpu.launch import Launch
-from heatsolve.backends.gpu.links import Link, Parcels, first_line
+from heatsolve.backends.gpu.links import GpuKey, Link, Parcels, first_line, meeting
 
 if TYPE_CHECKING:
     from heatsolve.backends.gpu.backend import DeviceBackend
@@ -33,8 +32,8 @@ FLAG, LINE, VECTOR = 32, 128, 16
 thread moves at once: parcels begin at a multiple of them in a mailbox."""
 PATIENCE = {False: 10.0, True: 900.0}
 """Seconds after which a silent peer is given up, while the link is proved and later on."""
-_SLABS: dict[tuple[str, str, int], "Slabs"] = {}
-"""The slabs of all runs of this process, by host, GPU and number of processes."""
+_SLABS: dict[GpuKey, "Slabs"] = {}
+"""The slabs of all runs of this process."""
 
 
 @dataclass(frozen=True)
@@ -201,29 +200,24 @@ def parts_of(parcels: Sequence[tuple[int, int, int]]) -> Iterator[Part]:
 
 def connect_peers(backend: "DeviceBackend", ranks: Any) -> tuple[PeerMemory | None, str]:
     """The `PeerMemory` of these processes, or why there is none; all ask together."""
-    reason, place = "", ("", "")
-    try:
-        import cupy
 
-        place = platform.node(), cupy.cuda.Device().pci_bus_id
-    except Exception as error:
-        reason = f"CuPy cannot be loaded: {first_line(error)}"
-    key = (*place, ranks.size)
-    answers = ranks.gather((reason, place, key in _SLABS))
-    reasons = [reason for reason, *_ in answers if reason]
-    if reasons:
-        return None, reasons[0]
-    if len({host for _, (host, _), _ in answers}) > 1:
-        return None, "there are several hosts"
-    if len({place for _, place, _ in answers}) < ranks.size:
-        return None, "processes share a GPU"
-    runtime = cupy.cuda.runtime
-    if not all(known for *_, known in answers):
-        reason, slabs = mapped(runtime, ranks)
-        if slabs is None:
+    def load() -> Any:
+        from cupy.cuda import runtime
+
+        return runtime
+
+    met = meeting(ranks, load, "CuPy", _SLABS)
+    reason, runtime = met.reason, met.library
+    if not reason and met.hosts > 1:
+        reason = "there are several hosts"
+    if reason:
+        return None, reason
+    if not met.known:
+        reason, made = mapped(runtime, ranks)
+        if made is None:
             return None, reason
-        _SLABS[key] = slabs
-    slabs = _SLABS[key]
+        _SLABS[met.key] = made
+    slabs = _SLABS[met.key]
     # An earlier run may have ended amid an exchange.
     runtime.deviceSynchronize()
     ranks.gather(None)

@@ -1,0 +1,222 @@
+"""Peer memory: its messages, and its kernel as C++ between threads that stand for GPUs."""
+
+import ctypes
+import random
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from threading import Barrier
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from emulated import compiled
+
+from heatsolve.backends.gpu import peers
+from heatsolve.backends.gpu.emit import peer_source
+from heatsolve.backends.gpu.peers import FLAG, PeerMemory, Slabs, connect_peers, head_of
+
+# One thread a block: what only concerns the threads of a block is left out.
+HEAD = """
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#define __device__
+#define __global__
+#define __launch_bounds__(...)
+#define __syncthreads()
+#define __threadfence_system() std::atomic_thread_fence(std::memory_order_seq_cst)
+#define __trap() abort()
+struct longlong2 { long long x, y; };
+struct Triple { int x, y; };
+static thread_local Triple threadIdx, blockIdx;
+template <class T> T __ldcg(const T* p) { return *p; }
+static unsigned long long atomicAdd(unsigned long long* p, unsigned long long v) {
+    return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
+}
+"""
+TIMER = 'asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));'
+CLOCK = "now = std::chrono::steady_clock::now().time_since_epoch().count();"
+LAUNCH = """
+extern "C" void launch(int x, int y, const integer* parcels, const integer* peers, integer place,
+                       integer* state, integer* lost, integer deadline, integer fatal) {
+    threadIdx = {0, 0};
+    for (blockIdx.y = 0; blockIdx.y < y; blockIdx.y++)
+        for (blockIdx.x = 0; blockIdx.x < x; blockIdx.x++)
+            exchange(parcels, peers, place, state, lost, deadline, fatal);
+}
+"""
+
+
+@cache
+def library():
+    source = peer_source(1, FLAG)
+    assert TIMER in source
+    text = HEAD + source.replace(TIMER, CLOCK) + LAUNCH
+    return ctypes.CDLL(str(compiled("so", text, "-O2", "-shared"))).launch
+
+
+class Backend:
+    """Arrays of the host, and the kernel as it runs there."""
+
+    integer = int
+
+    def compiled(self, source, name):
+        def queue(launch, args):
+            given = [a.ctypes.data if isinstance(a, np.ndarray) else int(a) for a in args]
+            library()(*launch.grid[:2], *map(ctypes.c_longlong, given))
+
+        return queue
+
+    def pinned(self, shape, dtype):
+        return np.zeros(shape, dtype)
+
+    def stored(self, values):
+        return values
+
+    def address(self, array):
+        return array.ctypes.data
+
+    def part(self, array, shape, first):
+        return array.reshape(-1)[first : first + shape[0]]
+
+    def aside(self, work):
+        work(0)
+
+    def rejoin(self):
+        pass
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_messages_arrive_as_they_were_sent(size, monkeypatch):
+    """Of all lengths, in one part or in several, from both neighbours in a ring, many in a row."""
+    monkeypatch.setattr(peers, "PLACE", 1 << 15)
+    monkeypatch.setattr(peers, "MOST_BLOCKS", 8)
+    library()  # before threads ask for it
+    bytes_of_slab = head_of(size) + 2 * peers.PLACE * size
+    slabs = [np.zeros(bytes_of_slab // 8 + 2, np.int64) for _ in range(size)]
+    addresses = tuple((slab.ctypes.data + 15) // 16 * 16 for slab in slabs)
+    together = Barrier(size)
+
+    def values(rank, side, number, shape, dtype):
+        of = np.random.default_rng([rank, side, number])
+        return of.integers(-(2**30), 2**30, shape).astype(dtype)
+
+    def process(rank):
+        link = PeerMemory(Backend(), Slabs(rank, addresses))
+        draw = random.Random(7)  # the same in all processes
+        wrong = 0
+        for number in range(60):
+            dtype = draw.choice((np.float64, np.float32))
+            count, sizes = (
+                draw.choice((1, 3)),
+                [draw.choice((1, 7, 130, 5000, 9001)) for _ in "abc"],
+            )
+            shapes = [(n,) for n in sizes[:count]]
+            below, above = (rank - 1) % size, (rank + 1) % size
+            # As `QueuedTransport` pairs them: what leaves below arrives there above.
+            leaving = [
+                (values(rank, 2 * k + side, number, shape, dtype), peer)
+                for side, peer in ((0, below), (1, above))
+                for k, shape in enumerate(shapes)
+            ]
+            arriving = [
+                (np.zeros(shape, dtype), peer) for peer in (above, below) for shape in shapes
+            ]
+            link.exchange(leaving, arriving)
+            link.rejoin()
+            expected = [
+                values(peer, 2 * k + side, number, shape, dtype)
+                for side, peer in ((0, above), (1, below))
+                for k, shape in enumerate(shapes)
+            ]
+            wrong += sum(
+                not np.array_equal(got, wanted)
+                for (got, _), wanted in zip(arriving, expected, strict=True)
+            )
+            if number % 5 == 0:
+                mine, everything = np.full(sizes[0], float(rank)), np.zeros(size * sizes[0])
+                link.gather(mine, everything)
+                wrong += not np.array_equal(everything, np.repeat(np.arange(size), sizes[0]))
+            if number % 17 == 0:
+                together.wait(60)
+        return wrong, link.failure
+
+    with ThreadPoolExecutor(size) as pool:
+        assert list(pool.map(process, range(size))) == [(0, "")] * size
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
+def test_a_silent_peer_is_given_up(monkeypatch):
+    monkeypatch.setattr(peers, "PATIENCE", {False: 0.05})
+    slabs = [np.zeros(head_of(2) // 8 + 4 * peers.PLACE // 8, np.int64) for _ in range(2)]
+    link = PeerMemory(Backend(), Slabs(0, tuple(slab.ctypes.data for slab in slabs)))
+    monkeypatch.setitem(peers.PATIENCE, True, 0.05)
+    assert not link.failure
+    for _ in range(2):  # the second time at once
+        link.exchange([(np.ones(3), 1)], [(np.zeros(3), 1)])
+    assert "another process has sent nothing" in link.failure
+
+
+def test_slabs_are_mapped_once_and_cleared_for_each_run(monkeypatch):
+    class Two:
+        rank, size = 0, 2
+        place = "node", "bus 1"
+
+        def gather(self, value):
+            if isinstance(value, tuple) and len(value) == 3:
+                return [value, ("", self.place, value[2])]
+            return [value, ("", b"handle") if isinstance(value, tuple) else value]
+
+    class Other(Two):
+        place = "another node", "bus 0"
+
+    cleared, given = [], []
+    runtime = SimpleNamespace(
+        malloc=lambda size: given.append(size) or 4096, ipcGetMemHandle=lambda at: b"own",
+        ipcOpenMemHandle=lambda handle: 8192, free=given.clear, deviceSynchronize=lambda: None,
+        memset=lambda *args: cleared.append(args),
+    )  # fmt: skip
+    cuda = ModuleType("cupy.cuda")
+    cuda.runtime = runtime
+    cuda.Device = lambda: SimpleNamespace(pci_bus_id="bus 0")
+    cupy = ModuleType("cupy")
+    cupy.cuda = cuda
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    monkeypatch.setattr(peers, "_SLABS", {})
+    monkeypatch.setattr("platform.node", lambda: "node")
+    for _ in range(2):
+        link, reason = connect_peers(Backend(), Two())
+        assert link is not None and not reason
+    assert given == [head_of(2) + 4 * peers.PLACE]
+    assert cleared == [(4096, 0, head_of(2))] * 2
+    assert connect_peers(Backend(), Other()) == (None, "there are several hosts")
+    Other.place = "node", "bus 0"
+    assert connect_peers(Backend(), Other()) == (None, "processes share a GPU")
+
+
+def test_messages_are_cut_where_their_place_ends(monkeypatch):
+    """Both ends cut alike, whatever the addresses; parcels begin at even places."""
+    monkeypatch.setattr(peers, "PLACE", 64)
+    sizes = [(24, 1), (100, 1), (8, 2), (64, 1), (4, 2)]
+    address, parcels = 1000, []
+    for size, peer in sizes:
+        parcels.append((address, size, peer))
+        address += size
+    found = list(peers.parts_of(parcels))
+    for parcel, (size, peer) in zip(parcels, sizes, strict=True):
+        begin = parcel[0]
+        of_it = [part for part in found if begin <= part[1] < begin + size]
+        assert sum(part[3] for part in of_it) == size
+        assert all(part[4] == peer for part in of_it)
+        number, _, place, *_ = of_it[0]
+        assert (64 * number + place) % 16 == 0
+    taken = {}
+    for number, _, place, size, peer in found:
+        assert 0 < size <= 64 - place
+        for byte in range(place, place + size):
+            assert (peer, number, byte) not in taken
+            taken[peer, number, byte] = True
