@@ -77,7 +77,7 @@ class Pretending:
     """
 
     name = "a pretended library"
-    trusted = False
+    trusted, waited = False, None
 
     def __init__(self, ranks, delay=0.0):
         self._comm, self.size = ranks.comm, ranks.size

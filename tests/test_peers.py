@@ -72,6 +72,15 @@ class Backend:
     def pinned(self, shape, dtype):
         return np.zeros(shape, dtype)
 
+    def integers(self, count):
+        return np.zeros(count, np.int64)
+
+    def to_host(self, array):
+        return array
+
+    def zero(self, array):
+        array[:] = 0
+
     def stored(self, values):
         return values
 
@@ -142,6 +151,9 @@ def test_messages_arrive_as_they_were_sent(size, monkeypatch):
                 wrong += not np.array_equal(everything, np.repeat(np.arange(size), sizes[0]))
             if number % 17 == 0:
                 together.wait(60)
+        assert link.waited > 0.0
+        link.restart_clock()
+        assert link.waited == 0.0
         return wrong, link.failure
 
     with ThreadPoolExecutor(size) as pool:

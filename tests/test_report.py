@@ -101,7 +101,9 @@ def test_the_cost_of_several_processes():
     said = together(Shares(0.125, 0.3, 0.01, 0.9876))
     assert said.startswith("ghosts: waited 12.5 % of the time, 30.0 % hidden behind work; ")
     assert said.endswith("sums: 1.0 %; the mean block is 0.988 of the largest")
-    said = together(Shares(None, 0.0, 0.0, 1.0))
+    said = together(Shares(0.125, None, 0.01, 0.9876))
+    assert said.startswith("ghosts: waited 12.5 % of the time; sums: 1.0 %")
+    said = together(Shares(None, None, 0.0, 1.0))
     assert said.startswith("ghosts travelled in the GPUs' queues; sums: 0.0 %")
 
 

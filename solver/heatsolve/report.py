@@ -210,12 +210,13 @@ class NotebookBar:
 class Shares(NamedTuple):
     """The cost of several processes, in shares of the time of the mean one, compilation included.
 
-    `waited`: for ghosts of others, None where GPUs wait in their own queues; `hidden`: work while
-    ghosts were under way; `sums`: sums over all processes; `balance`: mean block over largest.
+    `waited`: for ghosts of others; `hidden`: work while ghosts were under way; None where GPUs
+    exchange them in their own queues and do not know. `sums`: sums over all processes; `balance`:
+    mean block over largest.
     """
 
     waited: float | None
-    hidden: float
+    hidden: float | None
     sums: float
     balance: float
 
@@ -224,10 +225,9 @@ def together(shares: Shares) -> str:
     """The sentence on these shares."""
     said = "ghosts travelled in the GPUs' queues"
     if shares.waited is not None:
-        said = (
-            f"ghosts: waited {100.0 * shares.waited:.1f} % of the time, "
-            f"{100.0 * shares.hidden:.1f} % hidden behind work"
-        )
+        said = f"ghosts: waited {100.0 * shares.waited:.1f} % of the time"
+        if shares.hidden is not None:
+            said += f", {100.0 * shares.hidden:.1f} % hidden behind work"
     return (
         f"{said}; sums: {100.0 * shares.sums:.1f} %; "
         f"the mean block is {shares.balance:.3f} of the largest"

@@ -598,12 +598,15 @@ def shares(problem: Model, elapsed: float) -> Shares:
     """
     transport, ranks = problem.halo.transport, problem.ranks
     own = math.prod(high - low for low, high in problem.grid.interior)
-    local = transport.waited, transport.hidden, ranks.summing, own, elapsed
+    local = *transport.clocks(), ranks.summing, own, elapsed
     waited, hidden, summing, sizes, times = zip(*ranks.gather(local), strict=True)
-    whole = max(sum(times), 1e-9)
-    ghosts = None if transport.link is not None else sum(waited) / whole
+
+    def share(seconds: Sequence[float | None]) -> float | None:
+        known = [each for each in seconds if each is not None]
+        return sum(known) / max(sum(times), 1e-9) if len(known) == len(seconds) else None
+
     balance = sum(sizes) / ranks.size / max(sizes)
-    return Shares(ghosts, sum(hidden) / whole, sum(summing) / whole, balance)
+    return Shares(share(waited), share(hidden), share(summing) or 0.0, balance)
 
 
 def say_ending(report: Report, case: Case, outcome: Outcome, errors: dict[str, float]) -> None:

@@ -46,18 +46,19 @@ class Transport:
     """Whether it only moves messages, so that layers are packed, and not parts of any array."""
     replays = False
     """Whether a device that plays its work back plays back the messages, too."""
-    waited = 0.0
-    """Seconds in which this process only waited for messages of others."""
-    hidden = 0.0
-    """Seconds of work while messages were under way."""
 
     def __init__(self, ranks: Any, direct: bool = False):
         self._ranks, self._direct = ranks, direct
         self._under_way: list[Any] = []
-        self._sent_at = 0.0
+        self._sent_at = self._waited = self._hidden = 0.0
 
     def restart_clocks(self) -> None:
-        self.waited = self.hidden = 0.0
+        self._waited = self._hidden = 0.0
+
+    def clocks(self) -> tuple[float | None, float | None]:
+        """Seconds in which this process only waited for messages of others, and seconds of work
+        while messages were under way; None: unknown."""
+        return self._waited, self._hidden
 
     def name(self, backend: Backend) -> str:
         """As a report says it."""
@@ -82,10 +83,10 @@ class Transport:
     def finish(self, peers: Sequence[Peer]) -> None:
         """Wait until the messages have left and arrived, and may be unpacked."""
         began = time.perf_counter()
-        self.hidden += began - self._sent_at
+        self._hidden += began - self._sent_at
         for request in self._under_way:
             self._ranks.wait(request)
-        self.waited += time.perf_counter() - began
+        self._waited += time.perf_counter() - began
         for peer in peers:
             peer.arriving.from_buffer()
 
@@ -114,6 +115,12 @@ class QueuedTransport(Transport):
 
     def __init__(self, link: Link):
         self.link = link
+
+    def restart_clocks(self) -> None:
+        self.link.restart_clock()
+
+    def clocks(self) -> tuple[float | None, float | None]:
+        return self.link.waited, None
 
     def name(self, backend: Backend) -> str:
         return self.link.name + self.measured

@@ -57,6 +57,14 @@ class Link(ABC):
         """Queue: the arrays of all processes, one after the other."""
 
     @property
+    def waited(self) -> float | None:
+        """Seconds in which the device only waited for the slowest of its peers, if it knows."""
+        return None
+
+    def restart_clock(self) -> None:
+        """Let `waited` begin at 0."""
+
+    @property
     def failure(self) -> str:
         """Why the device gave up a transfer; "" if it did not."""
         return ""

@@ -90,6 +90,7 @@ class PeerMemory(Link):
         self._kernel = backend.compiled(peer_source(THREADS, FLAG), "exchange")
         self._lost = backend.pinned((1,), np.int64)
         self._lost[:] = 0
+        self._waits = backend.integers(slabs.size)
         self._tables: dict[Any, list[tuple[Launch, tuple[Any, ...]]]] = {}
 
     def _transfers(self, leaving: Parcels, arriving: Parcels) -> Callable[[int], None]:
@@ -112,6 +113,13 @@ class PeerMemory(Link):
         leaving = [*[(mine, peer) for peer in others], (mine, rank)]
         self.exchange(leaving, [*[(part(peer), peer) for peer in others], (part(rank), rank)])
         self.rejoin()
+
+    @property
+    def waited(self) -> float:
+        return 1e-9 * float(max(self._backend.to_host(self._waits)))
+
+    def restart_clock(self) -> None:
+        self._backend.zero(self._waits)
 
     @property
     def failure(self) -> str:
@@ -158,7 +166,7 @@ class PeerMemory(Link):
             if peer == rank:  # a copy, in which no mailbox has a part
                 here = zip(taken, sent, strict=True)
                 parcels += [(to.address, of.address, to.size) for to, of in here]
-                about.append((first, first, first, len(parcels), 0, 0, 0, blocks))
+                about.append((first, first, first, len(parcels), 0, 0, 0, blocks, 0))
                 continue
             there = slabs.mailbox(rank, peer)
             parcels += [(part.address, there + part.place, part.size) for part in sent]
@@ -166,11 +174,12 @@ class PeerMemory(Link):
             parcels += [(part.address, box + part.place, part.size) for part in taken]
             flags = slabs.flags(rank, peer), slabs.flags(peer, rank)
             rows = first, middle, middle, len(parcels)
-            about.append((*rows, *flags, slabs.counts(peer), blocks))
+            wait = backend.address(self._waits) + peer * self._waits.dtype.itemsize
+            about.append((*rows, *flags, slabs.counts(peer), blocks, wait))
         tables = [backend.stored(np.array(rows, np.int64).reshape(-1)) for rows in (parcels, about)]
         deadline = int(1e9 * PATIENCE[self.trusted])
         numbers = PLACE, slabs.state, self._lost.ctypes.data, deadline, self.trusted
-        launch = Launch((max(row[-1] for row in about), len(about), 1), (THREADS, 1, 1), ())
+        launch = Launch((max(row[7] for row in about), len(about), 1), (THREADS, 1, 1), ())
         return launch, (*tables, *map(backend.integer, numbers))
 
 

@@ -3,13 +3,14 @@
 // A row of `parcels`: the address of an array, the address of its place in a mailbox, its bytes. A row
 // of `peers`: the first of the parcels that leave and the one behind the last, the same of those that
 // arrive, the flags of this process in the peer's memory (0: the peer is this process), the peer's
-// flags here, the counts, and the number of blocks. A mailbox has two places, for even and for odd
+// flags here, the counts, the number of blocks, and the time (ns) that the first of them has waited
+// for the peer. A mailbox has two places, for even and for odd
 // messages, `place` bytes apart: a peer that sends message n has taken message n - 1 before.
 //
 // A block exchanges its tiles of all parcels with the same block of the peer: none waits for others.
 
 #define PARCEL 3
-#define PEER 8
+#define PEER 9
 #define TILE (16 * THREADS)
 #define IN_FLIGHT 4
 
@@ -74,6 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                     if (fatal) __trap();
                     break;
                 }
+            if (!block) *(integer*)peer[8] += nanoseconds() - began;
             __threadfence_system();
         }
         __syncthreads();
