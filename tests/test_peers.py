@@ -4,8 +4,10 @@ import ctypes
 import random
 import shutil
 import sys
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from queue import Queue
 from threading import Barrier
 from types import ModuleType, SimpleNamespace
 
@@ -15,6 +17,7 @@ from emulated import compiled
 
 from heatsolve.backends.gpu import peers
 from heatsolve.backends.gpu.emit import peer_source
+from heatsolve.backends.gpu.links import Link
 from heatsolve.backends.gpu.peers import FLAG, PeerMemory, Slabs, connect_peers, head_of
 
 # One thread a block: what only concerns the threads of a block is left out.
@@ -98,23 +101,48 @@ class Backend:
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_messages_arrive_as_they_were_sent(size, monkeypatch):
-    """Of all lengths, in one part or in several, from both neighbours in a ring, many in a row."""
+@pytest.mark.parametrize(("size", "in_host"), [(2, 2), (3, 3), (5, 5), (4, 2)])
+def test_messages_arrive_as_they_were_sent(size, in_host, monkeypatch):
+    """Of all lengths, in one part or in several, from both neighbours in a ring, many in a row;
+    from one host to another by the other link."""
     monkeypatch.setattr(peers, "PLACE", 1 << 15)
     monkeypatch.setattr(peers, "MOST_BLOCKS", 8)
     library()  # before threads ask for it
-    bytes_of_slab = head_of(size) + 2 * peers.PLACE * size
+    bytes_of_slab = head_of(in_host) + 2 * peers.PLACE * in_host
     slabs = [np.zeros(bytes_of_slab // 8 + 2, np.int64) for _ in range(size)]
-    addresses = tuple((slab.ctypes.data + 15) // 16 * 16 for slab in slabs)
-    together = Barrier(size)
+    addresses = [(slab.ctypes.data + 15) // 16 * 16 for slab in slabs]
+    together, post, rows = Barrier(size), defaultdict(Queue), [np.zeros(0)] * size
+
+    class Far(Link):
+        name = "the post"
+
+        def _transfers(self, leaving, arriving):
+            def work(stream):
+                for array, peer in leaving:
+                    post[self.rank, peer].put(array.copy())
+                for array, peer in arriving:
+                    array[:] = post[peer, self.rank].get(timeout=60)
+
+            return work
+
+        def gather(self, mine, all_of_them):
+            rows[self.rank] = mine
+            together.wait(60)
+            all_of_them[:] = np.concatenate(rows)
+            together.wait(60)
 
     def values(rank, side, number, shape, dtype):
         of = np.random.default_rng([rank, side, number])
         return of.integers(-(2**30), 2**30, shape).astype(dtype)
 
     def process(rank):
-        link = PeerMemory(Backend(), Slabs(rank, addresses))
+        first = rank // in_host * in_host
+        here = {peer: addresses[peer] for peer in range(first, first + in_host)}
+        far = Far(Backend(), size) if in_host < size else None
+        if far is not None:
+            far.rank = rank
+        link = PeerMemory(Backend(), size, Slabs(rank, here), far)
+        assert link.name == "GPU peer memory" + " and the post" * (in_host < size)
         draw = random.Random(7)  # the same in all processes
         wrong = 0
         for number in range(60):
@@ -164,7 +192,8 @@ def test_messages_arrive_as_they_were_sent(size, monkeypatch):
 def test_a_silent_peer_is_given_up(monkeypatch):
     monkeypatch.setattr(peers, "PATIENCE", {False: 0.05})
     slabs = [np.zeros(head_of(2) // 8 + 4 * peers.PLACE // 8, np.int64) for _ in range(2)]
-    link = PeerMemory(Backend(), Slabs(0, tuple(slab.ctypes.data for slab in slabs)))
+    addresses = {rank: slab.ctypes.data for rank, slab in enumerate(slabs)}
+    link = PeerMemory(Backend(), 2, Slabs(0, addresses))
     monkeypatch.setitem(peers.PATIENCE, True, 0.05)
     assert not link.failure
     for _ in range(2):  # the second time at once
@@ -205,7 +234,7 @@ def test_slabs_are_mapped_once_and_cleared_for_each_run(monkeypatch):
         assert link is not None and not reason
     assert given == [head_of(2) + 4 * peers.PLACE]
     assert cleared == [(4096, 0, head_of(2))] * 2
-    assert connect_peers(Backend(), Other()) == (None, "there are several hosts")
+    assert connect_peers(Backend(), Other()) == (None, "each host has one process")
     Other.place = "node", "bus 0"
     assert connect_peers(Backend(), Other()) == (None, "processes share a GPU")
 

@@ -505,9 +505,9 @@ class Parallel(Section):
     sweeps of one pass, between GPUs of up to seven passes, else 1. See
     [many processes](cases.md#many-processes)."""
     transport: Literal["auto", "peer", "nccl", "mpi", "host"] = "auto"
-    """How ghosts move between GPUs: by stores into each other's memory (GPUs of one host), by NCCL,
-    by MPI from the memory of GPUs, or by MPI through pinned memory of the host; `auto`: by the
-    faster of the first two, measured at the start, else by the first that works."""
+    """How ghosts move between GPUs: by stores into each other's memory (between hosts by NCCL), by
+    NCCL, by MPI from the memory of GPUs, or by MPI through pinned memory of the host; `auto`: by
+    the faster of the first two, measured at the start, else by the first that works."""
 
     @property
     def layers(self) -> int:

@@ -125,13 +125,13 @@ def first_line(error: BaseException) -> str:
 
 
 class Meeting(NamedTuple):
-    """How the processes of a link meet: why they cannot, or "", their library, the key of their
-    GPUs, the number of hosts, and whether all have met before."""
+    """How the processes of a link meet: why they cannot, or "", their library, the key of this
+    one's GPU, all their hosts, and whether all have met before."""
 
     reason: str
     library: Any
     key: GpuKey
-    hosts: int
+    hosts: tuple[str, ...]
     known: bool
 
 
@@ -149,7 +149,7 @@ def meeting(ranks: Any, load: Callable[[], Any], what: str, known: Container[Gpu
     reason = next(filter(None, reasons), "")
     if not reason and len(set(places)) < ranks.size:  # NCCL would refuse, or wait for ever
         reason = "processes share a GPU"
-    return Meeting(reason, library, key, len({host for host, _ in places}), all(all_known))
+    return Meeting(reason, library, key, tuple([host for host, _ in places]), all(all_known))
 
 
 def connect_nccl(backend: "DeviceBackend", ranks: Any) -> tuple[Nccl | None, str]:

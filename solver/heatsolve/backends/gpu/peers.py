@@ -8,15 +8,16 @@ in the memory of the device, and a peer that sends message n + 2 knows that mess
 because it has seen message n + 1.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from heatsolve.backends.gpu.emit import peer_source
 from heatsolve.backends.gpu.launch import Launch
-from heatsolve.backends.gpu.links import GpuKey, Link, Parcels, first_line, meeting
+from heatsolve.backends.gpu.links import GpuKey, Link, Parcels, connect_nccl, first_line, meeting
 
 if TYPE_CHECKING:
     from heatsolve.backends.gpu.backend import DeviceBackend
@@ -38,7 +39,7 @@ _SLABS: dict[GpuKey, "Slabs"] = {}
 
 @dataclass(frozen=True)
 class Slabs:
-    """The addresses of the slabs of all processes, in the order of ranks, as `rank` sees them.
+    """The slabs of the processes of one host, as one of them, `rank`, sees their `addresses`.
 
     A slab holds, for each process, a flag of each block, the counts of its messages, and a mailbox
     with places for an even and for an odd message; then the state of the kernel. It lives as long
@@ -46,32 +47,37 @@ class Slabs:
     """
 
     rank: int
-    addresses: tuple[int, ...]
+    addresses: Mapping[int, int]
+    """By rank, in the same order for all processes."""
 
-    @property
-    def size(self) -> int:
-        return len(self.addresses)
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {rank: place for place, rank in enumerate(self.addresses)}
 
     @property
     def head(self) -> int:
         """Bytes before the mailboxes."""
-        return head_of(self.size)
+        return head_of(len(self.addresses))
 
     def flags(self, of: int, at: int) -> int:
         """The address of a process's flags in the slab of another one."""
-        return self.addresses[at] + of * MOST_BLOCKS * FLAG
+        return self.addresses[at] + self._places[of] * MOST_BLOCKS * FLAG
 
     def counts(self, peer: int) -> int:
         """The address of the number of messages to and from a peer, and of finished blocks."""
-        return self.addresses[self.rank] + self.size * MOST_BLOCKS * FLAG + peer * LINE
+        return self._behind_flags + self._places[peer] * LINE
 
     @property
     def state(self) -> int:
-        return self.counts(self.size)
+        return self._behind_flags + len(self.addresses) * LINE
+
+    @property
+    def _behind_flags(self) -> int:
+        return self.addresses[self.rank] + len(self.addresses) * MOST_BLOCKS * FLAG
 
     def mailbox(self, of: int, at: int) -> int:
         """The address, in the slab of a process, of what another one sends to it."""
-        return self.addresses[at] + self.head + 2 * PLACE * of
+        return self.addresses[at] + self.head + 2 * PLACE * self._places[of]
 
 
 def head_of(size: int) -> int:
@@ -80,29 +86,41 @@ def head_of(size: int) -> int:
 
 
 class PeerMemory(Link):
-    """Transfers by stores into the memory of peers; see the module."""
+    """Transfers by stores into the memory of peers, see the module; to other hosts by NCCL."""
 
-    name = "GPU peer memory"
-
-    def __init__(self, backend: "DeviceBackend", slabs: Slabs):
-        super().__init__(backend, slabs.size)
-        self._slabs = slabs
+    def __init__(self, backend: "DeviceBackend", size: int, slabs: Slabs, far: Link | None = None):
+        """`far`: the link to the processes of other hosts, if there are any."""
+        super().__init__(backend, size)
+        self._slabs, self._far = slabs, far
+        self.name = "GPU peer memory" + (f" and {far.name}" if far is not None else "")
         self._kernel = backend.compiled(peer_source(THREADS, FLAG), "exchange")
         self._lost = backend.pinned((1,), np.int64)
         self._lost[:] = 0
-        self._waits = backend.integers(slabs.size)
+        self._waits = backend.integers(size)
         self._tables: dict[Any, list[tuple[Launch, tuple[Any, ...]]]] = {}
 
     def _transfers(self, leaving: Parcels, arriving: Parcels) -> Callable[[int], None]:
-        kernels = self._kernels_of(leaving, arriving)  # now: no memory is stored during a capture
+        here = self._slabs.addresses
+        near = [[parcel for parcel in of if parcel[1] in here] for of in (leaving, arriving)]
+        beyond = [[parcel for parcel in of if parcel[1] not in here] for of in (leaving, arriving)]
+        kernels = self._kernels_of(*near)  # now: no memory is stored during a capture
+        far = None
+        if any(beyond):
+            assert self._far is not None
+            far = self._far._transfers(*beyond)
 
         def work(stream: int) -> None:
+            if far is not None:
+                far(stream)
             for launch, args in kernels:
                 self._kernel(launch, args)
 
         return work
 
     def gather(self, mine: Any, all_of_them: Any) -> None:
+        if self._far is not None:
+            self._far.gather(mine, all_of_them)
+            return
         rank, count = self._slabs.rank, mine.nbytes // mine.dtype.itemsize
 
         def part(number: int) -> Any:
@@ -216,13 +234,15 @@ def connect_peers(backend: "DeviceBackend", ranks: Any) -> tuple[PeerMemory | No
         return runtime
 
     met = meeting(ranks, load, "CuPy", _SLABS)
-    reason, runtime = met.reason, met.library
-    if not reason and met.hosts > 1:
-        reason = "there are several hosts"
+    reason, runtime, far = met.reason, met.library, None
+    if not reason and len(set(met.hosts)) == ranks.size:
+        reason = "each host has one process"
+    elif not reason and len(set(met.hosts)) > 1:
+        far, reason = connect_nccl(backend, ranks)
     if reason:
         return None, reason
     if not met.known:
-        reason, made = mapped(runtime, ranks)
+        reason, made = mapped(runtime, ranks, met.hosts)
         if made is None:
             return None, reason
         _SLABS[met.key] = made
@@ -233,25 +253,25 @@ def connect_peers(backend: "DeviceBackend", ranks: Any) -> tuple[PeerMemory | No
     runtime.memset(slabs.addresses[slabs.rank], 0, slabs.head)
     runtime.deviceSynchronize()
     ranks.gather(None)
-    return PeerMemory(backend, slabs), ""
+    return PeerMemory(backend, ranks.size, slabs, far), ""
 
 
-def mapped(runtime: Any, ranks: Any) -> tuple[str, Slabs | None]:
-    """A slab of this process and the slabs of the others, or why they cannot be mapped."""
+def mapped(runtime: Any, ranks: Any, hosts: Sequence[str]) -> tuple[str, Slabs | None]:
+    """A slab of this process and the slabs of the others of its host, or why they cannot be
+    mapped; `hosts` by rank."""
     reason, own, handle = "", 0, b""
-    size = head_of(ranks.size) + 2 * PLACE * ranks.size
+    here = [rank for rank, host in enumerate(hosts) if host == hosts[ranks.rank]]
     try:
-        own = runtime.malloc(size)
+        own = runtime.malloc(head_of(len(here)) + 2 * PLACE * len(here))
         handle = runtime.ipcGetMemHandle(own)
     except Exception as error:
         reason = first_line(error)
-    handles = ranks.gather((reason, handle))
-    addresses = [own] * ranks.size
-    for rank, (why, other) in enumerate(handles):
-        reason = reason or why
+    told = ranks.gather((reason, handle))
+    reason, addresses = next(filter(None, [why for why, _ in told]), ""), dict.fromkeys(here, own)
+    for rank in here if not reason else ():
         if rank != ranks.rank and not reason:
             try:
-                addresses[rank] = runtime.ipcOpenMemHandle(other)
+                addresses[rank] = runtime.ipcOpenMemHandle(told[rank][1])
             except Exception as error:
                 reason = first_line(error)
     reason = next(filter(None, ranks.gather(reason)), "")
@@ -259,4 +279,4 @@ def mapped(runtime: Any, ranks: Any) -> tuple[str, Slabs | None]:
         if own:
             runtime.free(own)
         return reason, None
-    return "", Slabs(ranks.rank, tuple(addresses))
+    return "", Slabs(ranks.rank, addresses)
