@@ -17,7 +17,7 @@ from test_fused_sweeps import INSIDE, two_plain_steps, two_steps
 
 from heatsolve.backends import Signature
 from heatsolve.backends import exact_sums as sums
-from heatsolve.backends.gpu import cycle_legs, graphs
+from heatsolve.backends.gpu import cycle_legs, graphs, peers
 from heatsolve.backends.gpu import device as device_limits
 from heatsolve.backends.gpu import emit as cuda_c
 from heatsolve.backends.gpu.device import CARDS, KIB, Limits, limits_of
@@ -271,6 +271,7 @@ def generic_kernels():
         yield name, cuda_c.kernel_source("sweep", signature, tape), threads, 0
     for name in ("check", "merge", "merge_series", "judge", "quotient"):
         yield name, cuda_c.check_source(), cuda_c.GROUPS * sums.WIDTH, 0
+    yield "exchange", cuda_c.peer_source(peers.THREADS, peers.FLAG), peers.THREADS, 0
     functions = ((LAPLACE, LAPLACE.tape(heat.laplace)),)
     yield "sweeps", graphs.source(functions, 20, False), graphs.THREADS, 48 * KIB
     yield "sweeps", graphs.source(functions, 20, True), graphs.THREADS_BESIDE, 0

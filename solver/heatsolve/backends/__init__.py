@@ -566,8 +566,7 @@ class Backend(ABC):
 
     def posted_ledger(self) -> Callable[[], list[float]]:
         """End the gate; a call for the ledger, which alone waits."""
-        checks = self._checks
-        return lambda: checks
+        return self._checks.copy
 
     def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
         """The values of several accumulators, which are then cleared: one message and one wait for

@@ -329,9 +329,8 @@ def iterating(
         wanted = min(expected - done, backend.lookahead) if done < expected else ahead
         count = test.most_checks(wanted) if method.queues else 1
         work = None
-        foreseen = done + count == expected and not method.finish_copies(expected)
-        if following is not None and foreseen:
-            work = following(expected)
+        if following is not None and done + count == expected:
+            work = None if method.finish_copies(expected) else following(expected)
         checks = queue.run(done, until, count, lambda: test.gate, count if work else 0)
         ledger = backend.posted_ledger()
         if work is not None:
