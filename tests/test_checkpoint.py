@@ -20,7 +20,7 @@ from saving import is_whole, state
 
 from heatsolve.control.controller import State
 from heatsolve.errors import Diverged, FileFailure, HeatsolveError, InputError
-from heatsolve.io.checkpoints import MANIFEST, CheckpointStore
+from heatsolve.io.checkpoints import MANIFEST, CheckpointStore, delete
 from heatsolve.parallel.decomposition import block_of
 from heatsolve.parallel.ranks import Ranks
 
@@ -450,6 +450,28 @@ def test_what_is_not_finite_is_not_saved(tmp_path, bad):
 def assert_intact(folder, before):
     assert names(folder) == before
     assert_same(store_of(folder).newest(), small(12, 12))
+
+
+def test_an_earlier_run_still_deletes(tmp_path, monkeypatch):
+    """Two runs of one process: the thread of the first removes files that the second has listed."""
+    saved(tmp_path)
+    aside = tmp_path / ".000000000001.75bc64ee"
+    aside.mkdir()
+    (aside / "part-0000.h5").touch()
+    listing = Path.iterdir
+
+    def overtaken(self):
+        found = list(listing(self))
+        if self == aside:
+            shutil.rmtree(self)
+        return iter(found)
+
+    monkeypatch.setattr(Path, "iterdir", overtaken)
+    store = store_of(tmp_path)
+    store.save(small(20))
+    assert not aside.exists() and store.newest().number == 20
+    monkeypatch.undo()
+    delete(aside)  # the folder itself is gone
 
 
 def test_a_folder_that_cannot_be(tmp_path):

@@ -7,6 +7,7 @@ import pickle
 import re
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -647,8 +648,17 @@ def test_waiting_is_no_computing():
 
 
 def interrupted(call):
-    """Call a function that takes long, and press Ctrl-C."""
-    pressing = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    """Call a function that takes long, and press Ctrl-C half a second after it hears that."""
+
+    def press():
+        patience = time.monotonic() + 60
+        while signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            assert time.monotonic() < patience
+            time.sleep(0.01)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
     pressing.start()
     with pytest.raises(KeyboardInterrupt):
         call()

@@ -436,10 +436,14 @@ def remove(path: Path) -> None:
 
 
 def delete(aside: Path, path: Path | None = None) -> None:
-    """Delete our files in a folder, and it; if there are others in it, it goes back to `path`."""
-    for file in aside.iterdir():
-        if OURS.fullmatch(file.name):
-            file.unlink()
+    """Delete our files in a folder, and it; if there are others in it, it goes back to `path`.
+
+    What is gone is no failure: the thread of an earlier run may be deleting the same folder.
+    """
+    with suppress(FileNotFoundError):
+        for file in list(aside.iterdir()):
+            if OURS.fullmatch(file.name):
+                file.unlink(missing_ok=True)
     with suppress(OSError):
         aside.rmdir()
     if path is not None and aside.exists():
