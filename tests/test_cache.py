@@ -51,6 +51,23 @@ def test_processes_that_start_at_once_share_an_empty_cache(tmp_path):
     assert machine_code(cache) == compiled  # nothing was compiled again
 
 
+@pytest.mark.gpu
+def test_a_cached_run_on_a_gpu_imports_no_compiler(tmp_path):
+    """Numba takes half a second."""
+    code = (
+        "import heatsolve, sys\n"
+        "heatsolve.run('hot-plate', backend='cuda', output=False)\n"
+        "print('numba' in sys.modules)"
+    )
+    environment = {**os.environ, "HEATSOLVE_CACHE": str(tmp_path)}
+    said = [
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True,
+                       text=True, check=True).stdout.split()[-1]
+        for _ in range(2)
+    ]  # fmt: skip
+    assert said == ["True", "False"]
+
+
 def test_a_cache_that_cannot_be_written(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")

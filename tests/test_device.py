@@ -1,5 +1,7 @@
 """What the GPU backends share, on a device that only takes notes."""
 
+import ctypes
+import gc
 import math
 
 import numpy as np
@@ -178,6 +180,52 @@ def test_arrays_of_numba_are_reshaped_as_those_of_numpy():
         hash(found)  # as keys of compiled sweeps
     with pytest.raises(ValueError, match="no array"):
         array.reshape((5, -1))
+
+
+class Heap:
+    """CUDA's driver, of which only memory works: it lies on the host."""
+
+    def __init__(self):
+        self.held = {}
+
+    def cuMemAlloc(self, size):
+        memory = ctypes.create_string_buffer(size)
+        self.held[ctypes.addressof(memory)] = memory
+        return 0, ctypes.addressof(memory)
+
+    def cuMemHostAlloc(self, size, flags):
+        return self.cuMemAlloc(size)
+
+    def cuMemFree(self, place):
+        del self.held[place]
+        return (0,)
+
+    cuMemFreeHost = cuMemFree
+
+    def cuMemsetD8Async(self, place, value, size, stream):
+        ctypes.memset(place, value, size)
+        return (0,)
+
+
+def test_memory_of_the_driver_is_given_back_at_the_next_allocation():
+    """Not when Python drops the array, which may happen while launches are captured."""
+    module = pytest.importorskip("heatsolve.backends.gpu.numba_cuda")
+    device = object.__new__(module.CudaBackend)
+    device.dtype, device._driver, device._handle, device._needless = np.dtype(float), Heap(), 0, []
+    held = device._driver.held
+    array, line = device.zeros((4, 6)), device.pinned((3,))
+    part, last = device.part(array, (6,), 18), line[2:]
+    assert part.pointer == array.pointer + 144 and held[array.pointer].raw == bytes(192)
+    line[:] = 1.0, 2.0, 3.0
+    del array, line
+    gc.collect()
+    device.integers(2)
+    assert len(held) == 3 and last[0] == 3.0  # a part holds the memory of its array
+    del part, last
+    gc.collect()
+    assert len(held) == 3
+    kept = device.zeros((0, 5)), device.integers(1)
+    assert len(held) == 2 and kept[0].nbytes == 0
 
 
 def pack(device, array, layer):

@@ -1,8 +1,9 @@
 """The cuda backend: sweeps compiled by Numba-CUDA, and CUDA C; launched by cuda.core.
 
-Numba only compiles, and holds memory: its kernels take plain pointers, its launches cost five times
-those of cuda.core, and its copies some 20 us more than calls of the driver. Sweeps that reduce, and
-fused ones, are the CUDA C of the cupy backend.
+Numba only compiles, and is imported where a kernel is not in the cache: that takes half a second.
+Its kernels take plain pointers, its launches cost five times those of cuda.core, and its copies
+some 20 us more than calls of the driver. Sweeps that reduce, and fused ones, are the CUDA C of the
+cupy backend.
 """
 
 import math
@@ -11,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -124,23 +126,35 @@ def uncontracted() -> Iterator[None]:
         nvvm.compile_ir = original
 
 
+ENTRY = "sweep"
+"""The name of every kernel."""
+
+
 def ptx_of(source: str, signature: Signature, capability: tuple[int, int]) -> str:
-    """PTX of a generated kernel."""
-    from numba import cuda
+    """PTX of a generated kernel. Raises InputError where Numba-CUDA cannot be loaded."""
+    try:
+        from numba import cuda
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise InputError(f"the cuda backend cannot load Numba-CUDA ({reason})") from None
 
     function, types = kernel_function(source), parameter_types(signature)
     with uncontracted():
         ptx, _ = cuda.compile(
             function, types, device=False, abi="numba", output="ptx", cc=capability
         )
-    return ptx
+    mangled = re.search(r"\.entry\s+([\w$]+)", ptx)
+    assert mangled, "PTX without a kernel"
+    return ptx.replace(mangled.group(1), ENTRY)
 
 
-def entry_of(ptx: str) -> str:
-    """The name of the kernel in a PTX text."""
-    entry = re.search(r"\.entry\s+([\w$]+)", ptx)
-    assert entry, "PTX without a kernel"
-    return entry.group(1)
+def assembled(ptx: str, architecture: str) -> bytes:
+    """Machine code of PTX; the PTX itself for an architecture "compute_80"."""
+    if architecture.startswith("compute"):
+        return ptx.encode()
+    from cuda.core import Program, ProgramOptions
+
+    return Program(ptx, "ptx", ProgramOptions(arch=architecture)).compile("cubin").code
 
 
 # ---- CUDA C --------------------------------------------------------------------------------------
@@ -177,6 +191,16 @@ def compiled_c(source: str, options: tuple[str, ...]) -> bytes:
 
 
 # ---- arrays --------------------------------------------------------------------------------------
+
+
+class Memory:
+    """Memory of a device, or of the host at a fixed place: its size in bytes, and its address."""
+
+    def __init__(self, size: int, pointer: int):
+        self.pointer = pointer
+        self.__array_interface__ = {
+            "shape": (size,), "typestr": "|u1", "data": (pointer, False), "version": 3
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -218,7 +242,7 @@ class DeviceArray:
 
 
 class Borrowing(CupyLibrary):
-    """CuPy on memory of Numba's, in the stream of the sweeps."""
+    """CuPy on memory of the cuda backend, in the stream of the sweeps."""
 
     def __init__(self, cupy: Any, fft: Any, stream: Any):
         """`stream`: one of cuda.core."""
@@ -250,8 +274,7 @@ class Borrowing(CupyLibrary):
 class CudaBackend(DeviceBackend):
     """Runs on a CUDA device: the one of a number, or the current one.
 
-    Memory by Numba, launches by cuda.core, one stream for both; Numba follows whichever device
-    cuda.core makes current.
+    Memory by the driver, launches by cuda.core, in one stream.
     """
 
     name = "cuda"
@@ -261,20 +284,18 @@ class CudaBackend(DeviceBackend):
         try:
             import cuda.core as core
             from cuda.bindings import driver
-            from numba import cuda
 
-            self._core, self._driver, self._cuda = core, driver, cuda
+            self._core, self._driver = core, driver
+            self._versions = version("numba-cuda"), np.__version__
             self._device = core.Device(device)
             self._device.set_current()
             self.limits = limits_of(self._device.device_id)
             self._stream = self._device.create_stream()
             self._handle = driver.CUstream(int(self._stream.handle))
-            self._numba_stream = cuda.external_stream(int(self._stream.handle))
             flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
             self._side = checked(driver.cuStreamCreateWithPriority(flags, PRIORITY))
             untimed = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
             self._forked, self._joined = (checked(driver.cuEventCreate(untimed)) for _ in range(2))
-            cuda.current_context()
         except ImportError:
             raise InputError(
                 "the cuda backend needs Numba-CUDA: install heatsolve[cuda12] or heatsolve[cuda13]"
@@ -284,11 +305,34 @@ class CudaBackend(DeviceBackend):
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(f"the cuda backend found no usable CUDA GPU ({reason})") from None
+        self._needless: list[tuple[Callable[[int], Any], int]] = []
         self._make_gate()
 
+    def _allocated(self, size: int, on_host: bool = False) -> Memory:
+        """New memory of so many bytes.
+
+        The memory of arrays that are gone is given back here: Python may drop an array while
+        launches are captured, when the driver frees nothing.
+        """
+        driver = self._driver
+        while self._needless:
+            release, pointer = self._needless.pop()
+            checked(release(pointer))
+        if on_host:
+            pointer, release = checked(driver.cuMemHostAlloc(max(size, 1), 0)), driver.cuMemFreeHost
+        else:
+            pointer, release = checked(driver.cuMemAlloc(max(size, 1))), driver.cuMemFree
+        memory = Memory(size, int(pointer))
+        needless = release, memory.pointer
+        weakref.finalize(memory, self._needless.append, needless).atexit = False
+        return memory
+
+    def _empty(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:
+        memory = self._allocated(math.prod(shape) * dtype.itemsize)
+        return DeviceArray(tuple(shape), dtype, memory.pointer, memory)
+
     def _zeros(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:
-        memory = self._cuda.device_array(math.prod(shape), dtype, stream=self._numba_stream)
-        array = DeviceArray(tuple(shape), dtype, memory.device_ctypes_pointer.value, memory)
+        array = self._empty(shape, dtype)
         self.zero(array)
         return array
 
@@ -302,10 +346,10 @@ class CudaBackend(DeviceBackend):
         return self.stored(np.array(host, self.dtype, order="C"))
 
     def stored(self, values: np.ndarray) -> DeviceArray:
-        memory = self._cuda.to_device(values.reshape(-1), stream=self._numba_stream)
+        array = self._empty(values.shape, values.dtype)
+        self.queue_to_device(array, np.ascontiguousarray(values))
         self.sync()
-        pointer = memory.device_ctypes_pointer.value
-        return DeviceArray(values.shape, values.dtype, pointer, memory)
+        return array
 
     def to_host(self, array: DeviceArray) -> np.ndarray:
         host = np.empty(array.shape, array.dtype)
@@ -314,7 +358,9 @@ class CudaBackend(DeviceBackend):
         return host
 
     def lent(self, array: DeviceArray) -> Any:
-        return self._cuda.as_cuda_array(array)
+        from numba import cuda
+
+        return cuda.as_cuda_array(array)
 
     def part(self, array: DeviceArray, shape: Sequence[int], first: int = 0) -> DeviceArray:
         return array.part(tuple(shape), first)
@@ -336,7 +382,9 @@ class CudaBackend(DeviceBackend):
         checked(copy(target.pointer, source.pointer, source.nbytes, self._handle))
 
     def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
-        return self._cuda.pinned_array(tuple(shape), dtype or self.dtype)
+        kind = np.dtype(dtype or self.dtype)
+        memory = self._allocated(math.prod(shape) * kind.itemsize, on_host=True)
+        return np.asarray(memory).view(kind).reshape(shape)
 
     def mark(self) -> Callable[[], None]:
         return self._stream.record().sync
@@ -363,31 +411,30 @@ class CudaBackend(DeviceBackend):
         self._stream.sync()
 
     def stopwatch(self) -> Callable[[], float]:
-        began, ended = self._cuda.event(), self._cuda.event()
-        began.record(self._numba_stream)
+        driver = self._driver
+        began, ended = (checked(driver.cuEventCreate(0)) for _ in range(2))
+        checked(driver.cuEventRecord(began, self._handle))
 
         def seconds() -> float:
-            ended.record(self._numba_stream)
-            ended.synchronize()
-            return began.elapsed_time(ended) / 1e3
+            checked(driver.cuEventRecord(ended, self._handle))
+            checked(driver.cuEventSynchronize(ended))
+            return checked(driver.cuEventElapsedTime(began, ended)) / 1e3
 
+        for event in (began, ended):
+            weakref.finalize(seconds, driver.cuEventDestroy, event).atexit = False
         return seconds
 
     def _kernel(self, name: str, signature: Signature, tape: Tape) -> Compiled:
         if signature.reduces:
             return super()._kernel(name, signature, tape)
-        from numba_cuda import __version__ as version
-
-        source, target = python_source(signature, tape), self.limits.target
-        key = digest(source, parameter_types(signature), target, version, np.__version__)
+        source, architecture = python_source(signature, tape), self.limits.architecture
+        key = digest(source, signature, architecture, *self._versions)
 
         def make() -> bytes:
             with compiling():
-                return ptx_of(source, signature, target).encode()
+                return assembled(ptx_of(source, signature, self.limits.target), architecture)
 
-        ptx = kept(f"heatsolve_kernel_{key}.ptx", make)
-        code = self._core.ObjectCode.from_ptx(ptx)
-        return self._launching(code.get_kernel(entry_of(ptx.decode())), 0)
+        return self._loaded(kept(f"heatsolve_kernel_{key}.cubin", make), ENTRY, 0)
 
     def _nvrtc(self) -> tuple[Any, Callable[[str, tuple[str, ...]], bytes]]:
         from cuda.bindings import nvrtc
