@@ -41,13 +41,13 @@ from heatsolve.stencil.trace import Signature as Signature
 MOST_FUSED = 15
 """The most sweeps of one pass through memory."""
 MOST_RESIDENT = 511
-"""The most sweeps that are made at once of a field that stays on the chip."""
+"""The most sweeps of one kernel that keeps the field on the chip."""
 SINGLE = np.dtype("float32")
 
 Converts = tuple[Callable[[Any], Any] | None, ...]
-"""For each argument of a compiled sweep the type it is converted to; None for an array."""
+"""For each argument of a compiled sweep, the function that converts it; None for an array."""
 FusedSweeps = Callable[[Any, Any, Region, Sequence[Sequence[Any]], Sequence[Any], Region], None]
-"""Takes new, u, the region, the stages, a register or None for each sweep, the region counted."""
+"""Takes new, u, region, stages, a register or None for each sweep, and the region of the norms."""
 
 
 class PointSweep(NamedTuple):
@@ -69,18 +69,18 @@ class Prepared(NamedTuple):
 
 @dataclass
 class Progress:
-    """The work that the sweeps of a machine have done, and whether they now obey its gate."""
+    """The work that a machine's sweeps have done, and whether sweeps now obey its gate."""
 
     points_updated: int = 0
     bytes_moved: int = 0
     launches: int = 0
     gated: bool = False
     recorded: list[Any] | None = None
-    """The calls that are recorded and not queued; None while nothing is recorded."""
+    """The calls recorded instead of queued; None while nothing is recorded."""
 
 
 def _of_progress(name: str) -> Any:
-    """An attribute of a machine's progress, shared with the same machine in another precision."""
+    """A property for an attribute of a machine's `Progress`, shared by all its precisions."""
 
     def get(machine: "Backend") -> Any:
         return getattr(machine._progress, name)
@@ -94,21 +94,21 @@ def _of_progress(name: str) -> Any:
 class Message:
     """An array on its way between processes: packed by a sweep, moved by MPI, unpacked by a sweep.
 
-    `array` is what sweeps write and read, `buffer` is what MPI sends or receives. On a host they
-    are the same, and nothing happens between packing and sending.
+    Sweeps write and read `array`; MPI sends or receives `buffer`. On a host both are one array, and
+    nothing happens between packing and sending.
     """
 
     def __init__(self, array: Any, buffer: Any):
         self.array, self.buffer = array, buffer
 
     def to_buffer(self) -> None:
-        """Bring the packed array into the buffer; once this returns, MPI may send it."""
+        """Copy the packed array into the buffer; MPI may send the buffer once this call returns."""
 
     def from_buffer(self) -> None:
-        """Bring what MPI has received into the array, for the sweeps that follow.
+        """Copy the received buffer into the array, for the sweeps that follow.
 
-        A device does so in its own time: MPI may receive into the buffer again only after a later
-        `to_buffer`, of any message of the backend, has returned.
+        A device copies in the order of its queue: MPI may receive into the buffer again only after
+        a later `to_buffer`, of any message of the backend, has returned.
         """
 
 
@@ -118,28 +118,29 @@ class CycleLeg:
 
     Sweep n is u[p] = point(p, u, *stages[n]) at the points p of `region` whose colour is
     colours[n]: 1 red, where the sum of the indices is even, -1 black, 0 both. `shape` is the shape
-    of the field, periodic along the axes in `wraps`. `pitch`: elements from row to row of its
-    arrays, and of all others that vary along all axes; rows may be padded.
+    of the field, periodic along the axes in `wraps`. `pitch`: the elements from row to row of the
+    field, and of all other arrays that vary along all axes; rows may be padded.
 
-    restricts: this is the half before the correction. After the sweeps residual(p, u, *operands) is
-        restricted into the array `coarse`.
-    coarse: in the half after the correction the sweeps begin at u plus the correction that is
-        interpolated from it; without it the leg is the rest of that half.
-    from_zero: u is 0 at the beginning.
-    norm: an Accumulator; the terms of a norm of the result's residual are added to it.
-    counted: the layers along the slowest axis whose terms these are, in 3D; None: all.
-    operands: b and the coefficients.
-    stages: each is b, a weight, perhaps the inverse of the diagonal, and the coefficients; there is
-        one even without sweeps.
+    restricts: whether this is the half before the correction. After its sweeps it restricts
+        residual(p, u, *operands) into the array `coarse`.
+    coarse: an array of the coarse level. In the half after the correction the sweeps begin at u
+        plus the correction interpolated from `coarse`; None: the leg is the rest of that half.
+    from_zero: whether u is 0 at the beginning.
+    norm: an Accumulator that takes the terms of a norm of the result's residual; None: no norm.
+    counted: in 3D, the layers along the slowest axis whose terms the norm takes; None: all.
+    operands: the arguments of `residual`: b and the coefficients.
+    stages: the arguments of each sweep: b, a weight, perhaps the inverse of the diagonal, and the
+        coefficients; there is one stage even without sweeps.
     inverse: inverse(p, *coefficients) is the inverse of the diagonal in a stage.
-    margin: with more than this number of layers between a point and the walls all operands but b
-        have the same value.
+    margin: each operand but b is constant over the points that have more than this number of layers
+        between them and the walls.
     coarse_shape: the shape of the coarse field; the rows of its array may be padded, too.
-    weights: four for each axis, slowest first: of the points 2q - 2 ... 2q + 1 in the coarse point
-        q, or of the coarse points q and q + 1 in the point 2q and then in the point 2q + 1.
-    functions: the operations along one axis, with this order of values: `restricted` takes four
-        pairs of a weight and a value, `interpolated` two, `corrected` these and the former value;
-        `coloured` takes a colour, the new value, the former one, and the sign of the point.
+    weights: four arrays for each axis, slowest axis first: in the coarse point q, the weights of
+        the points 2q - 2 ... 2q + 1; or in the point 2q, then in the point 2q + 1, the weights of
+        the coarse points q and q + 1.
+    functions: the operations along one axis, with their values in this order: `restricted` takes
+        four pairs of a weight and a value, `interpolated` two pairs, `corrected` two pairs and the
+        former value; `coloured` takes a colour, the new and the former value, and the point's sign.
     """
 
     point: Point
@@ -164,7 +165,7 @@ class CycleLeg:
 
 
 class ArrayLibrary:
-    """NumPy, which shares the memory of a host backend; `threads` are those that it may use.
+    """NumPy on the memory of a host backend; `threads`: the number of threads that it may use.
 
     `namespace` has NumPy's functions. `fft` has the real FFTs of `scipy.fft`, or is None on a host,
     where a caller uses SciPy itself. `transforms` are ready sine and cosine transforms, if any.
@@ -183,34 +184,34 @@ class ArrayLibrary:
         yield
 
     def view(self, array: Any) -> Any:
-        """An array of the backend as one of the library, in the same memory."""
+        """An array of the backend as an array of the library, in the same memory."""
         return array
 
     def lend(self, array: Any) -> Any:
-        """A contiguous array of the library as one of the backend, in the same memory."""
+        """A contiguous array of the library as an array of the backend, in the same memory."""
         return array
 
     def fft_among_ghosts(self, lengths: Sequence[int], dtype: np.dtype) -> Any:
-        """An FFT along all axes that reads and writes the unknowns of arrays among a layer of
-        ghosts; None: there is none."""
+        """An FFT along all axes of the unknowns of arrays that have a layer of ghosts around them;
+        None if the library has none."""
         return None
 
 
 class Backend(ABC):
     """A machine that sweeps point functions over regions of arrays, in one precision.
 
-    `points_updated` and `bytes_moved` count what its sweeps have done: a point once for each
-    sweep, a byte for each array element that a sweep, or a pass of several sweeps, must read or
-    write at least once. `launches` counts kernels that were queued, nodes of a graph among them, or
-    calls of a host. What is not abstract has a meaning for every machine; fused sweeps and legs of
-    cycles are a gain that only some have.
+    `points_updated` and `bytes_moved` count the work of its sweeps: a point once for each sweep,
+    and the bytes of each array element that a sweep, or a pass of several sweeps, must read or
+    write at least once. `launches` counts the kernels that a device has queued, including the nodes
+    of graphs, or the calls that a host has made. Methods that are not abstract work on every
+    machine; fused sweeps and legs of cycles are a gain of some machines only.
     """
 
     name: str
     integer: Callable[[Any], Any] = int
     """The type in which compiled sweeps take an integer argument."""
     lookahead = 1
-    """The number of steps that it pays to queue before the host reads a result."""
+    """The number of steps that are worth queuing before the host reads a result."""
     threads = 1
     """Threads of the host that run its sweeps."""
     points_updated: int = _of_progress("points_updated")
@@ -219,7 +220,7 @@ class Backend(ABC):
     gated: bool = _of_progress("gated")
     """Whether sweeps now obey the gate; only devices that queue work have one."""
     most_wrapped = 0
-    """Points of a region up to which a sweep may read the other end of a periodic axis itself."""
+    """The most points of a region whose sweep may read the other end of a periodic axis itself."""
     on_device = False
     """Whether arrays lie in the memory of a device, which not every MPI can read."""
 
@@ -228,8 +229,8 @@ class Backend(ABC):
         self.dtype = np.dtype(precision)
         self.combine: Callable[[np.ndarray], np.ndarray] = _alone
         self._progress = Progress()
-        # Compiled sweeps, fused sweeps, and analyses of sweeps, each by all that it depends on;
-        # their keys differ in length.
+        # Compiled sweeps, fused sweeps, and analyses of sweeps, each by everything that it depends
+        # on; the keys of the three differ in length.
         self._compiled: dict[Any, Any] = {}
         self._single: Self | None = None
         self._double: Self | None = None
@@ -237,9 +238,9 @@ class Backend(ABC):
     def single(self) -> Self:
         """The same machine in single precision.
 
-        Its sweeps share the queue, the gate and the count of work with this machine. Sweeps of
-        this machine also take its arrays: they read them exactly, compute in double precision, and
-        round the results.
+        Its sweeps share the queue, the gate and the count of work with this machine. Sweeps of this
+        machine also take arrays in single precision: they read them exactly, compute in double
+        precision, and round the results.
         """
         if self._single is None:
             self._single = self._twin("float32")
@@ -261,7 +262,7 @@ class Backend(ABC):
         return twin
 
     def join(self, combine: Callable[[np.ndarray], np.ndarray], link: Link | None = None) -> None:
-        """From now on `combine` adds up the registers of all processes.
+        """Use `combine` from now on to add up the registers of all processes.
 
         Without a link a device's gate cannot depend on other processes' sums, so the host reads
         every check.
@@ -270,13 +271,13 @@ class Backend(ABC):
         self.lookahead = 1
 
     def connect(self, ranks: Any, name: str) -> tuple[Link | None, str]:
-        """The link, "peer" or "nccl", between the devices of these processes, or why there is none;
-        all ask together."""
+        """The link "peer" or "nccl" between the devices of these processes, or the reason why there
+        is none; all processes call this together."""
         return None, "there is no GPU"
 
     @property
     def failure(self) -> str:
-        """Why a device can do no more, as far as it knows; else ""."""
+        """Why a device can do no more work; "" while no failure is known."""
         return ""
 
     def count(self, points: int, moved: int, launches: int = 0) -> None:
@@ -289,7 +290,7 @@ class Backend(ABC):
     # ---- arrays ----------------------------------------------------------------------------------
 
     def memory(self) -> tuple[int, int]:
-        """Free and total bytes of the memory of its arrays."""
+        """Free and total bytes of the memory that holds its arrays."""
         return host_memory()
 
     @property
@@ -302,9 +303,9 @@ class Backend(ABC):
         """A new array of zeros in the backend's precision."""
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The extents of an array of this shape with which fused sweeps are fastest.
+        """This shape, padded so that fused sweeps are fastest.
 
-        Rows may be padded with elements that stay 0 and are never read as values.
+        The elements that pad rows stay 0 and are never read as values.
         """
         return tuple(shape)
 
@@ -313,7 +314,8 @@ class Backend(ABC):
         """A copy of a host array on the device, in the backend's precision."""
 
     def factor(self, host: np.ndarray) -> Any:
-        """As `to_device`, for an array that is only a factor or a divisor; ONE if all is 1."""
+        """As `to_device`, for an array used only as factor or divisor; ONE if all elements are
+        1."""
         return ONE if np.all(host == 1.0) else self.to_device(host)
 
     @abstractmethod
@@ -321,19 +323,19 @@ class Backend(ABC):
         """A copy of a device array on the host."""
 
     def lent(self, array: Any) -> Any:
-        """The array itself, as the library of arrays of its device has it."""
+        """The same memory as an array of the device's array library."""
         return array
 
     def part(self, array: Any, shape: Sequence[int], first: int = 0) -> Any:
-        """The elements of an array from number `first` on, as an array of a shape: no copy."""
+        """The elements of an array from number `first` on, with this shape, without a copy."""
         return array.reshape(-1)[first : first + math.prod(shape)].reshape(tuple(shape))
 
     def copy(self, target: Any, source: Any) -> None:
-        """target = source, all of it, by the fastest copy that the machine has."""
+        """target = source for whole arrays, by the machine's fastest copy."""
         np.copyto(target, source)
 
     def message(self, shape: Sequence[int], direct: bool = False) -> Message:
-        """A message of zeros; `direct`: MPI takes an array of the device as it is."""
+        """A message of zeros; `direct`: MPI reads and writes the array of the device itself."""
         array = self.zeros(shape)
         return Message(array, array)
 
@@ -350,26 +352,26 @@ class Backend(ABC):
     def replayed(
         self, work: Callable[[], None], gated: bool = True, continues: bool = False
     ) -> Callable[[], None]:
-        """A call that does `work`: sweeps of the same arrays with the same numbers at each call.
+        """A call that does `work`: it must sweep the same arrays with the same numbers each time.
 
-        A backend may record the sweeps once and replay them, without the host's part in each. To
-        record them it calls `work` ahead of time, without effect; so `work` may only sweep, and
-        read no result. `gated`: whether the gate is in use at the first replay. `continues`:
-        whether the work is work of `continuing`.
+        A backend may record the sweeps once and replay them, without work of the host for each
+        sweep. To record, it calls `work` ahead of time, without effect; so `work` may only sweep,
+        and must not read a result. `gated`: whether the gate is in use at the first replay.
+        `continues`: whether the work belongs inside `continuing`.
         """
         return work
 
     def enqueue(self, work: Callable[[], None]) -> None:
-        """Do some work in order with the sweeps, or record it while they are recorded."""
+        """Do some work in order with the sweeps, or record it while sweeps are recorded."""
         work()
 
     def joins(self, regions: Sequence[Region]) -> bool:
-        """Whether sweeps over these regions, of which none depends on another, would share one
-        launch: only while they are recorded."""
+        """Whether independent sweeps over these regions would share one launch, which only recorded
+        sweeps do."""
         return False
 
     def record(self, work: Callable[[], None]) -> tuple[list[Any], int, int]:
-        """The calls that `work` would make or queue, its points updated, its bytes moved."""
+        """The calls that `work` would make or queue, its points updated, and its bytes moved."""
         progress = self._progress
         before, progress.recorded = replace(progress), []
         try:
@@ -382,10 +384,10 @@ class Backend(ABC):
         return recorded, points, moved
 
     def stopwatch(self) -> Callable[[], float]:
-        """Begin to measure time; return a call for the seconds since, to be called once.
+        """Start a clock; return a call, to be made once, for the seconds since.
 
-        It waits until all work is done. A device with a clock of its own measures the time between
-        the two places in its queue.
+        The call waits until all work is done. A device with a clock of its own measures the time
+        from the start's place in its queue to the call's place.
         """
         self.sync()
         began = time.perf_counter()
@@ -408,10 +410,10 @@ class Backend(ABC):
     ) -> None:
         """out[p] = point(p, *arguments) for every p of the region.
 
-        `out` is an array, an Accumulator, or a tuple of them for a point function that returns as
-        many values. Raises ValueError when an output is also read at a shift or is too small.
-        Where the first argument `wraps`, the region is all of its unknowns, and in place of its
-        ghosts the other end of the axis is read: for regions of up to `most_wrapped` points.
+        `out` is an array, an Accumulator, or, for a point function of several values, a tuple of
+        these. Raises ValueError when an output is also read at a shift or is too small. `wraps`:
+        the periodic axes of the first argument. The region must then be all its unknowns, at most
+        `most_wrapped`, and the sweep reads the axis's other end in place of ghosts.
         """
         points = math.prod([max(0, high - low) for low, high in region])
         if points == 0:  # nothing is compiled for it
@@ -441,10 +443,10 @@ class Backend(ABC):
         self.count(points, points * bytes_moved)
 
     def sweep_together(self, sweeps: Sequence[PointSweep]) -> None:
-        """Make sweeps of which none reads what another one writes, and that write each point once.
+        """Make sweeps, none of which reads or writes an element that another one writes.
 
-        The points that all regions share take one sweep, which loads once what several read; what
-        is left of each region takes one of its own.
+        One sweep covers the points that all regions share, and loads once a value that several
+        sweeps read. The rest of each region takes sweeps of its own.
         """
         if len(sweeps) == 1:
             point, out, region, arguments = sweeps[0]
@@ -510,11 +512,11 @@ class Backend(ABC):
         return Accumulator(kind, self.new_register(), self)
 
     def accumulators(self, kind: str, count: int) -> list[Accumulator]:
-        """A series of them, for the norms of sweeps that follow each other."""
+        """A series of accumulators, for the norms of consecutive sweeps."""
         return [self.accumulator(kind) for _ in range(count)]
 
     def scalars(self, count: int) -> Scalars:
-        """Some sums, all 0, and quotients of them."""
+        """Scalars that keep `count` sums, all 0, and form their quotients."""
         return Scalars(self, count)
 
     def reduce(self, kind: str, point: Point, region: Region, *arguments: Any) -> float:
@@ -528,14 +530,14 @@ class Backend(ABC):
         return accumulator.value
 
     continues = False
-    """Whether work can be queued behind a ledger before the host has read it."""
+    """Whether work can be queued behind a ledger before the host has read the ledger."""
     continued = False
-    """Whether the work that was queued behind the ledger read last has been done."""
+    """Whether the work queued behind the ledger that the host read last has been done."""
 
     def continuing(self) -> AbstractContextManager[None]:
-        """A context for work that is queued behind a ledger, or recorded for that.
+        """A context for work that is queued behind a ledger, or recorded for such use.
 
-        It is done only if the ledger ends at the check for which `open_gate` was told so.
+        The work is done only if the ledger ends at the check `continues_at` of `open_gate`.
         """
         return nullcontext()
 
@@ -543,11 +545,11 @@ class Backend(ABC):
         """Begin a ledger of checks.
 
         A device that queues work has a gate, too: once the value of a check is at most its
-        threshold, the sweeps queued after it do nothing. So the device stops at the very step that
-        meets a criterion although the host reads it later. The gate may close a little early (the
-        host then decides to go on), never late; for the largest magnitude it closes exactly.
-        `continues_at`: the number of the check at which the gate must close for a finite value if
-        the work of `continuing` is to be done; 0: it is done in any case.
+        threshold, the sweeps queued after the check do nothing. So the device stops at the very
+        step that meets a criterion, although the host reads the value later. The gate may close a
+        little early (the host then decides to go on), never late; for the largest magnitude it
+        closes exactly. `continues_at`: the number of the check at which the gate must close, with a
+        finite value, for the work of `continuing` to be done; 0: that work is done in any case.
         """
         self._checks: list[float] = []
 
@@ -561,16 +563,15 @@ class Backend(ABC):
         self._checks += [accumulator.take() for accumulator in accumulators]
 
     def ledger(self) -> list[float]:
-        """The values of the checks up to the one that closed the gate; ends the gate (waits)."""
+        """End the gate; the values of the checks up to the check that closed it (waits)."""
         return self.posted_ledger()()
 
     def posted_ledger(self) -> Callable[[], list[float]]:
-        """End the gate; a call for the ledger, which alone waits."""
+        """End the gate without waiting; return a call that waits for the ledger and returns it."""
         return self._checks.copy
 
     def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
-        """The values of several accumulators, which are then cleared: one message and one wait for
-        all (waits)."""
+        """The values of several accumulators, by one message and one wait; clears all (waits)."""
         if not accumulators:
             return []
         rows = np.array([self.read_register(each.register) for each in accumulators])
@@ -613,9 +614,9 @@ class Backend(ABC):
         wraps: Sequence[bool],
         changes: Sequence[Accumulator | None],
     ) -> int:
-        """The number of these sweeps that it pays to make in one pass; 1 if a pass gains nothing.
+        """The number of these sweeps that are worth fusing in one pass; 1 if a pass gains nothing.
 
-        Arguments as of `fused_sweeps`. The result changes no bits.
+        The arguments are those of `fused_sweeps`. The number changes no bits of any result.
         """
         return 1
 
@@ -630,7 +631,7 @@ class Backend(ABC):
         changes: Sequence[Accumulator | None],
         counted: Region,
     ) -> None:
-        """new = the result of several sweeps in turn, each from the one before; u is not changed.
+        """new = the result of several sweeps, each from the result of the sweep before; u is kept.
 
         Sweep n is point(p, u_n, *stages[n]) at the points p of `region`; the stages differ in
         numbers only. Outside the region every u_n keeps the values of u, but along an axis in
@@ -664,7 +665,7 @@ class Backend(ABC):
         u: Any,
         stages: Sequence[Sequence[Any]],
     ) -> Any:
-        """The result of `find` for a sweep, kept for each kind of sweep; for `most_fused`."""
+        """The result of `find` for a sweep, found once for each kind of sweep; for `most_fused`."""
         described = tuple([describe(a) for a in (u, *stages[0])])
         key = find, point, described
         if key not in self._compiled:
@@ -674,11 +675,11 @@ class Backend(ABC):
         return self._compiled[key]
 
     def cycle_leg(self, leg: CycleLeg) -> Callable[[Any, Any], None] | None:
-        """A callable (new, u) for half a cycle in a pass or two; None if the backend has none.
+        """A callable (new, u) for half a cycle in one or two passes; None if the backend has none.
 
-        It writes the result to `new` and does not change u. Before the call the ghosts of u and of
-        the coarse array are up to date, and at walls the ghosts of `new` equal those of u (0 for
-        `from_zero`). Without sweeps there is nothing to write, and `new` is u.
+        The callable writes the result to `new` and does not change u. Before the call the ghosts of
+        u and of the coarse array are up to date, and at walls the ghosts of `new` equal those of u
+        (0 for `from_zero`). Without sweeps there is nothing to write, and `new` is u.
         """
         return None
 
@@ -704,14 +705,14 @@ class Backend(ABC):
     ) -> FusedSweeps | None:
         """Compiled fused sweeps; None on a machine that makes one sweep at a time.
 
-        `kinds`: for each sweep the norm of its change, or None without one; its register is then
-        None, too.
+        `kinds`: for each sweep the kind of the norm of its change; None for a sweep without a norm,
+        whose register is None, too.
         """
         return None
 
 
 def demand_apart(point: Point, new: Any, region: Region, arguments: Sequence[Any]) -> None:
-    """Raise ValueError where fused sweeps would read what they write, or `new` is too small."""
+    """Raise ValueError where fused sweeps would read the array `new`, or `new` is too small."""
     for (_, high), extent in zip(region, new.shape, strict=True):
         if high > extent:
             raise ValueError(f"region {region} does not fit an output of {new.shape}")

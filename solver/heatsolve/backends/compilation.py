@@ -1,9 +1,9 @@
 """The cache of compiled code, kept from run to run, and the time of compilation.
 
-Files in the cache folder are named by the digest of all that they depend on, and put in place by
-one rename, so that any number of processes can start at once. Each begins with the checksum of the
-rest: a damaged file is removed, and its content is compiled again. Where no folder can be used
-nothing is kept.
+A file in the cache folder is named by the digest of everything that it depends on, and put in place
+by one rename, so that any number of processes can start at once. It begins with the checksum of its
+rest: a damaged file is removed, and its content is compiled again. Where no folder can be used, no
+code is kept.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _troubles: list[str] = []
-"""Why something could not be kept."""
+"""The reasons why files could not be kept."""
 
 
 def wanted_folder() -> Path | None:
@@ -32,7 +32,7 @@ def wanted_folder() -> Path | None:
 
 
 def cache_folder() -> Path | None:
-    """The wanted one, or one of our own among the temporary files; None where neither works."""
+    """The wanted folder, or a private temporary folder; None where neither can be used."""
     folder = wanted_folder()
     with suppress(OSError):
         if folder is not None:
@@ -43,8 +43,8 @@ def cache_folder() -> Path | None:
 
 
 def temporary() -> Path | None:
-    """A folder among the temporary files: only if no other user can have put anything there, for
-    what lies in it is run.
+    """A private folder among the temporary files; None where another user may have put files into
+    it, because code in it is run.
     """
     with suppress(OSError):
         folder = Path(tempfile.gettempdir()) / f"heatsolve-{os.getuid()}"
@@ -67,7 +67,7 @@ def trouble() -> str:
 
 
 def digest(*parts: object) -> str:
-    """A name for what depends on these parts alone."""
+    """A name for content that depends on these parts alone."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:24]
 
 
@@ -96,7 +96,7 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, content: bytes) -> None:
-    """Keep a file, if that is possible: a run goes on without."""
+    """Keep a file, if possible; a run goes on without it."""
     where = cache_folder()
     if where is None:
         _troubles.append("there is no folder that can be written")
@@ -127,9 +127,9 @@ def _sealed(content: bytes) -> bytes:
 
 
 class Watch:
-    """Notices when compilation begins and ends; one compiler may call another.
+    """Notices when compilation begins and ends; nested compilations count as one.
 
-    `begun()` is called as it begins, `ended(seconds)` when it has ended.
+    `begun()` is called when compilation begins, `ended(seconds)` when it has ended.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class Watch:
 
 
 def _ignore(*_: Any) -> None:
-    """Nobody wants to know."""
+    """The default of `begun` and `ended`: do nothing."""
 
 
 WATCH = Watch()
@@ -158,7 +158,7 @@ WATCH = Watch()
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Around every call of a compiler."""
+    """A context for every call of a compiler, which tells `WATCH`."""
     WATCH.begin()
     try:
         yield
@@ -168,7 +168,7 @@ def compiling() -> Iterator[None]:
 
 @contextmanager
 def told(begun: Callable[[], None], ended: Callable[[float], None]) -> Iterator[None]:
-    """Let these be called, as by a `Watch`, for what is compiled inside."""
+    """A context in which `WATCH` calls these functions for each compilation."""
     before = WATCH.begun, WATCH.ended
     WATCH.begun, WATCH.ended = begun, ended
     try:

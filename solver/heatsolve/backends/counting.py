@@ -1,8 +1,8 @@
-"""The counting backend: it stands for a machine, and only counts what that one would do.
+"""The counting backend: it stands for a machine, and only counts the machine's work.
 
-Arrays are counted, and large ones are not made. Small ones are made and computed while a problem is
-set up, so that what depends on their values, such as coarse levels, is as in a run; afterwards
-sweeps are counted, too, and nothing is computed: every norm is 0.
+Arrays are counted, and large arrays are not made. While a problem is set up, small arrays are made
+and computed, so that objects that depend on their values, such as coarse levels, are as in a run.
+Afterwards sweeps are counted, too, and nothing is computed: every norm is 0.
 """
 
 import math
@@ -29,11 +29,11 @@ from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import Tape
 
 MADE_UP_TO = 1 << 21
-"""Elements up to which an array is made."""
+"""The most elements of an array that is made."""
 
 
 class Counted:
-    """An array that is not made. `host`: what it was copied from, if that is known."""
+    """A stand-in for an array, without memory; `host`: the NumPy array that it copies, if known."""
 
     def __init__(self, shape: Sequence[int], dtype: np.dtype, host: np.ndarray | None = None):
         self.shape, self.dtype, self.host = tuple(map(int, shape)), dtype, host
@@ -66,7 +66,7 @@ class _View(Counted):
 
 @dataclass
 class Tally:
-    """Bytes of the arrays that there are, the most that there were, and calls of kernels."""
+    """Bytes of the arrays that exist, the most bytes at any time, and calls of kernels."""
 
     bytes: int = 0
     most: int = 0
@@ -81,9 +81,9 @@ class Tally:
 
 
 class CountingBackend(NumpyBackend):
-    """Counts for `machine`, which makes its choices as ever, but neither compiles nor computes.
+    """Counts the work of `machine`, which chooses as in a run, but neither compiles nor computes.
 
-    `stretch`: how many times longer the axes of the real arrays are than those of the counted ones.
+    `stretch`: how many times longer the axes of the real arrays are than the counted axes.
     """
 
     def __init__(self, machine: Backend, stretch: float = 1.0):
@@ -102,7 +102,7 @@ class CountingBackend(NumpyBackend):
 
     @contextmanager
     def only_counting(self) -> Iterator[None]:
-        """Inside, nothing is computed."""
+        """A context in which nothing is computed."""
         self._computes = False
         try:
             yield
@@ -147,7 +147,7 @@ class CountingBackend(NumpyBackend):
         return self.machine.padded(shape)
 
     def library(self) -> ArrayLibrary:
-        self.machine.library()  # which may refuse
+        self.machine.library()  # may raise InputError
         return CountingLibrary(self)
 
     # ---- sweeps ------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class CountingBackend(NumpyBackend):
         wraps: tuple[bool, ...],
         kinds: tuple[str | None, ...],
     ) -> FusedSweeps | None:
-        # A sweep of a field that stays on the chip takes half the time of a call, at least.
+        # A sweep of a field that stays on the chip takes at least half the time of a call.
         calls = 1 if len(kinds) <= MOST_FUSED else len(kinds) // 2
 
         def run(*args: Any) -> None:

@@ -4,14 +4,14 @@ A double is cut into slices of 28 bits at fixed binary places, counted from 2^-1
 *bin* each). The slices are whole multiples of their bin's unit, so 64-bit integers add them
 exactly: any number of blocks, threads and ranks, in any order, gives the same integers. Each block
 of terms fills the four bins below its own largest magnitude; at the end only the top four bins of
-the whole sum count. Because a term rounded to a bin's unit (ties to even) is the same whichever
-bin its slicing began in, that is the sum of all terms, each rounded to the same unit, 83 bits or
-more below the largest term. The method follows Demmel and Nguyen, "Parallel reproducible
-summation", IEEE Trans. Comput. 64 (2015); integers in place of floating-point bins give 2^34 terms
-of room and make the merge of ranks one integer addition.
+the whole sum count. A term rounded to a bin's unit (ties to even) is the same, whichever bin its
+slicing began in. So the result is the sum of all terms, each rounded to one unit, 83 bits or more
+below the largest term. The method follows Demmel and Nguyen, "Parallel reproducible summation",
+IEEE Trans. Comput. 64 (2015); integers in place of floating-point bins give room for 2^34 terms and
+make the merge of ranks one integer addition.
 
-A term is below 2^27 units of the bin in which its slicing begins, half of what a slice holds: so it
-rounds to 0 in every higher one, whichever of them the slicing of its block began in.
+A term is below 2^27 units of the bin in which its slicing begins, half the range of a slice. So the
+term rounds to 0 in every higher bin, even if the slicing of its block began there.
 
 A *register* is a row of `WIDTH` integers: the bins, the number of the top slice ever used plus
 one, the number of terms that were not finite, and the largest magnitude (as the bits of a double,
@@ -38,7 +38,7 @@ BINS = 76  # slices -3 ... 72
 TOP, NOT_FINITE, LARGEST = BINS, BINS + 1, BINS + 2
 WIDTH = 80
 MOST_TERMS = 1 << 24
-"""Terms that `add_block` takes at once."""
+"""The most terms that `add_block` takes at once."""
 _sum, _maximum, _minimum = np.add.reduce, np.maximum.reduce, np.minimum.reduce
 
 # Adding and subtracting 1.5 * 2^(52 - 28 k) rounds to a multiple of 2^(-28 k), ties to even.
@@ -85,7 +85,7 @@ def add_largest(values: np.ndarray, register: np.ndarray) -> bool:
 
 
 def merge(registers: np.ndarray) -> np.ndarray:
-    """One register for many (rows of `registers`)."""
+    """The register of all terms of several registers (the rows of `registers`)."""
     total = registers.sum(axis=0)
     for place in (TOP, LARGEST):
         total[place] = registers[:, place].max()
@@ -119,15 +119,15 @@ def max_of(register: Any) -> float:
 
 
 VALUE_OF = {"sum": sum_of, "max": max_of}
-"""How each kind of reduction reads its register."""
+"""For each kind of reduction, the function that reads its register."""
 
 WORTH_MANY = 16
-"""Registers from which on NumPy is faster than Python."""
+"""The number of registers from which on NumPy is faster than Python."""
 LARGEST_HIGH, TWO_SLICES = 1 << 34, 2 * SLICE_BITS
 
 
 def values_of(kinds: Sequence[str], registers: np.ndarray) -> list[float]:
-    """The values of registers (rows), each of its kind."""
+    """The values of registers (rows), each by the function of its kind."""
     if len(kinds) < WORTH_MANY or "max" in kinds:
         return [VALUE_OF[kind](row) for kind, row in zip(kinds, registers, strict=True)]
     return sums_of(registers)
@@ -136,8 +136,8 @@ def values_of(kinds: Sequence[str], registers: np.ndarray) -> list[float]:
 def sums_of(registers: np.ndarray) -> list[float]:
     """`sum_of` for many registers (rows) at once.
 
-    The four slices, carried on, are two integers, high * 2^56 + low. The leading 60 bits of both
-    together, and a last bit for all that is behind them, round to a double as the whole sum does.
+    With carries propagated, the four slices are two integers, high * 2^56 + low. The leading 60
+    bits of that sum, with a sticky bit for all lower bits, round to a double as the whole sum does.
     """
     tops = np.maximum(registers[:, TOP], 1)
     slices = np.take_along_axis(registers, tops[:, None] - 1 + np.arange(SLICES), axis=1)
@@ -161,7 +161,7 @@ def sums_of(registers: np.ndarray) -> list[float]:
 
 
 def exact_sum(arrays: Sequence[np.ndarray], combine: Callable[[np.ndarray], np.ndarray]) -> float:
-    """The sum of arrays (float64) of all processes, whose registers `combine` makes one."""
+    """The sum of the arrays (float64) of all processes, whose registers `combine` adds up."""
     register = np.zeros(WIDTH, np.int64)
     for values in arrays:
         for part in np.array_split(values.ravel(), values.size // MOST_TERMS + 1):
@@ -170,8 +170,8 @@ def exact_sum(arrays: Sequence[np.ndarray], combine: Callable[[np.ndarray], np.n
 
 
 def to_message(registers: np.ndarray, rank: int, size: int) -> np.ndarray:
-    """The integers of a process whose sum over all processes holds the registers of all terms;
-    registers: one, or rows of them.
+    """The message of a process: the sum of all processes' messages holds the registers of all
+    terms; `registers`: one register, or rows of registers.
 
     Bins add up; the top slices and the largest values of all processes stand side by side.
     """
@@ -189,10 +189,10 @@ def from_message(total: np.ndarray) -> np.ndarray:
 
 
 class Accumulator:
-    """Where a sweep puts the sum, or the largest magnitude, of a value over its region.
+    """Holds the sum, or the largest magnitude, of a value over the region of a sweep.
 
-    A device keeps it without telling the host; `value` waits for it. `series`: the registers of
-    all accumulators that were made with it, if there are more.
+    A device keeps the value in its memory; `value` waits for it. `series`: the array of the
+    registers of all accumulators that were made together with this one, if any.
     """
 
     def __init__(self, kind: str, register: Any, backend: "Backend", series: Any = None):
@@ -205,7 +205,7 @@ class Accumulator:
         return VALUE_OF[self.kind](self._backend.combine(register))
 
     def take(self) -> float:
-        """The value; what comes next begins anew."""
+        """The value; then clear the accumulator."""
         value = self.value
         self.clear()
         return value
@@ -215,28 +215,28 @@ class Accumulator:
         self._backend.post_register(self.register)
 
     def posted(self) -> Callable[[], float]:
-        """A call for the value that was posted last; the call waits until it has come.
+        """A call for the value that was posted last; the call waits until the value has arrived.
 
-        A device goes on with its queue meanwhile. The next value may be posted after the call.
+        A device goes on with its queue meanwhile. Post the next value only after the call.
         """
         read = self._backend.posted_register(self.register)
         return lambda: VALUE_OF[self.kind](self._backend.combine(read()))
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Empty the accumulator."""
         self._backend.clear_register(self.register)
 
 
 def quotient(dividend: float, divisor: float) -> float:
-    """0 where the divisor is not positive, or the dividend is not finite."""
+    """dividend / divisor; 0 where the divisor is not positive, or the dividend is not finite."""
     return dividend / divisor if divisor > 0.0 and math.isfinite(dividend) else 0.0
 
 
 class Scalars:
-    """Sums, by number, and the quotients of two of them, which sweeps take.
+    """Numbered sums, and the quotients of two sums, which sweeps take as arguments.
 
-    A device forms them in turn with its sweeps, and the host never sees them. An iteration of
-    conjugate gradients is made of such sums.
+    A device forms both in order with its sweeps, and the host need not read them. An iteration of
+    conjugate gradients consists of such sums.
     """
 
     def __init__(self, backend: "Backend", count: int):
@@ -245,9 +245,9 @@ class Scalars:
     def divide(
         self, total: Accumulator | None, number: int, above: int, below: int, out: Any
     ) -> None:
-        """Keep a sum, which begins anew, by this number; out = the quotient of two that are kept.
+        """Keep `total` as sum `number` and clear it; out = quotient(sum `above`, sum `below`).
 
-        `out` is an array of one element. Without a sum those that are kept stay as they are.
+        `out` is an array of one element. With `total` None all sums stay as they are.
         """
         self._backend.enqueue(partial(self._divide, total, number, above, below, out))
 
@@ -261,7 +261,7 @@ class Scalars:
 
     @property
     def sums(self) -> list[float]:
-        """The sums by their numbers (waits)."""
+        """The sums, in the order of their numbers (waits)."""
         return list(self._sums)
 
     @sums.setter

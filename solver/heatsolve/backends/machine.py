@@ -10,14 +10,14 @@ OF_GROUP = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
 }
-"""By the version of control groups: the files of the limit and of what is in use, and the line of
-memory.stat with what of that are copies of files."""
+"""By the version of control groups: the files of the memory limit and of the memory in use, and the
+line of memory.stat with the part of that memory that caches files."""
 
 
 def cores() -> set[int]:
     """The numbers of the processor's cores that this process may use.
 
-    Systems that bind no process to some of them, as macOS, tell only how many there are.
+    Systems that bind no process to cores, such as macOS, tell only the number of cores.
     """
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
@@ -25,8 +25,8 @@ def cores() -> set[int]:
 
 
 def host_memory() -> tuple[int, int]:
-    """Bytes that are free, and all that there are, on the host, or for this process's control group
-    where that has less (as Slurm's --mem and containers set it)."""
+    """Free and total bytes of the host's memory, or of this process's control group where the group
+    has less (Slurm's --mem and containers set its limit)."""
     free = total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, KeyError):  # no Linux
         lines = dict(line.split(":") for line in (PROC / "meminfo").read_text().splitlines())
@@ -46,7 +46,7 @@ def group_memory() -> Iterator[tuple[int, int]]:
                 continue
             version = 1 if controllers else 2
             root = GROUPS / "memory" if version == 1 else GROUPS
-            # A container may see only the group that it is in, as the root.
+            # A container may see only its own group, as the root.
             own = root / path.lstrip("/")
             for folder in [own, *(each for each in own.parents if each.is_relative_to(root))]:
                 with suppress(OSError, ValueError):

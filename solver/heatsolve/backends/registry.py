@@ -1,4 +1,4 @@
-"""Which backend runs, and on which GPU: what was named, or the fastest that works here."""
+"""Which backend runs, and on which GPU: the named backend, or the fastest that works here."""
 
 import ctypes
 import os
@@ -28,11 +28,11 @@ SETTINGS = {
     "NUMBA_OPT": ("[0-3]|max", "must be 0, 1, 2, 3 or max"),
     "NUMBA_DISABLE_JIT": ("0", "lets Numba compile nothing, which only the numpy backend can do"),
 }
-"""Variables of the environment that Numba reads: what may stand in them, and what to say else."""
+"""Environment variables that Numba reads: the pattern of valid values, and the error's words."""
 
 
 def refuse_settings() -> None:
-    """Raise InputError where Numba would fail on what the environment tells it."""
+    """Raise InputError where Numba would fail on the value of an environment variable."""
     for name, (wanted, words) in SETTINGS.items():
         value = os.environ.get(name)
         if value is not None and not re.fullmatch(wanted, value.strip(), re.ASCII):
@@ -47,9 +47,9 @@ def make(
     threads: int | None = None,
     device: int | None = None,
 ) -> Backend:
-    """The backend of this name, on the GPU of a number among those that CUDA shows.
+    """The backend of this name; `device`: the number of its GPU among the GPUs that CUDA shows.
 
-    Raises InputError where it cannot work, saying why.
+    Raises InputError, with the reason, where the backend cannot work.
     """
     if name == "numpy":
         from heatsolve.backends.host.numpy import NumpyBackend
@@ -90,16 +90,16 @@ def choose(
 ) -> tuple[Backend, str]:
     """The backend to use and the reason: for `auto` a GPU before threads before plain NumPy.
 
-    `local_rank` numbers the processes of this node, which take its GPUs in turn, and `gather`
-    brings together a value of every process of the run: all of them must call this. The CUDA
-    simulator is never chosen, though it calls itself available.
+    `local_rank`: the number of this process on its node; the processes of a node take its GPUs in
+    turn. `gather` collects a value of every process of the run, so all processes must call this.
+    The CUDA simulator is never chosen, though it calls itself available.
     """
     gpus = count_gpus() if name in ("auto", *ON_GPU) else 0
     device = local_rank % gpus if gpus else None
     if name != "auto":
         backend, reasons = make(name, precision, threads, device), ["as asked for"]
     else:
-        refuse_settings()  # else a mistake in them would only make the run slow
+        refuse_settings()  # otherwise a mistake would only make the run slow
         backend, reasons = fastest(precision, threads, device)
     gpu = identity(device) if backend.on_device and device is not None else None
     if gpu is not None and gpus > 1:
@@ -121,7 +121,7 @@ def simulating() -> bool:
 
 
 def fastest(precision: str, threads: int | None, device: int | None) -> tuple[Backend, list[str]]:
-    """The first backend that works here, and why it is none that would be faster."""
+    """The fastest backend that works here, and why no faster backend does."""
     failures = []
     use_gpu = device is not None and not simulating()
     for candidate in (*(ON_GPU if use_gpu else ()), "numba", "numpy"):
@@ -148,14 +148,14 @@ def count_gpus() -> int:
 
 
 def driver_version() -> str:
-    """The newest CUDA that the driver knows, as "13.0"."""
+    """The newest CUDA version that the driver supports, as "13.0"."""
     number = ctypes.c_int(0)
     ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
 def identity(device: int) -> str:
-    """The unique name of a GPU, or of a part of one, independent of its number here."""
+    """The unique name of a GPU, or of a part of a GPU, independent of its number here."""
     driver = ctypes.CDLL("libcuda.so.1")
     handle, uuid = ctypes.c_int(0), (ctypes.c_ubyte * 16)()
     driver.cuDeviceGet(ctypes.byref(handle), device)
@@ -164,7 +164,7 @@ def identity(device: int) -> str:
 
 
 def gpu_name(local_rank: int = 0) -> str | None:
-    """The product name of the GPU that a process of this number on its node takes, if any."""
+    """The product name of the GPU that process `local_rank` of a node takes; None without a GPU."""
     gpus = count_gpus()
     if not gpus:
         return None
@@ -176,7 +176,7 @@ def gpu_name(local_rank: int = 0) -> str | None:
 
 
 def processor() -> str:
-    """The processor's own name, where Linux tells it."""
+    """The model name of the processor, where Linux tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))

@@ -66,9 +66,9 @@ from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import Tape, describe
 
 BEYOND = MOST_RESIDENT
-"""Checks that the last fused sweeps of a queue may bring beyond those that were asked for."""
+"""The most checks that a queue's last fused sweeps may add beyond the checks asked for."""
 MOST_WITH_NORMS = 7
-"""Sweeps fused where most of them have norms: these need registers, too."""
+"""The most sweeps that are fused where more than two have norms, which need registers, too."""
 GATE_MARGIN = 1e-6
 """The gate closes this much (relative) above the threshold of a sum; the host decides exactly."""
 
@@ -76,7 +76,7 @@ ONE_BLOCK = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
 
 
 def queued(method: Callable[..., None]) -> Callable[..., None]:
-    """A method of a device whose work is queued, or recorded while that is asked for."""
+    """A method of a device whose work is queued, or recorded while sweeps are recorded."""
 
     @wraps(method)
     def queue(backend: "DeviceBackend", *args: Any) -> None:
@@ -89,8 +89,9 @@ class DeviceBackend(Backend):
     """A GPU that queues its sweeps.
 
     A check is a small kernel: it merges the copies of a register into the next row of the ledger,
-    clears them, counts, and closes the gate. `_gate` holds two integers: closed, and the count.
-    `_ahead` is the gate of work that continues behind a ledger.
+    clears them, counts the row, and closes the gate where the value meets the threshold. `_gate`
+    holds two integers: whether the gate is closed, and the number of checks. `_ahead` is the gate
+    of work that continues behind a ledger.
     """
 
     lookahead = 64
@@ -118,7 +119,7 @@ class DeviceBackend(Backend):
 
     @abstractmethod
     def address(self, array: Any) -> int:
-        """Where an array begins in the memory of the device."""
+        """The address of an array in the memory of the device."""
 
     @abstractmethod
     def zero(self, array: Any) -> None:
@@ -131,7 +132,7 @@ class DeviceBackend(Backend):
         self._check(ONE_BLOCK, (register, *numbers, self._gate, self._rows, self._ahead, at))
 
     def _queue_checks(self, first: Any, count: int, kind: str, limit: float) -> None:
-        """Queue the kernels of checks of a series of registers that a cluster has filled."""
+        """Queue the kernels that check a series of registers, which a cluster has filled."""
         copies, gate = self.integer(LARGEST_CLUSTER), self._gate
         self._merge_series(
             replace(ONE_BLOCK, grid=(count, 1, 1)), (first, copies, gate, self._rows)
@@ -161,12 +162,12 @@ class DeviceBackend(Backend):
 
     @abstractmethod
     def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
-        """Host memory that the device copies to and from on its own, of the backend's precision
-        unless another type is named."""
+        """An array in pinned memory of the host, which the device copies to and from by itself; of
+        the backend's precision unless another type is named."""
 
     @abstractmethod
     def mark(self) -> Callable[[], None]:
-        """Mark a place in the queue; what is returned waits until the device has come to it."""
+        """Mark a place in the queue; return a call that waits until the device has reached it."""
 
     @abstractmethod
     def queue_to_host(self, host: np.ndarray, array: Any) -> None:
@@ -177,7 +178,8 @@ class DeviceBackend(Backend):
         """Queue a copy of pinned memory into an array."""
 
     def compiled(self, source: str, name: str, bytes_shared: int = 0) -> Compiled:
-        """A kernel of CUDA C, by NVRTC or from the cache; blocks have so much shared memory."""
+        """A kernel of CUDA C, by NVRTC or from the cache; `bytes_shared`: shared memory of a
+        block."""
         version, compile_c = self._nvrtc()
         options = (*OPTIONS, f"--gpu-architecture={self.limits.architecture}")
         key = digest(source, options, version)
@@ -190,10 +192,9 @@ class DeviceBackend(Backend):
 
     @abstractmethod
     def _nvrtc(self) -> tuple[Any, Callable[[str, tuple[str, ...]], bytes]]:
-        """The version of the compiler, and what compiles a source with some options.
+        """The version of NVRTC, and a function that compiles a source with some options.
 
-        It gives machine code, or PTX, which any newer device compiles, for limits that are
-        pretended.
+        It returns machine code; for pretended limits PTX, which any newer device compiles.
         """
 
     @abstractmethod
@@ -293,7 +294,7 @@ class DeviceBackend(Backend):
         most = min(most, len(stages))
         if sum(change is not None for change in changes[:most]) > 2:
             most = min(most, MOST_WITH_NORMS)
-        # An exact sum costs as much as many sweeps: it pays in the last of those fused only.
+        # An exact sum costs as much as many sweeps: it pays only in the last fused sweep.
         sums_at = [n for n, change in enumerate(changes) if change and change.kind == "sum"]
         return min([most, *[n + 1 for n in sums_at]])
 
@@ -304,7 +305,7 @@ class DeviceBackend(Backend):
     def _cluster(
         self, point: Point, u: Any, region: Region, stages: Sequence[Sequence[Any]]
     ) -> Cluster | None:
-        """The cluster that keeps the field of these sweeps on the chip; None if none does."""
+        """The cluster that keeps the field of these sweeps on the chip; None if no cluster can."""
         if not self._analysed(reads_neighbours, point, u, stages):
             return None
         return cluster_of(region, tuple(u.shape), self.dtype.itemsize, self.limits)
@@ -349,7 +350,7 @@ class DeviceBackend(Backend):
         region: Region,
         shape: tuple[int, ...],
     ) -> tuple[Any, Any, Any, int]:
-        """The kernel of resident sweeps, its launches, and what its arguments are converted to."""
+        """The kernel of resident sweeps, its launch, its arguments' conversions, bytes a point."""
         signature = Signature(described, ("array",), (None,), self.precision, len(wraps), gated)
         tape = signature.tape(point)
         cluster = cluster_of(region, shape, self.dtype.itemsize, self.limits)
@@ -412,7 +413,7 @@ class DeviceBackend(Backend):
 
     @abstractmethod
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
-        """A graph of what `work` queues."""
+        """A call that launches a graph of the kernels that `work` queues."""
 
     def replayed(
         self, work: Callable[[], None], gated: bool = True, continues: bool = False
@@ -449,14 +450,14 @@ class DeviceBackend(Backend):
 
     @abstractmethod
     def aside(self, work: Callable[[int], None]) -> None:
-        """Queue `work` after all that is queued, beside what will be until `rejoin`.
+        """Queue `work` on a second stream: after earlier work, beside later work until `rejoin`.
 
-        It takes the handle of the stream that it is to use; kernels go there, too.
+        `work` takes the handle of that stream; kernels that it launches go to the stream, too.
         """
 
     @abstractmethod
     def rejoin(self) -> None:
-        """Queue all later work after the work that went aside."""
+        """Let all later work wait for the work on the second stream."""
 
     def message(self, shape: Sequence[int], direct: bool = False) -> Message:
         array = self.zeros(shape)
@@ -479,7 +480,7 @@ class DeviceBackend(Backend):
         return self.integers(SPREAD * sums.WIDTH)
 
     def accumulators(self, kind: str, count: int) -> list[Accumulator]:
-        """A series, whose registers lie one behind the other."""
+        """A series of accumulators, whose registers are contiguous in memory."""
         registers, width = self.integers(count * SPREAD * sums.WIDTH), SPREAD * sums.WIDTH
         parts = [self.part(registers, (width,), n * width) for n in range(count)]
         return [Accumulator(kind, register, self, registers) for register in parts]
@@ -554,7 +555,7 @@ class DeviceBackend(Backend):
         self._queue_check(register, copies, accumulator.kind, limit)
 
     def _of_all(self, accumulator: Accumulator, gate: Any) -> tuple[Any, int]:
-        """The copies of a register, of all processes if there are more; how many there are."""
+        """The copies of a register, or with a link the registers of all processes; their number."""
         register = accumulator.register
         if self.link is None:
             return register, SPREAD
@@ -566,8 +567,8 @@ class DeviceBackend(Backend):
     def queue_quotient(
         self, total: Accumulator | None, number: int, above: int, below: int, kept: Any, out: Any
     ) -> None:
-        """Queue the kernel of `Scalars.divide` for the sums that are kept in an array."""
-        # The gate of now: what is recorded is queued later, when another one may be in use.
+        """Queue the kernel of `Scalars.divide` for the sums in the array `kept`."""
+        # The gate in use now: recorded work is queued later, when another gate may be in use.
         gate = self._gate if self.gated else self._open
         register, copies = (self._open, 0) if total is None else self._of_all(total, gate)
         numbers = map(self.integer, (copies, number, above, below, self.precision == "float32"))
@@ -577,7 +578,7 @@ class DeviceBackend(Backend):
         if self.lookahead == 1:
             return super().posted_ledger()
         self.gated = False
-        # The gates and the rows lie together: each copy to the host makes it wait.
+        # The gates and the rows are contiguous, for one copy: each copy makes the host wait.
         copied = self._copied[: 3 + len(self._work) * sums.WIDTH]
         self.queue_to_host(copied, self.part(self._state, (copied.size,)))
         wait, asked = self.mark(), self._continues_at > 0
@@ -599,7 +600,7 @@ class DeviceBackend(Backend):
         return read
 
     def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
-        """By way of ledgers, each of which ends where it is full or a value is not finite."""
+        """The values by ledgers; a ledger ends where it is full or a value is not finite."""
         if self.lookahead == 1 or len(accumulators) == 1:
             return super().values(accumulators)
         values: list[float] = []
@@ -668,7 +669,7 @@ class CupyLibrary(ArrayLibrary):
         self.namespace, self.fft = cupy, fft
 
     def fft_among_ghosts(self, lengths: Sequence[int], dtype: np.dtype) -> "FftAmongGhosts | None":
-        even = (lengths[-1] + 2) % 2 == 0  # cuFFT takes pairs
+        even = (lengths[-1] + 2) % 2 == 0  # cuFFT needs rows of whole pairs
         fits = even and 2 <= len(lengths) <= 3
         return FftAmongGhosts(self.namespace, lengths, dtype) if fits else None
 
@@ -676,8 +677,8 @@ class CupyLibrary(ArrayLibrary):
 class FftAmongGhosts:
     """cuFFT on the unknowns of arrays that have a layer of ghosts around them.
 
-    cuFFT needs the first unknown at an even element of memory, so an array begins `before`, 0 or 1,
-    elements into its memory. `spectrum` is the array of the transform.
+    cuFFT needs the first unknown at an even element of memory, so an array begins `before`
+    elements, 0 or 1, into its memory. `spectrum` is the array of the transform.
     """
 
     def __init__(self, cupy: Any, lengths: Sequence[int], dtype: np.dtype):
@@ -697,14 +698,14 @@ class FftAmongGhosts:
         self.spectrum = cupy.empty(half, np.complex128 if double else np.complex64)
 
     def forward(self, array: Any) -> None:
-        """The spectrum of an array's unknowns, of which the last axis keeps one half."""
+        """Write an array's transform to `spectrum`, which holds one half along the last axis."""
         self._forward.fft(self._unknowns(array), self.spectrum, self._directions[0])
 
     def inverse(self, array: Any) -> None:
-        """An array's unknowns from the spectrum, which changes; not divided by their number."""
+        """Write an array's unknowns from `spectrum`, which changes; not divided by their number."""
         self._inverse.fft(self.spectrum, self._unknowns(array), self._directions[1])
 
     def _unknowns(self, array: Any) -> Any:
-        """An array that begins with the first unknown."""
+        """The array from its first unknown on."""
         pointer = array.data + self._first * array.itemsize
         return self._cupy.ndarray((array.size - self._first,), array.dtype, memptr=pointer)

@@ -15,7 +15,7 @@ from heatsolve.errors import InputError
 
 
 class CupyBackend(DeviceBackend):
-    """Runs generated CUDA C on a CUDA device: the one of a number, or the current one."""
+    """Runs generated CUDA C on the CUDA device number `device`, or on the current device."""
 
     name = "cupy"
     integer = np.int64
@@ -111,7 +111,7 @@ class CupyBackend(DeviceBackend):
         return seconds
 
     def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
-        # As cupyx.empty_pinned does: the whole of cupyx would load SciPy, which takes its time.
+        # As cupyx.empty_pinned does, without cupyx: its import would load SciPy, which takes time.
         kind = np.dtype(dtype or self.dtype)
         memory = self._cupy.cuda.alloc_pinned_memory(math.prod(shape) * kind.itemsize)
         return np.ndarray(tuple(shape), kind, memory)
@@ -155,7 +155,7 @@ class CupyBackend(DeviceBackend):
         self._cupy.cuda.get_current_stream().wait_event(self._joined)
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
-        stream = self._cupy.cuda.Stream(non_blocking=True)  # the default one cannot be captured
+        stream = self._cupy.cuda.Stream(non_blocking=True)  # the default stream cannot be captured
         with stream:
             stream.begin_capture()
             try:

@@ -5,17 +5,17 @@ planes; a thread owns two rows of the tile, of sixteen bytes each where possible
 access to shared memory. Points of one colour have neighbours of the other colour only, so a sweep
 needs no second copy of the field: as plane z arrives, sweep 1 updates plane z - 1, sweep 2 plane
 z - 2, and so on, each in place. A thread keeps its own points of all these planes in registers.
-Other threads read the newest plane from a ring of planes in shared memory, and the colour that each
-sweep updated one step later; so a warp waits once a step, and only for the warps beside it. The
-updated points are known at compile time, because tiles begin at even columns and rows. The
-outermost points of a tile, one layer for each sweep, are wrong; the tile beside it computes them,
-as in `fused_kernel`.
+Other threads read the newest plane from a ring of planes in shared memory; one step later they read
+the colour that a sweep has updated. So a warp waits once for each step, and only for the warps
+beside it. The updated points are known at compile time, because tiles begin at even columns and
+rows. The outermost points of a tile, one layer for each sweep, are wrong; the tile beside it
+computes them, as in `fused_kernel`.
 
 A leg may begin with the interpolation of a correction. The residual and its restriction, which
 widens a tile's halo by three, are a second kernel, without sweeps; it may add the residual's norm,
 too. The kernel of sweeps moves 24 bytes a point, the second kernel 16. With two sweeps, one of each
-colour, a single kernel would need a halo of 6 and 4 points around a tile of 64 x 32, and so do
-1.7 times the work: 2.1 ms instead of 1.9 (512 cubed, H200).
+colour, a single kernel would need a halo of 6 and 4 points around a tile of 64 x 32, and so would
+do 1.7 times the work: 2.1 ms instead of 1.9 (512 cubed, H200).
 
 In 2D a leg is one kernel of `fused_kernel`. Before the correction it ends with the residual, as one
 more level after the last sweep, and restricts it; after the correction it begins with the
@@ -62,7 +62,7 @@ class Shape:
     """The shape of a kernel's blocks, tuned for a device."""
 
     warps: int = 16
-    """Warps of a block, one below the other along y, each with two rows; no more than barriers."""
+    """Warps of a block, one below the other along y, each with two rows."""
     ahead: int = 3
     """Planes that are being loaded ahead."""
 
@@ -90,7 +90,7 @@ class Shape:
         return tile * self.planes_in_all(work) + BARRIER * self.warps
 
     def planes_in_all(self, work: FusedSweeps) -> int:
-        """All planes in shared memory, with the ones that sweeps leave for each other."""
+        """All planes in shared memory, with the planes that sweeps leave for each other."""
         left_over = 1 if work.restricts else work.sweeps - 1 + work.corrects
         return left_over + sum(self.planes(work))
 
@@ -100,7 +100,7 @@ BARRIER = 8
 
 
 def columns(work: FusedSweeps) -> int:
-    """Columns of a thread: sixteen bytes, or a pair where rows begin anywhere else."""
+    """Columns of a thread: sixteen bytes, or as many as rows are aligned to, at least a pair."""
     return min(16 // work.bytes, max(work.aligned, 2))
 
 
@@ -110,7 +110,7 @@ def width(work: FusedSweeps) -> int:
 
 
 def reach(work: FusedSweeps) -> tuple[int, int]:
-    """Points below and above a piece of the result on which it depends.
+    """Points below and above a piece of the result on which the piece depends.
 
     A coarse point q depends on the points 2q - 2 ... 2q + 1, a residual on its neighbours.
     """
@@ -120,7 +120,7 @@ def reach(work: FusedSweeps) -> tuple[int, int]:
 def halo(work: FusedSweeps, own: int) -> tuple[int, int]:
     """Points at both ends of a tile's axis that its block computes wrongly, and discards.
 
-    A multiple of the points that a thread has there.
+    Each number is a multiple of `own`, a thread's points along the axis.
     """
     low, high = (rounded_up(points, own) for points in reach(work))
     return low, high
@@ -135,12 +135,12 @@ FIELD: dict[Shift, str] = {
     (0, 0, -1): "left",
     (0, 0, 1): "right",
 }
-"""The field at a point and at its six neighbours: no others are at hand."""
+"""The field at a point and at its six neighbours: no other values are held."""
 
 
 @cache
 def source(work: FusedSweeps, shape: Shape) -> str:
-    """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
+    """CUDA C of the kernel `sweeps`; cached, because each level of a hierarchy asks for it."""
     along = fetched_along(work)
     name, tape, numbers = "POINT", work.tape, tuple(work.own)
     if work.restricts:
@@ -154,7 +154,7 @@ def source(work: FusedSweeps, shape: Shape) -> str:
         "T": work.sweeps, "LEVELS": max(work.sweeps, 1),
         "WARPS": shape.warps, "C": columns(work), "R": 2, "X": width(work), "Y": 2 * shape.warps,
         "TILE": 2 * shape.warps * width(work), "AHEAD": shape.ahead,
-        # A pair where rows begin anywhere comes and goes by single elements.
+        # Where rows are not aligned, a pair is loaded and stored by single elements.
         "GROUP": columns(work) if work.aligned > 1 else 1, "SECTOR": 2 * columns(work),
         "MARGIN": work.margin or 0, "RING": shape.planes(work)[0],
         "PLANES": shape.planes_in_all(work),
@@ -183,13 +183,13 @@ def fetched_along(work: FusedSweeps) -> int:
 
 SHAPES_3D = [Shape(warps, ahead) for warps in (16, 14, 12, 10, 8, 6) for ahead in (3, 2)]
 """Shapes in 3D, the best first, as measured on an H200. Planes loaded ahead are given up before
-warps: fewer warps cost more repeated work than fewer planes cost waiting."""
+warps: fewer warps cost more in repeated work than fewer planes cost in waiting."""
 MOST_SWEEPS = 6
 """The most sweeps of a leg, of one colour each: more need too many registers."""
 MOST_WHOLE = 2
 """The most arrays that vary along all axes: b, and the inverse of the diagonal."""
 MOST_MARGIN = 2
-"""The most layers beside the walls that belong to the edge, as a piece of EDGE_ROWS holds."""
+"""The most layers beside the walls that belong to the edge, which a piece of EDGE_ROWS holds."""
 FEWEST_POINTS = {2: 300_000, 3: 1_000_000}
 """Points of a grid below which single sweeps are faster, by dimension.
 
@@ -199,7 +199,7 @@ kernel comes from memory again for each launch.
 
 
 def padded(shape: Sequence[int]) -> tuple[int, ...]:
-    """The extents of an array of a level, with room for rows of whole pairs if kernels are fused.
+    """The extents of an array of a level; where kernels are fused, rows are whole pairs.
 
     Two elements are then fetched and stored at once: a cycle on 257 cubed takes 0.36 ms instead of
     0.47 in single precision.
@@ -211,13 +211,14 @@ def padded(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
-    """Whether fused kernels make a leg of a cycle: if points read neighbours only.
+    """Whether fused kernels make a leg of a cycle. Points must read neighbours only.
 
     In three dimensions sweeps are made in place: colours must alternate, and a periodic axis must
-    have an even number of points, or two of one colour meet at its ends. All arrays but b and
-    an inverse of the diagonal are constant along some axis, as sweeps read them again and again.
-    Arrays that vary along all axes have rows alike. A block of the device must have room for what
-    it holds of arrays, and in three dimensions do no more than half of its work for its neighbours.
+    have an even number of points, or two points of one colour meet at its ends. All arrays but b
+    and the inverse of the diagonal must be constant along some axis, because sweeps read them
+    repeatedly. Arrays that vary along all axes must have one pitch. A block must have room for the
+    parts of arrays that it holds, and in three dimensions may do at most half of its work for its
+    neighbours.
     """
     if len(leg.shape) not in (2, 3) or max(leg.shape) > LARGEST:
         return False
@@ -229,7 +230,7 @@ def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
     if any(shape[-1] != leg.pitch for shape in shapes if shape and 1 not in shape):
         return False
     if len(leg.shape) == 3:
-        if leg.norm is not None and not leg.restricts:  # of a result that its kernel only leaves
+        if leg.norm is not None and not leg.restricts:  # its kernel only stores the result
             return False
         odd = any(w and n % 2 for w, n in zip(leg.wraps, leg.shape, strict=True))
         alternate = all(a * b == -1 for a, b in pairwise(leg.colours))
@@ -257,7 +258,7 @@ def shapes_of(work: FusedSweeps) -> Sequence[Any]:
 
 
 def parts_of(leg: CycleLeg, precision: str, gated: bool) -> Iterator[FusedSweeps]:
-    """The kernels that make a leg of a cycle, in turn, as far as their texts depend on them."""
+    """Yield, for each kernel of a leg of a cycle in turn, all that the kernel's text depends on."""
     axes = len(leg.shape)
 
     def signature(arguments: Sequence[Any]) -> Signature:
@@ -274,7 +275,7 @@ def parts_of(leg: CycleLeg, precision: str, gated: bool) -> Iterator[FusedSweeps
     )  # fmt: skip
     if leg.inverse is not None and margin is not None:
         coefficients = signature(leg.stages[0][INVERSE:])
-        made = replace(coefficients, arguments=coefficients.arguments[1:])  # it takes no field
+        made = replace(coefficients, arguments=coefficients.arguments[1:])  # without the field
         work = replace(work, inverse=made.tape(leg.inverse))
     last = work
     if leg.coarse is not None:
@@ -285,7 +286,7 @@ def parts_of(leg: CycleLeg, precision: str, gated: bool) -> Iterator[FusedSweeps
     if axes == 2 and leg.colours:
         yield last
         return
-    if leg.restricts:  # without sweeps, whose result it looks at
+    if leg.restricts:  # a kernel without sweeps reads their result
         last = replace(last, varying=(), norms=(), colours=())
     if axes == 2:
         yield last
@@ -299,9 +300,9 @@ def parts_of(leg: CycleLeg, precision: str, gated: bool) -> Iterator[FusedSweeps
 
 
 def _numbers(leg: CycleLeg) -> tuple[int, ...]:
-    """For each operand of the residual, the number of the argument of a sweep that it is.
+    """For each operand of the residual, the number of the same array among a sweep's arguments.
 
-    Both begin with b and end with the coefficients; a sweep has its weight between them.
+    Both lists begin with b and end with the coefficients; a sweep has its weight between them.
     """
     _, *coefficients = leg.operands
     last = len(leg.stages[0])
@@ -342,7 +343,7 @@ def kernels_of(backend: "DeviceBackend", leg: CycleLeg, gated: bool) -> LegKerne
 def _ready(
     backend: "DeviceBackend", leg: CycleLeg, work: FusedSweeps
 ) -> tuple[FusedKernel, Compiled, Launch, tuple[Any, ...]]:
-    """A kernel, the compiled one, its launch, and its operands after those of the sweeps."""
+    """A kernel, its compiled form, its launch, and its operands after those of the sweeps."""
     text = source if len(leg.shape) == 3 else None
     kernel = FusedKernel(work, backend.limits, shapes_of(work), text)
     covered, more = leg.region, ()

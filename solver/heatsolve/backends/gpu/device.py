@@ -9,18 +9,18 @@ from heatsolve.errors import InputError
 
 KIB, MIB = 1 << 10, 1 << 20
 VARIABLE = "HEATSOLVE_PRETEND_GPU"
-"""The environment variable that names one of CARDS: kernels are then chosen and compiled for it."""
+"""The environment variable that names a card of CARDS, for which kernels are then compiled."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """The limits of a GPU.
 
-    cluster: blocks that may write into each other's shared memory, 0 if none may.
+    cluster: the most blocks that may write into each other's shared memory, 0 if none may.
     shared_of_block: the most shared memory of a block (bytes).
     shared: the shared memory of a multiprocessor; each block also uses `reserved` bytes of it.
     threads, registers (of four bytes): of a multiprocessor.
-    cache: the second level (bytes).
+    cache: the second-level cache (bytes).
     """
 
     capability: tuple[int, int]
@@ -36,17 +36,17 @@ class Limits:
 
     @property
     def has_fused_sweeps(self) -> bool:
-        """Whether the GPU makes fused sweeps, or only generic ones."""
+        """Whether the GPU makes fused sweeps, or only single sweeps."""
         return self.capability >= (7, 5)
 
     @property
     def target(self) -> tuple[int, int]:
-        """The capability for which kernels are compiled: 7.5 is the oldest one of CUDA 13."""
+        """The capability for which kernels are compiled: 7.5 is the oldest that CUDA 13 knows."""
         return max(self.capability, (7, 5)) if self.pretended else self.capability
 
     @property
     def architecture(self) -> str:
-        """The target of a compiler: machine code, or for a pretended GPU code for newer ones."""
+        """The compiler's target: machine code, or for a pretended GPU PTX for newer GPUs."""
         return ("compute_{}{}" if self.pretended else "sm_{}{}").format(*self.target)
 
     def __str__(self) -> str:
@@ -94,9 +94,9 @@ MAJOR, MINOR = 75, 76
 
 
 def limits_of(device: int) -> Limits:
-    """The limits of the CUDA device of this number, or the smaller ones of the card pretended.
+    """The limits of this CUDA device, each reduced to the limit of the pretended card, if any.
 
-    Raises InputError where the driver does not tell, or the variable names none of CARDS.
+    Raises InputError where the driver does not tell a limit, or VARIABLE names no card of CARDS.
     """
     driver = ctypes.CDLL("libcuda.so.1")
     handle = ctypes.c_int(0)
@@ -116,11 +116,11 @@ def limits_of(device: int) -> Limits:
 
 
 PORTABLE_CLUSTER = 8
-"""Blocks of a cluster on every device that has them."""
+"""The most blocks of a cluster that every device with clusters allows."""
 MAX_SHARED, NON_PORTABLE_CLUSTER = 8, 14
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES and _NON_PORTABLE_CLUSTER_SIZE_ALLOWED."""
 NOTHING = b".version 7.8 .target sm_90 .address_size 64 .visible .entry nothing() { ret; }"
-"""A kernel of PTX."""
+"""The PTX of an empty kernel."""
 
 
 class LaunchConfig(ctypes.Structure):
@@ -136,9 +136,10 @@ class LaunchConfig(ctypes.Structure):
 
 
 def largest_cluster(driver: Any, bytes_shared: int) -> int:
-    """Blocks of a cluster that the current device has room for, all of its shared memory theirs.
+    """The most blocks of a cluster on the current device if each takes `bytes_shared` bytes.
 
-    It depends on the multiprocessors of its parts, so the driver is asked for a kernel.
+    It depends on the multiprocessors of the device's parts: the driver tells it for an empty
+    kernel.
     """
     module, kernel, blocks = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int(0)
     config = LaunchConfig(16, 1, 1, 1024, 1, 1, bytes_shared)
@@ -156,7 +157,7 @@ def largest_cluster(driver: Any, bytes_shared: int) -> int:
 
 
 def pretended(real: Limits) -> Limits:
-    """These limits, but no larger than those of the card that the variable names, if it does."""
+    """These limits, but no larger than the limits of the card that VARIABLE names, if set."""
     name = os.environ.get(VARIABLE)
     if not name:
         return real

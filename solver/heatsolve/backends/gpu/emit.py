@@ -1,6 +1,6 @@
 """Kernels from a trace: the tape of a point function as CUDA C, or as Python for Numba-CUDA.
 
-The tape is unrolled over the points of a thread, so that a value which two of them read is loaded
+The tape is unrolled over the points of a thread, so that a value that two points read is loaded
 once, and nothing is stored before everything is loaded. CUDA C and Python for Numba-CUDA differ in
 a few words only, which a `Dialect` holds.
 
@@ -9,11 +9,11 @@ another shape, such as a packed layer of ghosts, is *apart*: its own extents are
 the names that belong to it end in its name, `stride_i_a0`.
 
 A thread may march along the slowest axis with a pair of columns, k and k + 1. A pair begins at an
-even place of its array, so that it is loaded and stored at once. The element before it and the one
-behind it are loaded by themselves: they lie in cache lines that neighbours ask for. What the next
-row reads again stays in registers, in a ring of names, so that a row loads little and many threads
-are at work at a time. Where a region begins or ends within a pair, its thread computes both columns
-and stores one: a branch of its own would hold up all threads of its warp, in one block of five.
+even place of its array, so that it is loaded and stored at once. The elements before and after the
+pair are loaded singly: they lie in cache lines that neighbouring threads load. Values that the next
+row reads again stay in registers, in a ring of names, so that a row needs few loads and many
+threads work at once. Where a region begins or ends within a pair, its thread computes both columns
+and stores one: a branch of its own would delay all threads of its warp, in one block of five.
 """
 
 import itertools
@@ -53,11 +53,11 @@ class Dialect:
     assign: str
     assign_integer: str
     wide: str
-    """A conversion to 64 bits: threads of a launch are counted in 32."""
+    """A conversion to 64 bits: threads of a launch are counted in 32 bits."""
     real: str
     """A conversion to double precision, which is exact."""
     launch: str
-    """The prefix of the names of a thread's place in its launch."""
+    """The prefix of `blockIdx`, `blockDim` and `threadIdx`."""
     constants: dict[str, str]
 
     def constant(self, value: float, precision: str) -> str:
@@ -68,7 +68,7 @@ class Dialect:
     def chosen(
         self, conditions: Sequence[str], lines: Sequence[str], otherwise: Sequence[str] = ()
     ) -> list[str]:
-        """The lines of a branch that is taken where all conditions hold, and of the other one."""
+        """The lines of a branch: `lines` where all conditions hold, elsewhere `otherwise`."""
         result = [self.branch.format(self.conjunction.join(conditions)), *indented(lines)]
         if otherwise:
             result += [self.otherwise, *indented(otherwise)]
@@ -89,8 +89,8 @@ def _hex(value: float, precision: str) -> str:
 
 
 def extent_names(signature: Signature) -> list[str]:
-    """The parameters for the extents below the first axis, of all arrays and then of those apart;
-    and for the unknowns along each axis along which an array wraps."""
+    """The parameters for the extents of the axes after the first, of all arrays and then of each
+    array apart; and for the unknowns along each periodic axis."""
     suffixes = ["", *[signature.suffix(name) for name in signature.apart]]
     axes = INDEX_NAMES[1 : signature.dimension]
     names = [f"extent_{axis}{suffix}" for suffix in suffixes for axis in axes]
@@ -133,7 +133,7 @@ def places(signature: Signature, dialect: Dialect) -> list[str]:
 def unrolled(tape: Tape, rows: int, columns: int = 1) -> Tape:
     """The tape for `rows` neighbours along the slowest axis and `columns` along the innermost.
 
-    Its results are those of the first row, column by column, and so on.
+    Its results are those of the first row, column by column, then of the second row, and so on.
     """
     wide = Tape(tape.dimension)
     results: list[int] = []
@@ -162,8 +162,8 @@ def body(
 ) -> list[str]:
     """The statements that update `rows` points of a thread, beginning with row `first_row`.
 
-    They read what `thread_indices` wrote: `i`, `j`, `k` (the thread's first point), `p` (its place
-    in an array) and the strides; terms of reductions are left in `t{output}_{row}`.
+    They read the variables of `thread_indices`: `i`, `j`, `k` (the thread's first point), `p` (its
+    place in an array) and the strides; they leave terms of reductions in `t{output}_{row}`.
     """
     shifted = unrolled(tape, first_row + rows)
     wanted = shifted.results[first_row * len(tape.results) :]
@@ -195,7 +195,7 @@ def updates(signature: Signature, tape: Tape, dialect: Dialect) -> list[str]:
 
 
 def needed(tape: Tape, wanted: Sequence[int], without: Collection[int] = ()) -> list[int]:
-    """The places on a tape that results need, in their order; not those found before."""
+    """The places on a tape that the results `wanted` need, in order, but not those in `without`."""
     result: set[int] = set()
     waiting = list(wanted)
     while waiting:
@@ -210,7 +210,7 @@ def needed(tape: Tape, wanted: Sequence[int], without: Collection[int] = ()) -> 
 
 
 def expression(tape: Tape, place: int, signature: Signature, dialect: Dialect) -> str:
-    """The value of a place on a tape."""
+    """The expression for the value of a place on a tape."""
     operation = tape.operations[place]
     name, operands = operation.name, operation.operands
     if name == "constant":
@@ -262,8 +262,8 @@ def address(
 
 
 def place_at(subscript: tuple[Any, ...], suffix: str, wraps: tuple[bool, ...] = ()) -> str:
-    """The place of an element of an array from that of the thread's point on; along axes that wrap
-    by the distances that `_wrapped` names."""
+    """The place of an element of an array relative to the thread's point; along periodic axes by
+    the distances that `_wrapped` names."""
     terms = []
     for axis, (shift, added) in enumerate(subscript):
         distance = _distance(axis, shift) if any(wraps[axis : axis + 1]) else str(shift)
@@ -282,7 +282,7 @@ def _wrapped(
 ) -> Iterator[str]:
     """The statements that find the distances to neighbours, across the ends of periodic axes.
 
-    The unknowns have the indices from 1 on.
+    Unknowns have the indices from 1 on.
     """
     operations = [tape.operations[place] for place in needed(tape, wanted)]
     loads = [each.operands for each in operations if each.name == "load"]
@@ -304,7 +304,7 @@ def _distance(axis: int, shift: int) -> str:
 # ---- pairs of columns ---------------------------------------------------------------------------
 
 KINDS = {"float64": ("double", "double2"), "float32": ("float", "float2")}
-"""An element and a pair, by precision."""
+"""The types of an element and of a pair, by precision."""
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ class Word:
     """The places of the elements on the tape."""
 
     def next_row(self) -> tuple[int, tuple[Any, ...], int]:
-        """The key of the word that this one becomes in the next row."""
+        """The key of the word whose value this word takes in the next row."""
         (shift, added), *others = self.subscript
         return self.number, ((shift + 1, added), *others), len(self.places)
 
@@ -338,7 +338,8 @@ class Word:
 
 
 def words_of(tape: Tape, varying: Sequence[bool]) -> list[Word]:
-    """The loads of a tape from arguments that vary along all axes, two in one where they can be."""
+    """The loads of a tape from arguments that vary along all axes, two in one word where
+    possible."""
     loads = {
         operation.operands: place
         for place, operation in enumerate(tape.operations)
@@ -360,10 +361,10 @@ def words_of(tape: Tape, varying: Sequence[bool]) -> list[Word]:
 
 
 def chains_of(words: Sequence[Word]) -> list[list[Word]]:
-    """Words of which each becomes the one before it in the next row: only the last is loaded.
+    """Chains of words: in the next row each word takes the value of the word after it in the chain.
 
-    Those whose last one lies ahead come last: it has to come from memory, while what lies around
-    has been loaded by others and may wait for it.
+    So only the last word of a chain is loaded. Chains whose last word lies ahead come last: that
+    word comes from memory, while other threads have loaded the words around, which may wait for it.
     """
     at = {word.key: word for word in words}
     followed = {word.next_row() for word in words}
@@ -378,9 +379,9 @@ def chains_of(words: Sequence[Word]) -> list[list[Word]]:
 
 
 def march(tape: Tape, signature: Signature, dialect: Dialect, rows: int) -> list[str]:
-    """The lines of a thread with one point or two in the region, as `first` and `second` tell.
+    """The lines of a thread with one or two points in the region: `first` and `second` tell which.
 
-    They read what `thread_indices` wrote.
+    They read the variables of `thread_indices`.
     """
     wide, (_, vector) = unrolled(tape, 1, 2), KINDS[signature.precision]
     varying = [not isinstance(kind, str) and not any(kind) for kind in signature.arguments]
@@ -449,7 +450,7 @@ def _column_read(operation: Operation, signature: Signature) -> int | None:
 def _insides(wide: Tape, signature: Signature, axis: str) -> Iterator[str]:
     """Yield the conditions that elements beside a pair lie in its row.
 
-    Rows are whole pairs, so a pair is in its row if its first element is.
+    Rows are whole pairs, so a pair lies in its row if its first element does.
     """
     columns = {_column_read(operation, signature) for operation in wide.operations}
     for column in sorted(n for n in columns if n not in (None, 0, 1)):
@@ -459,13 +460,13 @@ def _insides(wide: Tape, signature: Signature, axis: str) -> Iterator[str]:
 
 # ---- kernels of CUDA C --------------------------------------------------------------------------
 
-# CuPy's RawKernel is of no use: it adds -ftz=true to its options, which loses denormals.
+# CuPy's RawKernel cannot be used: it adds -ftz=true to its options, which loses denormals.
 OPTIONS = (
     "--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true",
     "--device-as-default-execution-space",
 )  # fmt: skip
-"""As on a CPU: a * b + c rounds twice, denormals are kept, division and root are exact. Lambdas in
-kernels are functions of the device."""
+"""As on a CPU: a * b + c rounds twice, denormals are kept, division and square root are rounded
+correctly. Lambdas in kernels are functions of the device."""
 
 REAL_OF = {"float64": "double", "float32": "float"}
 
@@ -500,7 +501,7 @@ def macro(name: str, value: str | Sequence[str]) -> str:
 
 
 def constants() -> str:
-    """The layout of a register, and what all kernels know of it."""
+    """The layout of a register as macros, and the functions on registers that kernels share."""
     names = ("SLICE_BITS", "SLICES", "LOWEST", "TOP", "NOT_FINITE", "LARGEST", "WIDTH")
     values = {name: getattr(sums, name) for name in names} | {"SPREAD": SPREAD}
     defines = "".join(f"#define {name} {value}\n" for name, value in values.items())
@@ -508,7 +509,7 @@ def constants() -> str:
 
 
 def paired(signature: Signature, tape: Tape, dialect: Dialect) -> list[str]:
-    """The lines that update those points of two columns that are in the region."""
+    """The lines that update the points of two columns where they are in the region."""
     axes = INDEX_NAMES[: tape.dimension]
     last, between = axes[-1], [f"{axis} < high_{axis}" for axis in axes[1:-1]]
     return [
@@ -573,14 +574,14 @@ def check_source() -> str:
 
 
 def peer_source(threads: int, flag: int) -> str:
-    """CUDA C of the kernel of exchanges through peer memory, of blocks of so many threads; a flag
-    takes so many bytes."""
+    """CUDA C of the kernel of exchanges through peer memory, with `threads` threads a block and
+    `flag` bytes a flag."""
     defines = f"#define THREADS {threads}\n#define FLAG {flag}\ntypedef long long integer;\n"
     return defines + cuda_text("peers.cuh")
 
 
 def c_function(name: str, tape: Tape, precision: str) -> str:
-    """A point function as a C function of all that it reads, in the order of the tape."""
+    """A point function as a C function of all values that it reads, in the order of the tape."""
     parameters, lines = [], []
     for place, operation in enumerate(tape.operations):
         if operation.name in ("load", "scalar"):

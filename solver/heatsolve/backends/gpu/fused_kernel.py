@@ -1,23 +1,23 @@
 """CUDA C of fused sweeps, several in one pass through memory, in two and in three dimensions.
 
-The first argument of the point function is the field that the sweeps advance; all others are the
-same for every sweep, but for numbers. Temporal blocking: what a kernel brings from memory goes
-through all sweeps before it goes back, and the outermost points of its part, one layer for each
-sweep, are wrong and are made again by the part beside it.
+The first argument of the point function is the field that the sweeps advance. All other arrays are
+the same for every sweep; numbers may differ. Temporal blocking: a kernel loads a part of the field,
+makes all sweeps, and stores the result. The outermost points of the part, one layer for each sweep,
+are wrong; the part beside it computes them again.
 
 In two dimensions a warp owns a `Strip` of 32 C columns and goes down the rows, two at a time. Rows
 y and y + 1 of the field arrive; sweep 1 then has all it needs for the rows y - 1 and y, sweep 2 for
-y - 2 and y - 1, and so on: each sweep keeps the last two rows of what it reads in registers, the
+y - 2 and y - 1, and so on: each sweep keeps the last two rows that it reads in registers, and the
 neighbours to the left and right come from the other lanes. Rows arrive ahead of time by `cp.async`
-in a ring in shared memory, of the own warp, so nobody waits for others. The idea of one strip for a
-warp: K. Matsumura et al., "AN5D", CGO 2020; of registers for levels: L. Zhang et al., "Revisiting
-Temporal Blocking Stencil Optimizations", ICS 2023.
+in the warp's own ring in shared memory, so warps do not wait for each other. The idea of one strip
+for each warp: K. Matsumura et al., "AN5D", CGO 2020; of registers for levels: L. Zhang et al.,
+"Revisiting Temporal Blocking Stencil Optimizations", ICS 2023.
 
 In three dimensions a block owns a `Tile` of columns along z and goes up the planes. Plane z
-arrives; sweep 1 then has all it needs for plane z - 1, sweep 2 for plane z - 2, and so on. Of what
-each sweep reads a thread keeps its own points of two planes in registers; the neighbours along x
-come from the other lanes, those along y from a copy of the newest plane in shared memory. That copy
-was written a step before, so that one barrier a step is enough for all sweeps (A. Nguyen et al.,
+arrives; sweep 1 then has all it needs for plane z - 1, sweep 2 for plane z - 2, and so on. For each
+sweep a thread keeps its own points of two planes in registers; the neighbours along x come from the
+other lanes, the neighbours along y from a copy of the newest plane in shared memory. That copy was
+written one step before, so one barrier for each step is enough for all sweeps (A. Nguyen et al.,
 "3.5-D Blocking Optimization for Stencil Computations", SC 2010).
 """
 
@@ -30,7 +30,7 @@ from heatsolve.stencil.language import change, copy, term_of
 from heatsolve.stencil.trace import ARRAY, BYTES_OF, Signature, Tape, record
 
 INVERSE = 3
-"""The number of the inverse of the diagonal: behind the field, b, and the weight."""
+"""The number of the argument with the inverse of the diagonal: after the field, b, and weight."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class FusedSweeps:
     varying: the numbers of the scalar arguments that differ from sweep to sweep.
     norms: for each sweep None, "max" or "sum".
     aligned: rows begin at multiples of this number of elements, 4, 2 or 1.
-    colours: for each sweep 1 or -1 if it updates only the red or black points, else 0.
-    odd: whether the first plane that is read is odd.
+    colours: for each sweep 1 if it updates only red points, -1 if only black points, 0 if both.
+    odd: whether the index of the first plane that is read is odd.
     from_zero: whether the sweeps begin at u = 0.
-    margin: layers beside the walls; beyond them all arrays but the field and b are constant.
+    margin: layers beside the walls; beyond these, all arrays but the field and b are constant.
     inverse: the function that computes argument INVERSE from the arguments after it, if any.
 
     A leg of a multigrid cycle that `corrects` begins with the correction, interpolated from the
@@ -74,8 +74,8 @@ class FusedSweeps:
     def edges(self) -> set[int]:
         """The numbers of the arguments that are 0 except beside walls.
 
-        Only the parts at the ENDS or SIDES update points beside walls: all others take 0. In 3D a
-        kernel makes no use of it.
+        Only the parts at the ENDS or SIDES update points beside walls: all other parts take 0.
+        Kernels in 3D do not use this property.
         """
         return self.tape.edges if self.signature.dimension == 2 else set()
 
@@ -84,7 +84,7 @@ class FusedSweeps:
         return self.margin is not None and number > 1
 
     def is_recomputed(self, number: int) -> bool:
-        """Whether a uniform argument is made anew near walls: it lies in no cache there."""
+        """Whether a uniform argument is computed anew near walls, where no cache holds it."""
         return self.is_uniform(number) and number == INVERSE and self.inverse is not None
 
     @property
@@ -115,7 +115,7 @@ class FusedSweeps:
         return range(len(self.signature.arguments))
 
     def operands(self) -> list[tuple[str, str]]:
-        """The C types and the names of what a kernel takes between gate and bounds."""
+        """The C types and the names of a kernel's parameters between gate and bounds."""
         array = f"const {self.real}* __restrict__"
         result = [(f"{self.real}* __restrict__", "o0"), (array, "a0")]
         for number, kind in enumerate(self.signature.arguments[1:], 1):
@@ -144,7 +144,7 @@ class FusedSweeps:
         ]
 
     def scalar(self, number: int) -> str:
-        """A scalar argument in sweep t."""
+        """The expression of a scalar argument in sweep t."""
         return f"s{number}[t]" if number in self.varying else f"a{number}"
 
 
@@ -154,9 +154,9 @@ def assembled(
     numbers: Mapping[str, int],
     pieces: Mapping[str, str | Sequence[str]],
 ) -> str:
-    """The text of the kernel in a file: behind its numbers, its pieces and its point functions.
+    """The source of a kernel: its numbers, pieces and point functions, then the text of a file.
 
-    A piece is an expression, or a sequence of lines: statements.
+    A piece is an expression, or a sequence of lines of statements.
     """
     operands, precision = work.operands(), work.signature.precision
     defines = {
@@ -194,7 +194,7 @@ def terms_of_norms() -> dict[str, Tape]:
 
 
 def changes(work: FusedSweeps) -> dict[str, list[str]]:
-    """The statements of the norms of changes: before all points, of a row, of rows, at the end."""
+    """The statements of norms of changes: before all points, for a row, after rows, at the end."""
     norms = {t: kind for t, kind in enumerate(work.norms) if kind is not None}
     return {
         "CHANGE_STATE": [
@@ -210,18 +210,19 @@ def changes(work: FusedSweeps) -> dict[str, list[str]]:
 
 
 Shift = tuple[int, ...]
-"""How far from a point something is read, along each axis."""
+"""The distance of a load from the point, along each axis."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a kernel has what a point function reads: expressions of CUDA C.
+    """Where a kernel holds the values that a point function reads: expressions of CUDA C.
 
-    `indices`: those of a point in the arrays, never those of a ghost; `loops`: the variables and
-    the counts of a thread's points along all axes but the first; `near`: for each axis what tells
-    the compiler that a part lies near its walls; `at_ends`: what tells that its points do along the
-    first axis. `field`: the field by its shift, no others are at hand; `fetched`: what a kernel
-    brings along with it, by the number of the argument and the shift.
+    `indices`: a point's indices in the arrays, never a ghost's; `loops`: the variables and the
+    counts of the loops over a thread's points, along all axes but the first; `near`: for each axis
+    the expression by which the compiler knows that a part lies near the walls; `at_ends`: the
+    expression that a point lies near the first axis's walls. `field`: the values of the field by
+    shift, no other shifts are held; `fetched`: the values fetched along with the field, by the
+    number of the argument and the shift.
     """
 
     indices: tuple[str, ...]
@@ -240,7 +241,7 @@ class Layout:
 def place_of(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
     """The place of an element of an array that may be constant along some axes.
 
-    From row to row of one that is not there may be more elements than a row has.
+    The rows of an array that varies along all axes may be padded: a row takes `pitch` elements.
     """
     varying = [axis for axis, same in enumerate(constant) if not same]
     extents = [f"extent_{axis}" for axis in "ijk"[: len(constant)]]
@@ -254,11 +255,12 @@ def place_of(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
 
 
 class Reads:
-    """The loads of a point function, as statements before it, and its arguments.
+    """The loads of a point function, as statements before its call, and its arguments.
 
-    `numbers`: for each of its arguments the number in the kernel; `letter` begins its
-    names. `lines` come before all rows or planes, `rows` before the points of each. `far`: it is
-    far from the ends of the first axis, and reads uniform arguments only.
+    `numbers`: for each of its arguments the number in the kernel; `letter`: how its variables'
+    names begin. The statements `lines` come before all rows or planes, the statements `rows` before
+    the points of each row or plane. `far`: the points are far from the ends of the first axis, and
+    the function reads uniform arguments only.
     """
 
     def __init__(
@@ -283,7 +285,7 @@ class Reads:
         return {f"READ_{function}": [*self.rows, *more], f"{function}_ARGUMENTS": args}
 
     def _element(self, name: str, number: int, shift: Shift) -> str:
-        """An element of an array: held by a thread if it is the same for all rows or planes."""
+        """An element of an array; a thread holds it if it is the same for all rows or planes."""
         layout = self._layout
         if number == 0:
             return layout.field[shift]
@@ -313,7 +315,7 @@ class Reads:
         return name
 
     def _beside_walls(self, axis: int, name: str, number: int, value: str) -> str:
-        """A value, or what stands everywhere far from the walls."""
+        """A value, or far from the walls the value that the argument has everywhere there."""
         if number in self._work.edges:
             return f"({self._layout.near[axis]} ? {value} : 0)"
         if not self._work.is_uniform(number):
@@ -324,7 +326,7 @@ class Reads:
         return f"({self._layout.near[axis]} ? {value} : {name}_inside)"
 
     def _made_anew(self, name: str) -> str:
-        """The inverse of the diagonal: for each row or plane at the ends, else for all at once."""
+        """The inverse of the diagonal: at the ends for each row or plane, elsewhere only once."""
         work, layout = self._work, self._layout
         assert work.inverse is not None
         args = work, work.inverse, work.made_of, layout
@@ -341,18 +343,18 @@ class Reads:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of the points that a warp or a block goes through, and how: tuned for a device."""
+    """The part of the points that a warp or a block goes through, tuned for a device."""
 
     columns: int = 2
     """Columns of a lane."""
 
     def halo(self, work: FusedSweeps) -> int:
-        """Columns at each side that are wrong in the end, of whole lanes."""
+        """Columns at each side whose results are wrong, rounded up to whole lanes."""
         return rounded_up(reach(work), self.columns)
 
 
 def rounded_up(points: int, together: int) -> int:
-    """The next multiple of the points that a lane has together."""
+    """`points`, rounded up to a multiple of `together`, the adjacent points of a lane."""
     return -(-points // together) * together
 
 
@@ -361,24 +363,24 @@ def rounded_up(points: int, together: int) -> int:
 PAIR = 2
 """Rows that a warp goes down at a time."""
 COARSE_ROWS = 8
-"""Rows of the coarse array that a warp holds: one for each pair of rows of the ring, at least."""
+"""Rows of the coarse array that a warp holds: at least one for each pair of rows of the ring."""
 
 
 @dataclass(frozen=True)
 class Strip(Part):
-    """A warp's columns of a kernel of two dimensions."""
+    """The columns of a warp in a kernel of two dimensions."""
 
     ahead: int = 8
-    """Rows of the ring: those that have just arrived, and those on their way."""
+    """Rows of the ring: the rows that have just arrived, and the rows on their way."""
     warps: int = 4
     """Warps of a block, each with a strip of its own."""
     blocks: int = 4
-    """Blocks that shall fit a multiprocessor: bounds the registers of a thread."""
+    """Blocks that must fit a multiprocessor, which bounds the registers of a thread."""
 
     def kept_rows(self, work: FusedSweeps) -> int:
-        """Rows of an array that all sweeps read, on their way and down to the last sweep's.
+        """Rows held of an array that all sweeps read: from rows on their way to the last sweep's.
 
-        A power of two, so that the place of a row is a matter of bits.
+        A power of two, so that a bit mask gives the place of a row.
         """
         rows = self.ahead + work.sweeps + work.has_residual + 1
         return 1 << (rows - 1).bit_length()
@@ -390,17 +392,17 @@ class Strip(Part):
         return (rows * self.columns + coarse) * 32 * self.warps * work.bytes
 
     def width(self, work: FusedSweeps) -> int:
-        """Columns of a strip that are right in the end."""
+        """Columns of a strip whose results are right."""
         return 32 * self.columns - 2 * self.halo(work)
 
 
 def reach(work: FusedSweeps) -> int:
-    """Points around a piece of the result on which it depends."""
+    """The layers of points around a piece of the result on which the piece depends."""
     return work.sweeps + (3 if work.restricts else work.has_residual)
 
 
 def even(work: FusedSweeps) -> bool:
-    """Whether pieces begin at even rows: where rows differ by colour, or belong to coarse ones."""
+    """Whether pieces begin at even rows: where rows differ by colour, or belong to coarse rows."""
     return any(work.colours) or work.restricts or work.corrects
 
 
@@ -417,8 +419,9 @@ def lead(work: FusedSweeps) -> int:
 def kept(work: FusedSweeps) -> list[int]:
     """The arguments that all sweeps read point by point: their rows are fetched once, and kept.
 
-    Rows are fetched where a periodic field has them; a ghost row of the array itself is another.
-    Uniform ones are read at the edges only.
+    Along a periodic axis a fetched row is the periodic image, not a ghost row of the array: so
+    arrays that are read at a shift along the axis are not kept. Uniform arguments are read at the
+    edges only.
     """
     arguments, wraps = work.signature.arguments, work.wraps[0]
     result: dict[int, bool] = {}
@@ -430,7 +433,7 @@ def kept(work: FusedSweeps) -> list[int]:
 
 @cache
 def source_2d(work: FusedSweeps, strip: Strip) -> str:
-    """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
+    """CUDA C of the kernel `sweeps`; cached, because each level of a hierarchy asks for it."""
     functions = {"POINT": Reads(work, work.tape, work.own, layout_2d(work, "t"))}
     if work.residual is not None:
         args = work.residual, (0, *work.residual_operands), layout_2d(work, "T")
@@ -458,13 +461,13 @@ def source_2d(work: FusedSweeps, strip: Strip) -> str:
 
 
 WINDOW = {-1: "older", 0: "newer", 1: "newest"}
-"""The rows above a row, of it, and below it, of the own columns."""
+"""The names of a lane's own columns in the row above, in the row itself, and in the row below."""
 SHUFFLES = {
     f"{side}_{row}": f"const real {side}_{row} = from_{side}({row}[{edge}]);"
     for side, edge in (("left", "C - 1"), ("right", "0"))
     for row in WINDOW.values()
 }
-"""Elements that come from the neighbouring lanes."""
+"""The statements that take elements from the neighbouring lanes."""
 FIELD_2D: dict[Shift, str] = {
     (di, dj): f"{row}[k]" if dj == 0
     else f"(k == 0 ? left_{row} : {row}[k - 1])" if dj < 0
@@ -512,7 +515,7 @@ def _fetches(work: FusedSweeps, keeps: list[int]) -> list[str]:
 
 @dataclass(frozen=True)
 class Tile(Part):
-    """A block's columns along z of a kernel of three dimensions."""
+    """The columns along z of a block in a kernel of three dimensions."""
 
     rows: int = 3
     """Points of a thread along y."""
@@ -522,16 +525,16 @@ class Tile(Part):
     """Planes that are on their way."""
 
     def right(self, work: FusedSweeps) -> tuple[int, int]:
-        """Rows and columns of a tile that are right in the end."""
+        """Rows and columns of a tile whose results are right."""
         rows = self.rows * self.warps - 2 * reach(work)
         return rows, 32 * self.columns - 2 * self.halo(work)
 
     def first(self, work: FusedSweeps, low: int) -> int:
-        """Where the columns begin that the first tile covers."""
+        """The first column of the first tile, without its halo."""
         return low // 2 * 2
 
     def more_planes(self, work: FusedSweeps) -> int:
-        """Planes that a block goes up besides those of its piece."""
+        """Planes that a block goes through in addition to the planes of its piece."""
         return 3 * work.sweeps
 
     def bytes_shared(self, work: FusedSweeps) -> int:
@@ -549,7 +552,7 @@ FIELD_3D: dict[Shift, str] = {
     (0, 0, -1): "(k == 0 ? left : newer[t][r][k - 1])",
     (0, 0, 1): "(k == C - 1 ? right : newer[t][r][k + 1])",
 }
-"""The field at a point and at its six neighbours: no others are at hand."""
+"""The field at a point and at its six neighbours: no other values are held."""
 
 
 def layout_3d(field: Mapping[Shift, str], along: int = 0) -> Layout:
@@ -566,7 +569,7 @@ def layout_3d(field: Mapping[Shift, str], along: int = 0) -> Layout:
 
 @cache
 def source_3d(work: FusedSweeps, tile: Tile) -> str:
-    """CUDA C of the kernel `sweeps`; written once, as each level of a hierarchy asks."""
+    """CUDA C of the kernel `sweeps`; cached, because each level of a hierarchy asks for it."""
     reads = Reads(work, work.tape, work.own, layout_3d(FIELD_3D))
     width, height = 32 * tile.columns, tile.rows * tile.warps
     defines = {

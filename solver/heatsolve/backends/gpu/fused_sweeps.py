@@ -1,4 +1,4 @@
-"""How a GPU fuses sweeps in one pass through memory: which, how many, and how they are launched."""
+"""How a GPU fuses sweeps in one pass through memory: which sweeps, how many, and their launches."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +20,10 @@ from heatsolve.backends.gpu.launch import MOST_BLOCKS, Launch
 from heatsolve.stencil.trace import Signature, Tape
 
 LIGHT, HEAVY = 12, 30
-"""Operations of a point up to which it is light, and from which it is heavy; a division is ten."""
+"""The most operations of a light point function, the fewest of a heavy one; a division is ten."""
 STRIPS = tuple(Strip(ahead=8, warps=n, blocks=16 // n) for n in (4, 2, 1))
-"""Shapes of two dimensions, the best first (measured on an H200): warps share nothing, so smaller
-blocks are as good where arrays of coefficients need so much room that no large one fits."""
+"""Shapes in two dimensions, the best first (measured on an H200). Warps share nothing, so smaller
+blocks are as good where coefficients need so much shared memory that no large block fits."""
 SHAPES_2D = {7: STRIPS, 5: STRIPS, 3: STRIPS}
 SHAPES_3D = {
     3: (
@@ -33,23 +33,23 @@ SHAPES_3D = {
         Tile(warps=6, ahead=2),
     )
 }
-"""Shapes by the number of sweeps, the best first: measured on an H200, then those that fit an A100
-(163 KiB a block), an RTX 4090 (99) and a T4 (64) in double precision."""
+"""Shapes by the number of sweeps, the best first: measured on an H200, then the shapes that fit an
+A100 (163 KiB a block), an RTX 4090 (99) and a T4 (64) in double precision."""
 LENGTHS = (4, 1024)
 """Fewest and most rows that a warp goes down, or planes that a block goes up."""
 EDGE_ROWS = 16
-"""Rows of the piece at the upper edge, at least: each takes longer there than inside."""
+"""The fewest rows of the piece at the upper edge, where a row takes longer than inside."""
 AT_EDGES, AT_SIDES, AT_FIRST = 2.0, 0.3, 2.5
-"""How much longer a row takes there, how much longer a piece at the sides, and a row of the first
-piece, beside others."""
+"""The time of a row at the edges, the extra time of a piece at the sides, and the time of a row of
+the first piece beside others, each relative to the time inside."""
 SATURATING = 2
-"""Blocks of a multiprocessor in two dimensions from which on another one costs its own time."""
+"""Blocks of a multiprocessor in 2D from which on another block adds its full time."""
 LARGEST = 1 << 25
-"""Extents above which a launch may have too few blocks, or a kernel's 32-bit indices not do."""
+"""The largest extent: beyond it CUDA may allow too few blocks, or 32-bit indices may overflow."""
 
 
 def reads_neighbours(tape: Tape, signature: Signature) -> bool:
-    """Whether a fused kernel has all that a point function reads."""
+    """Whether a fused kernel holds all elements that a point function reads."""
     if signature.dimension == 1:
         return False
     for number, subscript in tape.loads():
@@ -62,7 +62,7 @@ def reads_neighbours(tape: Tape, signature: Signature) -> bool:
 
 
 def fitting_shape(work: FusedSweeps, shapes: Sequence[Any], limits: Limits) -> Any | None:
-    """The first shape whose block a device has room for; None if it has for none."""
+    """The first shape whose block fits the device; None if no shape fits."""
     fitting = (s for s in shapes if limits.blocks(32 * s.warps, s.bytes_shared(work)) > 0)
     return next(fitting, None)
 
@@ -70,8 +70,8 @@ def fitting_shape(work: FusedSweeps, shapes: Sequence[Any], limits: Limits) -> A
 def deepest(tape: Tape, signature: Signature, limits: Limits) -> int:
     """The most sweeps of a point function that are fused; 1 where none are.
 
-    The field may be read at the neighbours (in two dimensions also the diagonal ones), and the
-    device must have room for what a block holds of arrays.
+    The field may be read at the neighbours (in two dimensions also at the diagonal neighbours), and
+    the device must have room for the parts of arrays that a block holds.
     """
     if not reads_neighbours(tape, signature):
         return 1
@@ -84,7 +84,7 @@ def deepest(tape: Tape, signature: Signature, limits: Limits) -> int:
 
 
 def affordable(tape: Tape, signature: Signature) -> int:
-    """The most sweeps that are fused before arithmetic and registers take longer."""
+    """The most sweeps that are fused before arithmetic and registers, not memory, are the limit."""
     cost = sum(
         {"/": 10, "sqrt": 10, "load": 0, "scalar": 0, "constant": 0}.get(operation.name, 1)
         for operation in tape.operations
@@ -102,9 +102,9 @@ def work_of(
     wraps: Sequence[bool],
     pitch: int,
 ) -> FusedSweeps:
-    """These sweeps, fused; `stages` holds the arguments of each after the field.
+    """These sweeps, fused; `stages` holds each sweep's arguments after the field.
 
-    From row to row of the field there are `pitch` elements.
+    `pitch`: elements from row to row of the field.
     """
     varying = tuple(
         number
@@ -128,7 +128,7 @@ class FusedKernel:
         shapes: Sequence[Any] = (),
         source: Source | None = None,
     ):
-        """`shapes` and `source`: how it may be cut, and its text, if not those of plain sweeps."""
+        """`shapes` and `source`: its possible shapes and its text, if not those of plain sweeps."""
         self.work, self._limits = work, limits
         self._two = work.signature.dimension == 2
         shapes = shapes or (SHAPES_2D if self._two else SHAPES_3D)[work.sweeps]
@@ -141,10 +141,10 @@ class FusedKernel:
         self.bytes_shared = self._shape.bytes_shared(work)
 
     def launch(self, region: Region) -> tuple[Launch, tuple[int, ...]]:
-        """The launch that covers a region, and what tells a block its piece of it.
+        """The launch that covers a region, and the numbers by which a block finds its piece.
 
-        That is, in three dimensions, the planes of each piece; in two the rows, and how many of
-        them the first piece lacks.
+        The numbers are, in three dimensions, the planes of each piece; in two dimensions the rows
+        of each piece, and the number of rows that the first piece lacks.
         """
         shape, last, processors = self._shape, region[-1], self._limits.processors
         extents = [high - low for low, high in region]
@@ -156,7 +156,7 @@ class FusedKernel:
             across = _pieces(strips, shape.warps)
             more = lead(self.work) + self.work.sweeps + self.work.has_residual
             blocks = min(shape.blocks, self._limits.blocks(block[0], self.bytes_shared))
-            # With fewer rows in the first or the last piece the one beside it is an edge, too.
+            # With fewer rows in the first or last piece, the piece beside it would be an edge, too.
             beyond = self.work.sweeps + self.work.has_residual + 2 + (self.work.margin or 0)
             least_first = lead(self.work) + beyond
             edges = max(EDGE_ROWS, least_first + least_first % 2), beyond
@@ -200,14 +200,14 @@ def cut(
     processors: int,
     at_edges: tuple[int, int] = (0, 0),
 ) -> tuple[int, int]:
-    """The length of each piece of an extent, and how much of it the first piece lacks.
+    """The length of each piece of an extent, and by how much the first piece is shorter.
 
-    There are `across` blocks beside each other; each goes down `more` rows besides its own, and so
-    many `blocks` fit a multiprocessor. Where there are rows `at_edges` the first piece has at least
-    the first number of them, and the last one, which is begun last, about the second. Of all cuts
-    this one takes least time, where a full multiprocessor takes as long as its blocks one after the
-    other, one with few blocks as long as SATURATING ones, the last pieces at the sides keep the
-    others waiting, and nothing is done before the first piece is.
+    `across` blocks lie beside each other; each goes down `more` rows in addition to its own;
+    `blocks` of them fit a multiprocessor. With `at_edges` the first piece has at least the first
+    number of rows, and the last piece, which is begun last, about the second. Of all cuts this one
+    takes least time by a model: a full multiprocessor takes as long as its blocks one after the
+    other, a multiprocessor with few blocks as long as SATURATING blocks; the last pieces at the
+    sides keep the other blocks waiting; the kernel ends no earlier than its first piece.
     """
     least_first, least_last = at_edges
     edges = sum(at_edges) if extent > 4 * least_first else 0

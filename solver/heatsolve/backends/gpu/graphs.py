@@ -1,11 +1,11 @@
 """Launches that a device records once and plays back: graphs, and small sweeps in one kernel.
 
 A kernel takes two microseconds, however few points it has. A barrier of a block takes a tenth of a
-microsecond, and a sweep between two barriers about one, the time of its loads. So small sweeps that
-are replayed often share a kernel: it goes down a table, whose rows hold the number of a point
-function, its region and its arguments. Independent sweeps (none reads or writes a part that another
-one writes), for instance along the walls of a grid, need no barrier between them: other threads
-make each. Without any other sweeps they have as many blocks as their points fill.
+microsecond, and a sweep between two barriers about one microsecond, the time of its loads. So small
+sweeps that are replayed share a kernel, which goes down a table: each row holds the number of a
+point function, its region and its arguments. Independent sweeps (none reads or writes a part that
+another one writes), for instance along the walls of a grid, need no barrier between them: each has
+its own threads. A kernel with independent sweeps alone has as many blocks as their points fill.
 """
 
 import math
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from heatsolve.backends.gpu.backend import DeviceBackend
 
 MOST_POINTS = 1300
-"""Points up to which a sweep is small: with more, one block takes longer than many do (H200)."""
+"""The most points of a small sweep: with more, one block takes longer than many blocks (H200)."""
 MOST_OF_A_BLOCK = 1 << 12
-"""Points of sweeps beside each other, up to which one block makes them."""
+"""The most points of independent sweeps that one block makes beside each other."""
 MOST_BESIDE = 1 << 17
-"""Points up to which a sweep may share a kernel with independent sweeps."""
+"""The most points of a sweep that may share a kernel with independent sweeps."""
 MOST_SWEEPS = 150
-"""Sweeps of a kernel."""
+"""The most sweeps of a kernel."""
 WORDS = 70
-"""Words of a row of its table, which lies in shared memory, at most."""
+"""The most words of a row of a kernel's table, which lies in shared memory."""
 THREADS, WARP = 1024, 32
 THREADS_BESIDE = 256
 """Threads of a block that has one sweep only."""
@@ -80,7 +80,7 @@ class SmallSweep:
         return points_of(self.region)
 
     def dependencies(self, address: Callable[[Any], int]) -> Dependencies:
-        """The parts of arrays that it writes and reads."""
+        """The parts of arrays that the sweep writes and reads."""
         count = len(self.signature.outputs)
         arguments = self.operands[count:]
 
@@ -110,7 +110,7 @@ class SmallSweep:
         return Dependencies(written, list(read))
 
     def row(self, address: Callable[[Any], int]) -> list[int]:
-        """Its row in the kernel's table, after the number of its function."""
+        """The sweep's row in the kernel's table, after the number of its function."""
         words = [bound for pair in self.region for bound in pair] + list(self.extents)
         for (_, kind), operand in zip(_operands(self.signature), self.operands, strict=True):
             if kind == INTEGER:
@@ -133,7 +133,7 @@ class Group:
         self.dependencies = self.dependencies.and_of(dependencies)
 
     def fits_a_block(self, *more: SmallSweep) -> bool:
-        """Whether one block takes no longer for them, and for some more, than many do."""
+        """Whether one block makes these sweeps, and some more, as fast as many blocks do."""
         points = [sweep.points for sweep in (*self.sweeps, *more)]
         return max(points) <= MOST_POINTS and sum(points) <= MOST_OF_A_BLOCK
 
@@ -146,8 +146,8 @@ def _operands(signature: Signature) -> list[tuple[str, Any]]:
 
 @cache
 def source(functions: tuple[tuple[Signature, Tape], ...], width: int, beside: bool) -> str:
-    """CUDA C of the kernel `sweeps` for these point functions, and rows of `width` words; `beside`
-    each other, or in turn."""
+    """CUDA C of the kernel `sweeps` for these point functions, with table rows of `width` words;
+    `beside`: for sweeps beside each other, not in turn."""
     threads, head = (THREADS_BESIDE, 1) if beside else (THREADS, 3)
     numbers = range(len(functions))
     cases = [f"case {n}: sweep_{n}(row + {head}, n, threads); break;" for n in numbers]
@@ -160,7 +160,7 @@ def source(functions: tuple[tuple[Signature, Tape], ...], width: int, beside: bo
 
 
 def _function(number: int, signature: Signature, tape: Tape) -> str:
-    """The C function of a sweep, which reads all its operands from its row."""
+    """The C function of a sweep, which reads all its operands from its row of the table."""
     axes = INDEX_NAMES[: tape.dimension]
     names = [f"{end}_{axis}" for axis in axes for end in ("low", "high")] + extent_names(signature)
     bounds, strides = names[: 2 * len(axes)], names[2 * len(axes) :]
@@ -220,7 +220,7 @@ def together(
 def grouped(sweeps: Sequence[SmallSweep], address: Callable[[Any], int], most: int) -> list[Group]:
     """Groups of up to `most` sweeps: each joins the first group after all that it depends on.
 
-    A sweep skips a group that would no longer fit into a block, unless it is the last one.
+    A sweep skips a group that would no longer fit into a block, unless the group is the last one.
     """
     groups: list[Group] = []
     for sweep in sweeps:
@@ -241,7 +241,7 @@ def grouped(sweeps: Sequence[SmallSweep], address: Callable[[Any], int], most: i
 def _in_turn(
     backend: "DeviceBackend", groups: Sequence[Sequence[SmallSweep]]
 ) -> Callable[[], None]:
-    """A call that queues these groups in turn, in one block; a single group in many blocks."""
+    """A call that queues these groups in turn, in one block; a single group takes many blocks."""
     sweeps = [sweep for group in groups for sweep in group]
     if len(sweeps) == 1:
         return sweeps[0].alone()
@@ -254,7 +254,7 @@ def _in_turn(
             order.append([int(number > 0 and place == 0), begins % THREADS])
             begins += -(-sweep.points // WARP) * WARP
     functions, table = _table(backend, sweeps, order)
-    few_sizes = 1 << (8 * table.size - 1).bit_length()  # as each is a kernel
+    few_sizes = 1 << (8 * table.size - 1).bit_length()  # each size is a kernel of its own
     bytes_shared = min(few_sizes, backend.limits.shared_of_block)
     kernel = backend.c_kernel(source(functions, table.shape[1], False), bytes_shared)
     args = backend.stored(table.reshape(-1)), backend.integer(len(sweeps))
@@ -292,7 +292,7 @@ def _table(
 def _queue(
     kernel: Compiled, launch: Launch, args: tuple[Any, ...], sweeps: Sequence[SmallSweep]
 ) -> None:
-    """Queue a kernel; `sweeps` keep the arrays alive whose addresses its table holds."""
+    """Queue a kernel; `sweeps` keeps the arrays alive whose addresses the table holds."""
     kernel(launch, args)
 
 
@@ -306,9 +306,9 @@ class Replay:
     """Work that a device replays from a graph: about a microsecond for each kernel.
 
     Its kernels are recorded, small sweeps are joined, and all are compiled before they are
-    captured; the host does so once, before the first call. Kernels with the gate differ from
-    kernels without it; each kind is recorded when it is first needed. Work that `continues` has a
-    gate of its own in any case.
+    captured; the host does this once, before the first call. Kernels with the gate differ from
+    kernels without it; each kind is recorded when it is first needed. Work that `continues` always
+    has a gate of its own.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class Replay:
     ):
         self._backend, self._work, self._continues = backend, work, continues
         self._graphs: dict[bool, tuple[Callable[[], None], int, int, int]] = {}
-        self._kept: list[Callable[[], None]] = []  # with the tables that the graphs' kernels read
+        self._kept: list[Callable[[], None]] = []  # they hold the tables that kernels read
         self._prepare(gated)
 
     def _prepare(self, gated: bool) -> None:
@@ -363,7 +363,7 @@ class Replay:
 def joined(
     backend: "DeviceBackend", launches: Iterable[RecordedLaunch]
 ) -> Iterator[Callable[[], None]]:
-    """Yield calls that queue these launches; small sweeps that follow each other share a kernel."""
+    """Yield calls that queue these launches; consecutive small sweeps share a kernel."""
     waiting: list[SmallSweep] = []
 
     def waited_for() -> Iterator[Callable[[], None]]:

@@ -1,6 +1,6 @@
 """How the threads of a GPU cover a region, and how the arrays of a sweep lie in its memory.
 
-A thread takes one column of the innermost axis, or two, and a few consecutive points of the slowest
+A thread takes one or two columns of the innermost axis, and a few consecutive points of the slowest
 axis.
 """
 
@@ -19,45 +19,45 @@ ALIGNMENT = 32
 SPREAD = 64
 """Copies of a register over which the warps of a launch spread their atomic additions."""
 MOST_BLOCKS = 65535
-"""Blocks that CUDA takes along the second and third axis of a launch."""
+"""The most blocks that CUDA allows along the second and third axis of a launch."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How the threads of a sweep are cut: tuned for a device."""
+    """How a region is divided among threads; tuned for a device."""
 
     block: tuple[int, int]
     """Threads of a block along the innermost axis and along the next: whole warps."""
     rows: int
     """Points of the slowest axis that one thread updates."""
     columns: int = 1
-    """Points of the innermost axis that it updates: one, or two."""
+    """Points of the innermost axis that one thread updates: one or two."""
 
 
 SHAPES = {1: Shape((256, 1), 1), 2: Shape((128, 2), 4), 3: Shape((64, 4), 3)}
-"""By dimension, measured on an H200."""
+"""Shapes by dimension, measured on an H200."""
 SEVERAL = {1: Shape((256, 1), 1), 2: Shape((128, 2), 1), 3: Shape((256, 1), 1)}
-"""The same where a sweep has several outputs."""
+"""Shapes for sweeps of several outputs."""
 MANY_LOADS = 12
-"""Values that a sweep of several outputs reads, from which on neighbours share many of them."""
+"""The fewest values read by a sweep of several outputs of which neighbours share many."""
 SEVERAL_OF_MANY = {1: Shape((256, 1), 1), 2: Shape((64, 2), 4), 3: Shape((32, 4), 2)}
-"""The same for these: a thread keeps the values for its next point in registers."""
+"""Shapes for such sweeps: a thread keeps the values for its next point in registers."""
 REDUCING = {1: Shape((256, 1), 1), 2: Shape((128, 2), 8), 3: Shape((64, 2), 8)}
-"""The same where a sweep reduces: more points share the work of a warp's reduction."""
+"""Shapes for sweeps that reduce: more points share the work of a warp's reduction."""
 MOST_REDUCING = {1: Shape((256, 1), 1), 2: Shape((128, 2), 4), 3: Shape((64, 2), 4)}
-"""The same where it has more than two outputs in all."""
+"""Shapes for sweeps that reduce and have more than two outputs in all."""
 
 PAIRS = {3: Shape((32, 8), 4, 2)}
-"""The same where a thread takes pairs of columns.
+"""Shapes for threads that take pairs of columns.
 
-In 2D, sweeps without them are as fast as a copy. In 3D half as many loads, and so few registers
-that all threads of a multiprocessor find room, take 6 % off the mean of six neighbours and
-7 to 22 % off sweeps with variable coefficients (H200).
+In 2D, sweeps without pairs are as fast as a copy. In 3D, pairs need half as many loads, and so few
+registers that a multiprocessor has room for all its threads. They take 6 % off the mean of six
+neighbours and 7 to 22 % off sweeps with variable coefficients (H200).
 """
 
 
 def shape_of(signature: Signature, tape: Tape) -> Shape:
-    """How the threads of a sweep are cut."""
+    """The shape for the threads of a sweep."""
     if signature.pairs:
         return PAIRS[signature.dimension]
     count = len(signature.outputs)
@@ -71,7 +71,7 @@ def shape_of(signature: Signature, tape: Tape) -> Shape:
 
 @dataclass(frozen=True)
 class Launch:
-    """The numbers of one kernel launch; `bounds` are those of its part of the region."""
+    """The numbers of one kernel launch; `bounds` are the bounds of its part of the region."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -84,9 +84,9 @@ Compiled = Callable[[Launch, tuple[Any, ...]], None]
 
 @lru_cache(1 << 12)
 def launches(region: Region, shape: Shape) -> tuple[Launch, ...]:
-    """The launches that cover a region; more than one where CUDA's limits end.
+    """The launches that cover a region; several where a single launch would exceed CUDA's limits.
 
-    Found once, as the same sweeps come again and again.
+    Cached, because the same sweeps come again and again.
     Axes of a launch: x is the innermost axis, y the next, z the slowest of three.
     """
     x, y = shape.block
@@ -94,7 +94,7 @@ def launches(region: Region, shape: Shape) -> tuple[Launch, ...]:
     if len(region) == 3 and width < x:  # few points along the innermost axis: threads for the next
         narrow = 1 << (max(width, 1) - 1).bit_length()
         x, y = narrow, x * y // narrow
-    # What a block covers of the slower axes, which are cut so that a launch keeps to MOST_BLOCKS.
+    # Points of a block along the slower axes, which are cut so that a launch keeps to MOST_BLOCKS.
     covered = {1: (), 2: (shape.rows * y,), 3: (shape.rows, y)}[len(region)]
     pieces = [
         [(low, min(low + most, stop)) for low in range(start, stop, most)]
@@ -111,14 +111,14 @@ def launches(region: Region, shape: Shape) -> tuple[Launch, ...]:
 
 
 WIDE = 64
-"""Points along the innermost axis from which on pairs of columns pay."""
+"""The fewest points along the innermost axis for which pairs of columns pay."""
 
 
 @dataclass(frozen=True)
 class ArrayOperand:
     """An array among the operands of a sweep (outputs, then arguments).
 
-    `name` is that in generated code; `constant` tells for each axis whether the array is read as
+    `name`: its name in generated code; `constant`: for each axis whether the array is read as
     constant along it, which an output never is.
     """
 
@@ -128,7 +128,7 @@ class ArrayOperand:
 
 
 def arrays_of(signature: Signature) -> tuple[ArrayOperand, ...]:
-    """The arrays of a sweep, one that is both output and argument once."""
+    """The arrays of a sweep; an array that is both output and argument comes once."""
     count = len(signature.outputs)
     whole = (False,) * signature.dimension
     outputs = [
@@ -147,14 +147,14 @@ def arrays_of(signature: Signature) -> tuple[ArrayOperand, ...]:
 def layout(
     arrays: Sequence[ArrayOperand], shapes: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The names of the arrays apart, and the extents that the kernel takes.
+    """The names of the arrays that are apart, and the extents that the kernel takes.
 
     The largest array has the common extents. Only extents below the first axis along which an array
-    varies matter for its strides: a layer of a few rows is not apart, one of a few columns is.
+    varies matter for its strides: a layer of a few rows is not apart, a layer of a few columns is.
     """
     pairs = list(zip(arrays, shapes, strict=True))
     whole = [shape for array, shape in pairs if not any(array.constant)]
-    # Where every array is constant along some axis, they are the largest extents of all.
+    # Where every array is constant along some axis, the common extents are the largest of all.
     widest = tuple(max(extents) for extents in zip(*shapes, strict=True))
     common = max(whole, key=math.prod, default=widest)
     apart = []
@@ -167,11 +167,11 @@ def layout(
 
 
 def may_pair(tape: Tape, signature: Signature, extents: tuple[int, ...]) -> bool:
-    """Whether pairs pay for a sweep, and rows of its arrays begin with a pair if the arrays do.
+    """Whether pairs pay for a sweep, and its arrays' rows begin with a pair if the arrays do.
 
-    They pay where something of a row is read again for the next, unless the sweep has several
-    outputs; a sweep that copies is as fast without. `extents` are those that the kernel takes, see
-    `layout`. Sums are no matter of memory, and two precisions would need pairs of two kinds.
+    Pairs pay where a sweep reads values of a row again for the next row, unless it has several
+    outputs; a sweep that copies is as fast without. `extents`: the extents that the kernel takes,
+    see `layout`. Memory does not limit sums, and two precisions would need two kinds of pairs.
     """
     loads = tape.loads()
     return (
@@ -192,6 +192,6 @@ def may_pair(tape: Tape, signature: Signature, extents: tuple[int, ...]) -> bool
 
 
 def begin_with_pairs(region: Region, addresses: Sequence[int], itemsize: int) -> bool:
-    """Whether a region is worth pairs, and arrays at these addresses begin with one."""
+    """Whether a region is worth pairs, and arrays at these addresses begin with a pair."""
     (low, high) = region[-1]
     return high - low >= WIDE and all(address % (2 * itemsize) == 0 for address in addresses)

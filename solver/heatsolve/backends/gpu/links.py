@@ -1,6 +1,6 @@
-"""Links between GPUs, each of a process of its own: transfers in the order of the GPUs' queues.
+"""Links between GPUs, one for each process: transfers in the order of the GPUs' queues.
 
-`Nccl`, as CuPy binds it, is the link of this file; `PeerMemory` is another one.
+`Nccl`, through CuPy, is the link of this file; `PeerMemory` is another link.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PRIORITY = -5
 """The priority of the stream of transfers, above the stream of sweeps."""
 Parcels = Sequence[tuple[Any, int]]
-"""Arrays, each contiguous, with the process that it goes to or comes from."""
+"""Contiguous arrays, each with the process that it goes to or comes from."""
 GpuKey = tuple[str, str, int]
 """A host, a GPU, and the number of processes."""
 _COMMUNICATORS: dict[GpuKey, Any] = {}
@@ -33,20 +33,20 @@ class Link(ABC):
     """
 
     name: str
-    """As a report says it."""
+    """The name in a report."""
     trusted = False
-    """Whether transfers have been proved: a silent peer is then a failure of the run."""
+    """Whether transfers are proved to work: from then on a silent peer is a failure of the run."""
 
     def __init__(self, backend: "DeviceBackend", size: int):
         self._backend, self.size = backend, size
 
     def exchange(self, leaving: Parcels, arriving: Parcels) -> None:
-        """Queue transfers after all work so far; work until `rejoin` may run beside them."""
+        """Queue transfers after all earlier work; later work until `rejoin` may run beside them."""
         self._backend.aside(self._transfers(leaving, arriving))
 
     @abstractmethod
     def _transfers(self, leaving: Parcels, arriving: Parcels) -> Callable[[int], None]:
-        """A call that queues transfers in the stream of a handle, maybe while that is captured."""
+        """A call that queues transfers in the stream of a handle, perhaps during its capture."""
 
     def rejoin(self) -> None:
         """Queue all later work after the exchanges."""
@@ -54,15 +54,15 @@ class Link(ABC):
 
     @abstractmethod
     def gather(self, mine: Any, all_of_them: Any) -> None:
-        """Queue: the arrays of all processes, one after the other."""
+        """Queue all_of_them = the arrays `mine` of all processes, one after the other."""
 
     @property
     def waited(self) -> float | None:
-        """Seconds in which the device only waited for the slowest of its peers, if it knows."""
+        """Seconds in which the device only waited for its slowest peer; None if unknown."""
         return None
 
     def restart_clock(self) -> None:
-        """Let `waited` begin at 0."""
+        """Set `waited` to 0."""
 
     @property
     def failure(self) -> str:
@@ -111,7 +111,7 @@ class Nccl(Link):
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """Errors of NCCL as one sentence."""
+    """A context that raises errors of NCCL as a MachineFailure of one sentence."""
     try:
         yield
     except Exception as error:
@@ -125,8 +125,8 @@ def first_line(error: BaseException) -> str:
 
 
 class Meeting(NamedTuple):
-    """How the processes of a link meet: why they cannot, or "", their library, the key of this
-    one's GPU, all their hosts, and whether all have met before."""
+    """How the processes of a link meet: why they cannot, or ""; their library; the key of this
+    process's GPU; the hosts by rank; and whether all have met before."""
 
     reason: str
     library: Any
@@ -136,7 +136,7 @@ class Meeting(NamedTuple):
 
 
 def meeting(ranks: Any, load: Callable[[], Any], what: str, known: Container[GpuKey]) -> Meeting:
-    """Load a library in all processes, each of which needs a GPU of its own; all ask together."""
+    """Load a library in all processes, which all call this; each needs a GPU of its own."""
     reason, library, place = "", None, ("", "")
     try:
         import cupy
@@ -153,7 +153,7 @@ def meeting(ranks: Any, load: Callable[[], Any], what: str, known: Container[Gpu
 
 
 def connect_nccl(backend: "DeviceBackend", ranks: Any) -> tuple[Nccl | None, str]:
-    """The `Nccl` of these processes, or the reason why there is none; all ask together."""
+    """The `Nccl` of these processes, or the reason why there is none; all processes call this."""
 
     def load() -> Any:
         from cupy.cuda import nccl
@@ -190,9 +190,10 @@ def introduced(nccl: Any, ranks: Any) -> tuple[str, Any]:
 
 
 def lasting(communicator: Any) -> Any:
-    """The same; nothing destroys it now, nor does the end of Python.
+    """The same communicator, which nothing destroys, not even the end of Python.
 
-    At its end NCCL waits for all graphs that hold its transfers, forever for one that outlives it.
+    When NCCL destroys a communicator, it waits for all graphs that hold its transfers, and forever
+    for a graph that outlives the communicator.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
     return communicator

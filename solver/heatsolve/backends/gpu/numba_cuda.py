@@ -1,9 +1,9 @@
 """The cuda backend: sweeps compiled by Numba-CUDA, and CUDA C; launched by cuda.core.
 
-Numba only compiles, and is imported where a kernel is not in the cache: that takes half a second.
-Its kernels take plain pointers, its launches cost five times those of cuda.core, and its copies
-some 20 us more than calls of the driver. Sweeps that reduce, and fused ones, are the CUDA C of the
-cupy backend.
+Numba only compiles, and is imported only where a kernel is not in the cache, because the import
+takes half a second. Kernels take plain pointers. A launch by Numba costs five times a launch by
+cuda.core, and a copy some 20 us more than a call of the driver. Sweeps that reduce, and fused
+sweeps, are the CUDA C of the cupy backend.
 """
 
 import math
@@ -110,7 +110,7 @@ def parameter_types(signature: Signature) -> tuple[Any, ...]:
 def uncontracted() -> Iterator[None]:
     """Numba-CUDA compiles without fused multiply-add inside this block.
 
-    a * b + c must round twice, as on a CPU. Numba has no keyword for it, NVVM has an option.
+    a * b + c must round twice, as on a CPU. Numba has no keyword for this, NVVM has an option.
     """
     from numba.cuda.cudadrv import nvvm
 
@@ -227,7 +227,7 @@ class DeviceArray:
                 "strides": None}  # fmt: skip
 
     def reshape(self, shape: Sequence[int]) -> "DeviceArray":
-        """The same memory, seen as an array of another shape, as of NumPy: one extent may be -1."""
+        """The same memory as an array of another shape; as in NumPy, one extent may be -1."""
         known = abs(math.prod(shape))
         result = tuple([self.size // known if extent == -1 else extent for extent in shape])
         if math.prod(result) != self.size:
@@ -235,7 +235,7 @@ class DeviceArray:
         return replace(self, shape=result)
 
     def part(self, shape: tuple[int, ...], first: int) -> "DeviceArray":
-        """So much of the memory, from an element on."""
+        """The elements from number `first` on, with this shape, in the same memory."""
         if first + math.prod(shape) > self.size:
             raise ValueError(f"{shape} elements from {first} on are not in {self.size}")
         return replace(self, shape=shape, pointer=self.pointer + first * self.dtype.itemsize)
@@ -245,9 +245,9 @@ class Borrowing(CupyLibrary):
     """CuPy on memory of the cuda backend, in the stream of the sweeps."""
 
     def __init__(self, cupy: Any, fft: Any, stream: Any):
-        """`stream`: one of cuda.core."""
+        """`stream`: a stream of cuda.core."""
         super().__init__(cupy, fft)
-        if hasattr(cupy.cuda.Stream, "from_external"):  # of CuPy 14.2, which deprecates the other
+        if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14.2 deprecates ExternalStream
             self._stream = cupy.cuda.Stream.from_external(stream)
         else:
             self._stream = cupy.cuda.ExternalStream(int(stream.handle))
@@ -258,7 +258,7 @@ class Borrowing(CupyLibrary):
             yield
 
     def view(self, array: DeviceArray) -> Any:
-        # CuPy copies an array before a transform if it is a view of another: this one is not.
+        # Before a transform CuPy copies an array that is a view of another array: this one is not.
         cupy = self.namespace
         owned = cupy.cuda.UnownedMemory(array.pointer, array.nbytes, array)
         pointer = cupy.cuda.MemoryPointer(owned, 0)
@@ -272,9 +272,9 @@ class Borrowing(CupyLibrary):
 
 
 class CudaBackend(DeviceBackend):
-    """Runs on a CUDA device: the one of a number, or the current one.
+    """Runs on the CUDA device number `device`, or on the current device.
 
-    Memory by the driver, launches by cuda.core, in one stream.
+    The driver allocates memory, cuda.core launches kernels; all work is in one stream.
     """
 
     name = "cuda"
@@ -309,10 +309,10 @@ class CudaBackend(DeviceBackend):
         self._make_gate()
 
     def _allocated(self, size: int, on_host: bool = False) -> Memory:
-        """New memory of so many bytes.
+        """New memory of `size` bytes, on the device or pinned on the host.
 
-        The memory of arrays that are gone is given back here: Python may drop an array while
-        launches are captured, when the driver frees nothing.
+        The memory of arrays that are gone is freed here: Python may drop an array while launches
+        are captured, when the driver frees nothing.
         """
         driver = self._driver
         while self._needless:
@@ -496,7 +496,7 @@ class CudaBackend(DeviceBackend):
         def play() -> None:
             checked(driver.cuGraphLaunch(executable, stream))
 
-        # While it is being played the driver waits with it.
+        # The driver destroys a graph only after a launch that is under way.
         weakref.finalize(play, driver.cuGraphExecDestroy, executable).atexit = False
         return play
 
@@ -505,7 +505,7 @@ class SimulatedBackend(DeviceBackend, HostBackend):
     """The cuda backend on Numba's CUDA simulator: kernels run as Python, on arrays of the host.
 
     A thread takes about a millisecond. There are no fused sweeps, no graphs and no compiler of
-    CUDA C; what is not a kernel of Numba-CUDA is done by the host.
+    CUDA C; the host does all work that is not a kernel of Numba-CUDA.
     """
 
     name = "cuda"
@@ -544,7 +544,7 @@ class SimulatedBackend(DeviceBackend, HostBackend):
         return work
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
-        """A sweep that writes the terms of a reduction to an array, which the host adds up."""
+        """A sweep that writes the terms of a reduction to an array; the host adds them up."""
         kinds = signature.outputs
         run = super()._compile(point, replace(signature, outputs=("array",) * len(kinds)), tape)
 

@@ -1,11 +1,11 @@
 """Peer memory: transfers between the GPUs of one host by stores into each other's memory.
 
-Each process has a slab of memory that the others map (CUDA IPC), with a mailbox and flags for each
-of them. An exchange is one kernel. Each of its blocks stores a share of what leaves into the
-mailbox of a peer, raises its flag there, waits for the flag of the peer's block, and takes what has
-arrived. The host plays no part, so graphs hold exchanges as they hold sweeps. Messages are counted
-in the memory of the device, and a peer that sends message n + 2 knows that message n was taken,
-because it has seen message n + 1.
+Each process has a slab of memory that the other processes map (CUDA IPC), with a mailbox and flags
+for each of them. An exchange is one kernel. Each of its blocks stores a share of the leaving data
+into the mailbox of a peer, raises its flag there, waits for the flag of the peer's block, and
+copies the data that have arrived. The host plays no part, so graphs hold exchanges as they hold
+sweeps. Messages are counted in the memory of the device, and a peer that sends message n + 2 knows
+that message n was taken, because it has received message n + 1 since.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,27 +23,28 @@ if TYPE_CHECKING:
     from heatsolve.backends.gpu.backend import DeviceBackend
 
 PLACE = 8 << 20
-"""Bytes of a message; longer ones are sent in parts."""
+"""The most bytes of a message; longer messages are sent in parts."""
 THREADS, TILE = 512, 16 * 512
 """Threads of a block, and the bytes that they move at once."""
 MOST_BLOCKS = 192
-"""Blocks of a kernel, each of which waits for a block of a peer: all find room on a large GPU."""
+"""The most blocks of a kernel. Each waits for a block of a peer, so all must run at once: a large
+GPU has room for them."""
 FLAG, LINE, VECTOR = 32, 128, 16
-"""Bytes of a flag and of a count, so that none shares a line of a cache, and bytes that a
-thread moves at once: parcels begin at a multiple of them in a mailbox."""
+"""Bytes of a flag and of the counts of a peer, so that no two share a cache line; and bytes that a
+thread moves at once: in a mailbox parcels begin at multiples of VECTOR."""
 PATIENCE = {False: 10.0, True: 900.0}
-"""Seconds after which a silent peer is given up, while the link is proved and later on."""
+"""Seconds after which a silent peer is given up, before and after the link is `trusted`."""
 _SLABS: dict[GpuKey, "Slabs"] = {}
 """The slabs of all runs of this process."""
 
 
 @dataclass(frozen=True)
 class Slabs:
-    """The slabs of the processes of one host, as one of them, `rank`, sees their `addresses`.
+    """The slabs of the processes of one host, mapped by process `rank` at `addresses`.
 
     A slab holds, for each process, a flag of each block, the counts of its messages, and a mailbox
-    with places for an even and for an odd message; then the state of the kernel. It lives as long
-    as its process: a peer may still write to it.
+    with a place for even and a place for odd messages; and the state of the kernel. The slab lives
+    as long as its process, because a peer may still write to it.
     """
 
     rank: int
@@ -60,7 +61,7 @@ class Slabs:
         return head_of(len(self.addresses))
 
     def flags(self, of: int, at: int) -> int:
-        """The address of a process's flags in the slab of another one."""
+        """The address of the flags of process `of` in the slab of process `at`."""
         return self.addresses[at] + self._places[of] * MOST_BLOCKS * FLAG
 
     def counts(self, peer: int) -> int:
@@ -76,12 +77,12 @@ class Slabs:
         return self.addresses[self.rank] + len(self.addresses) * MOST_BLOCKS * FLAG
 
     def mailbox(self, of: int, at: int) -> int:
-        """The address, in the slab of a process, of what another one sends to it."""
+        """The address, in the slab of process `at`, of the mailbox for data from process `of`."""
         return self.addresses[at] + self.head + 2 * PLACE * self._places[of]
 
 
 def head_of(size: int) -> int:
-    """Bytes before the mailboxes in a slab of so many processes."""
+    """Bytes before the mailboxes in a slab for `size` processes."""
     return size * MOST_BLOCKS * FLAG + (size + 1) * LINE
 
 
@@ -103,7 +104,7 @@ class PeerMemory(Link):
         here = self._slabs.addresses
         near = [[parcel for parcel in of if parcel[1] in here] for of in (leaving, arriving)]
         beyond = [[parcel for parcel in of if parcel[1] not in here] for of in (leaving, arriving)]
-        kernels = self._kernels_of(*near)  # now: no memory is stored during a capture
+        kernels = self._kernels_of(*near)  # now: no table is stored during a capture
         far = None
         if any(beyond):
             assert self._far is not None
@@ -127,7 +128,7 @@ class PeerMemory(Link):
             return self._backend.part(all_of_them, (count,), number * count)
 
         others = [peer for peer in range(self.size) if peer != rank]
-        # What stays here travels along.
+        # The same kernel copies this process's own part.
         leaving = [*[(mine, peer) for peer in others], (mine, rank)]
         self.exchange(leaving, [*[(part(peer), peer) for peer in others], (part(rank), rank)])
         self.rejoin()
@@ -170,7 +171,7 @@ class PeerMemory(Link):
     def _kernel_of(
         self, leaving: "Sequence[Part]", arriving: "Sequence[Part]"
     ) -> tuple[Launch, tuple[Any, ...]]:
-        """The launch of parts of parcels that all fit into their places."""
+        """The launch for parts of parcels that fit into their places, with arguments."""
         slabs, backend, rank = self._slabs, self._backend, self._slabs.rank
         parcels: list[tuple[int, int, int]] = []
         about: list[tuple[int, ...]] = []
@@ -178,10 +179,10 @@ class PeerMemory(Link):
         for peer in peers:
             sent, taken = ([p for p in of if p.peer == peer] for of in (leaving, arriving))
             tiles = max(sum(-(-part.size // TILE) for part in of) for of in (sent, taken))
-            # Both ends must find the same; neighbours along an axis are two at most.
+            # Both ends must find the same number; there are at most two neighbours along an axis.
             blocks = min(max(tiles, 1), MOST_BLOCKS // max(2, len(peers)))
             first = len(parcels)
-            if peer == rank:  # a copy, in which no mailbox has a part
+            if peer == rank:  # a copy, without a mailbox
                 here = zip(taken, sent, strict=True)
                 parcels += [(to.address, of.address, to.size) for to, of in here]
                 about.append((first, first, first, len(parcels), 0, 0, 0, blocks, 0))
@@ -202,7 +203,7 @@ class PeerMemory(Link):
 
 
 class Part(NamedTuple):
-    """A part of a parcel: of which message to its peer, where it lies, and its place there."""
+    """A part of a parcel: the number of its message, its address, and its place in the mailbox."""
 
     number: int
     address: int
@@ -226,7 +227,7 @@ def parts_of(parcels: Sequence[tuple[int, int, int]]) -> Iterator[Part]:
 
 
 def connect_peers(backend: "DeviceBackend", ranks: Any) -> tuple[PeerMemory | None, str]:
-    """The `PeerMemory` of these processes, or why there is none; all ask together."""
+    """The `PeerMemory` of these processes, or why there is none; all processes call this."""
 
     def load() -> Any:
         from cupy.cuda import runtime
@@ -257,8 +258,7 @@ def connect_peers(backend: "DeviceBackend", ranks: Any) -> tuple[PeerMemory | No
 
 
 def mapped(runtime: Any, ranks: Any, hosts: Sequence[str]) -> tuple[str, Slabs | None]:
-    """A slab of this process and the slabs of the others of its host, or why they cannot be
-    mapped; `hosts` by rank."""
+    """Why the slabs of this host cannot be mapped, or "" and the slabs; `hosts`: hosts by rank."""
     reason, own, handle = "", 0, b""
     here = [rank for rank, host in enumerate(hosts) if host == hosts[ranks.rank]]
     try:

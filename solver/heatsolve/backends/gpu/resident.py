@@ -1,8 +1,8 @@
-"""Many sweeps of a small field in one kernel, which keeps it in the memory of a cluster of blocks.
+"""Many sweeps of a small field in one kernel, which keeps the field in a cluster of blocks.
 
 A kernel takes two microseconds, however few points it has. Blocks of a cluster (from compute
 capability 9.0 on) write into each other's shared memory and wait for each other in a fraction of
-that time, so a field that fits into it needs no other memory between sweeps.
+that time, so a field that fits into their shared memory needs no other memory between sweeps.
 """
 
 import math
@@ -19,20 +19,20 @@ from heatsolve.backends.gpu.launch import Launch
 FEWEST_SWEEPS = 9
 """The least number of sweeps; with fewer, fused sweeps through memory are as fast."""
 ALONE = 1 << 10
-"""Points up to which one block is as fast as several."""
+"""The most points with which one block is as fast as several."""
 POINTS = 8
 """The most points of a thread: the terms that an exact sum takes at once."""
 FEW_POINTS = 4
 """The most points of a thread where a block can have more threads."""
 THREADS = (128, 256, 512, 1024)
-"""The threads of a block."""
+"""The possible numbers of threads of a block."""
 LARGEST_CLUSTER = 16
 """The most blocks of a cluster on any device."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The blocks of a field in a cluster, each with some planes (in 2D rows)."""
+    """The blocks of a cluster that holds a field, each with some planes (in 2D rows)."""
 
     blocks: int
     threads: int
@@ -46,7 +46,7 @@ class Cluster:
 def cluster_of(
     region: Region, shape: tuple[int, ...], bytes: int, limits: Limits
 ) -> Cluster | None:
-    """The cluster that has room for a field of this shape; None if none has."""
+    """The cluster that has room for a field of this shape; None if no cluster has."""
     low, high = region[0]
     beside = math.prod(high - low for low, high in region[1:])
     blocks = min(limits.cluster, high - low)
@@ -65,7 +65,7 @@ def cluster_of(
 
 
 def sweeps_at_once(stages: Sequence[Any], changes: Sequence[Accumulator | None]) -> int:
-    """The sweeps of one kernel: with equal arguments, and norms of all or of the last one."""
+    """The sweeps of one kernel: with equal arguments, and norms of all, of the last, or of none."""
     if any(stage is not stages[0] for stage in stages):
         return 1
     first = first_norm(changes)
@@ -97,15 +97,15 @@ def source_of(work: FusedSweeps, cluster: Cluster) -> str:
 
 
 def in_space(values: Sequence[Any], middle: Any) -> tuple[Any, ...]:
-    """Values for each axis in 3D: in 2D a row counts as a plane of one line, with `middle`."""
+    """Values for each axis in 3D: in 2D a row is a plane of one line, with `middle` along j."""
     first, *others = values
     return (first, *([middle] if len(others) == 1 else []), *others)
 
 
 class Reads:
-    """The operands of a point function: the field in shared memory, all others in registers.
+    """The operands of a point function: the field in shared memory, all other arrays in registers.
 
-    `lines` come before all points, `of_point` before each one.
+    The statements `lines` come before all points, the statements `of_point` before each point.
     """
 
     def __init__(self, work: FusedSweeps):
@@ -142,7 +142,7 @@ def launch_of(
     first_norm: int,
     counted: Region,
 ) -> Launch:
-    """The launch of `count` sweeps, those from number `first_norm` on with norms."""
+    """The launch of `count` sweeps; sweeps from number `first_norm` on have norms."""
     pairs = (*in_space(region, (0, 1)), *in_space(counted, (0, 1)))
     bounds = [bound for pair in pairs for bound in pair]
     numbers = (count, first_norm, *bounds, *in_space(shape, 1), shape[-1])

@@ -8,7 +8,7 @@ import numpy as np
 from heatsolve.backends import Backend
 
 Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A function and what it is called with: a ufunc or a compiled loop, and its operands."""
+"""A function and its arguments: a ufunc or a compiled loop, and its operands."""
 
 
 class HostBackend(Backend):
@@ -27,7 +27,7 @@ class HostBackend(Backend):
         pass
 
     def clear_register(self, register: np.ndarray) -> None:
-        if self._progress.recorded is None:  # as nearly always: a call less
+        if self._progress.recorded is None:  # nearly always: saves a call
             register[:] = 0
         else:
             self._progress.recorded.append((register.fill, (0,)))
@@ -49,7 +49,7 @@ class HostBackend(Backend):
     def replayed(
         self, work: Callable[[], None], gated: bool = True, continues: bool = False
     ) -> Callable[[], None]:
-        """Its calls, one after the other: what each depends on is found once."""
+        """A call that makes the recorded calls of `work`, prepared once, one after the other."""
         calls, points, moved = self.record(work)
 
         def play() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-# A spinning barrier makes two threads on shared cores slower than one; it must be set before
-# Numba loads OpenMP, and a user's own setting stays.
+# A spinning barrier makes two threads on shared cores slower than one; the policy must be set
+# before Numba loads OpenMP, and a user's own setting stays.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numba
@@ -30,14 +30,14 @@ from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import INTEGER, Tape
 
 THREADED_FROM = 1 << 16
-"""Points below which waking a second thread costs more than it brings."""
+"""The fewest points for which waking a second thread gains more than it costs."""
 LONG_FROM = 1 << 12
-"""Points from which it pays to compile a loop nest of its own for regions one point wide."""
+"""The fewest points of a region one point wide for which its own loop nest is worth compiling."""
 CHUNKS_PER_THREAD = 4
 
 
 class _Compilation(event.Listener):
-    """Tells of what Numba compiles, at the first call of a function without machine code."""
+    """Tells `WATCH` when Numba compiles, at the first call of a function without machine code."""
 
     def on_start(self, event: Any) -> None:
         WATCH.begin()
@@ -85,7 +85,7 @@ class NumbaBackend(HostBackend):
 
         def run(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
             points = math.prod([high - low for low, high in region])
-            # Threaded loops take three times as long to compile: only where they bring something.
+            # Threaded loops take three times as long to compile: only where they gain time.
             threaded = self.threads > 1 and points >= THREADED_FROM
             inner = innermost(region) if points >= LONG_FROM else len(region) - 1
             if (threaded, inner) not in compiled:
@@ -180,7 +180,7 @@ class NumbaBackend(HostBackend):
 
 
 def _reach(tape: Tape, signature: Signature) -> tuple[int, ...] | None:
-    """How far a pass must read along each axis; None where it cannot be known beforehand."""
+    """How far a pass must read along each axis; None where that cannot be known beforehand."""
     return None if INTEGER in signature.arguments else radii(tape)
 
 

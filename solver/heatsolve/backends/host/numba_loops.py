@@ -1,7 +1,7 @@
 """Loop nests for Numba: the source of a module that sweeps a point function over a region.
 
-Their machine code, and that of the reductions that they call, is kept in files of our own cache:
-Numba's own takes any damaged file for sound, and ends a run whose disk is full.
+The machine code of loops, and of the reductions that they call, is kept in files of our own cache:
+Numba's cache takes a damaged file for sound, and ends a run whose disk is full.
 """
 
 import inspect
@@ -126,14 +126,15 @@ def _index(axis: str, shift: int, added: tuple[int, ...]) -> str:
 # ---- machine code, kept from run to run ----------------------------------------------------------
 
 FASTER = {"no_rewrites": True, "no_cfunc_wrapper": True}
-"""Rewrites are of whole arrays, and C calls no loop: a third less time, the same machine code."""
+"""No rewrites, which concern whole arrays, and no wrapper for C, which calls no loop: compilation
+takes a third less time and gives the same machine code."""
 VERSIONS = (numba.__version__, llvmlite.__version__, sys.version)
 
 
 class Kept(_Cache):
     """The machine code of one function: a file for each signature.
 
-    digest: of all that the function depends on but its types, the processor and the compiler.
+    digest: the digest of all that the function depends on but types, processor and compiler.
     """
 
     def __init__(self, name: str, digest: str):
@@ -158,13 +159,13 @@ class Kept(_Cache):
             compilation.write(self._file(sig, data.codegen), content)
 
     def enable(self) -> None:
-        """It always is."""
+        """Do nothing: the cache is always enabled."""
 
     def disable(self) -> None:
-        """Never."""
+        """Do nothing: the cache is never disabled."""
 
     def flush(self) -> None:
-        """Files stay."""
+        """Do nothing: files stay."""
 
 
 def kept(digest: str, *signatures: Any, **options: Any) -> Callable[[Any], Any]:
@@ -186,7 +187,7 @@ def kept(digest: str, *signatures: Any, **options: Any) -> Callable[[Any], Any]:
 # ---- reductions: `exact_sums` as loops over the terms of one segment -----------------------------
 
 DIGEST = compilation.digest(inspect.getsource(sys.modules[__name__]), inspect.getsource(sums))
-"""Of the reductions: a function into which one was inlined changes with it."""
+"""The digest of the reductions: a function into which a reduction was inlined changes with it."""
 REDUCTIONS = f"from {__name__} import add_largest, add_sum  # {DIGEST}"
 MAGNITUDE = 0x7FFFFFFFFFFFFFFF
 INFINITE = 0x7FF0000000000000
@@ -197,7 +198,7 @@ PER_UNIT = tuple(1.0 / unit for unit in UNITS)
 def add_largest(bits, count, register):
     """Take the largest magnitude of `count` terms, given as bits, into a register.
 
-    Doubles without their sign order like integers, Inf and NaN last; integers vectorise.
+    Without the sign, the bits of doubles order like integers, Inf and NaN last; integers vectorise.
     """
     largest = int64(0)
     for n in range(count):

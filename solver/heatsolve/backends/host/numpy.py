@@ -28,13 +28,13 @@ UFUNCS: dict[str, Any] = {
     "&": np.logical_and,
     "|": np.logical_or,
 }
-# As they are behind the dispatch for other kinds of arrays.
+# The functions without NumPy's dispatch for other kinds of arrays.
 _copyto, _putmask = np.copyto.__wrapped__, np.putmask.__wrapped__  # type: ignore[attr-defined]
 BOOL, FIRST = np.dtype(bool), slice(0, 1)
 LEAVES = ("load", "scalar", "constant")
 CONDITIONS = ("<", "<=", ">", ">=", "==", "!=", "&", "|")
 REDUCED_AT_ONCE = 1 << 18
-"""Points of a reduction that are evaluated together, so that it needs little memory of its own."""
+"""The most points of a reduction that are evaluated at once: scratch arrays stay small."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class NumpyBackend(HostBackend):
             else:
                 calls.append((UFUNCS[step.name], (values[step.operands[0]], target)))
             values[step.place] = target
-        if len(targets) > 1:  # what one output holds may be another's value
+        if len(targets) > 1:  # an output may hold the value of another output
             for place in tape.results:
                 if tape.operations[place].name == "load":
                     kept = self._scratch_array(shape, self.dtype, ("kept", place))
@@ -130,7 +130,7 @@ class NumpyBackend(HostBackend):
     ) -> Any:
         """An operand: a number, or a view of an array.
 
-        Of an array in another precision it is a copy, which each sweep makes anew."""
+        An array in another precision is copied, anew in each sweep."""
         if operation.name == "constant":
             return self.dtype.type(float.fromhex(operation.operands[0]))
         if operation.name == "scalar":
@@ -152,7 +152,7 @@ class NumpyBackend(HostBackend):
 
 
 def _chosen(target: np.ndarray, condition: np.ndarray, values: Any) -> Call:
-    """What overwrites a target where a condition holds."""
+    """The call that overwrites a target where a condition holds."""
     if np.shape(values) in ((), target.shape):
         return _putmask, (target, condition, values)
     return _copyto, (target, values, "same_kind", condition)
@@ -185,7 +185,7 @@ def plan(tape: Tape, writes_output: bool) -> list[Step]:
         dying = [o for o in dict.fromkeys(operation.operands) if last_use[o] == place and o in held]
         condition = operation.name in CONDITIONS
         scratch: int | None = None
-        if operation.name != "where":  # where writes its output twice: it must not be an operand
+        if operation.name != "where":  # where writes its output twice: not to an operand
             _release(dying, held, free)
         if not (writes_output and tape.results == (place,) and place == len(tape.operations) - 1):
             if free[condition]:
@@ -210,7 +210,7 @@ def _release(
 def _view(
     array: np.ndarray, region: Region, subscript: Any = None, arguments: Sequence[Any] = ()
 ) -> np.ndarray:
-    """The part of an array that a subscript reads over a region; where the extent is 1, all."""
+    """The part of an array that a subscript reads over a region; all along axes of extent 1."""
     window = []
     for axis, (low, high) in enumerate(region):
         if array.shape[axis] == 1:

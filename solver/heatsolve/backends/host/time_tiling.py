@@ -1,12 +1,12 @@
 """Several sweeps in one pass through memory, for Numba: the source of a module that makes them.
 
 The region is cut into tiles. For each tile a thread marches along the slowest axis: it makes the
-newest row (2D) or plane (3D) of the first level, then that of the second level a radius behind it,
-and so on, so that a level between u and the last one only ever needs 2 * radius + 1 rows, kept in a
-ring that stays in the core's cache. Around its tile a level also makes what the levels after it
+newest row (2D) or plane (3D) of the first level, then the row or plane of the second level a radius
+behind, and so on. So a level between u and the last level needs only 2 * radius + 1 rows, kept in a
+ring that stays in the core's cache. Around its tile a level also makes the points that later levels
 read, so tiles need nothing from each other (M. Wolfe, "More iteration space tiling", 1989;
-overlapped tiles: S. Krishnamoorthy et al., PLDI 2007). Each point of each level is the point
-function's own operations on the same values as in single sweeps, hence the same bits.
+overlapped tiles: S. Krishnamoorthy et al., PLDI 2007). For each point of each level the point
+function's operations and their values are those of single sweeps, hence the bits are, too.
 """
 
 import os
@@ -67,7 +67,7 @@ def _places(dimension: int) -> list[str]:
 def _line(
     part: str, signature: Signature, tape: Tape, reach: Sequence[int], arrays: Sequence[str]
 ) -> str:
-    """The function that makes one row of the first level, of one between, or of the last."""
+    """The function that makes one row of the first level, of a middle level, or of the last."""
     axes = INDEX_NAMES[: tape.dimension]
     here = tuple((0, ()) for _ in axes)
     target = (
@@ -125,7 +125,7 @@ def _term(kind: str, new: str, old: str) -> list[str]:
 def _body(
     part: str, signature: Signature, tape: Tape, reach: Sequence[int]
 ) -> tuple[list[str], list[str]]:
-    """The operations that are the same for a whole row, and the others."""
+    """The operations that are the same for a whole row, and the operations that vary along it."""
     fixed: list[str] = []
     varying: list[str] = []
     varies: set[int] = set()
@@ -150,7 +150,7 @@ def _body(
 
 
 def _global(subscript: Sequence[tuple[int, tuple[int, ...]]], constant: Sequence[bool]) -> str:
-    """A subscript of an array; 0 along an axis along which it is constant."""
+    """A subscript of an array; 0 along an axis along which the array is constant."""
     indices = []
     for axis, (shift, _) in enumerate(subscript):
         start = f"at_{INDEX_NAMES[axis]}" + (" + n" if axis == len(subscript) - 1 else "")
@@ -274,7 +274,7 @@ def _wrapped(axis: str) -> list[str]:
 
 
 def _row(axes: Sequence[str], reach: Sequence[int], wrap: bool, arrays: Sequence[str]) -> str:
-    """One row of one level: what is fixed keeps the values of u, the rest is made."""
+    """One row of one level: fixed points keep the values of u, the sweep makes the rest."""
     outer, inner = axes[:-1], axes[-1]
     local = [f"uint64({a} - first_{a} + levels * {r})" for a, r in zip(outer, reach, strict=False)]
     place = [f"uint64(at_{a})" for a in outer]
@@ -330,8 +330,8 @@ def _indented(lines: Sequence[str]) -> list[str]:
 LINE = 64
 """Bytes of a cache line."""
 PAGE = 4096
-"""Loads that lie a multiple of this behind a store wait for it; rows of a ring keep away from it
-(from 0.27 to 0.18 ns a point)."""
+"""Loads that lie a multiple of PAGE bytes behind a store wait for the store; rows of a ring stay
+APART bytes from such distances (0.18 ns a point instead of 0.27)."""
 APART = 512
 
 
@@ -345,11 +345,11 @@ def cache_size(level: int, otherwise: int) -> int:
 
 @dataclass(frozen=True)
 class Tiling:
-    """The numbers that decide; none changes any bits.
+    """The numbers that decide on passes and tiles; none changes any bits.
 
-    `worth`: bytes of a field from which passes pay, which is where two of them do not stay in the
+    `worth`: bytes of a field from which passes pay, because two such fields do not stay in the
     cache that the cores share. `ring`: bytes that the levels of one tile take, four times a core's
-    own cache, because in 3D wide tiles gain more than what stays closest. `depth`: sweeps of a
+    own cache, because in 3D wide tiles gain more than a ring in that cache. `depth`: sweeps of a
     pass, and `row`: points of a tile along the innermost axis, by dimension. `height`: the most
     points of a tile along the slowest axis.
     """
@@ -365,7 +365,7 @@ class Tiling:
     ) -> int:
         """The number of sweeps of a pass over a region of these extents, at most `most`."""
         levels = min(most, self.depth[len(extents) - 1])
-        # What a tile makes around itself goes at most once around a periodic axis.
+        # The points that a tile makes around itself go at most once around a periodic axis.
         for extent, radius, wrap in zip(extents, reach, wraps, strict=True):
             if wrap and radius:
                 levels = min(levels, extent // radius)
@@ -396,7 +396,7 @@ class Tiling:
     def ring_shape(
         self, tile: Sequence[int], levels: int, reach: Sequence[int], size: int
     ) -> tuple[int, ...]:
-        """The shape of the levels between the first and the last of one tile."""
+        """The shape of the rings of one tile: the levels between u and the last level."""
         inner = ring_row(tile[-1], levels, reach[-1], size)
         if len(tile) == 1:
             return levels - 1, inner

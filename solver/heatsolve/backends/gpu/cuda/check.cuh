@@ -4,8 +4,8 @@ __device__ integer merged(int place, integer one, integer other) {
     return place == TOP || place == LARGEST ? max(one, other) : one + other;
 }
 
-// Of GROUPS * WIDTH threads each merges some of the copies at one place: one thread alone for each
-// place would wait for one after the other.
+// Each of GROUPS * WIDTH threads merges some of the copies at one place: a single thread for each
+// place would wait for one copy after the other.
 __device__ void merge_into(integer* row, integer* reg, int copies) {
     __shared__ integer parts[GROUPS][WIDTH];
     const int place = threadIdx.x % WIDTH, group = threadIdx.x / WIDTH;
@@ -21,12 +21,12 @@ __device__ void merge_into(integer* row, integer* reg, int copies) {
     row[place] = value;
 }
 
-// Merges a register into a row, and clears it; one block.
+// Merges a register into a row, and clears the register; one block.
 extern "C" __global__ void merge(integer* reg, integer copies, integer* gate, integer* row) {
     if (!gate[0]) merge_into(row, reg, copies);
 }
 
-// Merges registers of a series, one a block, into the next rows of the ledger, and clears them.
+// Merges registers of a series, a block for each, into the next rows of the ledger; clears them.
 extern "C" __global__ void merge_series(integer* reg, integer copies, integer* gate,
                                         integer* rows) {
     if (gate[0]) return;
@@ -60,8 +60,9 @@ extern "C" __global__ void judge(integer count, integer sum, double limit, integ
     gate[1] += min(integer(first) + 1, count);
 }
 
-// Merges a register into a row of the ledger, clears it, and closes the gate; one block. It opens the
-// gate ahead where this one closes, at a finite value, at the check that is named for that (not 0).
+// Merges a register into a row of the ledger, clears the register, and closes the gate if the row
+// `closes` it; one block. With `at` not 0, it opens the gate `ahead` if this gate closes at check
+// number `at`, with a finite value, and closes it otherwise.
 extern "C" __global__ void check(integer* reg, integer copies, integer sum, double limit,
                                  integer* gate, integer* rows, integer* ahead, integer at) {
     if (gate[0]) return;
@@ -75,7 +76,7 @@ extern "C" __global__ void check(integer* reg, integer copies, integer sum, doub
     if (at) ahead[0] = !(closed && gate[1] == at) || merged[NOT_FINITE];
 }
 
-// Slices but the last one between 0 and 2^SLICE_BITS, of the same sum.
+// Carries: brings all slices but the last between 0 and 2^SLICE_BITS, with the same sum.
 __device__ void carry_on(integer* slices) {
     for (int k = 0; k < SLICES - 1; k++) {
         const integer over = slices[k] >> SLICE_BITS;
@@ -97,7 +98,7 @@ __device__ double rounded(const integer* row) {
         for (int k = 0; k < SLICES; k++) slices[k] = -slices[k];
         carry_on(slices);
     }
-    // The sum is high 2^56 + low, and a little more if something is behind them.
+    // The sum is high * 2^56 + low, and a little more if `behind` is set.
     word high = slices[3], low = ((word)slices[1] << SLICE_BITS) + slices[0], behind = 0;
     if (high < 1ull << 62 - SLICE_BITS) {
         high = (high << SLICE_BITS) + slices[2];
@@ -106,14 +107,15 @@ __device__ double rounded(const integer* row) {
         behind = slices[0] != 0;
         exponent += SLICE_BITS;
     }
-    // Its first 60 bits or more, of which the last one stands for all that follow, too.
+    // Its first 60 bits or more, of which the last bit is also the sticky bit for all that follow.
     int shift = 2 * SLICE_BITS;
     while (shift > 0 && high >> 60 - shift) shift--;
     const int left = 2 * SLICE_BITS - shift;
     word leading = (high << shift) + (low >> left);
     leading |= (low & (1ull << left) - 1) != 0 || behind;
     exponent += left;
-    // Below the last place of a double it is rounded here, so that it is rounded once.
+    // Bits below the last place of any double are rounded off here, so that the sum is rounded
+    // once.
     const int below = -1074 - exponent;
     if (below > 0 && leading >> below < 1ull << 53) {
         const word rest = leading & (1ull << below) - 1, half = 1ull << below - 1;
@@ -125,8 +127,8 @@ __device__ double rounded(const integer* row) {
     return negative ? -size : size;
 }
 
-// Keeps the sum in a register, which is cleared, if there is one (or copies of it); forms the
-// quotient of two sums that are kept; one block.
+// Keeps the sum in a register, which is cleared, unless `copies` is 0; forms the quotient of two
+// kept sums; one block.
 extern "C" __global__ void quotient(integer* reg, integer copies, integer number, integer above,
                                     integer below, integer single, integer* gate, double* sums,
                                     void* out) {

@@ -3,7 +3,7 @@
 //
 // A tile goes up the planes. u[n] is the field on plane z - n; sweep t works on plane z - t - 1.
 
-// Of the copies of a register, the one that a warp adds to.
+// The copy of a register to which a warp adds its norm.
 #define COPY (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD
 
 #if FROM_ZERO
@@ -19,11 +19,11 @@
 #define LAST_PLANE region_i.high
 #endif
 
-// Barrier n is for the warps n - 1 and n. A warp arrives at both of its own once it has done with
-// shared memory in a step, and waits at both before it reads what those beside it have left. It is
-// ahead of these by no more than a step, but of others it may be: so not all read shared memory at
-// once, and then all compute. Every lane arrives by itself: what it read and wrote then comes
-// before what those do who wait.
+// Barrier n is for the warps n - 1 and n. In each step a warp arrives at its two barriers once it
+// has finished with shared memory, and waits at both before it reads the values that the warps
+// beside it have left. It is ahead of these warps by at most one step, but may be ahead of other
+// warps by more: so the warps do not all read shared memory at once, and then all compute. Every
+// lane arrives by itself: its reads and writes then come before those of the lanes that wait.
 #if __CUDA_ARCH__ >= 800
 __device__ __forceinline__ void arrive_beside(unsigned barriers, int warp) {
     if (warp > 0) arrive(barriers, warp);
@@ -52,8 +52,8 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
     int xs[C], ys[2];
     bool fixed_x[C], fixed_y[2];
-    // The columns that a lane fetches, for itself or for others of its warp: always side by side.
-    // Aligned groups of columns are in a row's memory or outside, where any values will do.
+    // The columns that a lane fetches, for itself or for other lanes: lanes fetch side by side. An
+    // aligned group of columns lies in a row's memory or outside, where any values will do.
     constexpr int TOGETHER = EDGE && WRAPS_K ? 1 : GROUP;
     int fetched_x[C / TOGETHER];
     for (int n = 0; n < C / TOGETHER; n++) {
@@ -74,7 +74,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         C * lane >= LEFT && C * lane < X - RIGHT && 2 * warp >= LOW && 2 * warp < Y - HIGH;
     const int start = begin - BEFORE, loads = end - begin + BEFORE + AFTER;
     PREPARE
-    // Of plane z - n; of the array fetched with the field, of plane z - n - 1.
+    // u[n]: the field on plane z - n; b[n]: the array fetched with it, on plane z - n - 1.
     real u[LEVELS + 2][2][C], b[LEVELS][2][C];
     for (int r = 0; r < 2; r++)
         for (int k = 0; k < C; k++) {
@@ -106,9 +106,9 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         fetched();
     };
     for (int n = 0; n < AHEAD; n++) issue(n, n, n);
-    // The rows beside a thread's own; a tile has none beyond its ends.
+    // Offsets of the rows beside a thread's own rows; a tile has none beyond its ends.
     const int up = warp == 0 ? 0 : -1, down = warp == WARPS - 1 ? 1 : 2;
-    int slot = 0, beside = 0;  // where the planes lie that arrive
+    int slot = 0, beside = 0;  // the places of the planes that arrive
     real* to = o0 + begin * (integer)plane + (integer)y * pitch + x;
 
 #if RESTRICTS
@@ -124,7 +124,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         weight_k[m][2] = weights_k2[known_s], weight_k[m][3] = weights_k3[known_s];
     }
     const bool coarse_mine = mine && q >= 1 && q <= last_q;
-    // What is restricted along z is left here for the warp below, which needs it a step later.
+    // The residual restricted along z is left here for the warp below, which needs it a step later.
     real* const sheet = own + (RING + AHEAD + 1) * TILE;
     const int beyond = warp == 0 ? 0 : -2 * X;
     real mine_of_sheet[2][C];
@@ -137,11 +137,12 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
 #endif
 
 #else
-    // What a sweep or the correction leaves for the next sweep in the rows beside: of two steps, as
-    // that reads it a step later. Of the columns only those that moved, as the others move next.
+    // The rows that a sweep or the correction leaves for the next sweep of other threads: of two
+    // steps, because that sweep reads them a step later; only the columns that were updated,
+    // because that sweep updates the other columns.
     real* const left_over = shared + (RING + AHEAD + 1) * TILE + warp * X + lane * (C / 2);
-    // The first column that moves, of every two, as `coloured` has it: in integers, as the compiler
-    // must know it before it unrolls loops.
+    // The first column that is updated, of every two, as by `coloured`: in integers, because the
+    // compiler must know it before it unrolls loops.
     auto moving = [](int parity, int t, int r) {
         constexpr int colours[] = {COLOURS};
         return (parity + t + 1 + r + ((t < 0 ? -colours[0] : colours[t]) < 0)) & 1;
@@ -154,18 +155,18 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     };
 #if CORRECTS
     const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(coarse_k) - 2;
-    // Tiles begin at even rows and columns: a pair of rows or columns lies between the same coarse
-    // ones. Ghosts of the coarse array hold what periodic axes need beyond its ends.
+    // Tiles begin at even rows and columns: a pair of rows or columns lies between two coarse ones.
+    // Ghosts of the coarse array hold the values that periodic axes need beyond its ends.
     auto below = [&](int n, int last, bool wraps) {  // the coarse point below n and n + 1
         return EDGE && wraps ? wrapped((n >> 1) + 1, last) - 1 : n >> 1;
     };
     auto in_array = [&](int q, int last) { return EDGE ? min(max(q, 0), last + 1) : q; };
-    // Where the weights of an unknown are: those of ghosts are not there.
+    // The index of an unknown's weights: ghosts have no weights.
     auto row_of = [&](int q, int odd, int last, bool wraps) {
         return EDGE && wraps && !odd && q == 0 ? last : in_array(q, last);
     };
     const int q = below(y, last_q, WRAPS_J);
-    int at_s[C / 2 + 1];  // what lies around a thread's columns in the coarse array
+    int at_s[C / 2 + 1];  // the coarse columns around a thread's columns
     // The weights of both neighbours along y, of the even and the odd row, and along x.
     real weight_j[2][2], weight_k[C][2];
     for (int r = 0; r < 2; r++) {
@@ -186,7 +187,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     const real* corners[2];
     for (int n = 0; n < 2; n++)
         corners[n] = coarse + (size_t)in_array(q + n, last_q) * coarse_pitch + at_s[0];
-    real known[2][C / 2 + 1];  // of a coarse plane
+    real known[2][C / 2 + 1];  // values of a coarse plane
     auto know = [&](int p) {
         const size_t from = min(max(p, 0), last_p + 1) * coarse_plane;
         for (int n = 0; n < 2; n++)
@@ -216,14 +217,14 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
 
 #endif
 
-    // The plane that arrives next is here, and others may replace what was read.
+    // Waits for the plane that arrives next; other warps may then replace the values read.
     auto done_with_shared_memory = [&]() {
         await_all_but<AHEAD - 1>();
         arrive_beside(barriers, warp);
     };
     done_with_shared_memory();
     auto advance = [&](int n, auto turn) {
-        constexpr int TURN = decltype(turn)::value, PARITY = (ODD + TURN) & 1;  // that of z
+        constexpr int TURN = decltype(turn)::value, PARITY = (ODD + TURN) & 1;  // the parity of z
         await_beside(barriers, warp, TURN);
         const int z = start + n;
         const int before = slot == 0 ? RING - 1 : slot - 1;
@@ -247,7 +248,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
             outer[0][1][k] = FROM_ZERO ? 0 : own[before * TILE + down * X + k];
         }
 #else
-        // What lies beside a thread's rows for each sweep: all on its way before the first begins.
+        // The rows beside a thread's rows for each sweep: all are loaded before the first sweep.
         real outer[T][2][C / 2];
         #pragma unroll
         for (int t = 0; t < T; t++)
@@ -321,7 +322,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
             }
 #endif
 
-            if (PARITY == 0) {  // planes are complete, here >> 1 in the coarse grid
+            if (PARITY == 0) {  // all planes of the coarse plane here >> 1 are known
                 const int p = min(max(here >> 1, 0), last_p + 1);
                 const real weight_i0 = weights_i0[p], weight_i1 = weights_i1[p];
                 const real weight_i2 = weights_i2[p], weight_i3 = weights_i3[p];
@@ -331,7 +332,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                             restricted(weight_i0, past[2][r][k], weight_i1, past[1][r][k],
                                        weight_i2, past[0][r][k], weight_i3, rest[r][k]);
                 done_with_shared_memory();
-            } else {  // the sheet is that of the step before
+            } else {  // the sheet is from the step before
                 const int p = (here - 1) >> 1;
                 real down[C];
                 for (int k = 0; k < C; k++)
@@ -400,7 +401,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         const int out = z - T;
         const bool stored =
             2 * warp >= LOW && 2 * warp < Y - HIGH && out >= begin && out < min(end, region_i.high);
-        // Pairs that begin anywhere change lanes, to lie side by side.
+        // Pairs that are not aligned change lanes, so that adjacent lanes store adjacent elements.
         for (int r = 0; r < 2; r++)
             for (int n = 0; n < 2; n++) {
                 const int column = 32 * n + lane, owner = column / 2;

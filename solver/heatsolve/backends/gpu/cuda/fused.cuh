@@ -1,4 +1,4 @@
-// What all kernels of fused sweeps have in common: indices, shuffles, and norms by a warp.
+// The common part of all kernels of fused sweeps: indices, shuffles, and norms by a warp.
 
 template <int N> struct Number {
     static constexpr int value = N;
@@ -10,7 +10,7 @@ __device__ __forceinline__ bool in_range(int index, Range range) {
     return index >= range.low && index < range.high;
 }
 
-// The index among 1 ... n of which an index is the periodic image.
+// The index among 1 ... n whose periodic image is `index`.
 __device__ __forceinline__ int wrapped(int index, int n) {
     const int rest = (index - 1) % n;
     return (rest < 0 ? rest + n : rest) + 1;
@@ -24,8 +24,8 @@ template <typename V> __device__ __forceinline__ V from_right(V value) {
 }
 
 // A norm of values of points, whose terms a warp takes several at a time, each in its place.
-// `mine`: whether the points of this lane count at all. A row is counted by all lanes of a warp or
-// by none, so a largest magnitude passes over a row by one branch and asks for `mine` at its end.
+// `mine`: whether the points of this lane count at all. All lanes of a warp count a row, or none
+// does, so a largest magnitude skips a row by one branch and tests `mine` at its end.
 template <int KIND, int POINTS> struct Norm;
 template <int POINTS> struct Norm<MAX_NORM, POINTS> {
     integer* const reg;

@@ -1,4 +1,4 @@
-// Stores the pair of a thread, or the one of it that is in the region.
+// Stores the pair of a thread, or the element of the pair that is in the region.
 
 template <typename Real, typename Pair>
 __device__ __forceinline__ void store(Real* to, bool first, bool second, Pair pair) {

@@ -1,13 +1,13 @@
 // Messages between the GPUs of one host, by stores into each other's memory.
 //
-// A row of `parcels`: the address of an array, the address of its place in a mailbox, its bytes. A row
-// of `peers`: the first of the parcels that leave and the one behind the last, the same of those that
-// arrive, the flags of this process in the peer's memory (0: the peer is this process), the peer's
-// flags here, the counts, the number of blocks, and the time (ns) that the first of them has waited
-// for the peer. A mailbox has two places, for even and for odd
-// messages, `place` bytes apart: a peer that sends message n has taken message n - 1 before.
+// A row of `parcels`: the address of an array, the address of its place in a mailbox, its bytes. A
+// row of `peers`: the first leaving parcel and the parcel behind the last, the same for arriving
+// parcels, the flags of this process in the peer's memory (0: the peer is this process), the peer's
+// flags here, the counts, the number of blocks, and the time (ns) that the first block has waited
+// for the peer. A mailbox has two places, for even and for odd messages, `place` bytes apart: a
+// peer that sends message n has taken message n - 1 before.
 //
-// A block exchanges its tiles of all parcels with the same block of the peer: none waits for others.
+// A block exchanges its tiles of all parcels with, and waits for, only the same block of the peer.
 
 #define PARCEL 3
 #define PEER 9
@@ -46,9 +46,9 @@ __device__ integer nanoseconds() {
     return now;
 }
 
-// The counts: of messages, and of the blocks that have finished. `state` tells that a peer was silent
+// The counts: of messages, and of the blocks that have finished. `state` is 1 if a peer was silent
 // until the deadline (ns), after which there are no more exchanges; `lost`, in the memory of the
-// host, tells it so. If the silence is `fatal`, nothing else follows either.
+// host, tells the host. If the silence is `fatal`, the kernel traps, and no other work follows.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     exchange(const integer* parcels, const integer* peers, integer place, integer* state,
              volatile integer* lost, integer deadline, integer fatal) {

@@ -1,5 +1,5 @@
-// What only PTX says: copies and barriers that one waits for later, stores without a branch, and the
-// blocks of a cluster.
+// Instructions that only PTX has: asynchronous copies and barriers, predicated stores, and clusters
+// of blocks.
 
 #if __CUDA_ARCH__ >= 800
 template <int N> __device__ __forceinline__ void fetch(unsigned to, const void* from) {
@@ -12,7 +12,7 @@ __device__ __forceinline__ void fetched() { asm volatile("cp.async.commit_group;
 template <int N> __device__ __forceinline__ void await_all_but() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-// Barriers in shared memory, eight bytes each: threads arrive, and wait for the others later.
+// Barriers in shared memory, eight bytes each: threads arrive, and wait for other threads later.
 __device__ __forceinline__ void make_barrier(unsigned barriers, int number, int threads) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barriers + 8 * number), "r"(threads)
                  : "memory");
@@ -22,7 +22,7 @@ __device__ __forceinline__ void arrive(unsigned barriers, int number) {
         "{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barriers + 8 * number)
         : "memory");
 }
-// Waits until all have arrived for the n-th time, where n is as even or odd as the parity.
+// Waits until all threads have arrived for the n-th time, where n has the parity of `parity`.
 __device__ __forceinline__ void await_all(unsigned barriers, int number, int parity) {
 #if __CUDA_ARCH__ >= 900
 #define ASK "mbarrier.try_wait.parity.shared.b64"
@@ -35,7 +35,7 @@ __device__ __forceinline__ void await_all(unsigned barriers, int number, int par
                  : "memory");
 }
 #else
-// Before compute capability 8.0 a thread copies by itself, at once, and there are no such barriers.
+// Before compute capability 8.0 a thread copies synchronously, and there are no such barriers.
 template <int N> __device__ __forceinline__ void fetch(unsigned to, const void* from) {
     if constexpr (N == 16) {
         const int4 a = *reinterpret_cast<const int4*>(from);
@@ -54,8 +54,8 @@ __device__ __forceinline__ void fetched() {}
 template <int N> __device__ __forceinline__ void await_all_but() {}
 __device__ __forceinline__ void make_barrier(unsigned, int, int) {}
 #endif
-// Stores where a condition holds, without a branch: behind one that may divide a warp the compiler
-// looks before every shuffle whether it is whole again, and moves nothing across.
+// Stores where a condition holds, without a branch: behind a branch that may divide a warp the
+// compiler tests before every shuffle whether the warp has converged, and moves nothing across.
 __device__ __forceinline__ void store_if(bool wanted, double* to, double a) {
     asm volatile(
         "{.reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.cs.f64 [%1], %2;}" ::"r"(int(wanted)),
@@ -97,13 +97,13 @@ __device__ __forceinline__ int block_of_cluster() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(number));
     return number;
 }
-// Where a block of the cluster has in its shared memory what this block has at a place of its own.
+// The address in the shared memory of a block of the cluster that corresponds to `own` in this one.
 template <typename V> __device__ __forceinline__ V* in_block(V* own, int block) {
     unsigned long long place;
     asm("mapa.u64 %0, %1, %2;" : "=l"(place) : "l"(own), "r"(block));
     return reinterpret_cast<V*>(place);
 }
-// All threads of the cluster arrive, and wait for the others later; what they wrote is then seen.
+// All threads of the cluster arrive, and wait for each other later; each then sees all writes.
 __device__ __forceinline__ void arrive_at_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }

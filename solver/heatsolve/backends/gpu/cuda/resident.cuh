@@ -1,14 +1,15 @@
 // Sweeps of a field that stays in the shared memory of a cluster of blocks until the last one.
 //
-// A block has some planes of the field (in two dimensions a plane is one line), each of them twice:
-// a sweep reads one copy and writes the other. What the blocks beside it read it writes into their
-// memory, too. Before the kernel come numbers (CLUSTER of the cluster, OWN of a thread, ...) and
-// the pieces PREPARE, PREPARE_POINT and POINT_ARGUMENTS of the point function.
+// A block has some planes of the field (in two dimensions a plane is one line), in two copies: a
+// sweep reads one copy and writes the other. A block also writes into the memory of the blocks
+// beside it the points that these blocks read. Before the kernel come numbers (CLUSTER blocks of
+// the cluster, OWN points of a thread, ...) and the pieces PREPARE, PREPARE_POINT and
+// POINT_ARGUMENTS of the point function.
 
 // Where a point lies: in the first or the last plane of its block, and beside a periodic end.
 enum { FIRST = 1, LAST = 2, LOW_J = 4, HIGH_J = 8, LOW_K = 16, HIGH_K = 32 };
 
-// `count` sweeps; those from number `from` on have norms, each in a register of its own.
+// `count` sweeps; sweeps from number `from` on have norms, each in a register of its own.
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS)
     sweeps(const integer* gate, PARAMETERS, integer count, integer from, integer low_i,
            integer high_i, integer low_j, integer high_j, integer low_k, integer high_k,
@@ -29,14 +30,14 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         own[n] = own[copy + n] =
             a0[of_array(first - 1 + n / plane, n % plane / line, n % line)];
 
-    // The planes of the blocks beside that hold the first and the last one of this block.
+    // The planes of the blocks beside that hold copies of this block's first and last plane.
     const int before = (block + CLUSTER - 1) % CLUSTER, behind = (block + 1) % CLUSTER;
     real* const below =
         in_block(own, before) + (start(before + 1) - start(before) + 1) * plane;
     real* const above = in_block(own, behind);
     const bool has_below = WRAPS_I || block > 0, has_above = WRAPS_I || block < CLUSTER - 1;
 
-    // The points of this thread, and what it reads of other arrays: the same for all sweeps.
+    // The points of this thread, and their values in other arrays: the same in all sweeps.
     const int width = int(high_k - low_k), lines = int(high_j - low_j);
     int at[OWN], edges[OWN];
     unsigned mine = 0, counted = 0;
@@ -59,7 +60,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             counted |= 1u << n;
         PREPARE_POINT
     }
-    // A value, and its images beyond the periodic ends of a plane.
+    // Stores a value, and its images beyond the periodic ends of a plane.
     auto put = [&](real* to, int edge, real value) {
         *to = value;
         if (WRAPS_K && edge & LOW_K) to[line - 2] = value;
@@ -88,7 +89,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             if (edges[n] & LAST)
                 put(above + to_copy + at[n] - (last - first) * plane, edges[n], value);
         }
-        arrive_at_cluster();  // meanwhile there is the norm to be found
+        arrive_at_cluster();  // meanwhile the norm is computed
 #if CHANGES
         if (t >= from) {
             integer* const reg = reg0 + ((t - from) * SPREAD + block) * WIDTH;

@@ -1,7 +1,7 @@
-// Small sweeps in turn in one kernel of one block: it goes down a table. SWEEP_CASES calls the
-// function of a row's number.
+// Small sweeps in turn, in a kernel of one block that goes down a table. SWEEP_CASES calls the
+// function whose number is in a row.
 
-// A row: the number of a function, whether it waits for those before, its first thread, the rest.
+// A row: a function's number, whether it waits for earlier sweeps, its first thread, its operands.
 extern "C" __global__ void __launch_bounds__(THREADS)
     sweeps(const integer* gate, const integer* table, integer count) {
 #if GATED

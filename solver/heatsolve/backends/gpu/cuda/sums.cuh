@@ -1,4 +1,4 @@
-// Registers of exact sums and largest magnitudes, as `exact_sums` has them.
+// Registers of exact sums and largest magnitudes, as in `exact_sums`.
 
 typedef long long integer;
 typedef unsigned long long word;
@@ -16,15 +16,14 @@ __device__ __forceinline__ int __reduce_add_sync(unsigned lanes, int value) {
     return value;
 }
 #endif
-// The largest magnitude of a warp's terms by the upper half of a double, which holds its exponent:
-// that of the own ones, and in every lane that of all.
+// The largest magnitude of a thread's terms, by a double's upper half, which has the exponent.
 template <int N> __device__ __forceinline__ int upper_half(const double (&terms)[N]) {
     int mine = 0;
     for (int n = 0; n < N; n++) mine = max(mine, __double2hiint(terms[n]) & 0x7FFFFFFF);
     return mine;
 }
-// The slice in which terms begin, by that of the largest one; the scale that brings them below 2^27
-// units, and the number by which adding and subtracting rounds them to whole ones.
+// The slice in which terms begin, by the upper half of the largest term; the scale that brings
+// terms below 2^27 units; and the number whose addition and subtraction round terms to whole units.
 __device__ __forceinline__ int top_slice(int largest) {
     return max(0, (largest >> 20) - 1022 - LOWEST) / SLICE_BITS;
 }
@@ -50,7 +49,7 @@ __device__ __forceinline__ integer magnitude(double value) {
     return __double_as_longlong(value) & MAGNITUDE;
 }
 
-// Warps add their terms each for itself: one that waits for the others of its block reads nothing.
+// Each warp adds its own terms: a warp that waits for other warps of its block reads nothing.
 __device__ void add_largest(integer mine, integer* reg) {
     const integer largest = warp_max(mine);
     if (lane()) return;
@@ -65,8 +64,8 @@ template <int N> __device__ void add_largest(const double (&terms)[N], integer* 
     add_largest(mine, reg);
 }
 
-// Slices are whole units, so a warp adds them as integers. The sum with an anchor holds one in its
-// lower half: that of a term is 2^27 units at most, those of eight fit an int.
+// Slices are whole units, so a warp adds them as integers. The sum of a term and an anchor holds
+// the slice in its lower half: a slice is at most 2^27 units, and eight slices fit an int.
 template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
     static_assert(N <= 8, "the terms of a thread");
     const int mine = upper_half(terms), largest = warp_max(mine);
@@ -94,8 +93,8 @@ template <int N> __device__ void add_sum(double (&terms)[N], integer* reg) {
     if (lane() == 0) atomicMax(reg + TOP, (integer)top + 1);
 }
 
-// The terms of a warp in slices, as in `sums`: exact, so in any order; 2^24 of them at most.
-// They stay with their threads until `finish`, or until there is a larger one.
+// The sum of a warp's terms in slices, as in `exact_sums`: exact, so in any order; of at most 2^24
+// terms. The slices stay with their threads until `finish`, or until a larger term comes.
 struct Sum {
     integer* const reg;
     double slices[SLICES];

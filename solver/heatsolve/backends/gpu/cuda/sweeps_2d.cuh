@@ -1,10 +1,10 @@
 // Fused sweeps in two dimensions: a strip of columns, two rows at a time.
 //
 // Level t reads the rows y - t - 2 ... y - t + 1 and makes the rows y - t - 1 and y - t. Before the
-// kernel come numbers (T sweeps, C columns of a lane, ...) and what is made of the point function:
+// kernel come numbers (T sweeps, C columns of a lane, ...) and pieces of the point function:
 // PREPARE, FETCH_ROW, READ_POINT, POINT_ARGUMENTS and the norms of changes, CHANGE_STATE and so on.
 
-// The rows above a row, of it, and below it, as a level reads them.
+// The row above a row, the row itself, and the row below, as a level reads them.
 #define WINDOW(level)                                            \
     real older[C], newer[C], newest[C];                          \
     for (int k = 0; k < C; k++) {                                \
@@ -26,7 +26,7 @@
 #define FIELD_HERE arrived[r * (32 * C) + k]
 #endif
 
-// ENDS: rows at the upper or lower end of the region; SIDES: columns at the left or right one.
+// ENDS: rows at the upper or lower end of the region; SIDES: columns at the left or right end.
 template <bool ENDS, bool SIDES>
 __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j, Range counted_i,
                                       Range counted_j, int extent_i, int extent_j, int pitch,
@@ -49,8 +49,8 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
     auto inner_row = [&](int i) { return ENDS ? min(max(of_row(i), 1), last_i - 1) : i; };
     int at[C], inner[C], side_by_side[C];
     bool fixed[C];
-    // Aligned groups of columns are in a row's memory or outside, where any values will do.
-    // Elsewhere lanes fetch and store single elements, side by side, for one another.
+    // An aligned group of columns lies in a row's memory or outside, where any values will do.
+    // Otherwise lanes fetch and store single elements, side by side, for one another.
     constexpr bool WHOLE = ALIGNED && (!SIDES || !WRAPS_J);
     for (int k = 0; k < C; k++) {
         at[k] = WHOLE && SIDES ? min(max(column + k - k % 2, 0), pitch - 2) + k % 2
@@ -77,9 +77,9 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
     auto widened = [&](int k, real left, real right) {
         return interpolated(weight_left[k], left, weight_right[k], right);
     };
-    // A pair of rows lies at and above the coarse row p and below p + 1. The latter comes by a ring
-    // that is filled as the field's, and is the former of the next pair; except at the ends, and
-    // where a lane may have columns of two coarse ones.
+    // A pair of rows lies between the coarse rows p and p + 1. Row p + 1 comes by a ring that is
+    // filled as the field's, and is row p of the next pair; except at the ends, and where a lane
+    // may have columns of two coarse columns.
     constexpr bool BY_RING = !ENDS && !(SIDES && WRAPS_J);
     real below[C], up_weight[4];
     real* const coarse_ring = ring + (RING + KEPT * KEPT_ROWS) * (32 * C) + lane;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
     const int known_q = min(max(q, 0), last_q + 1);
     const real weight0 = weights_j0[known_q], weight1 = weights_j1[known_q];
     const real weight2 = weights_j2[known_q], weight3 = weights_j3[known_q];
-    // Of the coarse row that the next pair of rows may complete: loads take longer than a pair.
+    // Weights of the coarse row that the next pair may complete: a load takes longer than a pair.
     real down_weight[4];
     auto look_at_weights = [&](int row) {
         const int p = min(max(row >> 1, 0), last_p + 1);
@@ -123,14 +123,14 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
     CHANGE_STATE
 #endif
 
-    // The rows that a level reads: the two before, and those that have come to it.
+    // The rows that a level reads: the two rows before, and the two rows that have just come.
     real before[LEVELS][2][C], current[2][C];
     for (int t = 0; t < LEVELS; t++)
         for (int r = 0; r < 2; r++)
             for (int k = 0; k < C; k++) before[t][r][k] = 0;
     real* const own = ring + lane * C;
     const unsigned place = (unsigned)__cvta_generic_to_shared(WHOLE ? own : ring + lane);
-    // Of a row that lies where it seems to; and of the first column, unless those are looked up.
+    // The place of a row, without ENDS, and of its first column, without SIDES.
     size_t from = (size_t)start * pitch + (SIDES ? 0 : WHOLE ? column : first_column + lane);
     auto issue = [&](int n) {
         if (n < pairs) {
@@ -157,7 +157,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
     real* to = o0 + (start - T) * (integer)pitch + (ALIGNED ? column : first_column + lane);
     for (int n = 0; n < pairs; n++) {
         await_all_but<PAIRS - 2>();
-        __syncwarp();  // what others have fetched is here, what they read before may be replaced
+        __syncwarp();  // other lanes' fetches are here, and rows read before may be replaced
         const int y = start + 2 * n;
         real* const arrived = own + n % PAIRS * (2 * 32 * C);
 
@@ -217,7 +217,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                 for (int k = 0; k < C; k++) {
 #if COLOURED
                     constexpr int colours[] = {COLOURS};
-                    // Where points lie where they seem to, the compiler knows their colours.
+                    // Away from ENDS and columns that wrap, the compiler knows the colours.
                     const int chess = ENDS || (SIDES && WRAPS_J) ? (of_row(row) + at[k]) & 1
                                                                  : (LEAD + t + 1 + r + k) & 1;
                     value[k] = point(POINT_ARGUMENTS);
@@ -308,7 +308,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
         }
 #endif
 
-        if (!ALIGNED) {  // the elements change lanes where they came in
+        if (!ALIGNED) {  // the elements change lanes in the ring
             for (int r = 0; r < 2; r++)
                 for (int k = 0; k < C; k++) arrived[r * (32 * C) + k] = current[r][k];
             __syncwarp();

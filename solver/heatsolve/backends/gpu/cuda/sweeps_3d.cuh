@@ -1,10 +1,10 @@
 // Fused sweeps in three dimensions: a tile going up the planes.
 //
-// Before the kernel come numbers (T sweeps, C columns and R rows of a thread, ...) and what is made
-// of the point function: PREPARE, READ_POINT, POINT_ARGUMENTS and the norms of changes.
+// Before the kernel come numbers (T sweeps, C columns and R rows of a thread, ...) and pieces of
+// the point function: PREPARE, READ_POINT, POINT_ARGUMENTS and the norms of changes.
 
 #define POINTS (R * C)
-// Of the copies of a register, the one that a warp adds to.
+// The copy of a register to which a warp adds its norms.
 #define COPY (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD
 
 template <bool EDGE>
@@ -21,7 +21,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
     int xs[C], ys[R];
     bool fixed_x[C], fixed_y[R];
-    // Aligned groups of columns are in a row's memory or outside, where any values will do.
+    // An aligned group of columns lies in a row's memory or outside, where any values will do.
     constexpr bool WHOLE = ALIGNED && (!EDGE || !WRAPS_K);
     for (int k = 0; k < C; k++) {
         xs[k] = WHOLE && EDGE ? min(max(x, 0), pitch - C) + k : of(x + k, last_k, WRAPS_K);
@@ -44,7 +44,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                            warp * R + r < Y - T && in_range(y + r, counted_j) &&
                            in_range(x + k, counted_k);
     const int copy = COPY;
-    const bool mine = true;  // `within` says it of each point
+    const bool mine = true;  // `within` tells it for each point
     CHANGE_STATE
 #endif
     const int start = begin - T, loads = end - begin + 2 * T;
@@ -70,12 +70,12 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         }
         fetched();
     };
-    // The rows beside a thread's own, for whoever has them: in a plane, and among the rims.
+    // Offsets of the rows beside a thread's own, where the tile has them: in a plane, in the rims.
     const bool first = warp == 0, last = warp == WARPS - 1;
     const int up = first ? 0 : -X, down = last ? (R - 1) * X : R * X;
     const int rim_up = first ? 0 : -X, rim_down = last ? X : 2 * X;
     for (int n = 0; n < AHEAD; n++) issue(n, n);
-    int slot = 0;  // where the plane lies that arrives
+    int slot = 0;  // the place of the plane that arrives
     real* to = o0 + begin * plane + (size_t)y * pitch + x;
     auto advance = [&](int n, auto turn) {
         constexpr int TURN = decltype(turn)::value;

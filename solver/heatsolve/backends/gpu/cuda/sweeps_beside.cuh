@@ -1,8 +1,8 @@
 // Sweeps that need no barrier between them, in one kernel: each has blocks of its own. SWEEP_CASES
-// calls the function of a row's number.
+// calls the function whose number is in a row.
 
-// A row of the table: the number of a function, and what it takes. `owners` tells of each block its
-// row, and which of the blocks of that row it is.
+// A row of the table: the number of a function, and its operands. `owners` holds for each block its
+// row, and its number among the blocks of that row.
 extern "C" __global__ void __launch_bounds__(THREADS)
     sweeps(const integer* gate, const integer* table, const integer* owners) {
 #if GATED
