@@ -1,4 +1,4 @@
-"""A case: all its sections, and the rules that only show between them."""
+"""A case: all its sections, and the rules between sections."""
 
 import math
 import sys
@@ -37,7 +37,7 @@ from heatsolve.stencil.expressions import Expression, show, suggestion
 from heatsolve.stencil.grid import TOUCH, WALLS
 
 SWEPT = ("jacobi", "sor", "chebyshev")
-"""Methods of which several sweeps can be made without a word from other processes."""
+"""Methods that can make several sweeps without data from other processes."""
 ONE_PROCESS = ("fft",)
 """Methods that do not run on several processes."""
 SIDES = {side: axis for axis, walls in WALLS.items() for side in walls}
@@ -47,14 +47,14 @@ SIDES = {side: axis for axis, walls in WALLS.items() for side in walls}
 class Origin:
     """The text and the overrides that a case was read from, to say where a key was given.
 
-    No part of the meaning of a case: two cases may be equal though they are written differently.
+    They are no part of the meaning of a case: two cases may be equal though their texts differ.
     """
 
     text: str = field(compare=False)
     name: str = field(compare=False)
     overrides: tuple[tuple[KeyPath, str], ...] = field(compare=False)
     note: str = field(default="", compare=False)
-    """A sentence on the file that was taken."""
+    """A sentence on the choice of the file."""
 
     def place_of(self, key: str) -> str:
         """File and line of a dotted key, or the override that gave it."""
@@ -63,7 +63,7 @@ class Origin:
 
 
 class Case(Section):
-    """A whole case file. `[constants]` comes first, because the others are read in terms of it.
+    """A whole case file. `[constants]` comes first, because expressions in other sections use it.
 
     It is validated and frozen. A model narrows its sections, and adds its own rules to `mistakes`.
     """
@@ -73,7 +73,7 @@ class Case(Section):
     scheme: ClassVar[str | None] = None
     """Its `model.scheme`, of a flow."""
     whose: ClassVar[str]
-    """The words that say which cases have a key: `only for` these."""
+    """The words for these cases in a message: a key is `only for` them."""
     model_class: ClassVar[str]
     """Where the class of its model is, as `package.module:Class`."""
 
@@ -114,12 +114,12 @@ class Case(Section):
 
     @property
     def recorded(self) -> str:
-        """The text for a file: with each default written out that was another one before."""
+        """The text for a file, with values of keys whose defaults differed in earlier versions."""
         return resolved(self.text, self.changed_defaults())
 
     @property
     def origin(self) -> Origin | None:
-        """Where it was read."""
+        """The text and the overrides that it was read from."""
         return self._origin
 
     @property
@@ -141,7 +141,7 @@ class Case(Section):
                 yield dotted(path), expression
 
     def digests(self) -> dict[str, str]:
-        """The digests of these fields by their keys, in a run that has read them."""
+        """The digests of the fields that are data, by their keys, in a run that has read them."""
         return {key: data.digest for key, data in self.data()}
 
     def named(self, name: str, text: str, origin: Origin | None) -> "Case":
@@ -187,7 +187,7 @@ class Case(Section):
         """Yield the keys that have an effect here, and had another default in earlier versions."""
         yield from ()
 
-    # ---- and their consequences ----
+    # ---- consequences of these properties ----
 
     @property
     def norm_words(self) -> str:
@@ -205,7 +205,7 @@ class Case(Section):
 
     @property
     def derived(self) -> dict[str, Derived]:
-        """The fields that may be written besides those of the model, by their names."""
+        """The fields that may be written besides the model's fields, by their names."""
         names, velocities = self.field_names, self.velocity_names
         conducts, closed = self.kind == "heat", self.scheme == "staggered"
         made = derived_fields(names, velocities, self.grid.axes, conducts, closed)
@@ -213,12 +213,12 @@ class Case(Section):
 
     @property
     def statistic_fields(self) -> dict[str, Statistic]:
-        """The statistics that may be written, too, by their names."""
+        """The statistics that may be written, by their names."""
         return self.statistics.fields
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The fields in the file of all points, and of a probe those besides the model's."""
+        """The fields in the file of all points; probes read them besides the model's fields."""
         return self.output.fields or (*self.field_names, *self.statistic_fields)
 
     @property
@@ -282,11 +282,11 @@ class Case(Section):
                 yield ("parallel", "halo"), f'must be 1 with method "{method}"{why}'
 
     def _mistaken_expressions(self) -> Found:
-        """Yield expressions in axes that there are not, or in time, and too small or large ones."""
+        """Yield expressions in missing axes, or in time if steady, and numbers beyond float32."""
         for path, expression in _expressions(self):
-            if path[0] == "stop":  # of columns of the history
+            if path[0] == "stop":  # its names are columns of the history
                 continue
-            if isinstance(expression, Data):  # which varies along axes that its file tells
+            if isinstance(expression, Data):  # its file tells the axes along which it varies
                 continue
             for name in sorted(expression.names.difference(self.grid.axes)):
                 if name != "t":
@@ -300,7 +300,7 @@ class Case(Section):
                     yield path, f'{sentence}, or solver.precision = "float64"'
 
     def _mistaken_fields(self, walls: Collection[str]) -> Found:
-        """Yield fields that the model does not have, and conditions of its own that are missing."""
+        """Yield fields that the model does not have, and missing conditions of its own fields."""
         own = self.field_names
         sections: list[tuple[KeyPath, Section]] = [
             (("initial",), self.initial),
@@ -381,7 +381,7 @@ class Case(Section):
         ]
 
     def _mistaken_output(self) -> Found:
-        """Yield pictures that cannot be drawn, and points to be read that are none of the grid."""
+        """Yield pictures that cannot be drawn, and points to be read that are outside the grid."""
         grid, output, steady = self.grid, self.output, self.model.steady
         for path, name in self._drawn():
             known = (*self.field_names, *self.derived, *self.statistic_fields)
@@ -418,7 +418,7 @@ class Case(Section):
             yield from outside_grid(path, point, grid, grid.lower, grid.upper)
 
     def _mistaken_files(self) -> Found:
-        """Yield boxes of files that are none of the grid."""
+        """Yield boxes and strides of files that do not fit the grid."""
         grid = self.grid
         for n, file in enumerate(self.output.files):
             here = ("output", "file", n)
@@ -432,7 +432,7 @@ class Case(Section):
                 yield (*here, "stride"), f"must be one number, or a list of {grid.dimension}"
 
     def _mistaken_integrals(self) -> Found:
-        """Yield boxes of integrals that are none of the grid, and walls that there are not."""
+        """Yield boxes of integrals that do not fit the grid, and missing axes and walls."""
         grid = self.grid
         for kind, axis in self.statistics.recorded:
             if axis not in grid.axes:
@@ -452,7 +452,7 @@ class Case(Section):
                 yield (*here, "wall"), f"the case has no wall {integral.wall}"
 
     def _mistaken_boxes(self) -> Found:
-        """Yield boxes of initial values that are none of the grid, or beyond the march."""
+        """Yield boxes of initial values that do not fit the grid, or times beyond the march."""
         for n, box in enumerate(self.initial.boxes):
             if any(len(corner) != self.grid.dimension for corner in box.corners):
                 yield ("initial", "box", n), f"needs {self.grid.dimension} numbers for each corner"
@@ -482,7 +482,7 @@ class Case(Section):
 def with_keys(module: str, section: type[Any], **keys: Any) -> type[Any]:
     """A section with more keys, or with other values of its own, made for a module.
 
-    There it is an attribute, so that cases can be pickled.
+    The new class is an attribute of the module, so that cases can be pickled.
     """
     name = f"Own{section.__name__}"
     doc = section.__doc__
@@ -492,7 +492,7 @@ def with_keys(module: str, section: type[Any], **keys: Any) -> type[Any]:
 
 
 def with_walls(module: str, wall: type[Wall]) -> type[Boundary]:
-    """The section `[boundary]` with such walls."""
+    """The section `[boundary]` with walls of this class."""
     walls = dict.fromkeys(Boundary.model_fields, (wall | None, None))
     return with_keys(module, Boundary, **walls)
 
@@ -504,7 +504,7 @@ def needed_walls(grid: Grid) -> list[str]:
 
 
 def wall_mistakes(grid: Grid, given: Collection[str]) -> Found:
-    """Yield the walls that lack a condition, and the walls that have one without need."""
+    """Yield the walls that lack a condition, and the walls that have a needless condition."""
     needed = needed_walls(grid)
     for side, axis in SIDES.items():
         path = ("boundary", side)
@@ -518,7 +518,7 @@ def wall_mistakes(grid: Grid, given: Collection[str]) -> Found:
 def outside_grid(
     path: KeyPath, point: Sequence[float], grid: Grid, low: Sequence[float], high: Sequence[float]
 ) -> Found:
-    """Yield why a point is none of a grid between `low` and `high`."""
+    """Yield why a point does not lie in a grid between `low` and `high`."""
     if len(point) != grid.dimension:
         yield path, f"must have length {grid.dimension}, as the grid has axes"
         return

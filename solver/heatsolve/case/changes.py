@@ -24,7 +24,7 @@ from heatsolve.stencil.expressions import Expression, quoted, show
 MAY_CHANGE = {
     ("case",),
     ("constants",),  # where they are used, they are compared
-    ("output",),  # but for the fields of frames, and where the history reads them
+    ("output",),  # except the fields of frames, and columns of the history
     ("checkpoint",),
     ("stop",),
     ("parallel",),
@@ -36,11 +36,11 @@ MAY_CHANGE = {
     ("solver", "max_iterations"),
     ("solver", "iterations"),
     ("time", "end"),
-    ("time", "tolerance"),  # but for whether there is one
+    ("time", "tolerance"),  # except whether there is one
     ("time", "allow_unstable"),
 }
 FREE: dict[str, Any] = {"every": None, "compression": None}
-"""The keys of another file that do not choose its values, with their defaults."""
+"""The keys of `[[output.file]]` that do not choose its values, with their defaults."""
 DURING_A_MARCH = ("source", "boundary")
 """The sections of a case whose values a program may set while its steps are made."""
 NAMED = 3
@@ -48,7 +48,7 @@ NAMED = 3
 
 Change = tuple[KeyPath, Any, Any]  # a key, its value before, its value now
 MethodName = Callable[[Case], str]
-"""The method that solves a case, also where the case says `auto`."""
+"""Gives the method that solves a case, also if the case says `auto`."""
 
 
 def refuse_another(text: str, case: Case, method_name: MethodName) -> None:
@@ -64,7 +64,7 @@ def refuse_another(text: str, case: Case, method_name: MethodName) -> None:
     changes = [
         cause for change in _changes(old, case, method_name) for cause in _causes(change, old, case)
     ]
-    changes.sort(key=lambda change: change[2] is None)  # first those with a place in the case
+    changes.sort(key=lambda change: change[2] is None)  # first keys that stand in the case
     told = {
         f"{dotted(path)}: was {_shown(was)} in the checkpoint, is {_shown(now)} now": None
         for path, was, now in changes
@@ -82,8 +82,8 @@ Setting = tuple[str, str]
 def with_values(case: Case, settings: Sequence[Setting]) -> Case:
     """A case with other sources and values at walls, as a program sets them during its march.
 
-    Its text stays that of the case: it does not tell of them. Raises CaseError for a value that the
-    case cannot have, InputError for any other key.
+    Its text stays the text of the case, without these values. Raises CaseError for a value that the
+    case cannot have, InputError for a key of another section.
     """
     for key, value in settings:
         if key.split(".")[0] not in DURING_A_MARCH:
@@ -110,7 +110,7 @@ def with_values(case: Case, settings: Sequence[Setting]) -> Case:
             raise InputError(f"set: {dotted(path)}: data cannot be set during a run")
         result = _replaced(result, path, now)
     for (key, before), (_, after) in zip(case.data(), new.data(), strict=False):
-        if before.given != after.given:  # which only digests would tell
+        if before.given != after.given:  # only digests would show it
             raise InputError(f"set: {key}: data cannot be set during a run")
     for name in new.source.model_fields_set - case.source.model_fields_set:
         if name.startswith("mean"):
@@ -139,7 +139,7 @@ def _replaced(old: Any, path: KeyPath, value: Any) -> Any:
     name = type(old).attributes()[key]
     new = old.model_copy(update={name: _replaced(getattr(old, name), below, value)})
     for found in vars(new).keys() - type(new).model_fields.keys():
-        del vars(new)[found]  # a property that was kept
+        del vars(new)[found]  # a cached property
     return new
 
 
@@ -152,7 +152,7 @@ def _changes(old: Case, new: Case, method_name: MethodName) -> Iterator[Change]:
     was, now = method_name(old), method_name(new)
     if was != now:
         yield ("solver", "method"), was, now
-    # Of statistics that were added or left out their own keys tell.
+    # Where statistics were added or left out, their own keys are the changes.
     alike = old.statistic_fields == new.statistic_fields
     own = [case.output.fields or case.field_names for case in (old, new)]
     fields = [case.written for case in (old, new)] if alike else own
@@ -169,7 +169,7 @@ def _changes(old: Case, new: Case, method_name: MethodName) -> Iterator[Change]:
     if new.scheme == "collocated" and old.solver.iterations != new.solver.iterations:
         yield ("solver", "iterations"), old.solver.iterations, new.solver.iterations
     before, after = (case.time.tolerance if case.time else None for case in (old, new))
-    if (before is None) != (after is None):  # the norms of a march are then others
+    if (before is None) != (after is None):  # the march then has another norm
         yield ("time", "tolerance"), before, after
     yield from _differences(old, new)
 
@@ -220,7 +220,7 @@ def _constants(written: Any, old: Case, new: Case) -> Iterator[Change]:
 
 
 def _item(table: Any, path: KeyPath) -> Any:
-    """The value at a path of a TOML document, None for nothing."""
+    """The value at a path of a TOML document, None if there is none."""
     for key in path:
         inside = isinstance(table, Mapping) and key in table
         if not inside and not (isinstance(table, list) and isinstance(key, int)):

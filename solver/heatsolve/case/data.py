@@ -16,15 +16,15 @@ from heatsolve.stencil.data import array_digest
 SECTIONS = ("initial", "source", "model", "boundary", "obstacle", "reference")
 """The sections in which a field may stand."""
 LISTS = ("again", "positions", "values", "through")
-"""Keys there whose values are lists, of any length."""
+"""Keys in these sections whose values are lists of any length."""
 MOST_COORDINATES = 3
-"""Numbers of a point or a vector, which are no field."""
+"""The most numbers of a point or a vector; an array of more numbers is a field."""
 
 
 def without_arrays(value: Any, arrays: dict[str, Any], path: KeyPath = ()) -> Any:
-    """A table, or a value in one, with references in place of arrays, which go to `arrays`.
+    """A table, or a value in it, with references in place of arrays; the arrays go to `arrays`.
 
-    Raises CaseError for an array that can be no field.
+    Raises CaseError for an array that cannot be a field.
     """
     if isinstance(value, Mapping):
         return {k: without_arrays(v, arrays, (*path, k)) for k, v in value.items()}
@@ -34,7 +34,7 @@ def without_arrays(value: Any, arrays: dict[str, Any], path: KeyPath = ()) -> An
         return value.item()
     if not _is_field(value, path):
         return value
-    named = path[-1] == "array"  # of a table that says more of it
+    named = path[-1] == "array"  # in a table with more keys for the array
     try:
         name = array_digest(value)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""The names of derived fields, made of those of a model when they are written, drawn or probed.
+"""The names of derived fields, made of a model's fields when they are written, drawn or probed.
 
 `models.derived` computes them.
 """
@@ -10,9 +10,9 @@ from itertools import combinations
 
 @dataclass(frozen=True)
 class Derived:
-    """A derived field: its kind, the fields it is made of, and the axis along which it looks.
+    """A derived field: its kind, the fields it is made of, and the axis of a gradient or a flux.
 
-    unit: of it, in the words of `[units]`; such as "velocity_x/length".
+    unit: its unit in the words of `[units]`, such as "velocity_x/length".
     """
 
     kind: str
@@ -30,7 +30,7 @@ def derived_fields(
 ) -> dict[str, Derived]:
     """The derived fields that a model with some fields has, by their names.
 
-    `conducts`: whether it knows a flux of heat; `closed`: whether what flows into a cell flows out.
+    `conducts`: whether it has a flux of heat; `closed`: whether each cell's inflow is its outflow.
     """
     result = {
         f"{name}_gradient_{axis}": Derived("gradient", (name,), axis, f"{name}/length")
@@ -61,7 +61,7 @@ def derived_fields(
 
 
 def unit_of(derived: Derived, units: Mapping[str, str]) -> str:
-    """Its unit, where the case names those that it is made of; else "1"."""
+    """The unit of a derived field, if the case names the units of its parts; otherwise "1"."""
     if not derived.unit:
         return "1"
     if "*" in derived.unit:

@@ -35,14 +35,14 @@ from heatsolve.case.types import Found, Mistake
 from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.stencil.expressions import quoted, show, suggestion
 
-# A case is a page or two: a longer text is no case, or shall not cost more than a moment.
+# A case is a page or two: a longer text is no case, or must not take more than a moment.
 MOST_BYTES = 8 * 2**20
 MOST_JUDGED, MOST_TOLD = 1000, 20
-"""Mistakes that are put into words, and that are told."""
+"""The most mistakes that are put into words, and the most that are told."""
 CONDITION = 4
 """Parts of the path of a key of a condition, such as boundary.left.temperature.value."""
 UNHELD_WORDS = "holds a NUL or half a character (a surrogate), which no file can hold"
-# Our words for what pydantic reports.
+# Our words for the errors of pydantic, by their types.
 SENTENCES = {
     "missing": "missing",
     "int_from_float": "must be a whole number, not {given}",
@@ -62,7 +62,7 @@ SENTENCES = {
 def load(source: str | Path, overrides: Sequence[str] = ()) -> Case:
     """Return the case in a file, or the shipped case of this name, under `KEY=VALUE` overrides.
 
-    Raises CaseError for an invalid case, and as `read`.
+    Raises CaseError for an invalid case, and the errors of `read`.
     """
     found = read(source)
     folder = Path(found.name).parent if Path(found.name).is_file() else Path()
@@ -70,7 +70,7 @@ def load(source: str | Path, overrides: Sequence[str] = ()) -> Case:
 
 
 def load_shipped(name: str, overrides: Sequence[str] = ()) -> Case:
-    """The shipped case of this name, whatever files there are. Raises as `load`."""
+    """The shipped case of this name, whatever files there are. Raises the errors of `load`."""
     return parse(text_of(name), name, overrides)
 
 
@@ -95,7 +95,7 @@ def read(source: str | Path) -> Source:
     if given in known and not Path(source).is_file() and beside.is_file():
         source, name = beside, show(str(beside))
     try:
-        with open(source, "rb") as file:  # which may be a device without an end
+        with open(source, "rb") as file:  # it may be a device without an end
             content = file.read(MOST_BYTES + 1)
         if given in known:
             note = f"{given}: the file {name} in this folder, not the shipped case"
@@ -126,7 +126,7 @@ def text_of(name: str) -> str:
 
 
 def _folder() -> Path:
-    """The folder of the shipped cases: in an installed package, else beside its source root."""
+    """The folder of the shipped cases: in an installed package, or beside its source root."""
     package = Path(__file__).parents[1]
     installed = package / "cases"
     return installed if installed.is_dir() else package.parents[1] / "cases"
@@ -135,8 +135,8 @@ def _folder() -> Path:
 def parse(
     text: str, name: str, overrides: Sequence[str] = (), folder: Path | None = None, note: str = ""
 ) -> Case:
-    """Return the case in a TOML text; `name` is the file that messages speak of, `folder` the one
-    that files of data are looked for in, by default the current one, `note` as of `Origin`.
+    """Return the case in a TOML text; `name` is the file that messages name, `folder` the folder of
+    files of data, by default the current folder; `note`: see `Origin`.
 
     Raises CaseError, with a line for each mistake.
     """
@@ -167,8 +167,8 @@ def parse(
 
 
 class Recorded(NamedTuple):
-    """The case in a file as it was meant when it was written, None if it is none here; its text;
-    and a sentence for each default that is another one since.
+    """The case in a file with the defaults of the version that wrote it, None if it is not valid
+    here; its text; and a sentence for each default that has changed since.
     """
 
     case: Case | None
@@ -189,7 +189,7 @@ def recorded(text: str) -> Recorded:
 
 
 def lines_about(case: Case, found: Iterable[Mistake]) -> list[str]:
-    """A line for each key that something is to be said of, with the place where it was given."""
+    """A line for each sentence on a key in `found`, with the place where the key was given."""
     origin, rows = case.origin or Origin("", case.name, ()), list(found)
     told = _report(rows, 0, origin.text, origin.name, list(origin.overrides))
     return told.split("\n") if rows else []
@@ -201,7 +201,7 @@ def shipped() -> list[str]:
 
 
 def title(name: str) -> str:
-    """The title of a shipped case. Raises as `text_of`."""
+    """The title of a shipped case. Raises the errors of `text_of`."""
     return tomllib.loads(text_of(name)).get("case", {}).get("title", "")
 
 
@@ -229,7 +229,7 @@ def _toml(text: str, name: str) -> dict[str, Any]:
 
 
 def _as_text(setting: str) -> str:
-    """An override from the command line, also where the locale knows fewer characters than it."""
+    """An override from the command line, also if the locale lacks some of its characters."""
     with suppress(UnicodeError):
         return os.fsencode(setting).decode()
     return setting
@@ -283,14 +283,14 @@ def _toml_value(text: str) -> Any:
 
 
 def _drop_rivals(table: dict[str, Any], kind: type[Case] | None, path: KeyPath, key: str) -> None:
-    """Take away the keys of a table whose place one takes."""
+    """Remove from a table the keys that `key` replaces."""
     section = _section(path, kind or usual())
     for rival in section.rivals(key) if section is not None else ():
         table.pop(rival, None)
 
 
 def _section(path: KeyPath, section: type[Section]) -> type[Section] | None:
-    """The section at this path, below another one; None for a key that is no section."""
+    """The section at a path below `section`; None for a key that is no section."""
     for key in (part for part in path if isinstance(part, str)):
         if key not in section.attributes():
             return None
@@ -303,7 +303,7 @@ def _section(path: KeyPath, section: type[Section]) -> type[Section] | None:
 
 
 def _form(path: KeyPath, given: Any, case: type[Case]) -> str:
-    """How to write a section that was given as something else; nothing where that is not clear."""
+    """How to write a section that was given in another form; "" where that is not clear."""
     section, header = _section(path, case), dotted(path)
     if section is None:
         return ""
@@ -335,7 +335,7 @@ def _keys(path: KeyPath, case: type[Case]) -> list[str]:
 def _unknown(path: KeyPath, given: Any, case: type[Case] | None) -> Found:
     """Yield why a case does not know a key: other models have it, or it is misspelt.
 
-    Nothing is said of other models' keys where there is no such model.
+    A key of other models yields nothing if the case's own model does not exist.
     """
     places = [path]
     if path[0] == "boundary" and len(path) == CONDITION:  # the fields of models have other names
@@ -360,8 +360,8 @@ def _unknown(path: KeyPath, given: Any, case: type[Case] | None) -> Found:
 
 
 def _sentences(error: ErrorDetails, case: type[Case] | None) -> Found:
-    """Yield the mistakes of one error of pydantic in a case, in our own words; the case is None if
-    there is no such model."""
+    """Yield the mistakes of one error of pydantic in our words; `case`: None for an unknown
+    model."""
     kind, path, context = error["type"], error["loc"], error.get("ctx", {})
     if kind == "value_error":
         cause = context["error"]
@@ -391,7 +391,7 @@ def _report(
 ) -> str:
     """Return one line for each mistake: first of the file in its order, then of the overrides.
 
-    Of many only the first, and the number of the others, `unseen` ones among them.
+    Of many mistakes only the first, and the number of the rest, which includes `unseen` ones.
     """
     lines = lines_of(text)
     rows = []
@@ -406,7 +406,7 @@ def _report(
 
 @contextmanager
 def locating(case: Case) -> Iterator[None]:
-    """Say of an InputError that begins with a key, such as `time.step: ...`, where the key is."""
+    """Add the place of a key to an InputError that begins with it, such as `time.step: ...`."""
     try:
         yield
     except InputError as error:
@@ -425,7 +425,7 @@ GROUP = "heatsolve.models"
 Cases = Callable[[Mapping[str, Any]], list[type[Case]]]
 """From a `[model]` to the classes of its cases, first the class that it means."""
 REGISTERED: dict[str, Cases] = {}
-"""Models of users' programs."""
+"""Models that users' programs have registered."""
 
 
 def find(name: object) -> Cases | None:
@@ -449,7 +449,7 @@ def case_of(model: Any) -> type[Case] | None:
 
 
 def usual() -> type[Case]:
-    """The case that says nothing of its model."""
+    """The class of a case that does not name its model."""
     case = case_of({})
     assert case is not None
     return case

@@ -33,14 +33,14 @@ class Line(Section):
     """The number of points."""
 
     def positions(self) -> list[tuple[float, ...]]:
-        """Along x, y, z."""
+        """The points along x, y, z."""
         shares = [n / (self.points - 1) for n in range(self.points)]
         ends = list(zip(self.start, self.end, strict=True))
         return [tuple((1.0 - s) * low + s * high for low, high in ends) for s in shares]
 
 
 def _film(value: Any) -> Any:
-    """Whether there is a film, or of which fields."""
+    """Whether there is a film, or the fields that have one."""
     if not isinstance(value, bool | list):
         raise ValueError(f"must be true, false or a list of fields, not {show(value)}")
     for item in value if isinstance(value, list) else ():
@@ -82,12 +82,12 @@ LINE_TIME, SAMPLE_TIME = "line_time", "sample_time"
 
 
 def beside(path: Path, end: str) -> Path:
-    """A path beside the file of all points, CASE.h5: CASE and this end."""
+    """The path beside CASE.h5, the file of all points, of a file named CASE and this end."""
     return path.with_name(path.name.removesuffix(".h5") + end)
 
 
 def film_of(path: Path, field: str, kind: str) -> Path:
-    """The path of the film of a field, or of the main one (""), of a file; `kind`: mp4 or gif."""
+    """The path of the film of a field, or of the main field (""), of a file; `kind`: mp4 or gif."""
     return beside(path, f"_{field}.{kind}" if field else f".{kind}")
 
 
@@ -101,20 +101,20 @@ class OutputFile(Section):
     every: Every | None = None
     """From one frame to the next, as `output.every`."""
     lower: tuple[Real, ...] | None = None
-    """The low corner of a box, whose points are written; the grid's if not given."""
+    """The low corner of a box, whose points are written; the corner of the grid if not given."""
     upper: tuple[Real, ...] | None = None
-    """The high corner. Along an axis on which no point lies in the box, the nearest one is written:
-    so a corner at z = 0.5 and another one there give a plane."""
+    """The high corner. Along an axis without a point in the box, the nearest point is written: so
+    two corners at z = 0.5 give a plane."""
     stride: Stride = 1
     """From one written point of the box to the next, from its low corner on; one number, or one for
     each axis."""
     precision: Literal["float64", "float32"] | None = None
-    """The precision of the numbers in the file; the fields' if not given."""
+    """The precision of the numbers in the file; the precision of the fields if not given."""
     compression: Compression | None = None
     """As `output.compression`."""
 
     def strides(self, dimension: int) -> tuple[int, ...]:
-        """Along x, y, z."""
+        """The strides along x, y, z."""
         return self.stride if isinstance(self.stride, tuple) else (self.stride,) * dimension
 
     def mistakes(self) -> Found:
@@ -129,7 +129,7 @@ class Output(Section):
 
     fields: tuple[FieldName, ...] | None = None
     """The fields that are written: of the model, [derived ones](cases.md#derived-fields), or
-    [statistics](cases.md#statistics); if not given all of the model, and all statistics."""
+    [statistics](cases.md#statistics); if not given, all fields of the model and all statistics."""
     every: Every | None = None
     """From one frame to the next: steps, or seconds of the march's own time such as `"0.5 s"`; or a
     list of times. A time means the first step at or after it; no step is shortened to meet a time.
@@ -160,7 +160,7 @@ class Output(Section):
 
     @property
     def films(self) -> tuple[str, ...]:
-        """The fields of films; "" stands for the main one, in a film without its name."""
+        """The fields of films; "" stands for the main field, whose film is named CASE alone."""
         return self.film if isinstance(self.film, tuple) else ("",) * self.film
 
     @property

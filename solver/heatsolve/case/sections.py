@@ -1,8 +1,8 @@
-"""The sections of a case file that all models have, one class a section.
+"""The sections of a case file that all models have, one class for each section.
 
-An attribute is a key (`alias` where the key would be a poor attribute name), and the sentence
-behind it is its meaning. `types` says what a value is made of. A model adds its own `[model]`, and
-narrows or extends other sections, in its folder.
+An attribute is a key (`alias` where the key would be a poor attribute name), and the sentence below
+it is its meaning. `types` defines the values. A model adds its own `[model]`, and narrows or
+extends other sections, in its folder.
 """
 
 import math
@@ -40,7 +40,7 @@ FieldName = Annotated[str, Strict()]
 
 
 class Section(pydantic.BaseModel):
-    """A table of the case file: frozen, and without any key but its own."""
+    """A table of the case file: frozen, and without any keys except its own."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
@@ -93,7 +93,7 @@ class Model(Section):
     kind: str
     """The name of the model."""
     steady: StrictBool = False
-    """Must be false: it always marches in time."""
+    """Must be false: the model always marches in time."""
 
     if TYPE_CHECKING:  # the keys of each model are its own
 
@@ -212,7 +212,7 @@ class Box(Section):
 
     @property
     def corners(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Of indices or coordinates, along x, y, z."""
+        """The low and the high corner, in indices or coordinates along x, y, z."""
         low, high = (self.first, self.last) if self.by_index else (self.lower, self.upper)
         return low or (), high or ()
 
@@ -250,7 +250,7 @@ class Source(Section):
     """`[source]`: the density f of the equation."""
 
     temperature: SpaceTimeField = ZERO
-    """f of the field's equation: of heat q (W/m3), of a velocity a force on each unit of mass."""
+    """f of the field's equation: for heat q (W/m3), for a velocity the force per unit of mass."""
     concentration: SpaceTimeField = ZERO
     velocity_x: SpaceTimeField = ZERO
     velocity_y: SpaceTimeField = ZERO
@@ -269,7 +269,7 @@ class Condition(Section):
     value: SpaceTimeField | None = None
     """The field at the wall."""
     gradient: SpaceTimeField | None = None
-    """Its outward normal derivative."""
+    """The outward normal derivative of the field."""
 
     @property
     def key(self) -> str:
@@ -278,7 +278,7 @@ class Condition(Section):
 
     @property
     def expression(self) -> Expression:
-        """The expression of that key."""
+        """The expression of this key."""
         return getattr(self, self.key)
 
     @classmethod
@@ -294,8 +294,8 @@ class Wall(Section):
     """`[boundary.left]` and its like: a condition for every field of the model."""
 
     temperature: Condition | None = None
-    """The condition of a field. A wall without a kind needs one for every field; a wall with a kind
-    needs it only where it is not 0."""
+    """The condition of a field. A wall without a kind needs a condition for every field; a wall
+    with a kind needs only conditions that are not 0."""
     concentration: Condition | None = None
     velocity_x: Condition | None = None
     velocity_y: Condition | None = None
@@ -334,17 +334,16 @@ class Solver(Section):
     """With multigrid and mgcg: Gauss-Seidel in red-black order, or weighted Jacobi."""
     sweeps: Annotated[PositiveInteger, Le(8)] | None = None
     """With multigrid and mgcg: smoothing sweeps before and after each correction (one is both
-    colours, or two weighted Jacobi steps). Without it 2, but 1 for red-black multigrid in 3D and
-    with FMG. In 3D, and with FMG in 2D, the finest level makes all sweeps after the
-    correction."""
+    colours, or two weighted Jacobi steps). By default 2, but 1 for red-black multigrid in 3D and
+    with FMG. In 3D, and with FMG in 2D, the finest level makes all sweeps after the correction."""
     weight: Annotated[PositiveReal, Le(2)] = 1.0
     """With jacobi: the weight of an update."""
     omega: Annotated[PositiveReal, Lt(2)] | None = None
-    """With sor: the over-relaxation factor; without it Young's optimum."""
+    """With sor: the over-relaxation factor; if not given, Young's optimum."""
     tolerance: PositiveReal = 1e-8
     """The norm below which an iteration ends; for a step of flow see [flow](cases.md#flow)."""
     relative: StrictBool | None = None
-    """Whether the tolerance is relative to the norm of b with the walls' values in it or, if that
+    """Whether the tolerance is relative to the norm of b, the walls' values included, or, if this
     norm is 0, to the norm at the first check. If not given, true with `monitor = "residual"`, false
     with `"update"`."""
     norm: Literal["l2", "max", "sum-abs-change"] = "l2"
@@ -422,7 +421,7 @@ class Time(Section):
     transport and flow `rk2` and `rk3` (strong-stability-preserving Runge-Kutta); for flow
     `adams-bashforth` (second order)."""
     allow_unstable: StrictBool = False
-    """Do not refuse an unstable explicit step, warn only."""
+    """Warn of an unstable explicit step in place of refusing it."""
     tolerance: PositiveReal | None = None
     """The march ends as steady when the norm of its change is at most this; exit code 3 if it is
     not steady at `end`."""
@@ -448,7 +447,7 @@ class Checkpoint(Section):
 
     every: Interval | None = None
     """From one checkpoint to the next: iterations or steps, or a wall time such as `"30 min"`, `"2
-    h"`, `"90 s"`; without it there are no checkpoints at intervals."""
+    h"`, `"90 s"`; if not given, there are no checkpoints at intervals."""
     keep: PositiveInteger = 2
     """The number of checkpoints that are kept, the newest ones."""
 
@@ -497,13 +496,13 @@ class Parallel(Section):
     backend: Literal["auto", "numpy", "numba", "cupy", "cuda"] = "auto"
     """`auto` takes the fastest backend that works here: a GPU, else numba."""
     threads: PositiveInteger | None = None
-    """The threads of numba: all processors if not given, one for each of many processes."""
+    """The threads of numba; if not given, all processors for one process, 1 for each of several."""
     ranks: Literal["auto"] | tuple[PositiveInteger, ...] = "auto"
     """Processes along x, y, z; `auto`: the blocks with the least surface."""
     halo: Literal["auto"] | PositiveInteger = "auto"
-    """Layers of ghosts that are exchanged at once, and so sweeps for each exchange; `auto`: the
-    sweeps of one pass, between GPUs of up to seven passes, else 1. See
-    [many processes](cases.md#many-processes)."""
+    """Layers of ghosts that are exchanged at once: the number of sweeps for each exchange. `auto`:
+    the sweeps of one pass, between GPUs of up to seven passes; otherwise 1. See [many
+    processes](cases.md#many-processes)."""
     transport: Literal["auto", "peer", "nccl", "mpi", "host"] = "auto"
     """How ghosts move between GPUs: by stores into each other's memory (between hosts by NCCL), by
     NCCL, by MPI from the memory of GPUs, or by MPI through pinned memory of the host; `auto`: by
@@ -544,7 +543,7 @@ class Exact(Section):
 
 
 class Profile(Section):
-    """`[[reference.profile]]`: values of a field along a line that a report draws beside its own.
+    """`[[reference.profile]]`: values along a line, which a report draws beside the run's own.
 
     The line goes along an axis, through a point. The values may be measured or published.
     """

@@ -38,7 +38,7 @@ class Integral(Section):
     fields: tuple[FieldName, ...]
     """Fields that a file may have: of the model, derived ones, statistics."""
     lower: tuple[Real, ...] | None = None
-    """The low corner of a box; the grid's if not given."""
+    """The low corner of a box; the corner of the grid if not given."""
     upper: tuple[Real, ...] | None = None
     """The high corner. Where both corners have the same coordinate along an axis, the box is a
     plane, to which values are interpolated: the integral is over its area."""
@@ -68,35 +68,35 @@ class Integral(Section):
 
 
 class Profiles(Section):
-    """`[statistics.profile]`: fields along one axis, averaged over the others."""
+    """`[statistics.profile]`: fields along one axis, averaged over the other axes."""
 
     x: tuple[FieldName, ...] = ()
     """Fields that a file may have, whose means over y and z each sample adds to the history, as
     `profile_x_temperature`: a value for each point of the file along x."""
     y: tuple[FieldName, ...] = ()
-    """The same along y, over x and z."""
+    """As `x`: profiles along y, means over x and z."""
     z: tuple[FieldName, ...] = ()
-    """The same along z, over x and y."""
+    """As `x`: profiles along z, means over x and y."""
 
 
 class Spectra(Section):
-    """`[statistics.spectrum]`: spectra along a periodic axis, averaged over the others."""
+    """`[statistics.spectrum]`: spectra along a periodic axis, averaged over the other axes."""
 
     x: tuple[FieldName, ...] = ()
     """Fields that a file may have, whose spectra along x each sample adds to the history, as
     `spectrum_x_velocity_y`: a value for each number of waves from 0 to half the number of
     points."""
     y: tuple[FieldName, ...] = ()
-    """The same along y."""
+    """As `x`: spectra along y."""
     z: tuple[FieldName, ...] = ()
-    """The same along z."""
+    """As `x`: spectra along z."""
 
 
 class Statistics(Section):
     """`[statistics]`: means and other statistics in time, at each point of a march; integrals."""
 
     begin: Annotated[Real, Ge(0)] = 0.0
-    """The time from which on steps count."""
+    """The time at which sampling begins."""
     every: Interval = 1
     """From one sample of the fields to the next: steps, or seconds of the march's own time such as
     `"0.1 s"`. A sample stands for the time since the sample before. Profiles and spectra have a row
@@ -104,10 +104,10 @@ class Statistics(Section):
     mean: tuple[FieldName, ...] = ()
     """Fields, of the model or derived, whose mean in time the file has, as `mean_temperature`."""
     variance: tuple[FieldName, ...] = ()
-    """Fields whose mean square of the deviation from the mean the file has, as
+    """Fields whose variance, the mean square of the deviation from the mean, the file has, as
     `variance_temperature`."""
     covariance: tuple[tuple[FieldName, ...], ...] = ()
-    """Pairs of fields whose mean product of both deviations the file has, as
+    """Pairs of fields whose covariance, the mean product of both deviations, the file has, as
     `covariance_velocity_x_velocity_y`."""
     minimum: tuple[FieldName, ...] = ()
     """Fields whose lowest value the file has, as `minimum_temperature`."""
@@ -119,7 +119,7 @@ class Statistics(Section):
     file."""
 
     profile: Profiles = Profiles()
-    """Fields along one axis, averaged over the others, which the history holds for each sample."""
+    """Fields along one axis, averaged over the other axes; in the history for each sample."""
     spectrum: Spectra = Spectra()
     """Spectra along a periodic axis, which the history holds for each sample."""
 
@@ -169,7 +169,7 @@ class Statistics(Section):
 
 
 def unit_of(statistic: Statistic, units: Mapping[str, str]) -> str:
-    """The unit of a statistic if the units of its fields are known; else "1"."""
+    """The unit of a statistic if the units of its fields are known; otherwise "1"."""
     first, *second = (units.get(name, "1") for name in statistic.sources)
     if not second:
         return first

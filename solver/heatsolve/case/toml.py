@@ -1,4 +1,4 @@
-"""TOML that knows its lines: where the definition of each key starts, and the way back to text."""
+"""TOML with its lines: where the definition of each key starts, and the way back to text."""
 
 import json
 import re
@@ -29,15 +29,15 @@ TOKENS = re.compile(
 MOST_PARTS = 100
 """The most parts of a dotted key: tomllib's time grows with the square of their number."""
 ENDS = ("]", "}", "'''", '"""')
-"""Marks in the last line of a statement that has several."""
+"""Marks in the last line of a statement of several lines."""
 MOST_TRIED = 1 << 22
-"""Characters that are read again to find where statements end: a few seconds."""
+"""The most characters that are read again to find where statements end: a few seconds."""
 MOST_SCANNED = 1 << 20
-"""Characters: in a longer text the search for open quotes takes too long."""
+"""The most characters in which open quotes are looked for: more would take too long."""
 
 
 class Unclosed(NamedTuple):
-    """A quote or a bracket, and the line where it opens; or one that closes nothing."""
+    """A quote or a bracket, and the line where it opens; or a bracket that closes nothing."""
 
     line: int
     mark: str
@@ -79,9 +79,9 @@ UNHELD = re.compile("[\0\ud800-\udfff]")
 
 
 def loads(text: str) -> dict[str, Any]:
-    """The table of a TOML text, which may be a stranger's.
+    """The table of a TOML text, which may come from an untrusted source.
 
-    Raises ValueError, with the line in its words as tomllib has it, RecursionError for what is
+    Raises ValueError, with the line as tomllib words it, and RecursionError for a text that is
     nested too deeply.
     """
     for count, row in enumerate(text.split("\n"), 1):
@@ -94,8 +94,8 @@ def loads(text: str) -> dict[str, Any]:
 def lines_of(text: str) -> dict[KeyPath, int]:
     """Return the line where the definition of each key starts, for a text that is valid TOML.
 
-    A statement of TOML ends with a line, and it is valid by itself as soon as it is complete. Of
-    one with very many lines, and of the text below it, nothing is returned.
+    A statement of TOML ends with a line, and it is valid by itself as soon as it is complete. Keys
+    of a statement with very many lines, and of the text below it, are left out.
     """
     left = MOST_TRIED
     lines: dict[KeyPath, int] = {}
@@ -171,8 +171,8 @@ TABLE = "the case"
 def place_of(
     path: KeyPath, lines: Mapping[KeyPath, int], name: str, origins: Sequence[tuple[KeyPath, str]]
 ) -> Place:
-    """The place of a key in a file of such a name, its lines as `lines_of` has them; `origins` are
-    the paths that overrides set, and the overrides."""
+    """The place of a key in the file `name`; `lines`: see `lines_of`; `origins`: the paths that
+    overrides set, and the overrides."""
     settings = [
         setting
         for origin, setting in origins
@@ -188,7 +188,7 @@ def place_of(
 def dump(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
     """Return a table of strings, numbers, booleans, lists and tables as TOML text.
 
-    Arrays and scalars of NumPy are lists and numbers. Raises TypeError for what TOML cannot say.
+    Arrays and scalars of NumPy are lists and numbers. Raises TypeError for a value outside TOML.
     """
     # Deeper than [boundary.left] or [[source.point]], a table is easier to read in one line.
     blocks = {k: v for k, v in table.items() if len(path) < 2 and _is_block(v)}
@@ -209,7 +209,7 @@ def _is_block(value: Any) -> bool:
 
 
 def inline(value: Any, path: KeyPath = ()) -> str:
-    """Return a value of TOML as text in one line. Raises TypeError for what TOML cannot say."""
+    """Return a value of TOML as text in one line. Raises TypeError for a value outside TOML."""
     value = _plain(value)
     if isinstance(value, dict):
         pairs = (f"{_key(k)} = {inline(v, (*path, k))}" for k, v in value.items())
@@ -243,12 +243,11 @@ def _string(text: str) -> str:
 # ---- defaults that differed in earlier versions: files hold their values ------------------------
 
 # The case in a file names these keys, so that it repeats the run whatever the defaults of the
-# program that reads it. A case that does not name one is of an earlier version, and means the
-# default of that version.
+# program that reads it. A case without such a key is older, and means the default of its version.
 
 
 class ChangedDefault(NamedTuple):
-    """A key of a case with another default than before, and its value in the case."""
+    """A key of a case whose default has changed, its default before, and its value in the case."""
 
     section: str
     key: str
@@ -257,15 +256,15 @@ class ChangedDefault(NamedTuple):
 
 
 def resolved(text: str, defaults: Iterable[ChangedDefault]) -> str:
-    """The text of a case, with the value of each of these keys that it does not name."""
+    """The text of a case, with the value of each key of `defaults` that the text does not name."""
     for default in _unnamed(text, defaults):
         text = with_key(text, default.section, default.key, default.value)
     return text
 
 
 def completed(text: str, defaults: Iterable[ChangedDefault]) -> tuple[str, tuple[str, ...]]:
-    """The text of a case from a file as the version meant it that wrote it; and a sentence for each
-    key that had another default then. `defaults`: of the case that the text means now."""
+    """The text of a case from a file, with the defaults of the version that wrote it; and a
+    sentence for each key that had another default then. `defaults`: of the text as it stands."""
     notes = []
     for default in _unnamed(text, defaults):
         text = with_key(text, default.section, default.key, default.before)
@@ -278,7 +277,7 @@ def completed(text: str, defaults: Iterable[ChangedDefault]) -> tuple[str, tuple
 
 
 def _unnamed(text: str, defaults: Iterable[ChangedDefault]) -> Iterator[ChangedDefault]:
-    """The keys that are not in the text of a case."""
+    """The keys of `defaults` that are not in the text of a case."""
     table = tomllib.loads(text)
     return (d for d in defaults if d.key not in table.get(d.section, {}))
 
@@ -286,7 +285,7 @@ def _unnamed(text: str, defaults: Iterable[ChangedDefault]) -> Iterator[ChangedD
 def with_key(text: str, section: str, key: str, value: Any) -> str:
     """A TOML text with one more key in one of its tables, which is added where there is none.
 
-    The text stays as it is written, comments included, but for tables that cannot be added to.
+    The text stays as it is written, comments included, unless the table cannot take another key.
     """
     table = tomllib.loads(text)
     wanted = {**table, section: {**table.get(section, {}), key: value}}

@@ -1,8 +1,7 @@
 """The values of keys of a case file: numbers, expressions, times; read from values of TOML.
 
 Wherever a number may stand, an expression in the constants of the case may stand too. Values are
-validated against a context `{"constants": {}, "faulty": []}`, which the `[constants]` section
-fills in before all the others are read.
+validated against a context `{"constants": {}, "faulty": []}`, which `[constants]` fills in first.
 """
 
 import itertools
@@ -71,7 +70,7 @@ DATA = {
     "solid": ("inside", "outside", "scale", "shift"),
     "array": ("time", "interpolation"),
 }
-"""Where the values of a field may be, and the other keys of its table."""
+"""The keys for the place of a field's values, each with the other keys of its table."""
 NUMBERS = ("black", "white", "inside", "outside", "scale", "time")
 INTERPOLATIONS = ("linear", "nearest", "conservative")
 
@@ -170,7 +169,7 @@ def _shape(value: Any, info: ValidationInfo) -> Expression | str:
 
 
 def seconds_of(value: Any) -> float | None:
-    """The seconds of a wall time such as "30 min"; None if it is none."""
+    """The seconds of a wall time such as "30 min"; None for any other value."""
     parts = WALL_TIME.fullmatch(value) if isinstance(value, str) else None
     return float(parts[1]) * UNITS_OF_TIME[parts[2]] if parts else None
 
@@ -213,7 +212,7 @@ def _stride(value: Any, info: ValidationInfo) -> int | tuple[int, ...]:
 
 
 def _row_condition(value: Any, info: ValidationInfo) -> Expression:
-    """An expression in the columns of a row, whose names are known only when it is there."""
+    """An expression in the columns of a row of the history, which are known only during a march."""
     if not isinstance(value, str):
         raise ExpressionError(f"must be an expression, not {show(value)}")
     context: Any = info.context

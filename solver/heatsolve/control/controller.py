@@ -21,7 +21,7 @@ from heatsolve.parallel.ranks import Ranks
 PAUSE = 0.25
 """Seconds of computing between two questions."""
 PATIENCE = 1.0
-"""Seconds that a question waits for the end of a pass of several sweeps, at most."""
+"""The most seconds that a question waits for the end of a pass of several sweeps."""
 
 
 @dataclass
@@ -29,8 +29,8 @@ class State:
     """All that a run needs to go on after `number` iterations or steps, bit for bit.
 
     `record` holds plain numbers and words, `history` one list for each quantity. `fields` are
-    arrays of the backend where a state is captured, and host arrays of this process's own
-    unknowns where it comes from a checkpoint; `points` are the same at the points of a file.
+    arrays of the backend where a state is captured, and host arrays of this process's own unknowns
+    where it comes from a checkpoint; `points` are such arrays at the points of a file.
     """
 
     number: int
@@ -41,7 +41,7 @@ class State:
 
     @property
     def finished(self) -> bool:
-        """Whether it is the end of a run."""
+        """Whether the state is the end of a run."""
         return self.record.get("finished", False)
 
     @property
@@ -52,7 +52,7 @@ class State:
 
 Capture = Callable[[], State]
 Agree = Callable[[State], None]
-"""Sees number and record of a state, and raises an error if the run cannot go on from it."""
+"""Checks the number and the record of a state; raises an error if the run cannot go on from it."""
 
 
 class Stopped(Exception):
@@ -132,7 +132,7 @@ class CheckpointController(StopController):
         self._saved = clock.monotonic()
         super().__init__(ranks or Ranks(), request or StopRequest())
         self.inside = StopController(self._ranks, self._request)
-        """For an iteration inside a step: it only stops, and its step is repeated."""
+        """The controller of an iteration inside a step: it only stops, and the step is repeated."""
 
     def begin(self, number: int, finished: bool = False) -> None:
         super().begin(number)
@@ -141,7 +141,7 @@ class CheckpointController(StopController):
         self._finished_at = number if finished else -1
 
     def check(self, number: int, capture: Capture | None = None) -> None:
-        """Save the state if it is time to; on a request to stop save it and raise Interrupted."""
+        """Save the state if it is due; on a request to stop save it and raise Interrupted."""
         assert capture is not None
         if number > self._begun:
             self._request.hold()

@@ -1,4 +1,4 @@
-"""The request that a run stops, which a signal makes; it imports little, to be there at once."""
+"""The request to stop a run, which a signal makes; the module imports little, to load at once."""
 
 import atexit
 import math
@@ -15,18 +15,18 @@ from heatsolve.errors import ExitCode
 from heatsolve.report import complain
 
 ECHO = 0.25
-"""Seconds within which a second SIGINT is the first one again, which a launcher of MPI passes on
-to processes that the terminal has told already."""
+"""Seconds within which a second SIGINT is the first one again: the terminal sends it to all
+processes, and a launcher of MPI passes it on to them."""
 PATIENCE = 0.5
 """Seconds that Ctrl-C waits for the main thread, which may be inside a library."""
 
 
 class StopRequest:
-    """Whether somebody wants this process to stop; a signal handler may make it, also twice.
+    """A request to stop this process; a signal handler may make it, also twice.
 
-    SIGTERM and SIGUSR1 only make it, and the run saves its state when it comes to ask. So does
-    Ctrl-C while the run is `held`, because something would be lost, and a second Ctrl-C ends the
-    program at once. While nothing would be lost the first one does.
+    SIGTERM and SIGUSR1 make the request, and the run saves its state when it next asks. While the
+    run is `held`, because work would be lost, Ctrl-C does so, too, and a second Ctrl-C ends the
+    program at once. While nothing would be lost, the first Ctrl-C ends it.
     """
 
     made = False
@@ -43,7 +43,7 @@ class StopRequest:
 
     @property
     def code(self) -> int:
-        """The exit code of a run that does as is wished; 0 where there is no request."""
+        """The exit code of a run that ends on this request; 0 without a request."""
         if self.made:
             return ExitCode.INTERRUPTED if self.by_hand else ExitCode.STOPPED
         return ExitCode.STOPPED if time.monotonic() >= self.deadline else 0
@@ -52,7 +52,7 @@ class StopRequest:
         self.made = True
 
     def interrupt(self, *_: object) -> None:
-        """Ctrl-C. Raises KeyboardInterrupt where the program shall end at once."""
+        """Take a Ctrl-C. Raises KeyboardInterrupt if the program must end at once."""
         now = time.monotonic()
         if self.by_hand and now - self._heard < ECHO:
             return
@@ -62,11 +62,11 @@ class StopRequest:
             raise KeyboardInterrupt
 
     def hold(self) -> None:
-        """From now on Ctrl-C would lose something."""
+        """From now on Ctrl-C would lose work."""
         self.held = True
 
     def release(self) -> None:
-        """From now on it would not. Raises KeyboardInterrupt if it came in the meantime."""
+        """From now on Ctrl-C loses nothing. Raises KeyboardInterrupt if it came in the meantime."""
         self.held = False
         if self.by_hand:
             raise KeyboardInterrupt
@@ -74,14 +74,14 @@ class StopRequest:
     def listen(self) -> None:
         """Hear the signals from now on, for the rest of the program.
 
-        A SIGINT that is ignored, as shells do for what runs in the background, stays ignored.
+        If SIGINT is ignored, as shells do for background processes, it stays ignored.
         """
         numbers = {signal.SIGTERM: self.make, signal.SIGUSR1: self.make}
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             numbers[signal.SIGINT] = self.interrupt
         for number, handler in numbers.items():
             signal.signal(number, handler)
-            # As Python ends it would let a late one kill the program, and change its exit code.
+            # While Python ends, a late signal would kill the program and change its exit code.
             atexit.register(signal.signal, number, signal.SIG_IGN)
 
     @contextmanager
@@ -102,8 +102,8 @@ class StopRequest:
         """Answer Ctrl-C where the main thread does not: inside a compiler, or a long step.
 
         `leave` ends this process, and all others of its run, with an exit code. Python calls a
-        signal's handler between two operations of the main thread only; its number comes through
-        a pipe at once.
+        signal's handler between two operations of the main thread only; the signal's number comes
+        through a pipe at once.
         """
         ears, mouth = os.pipe()
         os.set_blocking(mouth, False)

@@ -1,7 +1,7 @@
 """The interface of a model, a kind of physics, for the loop, the files and the tools.
 
-A `Model` is a case put on its grid: this process's block of it, its halo, its fields by name, and
-what makes a step of it (a `Stepper`) or the system of its steady state.
+A `Model` is a case on its grid: this process's block, its halo, its fields by name, and the
+`Stepper` that makes its steps or the linear system of its steady state.
 """
 
 import math
@@ -37,16 +37,16 @@ from heatsolve.stencil.language import copy, largest_magnitude
 
 Fields = dict[str, Any]
 THICK_SLAB = 64
-"""Layers of a slab on a device, at least."""
+"""The least number of layers of a slab on a device."""
 FUZZ = 1e-6
-"""A part of a step that is rounding."""
+"""The share of a step up to which a difference of times is rounding."""
 
 
 def dims_of(case: Case, grid: Grid, size: int, on_device: bool) -> tuple[int, ...]:
     """The number of processes along each axis, slowest first.
 
-    Devices have slabs if these are thick: a layer across the slowest axis lies together in memory,
-    and fused sweeps reach beyond such blocks only.
+    Devices have slabs if these are thick: a layer across the slowest axis is contiguous in memory,
+    and only slabs let fused sweeps reach beyond a block.
     """
     wanted = None if case.parallel.ranks == "auto" else case.parallel.ranks
     if wanted is None and on_device and grid.axes[0].all_unknowns >= THICK_SLAB * size:
@@ -95,11 +95,11 @@ class Stepper(ABC):
         """Get ready for the first step of a new march."""
 
     def recall(self, steps: int, scalars: Mapping[str, float], fields: Mapping[str, Any]) -> None:
-        """Get ready for a march that goes on after these steps, with the numbers and the arrays
+        """Get ready for a march that goes on after `steps` steps, with the numbers and the arrays
         that a state holds besides the fields of the model."""
 
     def make_solvers(self, parts: Sequence[Substep]) -> None:
-        """Make the solvers of a step of these parts ahead of it; else the step makes them."""
+        """Make the solvers of a step of these parts in advance; by default the step makes them."""
 
     def step(
         self,
@@ -137,7 +137,7 @@ class Stepper(ABC):
         """Leave the newest fields in the arrays of the model."""
 
     def present(self) -> None:
-        """Leave the fields of a frame there, with fields that only a frame needs."""
+        """Leave the fields of a frame in these arrays, with fields that only a frame needs."""
         self.finish()
 
 
@@ -180,13 +180,13 @@ class RungeKutta(Stepper):
         return self._old
 
     def _copy_to(self, fields: Fields) -> None:
-        """Copy the newest fields, ghosts included, where these are other arrays."""
+        """Copy the newest fields, ghosts included, to `fields`, unless the arrays are the same."""
         for name, array in self._now.items():
             if array is not fields[name]:
                 self._model.backend.sweep(copy, fields[name], self._model.grid.everything, array)
 
     def _end_step(self, new: Fields, before: Fields, change: Accumulator | None) -> None:
-        """Take the fields after the last stage as the newest ones; add their change."""
+        """Take the fields after the last stage as the newest fields; add their change."""
         if new is not self._now:
             self._now, self._others = new, [self._now]
         if change is not None:
@@ -202,7 +202,7 @@ class RungeKutta(Stepper):
 
 
 class Silent:
-    """A watcher of the iterations inside a time step."""
+    """A watcher of the iterations inside a time step, which reports nothing."""
 
     def warn(self, sentence: str) -> None:
         pass
@@ -265,7 +265,7 @@ class Model(ABC):
         """The stepper of the case's time scheme, from a time on; `step` is the first length."""
 
     def steady_system(self) -> System:
-        """A u = b of the steady state of the one field of a case without `time`.
+        """The system A u = b of the steady state, for the single field of a case without `time`.
 
         Raises InputError where there is no steady state.
         """
@@ -280,7 +280,7 @@ class Model(ABC):
         raise NotImplementedError
 
     def longest_pass(self) -> int:
-        """The most sweeps of Jacobi's iteration, for the field or the pressure, of one pass."""
+        """The most sweeps of Jacobi's iteration, for the field or the pressure, in one pass."""
         return self.stepper(0.0, 0.0).longest
 
     @abstractmethod
@@ -309,7 +309,7 @@ class Model(ABC):
         raise NotImplementedError
 
     def demand_scheme(self) -> None:
-        """Refuse a scheme that is unstable for the initial velocities, whatever the step."""
+        """Raise InputError for a scheme that no step makes stable for the initial velocities."""
 
     # ---- what drives the fields ----
 
@@ -341,11 +341,11 @@ class Model(ABC):
     @classmethod
     @abstractmethod
     def rehearsed(cls, case: Case, backend: Backend) -> Self:
-        """The model at a sample of the points, after it evaluated all that a run evaluates before
-        its first step: the refusals of a run come here, too, but not its memory."""
+        """The model at a sample of the points, after it has evaluated all that a run evaluates
+        before its first step: it raises the errors of a run, but needs less memory."""
 
     def demand_machine(self, machine: Backend, ranks: int) -> None:
-        """Refuse a machine, or a number of processes, with which a run could not begin."""
+        """Raise InputError for a machine, or a number of processes, that cannot begin a run."""
 
     def summary(self) -> Iterator[Row]:
         """Equation, grid, walls and methods: a label and a text each."""
@@ -396,33 +396,32 @@ class Model(ABC):
         return 0.0, 1.0
 
     def own(self, array: Any) -> np.ndarray:
-        """This process's own unknowns of an array, on the host."""
+        """The values of an array at this process's own unknowns, on the host."""
         return self._block(array, self.grid.interior)
 
     def at_points(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
-        """The array that holds a field of the model as a file has it, at the points of a file (asks
-        all).
+        """A field of the model as a file has it, at the points of a file (asks all processes).
 
         `fields`: the arrays to take it from, by default the model's own.
         """
         return (fields or self.fields)[name]
 
     def written(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
-        """As `at_points`, of any field of a file: also derived fields and statistics."""
+        """As `at_points`, for any field of a file: also derived fields and statistics."""
         if name in self.case.statistic_fields:
             return self.statistics.field(name)
         derived = self.case.derived.get(name)
         return self.at_points(name, fields) if derived is None else self.derive(derived, fields)
 
     def derive(self, derived: Derived, fields: Mapping[str, Any] | None = None) -> Any:
-        """A derived field (asks all processes); `fields` as of `at_points`."""
+        """A derived field (asks all processes); `fields`: see `at_points`."""
         return derive(self, derived, fields)
 
     def stored(
         self, names: Sequence[str] | None = None, fields: Mapping[str, Any] | None = None
     ) -> dict[str, np.ndarray]:
         """The fields `names`, by default of the case's file, at this process's points of a file
-        (asks all); `fields` as of `at_points`."""
+        (asks all processes); `fields`: see `at_points`."""
         every = (*self.fields, *self.case.derived, *self.case.statistic_fields)
         return {
             name: self.own_points(self.written(name, fields))
@@ -446,7 +445,7 @@ class Model(ABC):
         self.halo.exchange(array)
 
     def own_points(self, array: Any) -> np.ndarray:
-        """This process's own points of a file of an array, on the host."""
+        """The values of an array at this process's own points of a file, on the host."""
         return self._block(array, self.grid.stored)
 
     def _block(self, array: Any, region: Region) -> np.ndarray:
@@ -454,19 +453,19 @@ class Model(ABC):
         return np.ascontiguousarray(self.backend.to_host(array)[window])
 
     def spread(self, block: np.ndarray, region: Region) -> np.ndarray:
-        """A host array of the grid that holds a block of it, the values of a region; else 0."""
+        """A host array of the grid's shape with a block of values in a region, and 0 outside."""
         whole = np.zeros(self.grid.shape)
         whole[tuple(slice(*pair) for pair in region)] = block
         return whole
 
     def recall(self, stored: Mapping[str, np.ndarray], time: float) -> None:
-        """The fields of a checkpoint, and the walls of its time."""
+        """Take the fields of a checkpoint, and the walls' values at its time."""
         for name, array in self.fields.items():
             self.restore(array, stored[name])
         self.set_walls(time)
 
     def stamp(self, fields: Mapping[str, Any], time: float | None, step: float = 0.0) -> None:
-        """Set the boxes of `[[initial.box]]`: at the start (None), or again at their times.
+        """Set the boxes of `[[initial.box]]`: at the start (`time` None), or again at their times.
 
         A box is set again if its time lies between `time` and the start of the last `step`.
         """
@@ -487,7 +486,7 @@ class Model(ABC):
 
 
 class MultiFieldModel(Model):
-    """The quantities of a case on a backend, and the ghosts that its walls ask for.
+    """The quantities of a case on a backend, and the ghosts beyond its walls.
 
     `names` are the quantities, `components` the velocities among them, slowest axis first.
     """
@@ -504,7 +503,7 @@ class MultiFieldModel(Model):
         self.low_faces: dict[str, list[Region]] = {}
         """The faces of each velocity at the low wall across it, which are no unknowns."""
         self.mean_velocities: dict[str, float] = {}
-        """The means that a uniform force keeps, of some of the components (m/s)."""
+        """The mean velocities that a uniform force keeps, by their names (m/s)."""
         self._at_walls: dict[tuple[str, Wall], Any] = {}
         self._sources: list[Any] | None = None
         self._largest_at_walls: dict[str, float] = {}
@@ -513,7 +512,7 @@ class MultiFieldModel(Model):
     def rehearsed(cls, case: Case, backend: Backend) -> Self:
         sampled_case, grid = case, grid_of(case)
         sample = sample_of(grid)
-        if sample is not grid:  # which may miss an obstacle
+        if sample is not grid:  # a sample may miss an obstacle
             sampled_case = case.model_copy(update={"bodies": ()})
         problem = cls(sampled_case, backend, sample)
         assert problem.fields and problem.sources(0.0)
@@ -553,7 +552,7 @@ class MultiFieldModel(Model):
     def drive(self, time: float) -> tuple[float, float]:
         given, rates = [np.zeros(1)], [np.zeros(1)]
         for name in self.names:
-            if name == "pressure":  # only its differences matter
+            if name == "pressure":  # only differences of pressure matter
                 continue
             places, source = self.places(name), getattr(self.case.source, name)
             rates.append(evaluate(places, f"source.{name}", source, time))
@@ -579,8 +578,8 @@ class MultiFieldModel(Model):
     def write_wall(self, array: Any, name: str, wall: Wall, time: float) -> None:
         """Write the ghosts of a field at a wall.
 
-        A value on a node is copied; else the ghost is mirrored about the value at the wall, or is
-        the mirror image plus the rise by the gradient.
+        A node on the wall gets the given value. Otherwise the ghost is mirrored about the value at
+        the wall, or is the mirror image plus the rise by the gradient.
         """
         axis = self.grid.axes[wall.axis]
         region = self.grid.ghost(wall.axis, wall.side)
@@ -625,7 +624,7 @@ class MultiFieldModel(Model):
         return evaluate(self.places(name), path, condition.expression, time, wall=wall)
 
     def sources(self, time: float) -> list[Any]:
-        """f of each quantity at a time."""
+        """The source f of each quantity at a time."""
         expressions = [getattr(self.case.source, name) for name in self.names]
         if self._sources is None or self.sources_vary:
             self._sources = [
@@ -702,9 +701,9 @@ class MultiFieldModel(Model):
         names: Sequence[str] = (),
         besides: Sequence[PointSweep] = (),
     ) -> None:
-        """Take in the magnitudes of components of the velocity, or of all.
+        """Add the magnitudes of the velocities `names`, by default of all of them, to `largest`.
 
-        Sweeps `besides` of the same points are made on the way.
+        The sweeps `besides`, over the same points, run together with this sweep.
         """
         names = names or self.components
         velocities = tuple([fields[name] for name in names])
@@ -726,7 +725,7 @@ class MultiFieldModel(Model):
     def given_at_walls(
         self, name: str, time: float = 0.0, besides: float = 0.0
     ) -> tuple[float, float]:
-        """The lowest and the highest value that walls give a field, or `besides` (asks all)."""
+        """The lowest and highest of `besides` and a field's wall values (asks all processes)."""
         given = [besides]
         for wall in self.walls[name]:
             if wall.condition.value is not None:
@@ -743,7 +742,7 @@ class MultiFieldModel(Model):
         return self._largest_at_walls[name]
 
     def wall_text(self, wall: Any) -> str:
-        kind = getattr(wall, "kind", None)  # that of a flow
+        kind = getattr(wall, "kind", None)  # only walls of a flow have it
         said = [kind] if kind is not None else []
         for name in self.names:
             condition = getattr(wall, name)
@@ -762,5 +761,5 @@ def model_class(case: Case) -> type[Model]:
 def make_model(
     case: Case, machine: Backend, ranks: Ranks | None = None, grid: Grid | None = None
 ) -> Model:
-    """A case on a machine; on another grid than its own, if one is given."""
+    """The model of a case on a machine; `grid` replaces the case's own grid."""
     return model_class(case)(case, machine, grid, ranks)

@@ -1,8 +1,8 @@
 """Derived fields: gradients, speed, vorticity and the Q criterion, from values at the points.
 
-They are differences of the values that a file holds, of second order: central ones inside and at
-periodic ends, and at a wall those of the parabola through the first three points. So they are the
-same for all models and on every backend and number of processes.
+They are second-order differences of the values that a file holds: central differences inside and at
+periodic ends, and at a wall the derivative of the parabola through the first three points. So all
+models, backends and numbers of processes have the same differences.
 """
 
 from collections.abc import Mapping
@@ -59,12 +59,12 @@ def speed(at, *velocities):
 
 
 def add_product(at, total, a, b, weight):
-    """A sum and one more product, of a weight."""
+    """A sum plus `weight` a b."""
     return total[at] + weight * (a[at] * b[at])
 
 
 def derive(problem: "Model", derived: Derived, fields: Mapping[str, Any] | None) -> Any:
-    """A derived field at the points of a file (asks all processes); `fields` as of `at_points`.
+    """A derived field at the points of a file (asks all processes); `fields`: see `at_points`.
 
     Raises InputError where a process has too few points beside a wall.
     """
@@ -102,7 +102,7 @@ def axis_number(problem: "Model", name: str) -> int:
 
 
 def with_ghosts(problem: "Model", array: Any) -> Any:
-    """A copy of the values at points, and those of the neighbours' that lie beside the block."""
+    """A copy of the values at points, with neighbours' values in the ghosts beside the block."""
     copied = problem.backend.zeros(problem.grid.shape)
     problem.backend.sweep(copy, copied, problem.grid.everything, array)
     problem.halo.exchange(copied)

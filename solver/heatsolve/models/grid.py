@@ -1,4 +1,4 @@
-"""The grid of a case, and what lies on it: its walls, and the boxes of its initial values."""
+"""The grid of a case, its walls, and the boxes of its initial values."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 EVALUATED_UP_TO = 1 << 20
 """Unknowns up to which `check` evaluates expressions at all points: a quarter of a second."""
 SAMPLED = 1 << 18
-"""Unknowns at which it evaluates them where there are more."""
+"""Unknowns at which `check` evaluates expressions on a larger grid."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def walls_of(case: Case, grid: Grid, field: str = "temperature") -> Iterator[Wal
 
 
 def mirrors(walls: Sequence[Wall], grid: Grid, backend: "Backend") -> tuple[Any, ...]:
-    """The lines that `Mirrored` takes: one for each wall that gives a gradient, ZERO for others."""
+    """The lines that `Mirrored` takes: one for a wall of given gradient, ZERO for other walls."""
     mirroring = {(w.axis, w.side) for w in walls if w.condition.gradient is not None}
     return tuple(
         backend.to_device(grid.beside(number, side)) if (number, side) in mirroring else ZERO
@@ -56,9 +56,9 @@ def mirrors(walls: Sequence[Wall], grid: Grid, backend: "Backend") -> tuple[Any,
 
 
 def grid_of(case: Case) -> Grid:
-    """The grid of a case: on nodes, a wall of given values is no unknown.
+    """The grid of a case: nodes on a wall of given values are no unknowns.
 
-    Neither is a wall node that copies what is inside it, as in teaching codes.
+    Neither are wall nodes that copy the nodes inside, as in teaching codes.
     """
     walls = {name: getattr(case.boundary, name) for pair in WALLS.values() for name in pair}
 
@@ -77,7 +77,7 @@ def grid_of(case: Case) -> Grid:
 
 
 def sample_of(grid: Grid, names: Collection[str] | None = None) -> Grid:
-    """The points at which `check` evaluates expressions: all, or a sample of many.
+    """The points at which `check` evaluates expressions: all points, or a sample of many.
 
     Along axes that are not among the `names` a few points stand for all.
     """
@@ -88,7 +88,7 @@ def sample_of(grid: Grid, names: Collection[str] | None = None) -> Grid:
 
 
 def region_of(box: Any, grid: Grid) -> Region:
-    """The unknowns of a block in a box of initial values; empty along an axis if there are none."""
+    """The unknowns of a block in a box of initial values; (0, 0) along an axis without any."""
     region = []
     for axis, low, high in zip(grid.axes, *map(reversed, box.corners), strict=True):
         lines = axis.numbers if box.by_index else axis.coordinates

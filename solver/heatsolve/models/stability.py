@@ -1,10 +1,10 @@
-"""How long a step of transport may be: von Neumann's analysis of the scheme at hand.
+"""The largest stable step of transport, by von Neumann's analysis of the scheme.
 
 On a periodic grid with constant coefficients a wave exp(i (theta_x x/h_x + ...)) is multiplied by
 g(dt lambda) in each step, where lambda(theta) is the symbol of the discrete right side and g the
 polynomial of the time scheme; a step is stable where |g| <= 1 for all waves (C. Hirsch, "Numerical
-Computation of Internal and External Flows", vol. 1 (2007), chapter 8). A limited scheme is none of
-linear analysis: there a step is as long as that of Euler's which makes no new extremum.
+Computation of Internal and External Flows", vol. 1 (2007), chapter 8). A limited scheme is outside
+linear analysis: its step is the longest of explicit Euler that makes no new extremum.
 """
 
 import itertools
@@ -14,13 +14,13 @@ from collections.abc import Sequence
 import numpy as np
 
 WAVES = {1: 1024, 2: 64, 3: 24}
-"""Angles along each axis, by dimension; half of them, from 0 to pi, along the first one."""
+"""Angles along each axis, by dimension; along the first axis only the half from 0 to pi is used."""
 LONG = 0.01
-"""The angle of a long wave, which is the first to grow where little diffusion holds it down."""
+"""The angle of a long wave: long waves are the first to grow where diffusion is small."""
 AMPLIFIED = 1e-13
-"""|g| - 1 of a wave that only rounding lets grow."""
+"""|g| - 1 up to which the growth of a wave counts as rounding."""
 SHORTEST = 2e-3
-"""A step this much shorter than those of stable schemes is none: so slow a growth is rounding."""
+"""Below this share of the first guess the largest step is 0: all growth is then rounding."""
 TRIES = 60
 
 
@@ -37,10 +37,10 @@ def advection_symbol(convection: str, theta: np.ndarray) -> np.ndarray:
 
 
 def amplification(scheme: str, z: np.ndarray, implicit: np.ndarray | float = 0.0) -> np.ndarray:
-    """|g(z)| of a time scheme; SSP Runge-Kutta schemes of order p have exp's series to z^p.
+    """|g(z)| of a time scheme; for SSP Runge-Kutta of order p, g is the series of exp to z^p.
 
-    For Adams and Bashforth's (1 - i/2) g^2 = (1 + i/2 + 3/2 z) g - z/2 it is the larger root; i is
-    what Crank and Nicolson's scheme takes, the others know none.
+    For Adams and Bashforth's scheme it is the larger root of (1 - i/2) g^2 = (1 + i/2 + 3/2 z) g -
+    z/2; i is `implicit`, the diffusion by Crank and Nicolson's scheme, which other schemes ignore.
     """
     if scheme == "adams-bashforth":
         kept = 1.0 - 0.5 * implicit
@@ -63,15 +63,15 @@ def largest_step(
 ) -> float:
     """The largest stable step for speeds up to these along each axis; 0 where none is stable.
 
-    `implicit`: whether diffusion is by Crank and Nicolson's scheme. The analysis is made for all
-    velocities of these magnitudes or 0 along each axis, in either direction where the scheme looks
-    at it: the signs that matter to it are those of the waves.
+    `implicit`: whether diffusion is by Crank and Nicolson's scheme. The analysis covers velocities
+    of these magnitudes or 0 along each axis. One direction is enough: a scheme that turns with the
+    velocity has the same growth for the mirrored wave.
     """
     courant = sum(speed / h for speed, h in zip(speeds, spacings, strict=True))
     diffusive = sum(nu / h / h for h in spacings)
     if implicit and courant == 0.0:
         return math.inf
-    # Beyond twice the sum of all rates some wave grows for every explicit scheme here.
+    # |lambda| is at most this rate; the search for the largest step begins at 3 / rate.
     rate = 2.0 * courant + (0.0 if implicit else 4.0 * diffusive)
     if rate == 0.0:
         return math.inf
@@ -81,7 +81,7 @@ def largest_step(
         return 1.0 / (2.0 * courant + 2.0 * diffusive)
     present = [speed for speed in speeds if speed > 0.0]
     least = math.inf
-    # What moves along all axes first: it mostly allows the least, and then decides alone.
+    # Motion along all axes first: it mostly has the least step, and the others then end at once.
     for moving in itertools.product(*[(1.0, 0.0) if s > 0.0 else (0.0,) for s in speeds]):
         if nu == 0.0 and not any(moving) and present:
             continue
@@ -115,10 +115,10 @@ def _symbols(
 def _longest(
     scheme: str, waves: tuple[np.ndarray, np.ndarray], most: float, enough: float
 ) -> float:
-    """The largest dt up to which no wave grows, by bisection; `enough` if that is no less.
+    """The largest dt up to which no wave grows, by bisection; `enough` if that is stable.
 
-    Stable steps have no gaps. So below a step only the waves that grow in it can be the ones that
-    bound dt: soon few are left to look at.
+    Stable steps form an interval from 0: below a step only the waves that grow in this step can
+    bound dt, so each bisection has fewer waves to look at.
     """
 
     def growing(step: float) -> tuple[np.ndarray, np.ndarray]:

@@ -35,8 +35,8 @@ def welford_update(
     fields: the number of fields; the first `means` of them have means. products: pairs of fields
     whose deviations are multiplied. lowest, highest: fields whose extremes are kept.
 
-    It takes w / W, w, and arrays: the fields, their means, the products s_ij, the lowest values,
-    the highest values; it returns new values of all but the fields.
+    The point function takes w / W, w, and arrays: the fields, their means, the products s_ij, the
+    lowest values, the highest values; it returns new values of all but the fields.
     """
 
     def statistics(at, share, weight, *arrays):
@@ -97,10 +97,10 @@ class Statistics:
         return bool(self._asked)
 
     def take(self, fields: Mapping[str, Any], weight: float) -> None:
-        """Take a sample of this weight (s); `fields` as of `Model.at_points` (asks all)."""
+        """Take a sample of this weight (s; asks all processes); `fields`: see `Model.at_points`."""
         problem, region = self._problem, self._problem.grid.stored
         values = [problem.written(name, fields) for name in self._names]
-        if not self.weight:  # any first value is the lowest and the highest one
+        if not self.weight:  # a first value is the lowest and the highest so far
             for key, array in self.arrays.items():
                 kind, name, *_ = key.split()
                 if kind in ("minimum", "maximum"):

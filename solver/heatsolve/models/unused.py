@@ -1,6 +1,6 @@
 """Keys of a case that may be given but change nothing: a warning each, or an error.
 
-Keys that could be mistaken for something else are refused when the case is read, by its `mistakes`.
+Keys that a user could misread are refused when the case is read, by its `mistakes`.
 """
 
 import itertools
@@ -65,7 +65,7 @@ def unused_keys(case: Case, machine: Backend, ranks: int) -> Found:
 
 
 def _of_solver(case: Case, solver: Mapping[str, Any]) -> dict[str, str]:
-    """Keys that no solver of this case asks for."""
+    """Keys that no solver of this case uses."""
     if case.model.kind == "heat" and case.time is not None and case.time.scheme not in IMPLICIT:
         return dict.fromkeys(set(solver) - TOLD_BY_MARCHES, "an explicit march solves no system")
     if case.solver.iterations is None:
@@ -81,14 +81,14 @@ def _of_solver(case: Case, solver: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _of_parallel(parallel: Mapping[str, Any], machine: Backend, ranks: int) -> dict[str, str]:
-    """Keys that only several processes, GPUs or numba's threads ask for, but for "auto"."""
+    """Keys, with other values than "auto", that only several processes, GPUs or numba use."""
     reasons = {}
     if machine.name != "numba":
         reasons["threads"] = f"the backend is {machine.name}, only numba has threads"
     if ranks == 1:
         reasons |= dict.fromkeys(("ranks", "halo", "transport"), "there is one process")
         asked = parallel.get("ranks", "auto")
-        if asked != "auto" and math.prod(asked) != 1:  # which a run refuses
+        if asked != "auto" and math.prod(asked) != 1:  # a run refuses it
             del reasons["ranks"]
     elif not machine.on_device:
         reasons["transport"] = "it moves ghosts between GPUs only"
@@ -96,7 +96,7 @@ def _of_parallel(parallel: Mapping[str, Any], machine: Backend, ranks: int) -> d
 
 
 def _of_steadiness(case: Case) -> dict[str, dict[str, str]]:
-    """Keys that a steady case, or an implicit march, does not ask for, by sections."""
+    """Keys that a steady case, or an implicit march, does not use, by sections."""
     reasons: dict[str, dict[str, str]] = {"units": {}, "model": {}}
     if case.model.steady:
         capacity = "a steady temperature does not depend on it"
@@ -123,7 +123,7 @@ def _references(case: Case) -> Found:
 
 
 def _statistics(case: Case) -> Found:
-    """Statistics that no file holds, and those that begin behind the end of the march."""
+    """Statistics that no file holds, and statistics that begin after the end of the march."""
     written = case.in_files
     written |= {name for integral in case.statistics.integrals for name in integral.fields}
     written |= {name for names in case.statistics.recorded.values() for name in names}
@@ -151,7 +151,7 @@ def _boxes(case: Case) -> Found:
 
 
 def _times(case: Case) -> Found:
-    """Times behind the end of a march; of files of a case without time."""
+    """Times after the end of a march, and any times of files of a steady case."""
     given: list[tuple[KeyPath, Any]] = [(("output",), case.output.every)]
     for n, file in enumerate(case.output.files):
         here = ("output", "file", n)
@@ -169,7 +169,7 @@ def _times(case: Case) -> Found:
 
 
 def _outlasts(length: Any, time: Time) -> bool:
-    """Whether steps or seconds are more than those of a march."""
+    """Whether a number of steps, or a time, is longer than a march."""
     seconds = seconds_of(length)
     if seconds is None and isinstance(length, int) and time.step is not None:
         seconds = (length - 0.5) * time.step
@@ -177,14 +177,14 @@ def _outlasts(length: Any, time: Time) -> bool:
 
 
 def _start(case: Case) -> Found:
-    """A file of initial values of which every field has a key of its own."""
+    """A file of initial values that no field uses, because every field has a key of its own."""
     follows = {"pressure"} if case.scheme == "staggered" else set()
     if case.initial.file and set(case.field_names) - follows <= case.initial.model_fields_set:
         yield ("initial", "file"), "every field has a key of its own"
 
 
 def _constants(case: Case, table: Mapping[str, Any]) -> Found:
-    """Constants whose names stand in no expression, nor in one that an override has replaced."""
+    """Constants that no expression names, also no expression that an override has replaced."""
     tables = [table, tomllib.loads(case.origin.text) if case.origin else {}]
     rest = [{key: each[key] for key in each if key not in ("case", "units")} for each in tables]
     named = {name for text in _texts(rest) for name in re.findall(r"[^\W\d]\w*", text)}

@@ -1,4 +1,4 @@
-"""Models of a user's own: equations of evolution, written as one point function.
+"""A user's own models: equations of evolution, written as one point function.
 
     @heatsolve.model(
         "decay", fields=("u",), parameters={"rate": 1.0, "nu": 0.1}, diffusivities=("nu",)
@@ -7,10 +7,10 @@
         "du/dt = nu div grad u - rate u"
         return nu * laplacian(u, at, *spacings) - rate * u[at]
 
-A case then says `kind = "decay"`, and may give `rate` and `nu` in its `[model]`. The words for such
-functions are those of `stencil.language`, and `laplacian`, `diffusion`, `upwind` and others of
-`models.transport.equations`.
-Installed packages offer theirs as entry points of the group "heatsolve.models", by the same name.
+A case then says `kind = "decay"`, and may give `rate` and `nu` in its `[model]`. Such functions use
+the words of `stencil.language`, and `laplacian`, `diffusion`, `upwind` and others of
+`models.transport.equations`. Installed packages offer their models as entry points of the group
+"heatsolve.models", by the same name.
 """
 
 import inspect
@@ -79,9 +79,9 @@ def model(
 ) -> Callable[[Point], Point]:
     """Register the decorated point function as the model `kind = name`, with these fields.
 
-    `parameters` are keys of `[model]` with their defaults. `diffusivities` are those of them that
-    multiply a Laplacian: they bound the step. Raises ValueError for names that cannot be, and
-    TypeError for a function that does not take the fields and the parameters.
+    `parameters` are keys of `[model]` with their defaults. `diffusivities` names the parameters
+    that multiply a Laplacian: they bound the step. Raises ValueError for names that are not
+    allowed, and TypeError for a function that does not take the fields and the parameters.
     """
 
     def register(rates: Point) -> Point:
@@ -99,7 +99,7 @@ class UserModel(Model):
     """A user's own model."""
 
     convection: ClassVar[str] = ""
-    """The built-in convection that it has: none that needs a slope."""
+    """Its built-in convection: none, so that no stage needs slopes."""
 
 
 class UserCase(Case):
@@ -121,7 +121,7 @@ class UserCase(Case):
 
 
 def case_with(equations: Equations) -> type[UserCase]:
-    """The case of a user's own model: its fields and parameters are keys, too."""
+    """The class of case of a user's own model, with keys for its fields and parameters."""
 
     def with_fields(section: type[Section], kind: Any, usual: Any) -> Any:
         return with_keys(__name__, section, **dict.fromkeys(equations.fields, (kind, usual)))
@@ -186,7 +186,7 @@ class Evolution(Staged):
 def stage(equations: Equations) -> Point:
     """The point function of one stage: a f_0 + b (f + dt (rates + source)) for each field f.
 
-    Its arguments: the fields at the start of the step, those now, the sources, then a, b, dt, the
+    Its arguments: the fields at the start of the step and now, the sources, then a, b, dt, the
     parameters and the spacings along x, y, z.
     """
     count = len(equations.fields)

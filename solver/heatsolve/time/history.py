@@ -1,7 +1,7 @@
 """The history of a march: norms, measurements, and fields at single points and along lines.
 
-Between points of the grid by multilinear interpolation. Beside an obstacle a pressure is that of
-the plane, of least squares weighted by 1 / r^4, through the fluid's cells around.
+Values between points of the grid come from multilinear interpolation. A pressure beside an obstacle
+comes from a plane through the fluid's cells around, by least squares weighted with 1 / r^4.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from heatsolve.time.step_size import TimeStep
 from heatsolve.time.stop_condition import StopCondition
 
 CHECKS_AT_START = 10
-"""Checks at the start of a march: later changes are compared with their largest one."""
+"""Checks at the start of a march: later changes are compared with the largest change in them."""
 RISE = 10.0
 
 
@@ -42,7 +42,7 @@ class TimeLoopState:
     largest: float = 0.0
     """The largest norm in these checks."""
     size: float = 0.0
-    """The largest magnitude of the initial fields, of the walls' values, of the sources' terms."""
+    """The largest magnitude of the initial fields, the walls' values and the sources' terms."""
     shortened: bool = False
     """Whether the last step was shorter than the others."""
 
@@ -106,7 +106,7 @@ class Log:
         sizes = [
             problem.backend.reduce("max", copy, problem.grid.interior, array)
             for name, array in problem.fields.items()
-            if name != "pressure"  # of which only differences count
+            if name != "pressure"  # only its differences count
         ]
         self.state.size = max(sizes)
 
@@ -147,12 +147,12 @@ class Log:
     def recall(self, state: State) -> None:
         """Go on from an earlier march."""
         self.state, self.history = TimeLoopState(**state.record["march"]), state.lists
-        if "looks" not in state.record["march"]:  # an earlier version: norms were those of changes
+        if "looks" not in state.record["march"]:  # earlier versions: norms of changes, not rates
             self.state.looks = len(self.history["residual"])
             if self._norm == "l2":
                 norms = zip(self.history["residual"], self.history["dt"], strict=True)
                 self.history["residual"] = [norm / dt for norm, dt in norms]
-        if self._lines and LINE_TIME not in self.history:  # an earlier version read them in rows
+        if self._lines and LINE_TIME not in self.history:  # earlier versions read lines in each row
             self.history[LINE_TIME] = list(self.history["time"])
         self._ask()
 
@@ -195,10 +195,10 @@ class Log:
     def _judge(self, stepper: Stepper, number: int, time_step: TimeStep) -> None:
         """Raise Diverged for a change more than GROWTH times larger than is plausible.
 
-        Plausible is the largest of: the magnitude of the fields at the start, the values that walls
-        gave and sources added so far, and the first changes, CHECKS_AT_START of them that are
-        not 0. Each of these changes raises the bound to RISE times its value at most, so that a
-        blow-up does not become its own measure.
+        The largest plausible change is the largest of: the magnitude of the fields at the start,
+        the values that walls gave and sources added so far, and the first CHECKS_AT_START changes
+        that are not 0. Each of these changes raises this bound by a factor of RISE at most, so that
+        a blow-up does not become its own measure.
         """
         state, problem = self.state, self._problem
         if not state.looks or problem.driven_in_time:
@@ -217,9 +217,9 @@ class Log:
             state.looks += 1
 
     def _drive_in(self, number: int, time_step: TimeStep) -> float:
-        """The largest magnitude that walls give the fields in step `number`, or that sources add
-        in a part of it. Evaluated at the ends of its parts; its start is the end of the step
-        before, which is kept."""
+        """The largest magnitude that walls give the fields in step `number`, or that sources add in
+        a part of it. Walls and sources are evaluated at the ends of the parts; their values at the
+        start of the step are kept from the end of the step before."""
         times = [part.end for part in time_step.parts]
         drives = []
         if self._problem.driven_in_time:
@@ -234,7 +234,7 @@ class Log:
 
     def divergence(self, stepper: Stepper, number: int, norm: float = math.nan) -> Diverged:
         """The error of a march that has diverged by step `number`; `norm`: of the change that
-        showed it, if one did."""
+        showed it, if any."""
         stepper.finish()
         problem = stepper.problem
         result = [first_not_finite(problem, u, name) for name, u in problem.fields.items()]
@@ -247,12 +247,12 @@ class Log:
 # ---- points and lines ----
 
 Share = tuple[tuple[int, ...], float]
-"""The numbers of a point along each axis, as the case counts, and its weight."""
+"""The numbers of a point along each axis, counted as in a case, and its weight."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A column of the history, and the points that make each of its values."""
+    """A column of the history, and the points from which each of its values comes."""
 
     column: str
     field: str
@@ -287,7 +287,7 @@ class Probes:
         """A number for each probe and a list for each line, by columns (asks all processes)."""
         backend, sums = self._problem.backend, iter(self._sums)
         own = self._problem.case.field_names
-        # In one order on all processes, as they exchange ghosts.
+        # In the same order on all processes: derived fields exchange ghosts.
         made = {name: self._problem.written(name) for name in self._names if name not in own}
         fields = {**fields, **made}
         for place in self._places:
@@ -352,9 +352,9 @@ class Probes:
 def _plane(
     points: Sequence[tuple[int, ...]], given: Sequence[tuple[Axis, float]]
 ) -> Iterator[tuple[tuple[int, ...], float]]:
-    """The weights that give the height of a plane at a position, or of a level one.
+    """The weights of values at points that give the height of their plane at a position.
 
-    That is so where too few points are there for another.
+    Too few points for a plane give a level one, the weighted mean.
     """
     at = np.array([axis.number_at(x) for axis, x in given])
     offsets = np.array(points) - at
@@ -367,7 +367,7 @@ def _plane(
 
 
 def _around(axis: Axis, at: float, reach: int) -> list[int]:
-    """The numbers of `reach` points before a position and as many behind it."""
+    """The numbers of `reach` points before a position and of `reach` points behind it."""
     low = math.floor(axis.number_at(at))
     numbers = range(low + 1 - reach, low + 1 + reach)
     first = -1 if axis.on_faces else 0

@@ -1,10 +1,10 @@
 """Integrals of fields over boxes, planes and walls, and means over planes along an axis, for the
 history of a march.
 
-A point stands for its control volume, a cell of the grid or, on nodes, what is nearer to a node
-than to others; of a volume at the rim of a box the part inside counts. Along an axis across which
-a box has no extent, values are interpolated as for a probe. Terms are added exactly, so that sums
-do not depend on who has which point.
+A point stands for its control volume: a cell of the grid or, on nodes, all places nearer to this
+node than to any other. Of a volume at the rim of a box the part inside counts. Along an axis on
+which a box has no extent, values are interpolated as for a probe. Terms are added exactly, so that
+sums do not depend on which process has which point.
 """
 
 import math
@@ -43,10 +43,10 @@ class Integrals:
         return bool(self._sums)
 
     def read(self, fields: Mapping[str, Any]) -> dict[str, float]:
-        """The integrals by their columns, as `integral_NAME_temperature`; `fields` as of
+        """The integrals by their columns, as `integral_NAME_temperature`; `fields`: see
         `Model.at_points` (asks all processes)."""
         problem, columns = self._problem, list[str]()
-        # In one order on all processes, as derived fields exchange ghosts.
+        # In the same order on all processes: derived fields exchange ghosts.
         arrays = {name: problem.written(name, fields) for name in self._names}
         for section, (region, weights) in zip(self._sections, self._parts, strict=True):
             for name, column in zip(section.fields, section.columns, strict=True):
@@ -67,7 +67,7 @@ class Profiles:
     """Reads the means over planes across axes that the case of a model asks for
     (`statistics.profile`).
 
-    Each plane has an exact sum of its own; a process adds the part of those that it has.
+    Each plane has its own exact sum, to which each process adds its part of the plane.
     """
 
     def __init__(self, problem: Model):
@@ -76,13 +76,13 @@ class Profiles:
         to_device, along = problem.backend.to_device, problem.grid.along
         self._lines = [to_device(along(n, line)) for n, line in enumerate(weights) if self._asked]
         self._sums: dict[int, list[Accumulator]] = {}
-        """By the number of points of an axis."""
+        """The sums of all planes, by the number of points of their axis."""
 
     def __bool__(self) -> bool:
         return bool(self._asked)
 
     def read(self, fields: Mapping[str, Any]) -> dict[str, list[float]]:
-        """A list for each profile by columns, as `profile_y_temperature`; `fields` as of
+        """A list for each profile by columns, as `profile_y_temperature`; `fields`: see
         `Model.at_points` (asks all processes)."""
         problem, backend, result = self._problem, self._problem.backend, {}
         names = dict.fromkeys(name for _, name in self._asked)
@@ -118,8 +118,8 @@ def _part(problem: Model, section: Integral) -> tuple[Region, list[Any]]:
 
 
 def weights_along(axis: Axis, low: float, high: float) -> np.ndarray:
-    """The length of each point's part of an axis, between two positions; where these are one, the
-    weights of the points around it. 0 at points of other processes."""
+    """The length of each point's part of an axis, between two positions; for equal positions, the
+    weights of the points around them. 0 at points of other processes."""
     first, stop = axis.stored
     line = np.zeros(axis.unknowns + 2)
     if abs(high - low) <= TOUCH * axis.spacing:
@@ -128,12 +128,12 @@ def weights_along(axis: Axis, low: float, high: float) -> np.ndarray:
             if first <= index < stop:
                 line[index] += weight
         return line
-    # In spacings from the low end; an end of the box so near to that of a volume is there.
+    # In spacings from the low end; an end of the box within TOUCH of a volume's end moves there.
     ends = np.array([(position - axis.lower) / axis.spacing for position in (low, high)])
     near = np.round(2.0 * ends) / 2.0
     begin, end = np.where(np.abs(ends - near) < TOUCH, near, ends)
     below = axis.numbers[first:stop] - (0.5 if axis.on_nodes else 0.0)
-    # The node at the begin of a periodic axis stands for half a spacing at its end, too.
+    # The node at the start of a periodic axis also stands for half a spacing at its end.
     for shift in (0, axis.points) if axis.periodic and axis.on_nodes else (0,):
         share = np.minimum(below + shift + 1.0, end) - np.maximum(below + shift, begin)
         line[first:stop] += axis.spacing * np.maximum(share, 0.0)

@@ -24,8 +24,8 @@ from heatsolve.time.step_size import TimeStep, TimeStepController
 FEWEST_CHECKS = 1000
 """The least number of checks in a march whose history needs only the norm."""
 Pauses = Generator[Pause, Until | None, Outcome]
-"""A run that pauses before its first iteration or step. At each pause it is sent the place of the
-next one; None: go on to the end."""
+"""A run that pauses before its first iteration or step. At each pause the program sends the place
+of the next pause; None: go on to the end."""
 
 
 def steady(
@@ -104,15 +104,15 @@ class Output(Protocol):
 Settings = Sequence[tuple[str, str]]
 Commit = Callable[[int, float], None]
 Remodel = Callable[[Settings], tuple[Model, TimeStepController, Commit] | None]
-"""Makes the model and the time steps of the case with new settings, and the call that commits the
-run to them after a step, at its time; None where the settings change nothing. Raises InputError for
-settings that no case can have."""
+"""Makes the model and the time steps of the case with new settings, and the function that commits
+the run to these settings after a step, at its time; None where the settings change nothing. Raises
+InputError for settings that no case can have."""
 
 
 def passed_by(case: Case, time_steps: TimeStepController | None, state: State) -> str:
     """Why a run of a case cannot go on from the state of an earlier run; "" if it can.
 
-    It cannot where its own march, or iteration, never comes to that state.
+    It cannot where its own march, or iteration, does not pass through that state.
     """
     if time_steps is None:
         most = case.solver.iterations
@@ -132,10 +132,10 @@ def passed_by(case: Case, time_steps: TimeStepController | None, state: State) -
 
 
 class TimeLoop:
-    """A march to the end time; outputs get the first frame, those of their schedules, and the last.
+    """A march to the end time; outputs get the first frame, their scheduled frames, and the last.
 
     Lines are read with the frames of the first output. A march that goes on from a `resumed` state
-    gives the bits of an uninterrupted one. Settings that are sent at a pause need `remodel`.
+    gives the bits of an uninterrupted march. Settings that are sent at a pause need `remodel`.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class TimeLoop:
         self._asked = Until()
 
     def run(self) -> Pauses:
-        """Make all steps. The march pauses before the first one, and where it is asked to."""
+        """Make all steps. The march pauses before the first step, and where it is asked to."""
         resumed = self._resumed
         if resumed is None:
             self._write(0.0, self._outputs)
@@ -180,9 +180,9 @@ class TimeLoop:
         return self._outcome()
 
     def _step(self) -> TimeStep | None:
-        """Make a step, or some without checks and frames and one more; None: it did not converge.
+        """Make a step, after steps without checks and frames if there are any; None: not converged.
 
-        The step is noted in the log, and written by the outputs for which it is due.
+        The log takes the step, and the outputs write it if a frame is due.
         """
         log, stepper, time_steps = self._log, self._stepper, self._time_steps
         before = self._steps_before()
@@ -218,7 +218,7 @@ class TimeLoop:
         return time_step
 
     def _steps_before(self) -> int:
-        """How many steps are made in one call, before the next one with a check or a frame."""
+        """How many steps are made in one call, before the next step with a check or a frame."""
         stepper, asked, number = self._stepper, self._asked, self._number
         if stepper.at_once == 1:
             return 0
@@ -247,7 +247,7 @@ class TimeLoop:
         return bool(self._over or log.steady or log.stopped or self._asked.stop)
 
     def _reaches(self, time_step: TimeStep) -> bool:
-        """Whether a step is the one at which the next pause was asked for."""
+        """Whether a step reaches the next pause that was asked for."""
         asked, number = self._asked, self._number
         return number >= asked.number or asked.schedule.due(number, time_step) or asked.hurried
 
@@ -288,7 +288,7 @@ class TimeLoop:
     # ---- pauses ----
 
     def _pause(self) -> Generator[Pause, Until | None, None]:
-        """Pause, until somebody says how far to go on; settings are taken at once."""
+        """Pause until the program says how far to go on; take its settings at once."""
         refused = None
         while True:
             self._problem.backend.sync()
@@ -303,11 +303,11 @@ class TimeLoop:
                 self._change(self._asked.settings)
             except InputError as error:
                 if self._problem.ranks.size > 1 and not isinstance(error, CaseError):
-                    raise  # the error may be this process's alone
+                    raise  # perhaps only this process has the error
                 refused = error
 
     def _present(self) -> Mapping[str, Any]:
-        """The fields of a frame, of now."""
+        """The fields of a frame at the present time."""
         self._stepper.present()
         self._problem.time = self._log.state.time
         return self._problem.fields
@@ -343,8 +343,8 @@ def steps_per_check(case: Case, count: int) -> int:
     """Steps from one checked step to the next, in a march of about `count` steps.
 
     It is `solver.check_every` where the case sets that key, or where the history needs more than
-    the norm; else there are about FEWEST_CHECKS checks in all. The steps of `output.sample` are
-    checked in addition.
+    the norm; otherwise there are about FEWEST_CHECKS checks in all. The steps of `output.sample`
+    are checked in addition.
     """
     forces = case.obstacles or any(name.startswith("mean") for name in case.source.model_fields_set)
     told = case.march.tolerance is not None or "check_every" in case.solver.model_fields_set
@@ -359,7 +359,7 @@ def steps_per_check(case: Case, count: int) -> int:
 def begin(
     problem: Model, time_steps: TimeStepController, resumed: State | None
 ) -> tuple[int, "Log", Stepper, Sampling]:
-    """The number of steps done so far, their log, and the stepper and sampling of the next ones."""
+    """The number of steps so far, their log, and the stepper and sampling of the next steps."""
     log, sampling = Log(problem), Sampling(problem)
     if resumed is not None:
         log.recall(resumed)

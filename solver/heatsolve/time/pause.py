@@ -20,10 +20,10 @@ MOST_SAID = 1000
 class Until:
     """How far a run goes before it pauses again, or why it ends here.
 
-    It pauses after iteration or step `number`, or before that after a step at which `schedule` is
-    due: a pause never changes the length of a step. `stop` is the reason to end the run. With
-    `settings`, keys of the case and their new values, it takes these and pauses again at once. A
-    `request` to stop lets a process that is alone pause at the next step, too.
+    It pauses after iteration or step `number`, or earlier, after a step at which `schedule` is due:
+    a pause never changes the length of a step. `stop` is the reason to end the run. With
+    `settings`, keys of the case and their new values, it takes these settings and pauses again at
+    once. A run of one process also pauses at the next step after a `request` to stop.
     """
 
     number: int = sys.maxsize
@@ -39,7 +39,7 @@ class Until:
 
     @property
     def said(self) -> str:
-        """In words."""
+        """The pause, or the settings, in words."""
         if self.settings:
             return ", ".join(f"{key} = {value}" for key, value in self.settings)
         if self.number < sys.maxsize:
@@ -63,7 +63,7 @@ class Changed:
 
     @property
     def record(self) -> list[Any]:
-        """As a checkpoint holds it."""
+        """The change as a checkpoint holds it."""
         return [self.number, self.time, [list(pair) for pair in self.settings]]
 
     @classmethod
@@ -79,20 +79,20 @@ class Changed:
 
 
 def said_of(changes: Sequence[Changed]) -> str | None:
-    """The values that were set in the course of a march, in words; None if there were none."""
+    """The values that were set during a march, in words; None without any."""
     more = [f"and {len(changes) - MOST_SAID} more"] if len(changes) > MOST_SAID else []
     return "; ".join([*map(str, changes[:MOST_SAID]), *more]) or None
 
 
 @dataclass(frozen=True)
 class Pause:
-    """A run between two iterations or steps, all processes at the same one.
+    """A run between two iterations or steps, the same on all processes.
 
-    `number`: iterations or steps so far; `time`: where a march is (s), None of a steady case;
-    `norm`: the one that was checked last; `restarted`: whether a checkpoint brought the run here.
+    `number`: iterations or steps so far; `time`: the time of a march (s), None for a steady case;
+    `norm`: the norm that was checked last; `restarted`: whether a checkpoint brought the run here.
     `present` makes the fields of a frame and returns them by name (asks all processes), each
-    multiplied by 1 / `back`; they are lent until the run goes on. `refused`: why it did not take
-    the settings that it was sent.
+    multiplied by 1 / `back`; valid until the run goes on. `refused`: why the run did not take the
+    settings that it was sent.
     """
 
     problem: Model
@@ -106,6 +106,6 @@ class Pause:
     refused: InputError | None = None
 
     def stored(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Fields, by default those of a file, at its points that this process owns (asks all)."""
+        """Fields, by default of a file, at this process's points of it (asks all processes)."""
         blocks = self.problem.stored(names, self.present())
         return blocks if self.back == 1.0 else {k: self.back * v for k, v in blocks.items()}

@@ -15,7 +15,7 @@ class Schedule:
 
     steps: every `steps`-th step. seconds, times: the first step that ends at or after each multiple
     of this time, or at or after each of these times (s); no step is shortened to meet a time. A
-    time that is earlier than a moment by rounding only counts as that moment.
+    step that ends before such a time by rounding only counts as ending at it.
     """
 
     steps: int | None = None
@@ -35,7 +35,7 @@ class Schedule:
         return self.steps is None and self.seconds is None and not self.times
 
     def due(self, number: int, time_step: TimeStep) -> bool:
-        """Whether it is due after step `number`, counted from 1."""
+        """Whether something is due after step `number`, counted from 1."""
         if self.steps is not None:
             return number % self.steps == 0
         if self.empty:
@@ -51,8 +51,8 @@ class Schedule:
         return bisect.bisect_right(self.times, time)
 
     def until(self, number: int, time: float, step: float) -> int:
-        """Steps of this length, after `number` of them up to a time, of which none but the last
-        can be one after which it is due; at least 1."""
+        """The number of steps of length `step`, after step `number`, which ended at `time`, up to
+        the first step after which something can be due; at least 1."""
         if self.steps is not None:
             return self.steps - number % self.steps
         if self.empty:
@@ -67,7 +67,7 @@ class Schedule:
         return max(1, math.ceil(min(steps, 2.0**53)))
 
     def count_with_last(self, steps: int, end: float) -> int:
-        """How often it is due in about `steps` even steps up to the `end`, and after the last."""
+        """How often something is due in about `steps` even steps to `end`, the last included."""
         if self.empty:
             return 1
         if self.steps is not None:

@@ -1,7 +1,7 @@
 """Spectra of fields along a periodic axis, averaged over the lines along it.
 
-On the host, in double precision, by NumPy's FFT: libraries of FFTs and the number of processes
-differ in their roundings, so spectra are the one statistic without a promise of equal bits.
+NumPy's FFT makes them on the host, in double precision. FFT libraries and numbers of processes
+differ in rounding, so spectra are the only statistic without a promise of equal bits.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ class Spectra:
     """Makes the spectra that the case of a model asks for (`statistics.spectrum`).
 
     With m waves along the axis, E_m is the mean over all lines of 2 |c_m|^2, where the c_m are the
-    coefficients of the Fourier series; of |c_m|^2 for m = 0 and, of n points, for m = n/2. So the
-    sum of all E_m is the mean of the square of the field (Parseval).
+    coefficients of the Fourier series; for m = 0, and for m = n/2 of n points, it is the mean of
+    |c_m|^2. So the sum of all E_m is the mean of the square of the field (Parseval).
     """
 
     def __init__(self, problem: Model):
@@ -34,7 +34,7 @@ class Spectra:
         return bool(self._asked)
 
     def read(self, fields: Mapping[str, Any]) -> dict[str, list[float]]:
-        """E_0 ... E_(n/2) for each spectrum by columns, as `spectrum_x_velocity_x`; `fields` as of
+        """E_0 ... E_(n/2) for each spectrum by columns, as `spectrum_x_velocity_x`; `fields`: see
         `Model.at_points` (asks all processes)."""
         problem, result = self._problem, {}
         names = dict.fromkeys(name for _, name in self._asked)
@@ -47,7 +47,7 @@ class Spectra:
         return result
 
     def _of_lines(self, number: int, block: np.ndarray) -> np.ndarray | None:
-        """The share of the lines that end in this block, None where they go on in another."""
+        """The part of E_m from lines that end in this block, None if they go on in another."""
         grid, axis = self._problem.grid, self._problem.grid.axes[number]
         padded = np.zeros([axis.points if n == number else m for n, m in enumerate(block.shape)])
         place: list[Any] = [slice(None)] * block.ndim
@@ -68,8 +68,8 @@ class Spectra:
         return power.sum(axis=tuple(n for n in range(grid.dimension) if n != number))
 
     def _summed(self, number: int, coefficients: np.ndarray) -> np.ndarray | None:
-        """The coefficients of whole lines, handed on from block to block along the axis; of all but
-        the last block None."""
+        """The coefficients of whole lines, summed from block to block along the axis; None before
+        the last block."""
         ranks, dims = self._problem.ranks, self._problem.dims
         if dims[number] == 1:
             return coefficients

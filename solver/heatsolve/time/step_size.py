@@ -15,30 +15,30 @@ MOST_STEPS = 2.0**53
 SHORTEST_STEP = 1e-290
 """Bounds between which steps can be counted, and 1 / step computed."""
 FUZZ = 1e-9
-"""A last step shorter than the others by less than this (relative) is one of them."""
+"""A last step that is shorter by less than this (relative) counts as a full step."""
 HEADROOM = 1.1
-"""Velocities that outgrow a step find the next one as short as this many times larger ones need."""
+"""When velocities outgrow a step, the next step is made for velocities this many times larger."""
 SLOWER = 0.7
-"""A step becomes longer when velocities are less than this share of those it was chosen for."""
+"""A step becomes longer when velocities fall below this share of the velocities it allows."""
 GROWTH = 2.0
-"""A step is at most this many times as long as the one before it."""
+"""A step is at most this many times as long as the step before it."""
 SHORTER = 8.0
 ENDS = (0.0, 1.0)
 WITHIN = tuple(n * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0 for n in range(1, 9))
-"""Shares of a step that is being chosen after which walls and forces are looked at: in the golden
-section, so that what has a period does not hide between them."""
+"""Shares of a step after which walls and forces are evaluated while the step is chosen: multiples
+of the golden section, so that no periodic change hides between them."""
 FLOOR = 0.05
-"""The share of the sum over the axes of speed / h for which a step has room along any of them."""
+"""The least share of the sum over the axes of speed / h that a step allows along each axis."""
 REACH = 50.0
-"""A step of implicit diffusion in units of h^2 / (2 nu) (of the axes together)."""
+"""The longest step of implicit diffusion, times the sum over the axes of 2 nu / h^2."""
 LARGEST_RATE = 1e300
 DIGITS = 6
-"""Digits to which a step that follows is rounded down, so that all machines choose the same."""
+"""Digits to which a step that follows velocities is rounded down, so that all machines agree."""
 
 
 @dataclass(frozen=True)
 class TimeStep:
-    """One step of a march, in its parts; whether it ends the march, and is shorter for that."""
+    """One step of a march, in its parts; whether it ends the march, and was shortened for that."""
 
     parts: tuple[Substep, ...]
     last: bool
@@ -51,7 +51,7 @@ class TimeStep:
 
 
 class TimeStepController(ABC):
-    """Chooses the steps of a march of `problem`; `warning` says if one is unstable, but allowed.
+    """Chooses the steps of a march of `problem`; `warning` tells of an unstable, allowed step.
 
     Raises InputError where the case's explicit scheme would be unstable.
     """
@@ -62,7 +62,7 @@ class TimeStepController(ABC):
     """Steps to the end, as far as is known before the march."""
     warning = ""
     follows = False
-    """Whether steps follow the velocities of the moment."""
+    """Whether steps follow the present velocities."""
 
     def __init__(self, case: Case):
         self.case, self.time = case, case.march
@@ -87,20 +87,20 @@ class TimeStepController(ABC):
         """Step `number` (from 0), from a time and its fields."""
 
     def alike(self, number: int) -> int:
-        """Steps from number `number` on that are of one length, as far as is known: 1 or more."""
+        """Steps of one length from step `number` on, as far as is known; at least 1."""
         return 1
 
     @abstractmethod
     def passes(self, number: int, time: float, shortened: bool) -> bool:
-        """Whether this march comes through a step of an earlier one."""
+        """Whether this march passes through a step of an earlier march."""
 
     def steps_in_all(self, number: int, time: float) -> int:
-        """Steps of the whole march, as far as is known after this number of them."""
+        """Steps of the whole march, as far as is known after `number` steps."""
         return self.count
 
 
 class EvenTimeSteps(TimeStepController):
-    """Steps of one length, the last one shortened where it does not divide the end time."""
+    """Steps of one length; the last step is shortened if they do not divide the end time."""
 
     def __init__(self, problem: Model):
         super().__init__(problem.case)
@@ -116,7 +116,7 @@ class EvenTimeSteps(TimeStepController):
         return TimeStep(parts, last, last and parts[-1].length < self.step * (1.0 - FUZZ))
 
     def alike(self, number: int) -> int:
-        return max(1, self.count - 1 - number)  # the last one may be shorter
+        return max(1, self.count - 1 - number)  # the last step may be shorter
 
     def passes(self, number: int, time: float, shortened: bool) -> bool:
         if number == self.count:
@@ -125,10 +125,10 @@ class EvenTimeSteps(TimeStepController):
 
 
 class FollowingTimeSteps(TimeStepController):
-    """Steps that `time.cfl` allows for the velocities of the moment, and of walls until their end.
+    """Steps that `time.cfl` allows for the present velocities, and for walls until a step's end.
 
-    A step stays as long as it is while they allow it and no much longer one, so that there are
-    few lengths: some systems belong to one, and steps of one length are more accurate together.
+    The length stays the same while velocities allow it, but no much longer step. So there are few
+    lengths: some linear systems serve one length, and equal steps are more accurate.
     """
 
     follows = True
@@ -153,7 +153,7 @@ class FollowingTimeSteps(TimeStepController):
         return {"step": self.step, "rate": self._rate, **speeds}
 
     def recall(self, state: Mapping[str, float]) -> None:
-        if not state:  # of transport in even steps, by an earlier version
+        if not state:  # by an earlier version, with even steps of transport
             return
         self.step, self._rate = state["step"], state["rate"]
         known = [speed for key, speed in state.items() if key.startswith("speed ")]
@@ -170,7 +170,7 @@ class FollowingTimeSteps(TimeStepController):
         left = self.time.end - time
         length = left if left < self.step * (1.0 - FUZZ) else self.step
         last = left <= self.step * (1.0 + FUZZ)
-        # A step that only the end keeps from being longer is not one of a march to a later end.
+        # Where only the end bounds a step, a march to a later end makes a longer one.
         shortened = length < self.step or (last and self._ends_all)
         return TimeStep((Substep(time, length, 0.0),), last, shortened)
 
@@ -185,10 +185,10 @@ class FollowingTimeSteps(TimeStepController):
             self._choose(time, fields, 1.0, GROWTH * self.step)
 
     def _choose(self, time: float, fields: Mapping[str, Any], spare: float, longest: float) -> None:
-        """The longest step that its own velocities and forces allow, `spare` times as large.
+        """Choose the longest step for `spare` times the velocities, and the forces, until its end.
 
-        What walls and forces are like depends on its end: so a step that they do not allow is
-        tried shorter, not more than SHORTER times at once, for it may only have looked too far.
+        Walls and forces vary until the end of a step. So a step that they do not allow is tried
+        again, shorter by a factor of SHORTER at most: it may only have reached too far ahead.
         """
         problem, end = self._problem, self.time.end
         assert self.time.cfl is not None
@@ -207,7 +207,7 @@ class FollowingTimeSteps(TimeStepController):
             except InputError:
                 if not problem.walls_vary or step < SHORTEST_STEP:
                     raise
-                limit = 0.0  # of walls that are too fast later
+                limit = 0.0  # walls are too fast later in the step
             else:
                 if limit == 0.0:  # allowed to be unstable, and no step is stable
                     return
@@ -217,13 +217,13 @@ class FollowingTimeSteps(TimeStepController):
             step, self._ends_all = max(allowed, step / SHORTER), False
         short = step == longest
         self._chosen_for = speeds
-        # A step that only the one before it keeps from being longer is chosen anew next time.
+        # Where only the step before bounds this step, the next step is chosen anew.
         self._rate = LARGEST_RATE if short else self._courant_rate(speeds)
-        count_steps(end, step)  # refuses what is too short, to be rounded, too
+        count_steps(end, step)  # raises for a step too short to count or round
         self.step = rounded_down(step)
 
     def _courant_rate(self, speeds: Sequence[float]) -> float:
-        """The sum over the axes of speed / h (1/s); of accelerations, in 1/s2."""
+        """The sum over the axes of speed / h (1/s); for accelerations in 1/s2."""
         return sum(u / h for u, h in zip(speeds, self._problem.steps_along_axes, strict=True))
 
     def _times(self, time: float, step: float, shares: Sequence[float]) -> list[float]:
@@ -231,7 +231,7 @@ class FollowingTimeSteps(TimeStepController):
         return [min(time + share * step, self.time.end) for share in shares]
 
     def _reach(self) -> float:
-        """Beyond it, implicit diffusion would be stable, but has little to do with the truth."""
+        """The longest step of implicit diffusion (s): a longer step is stable, but inaccurate."""
         problem = self._problem
         if self.time.diffusion == "explicit":
             return math.inf
@@ -240,9 +240,9 @@ class FollowingTimeSteps(TimeStepController):
         return REACH / rate if rate > 0.0 else math.inf
 
     def _step_of_forces(self, times: Sequence[float], fields: Mapping[str, Any]) -> float:
-        """In which forces alone take a fluid from rest to a Courant number of `cfl`.
+        """The step in which forces alone take a fluid from rest to a Courant number of `cfl`.
 
-        From rest there is no velocity yet that tells how fast it will be.
+        A fluid at rest has no velocity yet that could bound the step.
         """
         rate = self._courant_rate(self._problem.accelerations(fields, *times))
         assert self.time.cfl is not None
@@ -260,7 +260,7 @@ class FollowingTimeSteps(TimeStepController):
 
 
 def time_step_controller(problem: Model) -> TimeStepController:
-    """Steps that follow velocities, or even ones."""
+    """Steps that follow velocities, or even steps."""
     if follows(problem.case):
         return FollowingTimeSteps(problem)
     return EvenTimeSteps(problem)
@@ -272,7 +272,7 @@ def follows(case: Case) -> bool:
 
 
 def rounded_down(step: float) -> float:
-    """To `DIGITS` digits."""
+    """A step rounded down to `DIGITS` digits."""
     unit = 10.0 ** (math.floor(math.log10(step)) - DIGITS + 1)
     return math.floor(step / unit) * unit or step
 
@@ -295,9 +295,9 @@ def step_length(problem: Model) -> tuple[float, str]:
 
 
 def unstable(time: Time, step: float, limit: float) -> str:
-    """The warning of a step that is longer than a scheme allows, where the case permits it.
+    """The warning for a step that is longer than a scheme allows, if the case permits it.
 
-    Raises InputError where it does not.
+    Raises InputError if the case does not.
     """
     name = "explicit Euler" if time.scheme == "explicit" else time.scheme
     key = "step" if time.step is not None else "cfl"
@@ -308,21 +308,21 @@ def unstable(time: Time, step: float, limit: float) -> str:
 
 
 def count_steps(end: float, step: float) -> int:
-    """Steps to the end time; the last one is shortened where the step does not divide it."""
+    """Steps to the end time; the last step is shortened if the length does not divide it."""
     if min(step, end) < SHORTEST_STEP or end > step * MOST_STEPS:
         raise InputError(f"time: a step of {step:.6g} is too small to reach t = {end:.6g}")
     return max(1, math.ceil(end / step - FUZZ))
 
 
 def substeps(time: Time, number: int, step: float, count: int) -> Iterator[Substep]:
-    """The parts of step `number` of even ones.
+    """The parts of step `number`, of steps of equal length.
 
     Crank-Nicolson does not damp the jumps of a start, so its first two steps are four half-steps
     of backward Euler (R. Rannacher, Numer. Math. 43 (1984), 309).
     """
     start = number * step
     left = time.end - start
-    # What rounding takes from the last step is left to it: a march to a later end is the same.
+    # A last step shorter by rounding only stays full, as it is in a march to a later end.
     length = left if number == count - 1 and left < step * (1.0 - FUZZ) else step
     theta = {"crank-nicolson": 0.5, "backward-euler": 1.0}.get(time.scheme, 0.0)
     if time.scheme == "crank-nicolson" and number < 2:

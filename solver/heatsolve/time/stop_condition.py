@@ -14,9 +14,9 @@ from heatsolve.stencil.expressions import comparing_finite
 
 
 class StopCondition:
-    """Whether `stop.when` holds for the rows of a history so far, of which it reads the last ones.
+    """Whether `stop.when` holds, by the last rows of a history.
 
-    So it is the same on all processes and behind a restart.
+    So all processes decide alike, also after a restart.
     """
 
     def __init__(self, stop: Stop):
@@ -26,9 +26,9 @@ class StopCondition:
         self._seconds = seconds_of(stop.over)
 
     def holds(self, history: Mapping[str, Sequence[Any]]) -> bool:
-        """Whether it holds after the last row; what is not finite does not.
+        """Whether the condition holds at the last row; a value that is not finite does not hold.
 
-        Raises InputError for a column that there is not.
+        Raises InputError for a column that the history does not have.
         """
         count = len(history["iteration"])
         if self._when is None or not count:
@@ -48,8 +48,8 @@ class StopCondition:
         return bool(value) and bool(np.isfinite(value))
 
     def _change(self, columns: Mapping[str, Sequence[float]], name: str) -> float:
-        """(largest - smallest) / largest magnitude over the last rows, of as long as `stop.over`;
-        infinite where the history is shorter."""
+        """(largest - smallest) / largest magnitude over the last rows, which span `stop.over`;
+        infinite if the history is shorter."""
         axis = "time" if self._steps is None else "iteration"
         over = self._seconds if self._steps is None else float(self._steps)
         assert over is not None

@@ -28,7 +28,7 @@ SHAPES = {"circle": ("center", "radius"), "box": ("lower", "upper")}
 """The keys of `[[obstacle]]` that a shape needs."""
 STILL = Condition.model_construct(value=ZERO)
 LEVEL = Condition.model_construct(gradient=ZERO)
-"""The conditions of a velocity at a wall that moves nothing, and at one that lets it slip."""
+"""The conditions of a velocity that is 0 at a wall, and of a velocity that slips along it."""
 NOT_MIXED = 'must be "float64" or "float32" with model.kind = "flow"'
 
 
@@ -120,12 +120,12 @@ class CollocatedCase(Case):
 class Obstacle(Section):
     """`[[obstacle]]`: a body at rest in a flow: a circle, a box, or any shape by an expression.
 
-    Its surface has a given temperature or concentration, or lets nothing of it through.
+    Its surface has a given temperature or concentration, or lets none through.
     """
 
     shape: Shape
-    """`"circle"` (in 3D a sphere), `"box"`, or an expression that is true inside, as `"x > 1 and
-    y < 0.5*x"`; data are 0.5 and more inside."""
+    """`"circle"` (in 3D a sphere), `"box"`, or an expression that is true inside, such as `"x > 1
+    and y < 0.5*x"`; data are 0.5 or more inside."""
     center: tuple[Real, ...] | None = None
     """The centre of a circle."""
     radius: PositiveReal | None = None
@@ -135,18 +135,17 @@ class Obstacle(Section):
     upper: tuple[Real, ...] | None = None
     """The high corner of a box."""
     temperature: Real | None = None
-    """The value of this carried quantity at the surface; without it nothing goes through the
-    surface."""
+    """The value of this carried quantity at the surface; without a value the flux there is 0."""
     concentration: Real | None = None
 
     @property
     def corners(self) -> tuple[tuple[float, ...], ...]:
-        """Every point that it is given by."""
+        """The points that define the obstacle: its centre, or its corners."""
         return tuple(c for c in (self.center, self.lower, self.upper) if c is not None)
 
     @property
     def extent(self) -> tuple[tuple[float, float], ...]:
-        """From where to where it reaches along x, y, z; none for an expression."""
+        """The bounds of the obstacle along x, y, z; empty for an expression."""
         if self.center is not None and self.radius is not None:
             return tuple((x - self.radius, x + self.radius) for x in self.center)
         return tuple(zip(self.lower or (), self.upper or (), strict=False))
@@ -216,7 +215,7 @@ class StaggeredTime(Time):
     diffusion_scheme: Literal["explicit", "crank-nicolson"] = Field(
         default="explicit", alias="diffusion"
     )
-    """With flow and `adams-bashforth`: `crank-nicolson` sets no limit to the step."""
+    """With flow and `adams-bashforth`: `crank-nicolson` diffusion does not limit the step."""
 
     @property
     def diffusion(self) -> str:
@@ -265,8 +264,8 @@ class StaggeredCase(Case):
     def condition(self, field: str, side: str) -> Condition | None:
         """The condition of a field at a wall; None where the projection finds its value.
 
-        At a no-slip wall and an inflow it is the given velocity, or 0; along a free-slip wall and
-        at an outflow the velocity is level.
+        At a no-slip wall and an inflow a velocity has the given value, or 0; along a free-slip wall
+        and at an outflow its gradient is 0.
         """
         wall = getattr(self.boundary, side)
         condition: Condition | None = getattr(wall, field)
@@ -350,7 +349,7 @@ class StaggeredCase(Case):
                         yield (*path, name), 'must be 0 with kind = "no-slip", which nothing passes'
 
     def _mistaken_obstacles(self) -> Found:
-        """Yield obstacles that cannot be here."""
+        """Yield obstacles that do not fit the grid, the solver or the carried quantities."""
         grid = self.grid
         if self.obstacles and self.solver.method in ("fft", "sor", "chebyshev"):
             yield ("solver", "method"), f'must not be "{self.solver.method}" with obstacles'
@@ -386,6 +385,6 @@ def equation(case: Case) -> str:
 
 
 def cases(model: Mapping[str, Any]) -> list[type[Case]]:
-    """The cases that this `[model]` may mean, the one that it does mean first."""
+    """The classes of case that a `[model]` may mean, first the class that this one means."""
     result: list[type[Case]] = [StaggeredCase, CollocatedCase]
     return result[::-1] if model.get("scheme") == "collocated" else result

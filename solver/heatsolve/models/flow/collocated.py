@@ -20,7 +20,7 @@ MOST_KEPT = 16
 
 
 class Collocated(MultiFieldModel):
-    """Velocity and pressure on the same nodes; a wall's nodes hold a value, or copy what is inside.
+    """Velocity and pressure on the same nodes; wall nodes hold a value, or copy the node inside.
 
     `density` is rho (kg/m3).
     """
@@ -63,8 +63,9 @@ class CollocatedStep(RungeKutta):
         self._given = (self._b, *weights, *walls)
         self.longest = self._machine.longest_pass(flow.pressure_sweep, self._q, self._given)
         self._plays_back = not problem.driven_in_time
-        # By the arrays and the length of a step: the arrays of the pressure after it, the newer
-        # first, and its record. By the array that it begins with, the record of the pressure.
+        # `_ends` and `_plays`, by the length and the arrays of a step: the arrays of the pressure
+        # after the step, the newer first; and the recorded step. `_pressures`, by their first
+        # array: recorded sweeps.
         self._ends: dict[Any, tuple[Any, Any]] = {}
         self._plays: dict[Any, Callable[[], None]] = {}
         self._pressures: dict[int, tuple[Callable[[], None], dict[str, Any]]] = {}
@@ -111,7 +112,7 @@ class CollocatedStep(RungeKutta):
         dt, rho, nu = part.length, problem.density, model.viscosity
         old = tuple(start.values())
         problem.write_walls({**start, "pressure": p}, part.start)
-        for wall in reversed(problem.walls["pressure"]):  # for sweeps that end in this array
+        for wall in reversed(problem.walls["pressure"]):  # an odd number of sweeps ends in q
             if wall.condition.value is not None:
                 problem.write_wall(q, "pressure", wall, part.start)
         reciprocals = [1.0 / number for number in (dt, *[2.0 * h for h in spacings])]
@@ -127,7 +128,7 @@ class CollocatedStep(RungeKutta):
     def _find_pressure(self, p: Any, q: Any) -> tuple[Any, Any]:
         """Make all sweeps, from p to q and back; return both arrays, the newer first."""
         done = 0
-        along = (self._b,) if self.problem.halo.depth > 1 else ()  # which the margin reads, too
+        along = (self._b,) if self.problem.halo.depth > 1 else ()  # the margin reads b, too
         while done < self._sweeps:
             left = self._sweeps - done
             args = [self._given] * left, [None] * left, done, along
@@ -136,7 +137,7 @@ class CollocatedStep(RungeKutta):
         return p, q
 
     def _play_pressure(self, p: Any, q: Any) -> tuple[Any, Any]:
-        """The same, played back: for a step of a length that may not come again."""
+        """As `_find_pressure`, played back: for a step whose length may not come again."""
         if id(p) not in self._pressures:
             ends: dict[str, Any] = {}
 

@@ -6,10 +6,10 @@ all other derivatives central. The equation of the pressure is the divergence of
 equation with div u = 0 at the end of the step; each step makes a number of Jacobi sweeps for it.
 It is 2D, with u and v along x and y.
 
-The staggered scheme is the one of F. H. Harlow and J. E. Welch (Phys. Fluids 8 (1965), 2182): p at
-the centres of cells, each velocity on the faces across it. The face behind a cell has the cell's
-index, so a cell lies between the faces [at - 1] and [at]. Convection is the divergence of the flux
-of momentum. Its forms:
+The staggered scheme is by F. H. Harlow and J. E. Welch (Phys. Fluids 8 (1965), 2182): p at the
+centres of cells, each velocity on the faces across it. The face behind a cell has the cell's index,
+so a cell lies between the faces [at - 1] and [at]. Convection is the divergence of the flux of
+momentum. Its forms:
 
 - central means, which conserve momentum, and energy where div u = 0;
 - skew-symmetric, sum F u_neighbour / 2, which conserves energy for any div u (R. W. C. P.
@@ -34,7 +34,7 @@ from heatsolve.stencil.language import (
 def pressure_source(i, j, u, v, of_b, per_dt, per_2dx, per_2dy):
     """`of_b` times rho (div u / dt - (du/dx)^2 - 2 du/dy dv/dx - (dv/dy)^2).
 
-    `per_dt` and so on are reciprocals: a GPU takes longer for a division than for the rest.
+    The `per_` arguments are reciprocals: a GPU takes longer for a division than for the rest.
     """
     du_dx = (u[i, j + 1] - u[i, j - 1]) * per_2dx
     dv_dy = (v[i + 1, j] - v[i - 1, j]) * per_2dy
@@ -48,7 +48,7 @@ def pressure_sweep(i, j, p, b, of_x, of_y, *walls):
     """A sweep of Jacobi's for the pressure; b is the result of `pressure_source`, the right side
     times its weight.
 
-    `walls`, see `Mirrored` of `stencil.language`, are those whose node copies the pressure inside.
+    `walls` (see `Mirrored` of `stencil.language`) have nodes that copy the pressure inside.
     """
     p = Mirrored(p, (i, j), walls)
     along_x, along_y = p[i, j + 1] + p[i, j - 1], p[i + 1, j] + p[i - 1, j]
@@ -87,7 +87,7 @@ def collocated_weights(dt: Any, rho: Any, dx: Any, dy: Any) -> tuple[Any, ...]:
     """dt / h, dt / (2 rho h) and dt / h^2, each along x and y, computed once, as
     `pressure_weights` are.
 
-    From numbers in the precision of the field they have the bits that a sweep would compute.
+    Numbers in the precision of the field give the bits that a sweep would compute.
     """
     pushes = dt / (2 * rho * dx), dt / (2 * rho * dy)
     return dt / dx, dt / dy, *pushes, dt / (dx * dx), dt / (dy * dy)
@@ -111,9 +111,9 @@ WIDE = ("central4", "upwind3")
 
 
 def wide_flux(form, speed, w, lower, upper, second):
-    """speed times w at a face: the mean of both sides minus a sixth of the second difference.
+    """speed times w at a face: w is the mean of both sides minus a sixth of the second difference.
 
-    The second difference is the mean of both sides (`central4`) or the upwind one (`upwind3`).
+    The second difference is the mean of both sides (`central4`) or of the upwind side (`upwind3`).
     """
     if form == "upwind3":
         here = where(speed > 0.0, second[lower], second[upper])
@@ -178,7 +178,7 @@ def momentum(dimension: int, component: int, form: str, buoyant: bool) -> Point:
 
     component: c, the number of the axis, slowest axis 0. b: the buoyancy, lift (T - T_neutral).
 
-    Arguments: all components (slowest axis first); the `second_differences` of this one for `WIDE`
+    Arguments: all components (slowest axis first); the `second_differences` of u_c for `WIDE`
     forms; the force f; if `buoyant`, the temperature T, lift and T_neutral; nu (`ZERO` leaves out
     diffusion) and 1 / h of each axis (slowest first); beside obstacles the weights of `laplacian`.
     """
@@ -257,8 +257,8 @@ def stage(rate: Point, surfaces: int = 0) -> Point:
 def ahead(rate: Point) -> Point:
     """Adams and Bashforth's rate, L(u) + share (L(u) - L_before), and L(u).
 
-    Arguments: the rate of the step before, half the ratio of this step's length to its length, and
-    the arguments of `rate`.
+    Arguments: the rate of the step before, half the ratio of this step's length to the length of
+    the step before, and the arguments of `rate`.
     """
 
     def extrapolated_rate(at, before, share, *args):
@@ -287,7 +287,7 @@ def adams(rate: Point, surfaces: int = 0) -> Point:
 
 
 def diffused(at, rate, w, nu, *inverse_spacings):
-    """A rate and nu div grad w."""
+    """A rate plus nu div grad w."""
     return rate[at] + nu * laplacian(w, at, inverse_spacings)
 
 
@@ -353,7 +353,7 @@ def projected_outflow(at, w, p, dt, per_h, mobility=ZERO):
 
 
 def raised(at, w, amount):
-    """u and a number."""
+    """u plus a number."""
     return w[at] + amount
 
 
@@ -388,7 +388,7 @@ def kinetic_energy(at, *velocities):
 
 
 def enstrophy(at, *args):
-    """|rot u|^2 / 2 of a cell: of each component of rot u, the mean of the squares at its edges."""
+    """|rot u|^2 / 2 of a cell: for each component of rot u, the mean square at the cell's edges."""
     count = len(args) // 2
     velocities, inverse_spacings, total = args[:count], args[count:], 0.0
     for first in range(count):
@@ -438,7 +438,7 @@ def conductance(axis: int) -> Point:
 
 
 def enclosed(at, *faces):
-    """1 for a cell all of whose faces are closed, 0 for others; conductances slowest axis first."""
+    """1 for a cell with closed faces only, 0 for other cells; conductances slowest axis first."""
     total = 0.0
     for axis, face in enumerate(faces):
         total = total + (face[at] + face[face_after(at, axis)])
@@ -447,15 +447,15 @@ def enclosed(at, *faces):
 
 
 def filled(at, c, owner, value):
-    """The surface's value inside obstacles."""
+    """c, and inside obstacles the value of their surfaces."""
     return where(owner[at] < 0.0, value[at], c[at])
 
 
 def unbalanced(c, at, rest, number, nu, inverse_spacings, weights, drag, value, owner):
     """The loss of a quantity to obstacle `number`.
 
-    Inside the obstacle it is the rate of the scheme without obstacles: `rest` and diffusion. Beside
-    it, it is the excess of that rate over the true one.
+    Inside the obstacle the loss is the rate of the scheme without obstacles: `rest` plus diffusion.
+    Beside the obstacle it is the excess of that rate over the true rate.
     """
     plain = laplacian(c, at, inverse_spacings)
     inside = rest + nu * plain
@@ -487,7 +487,7 @@ def force(dimension: int, component: int, form: str) -> Point:
 
 @cache
 def release(dimension: int, form: str) -> Point:
-    """The gain from an obstacle of a quantity that the flow carries, over a cell's volume.
+    """The gain of a carried quantity from an obstacle, over a cell's volume.
 
     Arguments: the quantity; then as for `force` after the pressure.
     """

@@ -39,8 +39,9 @@ NEAREST = 1e-6
 class SurfaceCuts:
     """The lines from points to their neighbours in one direction that meet a surface.
 
-    `cut` is true where they do, from either side. For points in the fluid `share` is the distance
-    to the surface in spacings, `owner` the number of the obstacle, from 1; elsewhere 1 and 0.
+    `cut` is true where a point's line meets a surface, from either side. For points of the fluid
+    beside a surface `share` is the distance to it in spacings, `owner` the number of its obstacle,
+    from 1; for all other points they are 1 and 0.
     """
 
     cut: np.ndarray
@@ -62,8 +63,8 @@ def owners(obstacles: Sequence[Any], positions: Mapping[str, np.ndarray]) -> np.
 class Obstacles:
     """The obstacles of a case on a grid of positions, its ghosts included.
 
-    They are found on the host, where expressions are evaluated. At ghosts only `owner` is valid:
-    all else needs neighbours beyond them.
+    The host finds them, because it evaluates expressions. At ghosts only `owner` is valid: all
+    other results need neighbours beyond the ghosts.
     """
 
     def __init__(self, case: Case, grid: Grid):
@@ -73,7 +74,7 @@ class Obstacles:
         """The number of the obstacle at every point, see `owners`."""
 
     def _owners(self, positions: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Also for positions beyond the ends of periodic axes, and with both ends as one place."""
+        """As `owners`, also beyond the ends of periodic axes, and with both ends as one place."""
         images: list[dict[str, np.ndarray]] = [dict(positions)]
         for axis in self._grid.axes:
             if axis.periodic:
@@ -112,7 +113,7 @@ class Obstacles:
 class Stencil:
     """Differences beside obstacles for one quantity, on the host; `values` are its surface values.
 
-    An obstacle without a value insulates: there the neighbour is a mirror image.
+    An obstacle without a value insulates: the neighbour inside it is a mirror image of the point.
     """
 
     def __init__(self, case: Case, grid: Grid, values: Sequence[float | None]):
@@ -120,7 +121,7 @@ class Stencil:
         valued = np.array([False, *(value is not None for value in values)])
         surface = np.array([0.0, *(value or 0.0 for value in values)])
         self.inside = valued[obstacles.owner]
-        """Whether a point lies in an obstacle with a value, which the quantity then has."""
+        """Whether a point lies in an obstacle with a value: the quantity has this value there."""
         self.owner = np.where(self.inside, -obstacles.owner, 0)
         """The number of the obstacle beside a point; negative for a point inside it."""
         self.weights: list[np.ndarray] = []
@@ -152,7 +153,7 @@ class Stencil:
         """The value that a quantity approaches where only the surface acts on it."""
 
     def mobility(self, dt: float, nu: float) -> np.ndarray:
-        """1 / (1 + dt nu drag), and 0 inside: the share of a change that a step keeps."""
+        """1 / (1 + dt nu drag), 0 inside obstacles: the share of a change that a step keeps."""
         return np.where(self.inside, 0.0, 1.0 / (1.0 + dt * nu * self.drag))
 
 
@@ -160,7 +161,7 @@ class ImmersedBoundary:
     """The obstacles of a flow on a backend.
 
     `places` gives the positions of each quantity that the flow moves, `regions` its unknowns,
-    `diffusivities` its coefficient (m2/s); `components` names the velocities, slowest axis first.
+    `diffusivities` its diffusivity (m2/s); `components` names the velocities, slowest axis first.
     """
 
     def __init__(
@@ -234,7 +235,7 @@ class ImmersedBoundary:
             self._backend.sweep(flow.filled, fields[name], self._grid.interior, *args)
 
     def conductances(self, dt: float, lines: Sequence[Any]) -> list[Any]:
-        """The conductances of the pressure, from those without obstacles; slowest axis first."""
+        """The conductances of the pressure, from `lines` without obstacles; slowest axis first."""
         result = []
         for number, (name, line) in enumerate(zip(self._components, lines, strict=True)):
             array = self._backend.zeros(self._grid.shape)
@@ -248,10 +249,10 @@ class ImmersedBoundary:
     def measures(
         self, fields: Mapping[str, Any], second_differences: Callable[[str], Sequence[Any]]
     ) -> dict[str, float]:
-        """For each obstacle the force on it over rho, and its release of each carried quantity of
-        which it has a value (asks all processes).
+        """The force on each obstacle over rho, and its release of each carried quantity that has a
+        value on its surface (asks all processes).
 
-        In 2D for a unit of thickness. The ghosts of `fields` hold the walls' values;
+        In 2D both are per unit of thickness. The ghosts of `fields` hold the walls' values;
         `second_differences` gives the second differences for wide convection.
         """
         dimension, spacings = self._grid.dimension, [axis.spacing for axis in self._grid.axes]

@@ -1,4 +1,4 @@
-"""Implicit diffusion of a staggered flow: the linear system of what a step adds to a quantity."""
+"""Implicit diffusion of a staggered flow: the linear system for the increment of a quantity."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class ImplicitDiffusion:
-    """Diffusion by the theta scheme: a linear system for what a step adds to a quantity, d.
+    """Diffusion by the theta scheme: a linear system for d, the increment of a quantity in a step.
 
-    (1/dt - theta nu div grad) d = r, where r holds all rates, diffusion at what is known by then
-    included. At walls d = 0, as their values at the time of r are those of t + theta dt (J. Kim and
-    P. Moin, J. Comput. Phys. 59 (1985), 308, eq. 3 with theta = 1/2, convection by Adams and
-    Bashforth). Solved to the tolerance of `case.solver`.
+    (1/dt - theta nu div grad) d = r, where r is the sum of all rates, diffusion of the known field
+    included. At walls d = 0, because the ghosts of the known field already hold the values at t +
+    theta dt (J. Kim and P. Moin, J. Comput. Phys. 59 (1985), 308, eq. 3 with theta = 1/2,
+    convection by Adams and Bashforth). `case.solver` has the tolerance.
     """
 
     def __init__(self, problem: "Staggered", case: Case):
         solver = case.solver
-        if solver.method == "fft":  # which knows no wall between two unknowns
+        if solver.method == "fft":  # fft allows no wall between two unknowns
             case = case.model_copy(update={"solver": solver.model_copy(update={"method": "auto"})})
         self._problem, self._case = problem, case
         self._right = problem.backend.zeros(problem.grid.shape)
@@ -37,17 +37,17 @@ class ImplicitDiffusion:
         self._solvers: dict[str, tuple[tuple[float, float], System, Method]] = {}
 
     def explicit_part(self, name: str, rate: Any, now: Any) -> Any:
-        """r: a rate and diffusion of `now`, whose ghosts are those of t + theta dt."""
+        """r: a rate plus diffusion of `now`, whose ghosts hold the walls at t + theta dt."""
         problem, right, region = self._problem, self._right, self._problem.inside(name)
         args = (rate, now, problem.moved[name], *problem.inverse_spacings)
         problem.backend.sweep(flow.diffused, right, region, *args)
-        if region != problem.grid.interior:  # the wall is an unknown to which nothing is added
+        if region != problem.grid.interior:  # the face on the wall is an unknown: its d is 0
             wall = problem.face_at(problem.components.index(name), 1)
             problem.backend.sweep(fill, right, wall, 0.0)
         return right
 
     def advance(self, name: str, new: Any, now: Any, dt: float, theta: float) -> None:
-        """now + d for the r of `explicit_part`. Raises NotConverged."""
+        """Set `new` to now + d, for the r of `explicit_part`. Raises NotConverged."""
         problem, region = self._problem, self._problem.inside(name)
         backend, (system, method) = problem.backend, self.solver(name, dt, theta)
         backend.sweep(fill, self._added, problem.grid.everything, 0.0)
@@ -71,7 +71,7 @@ class ImplicitDiffusion:
         return known[1], known[2]
 
     def _system(self, name: str, dt: float, theta: float) -> System:
-        """The walls, where d = 0, are part of the capacity, so that unknowns are all there is."""
+        """The system of d: walls, where d = 0, add to the capacity, so that they need no ghosts."""
         problem, place = self._problem, self._problem.backend.to_device
         nu, grid = theta * problem.moved[name], problem.grid
         lines, capacity = [], np.ones((1,) * grid.dimension)
@@ -83,7 +83,7 @@ class ImplicitDiffusion:
         return diffusion_system(problem, Coefficients(*args), self._right, lambda: 1.0 / dt)
 
     def _lines(self, name: str, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """1 / h^2 between unknowns along an axis (before each), and from each to walls of it."""
+        """1 / h^2 between unknowns along an axis (before each), and from each unknown to walls."""
         problem = self._problem
         axis, block = problem.whole.axes[number], problem.grid.axes[number]
         share = 1.0 / (axis.spacing * axis.spacing)

@@ -1,4 +1,4 @@
-"""Sweeps that are recorded once and played back, and that a device begins before its host knows."""
+"""Sweeps that are recorded once and played back; a device may begin them ahead of its host."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -20,8 +20,8 @@ Key = tuple[Any, ...]
 class Recorded(dict[Key, Callable[[], None] | None]):
     """Recorded sweeps; None for sweeps that ran only once.
 
-    `next` names the sweeps that came after a pressure, by the sweeps before it and by the number of
-    its iterations, on which depends the array of the pressure.
+    `next` names the sweeps that came after a pressure, by the sweeps before the pressure and by the
+    number of its iterations, which decides the array that holds it.
     """
 
     def __init__(self) -> None:
@@ -32,13 +32,13 @@ class Recorded(dict[Key, Callable[[], None] | None]):
 class Playback:
     """The sweeps of a step from one pressure to the next: they wait, and are made together.
 
-    The first time allocates the arrays that they need, the second time records them, from the third
-    time on they are played back, if the machine `plays_back`. If it `continues`, a device begins
-    them behind the iteration for the pressure, before the host has read how that ended; they do
-    nothing unless it converges at the iteration that the step before needed.
+    With `plays_back` the first time allocates the arrays that the sweeps need, the second time
+    records the sweeps, and from the third time on they are played back. With `continues` a device
+    begins the sweeps behind the iteration for the pressure, before the host has read its end; they
+    do nothing unless the iteration converges after as many iterations as in the step before.
 
-    What is recorded serves one system of the `pressure`, and one length of a step unless a device
-    holds the `numbers` that follow from it.
+    A record serves one system of the `pressure`, and one length of a step unless a device holds the
+    `numbers` that follow from the length.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class Playback:
         self._made: Key = ()
         """The sweeps that were made last."""
         self._solved: tuple[Key, int] | None = None
-        """The sweeps before the last pressure and its iterations, until the next sweeps come."""
+        """The sweeps before the last pressure, and its iterations; None after the next sweeps."""
         self._followed: Key | None = None
         """The sweeps that are queued behind an iteration."""
         self._continued: Key | None = None
-        """These, if the device has made them."""
+        """The sweeps of `_followed`, if the device has made them."""
 
     def add(self, name: str, fields: Fields, work: Callable[[], None]) -> None:
-        """Let sweeps, named with the fields that they write, wait until `make`."""
+        """Let sweeps, known by a name and by the fields that they write, wait until `make`."""
         key = name, id(next(iter(fields.values()))), id(self._pressure.now)
         self._waiting.append((key, work))
         if not self._plays_back:
@@ -99,7 +99,7 @@ class Playback:
         play()
 
     def following(self, iterations: int) -> Callable[[], None] | None:
-        """The sweeps that follow so many iterations for the pressure, if they are known."""
+        """The sweeps that follow this number of iterations for the pressure, if they are known."""
         if not self._continues:
             return None
         plays = self._present()
@@ -107,13 +107,13 @@ class Playback:
         return None if self._followed is None else plays.get(self._followed)
 
     def solved(self, iterations: int) -> None:
-        """The pressure has converged after so many iterations."""
+        """The pressure has converged after this number of iterations."""
         if self._continues:
             self._solved = self._made, iterations
             self._continued = self._followed if self._machine.backend.continued else None
 
     def forget(self) -> None:
-        """Begin a step, also after one that broke off."""
+        """Begin a step, also after a step that broke off."""
         self._waiting.clear()
         self._solved = self._continued = None
 

@@ -1,4 +1,4 @@
-"""The pressure of a projection: its right side, its solver, and its start from earlier stages."""
+"""The pressure of a projection: its right side, its solver, and its initial guess."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 REST = 1e-4
 """A fluid counts as at rest below this share of the velocity that forces would give it in a step:
-the rest of the forces is rounding, to which no pressure converges."""
+the forces that no pressure balances are then rounding, to which no iteration converges."""
 
 
 class Pressure:
@@ -41,8 +41,7 @@ class Pressure:
         """The iterations of the step before, by stage."""
 
     def reach_of(self, stage: Stage) -> float:
-        """The time of a stage's initial guess after the last pressure, over the time between the
-        last two pressures."""
+        """Time from the last pressure to a stage, over the time between the last two pressures."""
         count, number = len(self._stages), stage.number
         last, before = (self._stages[(number - n) % count].begin - (number < n) for n in (1, 2))
         if count == 1:
@@ -52,10 +51,10 @@ class Pressure:
         return 0.0
 
     def begin(self, fields: Fields, factor: Any, length: float, reach: float | None = None) -> None:
-        """Make the right side, div u* times a factor, -1 / dt, and the largest velocity of u*;
+        """Make the right side, `factor` (-1 / dt) times div u*, and the largest velocity of u*;
         sweeps only.
 
-        With a `reach` the initial guess is the line through the last two pressures.
+        With a `reach` the initial guess is extrapolated linearly from the last two pressures.
         """
         problem, pair = self._problem, (self.now, self.before)
         interior, (system, _) = problem.grid.interior, self.solver(length)
@@ -78,7 +77,7 @@ class Pressure:
         """Solve for the p that makes u* - dt grad p free of divergence, after `begin`.
 
         `fastest` gives the largest velocity at the start of the step, of this `length`; `stage` is
-        the number of the stage, if it is one of a step; `following`: see `iterating`. Raises
+        the number of the stage in its step, None outside a step; `following`: see `iterate`. Raises
         NotConverged.
         """
         system, method = self.solver(length)

@@ -1,4 +1,4 @@
-"""The steps of a march of flow: Runge-Kutta's stages, each made free of divergence."""
+"""The steps of a march of flow: Runge-Kutta stages, each made free of divergence."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -54,7 +54,7 @@ class Projection(RungeKutta):
         self.pressure = Pressure(problem, self._case, self._stages)
         self._speed = backend.accumulator("max")
         self._plays_back = not problem.driven_in_time
-        # What else depends on a step's length is recorded for each.
+        # Sweeps with other terms that depend on a step's length are recorded for each length.
         depends = implicit or adams or problem.bodies is not None
         holds = backend.on_device and self._plays_back and not depends
         self._numbers = StepNumbers(backend, len(shape), self._stages, holds)
@@ -122,7 +122,7 @@ class Projection(RungeKutta):
         self._end_step(new, before, change)
 
     def _begin_step(self, part: Substep) -> None:
-        """Take the length of a step, the walls at its start, and the largest velocity then."""
+        """Take the length of a step, and the walls and the largest velocity at its start."""
         problem, start = self.problem, self._now
         self._playback.forget()
         self._last, self._length = self._length, part.length
@@ -132,7 +132,7 @@ class Projection(RungeKutta):
         self._play("speed", start, lambda: self._post_speed(start))
 
     def _speed_now(self) -> Callable[[], float]:
-        """A call for the largest velocity, which the device computes at once."""
+        """A function that returns the largest velocity; the device computes it at once."""
         self._post_speed(self._now)
         return cache(self._speed.posted())
 
@@ -141,7 +141,7 @@ class Projection(RungeKutta):
         self._speed.post()
 
     def _predict(self, stage: Stage, fields: tuple[Fields, Fields, Fields], time: float) -> None:
-        """Predict u*, by convection, diffusion and forces; fields: new, at the start, and now."""
+        """Predict u* by convection, diffusion and forces; `fields`: new, at the start, and now."""
         new, _, now = fields
         name = f"predict {stage.number}, {self._share if self._rates else 0.0}"
         self._play(name, new, lambda: self._make_stage(fields, stage, time, self._rates))
@@ -181,7 +181,7 @@ class Projection(RungeKutta):
         self._play(f"ghosts {stage.number}", new, lambda: problem.write_walls(new, time))
 
     def _start(self, change: Accumulator | None) -> Fields:
-        """As `RungeKutta`; also a copy where implicit diffusion writes other walls to fields."""
+        """As in `RungeKutta`; also a copy where implicit diffusion writes later walls to fields."""
         kept = change is not None and self._diffusion is not None
         return self._kept() if kept else super()._start(change)
 
@@ -190,7 +190,7 @@ class Projection(RungeKutta):
     ) -> None:
         """Make a stage of Runge-Kutta, or of Adams and Bashforth where there are `rates`.
 
-        With implicit diffusion the new fields hold the rates of all other terms.
+        With implicit diffusion the new fields get the rates of all terms except diffusion.
         """
         problem, backend, dt = self.problem, self.problem.backend, self._numbers.dt
         implicit = bool(rates) and self._diffusion is not None
@@ -221,7 +221,7 @@ class Projection(RungeKutta):
     ) -> Iterator[tuple[str, Region, Point, tuple[Any, ...]]]:
         """Yield each quantity, a region, the point function of its rate there, and its arguments.
 
-        With wide convection sweep each before the next: they share arrays of second differences.
+        With wide convection sweep each rate before the next: they share the second differences.
         """
         problem, grid, per_h = self.problem, self.problem.grid, self.problem.inverse_spacings
         model, bodies, open_faces = problem.case.model, problem.bodies, problem.open_faces()
@@ -256,7 +256,7 @@ class Projection(RungeKutta):
     def _diffuse(
         self, diffusion: "ImplicitDiffusion", new: Fields, now: Fields, time: float
     ) -> None:
-        """Solve for diffusion: `new` holds the rates of all other terms, and then the fields.
+        """Solve for diffusion: `new` holds the rates of all other terms, afterwards the fields.
 
         The gradient of the last pressure is applied first and removed at the end. This reduces the
         error at walls, because the new pressure is known only later (J. van Kan, SIAM J. Sci.
@@ -285,7 +285,7 @@ class Projection(RungeKutta):
 
     @property
     def _theta(self) -> float:
-        """0.5 (Crank-Nicolson), and 1 (backward Euler) at the start, whose jumps it damps."""
+        """0.5 (Crank-Nicolson), but 1 (backward Euler) in the first steps: it damps jumps."""
         return 1.0 if self.pressure.known < EULER_STEPS else 0.5
 
     def _second_differences(self, array: Any, name: str) -> tuple[Any, ...]:
@@ -295,7 +295,7 @@ class Projection(RungeKutta):
             sweep, region = problem.backend.sweep, problem.inside(name)
             sweep(flow.second_differences(problem.grid.dimension), self._second, region, array)
             for second in self._second:
-                if region != problem.grid.interior:  # left there by another quantity
+                if region != problem.grid.interior:  # a value of another quantity
                     sweep(fill, second, problem.face_at(problem.components.index(name), 1), 0.0)
                 problem.halo.exchange(second)
         return self._second
@@ -359,8 +359,8 @@ class Projection(RungeKutta):
     def present(self) -> None:
         """Leave the fields of a frame, with the pressure at this time.
 
-        The pressure of a stage belongs to the time of the stage before. The march goes on from
-        that, so that frames do not change its results.
+        The pressure of a stage belongs to the time of the stage before. The march goes on from that
+        pressure, so that frames do not change its results.
         """
         self.finish()
         problem, kept = self.problem, self._copy(self.pressure.now)

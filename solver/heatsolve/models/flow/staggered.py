@@ -36,14 +36,15 @@ STEPS = {**SCHEMES, "adams-bashforth": "Adams and Bashforth's steps of second or
 SLIGHT = 1e-2
 """The term that keeps the pressure 0 in a closed cell, relative to a face's conductance."""
 BALANCED = 1e-10
-"""Share of the fluid that flows in and out by which the two may differ where nothing is open, and
-walls stay as they are."""
+"""The share of the gross flux by which inflow and outflow may differ, without an open end, before
+the walls' values are corrected."""
 
 
 @dataclass(frozen=True)
 class Balance:
-    """The fluxes through walls at a time: inflow less outflow, their sum, and the excess that is
-    allowed for midpoints of faces (m3/s); the area of the faces that let something through (m2)."""
+    """The fluxes through walls at a time (m3/s): `excess` is inflow less outflow, `gross` their
+    sum, `allowed` the excess that values at midpoints of faces may cause; `area` is the area of the
+    faces with a flux (m2)."""
 
     time: float
     excess: float
@@ -53,21 +54,22 @@ class Balance:
 
     @property
     def refused(self) -> bool:
-        """Whether more flows in than out, or less, than walls can take up."""
+        """Whether the excess is larger than a correction at the walls may remove."""
         return abs(self.excess) > max(BALANCED * self.gross, self.allowed)
 
     @property
     def correction(self) -> float:
-        """The velocity out of the box that takes it up, the same on all these faces (m/s)."""
+        """The outward velocity that removes the excess, equal on all faces with a flux (m/s)."""
         if self.refused or abs(self.excess) <= BALANCED * self.gross:
             return 0.0
         return self.excess / self.area
 
 
 class Staggered(MultiFieldModel):
-    """Pressure and what is carried at the centres of cells, velocities on the faces behind them.
+    """Pressure and carried quantities at the centres of cells, velocities on the faces behind them.
 
-    `carried` are the quantities that move with it, `density` is rho (kg/m3); fields hold p / rho.
+    `carried` names the quantities besides velocities that the flow moves, `density` is rho (kg/m3).
+    The field of the pressure holds p / rho.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Staggered(MultiFieldModel):
         self.density = case.model.density
         self.carried = [name for name in self.names if name in case.diffusivities]
         self.inverse_spacings = tuple(1.0 / spacing for spacing in self.steps_along_axes)
-        """1 / h along each axis, slowest first: sweeps multiply where they could divide (1/m)."""
+        """1 / h along each axis, slowest first (1/m): sweeps multiply in place of dividing."""
         self._faces = {name: self.grid.faces(n) for n, name in enumerate(self.components)}
         self.open_ends = [
             (number, side)
@@ -85,7 +87,7 @@ class Staggered(MultiFieldModel):
             for side, wall in enumerate(WALLS[axis.name])
             if not axis.periodic and getattr(case.boundary, wall).kind == "outflow"
         ]
-        """Axis and side of the walls through which fluid leaves as it likes, of the whole grid."""
+        """Axis and side of the open ends of the whole grid: the outflows, where p = 0."""
         self.low_faces = {
             name: [self.face_at(n, 0) for w in self.walls[name] if (w.axis, w.side) == (n, 0)]
             for n, name in enumerate(self.components)
@@ -108,7 +110,7 @@ class Staggered(MultiFieldModel):
             self._demand_fluid(self.bodies)
 
     arrays_of_a_frame = 1
-    """Where velocities come to the centres of cells."""
+    """The array for velocities at the centres of cells."""
 
     def stepper(self, time: float, step: float) -> Stepper:
         return Projection(self, time, step)
@@ -139,8 +141,8 @@ class Staggered(MultiFieldModel):
         return replaced(self.grid.ghost(axis, side), axis, bounds)
 
     def write_faces(self, fields: Mapping[str, Any], time: float) -> None:
-        """Write the faces that a divergence reads: neighbours' velocities, and those at walls."""
-        self.balance_at(time)  # by all processes together
+        """Write the velocities that a divergence reads: of neighbours, and on faces at walls."""
+        self.balance_at(time)  # asks all processes, also those without a wall
         for number, name in enumerate(self.components):
             if name not in fields:
                 continue
@@ -150,7 +152,7 @@ class Staggered(MultiFieldModel):
                     self.write_wall(fields[name], name, wall, time)
 
     def inside(self, name: str) -> Region:
-        """The unknowns of a quantity, but for velocities through open ends."""
+        """The unknowns of a quantity; for a velocity without faces on the high wall across it."""
         region = self.grid.interior
         if name in self.components:
             number = self.components.index(name)
@@ -161,7 +163,7 @@ class Staggered(MultiFieldModel):
         return region
 
     def open_faces(self) -> dict[int, Region]:
-        """By axis, the faces of this block through which fluid leaves as it likes."""
+        """The faces of this block at open ends, by axis."""
         return {
             number: replaced(self.grid.interior, number, self.face_at(number, 1)[number])
             for number, _ in self.open_ends
@@ -169,7 +171,7 @@ class Staggered(MultiFieldModel):
         }
 
     def balance_at(self, time: float) -> Balance:
-        """The balance of the walls at a time, where no end is open (asks all processes).
+        """The balance of the walls at a time, all 0 with an open end (asks all processes).
 
         Its sums are exact, so that any number of processes finds the same bits.
         """
@@ -189,8 +191,8 @@ class Staggered(MultiFieldModel):
         return self._balance
 
     def _through(self, name: str, wall: Wall, time: float) -> tuple[np.ndarray, float, float]:
-        """The inflow at each face of a wall of this block (m3/s), the area of a face, and the
-        share of it by which midpoints of faces may miss an integral."""
+        """The inflow at each face of a wall of this block (m3/s), the area of a face (m2), and the
+        relative error that values at midpoints of faces may cause."""
         values = self._case_value(name, wall, time)
         layer = [high - low for low, high in self.grid.interior]
         layer[wall.axis] = 1
@@ -212,7 +214,7 @@ class Staggered(MultiFieldModel):
         return np.where(values != 0.0, values + outward, values) if outward else values
 
     def demand_balance(self, time: float) -> None:
-        """Without any open end as much must flow in as out (asks all processes)."""
+        """Raise InputError if fluxes are refused and no wall is an outflow (asks all processes)."""
         balance = self.balance_at(time)
         if balance.refused:
             raise InputError(
@@ -232,7 +234,8 @@ class Staggered(MultiFieldModel):
         )
 
     def _demand_fluid(self, bodies: ImmersedBoundary) -> None:
-        """There is some, and it does not flow into obstacles (asks all processes)."""
+        """Raise InputError if an obstacle has no point, or an inflow meets one, or there is no
+        fluid (asks all processes)."""
         everywhere = self.ranks.gather(bodies.present)
         for number in range(len(self.case.obstacles)):
             if not any(present[number] for present in everywhere):
@@ -253,10 +256,11 @@ class Staggered(MultiFieldModel):
     # ---- the pressure ------------------------------------------------------------------------
 
     def pressure_system(self, dt: float) -> System:
-        """-div grad p = b, dp/dn = 0 at walls, p = 0 at open ends: steady heat with k = 1.
+        """-div grad p = b, dp/dn = 0 at walls, p = 0 at open ends: steady conduction with k = 1.
 
-        Beside obstacles k is the mobility of a step of length dt; in cells without an open face p
-        is 0, held by a term that is small where coarse levels mix them with others.
+        Beside obstacles k is the mobility of a step of length dt. In cells without an open face a
+        term holds p at 0, so small that it hardly acts on coarse levels, which merge these cells
+        with others.
         """
         backend, grid = self.backend, self.grid
         b = backend.zeros(grid.shape)
@@ -278,14 +282,14 @@ class Staggered(MultiFieldModel):
 
     @cached_property
     def _enclosed(self) -> Any:
-        """1 in cells without an open face, which have no pressure; 0 in others."""
+        """1 in cells without an open face, which have no pressure; 0 in all other cells."""
         array = self.backend.zeros(self.grid.shape)
-        # Whatever the step: it changes how open a face is, not whether it is.
+        # Any step will do: it changes the mobility of a face, not whether that is 0.
         self.backend.sweep(flow.enclosed, array, self.grid.interior, *self._conductances(1.0))
         return array
 
     def _line(self, number: int, grid: Grid) -> np.ndarray:
-        """1 / h^2 of the faces along an axis; none at a wall, of half a cell at an open end."""
+        """1 / h^2 of the faces along an axis; 0 at a wall, 2 / h^2 (half a cell) at an open end."""
         axis = grid.axes[number]
         share = 1.0 / (axis.spacing * axis.spacing)
         line = np.full(axis.unknowns + 2, share)
@@ -309,7 +313,7 @@ class Staggered(MultiFieldModel):
         return max([given, *[abs(value) for value in fixed if value is not None]]), rates
 
     def sources(self, time: float) -> list[Any]:
-        """As of `MultiFieldModel`, but 0 for carried quantities inside obstacles."""
+        """As in `MultiFieldModel`, but 0 for carried quantities inside obstacles."""
         result = super().sources(time)
         if self.bodies is None:
             return result
@@ -363,7 +367,7 @@ class Staggered(MultiFieldModel):
         return [fields[name] for name in self.components]
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
-        """As of `Model`, with buoyancy, but without pressure and friction, which may balance it."""
+        """As in `Model`, with buoyancy, but without pressure and friction, which may balance it."""
         model = self.case.model
         lifts = model.buoyancy or (0.0,) * self.grid.dimension
         warm = 0.0
@@ -395,7 +399,7 @@ class Staggered(MultiFieldModel):
         fastest = max(fastest, self.largest_speed(fields))
         per_h = self.inverse_spacings
         relative = reduce("max", flow.divergence, region, *velocities, *per_h) * min(spacings)
-        for velocity in velocities:  # the walls' ghosts beside a neighbour's block
+        for velocity in velocities:  # enstrophy also reads ghosts at walls of other blocks
             self.halo.exchange(velocity)
         whirl = reduce("sum", flow.enstrophy, region, *velocities, *per_h)
         result = {

@@ -1,9 +1,9 @@
 """The stream function psi of a plane flow: u = d psi/dy, v = -d psi/dx.
 
-It is 0 in the corner left and bottom. Between two corners of cells it differs by what flows through
-the face between them. So it is summed up along the bottom, then upwards along each column, on the
-host and in double precision: process after process in the order of one, which gives the bits of
-one. Its isolines are streamlines.
+Its isolines are streamlines. It is 0 in the corner left and bottom, and its difference between two
+corners of a cell is the flow through the face between them. So the host sums the flows along the
+bottom, then upwards along each column, in double precision. Processes add one after another, in the
+order and with the bits of a single process.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def stream_function(problem: "Staggered", fields: Mapping[str, Any]) -> Any:
-    """psi at the centres of cells, the mean of their corners' (asks all processes)."""
+    """psi at the centres of cells, the mean of psi at their corners (asks all processes)."""
     backend, ranks, grid = problem.backend, problem.ranks, problem.grid
     (low, high), (left, right) = (axis.own for axis in grid.axes)
     v, u = (backend.to_host(with_ghosts(problem, fields[name])) for name in problem.components)

@@ -51,7 +51,7 @@ class PointSource(Section):
     one_of = ("index", "position")
 
     field: FieldName
-    """The field whose equation it is added to."""
+    """The field to whose equation the density is added."""
     index: tuple[Integer, ...] | None = None
     """The index of the unknown along x, y, z, from 0; this or `position`."""
     position: tuple[Real, ...] | None = None
@@ -85,7 +85,7 @@ class HeatCondition(Condition):
 
 
 def _key(kind: type[WallKind]) -> tuple[Any, Any]:
-    """The key of a kind of wall: a table, or the one key of it where that has its name."""
+    """The key of a kind of wall: a table, or one value if the kind's only key has its name."""
     meaning = " ".join((kind.__doc__ or "").split())
     alone = list(kind.model_fields) == [kind.name]
     given = kind.__annotations__[kind.name] if alone else kind
@@ -140,8 +140,8 @@ class HeatCase(Case):
             yield from self._mistakes_of_update()
 
     def _mistakes_of_update(self) -> Found:
-        """Yield keys that mean nothing to a literal update: it has no coefficient, and all but one
-        of them have one spacing."""
+        """Yield keys that mean nothing to a literal update: no update has a coefficient, and all
+        except `laplace` need equal spacings."""
         grid, update = self.grid, self.solver.update
         box = make_grid(grid.counts, grid.lower, grid.upper, grid.kind == "nodes", grid.periodic)
         if update != "laplace" and not box.equal_spacings:
@@ -178,5 +178,5 @@ case_with(*WallKind.known.values())
 
 
 def cases(model: Mapping[str, Any]) -> list[type[Case]]:
-    """The cases that this `[model]` may mean, the one that it does mean first."""
+    """The classes of case that a `[model]` may mean, first the class that this one means."""
     return [case_with(*WallKind.known.values())]

@@ -68,7 +68,7 @@ class Volumes:
 
     `whole` is the grid of the case, `grid` the block of it that this process owns; `dtype` is the
     type of the arrays for the coefficients. Raises InputError for coefficients that are not finite,
-    not positive, or beyond that precision.
+    not positive, or out of the range of `dtype`.
     """
 
     def __init__(self, case: Case, whole: Grid, grid: Grid, dtype: np.dtype):
@@ -94,7 +94,7 @@ class Volumes:
     def heated_through_walls(self) -> bool:
         """Whether any wall of the case gives a flux of heat, also beside another process's block.
 
-        The shape of the source depends on it, which must be the same on all processes.
+        The shape of the source depends on this, and must be the same on all processes.
         """
         drives = [kind.drive for kind in self.wall_kinds]
         return any(d.names or d() != 0.0 for d in drives if d is not None)
@@ -174,7 +174,7 @@ class Volumes:
     def places_of(self, point: Any) -> Iterator[tuple[int, ...]]:
         """The array indices of the unknown that carries a point source.
 
-        None if it is beyond this block; two if a margin holds its periodic image, too.
+        No indices if it is outside this block; two if a margin also holds its periodic image.
         """
         places = []
         for number, axis in enumerate(reversed(self.whole.axes)):
@@ -307,14 +307,14 @@ class Conduction(Model):
 
     @classmethod
     def rehearsed(cls, case: Case, backend: Backend) -> Self:
-        """As of `Model`; with few points along axes along which no coefficient varies, so that the
-        largest stable step has the bits of a run's."""
+        """As in `Model`, with few points along each axis along which no coefficient varies: so the
+        largest stable step has the bits of a run."""
         grid = grid_of(case)
         sample, few = sample_of(grid), thinned(case, grid)
         problem, sources, evaluated = cls(case, backend, few), case.source, case
         if sample is not grid:
             volumes = Volumes(case, grid, few, backend.dtype)
-            for point in sources.points:  # whether it is an unknown; the sample may lack it
+            for point in sources.points:  # raises for a point on a wall, which the sample may lack
                 volumes.places_of(point)
             without = sources.model_copy(update={"point_sources": ()})
             evaluated = case.model_copy(update={"source": without})
@@ -431,7 +431,7 @@ class Conduction(Model):
 
     @property
     def homogeneous(self) -> bool:
-        """Whether the case has no other number than 0 for the ghosts of any wall."""
+        """Whether no wall gives its ghosts another value than 0."""
         ghosts = [kind.ghost for kind in self.volumes.wall_kinds]
         given = [ghost for ghost in ghosts if ghost is not None]
         return all(not ghost.names and float(ghost()) == 0.0 for ghost in given)
@@ -464,7 +464,7 @@ class Conduction(Model):
 def thinned(case: Case, grid: Grid) -> Grid:
     """The grid with few points along every axis along which no coefficient varies.
 
-    A run's coefficients take the same values there, bit by bit.
+    On this grid coefficients have the values of a run, bit by bit.
     """
     model = case.model
     coefficients = [model.conductivity, model.density, model.specific_heat]
@@ -474,9 +474,9 @@ def thinned(case: Case, grid: Grid) -> Grid:
 
 
 def shortened(faces: np.ndarray, axis: int) -> np.ndarray:
-    """Conductances of faces, with an extent of 1 along their axis where all are the same.
+    """Conductances of faces, with an extent of 1 along their axis if they do not vary along it.
 
-    Element 0 is read nowhere.
+    No sweep reads element 0.
     """
     read = np.moveaxis(faces, axis, 0)[1:]
     same = np.all(read == read[:1])
@@ -484,7 +484,8 @@ def shortened(faces: np.ndarray, axis: int) -> np.ndarray:
 
 
 def make_compatible(system: System) -> None:
-    """Without any given value, sources and fluxes must cancel: refuse, or remove their rounding."""
+    """Remove the rounding of the sum of sources and fluxes, which must cancel without any given
+    value. Raises InputError if they do not."""
     args = (system.grid.interior, system.b, *system.coefficients.ratios)
     total = system.backend.reduce("sum", weighted, *args)
     size = system.backend.reduce("sum", weighted_magnitude, *args)

@@ -2,15 +2,15 @@
 
 Each unknown owns a control volume; heat crosses the face between two neighbours at the rate
 `c (T_neighbour - T)` for each unit of volume, with the face's *conductance* c = k / h^2 (W/(m3 K)),
-k the harmonic mean of both sides. A wall is a face to the ghost beyond it, see `boundary`. At a
+k the harmonic mean of both sides. A wall is a face to the ghost beyond it, see `heat.walls`. At a
 node on a wall the control volume is half a cell, so its balance along that axis counts twice:
 the *ratio* r of a full cell to the point's volume is 1 or 2. `c[at]` is the conductance of the
-face between a point and the one below it along an axis.
+face between a point and the point below it along an axis.
 
 The linear system is A T = b with A T = m s T - div(k grad T), m = rho c, and s = 0 (steady) or
 s = 1 / (theta dt) (one implicit time step). Where s is ZERO its term costs nothing, as does a
-ratio that is ONE. Source: S. V. Patankar, "Numerical Heat Transfer and
-Fluid Flow" (1980), chapter 4.
+ratio that is ONE. Source: S. V. Patankar, "Numerical Heat Transfer and Fluid Flow" (1980),
+chapter 4.
 """
 
 from functools import cache
@@ -104,8 +104,8 @@ def explicit_step(at, t, b, dt, m, *faces):
 def implicit_source(at, t, b_old, b_new, m, s, old_share, *faces):
     """The right side of one implicit step, m s T + (1/theta - 1)(div(k grad T) + b_old) + b_new.
 
-    With s = 1 / (theta dt) and old_share = 1/theta - 1 it makes (A T_new = right side) the
-    theta scheme: theta = 1 is backward Euler, 1/2 Crank-Nicolson.
+    With s = 1 / (theta dt) and old_share = 1/theta - 1, A T_new = right side is the theta scheme:
+    theta = 1 is backward Euler, 1/2 Crank-Nicolson.
     """
     old = flux_divergence(at, t, *faces) + b_old[at]
     return m[at] * s * t[at] + old_share * old + b_new[at]

@@ -1,7 +1,7 @@
-"""The flux of heat, -k grad T, from what the scheme lets through the faces between its volumes.
+"""The flux of heat, -k grad T, from the scheme's fluxes through the faces between its volumes.
 
-So it is right where the conductivity jumps, and at a wall it is the wall's own: half a cell's
-difference, a given gradient, or an exchange with the surroundings.
+So it is right where the conductivity jumps. At a wall it is the flux of the wall's condition: by
+the difference over half a cell, a given gradient, or an exchange with the surroundings.
 """
 
 from functools import cache
@@ -51,7 +51,7 @@ def beyond_two(axis: int, first: int, second: int) -> Point:
 def through_faces(problem: "Conduction", number: int, temperature: Any) -> Any:
     """The flux through the face below each point along an axis, walls included (W/m2).
 
-    Those above the last points of this process are there, too.
+    The fluxes through the faces above the last points of this process are included.
     """
     grid, volumes = problem.grid, problem.volumes
     axis, (low, high) = grid.axes[number], grid.axes[number].own
@@ -70,8 +70,9 @@ def through_faces(problem: "Conduction", number: int, temperature: Any) -> Any:
 
 
 def heat_flux(problem: "Conduction", number: int, temperature: Any) -> Any:
-    """The flux along an axis at the points of a file: the mean of both faces of a cell, at a wall
-    the wall's own; at nodes of a given temperature it is extrapolated from the faces inside."""
+    """The flux along an axis at the points of a file: the mean of both faces of a cell. At a node
+    on a wall it is the flux through the wall; at a node of given temperature it is extrapolated
+    from the faces inside."""
     grid, sweep = problem.grid, problem.backend.sweep
     axis, (low, high) = grid.axes[number], grid.axes[number].own
     faces, result = through_faces(problem, number, temperature), problem.backend.zeros(grid.shape)
@@ -95,7 +96,7 @@ def heat_flux(problem: "Conduction", number: int, temperature: Any) -> Any:
 
 def heat_flows(problem: "Conduction") -> dict[str, float]:
     """The heat that leaves through each wall, as `heat_flow_left`: the sum over its faces (W; asks
-    all processes). In 2D that of a depth of 1 m, in 1D of a cross-section of 1 m2."""
+    all processes). In 2D for a depth of 1 m, in 1D for a cross-section of 1 m2."""
     grid, backend, result = problem.grid, problem.backend, {}
     for number, whole in reversed(list(enumerate(problem.whole.axes))):
         if whole.periodic:

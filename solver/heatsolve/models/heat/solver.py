@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def method_name(case: Case) -> str:
-    """The method that a case asks for; `auto` is the fastest one for the case.
+    """The method that a case asks for; `auto` is the fastest method for the case.
 
     A literal update is a Jacobi iteration. Multigrid converges by itself where the conductivity is
-    constant; else it preconditions conjugate gradients.
+    constant; where it varies, multigrid preconditions conjugate gradients.
     """
     if case.solver.update is not None:
         return "jacobi"

@@ -1,4 +1,4 @@
-"""The walls of heat conduction: one class a kind of condition, its keys and its formulas.
+"""The walls of heat conduction: one class for each kind of condition, with its keys and formulas.
 
 Every kind is a flux c (T_ghost - T) + f into a unit of volume beside the wall: a conductance c of
 the face, a value of the ghost, and a flux f (W/m3) that is added to the source. So one point
@@ -38,7 +38,7 @@ class WallFaces:
     """The faces at a wall, and the layer of unknowns beside them.
 
     On a cell grid the wall is half a spacing from the unknown; on a node grid it passes through the
-    ghost (of a given temperature) or through the unknown.
+    ghost (if the temperature is given) or through the unknown.
     """
 
     def __init__(self, wall: Wall, grid: Grid, k: Expression, values: np.ndarray):
@@ -54,12 +54,12 @@ class WallFaces:
 
     @property
     def mean_conductivity(self) -> np.ndarray:
-        """The mean of k there and at the ghosts."""
+        """The mean of k at the unknowns beside the wall and at the ghosts."""
         return harmonic_mean(self._wall.beside(self._values, ghosts=True), self.conductivity)
 
     @property
     def conductivity_at_wall(self) -> np.ndarray:
-        """k at the wall itself: half a cell away it would cost an order."""
+        """k at the wall itself: k half a cell away would cost an order of accuracy."""
         return evaluate(self._grid, "model.conductivity", self._k, positive=True, wall=self._wall)
 
     @property
@@ -80,10 +80,10 @@ class WallFaces:
 
 
 class WallKind(Section):
-    """A kind of condition at a wall, by default one through which no heat goes."""
+    """A kind of condition at a wall; by default the wall lets no heat through."""
 
     name: ClassVar[str]
-    """Its key in a case file."""
+    """The key of the kind in a case file."""
     known: ClassVar[dict[str, type["WallKind"]]] = {}
     """All kinds, by their names."""
 
@@ -101,7 +101,7 @@ class WallKind(Section):
     def drive(self) -> Expression | None:
         """The expression of which f is a multiple; None if the wall has no f.
 
-        It gives the size of the flux, and whether it varies in time.
+        It tells the size of the flux, and whether the flux varies in time.
         """
         return None
 
@@ -133,7 +133,7 @@ class Value(WallKind, name="value"):
 
     @staticmethod
     def on_nodes(mean, h):
-        """Conductance to a node on the wall: k / h^2, k the mean of both nodes'."""
+        """Conductance to a node on the wall: k / h^2, k the mean of both nodes."""
         return mean / (h * h)
 
     @staticmethod
@@ -151,7 +151,7 @@ class Value(WallKind, name="value"):
 
 
 class Gradient(WallKind, name="gradient"):
-    """Its outward normal derivative."""
+    """The outward normal derivative of the field."""
 
     gradient: SpaceTimeField
 
@@ -162,7 +162,7 @@ class Gradient(WallKind, name="gradient"):
     @staticmethod
     def through(k, h, ratio, gradient):
         """k dT/dn through the wall, per unit of the volume beside it; a full cell is `ratio` times
-        as large as that volume."""
+        as large as this volume."""
         return k * gradient * ratio / h
 
     def flux(self, faces: WallFaces, time: float) -> np.ndarray:

@@ -42,7 +42,7 @@ class TransportBox(Box):
     """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included."""
 
     times: tuple[PositiveReal, ...] = Field(default=(), alias="again")
-    """With transport: times; at the first step from each time on the box is set again."""
+    """With transport: times at which the box is set again, by the first step from each time on."""
 
     @property
     def again(self) -> tuple[float, ...]:
@@ -88,5 +88,5 @@ class TransportCase(Case):
 
 
 def cases(model: Mapping[str, Any]) -> list[type[Case]]:
-    """The cases that this `[model]` may mean, the one that it does mean first."""
+    """The classes of case that a `[model]` may mean, first the class that this one means."""
     return [TransportCase]

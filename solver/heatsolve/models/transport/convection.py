@@ -17,9 +17,9 @@ from heatsolve.stencil.grid import Grid, SampledAxis
 from heatsolve.stencil.language import ZERO, Point, copy
 
 SAMPLES = 16
-"""Points along each axis at which a velocity's divergence is looked for."""
+"""Points along each axis at which the divergence of a given velocity is computed."""
 STEP = 1e-4
-"""Half the distance of its differences there, as a share of the axis."""
+"""Half the distance between the points of these differences, as a share of the axis."""
 CONVECTIONS = {
     "backward": "backward differences",
     "upwind": "first-order upwind differences",
@@ -51,13 +51,13 @@ class Staged(MultiFieldModel):
     @property
     @abstractmethod
     def numbers(self) -> tuple[float, ...]:
-        """The numbers that `stage` takes after the step."""
+        """The numbers that the point function of `stage` takes after dt."""
 
 
 class Convection(Staged):
-    """The quantities of a transport case on a backend, and what carries them.
+    """The quantities of a transport case on a backend, and the velocities that carry them.
 
-    `own_velocity` tells whether they are their own velocity.
+    `own_velocity` tells whether the quantities are these velocities themselves.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Convection(Staged):
 
     @cached_property
     def velocities(self) -> tuple[Any, ...]:  # type: ignore[override]
-        """Along x, y, z, in flux form at the faces; none where the quantities are their own."""
+        """The given velocities along x, y, z, in flux form at faces; none with `own_velocity`."""
         if self.own_velocity:
             return ()
         given = self.case.model.velocity
@@ -105,7 +105,8 @@ class Convection(Staged):
         if not self.in_flux_form and not (on_nodes and second_order):
             return (ZERO,) * (2 * self.grid.dimension)
         for n, number in enumerate(reversed(range(self.grid.dimension))):
-            # On nodes all quantities have values at a wall, or none; along its own axis a velocity.
+            # One quantity stands for all: on nodes a wall gives all of them values, or none. Of own
+            # velocities it is the velocity across the wall.
             walls = self.walls[self.names[n if self.own_velocity else 0]]
             marked = {
                 wall.side
@@ -128,12 +129,12 @@ class Convection(Staged):
         return [speed for _, speed in reversed(self._given_speeds())]
 
     def _given_speeds(self) -> list[tuple[float, float]]:
-        """How far the given velocities along x, y, z are below 0, and how large (asks all)."""
+        """The largest negative part and speed of each given velocity (asks all processes)."""
         result = []
         for n, v in enumerate(self.velocities):
             axis = self.grid.dimension - 1 - n
             below, speed = transport.negative_part, copy
-            # The faces of a sample of points are not those of one cell.
+            # In a sample of points, two neighbouring faces are not the faces of one cell.
             if self.in_flux_form and not isinstance(self.grid.axes[axis], SampledAxis):
                 below, speed = transport.negative_part_at_faces(axis), transport.speed_out(axis)
             args = self.grid.interior, v
@@ -202,7 +203,7 @@ class StagedSteps(RungeKutta):
         super().__init__(problem, time, case.march.scheme, problem.names)
         self.problem: Staged = problem
         self._before = step
-        """The length of the step before (s): boxes are due in the first step from a time on."""
+        """The length of the step before (s): the first step from a time on sets a box again."""
         self._point = problem.stage()
         self._slopes = [
             (number, name, [backend.zeros(grid.shape) for _ in range(each)])
@@ -237,7 +238,7 @@ class StagedSteps(RungeKutta):
         self._end_step(new, before, change)
 
     def _find_slopes(self, fields: dict[str, Any]) -> list[Any]:
-        """In the order of `transport.stage`."""
+        """The slopes of all quantities, in the order of `transport.stage`."""
         problem, convection = self.problem, self.problem.case.model.convection
         sweep, grid = problem.backend.sweep, problem.grid
         for axis, name, arrays in self._slopes:
@@ -248,7 +249,7 @@ class StagedSteps(RungeKutta):
                 problem.halo.exchange(array)
             for wall in problem.walls[name]:
                 if wall.axis == axis:
-                    # A face beside a ghost is reached from the ghost's side only.
+                    # Of a ghost only the slope towards the inside is read.
                     slope, sign = arrays[-1 if wall.side else 0], -1.0 if wall.side else 1.0
                     distances = [0] * grid.dimension
                     distances[axis] = int(sign)

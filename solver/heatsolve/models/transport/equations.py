@@ -1,28 +1,28 @@
 """Transport of a quantity u by a velocity v: du/dt + div(v u) = nu div grad u + f.
 
-So in *flux* form, with v at the faces of a point's cell: what leaves one cell comes to the next.
+In this *flux* form v is at the faces of a point's cell, and flux out of a cell enters the next.
 Along each axis div(v u) is (F_above - F_below) / h, h the spacing and F = v u_face, where u_face is
 
 - `upwind`: u at the point that v comes from (R. Courant, E. Isaacson and M. Rees, Comm. Pure Appl.
   Math. 5 (1952), 243); `backward`: at the point before the face, whatever the sign of v: the
   teaching codes' choice, which is unstable where v is negative;
 - `central`: the mean of both;
-- `upwind3` and `tvd`: what the upwind point reaches to by its *slope*, half the change of u across
-  its cell. `upwind3` is of third order, the kappa scheme with kappa = 1/3 (B. van Leer, J. Comput.
-  Phys. 23 (1977), 276); `tvd` limits the slope so that no new extremum appears, van Leer's harmonic
-  mean (J. Comput. Phys. 14 (1974), 361).
+- `upwind3` and `tvd`: u extrapolated from the upwind point by its *slope*, half the change of u
+  across its cell. `upwind3` is of third order, the kappa scheme with kappa = 1/3 (B. van Leer, J.
+  Comput. Phys. 23 (1977), 276); `tvd` limits the slope so that no new extremum appears, van Leer's
+  harmonic mean (J. Comput. Phys. 14 (1974), 361).
 
-In *advective* form, v . grad u, it is v (u_above - u_below) / h of the same faces with v at the
-point itself; this conserves u only where v is constant.
+In *advective* form, v . grad u, the term is v (u_above - u_below) / h, with u at the same faces and
+v at the point itself; this conserves u only where v is constant.
 
-A velocity may carry itself: along its own axis F = u^2/2. From the states u_l and u_r on both
-sides of a face F is the exact solution of Riemann's problem there (S. K. Godunov, Mat. Sbornik 47
-(1959), 271), max(max(u_l, 0)^2, min(u_r, 0)^2) / 2, which lets a jump up open into a rarefaction;
-`central` has (u_l^2 + u_l u_r + u_r^2) / 6, which conserves u^2, too (E. Tadmor, Math. Comp. 49
-(1987), 91). What carries it along the other axes is in advective form.
+A velocity may carry itself: along its own axis F = u^2/2. From the states u_l and u_r on both sides
+of a face F is the exact solution of Riemann's problem there (S. K. Godunov, Mat. Sbornik 47 (1959),
+271), max(max(u_l, 0)^2, min(u_r, 0)^2) / 2, which lets a jump up open into a rarefaction; `central`
+has (u_l^2 + u_l u_r + u_r^2) / 6, which conserves u^2, too (E. Tadmor, Math. Comp. 49 (1987), 91).
+Along the other axes the term is in advective form.
 
-A node on a wall of given gradient owns half a cell; the face at its outer end is on the wall. What
-leaves there is what stands at the node: nothing comes back.
+A node on a wall of given gradient owns half a cell; the face at its outer end is on the wall. An
+outward flux carries u of the node through this face: nothing comes back.
 
 Runge-Kutta stages are those of C.-W. Shu and S. Osher (J. Comput. Phys. 77 (1988), 439, eqs. 2.16
 to 2.18): each is a mean of the field at the step's start and of a step of explicit Euler.
@@ -45,9 +45,9 @@ from heatsolve.stencil.language import (
 
 CONVECTIONS = ("backward", "upwind", "central", "upwind3", "tvd")
 SLOPES = {"upwind3": 2, "tvd": 1}
-"""Slopes of a point along each axis: towards the point behind and the one before it, or one."""
+"""Slopes of a point along each axis: 2, towards the points behind and before it, or 1 for both."""
 SECOND_ORDER = ("central", *SLOPES)
-"""Forms of convection with face values of second order: at a node on a wall u itself leaves."""
+"""Forms of convection with face values of second order: u of a node on a wall is u at the face."""
 
 
 # ---- the advective form --------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def upwind(u, at, axis, v, h):
 
 
 def central(u, at, axis, v, h, low=ZERO, high=ZERO):
-    """Beyond a node on an outgoing wall (see `marked`) the line through the last two goes on."""
+    """Beyond a node on an outgoing wall (see `marked`) u is extrapolated from two nodes."""
     below, above = u[neighbour(at, axis, -1)], u[neighbour(at, axis, 1)]
     before, behind = below, above
     if low is not ZERO:
@@ -74,9 +74,9 @@ def central(u, at, axis, v, h, low=ZERO, high=ZERO):
 
 
 def by_slopes(u, at, axis, v, h, rising, falling, low=ZERO, high=ZERO):
-    """By faces to which the upwind neighbour reaches, with slopes from below and from above.
+    """By face values, extrapolated from upwind: from below by `rising`, from above by `falling`.
 
-    A node on an outgoing wall is itself at the outer face of its half cell.
+    A node on an outgoing wall lies at the outer face of its half cell, and has the value there.
     """
     before, behind = neighbour(at, axis, -1), neighbour(at, axis, 1)
     from_below = (u[at] + rising[at]) - (u[before] + rising[before])
@@ -124,10 +124,10 @@ def own_flux(convection, left, right):
 
 
 def flux_difference(convection, u, v, at, axis, reach=(), walls=(ZERO, ZERO), on_nodes=True):
-    """F_above - F_below of a point's cell; v at the face above each point, None of u itself.
+    """F_above - F_below of a point's cell; v at the face above each point, None for u itself.
 
     `walls`: lines (see `marked`) of the nodes that own half a cell at the low and the high wall; on
-    a grid of cells, of those beside a given value, which the face on the wall then has.
+    a grid of cells, of the cells beside a given value, which the face on the wall then has.
     """
     below, above = neighbour(at, axis, -1), neighbour(at, axis, 1)
     faces, points = (below, at), (below, at, above)
@@ -144,8 +144,8 @@ def flux_difference(convection, u, v, at, axis, reach=(), walls=(ZERO, ZERO), on
         carried = [at_face(convection, sides[n][0], sides[n][1], v[faces[n]]) for n in (0, 1)]
         through = [v[faces[n]] * carried[n] for n in (0, 1)]
     outer = list(through)
-    # Of half a cell take the face as far outside: the flux at the wall is the mean of the two.
-    first_order = convection not in SECOND_ORDER  # its values are those half a spacing away
+    # Half a cell: take a face as far outside, so that the flux at the wall is the mean of both.
+    first_order = convection not in SECOND_ORDER  # a face has u half a spacing away
     for n, (wall, outward) in enumerate(zip(walls, (-1.0, 1.0), strict=True)):
         if wall is ZERO or not on_nodes or (v is None and first_order):
             continue
@@ -160,7 +160,7 @@ def flux_difference(convection, u, v, at, axis, reach=(), walls=(ZERO, ZERO), on
     return outer[1] - outer[0]
 
 
-# ---- what both have ------------------------------------------------------------------------------
+# ---- both forms ----------------------------------------------------------------------------------
 
 
 def diffusion(u, at, axis, nu, h):
@@ -182,7 +182,7 @@ def advanced(u, at, start, rate, a, b, dt):
 
 @cache
 def slopes(convection: str, axis: int) -> Point:
-    """The slopes of u at a point along an axis: (rising, falling) of `upwind3`, that of `tvd`."""
+    """The slopes of u at a point along an axis: (rising, falling) for `upwind3`, one for `tvd`."""
 
     def third_order(at, u):
         below = u[at] - u[neighbour(at, axis, -1)]
@@ -211,11 +211,11 @@ def stage(
 ) -> Point:
     """The point function of one stage: a u_0 + b (u + dt L(u)) for each of `count` quantities.
 
-    Its arguments: the quantities at the start of the step, those now, the sources, the velocities
+    Its arguments: the quantities at the start of the step and now, the sources, the velocities
     along x, y, z (none where the quantities are their `own` velocities; in flux form each at the
     faces above the points along its axis), the slopes of `slopes` (for each quantity, for each
     axis), for each axis the lines of its low and its high wall (see `flux_difference`), a, b, dt;
-    in flux form 1 / h and then nu / h^2 along x, y, z, else nu and the spacings along x, y, z.
+    in flux form 1 / h and then nu / h^2 along x, y, z, in advective form nu and the spacings.
     """
     each = SLOPES.get(convection, 0)
     axes = [dimension - 1 - n for n in range(dimension)]  # of x, y, z
@@ -278,7 +278,7 @@ def slope_at_wall(at, u, sign, *distances):
 
 
 class Stage(NamedTuple):
-    """Stage `number` of a Runge-Kutta scheme: u = a u_n + b (u + dt L(u)), with `begin` and `end`
+    """Stage `number` of a Runge-Kutta scheme: u = a u_n + b (u + dt L(u)); `begin` and `end` are
     its times in steps."""
 
     number: int
@@ -318,9 +318,9 @@ def negative_part_at_faces(axis: int) -> Point:
 
 @cache
 def speed_out(axis: int) -> Point:
-    """The speed with which a quantity leaves a cell through both of its faces, at least the larger.
+    """The speed with which a quantity leaves a cell through both faces; at least the larger speed.
 
-    One cell may be left on both sides where velocities diverge.
+    Where velocities diverge, a quantity leaves a cell on both sides.
     """
 
     def speed(at, v):
@@ -333,7 +333,7 @@ def speed_out(axis: int) -> Point:
 
 @cache
 def changes(count: int, kind: str) -> Point:
-    """The change of `count` quantities, of which the old ones come first.
+    """The change of `count` quantities; arguments: the old quantities, then the new ones.
 
     For a "sum" the sum of squares, for a "max" the largest magnitude.
     """
