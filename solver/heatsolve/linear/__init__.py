@@ -1,5 +1,5 @@
-"""Linear systems A u = b on a grid: sweeps and reductions only; no model, no wall, no file.
+"""Linear systems A u = b on a grid: sweeps and reductions only, without models, walls or files.
 
-`system` says what a system and a method are, `iterate` runs a method, `stopping` ends it. The
-methods: `stationary`, `krylov`, `multigrid` and `fft`.
+`system` defines a system and the interface of a method, `iterate` runs a method, `stopping` ends
+it. The methods: `stationary`, `krylov`, `multigrid` and `fft`.
 """

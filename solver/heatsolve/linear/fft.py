@@ -1,14 +1,15 @@
 """The direct solver of constant coefficients on a box: fast sine, cosine and Fourier transforms.
 
-With one conductivity everywhere A = m s + the sum over the axes of -k d2/dx2, each a matrix with
-the conductance c = k / h^2 beside its diagonal, whose eigenvectors are sines or cosines
+With one conductivity everywhere, A = m s + the sum over the axes of -k d2/dx2. Along each axis the
+operator is a matrix with -c beside its diagonal, where c = k / h^2 is the conductance. Its
+eigenvectors are
 
     v_j = sin or cos(theta_k (j + a)),  theta_k = pi (k + values / 2) / intervals,
 
-sines where the low wall has a given value, else cosines, `values` the number of such walls at both
-ends; all with the eigenvalue 2 c (1 - cos theta_k). a is the distance of the first unknown from
-the low wall in spacings: 0, 1/2 or 1. Source: U. Schumann and R. A. Sweet, J. Comput. Phys. 75
-(1988), 123, table I; G. Strang, SIAM Review 41 (1999), 135.
+sines if the low wall has a given value, cosines if not, with the eigenvalues 2 c (1 - cos theta_k).
+`values` is the number of walls, 0 to 2, that have a given value. a is the distance of the first
+unknown from the low wall in spacings: 0, 1/2 or 1. Source: U. Schumann and R. A. Sweet, J. Comput.
+Phys. 75 (1988), 123, table I; G. Strang, SIAM Review 41 (1999), 135.
 """
 
 import math
@@ -26,10 +27,10 @@ from heatsolve.stencil.grid import WALLS, Axis, whole
 from heatsolve.stencil.language import Point, shifted, term, where
 
 AHEAD = "ahead"
-"""The scalar that says that the next step is made already."""
+"""The key of the scalar which tells that the next step has already been made."""
 ALONE = "solver.method: fft runs on one process, not on several"
 INVERSE = {1: 1, 2: 3, 3: 2, 4: 4}
-"""Types of the sine and cosine transforms, and of those that undo them but for a factor."""
+"""For each type of a sine or cosine transform, the type of its inverse, apart from a factor."""
 
 
 # ---- the eigenvectors along each axis ------------------------------------------------------------
@@ -40,7 +41,7 @@ class Modes:
     """The eigenvectors along one axis.
 
     `transform`: "dst" or "dct" as in scipy.fft, or "" for the Fourier transform of a periodic
-    axis; `kind`: its type. Without norms, the transform and its inverse multiply by `factor`.
+    axis; `kind`: its type. Not normalised, the transform and its inverse multiply by `factor`.
     """
 
     transform: str
@@ -66,8 +67,8 @@ class Modes:
 def modes_of(system: System) -> tuple[Modes, ...]:
     """The eigenvectors of a system along each axis of its grid, slowest first.
 
-    Raises InputError on several processes, where a coefficient varies in
-    space, and for a Robin condition, whose eigenvectors no fast transform knows.
+    Raises InputError on several processes, where a coefficient varies in space, and for a Robin
+    condition, because no fast transform has its eigenvectors.
     """
     if system.halo.ranks.size > 1:
         raise InputError(ALONE)
@@ -81,7 +82,7 @@ def modes_of(system: System) -> tuple[Modes, ...]:
 
 
 def _of_axis(axis: Axis, faces: np.ndarray) -> Modes:
-    """The eigenvectors along an axis, from the conductances of its faces; that axis first."""
+    """The eigenvectors along an axis, from the array of its conductances, with this axis first."""
     faces = np.broadcast_to(faces, (axis.unknowns + 2, *faces.shape[1:]))
     # A node on a wall of given value is a neighbour like any other.
     inside = [axis.periodic or fixed for fixed in axis.fixed]
@@ -102,7 +103,7 @@ def _of_axis(axis: Axis, faces: np.ndarray) -> Modes:
 
 
 def _gives_value(axis: Axis, end: np.ndarray, conductance: float, name: str) -> bool:
-    """Whether a wall has a given value, told by the conductance to it, rather than none at all."""
+    """Whether a wall has a given value (the conductance to it is 2 c) or none (it is 0)."""
     if np.all(end == 0.0):
         return False
     if not axis.on_nodes and np.all(end == 2.0 * conductance):
@@ -126,15 +127,15 @@ def _even(array: Any) -> bool:
 class Fourier(Method):
     """u += A^-1 (b - A u): expand in the eigenvectors of A, divide by its eigenvalues, sum up.
 
-    R. W. Hockney, J. ACM 12 (1965), 95, for every axis. One step solves the system, another one
-    refines what rounding left. Where A is singular the mode of its null space keeps its place. The
-    residual carries the walls' values, so that the transforms know of none; where no wall has one,
-    and the residual's norm is wanted relative to that of b, the first step is u = A^-1 b instead,
-    and that norm the one of b: what u was before plays no part. Nor does the host's look at the
-    norm, so a device need not wait for it. Two libraries of FFTs round in different ways: the bits
-    are those of one backend only.
+    The method of R. W. Hockney, J. ACM 12 (1965), 95, along every axis. One step solves the system;
+    another step reduces the rounding errors. Where A is singular, A^-1 gives 0 in its null space.
+    The residual contains the walls' values, so the transforms assume values of 0. Where no wall has
+    a given value, and the norm of the residual is wanted relative to the norm of b, the first step
+    is u = A^-1 b, and the norm of b counts as the first norm: both are independent of the initial
+    u. The step does not depend on the norm, so a device need not wait until the host has read it.
+    FFT libraries round in different ways, so the bits are the same on one backend only.
 
-    Raises InputError where A has other eigenvectors, see `modes_of`, or the backend has no FFT.
+    Raises InputError where `modes_of` does, and where the backend has no FFT.
     """
 
     queues = False
@@ -162,7 +163,7 @@ class Fourier(Method):
 
     @cached_property
     def _right(self) -> Any:
-        """The array of the transforms, without ghosts."""
+        """The array that is transformed, without ghosts."""
         return self.system.backend.zeros(self._lengths)
 
     def settle(self) -> None:
@@ -202,32 +203,32 @@ class Fourier(Method):
             sweep(point, out, system.grid.interior, self.u, correction)
 
     def _solve_ahead(self, norm: Accumulator) -> None:
-        """u = A^-1 b, and the terms of a norm of b."""
+        """u = A^-1 b; add the terms of a norm of b."""
         system, sweep = self.system, self.system.backend.sweep
         sweep(taken_in(norm.kind), (self._right, norm), self._everywhere, system.b)
         self._place_solution()
         self.scalars[AHEAD] = 1.0
 
     def _place_solution(self) -> None:
-        """u = A^-1 b, with b in the array of the transforms."""
+        """u = A^-1 b, where the array of the transforms holds b."""
         with self._library.queue():
             solution = self._solve(self._library.view(self._right))
             self.system.backend.sweep(placed, self.u, self.system.grid.interior, solution)
 
     def _solve_among_ghosts(self) -> None:
-        """u = A^-1 b, from and to the unknowns where they lie."""
+        """u = A^-1 b, by transforms that read and write the unknowns among their ghosts."""
         fft, backend = self._among_ghosts, self.system.backend
         backend.enqueue(partial(self._transform, fft.forward, self.system.b))
         self._divide(fft.spectrum)
         backend.enqueue(partial(self._transform, fft.inverse, self.u))
 
     def _transform(self, transform: Callable[[Any], None], array: Any) -> None:
-        """Queue a transform of the unknowns of an array where they lie."""
+        """Queue a transform that reads or writes the unknowns of an array among its ghosts."""
         with self._library.queue():
             transform(self._library.view(array))
 
     def _pack(self, *norms: Accumulator) -> None:
-        """The residual into the array of the transforms; terms of norms of it, and of b."""
+        """Write the residual into the array of the transforms; add terms of its norm and b's."""
         system = self.system
         system.halo.exchange(self.u)
         args = (self.u, system.b, *system.coefficients)
@@ -236,7 +237,7 @@ class Fourier(Method):
         self._is_packed = True
 
     def residual_norm(self, steps: int, into: Accumulator) -> None:
-        """Before the first step the residual stays for it; `restart` forgets it."""
+        """Keep the residual before the first step for that step; `restart` forgets it."""
         if steps > 0:
             super().residual_norm(steps, into)
             return
@@ -262,7 +263,7 @@ class Fourier(Method):
         return self.u
 
     def _solve(self, x: Any) -> Any:
-        """A^-1 of an array of all unknowns without ghosts, which is overwritten."""
+        """A^-1 x for an array x of all unknowns, without ghosts; x is overwritten."""
         transforms, walls = self._transforms, self._between_walls()
         for axis, modes in walls:
             x = transforms.real(x, modes.transform, modes.kind, axis)
@@ -277,9 +278,9 @@ class Fourier(Method):
         return self._library.lend(x)
 
     def _divide(self, x: Any) -> None:
-        """Divide the expansion of an array by the eigenvalues, and by what the transforms multiply.
+        """Divide the expansion of an array by the eigenvalues and the factors of the transforms.
 
-        Real and imaginary parts are divided alike, as neighbours along the fastest axis.
+        Real and imaginary parts are neighbours along the fastest axis, and divided alike.
         """
         parts = self._library.lend(x.view(self.system.backend.dtype))
         args = (parts, self._share, *self._lines)
@@ -289,10 +290,10 @@ class Fourier(Method):
         return [(axis, modes) for axis, modes in enumerate(self._modes) if not modes.periodic]
 
     def _eigenvalues(self) -> list[Any]:
-        """The eigenvalues of A along each axis; their sums are A's. The first adds the capacity."""
+        """The eigenvalues along each axis, whose sums are A's; the first adds the capacity."""
         coefficients = self.system.coefficients
         lines = [modes.eigenvalues for modes in self._modes]
-        if self._periodic:  # of conjugate modes one is enough
+        if self._periodic:  # one of two conjugate modes is enough
             halved = self._periodic[-1]
             lines[halved] = lines[halved][: self._lengths[halved] // 2 + 1]
             lines[-1] = lines[-1].repeat(2)
@@ -304,10 +305,10 @@ class Fourier(Method):
 
 @cache
 def packed(residual: Point, kinds: tuple[str, ...]) -> Point:
-    """The residual for an array without ghosts: one point further on along each axis.
+    """The residual for an array without ghosts: it is read one point further on along each axis.
 
-    With the terms of a norm of it, and of one of b, for kinds that are given. Made once for each
-    system, as backends know a sweep by its function.
+    If `kinds` are given, with the terms of norms of the residual and of b. Cached, because a
+    backend identifies a compiled sweep by its function.
     """
 
     def residual_inside(at, u, b, *coefficients):
@@ -320,7 +321,7 @@ def packed(residual: Point, kinds: tuple[str, ...]) -> Point:
 
 
 def divided(at, parts, share, *lines):
-    """A share of it, divided by the sum of one number for each axis; 0 where that is 0."""
+    """share times `parts`, over the sum of one number for each axis; 0 where that sum is 0."""
     total = lines[0][at]
     for line in lines[1:]:
         total = total + line[at]
@@ -329,7 +330,7 @@ def divided(at, parts, share, *lines):
 
 @cache
 def taken_in(kind: str) -> Point:
-    """An array for one without ghosts, with the terms of a norm of it."""
+    """b for an array without ghosts, with the terms of a norm of b."""
 
     def taken(at, b):
         value = b[tuple([index + 1 for index in at])]
@@ -339,7 +340,7 @@ def taken_in(kind: str) -> Point:
 
 
 def placed(at, inside):
-    """An array without ghosts: one point further on along each axis."""
+    """An array without ghosts, for one with ghosts: one point further on along each axis."""
     return inside[tuple([index - 1 for index in at])]
 
 
@@ -352,7 +353,7 @@ def corrected(at, u, correction):
 
 
 def transforms_of(library: ArrayLibrary) -> Any:
-    """SciPy's transforms on a host, on a device those that its FFT allows."""
+    """SciPy's transforms on a host; on a device its own, or `RealTransforms` by its FFT."""
     if library.transforms is not None:
         return library.transforms
     if library.fft is None:
@@ -381,13 +382,13 @@ class SciPyTransforms:
 
 
 class RealTransforms:
-    """Sine and cosine transforms by real FFTs alone, for array libraries that have no others.
+    """Sine and cosine transforms by real FFTs, for array libraries that have no other transforms.
 
-    `fft` has rfft, irfft, rfftn and irfftn. The transforms and their missing norms are those of
-    scipy.fft. Only three are computed: type 1 by the FFT of the line continued to its period, types
-    2 and 3 by that of the line itself, reordered (J. Makhoul, IEEE Trans. Acoust. Speech Signal
-    Process. 28 (1980), 27); the others follow by turning a line round, by alternating signs, and by
-    continuing it beyond a wall.
+    `fft` has rfft, irfft, rfftn and irfftn. The transforms are those of scipy.fft, not normalised.
+    Type 1 is the FFT of the line continued to its period. Cosine types 2 and 3 are FFTs of the line
+    itself, reordered (J. Makhoul, IEEE Trans. Acoust. Speech Signal Process. 28 (1980), 27). All
+    other transforms follow from these by reversing a line, by alternating signs, and by continuing
+    it beyond a wall.
     """
 
     def __init__(self, namespace: Any, fft: Any):
@@ -401,11 +402,11 @@ class RealTransforms:
         return self._xp.ascontiguousarray(self._xp.moveaxis(along(lines), -1, axis))
 
     def spectrum(self, x: Any, axes: tuple[int, ...]) -> Any:
-        """The Fourier transform of reals over some axes, of which the last keeps one half."""
+        """The Fourier transform of reals along `axes`, of which the last keeps half its modes."""
         return self._xp.ascontiguousarray(self._fft.rfftn(x, axes=axes))
 
     def values(self, z: Any, lengths: tuple[int, ...], axes: tuple[int, ...]) -> Any:
-        """The inverse of `spectrum`, not divided by the product of the lengths; z may change."""
+        """The inverse of `spectrum`, not divided by the product of the lengths; overwrites z."""
         args = {"s": lengths, "axes": axes, "norm": "forward", "overwrite_x": True}
         return self._xp.ascontiguousarray(self._fft.irfftn(z, **args))
 
@@ -432,7 +433,7 @@ class RealTransforms:
     def _cosine_3(self, x: Any) -> Any:
         """x_0 + 2 sum x_n cos(pi (2 k + 1) n / (2 N))."""
         xp, n = self._xp, x.shape[-1]
-        # The point N - k beside each k, of which there is none for k = 0.
+        # The point N - k for each point k; there is none for k = 0.
         beside = xp.concatenate([xp.zeros_like(x[..., :1]), x[..., : (n - 1) // 2 : -1]], axis=-1)
         half = x[..., : n // 2 + 1] - 1j * beside[..., : n // 2 + 1]
         half *= self._turns(n, half.dtype, 1.0)
@@ -445,7 +446,7 @@ class RealTransforms:
     def _cosine_4(self, x: Any) -> Any:
         """2 sum x_n cos(pi (2 k + 1) (2 n + 1) / (4 N)): every second mode of a line twice as long.
 
-        Beyond the wall of value 0 it goes on with the opposite sign, to a second insulated wall.
+        Beyond the wall of value 0 the line continues with opposite sign, up to an insulated wall.
         """
         whole = self._xp.concatenate([x, -x[..., ::-1]], axis=-1)
         return 0.5 * self._cosine_2(whole)[..., 1::2]

@@ -31,7 +31,7 @@ from heatsolve.stencil.language import scaled
 
 T = TypeVar("T")
 FEWEST_ON_DEVICE = 2
-"""The fewest iterations queued on a device before the host reads a norm, which makes it wait."""
+"""The fewest iterations queued on a device before the host waits for a norm."""
 LONGEST_QUEUE = 0.25
 """Seconds of work that the host queues on a device before it reads the norms."""
 
@@ -59,7 +59,7 @@ class Saved(Protocol):
 
 
 class Controller(Protocol):
-    """Saves an iteration on the way, or stops it by an exception; see `control`.
+    """Saves a running iteration, or stops it by an exception; see `control`.
 
     It checks at iteration `next`. `stride`: the iterations of one pass; `least`: the fewest
     iterations between two of its checks. `state` makes a state to be saved from a number, a record
@@ -111,7 +111,7 @@ class Until(Protocol):
 
 
 Following = Callable[[int], Callable[[], None] | None]
-"""Gives the work that follows an iteration of a number of steps, if it is known."""
+"""Gives the work that follows an iteration that ends after this number of steps; None: unknown."""
 
 
 class Iterate(NamedTuple):
@@ -125,8 +125,8 @@ class Iterate(NamedTuple):
 
 
 Iterates = Generator[Iterate, Until | None, "Outcome"]
-"""An iteration that pauses before the first step. At each pause it is sent the place of the next
-one; None: go on to the end."""
+"""An iteration as a generator of its pauses, the first one before the first step. At each pause it
+is sent the place of the next pause; None: go on to the end."""
 
 
 def finished(parts: Generator[Any, Any, T]) -> T:
@@ -144,8 +144,8 @@ class Outcome:
 
     `ending`: "tolerance", "rounding" (the residual is at rounding level and falls no further),
     "count" (the fixed number of iterations, or the end time), "limit" (not converged) or "stopped"
-    (for the `reason` that was given at a pause). `relative_to` names the norm `scale` of which
-    `threshold` is a share; it is empty for an absolute tolerance.
+    (for the `reason` that was given at a pause). `threshold` is a share of the norm `scale`, which
+    `relative_to` names (empty: an absolute tolerance).
     """
 
     ending: str
@@ -163,7 +163,7 @@ class Outcome:
         return self.ending in ("tolerance", "rounding")
 
     def times(self, factor: float) -> "Outcome":
-        """With all norms multiplied."""
+        """This outcome with all norms multiplied by `factor`."""
         norms = [factor * norm for norm in self.history["residual"]]
         return replace(
             self,
@@ -176,7 +176,7 @@ class Outcome:
 
 
 class Options(StoppingOptions, Protocol):
-    """The keys of `[solver]`, with those for a method."""
+    """The keys of `[solver]` for the end of an iteration and for its method."""
 
     @property
     def cycle(self) -> str: ...
@@ -211,7 +211,7 @@ def make_method(name: str, options: Options, system: System, u: Any) -> Method:
 
 
 Beginning = Callable[[System, int], tuple[Method, Criterion]]
-"""The method and the criterion of a system whose u and b were multiplied with 2 to a power."""
+"""Makes the method and criterion of a system whose u and b are multiplied by 2 to this power."""
 
 
 def solving(
@@ -227,7 +227,7 @@ def solving(
 
     Where squares in norms overflow or underflow, `reset` restores the initial u, and u and b are
     multiplied by a power of two, which rounds nothing; at the end u is divided by it. Raises
-    Diverged if that overflows; warns if it underflows.
+    Diverged if u then overflows; warns if u underflows.
     """
     exponent = resumed.record.get("exponent", 0) if resumed is not None else 0
     if exponent == 0:
@@ -275,13 +275,13 @@ def iterating(
 ) -> Iterates:
     """Iterate to the first check that meets the criterion, or to the limit.
 
-    The host reads the norms of many checks at once, but the device stops at the right check. The
-    solution is then in `method.u`. `controller` may save or stop the iteration on the way. An
-    iteration that goes on from a `resumed` state gives the bits of an uninterrupted one.
-    `expected`: iterations that are queued on a device at first. `following` gives the work, made in
-    `Backend.continuing`, that follows if the tolerance is met after a number of iterations; a
-    device begins it before the host has read the norms, and `Backend.continued` tells whether it
-    was done.
+    The host reads the norms of many checks at once, but the device stops at the check that ends the
+    iteration. The solution is then in `method.u`. `controller` may save or stop the iteration on
+    the way. An iteration that goes on from a `resumed` state gives the bits of an uninterrupted
+    one. `expected`: the number of iterations to queue on a device at first. `following` gives the
+    work, made in `Backend.continuing`, that follows if the tolerance is met after this number of
+    iterations; a device begins the work before the host has read the norms, and `Backend.continued`
+    tells whether it was done.
     Raises Diverged for a norm that is not finite or has grown too much.
     """
     backend, ranks = method.system.backend, method.system.halo.ranks
@@ -352,7 +352,7 @@ def iterating(
 class Queue:
     """Makes the iterations up to the next checks; a device may run behind its host.
 
-    Each iteration of the longest pass has an accumulator, because each may be one to check.
+    Each iteration of the longest pass has an accumulator, because each may be checked.
     """
 
     def __init__(self, method: Method, criterion: Criterion):
@@ -369,9 +369,9 @@ class Queue:
     ) -> list[ResidualCheck]:
         """Make iterations from `done` on: `count` checks, but no iteration after `until`.
 
-        A check whose value is at most `gate` ends them, too. `gate` may wait for the device, so it
-        is called after the first iterations are queued. A pass may make more checks than `count`;
-        the last pass holds the last check. `continues_at`: see `Backend.open_gate`.
+        A check whose value is at most `gate` ends the iterations, too. `gate` may wait for the
+        device, so it is called after the first iterations are queued. A pass may make more checks
+        than `count`; the last pass holds the last check. `continues_at`: see `Backend.open_gate`.
         """
         method, criterion, backend = self._method, self._criterion, self._method.system.backend
         afterwards = criterion.monitor == "residual" or criterion.total is not None
@@ -400,8 +400,8 @@ class Queue:
     def evaluate(
         self, checks: Sequence[ResidualCheck], test: ConvergenceTest, values: Sequence[float]
     ) -> int:
-        """Test the checks of a queue in turn, by the values of its ledger; return the iteration at
-        which the method then is."""
+        """Test the checks of a queue in turn, by the values of its ledger; return the number of
+        iterations that the method has then made."""
         passed = test.pass_over(checks, values)
         check = checks[max(passed, 1) - 1]
         for check, value in zip(checks[passed:], values[passed:], strict=False):

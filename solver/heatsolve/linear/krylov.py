@@ -13,16 +13,16 @@ from heatsolve.stencil.language import copy, term_of
 
 
 class ConjugateGradients(Method):
-    """Conjugate gradients, preconditioned with the diagonal D, in the volume-weighted product.
+    """Conjugate gradients, preconditioned with the diagonal D; inner products weighted by volume.
 
     alpha = <r, z> / <p, A p>, u += alpha p, r -= alpha A p, z = D^-1 r, beta = <r, z>_new /
     <r, z>, p = z + beta p (Hestenes and Stiefel 1952; Y. Saad, "Iterative Methods for Sparse
-    Linear Systems", 2003, algorithm 9.1). The sums are exact, so alpha and beta, and with them
-    every bit, do not depend on the order of addition. A step begins with z, beta and p for the
-    residual that the step before left, because they are not needed after the last step.
+    Linear Systems", 2003, algorithm 9.1). The sums are exact, so alpha, beta and every bit of u are
+    independent of the order of addition. A step begins with z, beta and p for the residual of the
+    step before: after the last step they are not needed.
 
     alpha and beta are arrays of one element, so that a device computes them without its host. The
-    sums `<r, z>` of even and of odd steps have a place each.
+    sums `<r, z>` of even and of odd steps have separate places.
     """
 
     recurrent = True
@@ -36,7 +36,7 @@ class ConjugateGradients(Method):
         self._pap, self._rz = (backend.accumulator("sum") for _ in range(2))
         self._sums = backend.scalars(3)
         self._begins = True
-        """Whether the next direction p is z, without a direction before it."""
+        """Whether the next direction p is z, without a share of the direction before."""
         self._true: dict[str, Accumulator] = {}
         """Norms of the true residual, by kind."""
         self._weights = (*system.coefficients.ratios, *system.coefficients)
@@ -122,13 +122,13 @@ class ConjugateGradients(Method):
         self.play("restart", work)
 
     def record(self, steps: int) -> dict[str, float]:
-        """<r, z> of the last step, and of the next one if a step finds it already."""
+        """<r, z> of the last step, and of the next step if the last one has computed it already."""
         sums = self._sums.sums
         before, this = sums[(steps + 1) % 2], sums[steps % 2]
         return {"rz": before, "next rz": this, "begins": float(self._begins)}
 
     def recall(self, steps: int, scalars: dict[str, float]) -> None:
-        if "begins" not in scalars:  # checkpoints of before 2026-12 held the next direction
+        if "begins" not in scalars:  # checkpoints from before 2026-12 held the next direction
             self._begin_again(steps)
             return
         self._begins = bool(scalars["begins"])
@@ -139,13 +139,13 @@ class ConjugateGradients(Method):
     # ---- the sweeps that depend on the preconditioner; with the diagonal z is never stored ----
 
     def _begin(self, steps: int) -> None:
-        """r = b - A u; here p = z and <r, z>, too."""
+        """r = b - A u; with the diagonal also p = z and <r, z>."""
         system, out = self.system, (self._r, self._p, self._rz)
         system.sweep(self._first, out, self.u, system.b, self._scale, *self._weights)
         self._keep_product(steps, self._rz)
 
     def _find_direction(self, number: int, begins: bool) -> None:
-        """<r, z>, which is known here, and p = z + beta p; to begin with p = z, which is known."""
+        """Find <r, z> and p = z + beta p; with the diagonal <r, z> and the first p are known."""
         if begins:
             return
         system = self.system
@@ -153,7 +153,7 @@ class ConjugateGradients(Method):
         system.backend.sweep(self._turn, self._p, system.grid.interior, *args)
 
     def _move(self, number: int) -> None:
-        """u += alpha p, r -= alpha A p; here <r, z> of the next step, too."""
+        """u += alpha p, r -= alpha A p; with the diagonal also <r, z> of the next step."""
         arrays = (self.u, self._r, self._p, self._ap)
         self.system.backend.sweep(
             self._advance, (self.u, self._r, self._rz), self.system.grid.interior,
@@ -227,11 +227,11 @@ def _moved_by(at, p, alpha):
 
 
 CURVATURE = 2
-"""The number of <p, A p>, behind <r, z> of even and of odd steps."""
+"""The place of <p, A p> among the sums, after <r, z> of even and of odd steps."""
 
 
 def _moved(at, u, r, p, ap, alpha):
-    """u and r."""
+    """u + alpha p and r - alpha A p."""
     return u[at] + alpha[at] * p[at], r[at] - alpha[at] * ap[at]
 
 

@@ -1,7 +1,7 @@
 """Stationary iterations: Jacobi's, red-black over-relaxation, the Chebyshev semi-iteration.
 
-They share with the smoothers of multigrid: division by the diagonal D of A, and the red and the
-black points of a grid, as on a chessboard.
+They share two things with the smoothers of multigrid: division by the diagonal D of A, and the
+colours of the points, red and black as on a chessboard.
 """
 
 import math
@@ -23,7 +23,7 @@ SWEEPS_PLAYED_BACK = 16
 class Jacobi(Pairwise):
     """u <- u + weight D^-1 (b - A u).
 
-    `update` replaces that formula by a literal one, `update(at, u, *arguments)`.
+    A given `update` replaces this formula: it is called as `update(at, u, *arguments)`.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Jacobi(Pairwise):
         self.point = update or jacobi
         self.args = tuple(arguments) if update else (system.b, scale, *system.coefficients)
         self.longest = system.longest_pass(self.point, u, self.args)
-        # After a period both arrays have their places again, and an exchange of ghosts is due.
+        # After a period u is in the same array again, and an exchange of ghosts is due.
         period = math.lcm(2, system.halo.depth, self.longest)
         self._at_once = period * -(-SWEEPS_PLAYED_BACK // period)
         self._many: Callable[[], None] | None = None
@@ -158,12 +158,12 @@ class Chebyshev(Pairwise):
 
 # ---- division by the diagonal: a multiplication where the inverse costs no memory traffic --------
 #
-# Where D is constant along an axis, its inverse is a line at most that stays in a cache; a division
-# at every point takes several times as long as all the rest of a sweep that is made in passes.
+# Where D is constant along an axis, its inverse is a small array that stays in a cache; a division
+# at every point takes several times as long as the rest of a sweep that is made in passes.
 
 
 def variation(system: System) -> list[bool]:
-    """Along which axes the coefficients of a system vary, on this process."""
+    """For each axis, whether a coefficient of the system varies along it, on this process."""
     shapes = [array.shape for array in system.coefficients if not isinstance(array, float)]
     return [any(shape[n] > 1 for shape in shapes) for n in range(system.grid.dimension)]
 
@@ -171,7 +171,7 @@ def variation(system: System) -> list[bool]:
 def inverse(
     system: System, weight: float, varies: Sequence[bool], extents: Sequence[int], region: Region
 ) -> Any:
-    """The array weight / D in a region, of these extents along the axes along which it `varies`."""
+    """The array weight / D in a region, of `extents` along axes where it `varies`, elsewhere 1."""
     axes = list(zip(varies, extents, region, strict=True))
     array = system.backend.zeros([extent if vary else 1 for vary, extent, _ in axes])
     bounds = tuple(pair if vary else (0, 1) for vary, _, pair in axes)
@@ -192,7 +192,8 @@ def inverse_of(diagonal: Point, weight: float) -> Point:
 def quotient(system: System, weight: float = 1.0) -> tuple[Point, Any]:
     """`divided` and `scale`, with divided(value, at, scale, *coefficients) = weight value / D.
 
-    All processes ask, and divide alike: a block in the middle may know less variation than others.
+    All processes must call it, and choose the same way of division: coefficients may vary on the
+    blocks of some processes only.
     """
     varies = variation(system)
     if all(map(any, zip(*system.halo.ranks.gather(varies), strict=True))):
@@ -207,7 +208,7 @@ def by_inverse(value, at, scale, *coefficients):
 
 @cache
 def _by_division(diagonal: Point) -> Point:
-    """The same from the number `scale` = weight."""
+    """weight value / D, from the number `scale` = weight."""
 
     def by_division(value, at, scale, *coefficients):
         return scale * value / diagonal(at, *coefficients)

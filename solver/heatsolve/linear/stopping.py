@@ -20,7 +20,7 @@ In float32 the norm of a residual falls by 2^24, and its terms are smaller by 2^
 squares are still above 2^-149, the smallest number.
 """
 FARTHEST = {"float64": (1000, 1000), "float32": (120, 50)}
-"""The largest n of a factor 2^n, and the largest n with u times the factor within 2^-n, 2^n."""
+"""The largest n of a factor 2^n, and the n of the range 2^-n ... 2^n of the scaled u."""
 NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
 """The smallest normal number: smaller numbers lose digits."""
 GROWTH = 1e12
@@ -83,7 +83,7 @@ class Criterion:
         looks_first: bool = True,
         exponent: int | None = None,
     ):
-        """Take the options of a user, and of the caller:
+        """Take the options of the user and, from the caller:
 
         total: adds the magnitudes of a field at all points, for "sum-abs-change".
         scale: the norm to which the tolerance is relative, or a call that finds it; None: unknown.
@@ -108,7 +108,7 @@ class Criterion:
             self._scale = self._norm_of_right_side(u, scratch)
 
     def _norm_of_right_side(self, u: Any, scratch: Any) -> float | None:
-        """The norm; None where no wall has a value: then the norm of b is found when needed."""
+        """The norm of the right side; None where no wall has a value: `scale` then finds it."""
         system = self._system
         if system.homogeneous or (scratch is None and not _values_at_walls(system, u)):
             return None
@@ -116,9 +116,9 @@ class Criterion:
 
     @property
     def scale(self) -> float:
-        """The norm to which the tolerance is relative; 1 for an absolute one.
+        """The norm to which the tolerance is relative; 1 for an absolute tolerance.
 
-        It is 0 before the first check if b = 0. `first_residual` may find it.
+        It is 0 before the first check if b = 0. `first_residual` may compute it.
         """
         if self._scale is None:
             accumulator = self._system.backend.accumulator(self.kind)
@@ -139,9 +139,9 @@ class Criterion:
             self._scale, self.relative_to = first, f"the first {self.monitor}"
 
     def demand_range(self, norm: float, u: Any) -> None:
-        """Raise OutOfRange where squares of the first norm, or of the scale, have no numbers.
+        """Raise OutOfRange where squares of the first norm, or of the scale, overflow or underflow.
 
-        The scale of an absolute norm is 1; a relative one of 0 begins with the solution.
+        The scale of an absolute norm is 1. A relative norm of 0 needs no range: u is the solution.
         """
         if self.exponent != 0 or self.total is not None:
             return
@@ -158,10 +158,10 @@ class Criterion:
         return smallest <= norm <= largest
 
     def _exponent_of(self, largest: float, u: Any) -> int:
-        """n with which the largest |A| |u| + |b| times 2^n is near 1, as far as u allows.
+        """The n with which 2^n times the largest |A| |u| + |b| is near 1, within the limits of u.
 
-        Where that overflows, u and b stand for it. It is 0 where u and b have no digits to bring
-        into range. Raises InputError where no n serves.
+        Where |A| |u| + |b| overflows, |u| + |b| replaces it. n is 0 where scaling cannot help,
+        because |u| + |b| is not a normal number. Raises InputError where no n is enough.
         """
         system = self._system
         backend, grid = system.backend, system.grid
@@ -186,7 +186,7 @@ class Criterion:
 
     @property
     def said(self) -> str:
-        """How a norm over `scale` is said."""
+        """The words of a message for a norm over `scale`."""
         relative = f" relative to {self.relative_to}" if self.relative_to else ""
         return f"norm of the {self.monitor} {{:.3e}}{relative}"
 
@@ -231,8 +231,8 @@ class Criterion:
         return not self.fixed and (norm < self.threshold or norm == 0.0)
 
     def gate(self, floor: float = 0.0) -> float:
-        """The value of an accumulator up to which a device stops, and the host decides: at the
-        tolerance, or at the norm `floor` if that is higher."""
+        """The value of an accumulator up to which a device stops, and the host decides: the value
+        at the tolerance, or at the norm `floor` if that is higher."""
         if self.fixed or self.total is not None or self.waits:
             return -1.0
         # A product: a power of floats raises an error where it overflows.
@@ -240,7 +240,7 @@ class Criterion:
         return limit * limit if self.kind == "sum" else math.nextafter(limit, 0.0)
 
     def _norm_with_walls(self, u: Any, scratch: Any) -> float:
-        """The norm of b with the walls' values moved into it: the residual of u = 0 inside."""
+        """The norm of b with the walls' values moved into it: the residual's for u = 0 inside."""
         system = self._system
         bare = system.backend.zeros(system.grid.shape) if scratch is None else scratch
         if scratch is not None:
@@ -260,7 +260,7 @@ def largest_of(system: System, u: Any) -> float:
 def lost_digits(system: System, u: Any, largest: float) -> str:
     """The warning that u lost digits when it was divided by a factor 2^n; "" if it did not.
 
-    largest: its largest magnitude. Raises Diverged where u has overflowed.
+    `largest`: the largest magnitude that u should have. Raises Diverged where u has overflowed.
     """
     precision = system.backend.precision
     if not largest_of(system, u) < math.inf:
@@ -300,10 +300,11 @@ class ResidualCheck(NamedTuple):
 class IterationState:
     """The state of a convergence test, as checkpoints hold it.
 
-    `norm`, `before`, `first` and `lowest` are the norms of the last check, of the one before it, of
-    the first one, and the lowest. `floor` is the rounding level of the residual, if it was needed.
-    `confirmed` is the last true residual of a method that updates it by recurrence, `value` the
-    accumulator's value at the last check. `ending`: how the iteration ended; "" while it goes on.
+    `norm`, `before` and `first` are the norms at the last check, at the check before and at the
+    first check; `lowest` is the lowest norm. `floor` is the rounding level of the residual, if it
+    was needed. `confirmed` is the norm of the last true residual, for a method that updates the
+    residual by recurrence; `value` is the accumulator's value at the last check. `ending`: how the
+    iteration ended; "" while it goes on.
     """
 
     norm: float = math.nan
@@ -350,7 +351,7 @@ class ConvergenceTest:
             state.ending = ""
 
     def most_checks(self, wanted: int) -> int:
-        """The number of checks that may be queued before one at which the host must decide."""
+        """The number of checks that may be queued before a check at which the host must decide."""
         if self._criterion.total is not None or self._criterion.waits:
             return 1
         if self._criterion.monitor == "update":
@@ -358,16 +359,16 @@ class ConvergenceTest:
         state = self.state
         method = self._method
         until_floor = method.checks_per_floor - state.checks % method.checks_per_floor
-        if math.isnan(state.floor):  # no check counts as at rounding level until it is known
+        if math.isnan(state.floor):  # no check counts as at rounding level until the floor is known
             return min(wanted, until_floor)
-        if method.recurrent:  # the gate closes at that level
+        if method.recurrent:  # the gate closes at the rounding level
             return min(wanted, until_floor)
         return min(wanted, until_floor, method.checks_without_fall - state.without_fall)
 
     @property
     def gate(self) -> float:
-        """The value of a check at which the host must decide; with a recurrence also a value well
-        below the rounding level, which is in doubt."""
+        """The value of a check up to which the host must decide: the tolerance or, for a residual
+        by recurrence, a share of the rounding level below which the residual is in doubt."""
         doubt = BELOW_FLOOR * self.state.floor if self._method.recurrent else 0.0
         return self._criterion.gate(doubt if doubt > 0.0 else 0.0)
 
@@ -417,7 +418,7 @@ class ConvergenceTest:
             state.ending = "tolerance"
 
     def _examine_start(self) -> None:
-        """An initial u ends the iteration only at rounding level, even within the tolerance."""
+        """End at the initial u only if it is at rounding level: the tolerance is not enough."""
         state = self.state
         state.lowest = state.norm
         if state.norm == 0.0:
@@ -476,7 +477,7 @@ def first_not_finite(placed: Any, u: Any, name: str = "temperature") -> str:
     """Where a field is not finite, in words; empty if it is finite (asks all processes).
 
     `placed`: a system or a problem, with the grid, the backend and the halo of the field. A place
-    at a wall, or where others' values lie, counts only if no process has one inside.
+    at a wall, or among the values of other processes, counts only if no process has one inside.
     """
     grid, host = placed.grid, placed.backend.to_host(u)
     sayings = []

@@ -33,8 +33,8 @@ class Sweeps:
     ) -> None:
         """out[p] = point(p, u, *arguments) at all unknowns, with up-to-date values in the ghosts.
 
-        The ghosts of u are written, unless a device reads the other end of a periodic axis itself;
-        those of other arrays travel `along`.
+        The ghosts of u are written first, unless a device reads the other end of a periodic axis
+        itself; the ghosts of the arrays `along` are exchanged with them.
         """
         if self._own_ends:
             self.backend.sweep(point, out, self.halo.inner, u, *arguments, wraps=self._own_ends)
@@ -61,10 +61,10 @@ class Sweeps:
         number: int = 0,
         along: Sequence[Any] = (),
     ) -> None:
-        """Sweep `number` of a sequence, new[p] = point(p, u, *arguments), each from the result of
-        the one before.
+        """Make sweep `number` of a sequence, new[p] = point(p, u, *arguments), where u is the
+        result of the sweep before.
 
-        Only every `halo.depth`-th sweep exchanges ghosts; the others also update the part of the
+        Only every `halo.depth`-th sweep exchanges ghosts; each sweep also updates the part of the
         margin that later sweeps read. A norm of new - u goes into `change`.
         """
         halo, sweep = self.halo, self.backend.sweep
@@ -92,8 +92,8 @@ class Sweeps:
 
         Update n takes the arguments stages[n] after u, and puts a norm of its change into
         changes[n]. The result of the last update is in `new`; u is not changed. The number is odd,
-        so single updates, back and forth between the arrays, would leave the result there, too. If
-        u is exchanged, the ghosts of other arrays travel `along`.
+        so single updates, to and fro between the two arrays, would also end in `new`. If the ghosts
+        of u are exchanged, the ghosts of the arrays `along` are exchanged with them.
         """
         halo, grid = self.halo, self.grid
         since_exchange = number % halo.depth
@@ -182,8 +182,8 @@ class System(Sweeps):
 
     `residual(at, u, b, *coefficients)` is b - A u, `diagonal(at, *coefficients)` the diagonal of A
     and `rounding(at, u, b, *coefficients)` |A| |u| + |b|. A is symmetric in the inner product
-    weighted with the control volumes, positive definite, or semi-definite with the constants as its
-    null space (`singular`). `lowest` returns a lower bound of its smallest eigenvalue above 0.
+    weighted with the control volumes, and positive definite, or semi-definite with the constants as
+    its null space (`singular`). `lowest` returns a lower bound of A's smallest eigenvalue above 0.
     """
 
     residual: Point
@@ -223,10 +223,11 @@ class System(Sweeps):
         self.backend.sweep(lowered, u, self.grid.interior, u, mean)
 
     def spectrum(self) -> tuple[float, float]:
-        """Bounds of the eigenvalues of D^-1 A: Gershgorin's 2, and `lowest` over the diagonal.
+        """Bounds of the eigenvalues of D^-1 A: `lowest` over the largest diagonal element, and 2.
 
-        On a grid whose neighbours can be coloured red and black the spectrum is symmetric about 1
-        (D. M. Young, "Iterative Solution of Large Linear Systems", 1971), which sharpens the 2.
+        The 2 is Gershgorin's. It is 2 - low where neighbours can be coloured red and black: the
+        spectrum is then symmetric about 1 (D. M. Young, "Iterative Solution of Large Linear
+        Systems", 1971).
         """
         largest = self.backend.reduce("max", self.diagonal, self.grid.interior, *self.coefficients)
         low = min(0.999999, self.lowest() / largest)
@@ -293,9 +294,9 @@ def lowest_eigenvalue(
     """A lower bound of the smallest eigenvalue that is not 0 (1/s for a unit of rho c).
 
     A grows with every conductance. Replacing each conductance by the smallest one of its layer
-    therefore gives a bound, and leaves a sum of operators along the axes, whose smallest
-    eigenvalues add. Where no wall has a given value, the bound is the smallest eigenvalue above 0
-    of any axis by itself.
+    therefore gives a bound, and leaves a sum of operators along the axes, so the bound is the sum
+    of their smallest eigenvalues. Where no wall has a given value, the bound is the smallest
+    eigenvalue above 0 along any single axis.
     """
     smallest = [
         0.0 if axis.periodic or line[1] + line[-1] == 0.0 else _smallest(line, ratio.reshape(-1))
@@ -320,7 +321,7 @@ def _smallest(faces: np.ndarray, ratio: np.ndarray) -> float:
     """The smallest eigenvalue of the operator along one line, by inverse iteration.
 
     r_i (c_{i+1} (u_i - u_{i+1}) + c_i (u_i - u_{i-1})), made symmetric by the square roots of r.
-    The Rayleigh quotient converges from above, so the possible rest of its fall is subtracted.
+    The Rayleigh quotient converges from above, so its possible remaining fall is subtracted.
     """
     c = faces[1:]
     n = c.size - 1
@@ -370,9 +371,9 @@ class Method(ABC):
     `recurrent`: whether the residual is updated by a recurrence, which `confirm` corrects.
     `direct`: whether one step solves the system; further steps only reduce its rounding errors.
     `checks_per_floor`: checks after which the rounding level of the residual is computed anew.
-    `checks_without_fall`: checks below that level without a new lowest residual that end the
-    iteration. `fall`: a residual is a new lowest one if it is less than this share of the lowest
-    residual before.
+    `checks_without_fall`: the number of checks below that level, without a new lowest residual,
+    that ends the iteration. `fall`: a residual is a new lowest one if it is less than this share of
+    the lowest residual before.
     """
 
     queues = True
@@ -385,7 +386,7 @@ class Method(ABC):
     """Whether `u`, and b of `system`, remain the arrays that the method was given."""
     direct = False
     brings_neighbours = False
-    """Whether a check leaves neighbours' unknowns in the ghosts of u."""
+    """Whether a check leaves the unknowns of neighbouring processes in the ghosts of u."""
     checks_per_floor = 50
     checks_without_fall = 10
     fall = 1.0
@@ -394,13 +395,13 @@ class Method(ABC):
         self.system = system
         self.u = u
         self.scalars: dict[str, float] = {}
-        """Numbers that a step leaves for the next one."""
+        """Numbers that a step leaves for the next step."""
         self._series: dict[str, list[Accumulator]] = {}
         self._plays: dict[Any, Callable[[], None]] = {}
         """Recorded work, by keys."""
 
     def play(self, key: Any, work: Callable[[], Any]) -> None:
-        """Play back work, which is recorded when it first comes."""
+        """Play back the work of a key; record it at the first call with this key."""
         if key not in self._plays:
             self._plays[key] = self.system.replayed(work, self.system.backend.gated)
         self._plays[key]()
@@ -412,14 +413,14 @@ class Method(ABC):
     def advance(self, number: int, changes: Sequence[Accumulator | None]) -> int:
         """Make one or more iterations from `number` on, `len(changes)` at most; return how many.
 
-        A norm of the change of each goes into its accumulator. If there are several, the array of
-        the solution before them is not changed, so that `step` can repeat some of them.
+        A norm of the change of each iteration goes into its accumulator. If several are made, the
+        array of the solution before them is not changed, so that `step` can repeat some of them.
         """
         self.step(number, changes[0])
         return 1
 
     def march(self, number: int, until: int) -> int:
-        """Make the iterations from `number` to before `until`; return the number of the next."""
+        """Make the iterations `number` to `until` - 1; return the number of the next iteration."""
         while number < until:
             number += self.advance(number, [None] * min(self.longest, until - number))
         return number
@@ -445,7 +446,7 @@ class Method(ABC):
         return self.system.backend.accumulator(kind)
 
     def accumulators(self, kind: str, count: int) -> list[Accumulator]:
-        """Empty accumulators for the norms of successive iterations; the same ones each time."""
+        """Empty accumulators for the norms of successive iterations; the same objects each time."""
         if kind not in self._series:
             self._series[kind] = self.system.backend.accumulators(kind, count)
         else:  # an earlier iteration may have ended by an error
@@ -457,14 +458,14 @@ class Method(ABC):
         self._add_norm(self.system.residual_norm, self.solution(steps), into)
 
     def _add_norm(self, terms: Callable[..., Any], u: Any, into: Accumulator) -> None:
-        """Add the terms of a norm of u: as a replay if the accumulator serves many iterations."""
+        """Add the terms of a norm of u: by a replay if the accumulator serves many iterations."""
         if into in self._series.get(into.kind, ()):
             self.play((terms.__name__, id(u), id(into)), partial(terms, u, into))
         else:
             terms(u, into)
 
     def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
-        """Values for norms of the residual before the first step and, if given a place, of b."""
+        """The accumulators' values for the first residual and, if `of_b` is given, for b."""
         self.residual_norm(0, into)
         for norm in of_b:
             self.system.norm_of_b(norm)
@@ -473,19 +474,19 @@ class Method(ABC):
     def confirm(self, steps: int, kind: str) -> float:
         """Go on from the true residual, and return its sum of squares or its largest magnitude.
 
-        `kind`: of the accumulator. A method that updates the residual by recurrence takes the true
-        one in its place.
+        `kind`: the kind of accumulator. A method that updates its residual by recurrence replaces
+        it by the true residual.
         """
         norm = self.accumulator(kind)
         self.residual_norm(steps, norm)
         return norm.take()
 
     def settle(self) -> None:
-        """Let `u`, and b of `system`, be other arrays from now on, if that spares copies."""
+        """Allow the method to replace the arrays `u`, and b of `system`, if that saves copies."""
         self.stays = False
 
     def _work_in(self, u: Any, b: Any) -> None:
-        """Go on with u and b in these arrays."""
+        """Copy u and b into these arrays, and work in them from now on."""
         system = self.system
         self.u, self.system = system.like(self.u, u), replace(system, b=system.like(system.b, b))
 
@@ -493,7 +494,7 @@ class Method(ABC):
         """Begin again from the values now in `u` and b."""
 
     def restart_from_zero(self) -> None:
-        """Begin again for a new b, from any `u`; from the values in `u` if it `needs_start`."""
+        """Begin again for a new b, from any `u`; if the method `needs_start`, from its values."""
         self.restart()
 
     def finish(self, steps: int) -> None:
@@ -505,10 +506,10 @@ class Method(ABC):
 
 
 class Pairwise(Method):
-    """A method that computes each iterate into a second array, and then back."""
+    """A method with two arrays for u: each iterate is computed from one array into the other."""
 
     reads_before = False
-    """Whether a step reads the former values of the array that it writes, also the first step."""
+    """Whether each step, also the first, reads the former values of the array that it writes."""
 
     def __init__(self, system: System, u: Any):
         super().__init__(system, u)

@@ -1,4 +1,4 @@
-"""Which process owns what: the process grid, and the block of each process."""
+"""The decomposition of a grid: the process grid, and the block of each process."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from heatsolve.stencil.grid import Grid
 def process_grid(grid: Grid, size: int, wanted: Sequence[int] | None = None) -> tuple[int, ...]:
     """Processes along each axis of the grid (slowest first): as wanted, or with least surface.
 
-    `wanted` is in the order of the case, x first. Raises InputError where that cannot be.
+    `wanted` is in the order of the case, x first. Raises InputError if no such process grid exists.
     """
     counts = [axis.all_unknowns for axis in grid.axes]
     if wanted is not None:
@@ -43,7 +43,7 @@ def _too_many(size: int, counts: Sequence[int]) -> str:
 
 
 def factorisations(number: int, factors: int) -> Iterator[tuple[int, ...]]:
-    """All ordered products of `factors` factors that are a number."""
+    """All ways to write a number as an ordered product of `factors` factors."""
     if factors == 1:
         yield (number,)
         return
@@ -54,7 +54,7 @@ def factorisations(number: int, factors: int) -> Iterator[tuple[int, ...]]:
 
 
 def surface(counts: Sequence[int], dims: Sequence[int], periodic: Sequence[bool]) -> float:
-    """Faces that the busiest block shares with others."""
+    """The number of faces that the busiest block shares with other blocks."""
     sides = [-(-n // p) for n, p in zip(counts, dims, strict=True)]
     ends = [most_neighbours(*args) for args in zip(dims, periodic, strict=True)]
     return sum(n * math.prod(sides) / side for n, side in zip(ends, sides, strict=True))
@@ -66,7 +66,7 @@ def most_neighbours(parts: int, periodic: bool) -> int:
 
 
 def block_of(count: int, parts: int, number: int) -> tuple[int, int]:
-    """Part `number` of `count` unknowns: the first ones are one longer where it does not divide."""
+    """Part `number` of `count` unknowns; the first parts hold the remainder, one unknown each."""
     length, longer = divmod(count, parts)
     start = number * length + min(number, longer)
     return start, start + length + (number < longer)
@@ -75,7 +75,7 @@ def block_of(count: int, parts: int, number: int) -> tuple[int, int]:
 def block_of_rank(whole: Grid, dims: Sequence[int], rank: int, depth: int = 1) -> Grid:
     """The block of one process; its arrays hold `depth` layers of each neighbour's unknowns.
 
-    The outermost of them are ghosts, the others the margin, which the process may update itself.
+    The outermost layer is ghosts, the other layers the margin, which the process may update itself.
     Raises InputError where a neighbour has fewer layers.
     """
     blocks, margins = [], []

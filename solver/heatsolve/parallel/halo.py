@@ -1,13 +1,13 @@
 """The exchange of ghosts between the processes of a run.
 
-A ghost that is somebody's unknown is brought up to date before an array is read at a shift: from
+A ghost that is an unknown elsewhere is brought up to date before an array is read at a shift: from
 another process, or, on a periodic axis that is not divided, from the other end of the same array.
-One axis at a time, the fastest first, each over the ghosts of the axes before it: so corners come
-right. Three verbs: `start`, `finish`, and `exchange` for both at once.
+Axes are exchanged one at a time, the fastest first, each with the ghosts of the axes before it, so
+that corners are right. `start` begins an exchange, `finish` ends it, `exchange` does both.
 
-A halo of depth d brings d layers at once: the ghosts and a margin of d - 1 unknowns inside them.
-A process can then make d sweeps before the next exchange, each over a margin one layer thinner
-than the one before; every point is computed from the same values as by its owner, to the same bits.
+A halo of depth d brings d layers at once: the ghosts and a margin of d - 1 unknowns inside them. A
+process can then make d sweeps before the next exchange, each over a margin one layer thinner than
+the margin before; every point is computed from the values that its owner uses, to the same bits.
 """
 
 import itertools
@@ -29,8 +29,8 @@ from heatsolve.stencil.language import shifted
 class Halo:
     """The exchange of the ghosts of a block with the blocks that own them.
 
-    `dims` are the processes along each axis, and the `transport` carries their messages;
-    without them, this one is alone.
+    `dims` are the processes along each axis, and the `transport` carries their messages; without
+    them this process is alone.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Halo:
             for axis in reversed(range(grid.dimension))
         ]
         self._exchanges = [each for each in exchanges if each is not None]
-        # Up to the first divided axis all is copied at once, and from there on it takes time.
+        # Before the first divided axis ghosts are copied at once, from there on messages take time.
         others = [isinstance(each, Neighbours) for each in self._exchanges]
         self._first = others.index(True) if any(others) else len(others)
         dependent = {each.axis: each.present for each in self._exchanges} if any(others) else {}
@@ -62,7 +62,7 @@ class Halo:
         own = [each.axis for each in self._exchanges if isinstance(each, PeriodicWrap)]
         self.wraps = tuple(axis in own for axis in range(grid.dimension))
         """For each axis, whether its ghosts come from the other end of the same array."""
-        # With walls between two periodic axes the ghosts of all three depend on the order.
+        # With walls between two periodic axes the ghosts depend on the order of all three axes.
         in_order = self.wraps != (True, False, True)
         self._ends = list(ends_of(grid, self.wraps)) if in_order and not facing else []
         self._beyond = [region for region, _ in self._ends]
@@ -70,7 +70,7 @@ class Halo:
     def _exchange_of(
         self, axis: int, around: Region, layers: tuple[int, int]
     ) -> "PeriodicWrap | Neighbours | None":
-        """The exchange along one axis, over `around` along the others; None if there is none."""
+        """The exchange along one axis, over `around` along all other axes; None: there is none."""
         if self.dims[axis] > 1:
             return self._neighbours(self.grid, axis, around, layers)
         if self.grid.axes[axis].periodic:
@@ -88,15 +88,15 @@ class Halo:
     ) -> Callable[[Any], None]:
         """The exchange along one axis alone, of these numbers of layers below and above.
 
-        It is for arrays of a shape of their own, that hold this block and room for the layers.
+        It is for arrays of this shape, which hold this block and room for the layers.
         """
         along = self._exchange_of(axis, whole(shape), layers)
         return _nothing if along is None else along.exchange
 
     def across(self, axis: int, shape: Sequence[int]) -> Callable[[Any], None]:
-        """The exchange of two layers on both sides, along one axis if that is divided.
+        """The exchange of two layers on both sides along one axis, if that axis is divided.
 
-        It is for arrays of a shape of their own, that hold this block and two layers around it.
+        It is for arrays of this shape, which hold this block and two layers around it.
         """
         if self.dims[axis] == 1:
             return _nothing
@@ -119,7 +119,7 @@ class Halo:
                 each.start(*arrays)
 
     def _wrap_all(self, arrays: Sequence[Any]) -> bool:
-        """Fill all ghosts in any order, if the backend gains by it and none is of another block."""
+        """Fill all ghosts in any order, if the backend gains by it and no other block owns any."""
         if not (self._ends and self._backend.joins(self._beyond)):
             return False
         for array in arrays:
@@ -135,9 +135,9 @@ class Halo:
             each.exchange(*arrays)
 
     def exchange(self, *arrays: Any) -> None:
-        """Fill the ghosts of arrays, and their margins; their messages travel together.
+        """Fill the ghosts and the margins of arrays; the messages of all arrays travel together.
 
-        Unlike between `start` and `finish`, layers may travel as they lie in the arrays.
+        Unlike with `start` and `finish`, layers may be sent from the arrays without packing.
         """
         if not self._wrap_all(arrays):
             for each in self._exchanges:
@@ -150,7 +150,7 @@ class Halo:
                 each.exchange(*arrays)
 
     def wrap(self, array: Any) -> None:
-        """Fill the ghosts that come from the same array: all that is old between two exchanges."""
+        """Fill the ghosts that come from the same array: only these are old between exchanges."""
         for each in self._exchanges:
             if isinstance(each, PeriodicWrap):
                 each.exchange(array)
@@ -164,7 +164,7 @@ class Halo:
         return self._widened[self.depth - 1 - sweep]
 
     def sweeps_left(self, sweep: int) -> float:
-        """Sweeps from this one on, itself included, before the next one that must exchange."""
+        """The number of sweeps, this one included, before the next sweep that must exchange."""
         return self.depth - sweep % self.depth if self.divided else math.inf
 
     @property
@@ -185,7 +185,7 @@ def replaced(region: Region, axis: int, bounds: tuple[int, int]) -> Region:
 def inner_and_rim(
     interior: Region, dependent: dict[int, tuple[bool, bool]]
 ) -> tuple[Region, tuple[Region, ...]]:
-    """The unknowns that read no ghost of a dependent end, and the others, in slabs."""
+    """The unknowns that read no ghost of a dependent end, and all other unknowns, in slabs."""
     inner, rim = list(interior), []
     for axis, sides in dependent.items():
         low, high = inner[axis]
@@ -200,7 +200,7 @@ def inner_and_rim(
 def margin(
     interior: Region, facing: dict[int, tuple[bool, bool]], width: int
 ) -> tuple[Region, ...]:
-    """The points up to `width` layers beyond the interior on the sides that face others."""
+    """The points up to `width` layers beyond the interior on the sides that face other blocks."""
     around, slabs = interior, []
     for axis, sides in facing.items() if width else ():
         low, high = around[axis]
@@ -212,7 +212,7 @@ def margin(
 
 
 def widened(interior: Region, facing: dict[int, tuple[bool, bool]], width: int) -> Region:
-    """The interior and `width` layers beyond it on the sides that face others."""
+    """The interior and `width` layers beyond it on the sides that face other blocks."""
     around = list(interior)
     for axis, sides in facing.items():
         low, high = around[axis]
@@ -221,7 +221,7 @@ def widened(interior: Region, facing: dict[int, tuple[bool, bool]], width: int) 
 
 
 def ends_of(grid: Grid, wraps: Sequence[bool]) -> Iterator[tuple[Region, tuple[int, ...]]]:
-    """The ghosts beyond faces, edges and corners of periodic axes, and how far away lie the
+    """The ghosts beyond faces, edges and corners of periodic axes, and the distances to the
     unknowns of the same value: all may be copied at once.
     """
     sides = [(-1, 0, 1) if around else (0,) for around in wraps]
@@ -231,7 +231,7 @@ def ends_of(grid: Grid, wraps: Sequence[bool]) -> Iterator[tuple[Region, tuple[i
         for axis, (side, around) in enumerate(zip(place, wraps, strict=True)):
             last = grid.axes[axis].unknowns
             bounds = {-1: (0, 1), 0: (1, last + 1), 1: (last + 1, last + 2)}[side]
-            # As of `Grid.ghost`: walls of faster axes are copied, those of slower ones come later.
+            # As in `Grid.ghost`: walls of faster axes are copied, walls of slower axes come later.
             corner = not around and ghosts and axis > ghosts[0]
             region.append((0, grid.shape[axis]) if corner else bounds)
         if ghosts:
@@ -285,8 +285,8 @@ class Neighbours:
         self._goes_as_it_is = (
             not transport.packs and axis == 0 and around[1:] == whole(grid.shape[1:])
         )
-        # Sweeps between start and finish may write to all layers but the outermost, so several are
-        # packed.
+        # Sweeps between start and finish may write to all layers but the outermost, so several
+        # layers are packed.
         self._packs = not self._goes_as_it_is or layers != (1, 1)
         place = np.unravel_index(rank, dims)
         for side, step in enumerate((-1, 1)):
@@ -305,7 +305,7 @@ class Neighbours:
         self.present = (0 in present, 1 in present)
 
     def _of(self, number: int) -> "list[Side]":
-        """Both ends, with messages for the array of this number among those of an exchange."""
+        """Both ends, with the messages for array `number` of an exchange."""
         while number >= len(self._packed):
             sides = [copy(side) for side in self._sides]
             for side in sides:
@@ -376,7 +376,7 @@ class Side(Peer):
         self.tags = (2 * axis + 1 - side, 2 * axis + side)
 
     def within(self, array: Any, backend: Backend) -> Peer:
-        """The same, of layers that lie together in an array, which are not packed."""
+        """This end, for layers that lie together in an array, so that they are not packed."""
         size = math.prod(array.shape[1:])
 
         def part(layers: tuple[int, int]) -> Message:

@@ -1,6 +1,6 @@
-"""The processes of a run: their number, and the values that they tell each other.
+"""The processes of a run: their number, and the values that they send each other.
 
-Without a launcher of MPI nothing of it is imported.
+A process that no launcher of MPI has started does not import MPI.
 """
 
 import ctypes
@@ -26,24 +26,24 @@ LAUNCHERS = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_L
 """Variables by which the launchers of MPI tell a process that it is one of several."""
 
 SECONDS_TO_FAIL_TOGETHER = 5.0
-"""So long a failing process waits for the others to fail with it, before it ends them."""
+"""Seconds that a failing process waits for the others to fail, too, before it ends them."""
 
 SECONDS_TO_BE_HEARD = 0.25
-"""So long a failing process lets the launcher pass its message on: MPICH's drops a message that
-it has not read yet when a process aborts (2 of 160 were lost without a wait, none after 0.2 s).
+"""Seconds that a failing process leaves its launcher to read its message: MPICH's launcher drops
+unread messages when a process aborts (2 of 160 were lost without a wait, none after 0.2 s).
 """
 
 SECONDS_OF_YIELDING = 1e-4
-"""So long a process of a crowd asks for a message before it sleeps: processes that are awake
-exchange faster than one wakes up."""
+"""Seconds that a process of a crowd polls for a message before it sleeps: processes that are awake
+exchange faster than a process wakes up."""
 SECONDS_OF_SLEEP = 2e-5
-"""Between two questions of a process that waits in a crowd; the system makes it some 8e-5."""
+"""Seconds of sleep between two polls of a process in a crowd; the system makes it some 8e-5."""
 ABSENT = "absent"
 """The text for a key that a process does not have."""
 
 
 class Ranks:
-    """The processes of a run, alone: what every sum and every exchange asks."""
+    """The interface of the processes of a run, here for a single process."""
 
     size = 1
     rank = 0
@@ -55,11 +55,11 @@ class Ranks:
     """Seconds that sums and largest values of all processes have taken."""
 
     def combine(self, registers: np.ndarray) -> np.ndarray:
-        """The registers (one, or rows of them) of all processes' terms."""
+        """The registers (one, or rows of them) of the terms of all processes together."""
         return registers
 
     def exact_sum(self, terms: Sequence[np.ndarray]) -> float:
-        """The sum of arrays (float64) of all processes, to the same bits whoever has which."""
+        """The sum of arrays (float64) of all processes, to the same bits for any distribution."""
         return exact_sum(terms, self.combine)
 
     def smallest(self, values: np.ndarray) -> np.ndarray:
@@ -71,11 +71,11 @@ class Ranks:
         return [value]
 
     def collect(self, value: Any) -> list[Any] | None:
-        """The values of all processes on rank 0, None on the others."""
+        """The values of all processes on rank 0, None on all other ranks."""
         return [value]
 
     def trade(self, value: Any, to: int | None, source: int | None) -> Any:
-        """Send a value to one process, and return what another one sends; None for nobody."""
+        """Send a value to one process, and return the value of another; None: no process."""
         return value if source is not None else None
 
     def claims_device_memory(self) -> bool:
@@ -83,10 +83,10 @@ class Ranks:
         return False
 
     def fail(self, message: str, code: int) -> None:
-        """Say why this process cannot go on, and end all others; alone, do nothing."""
+        """Say why this process cannot go on, and end all processes; do nothing for a single one."""
 
     def leave(self, code: int) -> None:
-        """End this process, and with it all others, at once."""
+        """End this process and all other processes at once."""
         os._exit(code)
 
 
@@ -106,7 +106,7 @@ class World(Ranks):
         if node.size > usable:
             self.crowd = f"{node.size} processes on {usable} core{'s' if usable > 1 else ''}"
         node.Free()
-        # Known to all: they must make the same calls.
+        # Known to all processes: they must make the same calls of MPI.
         self.crowd = max(self.comm.allgather(self.crowd))
 
     def combine(self, registers: np.ndarray) -> np.ndarray:
@@ -142,10 +142,10 @@ class World(Ranks):
         return received
 
     def wait(self, request: Any) -> None:
-        """Wait until it is done.
+        """Wait until a request is complete.
 
-        MPI spins, which takes the cores of a crowd from processes that still work: each exchange
-        then lasts some of the system's slices of time.
+        MPI spins: in a crowd this takes cores from processes that still work, and each exchange
+        then lasts several time slices of the system.
         """
         if self.crowd:
             idle_until(request.Test)
@@ -153,7 +153,7 @@ class World(Ranks):
             request.Wait()
 
     def collective(self, name: str, *args: Any) -> None:
-        """A call of MPI that all make, such as Allreduce; a crowd makes the one that returns."""
+        """Make a collective call of MPI, such as Allreduce; a crowd makes the non-blocking call."""
         if self.crowd:
             idle_until(getattr(self.comm, f"I{name.lower()}")(*args).Test)
         else:
@@ -170,8 +170,8 @@ class World(Ranks):
         return False
 
     def fail(self, message: str, code: int) -> None:
-        # A failure of all is said once, by rank 0, and a failure of some by each of them: a
-        # barrier of its own shows which it is, because only a failing process comes to it.
+        # A failure of all processes is reported once, by rank 0, a failure of some by each of them:
+        # a barrier tells the two apart, because only failing processes come to it.
         everywhere, waited = self._failing.Ibarrier(), 0.0
         while not everywhere.Test() and waited < SECONDS_TO_FAIL_TOGETHER:
             time.sleep(0.01)
@@ -189,7 +189,7 @@ class World(Ranks):
 
 @contextmanager
 def agreed(ranks: Ranks) -> Iterator[None]:
-    """Raise on all processes the error that one of them has raised in the context; all leave it.
+    """Raise on all processes the error that one raised in the context; all must leave the context.
 
     Of several errors each process raises its own, and a process without one raises the first.
     """
@@ -204,12 +204,12 @@ def agreed(ranks: Ranks) -> Iterator[None]:
 
 
 def python(*words: str) -> list[str]:
-    """The words that start a Python which imports nothing from the current folder."""
+    """The command words that start a Python which imports nothing from the current folder."""
     return [sys.executable, "-P", *words]
 
 
 def idle_until(done: Callable[[], bool]) -> None:
-    """Ask again and again, and leave the core to others in between."""
+    """Poll `done` until it is true, and leave the core to other processes in between."""
     give_way = getattr(os, "sched_yield", partial(time.sleep, SECONDS_OF_SLEEP))
     soon = time.perf_counter() + SECONDS_OF_YIELDING
     while not done():
@@ -222,7 +222,7 @@ def idle_until(done: Callable[[], bool]) -> None:
 def mpi_library() -> str:
     """The name and version that the MPI library gives; "" if there is no library.
 
-    A process of its own asks, because a library may end a process that no launcher has started.
+    A separate process asks, because a library may end a process that no launcher has started.
     """
     code = (
         "import mpi4py; mpi4py.rc.initialize = False; "
@@ -234,10 +234,10 @@ def mpi_library() -> str:
 
 @contextmanager
 def failing_together(ranks: Ranks) -> Iterator[None]:
-    """Let an error that this process meets end all others, too: they would wait for it."""
+    """Let an error of this process end all other processes, too: they would wait for this one."""
     try:
         yield
-    except Interrupted:  # by all processes together
+    except Interrupted:  # raised by all processes together
         raise
     except HeatsolveError as error:
         ranks.fail(sentence(error), error.exit_code)
@@ -251,10 +251,10 @@ def failing_together(ranks: Ranks) -> Iterator[None]:
 
 
 def demand_same(ranks: Ranks, options: Mapping[str, Any]) -> None:
-    """Raise InputError, on all processes, where these differ in the options of a run.
+    """Raise InputError on all processes if their options of the run differ.
 
-    The error names the first key that differs, and the ranks on which it is another one than on
-    rank 0. `options` is a table of tables of plain values, as of a case file.
+    The error names the first key that differs, and the ranks whose value differs from the value of
+    rank 0. `options` is a table of tables of plain values, as in a case file.
     """
     digest = hashlib.sha256(repr(options).encode()).hexdigest()
     if len(set(ranks.gather(digest))) == 1:

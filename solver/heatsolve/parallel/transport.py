@@ -1,8 +1,8 @@
 """How layers of ghosts and blocks travel between the processes of a run.
 
 All transports carry the same bits. GPUs store into each other's memory, or use NCCL, in the order
-of their own queues and unseen by the host. MPI moves memory of GPUs as it is, where a transfer has
-shown that it can; else it moves memory of the host, through which devices stage their messages.
+of their own queues and without the host. MPI moves memory of GPUs directly if a test transfer has
+shown that it can; otherwise it moves memory of the host, through which devices stage messages.
 """
 
 import time
@@ -19,17 +19,17 @@ from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.language import copy
 
 PROVING = (64, 1 << 17)
-"""Elements of the arrays that prove a transfer: libraries send few and many in different ways."""
+"""Elements of the messages of a test transfer: libraries send small and large ones differently."""
 
 LINKS = {"peer": "GPU peer memory", "nccl": "NCCL"}
 """The links between GPUs by the names of a case, and in words."""
 MEASURED, EXCHANGES, SERIES = 1 << 16, 20, 4
-"""Elements of a message whose time is measured; exchanges of a series, and series."""
+"""Elements of a message whose time is measured; exchanges in a series; number of series."""
 
 
 @dataclass
 class Peer:
-    """The messages to and from another process; the tags tell both ends of an axis."""
+    """The messages to and from another process; the tags tell the two ends of an axis apart."""
 
     leaving: Message
     arriving: Message
@@ -38,12 +38,12 @@ class Peer:
 
 
 class Transport:
-    """Messages by MPI; `direct`: of memory of devices."""
+    """Messages by MPI; `direct`: MPI moves the memory of devices."""
 
     link: Link | None = None
     """The link that moves memory in the queue of a device, if there is one."""
     packs = True
-    """Whether it only moves messages, so that layers are packed, and not parts of any array."""
+    """Whether layers must be packed into messages, because parts of arrays cannot be sent."""
     replays = False
     """Whether a device that plays its work back plays back the messages, too."""
 
@@ -56,12 +56,12 @@ class Transport:
         self._waited = self._hidden = 0.0
 
     def clocks(self) -> tuple[float | None, float | None]:
-        """Seconds in which this process only waited for messages of others, and seconds of work
-        while messages were under way; None: unknown."""
+        """Seconds in which this process only waited for messages, and seconds of work while
+        messages were under way; None: unknown."""
         return self._waited, self._hidden
 
     def name(self, backend: Backend) -> str:
-        """As a report says it."""
+        """The name of the transport in a report."""
         if not backend.on_device:
             return "MPI"
         return "MPI from GPU to GPU" if self._direct else "MPI through pinned memory"
@@ -74,7 +74,7 @@ class Transport:
         """Send the packed messages to all peers, and receive; one exchange at a time."""
         for peer in peers:
             peer.leaving.to_buffer()
-        # Only now: a device may have been unpacking what arrived last until it came to these.
+        # Only now: until these copies a device may have been unpacking the last messages.
         comm = self._ranks.comm
         self._under_way = [comm.Irecv(p.arriving.buffer, p.rank, p.tags[1]) for p in peers]
         self._under_way += [comm.Isend(p.leaving.buffer, p.rank, p.tags[0]) for p in peers]
@@ -96,7 +96,7 @@ class Transport:
         self.finish(peers)
 
     def gather(self, leaving: Message, arriving: Message) -> None:
-        """Bring the messages of all processes into one, in the order of ranks."""
+        """Gather the messages of all processes in one message, in the order of ranks."""
         leaving.to_buffer()
         self._ranks.collective("Allgather", leaving.buffer, arriving.buffer)
         arriving.from_buffer()
@@ -105,7 +105,7 @@ class Transport:
 class QueuedTransport(Transport):
     """Messages that a device moves itself, between the sweeps before and after them.
 
-    The messages of `start` go beside the work that is queued until `finish`.
+    The messages of `start` travel beside the work that is queued before `finish`.
     """
 
     link: Link
@@ -130,8 +130,8 @@ class QueuedTransport(Transport):
         return Message(array, array)
 
     def start(self, peers: Sequence[Peer]) -> None:
-        # Links pair by order, and both sides may face one process: what leaves here below arrives
-        # there above.
+        # Links pair messages by order, and both sides may face the same process: a message that
+        # leaves here below arrives there above.
         leaving, arriving = (sorted(peers, key=lambda peer: peer.tags[n]) for n in (0, 1))
         self.link.exchange(
             [(peer.leaving.array, peer.rank) for peer in leaving],
@@ -146,9 +146,9 @@ class QueuedTransport(Transport):
 
 
 def transport_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Transport:
-    """The transport of a run's processes, by default the fastest that works; all ask together.
+    """The transport of a run's processes, by default the fastest that works (asks all).
 
-    Raises InputError where the one that is wanted (a name of LINKS, "mpi" or "host") does not work.
+    Raises InputError where the `wanted` transport (a name of LINKS, "mpi" or "host") does not work.
     """
     found: dict[str, QueuedTransport] = {}
     for name, said in LINKS.items() if wanted in ("auto", *LINKS) else ():
@@ -175,7 +175,7 @@ def transport_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Transp
     if wanted in ("auto", "mpi"):
         claims = backend.on_device and ranks.claims_device_memory()
         transport = Transport(ranks, direct=True)
-        # An MPI that cannot would crash on the first pointer, so the library is asked before.
+        # An MPI that cannot move memory of devices would crash on the first pointer: ask first.
         if all(ranks.gather(claims)) and proved(transport, ranks, backend):
             return transport
         if wanted == "mpi" and any(ranks.gather(backend.on_device)):
@@ -184,7 +184,7 @@ def transport_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Transp
 
 
 def fastest_of(found: Sequence[QueuedTransport], ranks: Ranks, backend: Backend) -> QueuedTransport:
-    """The transport with the shortest exchange, as measured if there are several."""
+    """The transport with the shortest exchange, measured if there are several transports."""
     if len(found) == 1:
         return found[0]
     times = [seconds_of(transport, ranks, backend) for transport in found]
@@ -196,8 +196,8 @@ def fastest_of(found: Sequence[QueuedTransport], ranks: Ranks, backend: Backend)
 
 
 def seconds_of(transport: Transport, ranks: Ranks, backend: Backend) -> float:
-    """The time of an exchange with both neighbours: the most of all processes, the least of a few
-    series."""
+    """The seconds of an exchange with both neighbours: the least mean of a few series, the most of
+    all processes."""
     sides, seconds = ring(transport, backend, MEASURED, ranks), []
 
     def series() -> None:
@@ -216,14 +216,14 @@ def seconds_of(transport: Transport, ranks: Ranks, backend: Backend) -> float:
 
 
 def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bool = False) -> bool:
-    """Whether all messages arrive unchanged: each process sends to the next one, and all compare.
+    """Whether messages to both neighbours in a ring arrive unchanged, on all processes.
 
-    `played_back`: whether they also do where a device plays the exchange back.
+    `played_back`: test an exchange that a device has recorded and plays back.
     """
     result = True
     for count in PROVING:
         sides = ring(transport, backend, count, ranks)
-        # What leaves on one side arrives on the other, and is another by a half.
+        # A message that leaves on one side arrives on the other; the two sides differ by a half.
         values = np.arange(count, dtype=backend.dtype)
         for side, half in zip(sides, (0.0, 0.5), strict=True):
             sent = backend.to_device(values + ranks.rank + half)
@@ -234,9 +234,9 @@ def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bo
                 exchange = backend.replayed(exchange)
             except Exception:  # there are libraries whose work no graph can hold
                 result = False
-            if not all(ranks.gather(result)):  # nobody plays what another one has not
+            if not all(ranks.gather(result)):  # all processes play it back, or none
                 return False
-        backend.sync()  # what was compiled for it may have taken others longer
+        backend.sync()  # compilation may have taken other processes longer
         ranks.gather(None)
         exchange()
         for side, half in zip(sides, (0.5, 0.0), strict=True):
@@ -246,7 +246,7 @@ def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bo
 
 
 def ring(transport: Transport, backend: Backend, count: int, ranks: Ranks) -> list[Peer]:
-    """The two sides of this process where each exchanges `count` elements with the next one."""
+    """The two sides of this process in a ring; each exchanges `count` elements with the next."""
     sides = []
     for number, step in enumerate((-1, 1)):
         leaving, arriving = (transport.message(backend, (count,)) for _ in range(2))

@@ -1,10 +1,10 @@
 """Fields that are data: values on the points of a file, an image or an array, as a function of
 position.
 
-`Data` is an `Expression`, so it stands wherever an expression may. Between its points it is linear
-along each axis, x first, then y, z and the time, unless another interpolation is named: a point's
-value follows from its position alone, and so has the same bits on any number of processes. Only the
-points around those that are asked for are read.
+`Data` is an `Expression`, so it may stand wherever an expression may. Between its points it is
+linear along each axis, x first, then y, z and the time, unless another interpolation is named: a
+point's value follows from its position alone, and so has the same bits on any number of processes.
+Only the points around the requested positions are read.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ from heatsolve.stencil.expressions import Expression
 from heatsolve.stencil.grid import AXIS_NAMES, Axis, Grid
 
 NEAR = 1e-6
-"""A position this near to a point, in spacings, is the point's."""
+"""The distance from a point, in spacings, within which a position counts as the point."""
 CHUNK = 1 << 22
-"""Bytes of the pieces of which a digest is made, about."""
+"""The approximate number of bytes in a piece; a digest is made of pieces."""
 THREADS = 4
-"""Threads that sum up pieces."""
+"""Threads that compute the check sums of pieces."""
 KEPT = 1 << 28
-"""Bytes of a block that stays in memory, at most."""
+"""The most bytes of a block that stays in memory."""
 
 Window = tuple[slice, ...]
 Place = list[tuple[np.ndarray, np.ndarray]]
-"""Along an axis: for each position the numbers of some points and their shares of its value. The
-first point has the share that the others leave."""
+"""Along an axis: for each position the numbers of some points, and their shares of its value. The
+first point has the remaining share."""
 TIME = ("time", "t")
 """Names of an axis of time; in samples it is "t"."""
 
@@ -68,11 +68,11 @@ def arranged(
 ) -> Samples:
     """Samples of an array whose dimensions have these names and positions, as far as known.
 
-    Dimensions named x, y, z and time go by their names, the others by their order, z, y, x, over
-    the axes that are left; an array for a wall may lack the axis `across` it, and a dimension of
-    one point along an axis that the case lacks is dropped. `frame` is the number along the time,
-    None where the values vary in time. Descending positions are turned round. Raises InputError
-    for an array of other dimensions.
+    Dimensions named x, y, z and time belong to the axes of these names, all other dimensions, in
+    the order z, y, x, to the axes that are left. An array for a wall may lack the axis `across` it;
+    a dimension of one point along an axis that the case lacks is dropped. `frame` is the index
+    along the time, None where the values vary in time. Descending positions are reversed. Raises
+    InputError for dimensions that do not fit.
     """
     said = " x ".join(map(str, shape))
     if 0 in shape:
@@ -108,7 +108,7 @@ def arranged(
     turned = [line is not None and line.size > 1 and line[0] > line[-1] for line in along]
 
     def read(window: Window) -> np.ndarray:
-        key: list[Any] = [0] * len(shape)  # of a foreign axis its only point
+        key: list[Any] = [0] * len(shape)  # the only point of a foreign axis
         for n in times:
             key[n] = (frame or 0) % shape[n]
         for n, part, turn in zip(order, window, turned, strict=True):
@@ -128,11 +128,11 @@ def arranged(
 
 
 class Data(Expression):
-    """A field of values at points. It must be connected to them before it is called.
+    """A field of values at points. It must be connected to its samples before it is called.
 
-    `given` is the table of the case, `folder` the one that its paths start from, and `tree` its
-    meaning apart from where the values are kept, which digests compare. `in_time` tells whether
-    its key may vary in time.
+    `given` is the table of the case, `folder` the folder from which its paths start. `tree`, which
+    digests compare, is the table without the place where the values are kept. `in_time` tells
+    whether its key may vary in time.
     """
 
     def __init__(self, text: str, given: Mapping[str, Any], folder: Path, in_time: bool = False):
@@ -150,7 +150,7 @@ class Data(Expression):
     folder: Path
     in_time: bool
     key: str
-    """The key that messages speak of."""
+    """The key that messages name."""
     samples: Samples | None
     digest: str
     """The digest of all values, once it has been made; see `make_digests`."""
@@ -161,13 +161,13 @@ class Data(Expression):
 
     @property
     def interpolation(self) -> str:
-        """The way from its points to other positions: linear, nearest or conservative."""
+        """The interpolation between its points: linear, nearest or conservative."""
         return str(self.given.get("interpolation", "linear"))
 
     def connect(self, key: str, samples: Samples, grid: Grid, end: float | None = None) -> None:
-        """Give it its values, in the box of a case's grid, and until the `end` of its march.
+        """Set the samples, for the box of a case's grid and a march until the time `end`.
 
-        Raises InputError where they do not cover the box or the march.
+        Raises InputError where the samples do not cover the box or the march.
         """
         boxes = {axis.name: axis for axis in grid.axes}
         if "t" in samples.axes:
@@ -195,7 +195,7 @@ class Data(Expression):
         self._set(key=key, samples=samples, _lines=lines, names=names, _kept=None, _sums={})
 
     def meets(self, grid: Grid) -> bool:
-        """Whether every point of a grid is one of its own."""
+        """Whether every point of a grid is a point of the samples."""
         axes = {axis.name: axis for axis in grid.axes}
         assert self.samples is not None
         return all(
@@ -209,7 +209,7 @@ class Data(Expression):
         self._set(digest=digits)
 
     def _read(self, window: Window, keep: bool = False) -> np.ndarray:
-        """The values of a window, from memory where they are there; or kept there, if small."""
+        """The values of a window, from memory if held there; `keep`: hold them if they are few."""
         assert self.samples is not None
         if self._kept is not None:
             first, block = self._kept
@@ -295,8 +295,8 @@ class Data(Expression):
     def _around(
         self, located: Sequence[Place], windows: Sequence[slice]
     ) -> tuple[np.ndarray, list[Place]]:
-        """The values around positions, and where in them the positions lie."""
-        # Along the slowest axis only rows that are asked for: a sample, or both ends of a period.
+        """The values around positions, and the places of the positions among these values."""
+        # Along the slowest axis only needed rows are read: of a sample, or both ends of a period.
         rows = np.unique(np.concatenate([index for index, _ in located[0]]))
         runs = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
         parts = []
@@ -312,10 +312,10 @@ class Data(Expression):
         return values.astype(np.float64, copy=False), inside
 
     def _streamed(self, windows: Sequence[slice], edges: Sequence[tuple[int, int]]) -> np.ndarray:
-        """A large window with its first and last points repeated, as its grid's ghosts have them.
+        """A large window with its first and last points repeated, as the ghosts of its grid need.
 
-        It is read piece by piece to its place, and the pieces are summed up on the way, so that
-        nothing is read or copied twice.
+        Each piece is read into its place, and its check sum is computed at once, so that nothing is
+        read or copied twice.
         """
         assert self.samples is not None
         rows, *others = windows
@@ -344,7 +344,7 @@ class Data(Expression):
         return result
 
     def sums(self, windows: Sequence[Window]) -> list[int]:
-        """The check sums of pieces; those that are not known yet are read."""
+        """The check sums of pieces; a piece whose check sum is not known yet is read."""
         unknown = [window for window in windows if window[0].start not in self._sums]
         new = zip(unknown, sums(self._read, unknown), strict=True)
         self._sums.update({window[0].start: each for window, each in new})
@@ -352,8 +352,8 @@ class Data(Expression):
 
 
 def _repeated_ends(index: np.ndarray, count: int) -> tuple[int, int] | None:
-    """How often the first and the last of `count` points are there once more, if otherwise all are
-    there once, in their order; else None."""
+    """How often `index` repeats the first and the last of `count` points, if it otherwise holds
+    each point once and in order; None if it does not."""
     low, high = int(np.sum(index == 0)) - 1, int(np.sum(index == count - 1)) - 1
     inside = index[low : index.size - high] if count > 1 else index[low:]
     if min(low, high) < 0 or not np.array_equal(inside, np.arange(count)):
@@ -362,7 +362,7 @@ def _repeated_ends(index: np.ndarray, count: int) -> tuple[int, int] | None:
 
 
 def _blended(parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Values in their shares, in this order; equal ones, and a share of 0, leave the first."""
+    """Values weighted by shares, in this order; equal values, or shares of 0, give the first."""
     each = iter(parts)
     first, _ = next(each)
     result = first
@@ -384,7 +384,7 @@ class _Line:
         self._knots = np.concatenate([line, ends])
 
     def outside(self) -> str:
-        """A sentence, where the points leave a part of the box out; each reaches half a spacing."""
+        """A sentence, if the points do not cover the box; each point reaches half a spacing."""
         line, box = self._line, self._box
         if line.size == 1:
             return ""
@@ -401,9 +401,9 @@ class _Line:
         )
 
     def locate(self, at: np.ndarray) -> Place:
-        """The points that positions take their values from, and their shares.
+        """The points from which positions take their values, and the shares of the points.
 
-        Beyond the outermost points it is the outermost one.
+        Beyond the outermost points a position takes the value of the outermost point.
         """
         if self._line.size == 1:
             return [(np.zeros(at.size, int), np.ones(at.size))]
@@ -425,8 +425,8 @@ class _Line:
         return place
 
     def _means(self, at: np.ndarray) -> Place:
-        """The means over the case's cells of values that are constant around each point, up to the
-        middle between it and the next."""
+        """The means over the case's cells of a field that is constant around each point, up to the
+        middle between neighbouring points."""
         line, box = self._line, self._box
         low, high = at - 0.5 * box.spacing, at + 0.5 * box.spacing
         if box.periodic:
@@ -473,7 +473,7 @@ def _sum(values: np.ndarray) -> int:
 
 
 def digest(samples: Samples, each: Sequence[int]) -> str:
-    """16 digits for the values and their positions, from the check sums of all pieces."""
+    """16 hexadecimal digits for all values and positions, from the check sums of the pieces."""
     result = hashlib.sha256(repr((samples.axes, samples.shape, samples.dtype.name)).encode())
     for line in samples.lines:
         result.update(b"" if line is None else line.astype("<f8").tobytes())
@@ -484,10 +484,10 @@ def digest(samples: Samples, each: Sequence[int]) -> str:
 def array_samples(
     value: Any, axes: Sequence[str], across: str | None = None, frame: int | None = -1
 ) -> Samples:
-    """Samples of an array of NumPy or xarray in memory; `axes`, `across` and `frame` as of
+    """Samples of an array of NumPy or xarray in memory; `axes`, `across` and `frame` as in
     `arranged`.
 
-    Raises InputError for an array of other dimensions than the axes, and for one without values.
+    Raises InputError where `arranged` does, for masked values, and for other than real numbers.
     """
     array = _numbers_of(value)
     names, lines = _placed(value, array.ndim)
@@ -496,9 +496,9 @@ def array_samples(
 
 
 def array_digest(value: Any) -> str:
-    """The digest of all of an array of NumPy or xarray, whatever the axes of the case.
+    """The digest of a whole array of NumPy or xarray, whatever the axes of the case.
 
-    Raises InputError for one without values.
+    Raises InputError for masked values, and for values other than real numbers.
     """
     array = _numbers_of(value)
     names, lines = _placed(value, array.ndim)

@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
 
 def place_at(first: int, item: int, shape: tuple[int, ...]) -> Place:
-    """An array that begins at a byte."""
+    """The array that begins at byte `first`."""
     return Place(first, first + item * math.prod(shape), item, shape)
 
 
@@ -34,9 +34,10 @@ Part = tuple[Place, Region]
 
 @lru_cache(1 << 14)
 def have_common(one: Part, other: Part) -> bool:
-    """Whether two parts have an element in common, be their arrays views of the same memory.
+    """Whether two parts have an element in common, also where their arrays are views of one memory.
 
-    Views of unequal rows have, if there is memory that both see: nobody needs to know better.
+    Where rows have unequal lengths, the answer is yes if the views share memory: no caller needs a
+    sharper answer.
     """
     place, ((low, high), *_) = one
     place_of_other, ((first, last), *_) = other
@@ -52,7 +53,7 @@ def have_common(one: Part, other: Part) -> bool:
     mine, others = columns_of(one), columns_of(other)
     if between or mine is None or others is None:
         return True
-    # What lies beyond the end of a row is in the next one.
+    # Columns beyond the end of a row lie in the next row.
     for rows, shift in ((down, right), (down + 1, right - across)):
         moved = range(others.start + shift, others.stop + shift, others.step)
         if low < last + rows and first + rows < high and meet(mine, moved):
@@ -61,7 +62,7 @@ def have_common(one: Part, other: Part) -> bool:
 
 
 def columns_of(part: Part) -> range | None:
-    """The places within a row of an array that belong to a region; None if they are no range."""
+    """The columns, or places within a row of an array, of a region; None if they are no range."""
     columns, (place, region) = range(1), part
     for (low, high), extent in zip(region[1:], place.shape[1:], strict=True):
         if len(columns) == 1:
@@ -77,13 +78,13 @@ def columns_of(part: Part) -> range | None:
 
 
 def meet(one: range, other: range) -> bool:
-    """Whether two ranges have a number in common; of one step, or one of them without gaps."""
+    """Whether two ranges have a number in common; their steps are equal, or one is 1."""
     if one.step > 1 and other.step > 1:
         if (one.start - other.start) % math.gcd(one.step, other.step):
             return False
         return max(one.start, other.start) < min(one.stop, other.stop)
     whole, some = (one, other) if one.step == 1 else (other, one)
-    ahead = max(0, -(-(whole.start - some.start) // some.step))  # to the first one not before it
+    ahead = max(0, -(-(whole.start - some.start) // some.step))  # to the first number not before it
     return some.start + ahead * some.step < min(some.stop, whole.stop)
 
 
@@ -94,7 +95,7 @@ class Dependencies(NamedTuple):
     read: list[Part]
 
     def depends_on(self, other: "Dependencies") -> bool:
-        """Whether one of both writes a part that the other one reads or writes."""
+        """Whether either of the two writes a part that the other reads or writes."""
         return (
             any(have_common(part, new) for new in other.read for part in self.written)
             or any(have_common(part, new) for part in self.read for new in other.written)

@@ -1,8 +1,8 @@
 """Safe mathematics in case files.
 
-A text is parsed by Python's own grammar, and only the few kinds of node named here are taken
-over into a tree of NumPy functions; nothing is ever handed to `eval`. Everything is float64:
-a comparison gives 1 or 0, and any number but 0 counts as true. `evaluate` takes an expression to
+A text is parsed by Python's own grammar, and only the few kinds of node named here become nodes of
+a tree of NumPy functions; nothing is ever handed to `eval`. Everything is float64: a comparison
+gives 1 or 0, and any number but 0 counts as true. `evaluate` gives the values of an expression at
 the points of a grid.
 """
 
@@ -147,7 +147,7 @@ OTHER_LANGUAGES = {
     "!": "write not",
     "^": "a power is **",
 }
-"""Operators that other languages have, and what to write for them."""
+"""Operators of other languages, with the advice for each."""
 FOREIGN = re.compile(r"&&?|\|\|?|!(?!=)|\^")
 
 
@@ -165,7 +165,7 @@ class Expression:
         Raises KeyError if a variable in `names` is not given. Division by zero and the like
         give inf or NaN without a warning.
         """
-        # Contiguous, because NumPy's vector loops may round otherwise than its strided ones.
+        # Contiguous, because NumPy's vector loops may round differently from its strided loops.
         arrays = {n: np.asarray(variables[n], np.float64, order="C") for n in self.names}
         with np.errstate(all="ignore"):
             value = np.asarray(_evaluate(self.tree, arrays), np.float64)
@@ -186,7 +186,7 @@ def comparing_finite(expression: Expression) -> Expression:
 
 
 def words(expression: Expression) -> str:
-    """An expression in a sentence: its text, or its number where it varies with nothing."""
+    """An expression for use in a sentence: its text, or its value if it is constant."""
     return expression.text if expression.names else f"{float(expression()):g}"
 
 
@@ -283,7 +283,7 @@ def _evaluate(tree: Tree, variables: Mapping[str, NDArray[np.float64]]) -> Any:
 
 
 class _Reader:
-    """Takes a parsed text over into a tree, and notes the variables that it meets."""
+    """Converts a parsed text to a tree, and records the variables that the text uses."""
 
     def __init__(self, text: str, variables: Sequence[str], constants: Mapping[str, float]):
         self.text = text
@@ -362,7 +362,7 @@ class _Reader:
 
 
 class End(Protocol):
-    """An end of the grid: an axis, slowest first, and its low (0) or high (1) side."""
+    """An end of the grid: the number of its axis (slowest first), low (0) or high (1) side."""
 
     @property
     def axis(self) -> int: ...
@@ -382,7 +382,7 @@ def evaluate(
 
     It is evaluated on the host by NumPy, so that its bits do not depend on the backend. A quantity
     that does not vary along an axis stays an array of extent 1 along it: constants need no memory.
-    `path` is the key that messages speak of.
+    `path` is the key that messages name.
     """
     positions = grid.positions()
     if wall is not None:
@@ -406,7 +406,7 @@ def evaluate(
 
 
 def demand(grid: Grid, holds: np.ndarray, values: np.ndarray, path: str, what: str) -> None:
-    """Raise InputError, with the first place where it does not hold."""
+    """Raise InputError at the first place where `holds` is false; `what`: the demand in words."""
     if holds.all():
         return
     index = tuple(int(n) for n in np.unravel_index(int(np.argmin(holds)), values.shape))

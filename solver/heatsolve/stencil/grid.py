@@ -28,7 +28,7 @@ TOUCH = 1e-9
 """The share of a spacing that counts as rounding: positions this near are the same."""
 
 FEW = 5
-"""Unknowns of a sample along an axis along which nothing varies."""
+"""The number of unknowns that a sample takes along an axis along which nothing varies."""
 
 
 def whole(shape: Sequence[int]) -> Region:
@@ -58,11 +58,11 @@ def without(region: Region, part: Region) -> Iterator[Region]:
 class Axis:
     """One direction of a grid, or of the block of it that one process owns.
 
-    `points`: nodes or cells as the case counts them; `on_nodes`: which of the two; `fixed`: for
-    the low and the high end, whether a node there carries a given value and is no unknown;
-    `block`: the unknowns of this process, from the first to before the last (all, if None);
+    `points`: the number of nodes or cells, as the case counts them; `on_nodes`: whether they are
+    nodes; `fixed`: for the low and the high end, whether a node there carries a given value and is
+    no unknown; `block`: the unknowns of this process, (first, last + 1) from 0 (None: all);
     `margin`: the number of unknowns of the neighbours below and above that its arrays hold, too;
-    `on_faces`: positions are at the faces behind the cells, or midway behind the nodes.
+    `on_faces`: whether positions are at the faces above the cells, or midway above the nodes.
     """
 
     name: str
@@ -131,8 +131,8 @@ class Axis:
         return (position - self.lower) / self.spacing - offset
 
     def linear(self, position: float) -> list[tuple[int, float]]:
-        """The numbers of the two points around a position, and the weights of their values; beside
-        the ends they extrapolate."""
+        """The numbers of the two points around a position, and the weights of their values, which
+        extrapolate beyond the ends."""
         number = self.number_at(position)
         low = math.floor(number)
         if not self.periodic:
@@ -142,14 +142,14 @@ class Axis:
 
     @property
     def stored(self) -> tuple[int, int]:
-        """The array indices of the points that this process writes: together, all points."""
+        """The array indices of the points that this process writes: its share of all points."""
         low, high = self.at_ends
         first = self.number(0) if low and not self.periodic else self.own[0]
         return first, self.number(self.points) if high and not self.periodic else self.own[1]
 
     @property
     def stored_at(self) -> tuple[int, int]:
-        """The same as the case counts points: from the first to before the last."""
+        """The points of `stored` as the case counts them, (first, last + 1)."""
         first, stop = self.stored
         return first - self.number(0), stop - self.number(0)
 
@@ -160,9 +160,9 @@ class Axis:
 
     @cached_property
     def coordinates(self) -> np.ndarray:
-        """Positions of all array elements; a ghost outside takes its neighbour's, or its image's.
+        """Positions of all array elements; an outside ghost has its neighbour's, or its image's.
 
-        So an expression is asked only where the field has a value.
+        So expressions are evaluated only where the field has a value.
         """
         numbers = self.numbers.astype(float)
         if self.periodic:
@@ -181,7 +181,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class SampledAxis(Axis):
-    """Some points of another axis, at their positions and with its spacing, evenly chosen.
+    """Evenly chosen points of another axis, with their positions, and with that axis's spacing.
 
     The first and the last unknown are among them.
     """
@@ -190,7 +190,7 @@ class SampledAxis(Axis):
 
     @classmethod
     def of(cls, whole: Axis, unknowns: int) -> Axis:
-        """So many unknowns of an axis; the axis itself where it has no more."""
+        """This number of unknowns of an axis; the axis itself where it has no more."""
         if whole.all_unknowns <= unknowns:
             return whole
         given = {field.name: getattr(whole, field.name) for field in fields(whole)}
@@ -207,7 +207,7 @@ class SampledAxis(Axis):
 
     @property
     def _chosen(self) -> np.ndarray:
-        """The array indices there of the elements here."""
+        """For each element of this axis, the array index on the whole axis."""
         count, last = self.all_unknowns, self.all_of_it.all_unknowns
         inside = 1 + np.arange(count) * (last - 1) // max(1, count - 1)
         return np.array([0, *inside, last + 1])
@@ -255,7 +255,7 @@ class Grid:
         return replace(self, axes=tuple(replace(a, block=b, margin=m) for a, b, m in axes))
 
     def faces(self, number: int) -> "Grid":
-        """The same, with the positions of the faces behind the points along an axis."""
+        """This grid with the positions of the faces above the points along one axis."""
         axes = list(self.axes)
         axes[number] = replace(axes[number], on_faces=True)
         return replace(self, axes=tuple(axes))
@@ -278,8 +278,8 @@ class Grid:
     def ghost(self, number: int, side: int) -> Region:
         """The ghosts beyond one wall (axis number, side 0 or 1).
 
-        They reach into the corners along the faster axes, so that of two walls that meet the one
-        of the slower axis, applied later, owns the corner.
+        They reach into the corners along the faster axes: where two walls meet, the wall of the
+        slower axis, which is applied later, owns the corner.
         """
         extents = self.shape
         region = [(1, extent - 1) for extent in extents[:number]]
@@ -294,7 +294,7 @@ class Grid:
         return tuple(self.ghost(number, side) for number, side in walls)
 
     def along(self, number: int, values: np.ndarray) -> np.ndarray:
-        """A line of values, shaped to vary along one axis and be constant along the others."""
+        """A line of values, shaped to vary along one axis and be constant along all others."""
         shape = [1] * self.dimension
         shape[number] = values.size
         return values.reshape(shape)
@@ -314,7 +314,7 @@ class Grid:
         return variables
 
     def place(self, index: Sequence[int], shape: Sequence[int]) -> str:
-        """Where an element of an array of this shape is, such as "x = 0.5, y = 0.25".
+        """The position of an element of an array of this shape, such as "x = 0.5, y = 0.25".
 
         An axis along which the array does not vary is left out.
         """
@@ -331,7 +331,7 @@ class Outline(Grid):
     """A grid whose arrays are only counted: where they are large, one point stands for all."""
 
     most: int = 1 << 20
-    """Elements of an array that are evaluated one by one."""
+    """The most elements of an array that are all evaluated."""
 
     @property
     def is_large(self) -> bool:
@@ -355,7 +355,7 @@ def sampled(grid: Grid, most: int, names: Collection[str] | None = None) -> Grid
     left, room = [a for a in grid.axes if a.name not in few], most
     for count in counts.values():
         room //= count or 1
-    # The shortest first: what it leaves is for the others.
+    # The shortest axis first: longer axes share the room that it leaves.
     for number, axis in enumerate(sorted(left, key=lambda axis: axis.all_unknowns)):
         share = max(FEW, int(room ** (1.0 / (len(left) - number))))
         counts[axis.name] = min(axis.all_unknowns, share)

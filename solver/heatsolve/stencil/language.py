@@ -56,7 +56,7 @@ def sqrt(a: Any) -> Any:
 
 
 def magnitude(a: Any) -> Any:
-    """|a|, with |-0| = 0 or -0 alike on every backend."""
+    """|a|; the sign of |-0| is the same on every backend."""
     return where(a < 0.0, -a, a)
 
 
@@ -71,11 +71,11 @@ def largest_magnitude(at, *arrays):
 
 
 class Mirrored:
-    """An array that, read beyond some walls, gives the value of the point beside them.
+    """An array that, read beyond some walls, gives the value of the point beside the wall.
 
-    So reads a sweep of Jacobi's what a wall node held that had copied the row inside after the
-    sweep before. `walls` has for each axis two lines of numbers, 1 at the points beside the low
-    and the high wall and 0 elsewhere; ZERO where no such wall is.
+    A Jacobi sweep then reads the value of a wall node which has copied the row inside after the
+    sweep before. `walls` holds for each axis two lines of numbers, 1 at the points beside the low
+    and the high wall and 0 elsewhere, or ZERO for a wall that is not mirrored.
     """
 
     def __init__(self, array: Any, at: tuple[Any, ...], walls: tuple[Any, ...]):
@@ -97,20 +97,20 @@ class Mirrored:
 
 
 class Known(float):
-    """A number that is known when a sweep is compiled, or an array of it that nobody stores."""
+    """A number that is known when a sweep is compiled, or an array of this number, not stored."""
 
     def __getitem__(self, _: Any) -> float:
         return float(self)
 
     def __reduce__(self) -> str:
-        """Copies are the very object."""
+        """Copies are the same object, ONE or ZERO."""
         return "ONE" if self == 1.0 else "ZERO"
 
 
 ONE = Known(1.0)
 """A factor that is 1: no backend multiplies by it."""
 ZERO = Known(0.0)
-"""A factor that is 0: a point function leaves its terms out where it finds this very object."""
+"""A factor that is 0: a point function leaves its terms out where it finds this object."""
 
 
 @cache
@@ -136,9 +136,9 @@ def evaluate(point: Point, at: tuple[Any, ...], *arguments: Any) -> Any:
 
 @lru_cache(1 << 8)
 def together(points: tuple[Point, ...], places: tuple[tuple[int, ...], ...]) -> Point:
-    """Several point functions as one with all of their values, in turn.
+    """Several point functions as one, which returns all of their values in turn.
 
-    `places` tells of each function which of the arguments it takes.
+    `places`: for each function, the numbers of the arguments that it takes.
     """
 
     def values(at, *arguments):
@@ -163,7 +163,7 @@ def term(value: Any, kind: str) -> Any:
 
 @lru_cache(1 << 8)
 def term_of(point: Point, kind: str) -> Point:
-    """The point function whose sum is the square of the l2 norm, or whose maximum the max norm.
+    """The point function whose sum is the square of the l2 norm, or whose maximum is the max norm.
 
     Cached, because backends identify a compiled sweep by its point function.
     """

@@ -1,10 +1,10 @@
-"""Bodies that are given by their surface of triangles, as a field: one value inside, one outside.
+"""Bodies given by a surface of triangles, as fields with one value inside and one outside.
 
 A point is inside where its winding number is not 0. A ray from the point along x crosses triangles;
 the winding number is the sum of their orientations as the ray sees them (D. Sunday, "Inclusion of a
 point in a polygon", 2001, in the plane across the ray). An edge that two triangles share is judged
-by one formula from the same two points, so a ray through an edge or a corner counts rightly; the
-sum is one of integers, so its order does not matter.
+by one formula from the same two points, so a ray through an edge or a corner counts rightly. The
+sum has integer terms, so its order does not matter.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ from heatsolve.stencil.data import Data, Samples
 from heatsolve.stencil.grid import Grid
 
 MOST_PAIRS = 1 << 20
-"""Rays and triangles that are tried together."""
+"""The most pairs of a ray and a triangle that are tested at once."""
 MOST_BINS = 512
-"""Bins along y and z, at most."""
+"""The most bins along y, and along z."""
 SLACK = 1e-6
-"""A part of a bin by which a triangle may be beyond its edge, as rounding has it."""
+"""The share of a bin by which rounding may place a triangle beyond the edge of the bin."""
 
 
 class Solid(Data):
     """The field of a body; its samples are the corners of its triangles, 9 numbers each."""
 
     def connect(self, key: str, samples: Samples, grid: Grid, end: float | None = None) -> None:
-        """Give it its triangles. Raises InputError for a case without three axes."""
+        """Set the triangles of the body. Raises InputError for a case without three axes."""
         if grid.dimension != 3:
             raise InputError(f"{key}: {self.text} is a solid, for cases with three axes")
         corners = np.asarray(samples.load((slice(None), slice(None))), float).reshape(-1, 3, 3)
@@ -42,7 +42,7 @@ class Solid(Data):
 
     @property
     def extent(self) -> str:
-        """From where to where it reaches, in words."""
+        """The extent of the body along each axis, in words."""
         corners = self._surface.corners.reshape(-1, 3)
         ends = zip("xyz", corners.min(axis=0), corners.max(axis=0), strict=True)
         return ", ".join(f"{axis} = {low:g} to {high:g}" for axis, low, high in ends)
@@ -72,8 +72,8 @@ class Surface:
 
     @cached_property
     def _bins(self) -> tuple[np.ndarray, np.ndarray, int, np.ndarray, np.ndarray]:
-        """The plane across x in bins: its low corner, their widths, their number along each axis;
-        the first entry of each bin, and the triangles that may lie in it."""
+        """The plane across x in bins: its low corner, the widths of bins, their number along each
+        axis; the first entry of each bin in a list of triangles, and this list."""
         flat = self.corners[:, :, 1:]
         low, high = flat.min(axis=(0, 1)), flat.max(axis=(0, 1))
         count = int(np.clip(np.sqrt(len(flat)), 1, MOST_BINS))
@@ -93,7 +93,7 @@ class Surface:
     def _crossings(
         self, y: np.ndarray, z: np.ndarray
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield the rays along x that cross triangles, where, and with which orientation."""
+        """Yield the rays along x that cross triangles, the x of crossings, and orientations."""
         low, width, count, starts, triangles = self._bins
         bins = np.stack([(y - low[0]) / width[0], (z - low[1]) / width[1]])
         meets = np.flatnonzero(((bins >= -1.0) & (bins <= count + 1.0)).all(axis=0))
@@ -117,7 +117,7 @@ class Surface:
         return result
 
     def along(self, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """The winding numbers of the points at ascending x, on rays through y, z."""
+        """The winding numbers of the points at each x, on rays through y, z."""
         order = np.argsort(x, kind="stable")
         changes = np.zeros((y.size, x.size + 1), int)
         for ray, crossed, sign in self._crossings(y.ravel(), z.ravel()):
@@ -129,13 +129,13 @@ class Surface:
 
 
 def _expanded(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number of the owner of each of several entries, and the entry's number in it."""
+    """For owners of `counts` entries: the owner of each entry, and its number in the owner."""
     owner = np.repeat(np.arange(counts.size), counts)
     return owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _crossed(corners: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """With which orientation a ray along x crosses each triangle, 0 for none, and at which x."""
+    """The orientation with which a ray along x crosses each triangle (0: none), and the x."""
     sign = np.zeros(y.size, int)
     for n in range(3):
         a, b = corners[:, n], corners[:, (n + 1) % 3]

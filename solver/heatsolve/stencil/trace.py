@@ -68,9 +68,9 @@ class Tape:
 
 
 def spelled(operation: Operation, where: str, sqrt: str) -> str:
-    """An operation on other places of the tape, in the text that all generators have in common.
+    """An operation on other places of the tape, as text that is the same for all generators.
 
-    Their values are called `v{place}`; `where` and `sqrt` are what languages spell differently.
+    The value of a place is called `v{place}`; `where` and `sqrt` are templates of the language.
     """
     values = [f"v{operand}" for operand in operation.operands]
     if operation.name == "where":
@@ -87,7 +87,7 @@ class PointRuleError(TypeError):
 
 
 class Symbol:
-    """A value on the tape; arithmetic with it is written down."""
+    """A value on the tape; arithmetic with it is recorded on the tape."""
 
     __slots__ = ("place", "tape")
 
@@ -153,7 +153,7 @@ class Symbol:
 
 
 def _is_one(factor: Any) -> bool:
-    """Whether it is the literal 1, by which a product is exactly what it was."""
+    """Whether a factor is the literal 1: a product with it changes no bit."""
     return isinstance(factor, float) and factor == 1.0
 
 
@@ -228,7 +228,7 @@ class ArrayArgument:
 def record(point: Point, kinds: tuple[str, ...], axes: int) -> Tape:
     """The tape of a point function on a grid of `axes` axes, for arguments of the given kinds.
 
-    All who ask get the same tape: nobody changes it.
+    All callers get the same tape, and none may change it.
     Raises PointRuleError where the function breaks a rule of the point language.
     """
     if dimension(point) not in (0, axes):
@@ -260,7 +260,7 @@ def record(point: Point, kinds: tuple[str, ...], axes: int) -> Tape:
     return tape
 
 
-# ---- what a compiled sweep depends on ------------------------------------------------------------
+# ---- the properties of a sweep on which its compiled code depends --------------------------------
 
 BYTES_OF = {"float64": 8, "float32": 4}
 
@@ -274,10 +274,10 @@ class Signature:
     `outputs`: for each result "array", "sum" or "max". `in_place`: for each output, the number of
     the argument that is the same array, or None. `gated`: whether the sweep does nothing once the
     device's gate is closed. `apart`: the arrays, by their names in generated code, with extents of
-    their own; all others share theirs. `narrow`: the arrays in single precision, by the same
-    names, of a sweep that computes in double. `pairs`: whether a thread may load and store two
-    neighbours of the innermost axis at once. `wraps`: the axes along which the first argument is
-    read at the other end where a point of the region has no neighbour in it; none if empty.
+    their own; all other arrays share one set of extents. `narrow`: the arrays in single precision,
+    by the same names, of a sweep that computes in double. `pairs`: whether a thread may load and
+    store two neighbours of the innermost axis at once. `wraps`: for each axis, whether the first
+    argument is read at the other end where a point has no neighbour in the region; empty: never.
     """
 
     arguments: tuple[Any, ...]
@@ -349,7 +349,7 @@ def place_of(output: Any, arguments: Sequence[Any]) -> int | None:
 class HeldNumber:
     """A number in an array of one element, which a point function takes as a number.
 
-    A sweep that a device has recorded reads the number that is there when it is played back.
+    A recorded sweep reads the number that the array holds when the sweep is played back.
     """
 
     array: Any

@@ -1,8 +1,8 @@
-"""The axes of multigrid levels, and the step to the next one, which has every second point.
+"""The axes of multigrid levels, and the coarsening of an axis to every second point.
 
-Everything is computed on the host, from the numbers of the points along the whole axis. Lines hold
-a value for each unknown 1 ... n and each ghost; a face has the number of the point above it,
-1 ... n + 1.
+Everything is computed on the host, from the numbers of the points along the whole axis. A line, an
+array along an axis, holds a value for each unknown 1 ... n and each ghost; a face has the number of
+the point above it, 1 ... n + 1.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,10 @@ Conductances = Callable[[np.ndarray], np.ndarray]
 class AxisMetrics:
     """The points of one axis.
 
-    `spacing`: the extent of a full cell. In units of it, so that multiples and halves are exact
-    and equal points have equal coefficients: `sizes`, extents of the control volumes, 0 at ghosts
-    that are no image of an unknown; `distances`, lengths of the faces' intervals, 0 at number 0.
+    `spacing`: the extent of a full cell. It is the unit of all other lengths, so that multiples and
+    halves are exact and equal points have equal coefficients. `sizes`: extents of the control
+    volumes, 0 at ghosts that are no image of an unknown. `distances`: lengths of the intervals
+    across the faces, 0 for face 0.
     """
 
     axis: Axis
@@ -68,22 +69,22 @@ def finest_metrics(block: Axis) -> AxisMetrics:
 
 
 def set_images(values: np.ndarray, axis: Axis) -> None:
-    """Set the ghosts of a periodic axis to the unknowns whose images they are."""
+    """Set the ghosts of a periodic axis to the values of the unknowns whose images they are."""
     if axis.periodic:
         values[0], values[-1] = values[-2], values[1]
 
 
 @dataclass(frozen=True)
 class AxisCoarsening:
-    """The step from an axis to the one of every second point.
+    """The coarsening of an axis to every second point.
 
-    With an odd number of intervals or cells the last one stays as it is, or joins the previous ones
-    if it is short: two points much closer than the others would need a smoother of their own.
+    With an odd number of intervals or cells the last one stays as it is, or joins those before it
+    if it is short: two points much closer than all other points would need a special smoother.
 
-    Interpolation is `linear`, or else constant, and nodes are then halved as cells, by their
-    volumes: across a jump of the conductivity no profile is linear. `ends`: how far beyond the
-    first and the last unknown a linear profile vanishes, infinite at an insulated wall.
-    Restriction is the transpose of interpolation, weighted with the volumes.
+    Interpolation is `linear` or constant. Constant interpolation merges nodes in pairs like cells,
+    by their volumes: across a jump of the conductivity no profile is linear. `ends`: the distances
+    beyond the first and the last unknown at which a linear profile vanishes, infinite at an
+    insulated wall. Restriction is the transpose of interpolation, weighted with the volumes.
     """
 
     fine: AxisMetrics
@@ -92,12 +93,12 @@ class AxisCoarsening:
 
     @property
     def _on_nodes(self) -> bool:
-        """Whether every second node is a coarse one, rather than two cells a coarse one."""
+        """Whether every second node becomes a coarse node; if not, two cells form a coarse cell."""
         return self.fine.axis.on_nodes and self.linear
 
     @cached_property
     def _joins(self) -> bool:
-        """Whether the last point is no coarse one, though by its number it would be."""
+        """Whether the last point joins those before it, though by its number it would be coarse."""
         fine, axis, n = self.fine, self.fine.axis, self.fine.axis.unknowns
         if not self._on_nodes:
             return n % 2 == 1 and bool(fine.sizes[n] <= 0.5)
@@ -141,14 +142,14 @@ class AxisCoarsening:
             images = axis.periodic
         else:
             right = np.where(numbers % 2 == 1, 1.0, 0.0)
-            right[m] = 0.0  # a last one that joins
+            right[m] = 0.0  # a last point that joins
             images = False
         # Only unknowns take part, and on a periodic axis the images of the ends.
         outside = (numbers > n + images) | ((numbers == 0) & (not images))
         return np.where(outside, 0.0, 1.0 - right), np.where(outside, 0.0, right)
 
     def _linear_shares(self, numbers: np.ndarray) -> np.ndarray:
-        """How far each point is on the way from the coarse point q to q + 1."""
+        """The position of each point between the coarse points q and q + 1, from 0 to 1."""
         fine, m = self.fine, self.count
         position, others = self._positions
         known = position[np.minimum(numbers[: m + 1], position.size - 1)]
@@ -157,16 +158,16 @@ class AxisCoarsening:
         with np.errstate(invalid="ignore"):
             shares[: m + 1] = np.where(low == -np.inf, 1.0, (known - low) / (high - low))
         if fine.axis.periodic and self._joins:
-            # An image further away than the next pair is out of the restriction's reach.
+            # The restriction does not reach an image further away than the next pair.
             shares[m, 0] = 0.0
             shares[0, 1] = 1.0
         return np.clip(shares, 0.0, 1.0)
 
     @cached_property
     def _positions(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where the fine and the coarse points lie; a coarse ghost, where its value holds.
+        """The positions of the fine and the coarse points, in units of the fine spacing, as `ends`.
 
-        In units of the fine axis, as `ends`.
+        A coarse ghost has the position at which its value holds.
         """
         fine = self.fine
         position = np.cumsum(fine.distances)
@@ -188,8 +189,8 @@ class AxisCoarsening:
 
         Lagrange's cubic through the four points, w_a = prod_b (x - x_b) / (x_a - x_b); beside a
         wall the polynomial through fewer points. The ghost of a wall with a given value is one of
-        them, an insulated wall's ghost is not. Where the conductivity jumps, only the two nearest
-        points count.
+        these points, the ghost of an insulated wall is not. Where the conductivity jumps, only the
+        two nearest points count.
         """
         n, m = self.fine.axis.unknowns, self.count
         position, others = self._positions
@@ -248,7 +249,7 @@ class AxisCoarsening:
 
     @cached_property
     def mean_weights(self) -> tuple[np.ndarray, ...]:
-        """The weights in means of given quantities: a coarse cell consists of fine cells."""
+        """The weights for means of given quantities: a coarse cell consists of fine cells."""
         by_volumes = self if self._on_nodes else replace(self, linear=False)
         return by_volumes.restriction_weights
 
@@ -258,7 +259,7 @@ class AxisCoarsening:
         return tuple(volume / sizes for volume in taken)
 
     def _taken(self, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The volumes of the points 2q - 2 ... 2q + 1 in a coarse point; 0 for ghosts."""
+        """The volumes of the points 2q - 2 ... 2q + 1 in the coarse point q; 0 for ghosts."""
         sizes = np.zeros(left.size)
         known = self.fine.sizes[: sizes.size]
         sizes[: known.size] = known
@@ -292,11 +293,11 @@ class AxisCoarsening:
         return AxisMetrics(twin, 0.5 * sizes, 0.5 * distances, 2.0 * fine.spacing)
 
     def conductances(self, fine: np.ndarray, first: int, block: tuple[int, int]) -> np.ndarray:
-        """Conductances of the faces below the points of a coarse block, and of the one above it.
+        """Conductances of the faces below each point of a coarse block, and of the face above it.
 
         `fine` holds the conductances of the fine faces along its last axis, from number `first` on.
         Between nodes the fine faces lie in series. Between cells the resistance grows with the
-        distance. The resistance of a wall does not: there the resistance of half a cell is added,
+        distance. At a wall it does not: there the resistance of half a cell is added to the wall's,
         if that gives a smaller resistance.
         """
         faces = np.arange(block[0] + 1, block[1] + 2)

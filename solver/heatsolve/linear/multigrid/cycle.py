@@ -62,8 +62,8 @@ class Multigrid(Pairwise):
         if self._nested and self._swaps:  # full multigrid makes its start in the other array
             self._finest.u, self._finest.other = self._pair = self._pair[::-1]
         self._old: Any = None
-        # Recorded cycles, by the array that a cycle begins with; full multigrid may need only its
-        # first one.
+        # Recorded cycles, by the array that a cycle begins with. Full multigrid records its V
+        # cycles only when they are needed.
         self._cycles: dict[int, Callable[[], None]] = {}
         if self._nested:
             self._full = system.replayed(self._solve)
@@ -80,7 +80,7 @@ class Multigrid(Pairwise):
         if change is not None and copies:
             self._old = self.system.like(self.solution(number), self._old)
         if norm is not None and norm.in_descent and norm.descended_after != number:
-            # Nobody asks for the norm of the start.
+            # The norm of the initial residual is not needed.
             assert isinstance(self._finest, FusedLevel)
             u, along = self._newest(number), self._copy_in(number)
             self._play(self._finest.descend, u, self._pair[u is self._pair[0]], *along)
@@ -113,7 +113,7 @@ class Multigrid(Pairwise):
         level.descend_with_norm(result)
 
     def _descend(self, steps: int, norm: "FusedNorm") -> None:
-        """Make the descent of the cycle after `steps` cycles: it adds their residual's norm."""
+        """Make the descent of cycle `steps`, which adds the norm of the residual before it."""
         norm.forget()
         along = self._copy_in(steps)
         assert isinstance(self._finest, FusedLevel)
@@ -149,8 +149,8 @@ class Multigrid(Pairwise):
 
     def _copy_in(self, steps: int) -> tuple[Any, ...]:
         """Copy u after these steps, and b, into the arrays of an overlapped finest level, unless
-        they are there; a cycle or a norm follows. Return the arrays whose layers are still to be
-        brought, b alone or none."""
+        they are there; a cycle or a norm follows. Return the arrays whose layers must still be
+        exchanged: b, or none."""
         if (level := self._overlapped) is None:
             return ()
         there = level.is_copied_in
@@ -163,7 +163,7 @@ class Multigrid(Pairwise):
         return ()
 
     def _bring(self, *arrays: Any) -> None:
-        """Bring the layers of arrays of an overlapped finest level, if there are any."""
+        """Exchange the layers of these arrays, if any, of an overlapped finest level."""
         if arrays:
             assert self._overlapped is not None
             self._play(self._overlapped.bring, *arrays)
@@ -199,7 +199,7 @@ class Multigrid(Pairwise):
 
     def finish(self, steps: int) -> None:
         newest = self.solution(steps)
-        if self.stays or self._nested or newest is self.u:  # full multigrid knows its arrays
+        if self.stays or self._nested or newest is self.u:  # full multigrid keeps its arrays
             super().finish(steps)
         else:
             self.u, self._pair = newest, self._pair[::-1]
@@ -231,10 +231,10 @@ class Multigrid(Pairwise):
 class FusedNorm:
     """The norm of the residual, which the passes of a cycle add to `total`.
 
-    `in_descent`: whether the descent adds it, so that it is the norm at the start of a cycle; then
-    each step also makes the descent of the next cycle. `valid_after`: the number of cycles after
-    which `total` is the norm. `descended_after`: the number of cycles after which the next cycle's
-    descent is made already.
+    `in_descent`: whether the descent adds the norm, which is then the norm at the start of a cycle;
+    each step then also makes the descent of the next cycle. `valid_after`: the number of cycles
+    after which `total` is the norm. `descended_after`: the number of cycles after which the descent
+    of the next cycle has been made.
     """
 
     total: Accumulator
@@ -243,7 +243,7 @@ class FusedNorm:
     descended_after: int | None = None
 
     def forget(self) -> None:
-        """Clear a norm that nobody asked for."""
+        """Clear a norm that was not read."""
         if self.valid_after is not None:
             self.total.clear()
             self.valid_after = None
@@ -252,14 +252,13 @@ class FusedNorm:
 class Correction:
     """The solution e of A e = r, by `cycles` of multigrid from e = 0; r is b of the system.
 
-    Iterative refinement solves for its corrections by it; conjugate gradients are preconditioned
-    by it.
+    Iterative refinement finds its corrections with it; it preconditions conjugate gradients.
     """
 
     def __init__(
         self, system: System, smoother: Smoother, finest: Smoother, cycle: str, cycles: int = 1
     ):
-        """`finest`: the smoother of the finest level, `smoother` that of all others."""
+        """`finest` smooths the finest level, `smoother` all coarser levels."""
         self._system, self._args = system, (CYCLE_INDEX[cycle], cycles)
         u, self._e = (system.backend.zeros(system.grid.shape) for _ in range(2))
         self._levels = hierarchy(system, u, self._e, smoother, finest, overlaps=True)
@@ -274,7 +273,7 @@ class Correction:
         return self._e
 
     def sweep(self) -> Any:
-        """Make the sweeps without recording them, for a caller that records; the array of e."""
+        """Make the sweeps without recording, for a caller that records; return the array of e."""
         finest = self._levels[0]
         if isinstance(finest, OverlappedLevel):
             finest.copy_in_b(self._system.b)

@@ -11,25 +11,25 @@ from heatsolve.stencil.grid import Grid, whole
 from heatsolve.stencil.language import copy
 
 ROW = 20
-"""Terms that one point adds up: a product with the inverse is two sweeps of ROW terms each."""
+"""Terms of the sum at one point: a product with the inverse is two sweeps of ROW terms each."""
 MOST = ROW * ROW
 """Elements of an array, ghosts included, up to which a system is small.
 
-The set-up takes 5 to 10 ms, 60 where points of both ends of an axis are neighbours, or no value is
-given. A solution takes a third of the time of a cycle through the levels below (H200).
+The set-up takes 5 to 10 ms, and 60 ms where an axis is periodic or no wall has a given value. A
+solution takes a third of the time of a cycle through the levels below (H200).
 """
 SOUND = 1e-2
-"""The rounding error of a solution, relative to it, up to which cycles converge as ever."""
+"""The relative rounding error of a solution up to which cycles converge as they do without it."""
 
 
 class Inverse:
     """x = u + A^-1 (b - A u).
 
-    Where A is singular, A^-1 is that of the constant without a mean: it leaves u's mean alone if
-    b has none. `is_sound`: whether rounding leaves enough of it; not so where single precision
-    cannot tell A from a singular matrix. The inverse is found on the host by operations of single
-    elements, so it has the same bits everywhere; and sums of products are swept in an order of
-    their own for that.
+    Where A is singular, A^-1 is the inverse of A plus a matrix of rank one (see `matrix_of`): it
+    leaves the mean of u unchanged if the mean of b is 0. `is_sound`: whether the inverse is precise
+    enough; it is not where single precision cannot tell A from a singular matrix. The host finds
+    the inverse by operations on single elements, and sweeps sum products in a fixed order, so both
+    have the same bits everywhere.
     """
 
     def __init__(self, system: System):
@@ -39,11 +39,11 @@ class Inverse:
         matrix = matrix_of(system)
         with np.errstate(all="ignore"):  # a matrix of single precision may have no inverse
             inverse = inverse_of(matrix)
-        # Largest elements, not sums of them: the same number whatever the machine.
+        # Largest elements instead of sums: the bound is the same number on every machine.
         bound = len(matrix) * np.abs(matrix).max() * np.abs(inverse).max()
         self.is_sound = bool(np.finfo(backend.dtype).eps * bound <= SOUND)
-        # An element takes from unknowns only. A ghost of a periodic axis takes as its unknown does,
-        # any other ghost nothing.
+        # An element is a sum over unknowns only. A ghost of a periodic axis gets the sum of its
+        # unknown, any other ghost 0.
         own, numbers = np.flatnonzero(inside(system.grid)), numbers_of(system.grid).reshape(-1)
         given = np.flatnonzero(numbers >= 0)
         spread = np.zeros((MOST, size))
@@ -63,7 +63,7 @@ class Inverse:
         sweep(added, x, system.grid.interior, u, self._change)
 
     def solve_from_zero(self, x: Any) -> None:
-        """x = A^-1 b, with the ghosts of periodic axes; 0 at all others."""
+        """x = A^-1 b, ghosts of periodic axes included; 0 at all other ghosts."""
         system, sweep = self._system, self._backend.sweep
         sweep(copy, self._residual, system.grid.interior, system.b)
         self._multiply(self._backend.part(x, self._line.shape))
@@ -76,7 +76,7 @@ class Inverse:
 
 
 def products(i, j, k, inverse, b):
-    """The sum of products of each ROW-th element of b."""
+    """The sum of the products with every ROW-th element of b, from element j on."""
     total = inverse[i, j, k] * b[i, j, k]
     for n in range(1, ROW):
         total = total + inverse[i + n, j, k] * b[i + n, j, k]
@@ -84,7 +84,7 @@ def products(i, j, k, inverse, b):
 
 
 def sums(i, j, k, a):
-    """The sum of those sums."""
+    """The sum of the ROW sums of `products`."""
     total = a[i, j, k]
     for n in range(1, ROW):
         total = total + a[i, j + n, k]
@@ -92,7 +92,7 @@ def sums(i, j, k, a):
 
 
 def inside(grid: Grid) -> np.ndarray:
-    """Which elements of an array are unknowns."""
+    """A mask of the elements of an array that are unknowns."""
     result = np.zeros(grid.shape, bool)
     result[tuple(slice(*own) for own in grid.interior)] = True
     return result
@@ -110,10 +110,10 @@ def numbers_of(grid: Grid) -> np.ndarray:
 
 
 def matrix_of(system: System) -> np.ndarray:
-    """A of b - A u, from residuals of patterns: each third element along every axis is 1.
+    """The matrix A, from residuals of patterns: every third element along each axis is 1.
 
-    A point reads of one of them at most, as a point function of the system reads no further than
-    its neighbours.
+    A point reads at most one of these elements, because point functions of a system read no further
+    than the neighbours of a point.
     """
     backend, grid = system.backend, system.grid
     unknowns, numbers = inside(grid), numbers_of(grid)
@@ -130,7 +130,7 @@ def matrix_of(system: System) -> np.ndarray:
         rows = np.flatnonzero(columns >= 0)
         matrix[rows, columns[rows]] -= values[rows]
     if system.singular:
-        # The constant is its null space, the points' volumes are that of its transpose.
+        # The constants are the null space of A; the points' volumes, of its transpose.
         volumes = np.ones(grid.shape)
         for ratio in system.coefficients.ratios:
             volumes = volumes / (ratio if isinstance(ratio, float) else backend.to_host(ratio))
@@ -139,7 +139,7 @@ def matrix_of(system: System) -> np.ndarray:
 
 
 def patterns(grid: Grid) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Each third element along every axis: the first of them, and an array that is 1 there."""
+    """For each pattern: its first element, and an array that is 1 at every third one from there."""
     indices = np.indices(grid.shape)
     for places in product(range(3), repeat=grid.dimension):
         there = [index % 3 == place for index, place in zip(indices, places, strict=True)]
@@ -149,7 +149,7 @@ def patterns(grid: Grid) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 def inverse_of(matrix: np.ndarray) -> np.ndarray:
     """The inverse by Gaussian elimination without pivots, row by row within the matrix's band.
 
-    A is weakly diagonally dominant, or the sum of such a one and of one of rank one.
+    A is weakly diagonally dominant, or the sum of such a matrix and a matrix of rank one.
     """
     if not matrix.any():  # an only unknown that is free, but for what rounding left
         return matrix

@@ -1,10 +1,10 @@
 """The hierarchy of multigrid: coarse grids, and the same system on each.
 
-A x = b keeps its form on every level, with other conductances and ratios; so every level is
-solved by the same point functions. An axis is halved only where its spacing is among the smallest
-(h^2 < 2 h_min^2): points then stay coupled about equally along all axes that are halved, which is
-why a smoother of single points is enough (semicoarsening; U. Trottenberg, C. Oosterlee and
-A. Schueller, "Multigrid", 2001, section 5.1).
+A x = b keeps its form on every level, with other conductances and ratios, so the same point
+functions solve every level. An axis of spacing h is halved only where h is among the smallest, with
+h^2 < 2 h_min^2: points then stay coupled about equally along all axes that are halved, so a
+pointwise smoother is enough (semicoarsening; U. Trottenberg, C. Oosterlee and A. Schueller,
+"Multigrid", 2001, section 5.1).
 """
 
 import math
@@ -43,11 +43,11 @@ def hierarchy(
     system: System, u: Any, other: Any, smoother: Smoother, finest: Smoother | None = None,
     overlaps: bool = False,
 ) -> list[Level]:  # fmt: skip
-    """The levels, from the finest one, of the system, to the coarsest one (asks all processes).
+    """The levels of a system, from the finest to the coarsest (asks all processes).
 
     `finest`: the smoother of the finest level, if not `smoother`. `overlaps`: whether blocks may
     overlap, on levels for which the backend has passes for half a cycle; the finest level then has
-    arrays of its own. Devices then gather coarse levels early, too.
+    arrays of its own. Devices then also gather coarse levels earlier.
     """
     plans, steps = [finest_plan(system, u, other)], []
     linear = are_even(plans[0].coefficients[:-1])
@@ -86,12 +86,12 @@ def finest_plan(system: System, u: Any, other: Any) -> Plan:
 
 
 def coarsened(fine: Plan, linear: bool) -> tuple[Plan, Step]:
-    """The next level and the step to it; `linear`: whether corrections vary linearly."""
+    """The next level and the step to it; `linear`: whether interpolation is linear."""
     system, backend, partition = fine.system, fine.system.backend, fine.partition
     grid, halo, assembly = system.grid, system.halo, None
     metrics, coefficients = list(fine.metrics), list(fine.coefficients)
-    # Every process holds the whole coarsest level, so the level above it is gathered; it is
-    # too fine for blocks already, unless the constants of `partition` are others, as in tests.
+    # Every process holds the whole coarsest level, so the level above it is gathered. Its blocks
+    # are `too_fine` already, unless tests have changed the constants of `partition`.
     if partition.divided and (
         partition.too_fine or _element_count(metrics) <= MOST << grid.dimension
     ):
@@ -114,7 +114,7 @@ def coarsened(fine: Plan, linear: bool) -> tuple[Plan, Step]:
         )
     coarse_grid = partition.grid([metric.axis for metric in metrics])
     # Rows may be padded where all axes are halved, both to this level and from it: a transfer along
-    # some axes treats all others as one, which allows no padding.
+    # some axes views all other axes as one, which allows no padding.
     evenly = len(transfers) == len(_axes_to_halve(metrics)) == grid.dimension
     padded = evenly and not partition.divided and _element_count(metrics) > MOST
     shape = backend.padded(coarse_grid.shape) if padded else coarse_grid.shape
@@ -137,7 +137,7 @@ def gathered(blocks: Plan, step: Step) -> tuple[Plan, Step]:
 
 
 def _whole(blocks: Plan) -> tuple[Partition, list[HostCoefficient], Grid, Halo]:
-    """The partition, coefficients, grid and halo of all of a level on each process (asks all)."""
+    """The partition, coefficients, grid and halo of a whole level on each process (asks all)."""
     partition = blocks.partition.gathered()
     grid = partition.grid([metric.axis for metric in blocks.metrics])
     coefficients = [each.gathered() for each in blocks.coefficients]
@@ -160,7 +160,7 @@ def _element_count(metrics: Sequence[AxisMetrics]) -> int:
 
 
 def _axes_to_halve(metrics: Sequence[AxisMetrics]) -> list[int]:
-    """The axes to be halved: the smallest spacing of all axes that can be, or nearly so."""
+    """The axes to be halved: their spacing is about the smallest of all that can be halved."""
     least = min((metric.spacing for metric in metrics if metric.can_coarsen), default=0.0)
     return [
         axis
@@ -170,7 +170,7 @@ def _axes_to_halve(metrics: Sequence[AxisMetrics]) -> list[int]:
 
 
 def _ends(metric: AxisMetrics, conductance: HostCoefficient) -> tuple[float, float]:
-    """How far beyond the ends of an axis a linear profile vanishes."""
+    """The distances beyond both ends of an axis at which a linear profile vanishes."""
     at_walls = conductance.at_walls()
     axis, distances = metric.axis, metric.distances
     if axis.on_nodes:

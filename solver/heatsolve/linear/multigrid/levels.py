@@ -1,4 +1,4 @@
-"""The levels of multigrid: what a cycle does on one grid of the hierarchy.
+"""The levels of multigrid: the operations of a cycle on one grid of the hierarchy.
 
 A `SweptLevel` makes single sweeps. A `FusedLevel` makes each half of a cycle in one or two passes
 of the backend; an `OverlappedLevel` (see `overlap`) does so on several processes. The
@@ -43,7 +43,7 @@ class Plan:
 
     @cached_property
     def margin(self) -> int | None:
-        """Layers beside the walls of the block; beyond them every coefficient is constant."""
+        """The number of layers at the block's ends; between them every coefficient is constant."""
         axes = zip(self.metrics, self.system.grid.axes, strict=True)
         ratios = [metric.ratio_of(axis) for metric, axis in axes]
         inside = [ratio if ratio.size == 1 else ratio[1:-1] for ratio in ratios]
@@ -61,7 +61,7 @@ def plan_of(
     u: Any,
     other: Any,
 ) -> Plan:
-    """The plan of a level with these coefficients; its point functions are those of `fine`."""
+    """The plan of a level with these coefficients and the point functions of `fine`."""
     backend = fine.backend
     ratios = [
         backend.factor(grid.along(n, metric.ratio_of(axis)))
@@ -77,7 +77,7 @@ def plan_of(
 
 @dataclass(frozen=True)
 class Gathering:
-    """A level that arrives in blocks and is solved as a whole by every process.
+    """A level whose b arrives in blocks, and which every process solves as a whole.
 
     `plan`: this process's block. `whole`: all of the level.
     """
@@ -91,7 +91,7 @@ class Gathering:
         self.assembly.bring(self.whole.system.b, self.plan.system.b)
 
     def hand_out(self) -> None:
-        """Fill `other` of the block, ghosts included, from that of the whole level."""
+        """Fill `other` of the block, ghosts included, from `other` of the whole level."""
         starts = [axis.start for axis in self.plan.system.grid.axes]
         sweep, other = self.plan.system.backend.sweep, self.plan.other
         sweep(shifted, other, whole(other.shape), self.whole.other, *starts)
@@ -102,7 +102,7 @@ class Step:
     """The transfer to the next level.
 
     `assembly`: every process gathers this level before it is halved. `gathering`: this level is
-    halved in blocks, and b of the next one is gathered.
+    halved in blocks, and b of the next level is gathered.
     """
 
     transfer: Transfer
@@ -124,7 +124,7 @@ class Level(ABC):
     fills_ghosts = False
     """Whether `solve_from_zero` gives the ghosts of its result, too."""
     swaps = False
-    """Whether a cycle leaves its result in the other array than the one that it began with."""
+    """Whether the result of a cycle is in `other`, not in the array `u` that it began with."""
 
     def __init__(self, plan: Plan):
         self.system, self.u, self.other = plan.system, plan.u, plan.other
@@ -144,8 +144,8 @@ class Level(ABC):
         """Full multigrid: the start u, interpolated by cubics from the next level's solution.
 
         Each level, from the coarsest one up, improves its start by one V cycle; on the finest level
-        the caller does. The error of discretisation of the next level is four times the error of
-        this level, so a cycle that leaves a tenth of the smooth error brings it below half
+        the caller makes this cycle. The discretisation error of the next level is four times that
+        of this level, so a cycle that leaves a tenth of the smooth error brings it below half
         (A. Brandt, Math. Comp. 31 (1977), 333; Trottenberg, Oosterlee and Schueller, section 2.6).
         """
 
@@ -155,10 +155,10 @@ class Level(ABC):
         self.cycle(self.other, self.u, 1)
 
     def fuse_norm(self, norm: Accumulator, restricts: bool) -> bool:
-        """Let a pass add the terms of the residual's norm, if it can; whether it does.
+        """Let a pass add the terms of the residual's norm, if possible; return whether it does.
 
-        `ascend` adds the residual of its result. If it `restricts`, `descend` adds the residual of
-        u: then there is no pre-smoothing.
+        The pass of `ascend` adds the residual of its result. If `restricts`, the pass of `descend`
+        adds the residual of u; there is then no pre-smoothing.
         """
         return False
 
@@ -221,7 +221,7 @@ class SweptLevel(Level):
         return u
 
     def descend_from_zero(self) -> Any:
-        """The same from u = 0; return None where u is still 0."""
+        """`descend` from u = 0; return the array that holds u, or None if u is still 0."""
         if self.smoother.before:
             self._relaxation.begin(self.u, self.other)
         else:
@@ -237,7 +237,7 @@ class SweptLevel(Level):
         self._relaxation.smooth(u, self.other if u is self.u else self.u, self.smoother.after)
 
     def _exchange_correction(self) -> None:
-        """Bring the ghosts of the next level's solution, to the block if that is gathered."""
+        """Bring the ghosts of the next level's solution; copy a gathered solution to the block."""
         self._exchange_ghosts()
         if self._gathering is not None:
             self._gathering.hand_out()
@@ -271,7 +271,7 @@ class SweptLevel(Level):
     def _is_interpolated_in_place(self) -> bool:
         shape = self.system.grid.shape
         can = self._transfer.interpolates_in_place and (len(shape) < 3 or self.u.shape == shape)
-        return self._assembly is None and can  # in space rows must have no room
+        return self._assembly is None and can  # in 3D rows must not be padded
 
     @property
     def _starts(self) -> list[int]:
@@ -337,8 +337,8 @@ class SweptLevel(Level):
 class Legs:
     """The passes of a backend for the two halves of a cycle; none if the backend lacks one of them.
 
-    They restrict into the array `down`, and interpolate from the array `up`, of the coarse grid.
-    A norm is that of the residual at the layers `counted` along the slowest axis (None: at all).
+    They restrict into the array `down`, and interpolate from the array `up`, of the coarse grid. A
+    norm is the residual's at the layers `counted` along the slowest axis (None: at all layers).
     """
 
     def __init__(
@@ -439,7 +439,7 @@ class FusedLevel(SweptLevel):
 
 
 def level_of(plan: Plan, smoother: Smoother, coarse: Level, step: Step) -> SweptLevel:
-    """A level of fused passes if the backend has all that a cycle needs, else of single sweeps."""
+    """A `FusedLevel` if the backend has all passes of a cycle, a `SweptLevel` if not."""
     relaxation = Relaxation(plan.system, smoother, plan.u.shape)
     if step.is_in_blocks and not plan.system.halo.divided:
         shape = coarse.system.grid.shape

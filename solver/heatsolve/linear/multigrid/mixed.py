@@ -18,18 +18,18 @@ CYCLES = {1: 2, 2: 2, 3: 4}
 """Cycles for each correction, by dimension.
 
 In 2D the rounding of single precision leaves 2e-4 of the residual on 8192 x 8192 points, as much as
-two cycles leave; in 3D it leaves 5e-7 on 512 cubed, and fewer corrections, of 40 bytes a point
-each, pay. To 1e-10 there are three corrections in 2D, two in 3D.
+two cycles leave. In 3D it leaves 5e-7 on 512 cubed, so more cycles pay: they save corrections, of
+40 bytes a point each. A solution to 1e-10 takes three corrections in 2D, two in 3D.
 """
 LARGEST_RESIDUAL = 40
 """The exponent to which the first residual is scaled: single precision holds values 2^80 times
-larger and, beyond the 2^53 of a double, 2^110 times smaller."""
+larger, and values smaller by the 2^53 of a double and a further 2^110."""
 EASY = range(-20, 61)
 """Exponents of residuals that need no scaling: values 2^60 times larger and smaller still fit."""
 WIDEST = 2.0**60
 """The ratio of diagonal elements of A up to which all of them fit into single precision."""
 MOST = 1000
-"""Exponents that double precision holds with room to spare."""
+"""The largest exponent in double precision, with room to spare."""
 
 
 class Refinement(Method):
@@ -41,7 +41,7 @@ class Refinement(Method):
     Strzodka and S. Turek, Int. J. Parallel Emergent Distrib. Syst. 22 (2007), 221).
 
     A and r are scaled by powers of two, which rounds nothing: the largest diagonal element of A to
-    at most 1, and to 2^40 the residual at the start, if it is not EASY.
+    at most 1, and the initial residual to 2^40 unless its exponent is EASY.
     Raises InputError where the elements of A differ too much for single precision.
     """
 
@@ -74,9 +74,9 @@ class Refinement(Method):
         system.backend.sweep(point, out, system.grid.interior, self.u, e, back)
 
     def _choose_exponent(self, largest: float) -> None:
-        """Choose the exponent by which the residual is scaled; the first one was not."""
+        """Choose the exponent by which residuals are scaled, from the first, unscaled residual."""
         self.scalars["exponent"] = 0.0
-        # Whoever iterates will say so if it is 0 or not finite.
+        # The test of convergence reports a residual that is 0 or not finite.
         if 0.0 < largest < math.inf and math.frexp(largest)[1] not in EASY:
             wanted = LARGEST_RESIDUAL - math.frexp(largest)[1]
             low, high = max(-MOST, -MOST - self._exponent), min(MOST, MOST - self._exponent)
@@ -103,7 +103,7 @@ class Refinement(Method):
         self._residual_of_step = steps
 
     def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
-        """As of `Method`; read from the device together with the largest residual."""
+        """As `Method.first_values`; the largest residual is read from the device with them."""
         self._find_residual(into, *of_b)
         self._residual_of_step = 0
         *values, largest = self.system.backend.values([into, *of_b, self._largest])
@@ -181,7 +181,7 @@ def scaled_residual(residual: Point, kinds: tuple[str, ...], kind_of_b: str | No
 
 @cache
 def reciprocal(diagonal: Point) -> Callable[..., Any]:
-    """1 / d of the diagonal element d; 0 for d = 0, of a single unknown without walls."""
+    """1 / d for the diagonal element d; 0 for d = 0, as of a single unknown without walls."""
 
     def inverse(at, *coefficients):
         value = diagonal(at, *coefficients)

@@ -3,10 +3,11 @@
 The arrays of a process hold layers of its neighbours' blocks, too: as many as the sweeps of half a
 cycle spoil, one layer for each sweep, because the outermost layer is not updated. The process then
 works on its block and these layers as if there were no other process, and its own points get the
-values that they have on one process.
+values of a run on one process.
 
 Blocks overlap along the slowest axis only, where they are slabs and the backend makes half a cycle
-in one pass. For single sweeps an exchange before each is cheaper than sweeps of neighbours' layers.
+in one pass. For single sweeps, an exchange before each costs less than sweeps of neighbours'
+layers.
 """
 
 import math
@@ -28,16 +29,16 @@ from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import shifted, term_of
 
 MIN_THICKNESS = 4
-"""The least thickness of a block, in multiples of its layers."""
+"""The least thickness of a block, in multiples of the layers of its overlap."""
 PERIODIC_START = 2
 """The number given to a block's first unknown on a periodic axis: even, and away from the ends."""
 
 
 def layers_of(smoother: Smoother) -> int:
-    """The layers that an overlap needs: the more of what the descent and the ascent spoil.
+    """The layers that an overlap needs: the larger of the numbers that descent and ascent spoil.
 
-    Each sweep spoils one layer. The residual at a point reads one more, its restriction two points
-    below the block. The outermost layer holds no unknowns, so it gets no correction.
+    Each sweep spoils one layer. The residual at a point reads one layer more, its restriction two
+    points below the block. The outermost layer holds no unknowns, so it gets no correction.
     """
     before, after = len(smoother.before), len(smoother.after)
     return max(before + 3, before + after, after + 1)
@@ -47,9 +48,9 @@ def layers_of(smoother: Smoother) -> int:
 class Overlap:
     """The block of a level with layers of its neighbours.
 
-    `grid`: the grid of its arrays, as if there were no other process. The first unknown in them is
-    number `first` + 1 of the whole axis; it is odd, as points of the next level are. `halo` brings
-    the layers; the process's own points are the region `own`.
+    `grid`: the grid of its arrays, as if there were no other process. The first unknown in the
+    arrays is number `first` + 1 of the whole axis, an odd number, like all points of the next
+    level. `halo` brings the layers; the process's own points are the region `own`.
     """
 
     grid: Grid
@@ -83,19 +84,19 @@ class Overlap:
         return self.halo.grid.axes[0].margin[0]
 
     def copy_in(self, overlapped: Any, array: Any) -> None:
-        """Copy an array of the block into an overlapped one; bring the layers."""
+        """Copy an array of the block into an overlapped array; exchange its layers."""
         self.copy_own(overlapped, array)
         self.halo.exchange(overlapped)
 
     def copy_own(self, overlapped: Any, array: Any) -> None:
-        """Copy an array of the block, ghosts included, into an overlapped one."""
+        """Copy an array of the block, ghosts included, into an overlapped array."""
         (low, high), *_ = self.own
         region = ((low - 1, high + 1), *[(0, extent) for extent in self.grid.shape[1:]])
         self.backend.sweep(shifted, overlapped, region, array, *self._offsets(-1))
 
     def copy_whole(self, overlapped: Any, array: Any, count: int) -> None:
-        """Copy all layers of an overlapped array from an array of the whole axis, of `count`
-        unknowns and the ghosts at its ends."""
+        """Copy all layers of an overlapped array from an array of the whole axis, which has `count`
+        unknowns and a ghost at each end."""
         first, last = self.first, count + 1
         extent, *others = self.grid.shape
         bounds = 0, min(max(-first, 0), extent), min(max(last + 1 - first, 0), extent), extent
@@ -137,11 +138,11 @@ class Overlap:
 
 @dataclass(frozen=True)
 class OverlappedPlan:
-    """All of a level with overlapping blocks, except the next level.
+    """The parts of a level with overlapping blocks, except the next level.
 
-    `plan` has the arrays of the `overlap`, `interior` is the region of the block's own unknowns.
-    The passes restrict to `b`, and interpolate from `other`, arrays of the next level with its
-    overlap, `below`.
+    `plan` has the arrays of the `overlap`. `interior` is the region of the unknowns in arrays of
+    the block. The passes restrict to `b` and interpolate from `other`, which are arrays of the next
+    level with the overlap `below`.
     """
 
     plan: Plan
@@ -158,7 +159,7 @@ class OverlappedPlan:
 def overlapped_plans(
     plans: Sequence[Plan], steps: Sequence[Step], smoothers: Sequence[Smoother]
 ) -> list[OverlappedPlan]:
-    """The plans of the finest levels, down to the first that cannot overlap (asks all)."""
+    """The plans of the finest levels, above the first that cannot overlap (asks all processes)."""
     result: list[OverlappedPlan] = []
     pairs = zip(pairwise(plans), steps, pairwise(smoothers), strict=True)
     for (fine, coarse), step, (smoother, next_smoother) in pairs:
@@ -206,7 +207,7 @@ def overlapped_plans(
 
 
 def can_overlap(fine: Plan, coarse: Plan, step: Step, layers: int) -> bool:
-    """Whether blocks of both levels are slabs, thick enough; the same on all processes."""
+    """Whether the blocks of both levels are thick enough slabs; the same on all processes."""
     periodic, b = fine.metrics[0].axis.periodic, fine.system.b
     return (
         fine.system.backend.on_device
@@ -218,7 +219,7 @@ def can_overlap(fine: Plan, coarse: Plan, step: Step, layers: int) -> bool:
 
 
 def are_slabs(plan: Plan, thickness: int) -> bool:
-    """Whether blocks are slabs of this thickness; a periodic axis has an even number of points."""
+    """Whether blocks are slabs of this thickness; a periodic axis must have an even point count."""
     (parts, *others), ends = plan.partition.dims, plan.partition.ends[0]
     return (
         parts > 1
@@ -253,7 +254,7 @@ class OverlappedLevel(FusedLevel):
         self._overlap, self._below = plan.overlap, plan.below
         self._interior, self._ranks = plan.interior, plan.plan.partition.ranks
         self._b, self._other = plan.b, plan.other
-        # Whether u and b are copied into the arrays, and whether these are newer than u since.
+        # Whether u and b have been copied into the arrays, and whether the arrays are newer than u.
         self.is_copied_in = self.is_newer = False
 
     def fuse_norm(self, norm: Accumulator, restricts: bool) -> bool:
@@ -262,7 +263,7 @@ class OverlappedLevel(FusedLevel):
         return all(self._ranks.gather(super().fuse_norm(norm, restricts)))
 
     def descend(self, u: Any, other: Any, *along: Any) -> Any:
-        """As of `FusedLevel`; the layers of other arrays are brought along."""
+        """As `FusedLevel.descend`; the layers of the arrays `along` are exchanged, too."""
         self.bring(u, *along)
         result = super().descend(u, other)
         self._exchange_residual()
@@ -315,7 +316,7 @@ class OverlappedLevel(FusedLevel):
     # ---- copies between its arrays and the arrays of the block ----
 
     def own_parts(self, shape: tuple[int, ...]) -> list[Any]:
-        """The parts of u, of the other array and of b that are arrays of the block; none: they
+        """The parts of u, `other` and b that are arrays of the block; an empty list if a part
         cannot be."""
         parts = [self._overlap.own_part(a, shape) for a in (self.u, self.other, self.system.b)]
         return [] if any(part is None for part in parts) else parts
@@ -323,7 +324,7 @@ class OverlappedLevel(FusedLevel):
     def copy_in(self, into: Any, u: Any, b: Any) -> None:
         """Copy b, and u into the array that a cycle or a norm begins with.
 
-        That exchanges its layers. The other array needs nothing but the walls' values.
+        The cycle or norm exchanges the layers of u. The other array needs only the walls' values.
         """
         self._overlap.copy_own(into, u)
         if not self.system.homogeneous:
@@ -331,7 +332,7 @@ class OverlappedLevel(FusedLevel):
         self.copy_in_b(b)
 
     def copy_in_b(self, b: Any) -> None:
-        """Copy b alone, each time."""
+        """Copy b alone, and exchange its layers, unless the level uses the array b itself."""
         if self.system.b is not b:
             self._overlap.copy_own(self.system.b, b)
             self.bring(self.system.b)
@@ -348,5 +349,5 @@ class OverlappedLevel(FusedLevel):
         return u
 
     def forget(self) -> None:
-        """Copy u and b again before the next cycle."""
+        """Let the next cycle copy u and b again."""
         self.is_copied_in = self.is_newer = False

@@ -1,9 +1,9 @@
 """How the unknowns of a level are divided among the processes, and its coefficients on the host.
 
 The process that owns the fine point 2q - 1 owns the coarse point q, so that the blocks of a process
-overlap on all levels. A level is gathered on every process before one of its blocks would be too
-small to be halved. Every process then computes the whole level for itself, to the same bits: this
-takes no more time than waiting for one process to do it, and saves a message.
+cover the same part of the box on all levels. A level is gathered on every process before one of its
+blocks would be too small to be halved. Every process then computes the whole level for itself, to
+the same bits: this takes no more time than waiting for one process to do it, and saves a message.
 """
 
 import math
@@ -27,17 +27,17 @@ LEAST = 8
 GATHERED_UP_TO = 1 << 14
 """Unknowns up to which a level is gathered: its messages would take longer than its sweeps."""
 GATHERED_ON_DEVICES = 1 << 20
-"""Unknowns up to which devices gather b of a coarse level, which each then solves by itself: the
+"""Unknowns up to which devices gather b of a coarse level, which each device then solves alone: the
 exchanges of a level of 64 x 64 x 128 took 115 us a cycle, packing included (two H200, NCCL)."""
 LAYERS = 3
 """The most layers of the neighbours' coefficients that a coarse block depends on."""
 JUMP = 2.0
-"""The ratio of neighbouring conductances from which on interpolation is not linear."""
+"""The ratio of neighbouring conductances above which interpolation is not linear."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """The processes, their number along each axis, and the ends of their blocks there.
+    """The processes, their number along each axis, and the ends of their blocks along it.
 
     `ends` holds for each axis 0 and the number of the last unknown of each block; `periodic` tells
     which axes are periodic.
@@ -50,7 +50,7 @@ class Partition:
 
     @classmethod
     def of(cls, halo: Halo) -> "Partition":
-        """The partition of the finest level, the run's own."""
+        """The partition of the finest level: the decomposition of the run."""
         ends = []
         for axis, parts in zip(halo.grid.axes, halo.dims, strict=True):
             blocks = [block_of(axis.all_unknowns, parts, place) for place in range(parts)]
@@ -82,12 +82,12 @@ class Partition:
         return math.prod(ends[-1] for ends in self.ends)
 
     def place(self, rank: int | None = None) -> tuple[int, ...]:
-        """The place of a process, by default of this one, among those along each axis."""
+        """The place of a process, by default of this one, along each axis of the process grid."""
         rank = (self.ranks.rank if rank is None else rank) if self.divided else 0
         return tuple(map(int, np.unravel_index(rank, self.dims)))
 
     def blocks(self, rank: int | None = None) -> list[tuple[int, int]]:
-        """The block of a process along each axis: from its first unknown to before its last."""
+        """The block of a process along each axis: (first unknown, last unknown + 1), from 0."""
         return [
             (ends[place], ends[place + 1])
             for ends, place in zip(self.ends, self.place(rank), strict=True)
@@ -112,14 +112,14 @@ class Partition:
         return replace(self, ends=(*self.ends[:axis], coarse, *self.ends[axis + 1 :]))
 
     def gathered(self) -> "Partition":
-        """The same level where every process has all of it."""
+        """The partition of the same level if every process holds all of it."""
         ends = tuple((0, ends[-1]) for ends in self.ends)
         return Partition(Ranks(), (1,) * len(self.dims), ends, self.periodic)
 
     def pass_on(self, value: Any, axis: int, step: int) -> Any:
-        """Give a value to the next process along an axis, and get that of the one before.
+        """Send a value to the process at distance `step` along an axis; return the value received.
 
-        None at the end of an axis; on a periodic one that is not divided a process gets its own.
+        It is None at the end of an axis, and `value` on a periodic axis that is not divided.
         """
 
         def at(distance: int) -> int | None:
@@ -137,10 +137,10 @@ class Partition:
 
 
 class Assembly:
-    """Brings the block of every process into the whole array of every process, by one message.
+    """Gathers the blocks of all processes in a whole array on every process, by one message.
 
-    `own` is the region of this process's block in its own array, `regions` tells for each process
-    where its block lies in the whole. Blocks travel in boxes as large as the largest of them.
+    `own` is the region of this process's block in its own array, `regions` holds the region of each
+    process's block in the whole array. Blocks travel in boxes of the size of the largest block.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Assembly:
         self._arriving = transport.message(backend, (len(regions) * box[0], *box[1:]))
         self._packed = tuple((0, high - low) for low, high in own)
         self._from_own = tuple(low for low, _ in own)
-        # The boxes lie one behind the other along the slowest axis.
+        # The boxes follow each other along the slowest axis.
         self._places = [
             (region, (rank * box[0] - region[0][0], *(-low for low, _ in region[1:])))
             for rank, region in enumerate(regions)
@@ -177,8 +177,8 @@ class HostCoefficient:
 
     `varies`: whether it varies along each axis, on any process. `along`: the axis whose faces it
     belongs to, None for a capacity. Along that axis it varies, and holds the face below each point
-    and the one above the last. Where a coarse point is made of fine points of another process,
-    their coefficients are passed on, a few layers at a time.
+    and the face above the last point. Where a coarse point is made of fine points of another
+    process, their coefficients are passed on, a few layers at a time.
     """
 
     values: np.ndarray
@@ -187,7 +187,7 @@ class HostCoefficient:
     partition: Partition
 
     def last(self, axis: int) -> np.ndarray:
-        """The values with one axis as the last."""
+        """The values, with this axis moved to the last place."""
         return np.moveaxis(self.values, axis, -1)
 
     def first_of(self, axis: int) -> "HostCoefficient":
@@ -196,7 +196,7 @@ class HostCoefficient:
         return replace(self, values=np.take(self.values, [0], axis=axis), varies=varies)
 
     def widened(self, axis: int, layers: int = LAYERS) -> np.ndarray:
-        """The values with more layers on both sides along an axis, which is then the last one.
+        """The values with more layers on both sides along an axis, moved to the last place.
 
         Beyond the ends of the axis the outermost values are repeated.
         """
@@ -222,7 +222,7 @@ class HostCoefficient:
         return all(self.partition.ranks.gather(same))
 
     def shortened(self) -> "HostCoefficient":
-        """The same, with an extent of 1 along axes other than its own where it is constant."""
+        """This coefficient, with an extent of 1 along all axes but `along` where it is constant."""
         result = self
         for axis in range(len(self.varies)):
             if axis != self.along and result.is_constant(axis):
@@ -234,8 +234,8 @@ class HostCoefficient:
     ) -> Any:
         """The array for point functions, with an extent of 1 along axes where it is constant.
 
-        It has the shape of the field's arrays if it varies along all axes. `known` is returned if
-        it is that array already. Element 0 of faces is not read.
+        It has the shape of the field's arrays if it varies along all axes. `known`, an array of the
+        coefficient, is returned if it has the right shape. Element 0 of faces is not read.
         """
         kept, faces = self, self.along
         if faces is not None and self.is_constant(faces):
@@ -279,7 +279,7 @@ class HostCoefficient:
         return replace(self, values=whole, partition=partition.gathered())
 
     def is_even(self) -> bool:
-        """Whether no own conductance is much larger than its neighbours, walls apart."""
+        """Whether no conductance here is much larger than its neighbours, except at walls."""
         assert self.along is not None
         first, stop = self.partition.blocks()[self.along]
         # The walls' faces have the numbers 1 and n + 1.
@@ -298,7 +298,7 @@ class HostCoefficient:
         return holds
 
     def at_walls(self) -> list[tuple[float, float]]:
-        """For both walls across the faces: the largest conductance there and beside it.
+        """For both walls of the axis `along`: the largest conductance at the wall and beside it.
 
         Asks all processes.
         """
@@ -344,15 +344,15 @@ def coefficients_of(
 
 
 def are_even(faces: Sequence[HostCoefficient]) -> bool:
-    """Whether no conductance is much larger than its neighbours, walls apart (asks all)."""
-    mine = [coefficient.is_even() for coefficient in faces]  # no short cut: each asks all
+    """Whether no conductance is much larger than its neighbours, except at walls (asks all)."""
+    mine = [coefficient.is_even() for coefficient in faces]  # no short cut: each call asks all
     return all(faces[0].partition.ranks.gather(all(mine)))
 
 
 def margin_of(arrays: Sequence[np.ndarray]) -> int | None:
-    """Layers beside the ends of all axes beyond which each array is the same; None: there are none.
+    """The number of layers at the ends of all axes; between them each array is constant.
 
-    An array has an extent of 1 along axes where it is constant, and varies along one axis at most.
+    An array has an extent of 1 along axes where it is constant. None if one varies along two axes.
     """
     layers = 0
     for values in arrays:

@@ -13,16 +13,16 @@ from heatsolve.stencil.language import ONE, Point
 WEIGHTS = {1: 1.0, 2: 1.15, 3: 1.2}
 """Weights of red-black sweeps, by dimension: with more axes more over-relaxation smooths better.
 
-I. Yavneh, SIAM J. Sci. Comput. 17 (1996), 180. To 1e-10 it takes a cycle or two less here; on a
-line the plain sweep is exact.
+I. Yavneh, SIAM J. Sci. Comput. 17 (1996), 180. Over-relaxation saves a cycle or two to 1e-10 here;
+on a line the plain sweep is exact.
 """
 IN_SPACE, FIRST_IN_SPACE = ((1.74, 1.3), (1.15, 1.6)), 1.14
 """Weights in 3D with one sweep on each side: (red, black) of pre-smoothing, of post-smoothing; and
 the weight of the finest level.
 
-On coarser levels the first half-sweep begins at 0, and the last one makes the correction, which is
-otherwise too small. Found by search, on nodes and cells: to 1e-10 it takes 8 cycles instead of 9 on
-nodes, 11 instead of 12 or 13 on cells, and never more on twelve other grids.
+On coarser levels the first half-sweep begins at 0, and the last one completes the correction, which
+is otherwise too small. Found by search, on nodes and cells: with these weights 1e-10 takes 8 cycles
+instead of 9 on nodes, 11 instead of 12 or 13 on cells, and never more on twelve other grids.
 """
 
 
@@ -58,7 +58,7 @@ class Smoother:
 def red_black(dimension: int, sweeps: int, symmetric: bool) -> Smoother:
     """Gauss-Seidel, red points before black ones; if `symmetric`, post-smoothing in reverse order.
 
-    The same order on both sides converges faster; conjugate gradients need the symmetric one.
+    The same order on both sides converges faster; conjugate gradients need the symmetric order.
     """
     red, black = (Sweep(colour, WEIGHTS[dimension]) for colour in (1.0, -1.0))
     after = (black, red) if symmetric else (red, black)
@@ -74,10 +74,10 @@ def in_space() -> Smoother:
 def chebyshev(dimension: int, sweeps: int) -> Smoother:
     """Jacobi's iteration, weighted with the inverse roots of a Chebyshev polynomial.
 
-    The polynomial is the smallest one on the upper part of the spectrum of D^-1 A, [1 / d, 2]: 2 is
-    Gershgorin's bound, 1 / d the lowest eigenvalue of the modes that no coarse grid resolves
-    (M. Adams et al., J. Comput. Phys. 188 (2003), 593). A product of such sweeps is its own
-    adjoint. Each of the `sweeps` has two roots, as a red-black sweep has two colours.
+    The polynomial is smallest on the upper part of the spectrum of D^-1 A, [1 / d, 2]: 2 is
+    Gershgorin's bound, 1 / d the lowest eigenvalue of the modes that no coarse grid resolves (M.
+    Adams et al., J. Comput. Phys. 188 (2003), 593). A product of such sweeps is its own adjoint.
+    Each of the `sweeps` has two roots, as a red-black sweep has two colours.
     """
     high = 2.0
     low = high / (2.0 * dimension)
@@ -93,11 +93,11 @@ def finest_smoother(smoother: Smoother, dimension: int, nested: bool = False) ->
     """The smoother of the finest level: where it pays, all sweeps are post-smoothing.
 
     The post-smoothing of one cycle is followed by the pre-smoothing of the next, so only the
-    beginning and the end of an iteration differ. In 3D the residual that is restricted then belongs
-    to the result of a whole cycle, and its norm is wanted anyway; in full multigrid (`nested`),
-    where one cycle is to be enough, it is not. In full multigrid in 2D pre-smoothing would begin
-    with an interpolated solution, whose error is smooth already; without it one array less is
-    written.
+    beginning and the end of an iteration differ. In 3D the restricted residual then belongs to the
+    result of a whole cycle, and its norm is needed anyway; in full multigrid (`nested`), where one
+    cycle should be enough, the norm is not needed. In full multigrid in 2D pre-smoothing would
+    begin with an interpolated solution, whose error is smooth already; without pre-smoothing one
+    array less is written.
     """
     one_sweep = len(smoother.before) == 2
     pays = (dimension == 2 and one_sweep) if nested else dimension == 3
@@ -117,9 +117,9 @@ def smoother_of(
 ) -> Smoother:
     """The smoother that a case names, with this number of `sweeps` on each side of a correction.
 
-    The default is two, with two exceptions for red-black: one in 3D without conjugate gradients
-    (eight cycles to 1e-10 on nodes instead of seven, each of little more than half the work), and
-    one in full multigrid (`nested`), which needs only a reduction to a tenth.
+    The default is two, with two exceptions for red-black: one sweep in 3D without conjugate
+    gradients (eight cycles to 1e-10 on nodes instead of seven, each of little more than half the
+    work), and one sweep in full multigrid (`nested`), which needs only a reduction to a tenth.
     """
     if sweeps is None:
         one = name == "red-black" and not symmetric and (dimension == 3 or nested)
@@ -134,10 +134,10 @@ def smoother_of(
 class Relaxation:
     """The sweeps of a smoother on one level.
 
-    They multiply by the inverse of the diagonal where it is constant along an axis, because it then
-    needs no memory traffic; and where each coefficient varies along one axis at most, as beside the
-    last interval of coarse levels, because reading one more array takes less time than divisions.
-    Elsewhere they divide by the diagonal.
+    They multiply by the inverse of the diagonal in two cases: where the inverse is constant along
+    an axis, because it then needs no memory traffic; and where each coefficient varies along one
+    axis at most, as beside the last interval of coarse levels, because reading one more array takes
+    less time than divisions. Elsewhere they divide by the diagonal.
     """
 
     def __init__(self, system: System, smoother: Smoother, extents: Sequence[int]):
@@ -183,7 +183,7 @@ class Relaxation:
     def uncoloured(
         self, sweeps: Sequence[Sweep]
     ) -> tuple[Point, list[tuple[Any, ...]], tuple[int, ...]]:
-        """The same sweeps for a fused pass: a point function of all points, its arguments for each
+        """The `sweeps` for a fused pass: a point function of all points, its arguments for each
         sweep, and the colours."""
         system = self.system
         more = (*self._inverse, *system.coefficients)
@@ -205,7 +205,7 @@ def points_of(
 ) -> tuple[Point, Point]:
     """The point functions of a sweep, and of a sweep from u = 0.
 
-    After b and a weight they take the inverse of the diagonal if it `has_inverse`, a colour and the
+    After b and a weight they take the inverse of the diagonal if `has_inverse`, a colour and the
     signs along each axis if `coloured`, and the coefficients. Cached, because a backend identifies
     a compiled sweep by its function.
     """
@@ -219,7 +219,7 @@ def points_of(
         new = weight * step if old is None else old + weight * step
         if not coloured:
             return new
-        # 0 in the precision of a field: one that `where` chooses is not converted.
+        # 0 in the precision of the field: `where` does not convert a literal 0.
         return of_colour(new, r - r if old is None else old, at, colour[0], colour[1:])
 
     def relaxed(at, u, b, weight, *more):

@@ -30,9 +30,9 @@ from heatsolve.stencil.language import Point, neighbour, shifted
 from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, Tape, record
 
 WIDE = 2000
-"""Coarse points along both axes of a 2D grid from which on only points beside walls are copied.
+"""Coarse points along each axis of a 2D grid from which on only points near walls are copied.
 
-With fewer points copying all of them takes no longer (H200).
+With fewer points, copying all of them takes no longer (H200).
 """
 
 Exchange = Callable[[Any], None]
@@ -42,9 +42,9 @@ Exchange = Callable[[Any], None]
 class AxisTransfer:
     """One halved axis of a block: how it is halved, and the block's bounds on both levels.
 
-    `fine` and `coarse` are, on each level, the number of the point in element 0 of the arrays, and
-    the number of unknowns. `exchange` brings one layer below and two above into an array of the
-    fine level.
+    `fine` and `coarse` hold, for each level, the number of the point in element 0 of the arrays,
+    and the number of unknowns. `exchange` takes a shape, and makes the exchange of one layer below
+    and two above for a fine array of this shape.
     """
 
     coarsening: AxisCoarsening
@@ -70,7 +70,7 @@ class AxisTransfer:
         return 2 * self.coarse[0] - 2 - self.fine[0]
 
     def room(self, extent: int) -> int:
-        """The even extent of an array that is restricted, for arrays of this extent."""
+        """The even extent of the array that is restricted, if level arrays have this extent."""
         room = extent + 1  # for the second layer above
         reach = self.coarse[1] + (self.offset + 3) // 2  # the pair of the last element taken
         return max(room + room % 2, 2 * (reach + 1))
@@ -117,7 +117,7 @@ class Transfer:
             parities_of(backend, along, along.coarsening.weights, self._extents[axis])
             for axis, along in axes.items()
         ]
-        # A host's loops along an axis are faster one axis after the other.
+        # On a host, loops along one axis after the other are faster.
         self.in_2d = (
             backend.on_device
             and len(shape) == len(axes) == 2
@@ -143,7 +143,7 @@ class Transfer:
 
     @cached_property
     def finer(self) -> Any:
-        """The array of the fine level that is restricted from and interpolated into.
+        """The array of the fine level that restriction reads and interpolation writes.
 
         Ghosts that the interpolation does not write stay 0.
         """
@@ -176,16 +176,17 @@ class Transfer:
             step.restrict(weights)
 
     def _exchange(self) -> None:
-        """The ghosts of `finer` that a restriction along both axes reads."""
+        """Bring the ghosts of `finer` that a restriction along both axes reads."""
         for exchange in self._exchanges:
             exchange(self.finer)
 
     def average(self, quantity: Any = None) -> None:
-        """b of the coarse level, ghosts included, from means of `finer` over coarse volumes.
+        """Fill b of the coarse level, ghosts included, with means of `finer` over coarse volumes.
 
-        No mean takes a ghost along with a point: ghosts are carried over, and along a wall
-        averaged like points. So one array brings a right side and the values at the walls.
-        Or from an array of the level that `can_average`: then `finer` holds its ghosts only.
+        No mean includes both ghosts and unknowns: across a wall ghosts are copied, along it they
+        are averaged like points. So one array brings a right side and the values at the walls.
+        `quantity`: an array that `can_average` accepts, of which the means are taken instead;
+        `finer` then holds its ghosts only.
         """
         inside_is_made = False
         if self.in_2d and (quantity is None or self._restrict_2d.takes_alone(quantity.shape)):
@@ -199,16 +200,16 @@ class Transfer:
             quantity = None  # the next axis goes on from there
 
     def can_average(self, shape: tuple[int, ...]) -> bool:
-        """Whether means can be taken of an array as the level has it, that has no neighbours.
+        """Whether means can be taken of an array of the level directly, if it has no neighbours.
 
-        Its rows must make up all pairs.
+        All pairs of rows must lie in it.
         """
         return self.takes_rows and self.axes[0].coarse[1] < shape[0] // 2
 
     def interpolate(self, into: Any = None) -> None:
-        """`finer` from u of the coarse level, all its ghosts up to date.
+        """Interpolate u of the coarse level, all its ghosts up to date, into `finer`.
 
-        Or it is added to the unknowns of the array `into`, if it `interpolates_in_place`.
+        Or add it to the unknowns of the array `into`, if the transfer `interpolates_in_place`.
         """
         if into is not None and self.in_2d:
             self._interpolate_2d(into, adds=True)
@@ -220,9 +221,9 @@ class Transfer:
 
 
 class Step:
-    """Restriction along one axis, between an array `fine` and the one below it.
+    """Restriction along one axis, from an array `fine` into the array `down`.
 
-    `block`: the extents of the block in the array below, ghosts included. `interpolate` leads back.
+    `block`: the extents of the block in `down`, ghosts included. `interpolate` is the way back.
     """
 
     def __init__(
@@ -242,15 +243,15 @@ class Step:
         self._before, self._after = around(fine.shape, axis)
         self._fine, self._exchange = fine, along.exchange(fine.shape)
         self._pairs = fine.reshape((self._before, fine.shape[axis] // 2, 2 * self._after))
-        # Rows of the coarse level's arrays may have room for more elements.
+        # Rows of the coarse level's arrays may be padded.
         self._down = down.reshape((self._before, down.shape[axis], self._after))
 
     def restrict(
         self, weights: Sequence[Any], quantity: Any = None, along_walls: bool = False
     ) -> None:
-        """Into the array below; from another one than `fine`, if `Transfer.can_average` it.
+        """Restrict into `down`: the array `fine`, or a `quantity` (see `Transfer.can_average`).
 
-        In 2D perhaps only beyond the walls of the other axis.
+        `along_walls`: in 2D, restrict only the ghosts beyond the walls of the other axis.
         """
         pairs, after, last = self._pairs, self._after, self._along.coarse[1]
         everything: Region = ((0, self._before), (1, 1 + last), (0, after))
@@ -259,7 +260,7 @@ class Step:
             after = math.prod(quantity.shape[1:])
             pairs = self._part(quantity, (1, quantity.shape[0] // 2, 2 * after))
         elif self._along.wraps and self._joins([everything]):
-            # In one kernel: the first and the last layer take a point of the other end.
+            # In one kernel: the first and the last layer read a point at the other end.
             layers = {(1, 2): (last, 0, 0, 0), (last, 1 + last): (0, 0, 0, -last)}
             layers[2, last] = (0, 0, 0, 0)
         else:
@@ -280,8 +281,9 @@ class Step:
                 self._sweep(restricted, self._down, region, pairs, *weights, *shifts)
 
     def carry_ghosts(self) -> None:
-        """The ghosts at both ends of the axis, and those along walls that a mean would displace."""
-        if self._along.wraps:  # `restrict` may have done without
+        """Copy the ghosts at both ends of the axis, and ghosts along walls that means would
+        move."""
+        if self._along.wraps:  # `restrict` may not have exchanged
             self._exchange(self._fine)
         everything = [(0, extent) for extent in self._whole_down.shape]
         (fine_first, fine_count), (coarse_first, count) = self._along.fine, self._along.coarse
@@ -298,7 +300,7 @@ class Step:
         self._carry(everything, count + 1, fine_count + 1)
 
     def _carry(self, bounds: Sequence[tuple[int, int]], coarse: int, fine: int) -> None:
-        """A layer across the axis as it is."""
+        """Copy a layer across the axis: layer `coarse` from layer `fine`."""
         region, distances = list(bounds), [0] * len(bounds)
         region[self._axis] = (coarse, coarse + 1)
         distances[self._axis] = fine - coarse
@@ -319,12 +321,12 @@ def restricted(i, j, k, pairs, a, b, c, d, j0, k0, j1, k1, j2, k2, j3, k3):
 
 
 def around(shape: Sequence[int], axis: int) -> tuple[int, int]:
-    """The number of elements of the axes before an axis, and of those after it."""
+    """The number of elements across the axes before an axis, and across the axes after it."""
     return math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
 
 
 def roomy(backend: Backend, shape: Sequence[int], axis: int) -> tuple[Any, Any]:
-    """A new array that is interpolated along an axis: its memory, with room for that, and it."""
+    """A new array that interpolation along an axis writes: its memory, with spare room, and it."""
     memory = backend.zeros((math.prod(shape) + 2 * around(shape, axis)[1],))
     return memory, backend.part(memory, shape)
 
@@ -333,8 +335,8 @@ def roomy(backend: Backend, shape: Sequence[int], axis: int) -> tuple[Any, Any]:
 class Parity:
     """The layers of one parity of a fine array.
 
-    Layer p of them lies between the coarse layers p + shift and p + shift + 1; p is within the
-    bounds `pairs`. `weights` holds a line for each coarse layer that is taken, the lowest first.
+    Their layer p lies between the coarse layers p + shift and p + shift + 1; p is within the bounds
+    `pairs`. `weights` holds a line for each coarse layer that is read, the lowest first.
     """
 
     shift: int
@@ -347,7 +349,7 @@ def parities_of(
 ) -> list[Parity]:
     """The even and the odd layers of a fine array of this extent along the axis.
 
-    `weights`: what the points 2q + parity take of each coarse point, [q, parity].
+    `weights`: for each coarse point that is read, [q, parity]: its weights in points 2q + parity.
     """
     (first, count), pairs, result = along.coarse, extent // 2, []
     for layer in (0, 1):
@@ -360,10 +362,10 @@ def parities_of(
 
 
 class Interpolation:
-    """From an array `coarse` to one of a shape in `memory`, along one axis.
+    """Interpolation along one axis, from an array `coarse` to an array of this shape in `memory`.
 
-    Two layers of a pair, or of two neighbours, are made at a time where they can be: both read the
-    same coarse layers.
+    Where possible two layers, of one pair or of two neighbouring pairs, are made at a time: both
+    read the same coarse layers.
     """
 
     def __init__(
@@ -383,9 +385,9 @@ class Interpolation:
         self._room = math.prod(memory.shape) // after - before * shape[axis]
 
     def __call__(self, into: Any = None, adds: bool = False) -> None:
-        """Write all, or the unknowns of an array `into`, whose first axis this is.
+        """Write all of the array, or the unknowns of an array `into`, along its first axis.
 
-        If it `adds`, they are added to those of `into`.
+        If `adds`, add to the unknowns of `into`.
         """
         sweep, part = self._backend.sweep, self._backend.part
         array, room, (before, layers, length) = self._memory, self._room, self._extents
@@ -396,7 +398,7 @@ class Interpolation:
             length = math.prod(into.shape[1:])
             evens = max(evens[0], 1), min(evens[1], layers // 2)
             odds = odds[0], min(odds[1], (layers - 1) // 2)
-        # Elements of a layer along the axis behind that of pairs, and the axes before and behind.
+        # Elements of a layer along the axis after the axis of pairs; the axes before and after.
         across = length
         first_axes: Sequence[int] = (before,)
         last_axes: Sequence[int] = ()
@@ -416,7 +418,7 @@ class Interpolation:
         shape = [-1 if n == axis else 1 for n in range(3)]
         lines = [[line.reshape(shape) for line in half.weights] for half in (even, odd)]
         taps = len(even.weights)
-        # An odd layer goes with the even one before it or, if that is none, with the one after it.
+        # An odd layer is made with the even layer before it or, if there is none, the next one.
         lag = int(odds[0] < evens[0])
         most = (layers + room - 1 - lag) // 2
         low = max(evens[0] - lag, odds[0])
@@ -444,11 +446,11 @@ class Interpolation:
 
 @cache
 def interpolated(taps: int, adds: bool, axis: int = 1) -> Point:
-    """A layer across the axis of pairs from coarse ones, `taps` of them.
+    """A layer across the axis of pairs, from `taps` coarse layers.
 
-    It takes the coarse array, weights, shifts to the coarse layers, and along the next axis to an
-    element of the coarse array from that of the pair; and the former values, if it `adds`. Made
-    once, as backends know a sweep by its function.
+    It takes the coarse array, the weights, the shifts to the coarse layers, the shift along the
+    next axis from an element of the pair to the coarse element and, if `adds`, the former values.
+    Cached, because a backend identifies a compiled sweep by its function.
     """
 
     def interpolated(i, j, k, u, *more):
@@ -463,10 +465,10 @@ def interpolated(taps: int, adds: bool, axis: int = 1) -> Point:
 
 @cache
 def interpolated_pair(taps: int, lag: int, ahead: int, adds: bool, axis: int = 1) -> Point:
-    """The same for an even layer and an odd one.
+    """An even layer and an odd layer at once, each from `taps` coarse layers.
 
-    `lag`: whether the even one is of the next pair; `ahead`: how many coarse layers further on the
-    odd one takes its own.
+    `lag`: 1 if the even layer is in the next pair, else 0; `ahead`: the number of coarse layers by
+    which the odd layer reads further on than the even layer.
     """
 
     def interpolated_both(i, j, k, u, *more):
@@ -487,24 +489,24 @@ def interpolated_pair(taps: int, lag: int, ahead: int, adds: bool, axis: int = 1
 
 
 class Prolongation:
-    """The solution of a coarse level on the next finer one, by cubics along one axis after another.
+    """The solution of a coarse level on the next finer level, by cubics along each axis in turn.
 
-    A correction is interpolated linearly; a solution needs two orders more, or its interpolation
-    adds high frequencies as large as the error of the discretisation, and one cycle would not
-    remove them (U. Trottenberg, C. Oosterlee and A. Schueller, "Multigrid", 2001, section 2.6).
+    A correction is interpolated linearly. A solution needs two orders more: otherwise interpolation
+    adds high frequencies as large as the discretisation error, which one cycle would not remove (U.
+    Trottenberg, C. Oosterlee and A. Schueller, "Multigrid", 2001, section 2.6).
 
     A cubic takes two coarse points on each side. A block has one layer of ghosts, so the solution
-    is copied to an array with one layer more around it. Beyond an end of an axis that layer takes
-    no part; the weights see to that by the points' numbers along the whole axis, so that the result
-    does not depend on the blocks. `across` makes for an axis and a shape the exchange of two layers
-    with the neighbours there.
+    is copied to an array with one layer more around it. Beyond an end of an axis that layer has the
+    weight 0; weights depend on the points' numbers along the whole axis, so that the result is
+    independent of the blocks. `across` takes an axis and a shape, and makes the exchange of two
+    layers with the neighbours along this axis.
     """
 
     def __init__(self, transfer: Transfer, across: Callable[[int, Sequence[int]], Exchange]):
         backend, coarse = transfer.backend, transfer.coarse_u
         self._transfer, self._across = transfer, across
         starts, extents = [0] * len(coarse.shape), list(coarse.shape)
-        for axis, along in transfer.axes.items():  # whose arrays may have room in their rows
+        for axis, along in transfer.axes.items():  # rows of its arrays may be padded
             starts[axis], extents[axis] = 1, along.coarse[1] + 4
         self._copied = tuple((m, extent - m) for m, extent in zip(starts, extents, strict=True))
         self._distances = [-m for m in starts]
@@ -521,13 +523,13 @@ class Prolongation:
 
     def _ghosts_of(self, axis: int, source: Any) -> "Ghosts":
         axes = self._transfer.axes
-        walls = [other for other in axes if other < axis]  # their turn is yet to come
+        walls = [other for other in axes if other < axis]  # axes that are interpolated later
         exchange = self._across(axis, source.shape)
         return Ghosts(self._transfer.backend, axes[axis], axis, source, exchange, walls)
 
     @cached_property
     def _steps(self) -> list[tuple["Ghosts", Interpolation]]:
-        """For each axis in turn the ghosts of its source, and what makes the next one's."""
+        """For each axis in turn, the ghosts of its source and the interpolation from it."""
         transfer, backend = self._transfer, self._transfer.backend
         source, extents = self._wide, list(self._wide.shape)
         steps: list[tuple[Ghosts, Interpolation]] = []
@@ -536,7 +538,7 @@ class Prolongation:
             memory = result = transfer.finer
             if len(steps) < len(transfer.axes) - 1:
                 memory, result = roomy(backend, extents, axis)
-            # One layer more stands before those of the coarse array.
+            # The source has one layer more before the layers of the coarse array.
             parities = parities_of(backend, along, along.coarsening.solution_weights, extents[axis])
             make = Interpolation(backend, axis, source, memory, tuple(extents), parities)
             steps.append((self._ghosts_of(axis, source), make))
@@ -544,10 +546,10 @@ class Prolongation:
         return steps
 
     def interpolate(self, into: Any = None) -> None:
-        """`finer` of the transfer from the coarse solution, its ghosts up to date.
+        """Interpolate the coarse solution, its ghosts up to date, into `finer` of the transfer.
 
-        Or the unknowns of the array `into`, if the transfer `interpolates_in_place`: the ghosts of
-        it stay.
+        Or into the unknowns of the array `into`, whose ghosts stay, if the transfer
+        `interpolates_in_place`.
         """
         if into is not None and self._transfer.in_2d:
             for region in self._near:
@@ -565,7 +567,7 @@ class Prolongation:
         make_last(into)
 
     def _widen(self, region: Region) -> None:
-        """The coarse solution, one layer further on."""
+        """Copy a region of the coarse solution to the array with one layer more around it."""
         transfer = self._transfer
         args = (transfer.coarse_u, *self._distances)
         transfer.backend.sweep(shifted, self._wide, region, *args)
@@ -581,9 +583,9 @@ def _layers(region: Region, depth: int) -> Iterator[Region]:
 
 
 class Ghosts:
-    """Those of an array at the ends of one axis, and where the axes `walls` end at those.
+    """The ghosts of an array at the ends of one axis, and in its corners with the axes `walls`.
 
-    There cells have no value of their own: the ghost holds that of half a cell before.
+    Cells have no value at a corner: the ghost there holds the value of half a cell before.
     """
 
     def __init__(
@@ -596,7 +598,7 @@ class Ghosts:
         walls: Sequence[int],
     ):
         self._sweep, self._array, self._exchange = backend.sweep, array, exchange
-        # Regions, shares of the distance between two points, and the steps to both.
+        # Regions, shares of the distance between two points, and the steps to both points.
         self._corners: list[tuple[Region, float, list[int]]] = []
         dimension, (first, count) = len(array.shape), along.coarse
         at_ends = (first == 0, first + count == along.coarsening.count)
@@ -613,20 +615,20 @@ class Ghosts:
                     self._corners.append((tuple(region), share, steps))
 
     def complete(self) -> None:
-        """From the neighbours of the array, and at corners from itself."""
+        """Fill the ghosts from the array's neighbours, and at corners from the array itself."""
         self._exchange(self._array)
         for region, share, steps in self._corners:
             self._sweep(extrapolated, self._array, region, self._array, share, *steps)
 
 
 def extrapolated(at, u, share, *steps):
-    """The line through two points, by this share of their distance further on."""
+    """The line through two points, extrapolated by this share of their distance."""
     near = shifted(at, u, *steps[: len(at)])
     far = shifted(at, u, *steps[len(at) :])
     return near + share * (near - far)
 
 
-# ---- what a backend does with values in its registers --------------------------------------------
+# ---- operations that a backend makes on values in its registers ----------------------------------
 
 
 def coloured(at, value, other, colour, *signs):

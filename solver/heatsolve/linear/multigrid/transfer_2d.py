@@ -1,9 +1,9 @@
 """Restriction and interpolation along both axes of a 2D grid in one sweep.
 
-The same sums in the same order as along one axis after the other (see `transfer`), so to the same
-bits, but the array between them is neither written nor read. That takes arrays that hold all of
-both axes. A fine array of R rows of C points is seen as (R / 2, C, 2): the elements of its rows 2i
-and 2i + 1, two by two, so that its element (2i + row, 2j + column) is that at
+The sums are made in the same order as along one axis after the other (see `transfer`), to the same
+bits, but the array between the axes is neither written nor read. The arrays must hold all of both
+axes. A fine array of R rows of C points is viewed as (R / 2, C, 2), the elements of its rows 2i and
+2i + 1 in pairs: its element (2i + row, 2j + column) is the element
 
     i,  j + (C row + column) // 2,  (C row + column) % 2.
 """
@@ -23,7 +23,7 @@ from heatsolve.stencil.language import Point
 def weighted_sum(
     weights: Sequence[Any], here: tuple[Any, ...], u: Any, there: Sequence[tuple[Any, ...]]
 ) -> Any:
-    """The sum of weights here times values of u there."""
+    """The sum of the weights at the index `here` times the values of u at the indices `there`."""
     (first, *others), (lowest, *above) = weights, there
     value = first[here] * u[lowest]
     for weight, place in zip(others, above, strict=True):
@@ -32,7 +32,7 @@ def weighted_sum(
 
 
 class Restriction2D:
-    """From a fine array of a shape into a coarse one; `coarsenings` of rows and columns."""
+    """Restriction from a fine array into `coarse`; `coarsenings`: of its rows and its columns."""
 
     def __init__(self, backend: Backend, coarse: Any, coarsenings: Sequence[AxisCoarsening]):
         self._sweep, self._part = backend.sweep, backend.part
@@ -42,13 +42,13 @@ class Restriction2D:
         self._periodic = any(coarsening.fine.axis.periodic for coarsening in coarsenings)
 
     def takes_alone(self, shape: Sequence[int]) -> bool:
-        """Whether a fine array of this shape holds all that is taken, without neighbours."""
+        """Whether a fine array of this shape holds all points that are read, without neighbours."""
         return not self._periodic and all(
             2 * count + 1 < extent for count, extent in zip(self._counts, shape, strict=True)
         )
 
     def __call__(self, fine: Any, of_rows: Sequence[Any], of_columns: Sequence[Any]) -> None:
-        """Sums of the fine array, ghosts up to date, by weights (1, n, 1) of both axes."""
+        """Restrict a fine array, its ghosts up to date, by weights (1, n, 1) of both axes."""
         rows, columns = fine.shape
         pairs = self._part(fine, (rows // 2, columns, 2))
         lines = [*[line.reshape((-1, 1, 1)) for line in of_rows], *of_columns]
@@ -59,8 +59,8 @@ class Restriction2D:
 def restricted_2d(i, j, k, pairs, *more):
     """The mean over a coarse volume, from the points 2i - 2 ... 2i + 1, 2j - 2 ... 2j + 1.
 
-    It takes the fine pairs, four lines of rows, four of columns, and the shifts in pairs, and in
-    elements of a pair, to the two elements of the second row.
+    It takes the fine pairs, four lines of weights of rows and four of columns, and the shifts, in
+    pairs and in elements of a pair, to the two elements of the second row.
     """
     of_rows, of_columns, (j0, k0, j1, k1) = more[:4], more[4:8], more[8:]
     means = []
@@ -80,12 +80,12 @@ def restricted_2d(i, j, k, pairs, *more):
 
 
 class Interpolation2D:
-    """From an array `coarse` to the unknowns of a fine one.
+    """Interpolation from an array `coarse` to the unknowns of a fine array.
 
-    `weights`: for rows and for columns, what the points 2q and 2q + 1 take of coarse ones, the
-    lowest of which is number q of the array: [q, parity] each. `unknowns`: how many rows and
-    columns of the fine one are unknowns. `inner`: the array without its outermost layer, which is
-    read in its place where only its unknowns are.
+    `weights`: for rows and for columns, the weights of coarse points in the points 2q and 2q + 1,
+    [q, parity] each; the lowest coarse point is number q of the array. `unknowns`: the numbers of
+    rows and of columns of unknowns in the fine array. `inner`: the coarse array without the
+    outermost layer, which is read instead where only unknowns are read.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class Interpolation2D:
             [backend.to_device(weight[:, parity].reshape(-1, 1, 1)) for weight in of_rows]
             for parity in (0, 1)
         ]
-        # A thread makes a point of a row and its neighbour makes the next one, so that they store
-        # side by side: the parity of columns is an index, that of rows is not.
+        # Neighbouring threads make neighbouring points of a row, so that they store side by side:
+        # the parity of a column is an index, the parity of a row is not.
         self._columns = [backend.to_device(weight.reshape(1, -1, 2)) for weight in of_columns]
 
     def __call__(self, into: Any, adds: bool = False) -> None:
-        """Write the unknowns of an array, or if it `adds`, add to them."""
+        """Write the unknowns of an array or, if `adds`, add to them."""
         height, width = into.shape
         unknown_rows, unknown_columns = self._unknowns
         far_rows, far_columns = [(0, 0)] * 2
@@ -134,14 +134,14 @@ class Interpolation2D:
 
 
 NEAR = 2
-"""Pairs beside a wall that are near to it: cubics there take other points than unknowns."""
+"""The number of pairs beside a wall whose cubics read points that are not unknowns."""
 
 
 def _together(unknowns: int, far: tuple[int, int]) -> list[tuple[tuple[int, int], tuple[int, ...]]]:
-    """Pairs of points 2q and 2q + 1 that hold unknowns: numbers q, and the parities of the points.
+    """Pairs of points 2q and 2q + 1 that hold unknowns: bounds of q, and parities of the points.
 
-    Unknowns are the points 1 ... `unknowns`; the first one, and an even last one, lack their
-    neighbour. Pairs that are `far` from walls are apart, if there are any.
+    Unknowns are the points 1 ... `unknowns`; the first one, and a last one of even number, are
+    alone in their pairs. Pairs `far` from walls are a part of their own, if there are any.
     """
     last = (unknowns + 1) // 2
     bounds = [1, *far, last] if far[0] < far[1] else [1, last]
@@ -155,8 +155,9 @@ def _together(unknowns: int, far: tuple[int, int]) -> list[tuple[tuple[int, int]
 def interpolated_2d(taps: int, rows: int, adds: bool, back: int) -> Point:
     """One or two `rows` of a pair, from `taps` coarse points along each axis.
 
-    It takes the coarse array, which lacks `back` layers, the weights of columns, those of each row,
-    and the former values, if it `adds`. Made once, as backends know a sweep by its function.
+    It takes the coarse array, which lacks its first `back` layers, the weights of columns, the
+    weights of each row and, if `adds`, the former values. Cached, because a backend identifies a
+    compiled sweep by its function.
     """
 
     def interpolated(i, j, k, u, *more):
